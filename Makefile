@@ -1,0 +1,47 @@
+# The verbs of the project; docs/HACKING.md explains when to use which.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV ?= .venv
+PY := $(VENV)/bin/python
+BUILD ?= release
+SOURCES := $(wildcard kbroker/_core/*.pyx kbroker/_core/*.pxd kbroker/_core/*.h)
+
+.PHONY: run build test test-all check bench profile fuzz asan debug crash soak docs wheel clean
+
+# --- building ---------------------------------------------------------------------------------------
+$(VENV)/made: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet --disable-pip-version-check --upgrade pip setuptools==84.2.1 Cython==3.3.1
+	touch $@
+
+$(VENV)/installed: $(VENV)/made setup.py pyproject.toml
+	KBROKER_BUILD=$(BUILD) $(PY) -m pip install --quiet --disable-pip-version-check --no-build-isolation -e .
+	touch $@
+
+$(VENV)/compiled: $(VENV)/installed $(SOURCES)
+	KBROKER_BUILD=$(BUILD) $(PY) setup.py --quiet build_ext --inplace --parallel 2
+	touch $@
+
+$(VENV)/test-installed: $(VENV)/installed pyproject.toml
+	$(PY) -m pip install --quiet --disable-pip-version-check --no-build-isolation -e .[test,check,perf]
+	touch $@
+
+build: $(VENV)/compiled
+
+run: build
+	$(VENV)/bin/kbroker start $(ARGS)
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info kbroker/_core/*.so
+
+# --- proving ----------------------------------------------------------------------------------------
+test: build $(VENV)/test-installed
+	$(PY) -m pytest -m "not slow"
+
+test-all: build $(VENV)/test-installed
+	$(PY) -m pytest
+
+check: build $(VENV)/test-installed
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports

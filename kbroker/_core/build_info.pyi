@@ -1,0 +1,2 @@
+BUILD: str
+SOURCE_DIGEST: str

@@ -1,0 +1,248 @@
+"""Bounds-checked reading and writing of big-endian bytes.
+
+`reader_t` walks borrowed bytes; the owner keeps them alive. Every read goes through `reader_take`, whose one check
+refuses both a short buffer and a negative size. A failed read sets `failed` and returns zeros from then on, so a parser
+may read a whole group of fields and test `failed` once.
+
+`writer_t` owns one growing buffer. A failed allocation sets `failed`; writes are ignored from then on.
+"""
+
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcpy
+
+cdef extern from * nogil:
+    """
+    #include <stdint.h>
+    #include <string.h>
+    static inline uint16_t load_u16(const void *p) { uint16_t v; memcpy(&v, p, 2); return __builtin_bswap16(v); }
+    static inline uint32_t load_u32(const void *p) { uint32_t v; memcpy(&v, p, 4); return __builtin_bswap32(v); }
+    static inline uint64_t load_u64(const void *p) { uint64_t v; memcpy(&v, p, 8); return __builtin_bswap64(v); }
+    static inline void store_u16(void *p, uint16_t v) { v = __builtin_bswap16(v); memcpy(p, &v, 2); }
+    static inline void store_u32(void *p, uint32_t v) { v = __builtin_bswap32(v); memcpy(p, &v, 4); }
+    static inline void store_u64(void *p, uint64_t v) { v = __builtin_bswap64(v); memcpy(p, &v, 8); }
+    """
+    uint16_t load_u16(const void *p)
+    uint32_t load_u32(const void *p)
+    uint64_t load_u64(const void *p)
+    void store_u16(void *p, uint16_t v)
+    void store_u32(void *p, uint32_t v)
+    void store_u64(void *p, uint64_t v)
+
+# --- reading ---------------------------------------------------------------------------------------
+
+ctypedef struct reader_t:
+    const uint8_t *start
+    const uint8_t *at
+    const uint8_t *end
+    bint failed
+
+cdef inline void reader_init(reader_t *r, const void *data, size_t size) noexcept nogil:
+    r.start = <const uint8_t *>data
+    r.at = r.start
+    r.end = r.start + size
+    r.failed = False
+
+cdef inline size_t reader_left(reader_t *r) noexcept nogil:
+    return <size_t>(r.end - r.at)
+
+cdef inline const uint8_t *reader_take(reader_t *r, int64_t size) noexcept nogil:
+    """The next `size` bytes, or NULL (and `failed`) when fewer are left or `size` is negative."""
+    cdef const uint8_t *here = r.at
+    if r.failed or <uint64_t>size > <uint64_t>(r.end - r.at):
+        r.failed = True
+        return NULL
+    r.at += size
+    return here
+
+cdef inline int8_t read_i8(reader_t *r) noexcept nogil:
+    cdef const uint8_t *p = reader_take(r, 1)
+    return <int8_t>p[0] if p != NULL else 0
+
+cdef inline int16_t read_i16(reader_t *r) noexcept nogil:
+    cdef const uint8_t *p = reader_take(r, 2)
+    return <int16_t>load_u16(p) if p != NULL else 0
+
+cdef inline int32_t read_i32(reader_t *r) noexcept nogil:
+    cdef const uint8_t *p = reader_take(r, 4)
+    return <int32_t>load_u32(p) if p != NULL else 0
+
+cdef inline int64_t read_i64(reader_t *r) noexcept nogil:
+    cdef const uint8_t *p = reader_take(r, 8)
+    return <int64_t>load_u64(p) if p != NULL else 0
+
+cdef inline uint32_t read_uvarint(reader_t *r) noexcept nogil:
+    """Unsigned varint of at most 32 bits (KIP-482); a fifth byte above 0x0f or a sixth byte fails."""
+    cdef uint32_t value = 0
+    cdef int shift = 0
+    cdef uint8_t byte
+    while shift < 35:
+        if r.failed or r.at == r.end:
+            r.failed = True
+            return 0
+        byte = r.at[0]
+        r.at += 1
+        if shift == 28 and byte > 0x0f:
+            break
+        value |= <uint32_t>(byte & 0x7f) << shift
+        if byte < 0x80:
+            return value
+        shift += 7
+    r.failed = True
+    return 0
+
+cdef inline uint64_t read_uvarlong(reader_t *r) noexcept nogil:
+    """Unsigned varint of at most 64 bits; a tenth byte above 1 or an eleventh byte fails."""
+    cdef uint64_t value = 0
+    cdef int shift = 0
+    cdef uint8_t byte
+    while shift < 70:
+        if r.failed or r.at == r.end:
+            r.failed = True
+            return 0
+        byte = r.at[0]
+        r.at += 1
+        if shift == 63 and byte > 1:
+            break
+        value |= <uint64_t>(byte & 0x7f) << shift
+        if byte < 0x80:
+            return value
+        shift += 7
+    r.failed = True
+    return 0
+
+cdef inline int32_t read_varint(reader_t *r) noexcept nogil:
+    """Zigzag varint of 32 bits, as in records."""
+    cdef uint32_t value = read_uvarint(r)
+    return <int32_t>((value >> 1) ^ (0 - (value & 1)))
+
+cdef inline int64_t read_varlong(reader_t *r) noexcept nogil:
+    """Zigzag varint of 64 bits, as in records."""
+    cdef uint64_t value = read_uvarlong(r)
+    return <int64_t>((value >> 1) ^ (0 - (value & 1)))
+
+cdef inline const uint8_t *read_string(reader_t *r, bint flexible, int32_t *size) noexcept nogil:
+    """A (compact) string's bytes; NULL with size -1 when it is null."""
+    cdef int64_t n = <int64_t>read_uvarint(r) - 1 if flexible else read_i16(r)
+    size[0] = <int32_t>n
+    if n == -1 or r.failed:
+        size[0] = -1
+        return NULL
+    return reader_take(r, n)
+
+cdef inline const uint8_t *read_bytes(reader_t *r, bint flexible, int32_t *size) noexcept nogil:
+    """(Compact) bytes; NULL with size -1 when null."""
+    cdef int64_t n = <int64_t>read_uvarint(r) - 1 if flexible else read_i32(r)
+    if n == -1 or n > 0x7fffffff or r.failed:
+        if n > 0x7fffffff:
+            r.failed = True
+        size[0] = -1
+        return NULL
+    size[0] = <int32_t>n
+    return reader_take(r, n)
+
+cdef inline int32_t read_array_count(reader_t *r, bint flexible, size_t min_element_size) noexcept nogil:
+    """Element count, -1 for null. A count that could not fit into what is left fails: counts are never trusted with memory."""
+    cdef int64_t n = <int64_t>read_uvarint(r) - 1 if flexible else read_i32(r)
+    if r.failed or n < -1 or (n > 0 and <uint64_t>n * min_element_size > <uint64_t>(r.end - r.at)):
+        r.failed = True
+        return -1
+    return <int32_t>n
+
+cdef inline void skip_tags(reader_t *r) noexcept nogil:
+    """Tagged fields nobody asked for (KIP-482)."""
+    cdef uint32_t count = read_uvarint(r)
+    while count > 0 and not r.failed:
+        read_uvarint(r)
+        reader_take(r, read_uvarint(r))
+        count -= 1
+
+# --- writing ---------------------------------------------------------------------------------------
+
+ctypedef struct writer_t:
+    uint8_t *data            # owned; NULL while empty
+    size_t size
+    size_t capacity
+    bint failed
+
+cdef inline void writer_init(writer_t *w) noexcept nogil:
+    w.data = NULL
+    w.size = 0
+    w.capacity = 0
+    w.failed = False
+
+cdef inline void writer_free(writer_t *w) noexcept nogil:
+    free(w.data)
+    writer_init(w)
+
+cdef inline uint8_t *writer_reserve(writer_t *w, size_t size) noexcept nogil:
+    """Room for `size` more bytes, already counted as written; NULL when memory is out."""
+    cdef size_t capacity
+    cdef uint8_t *grown
+    if w.failed:
+        return NULL
+    if w.size + size > w.capacity:
+        capacity = w.capacity * 2 if w.capacity else 128
+        while capacity < w.size + size:
+            capacity *= 2
+        grown = <uint8_t *>realloc(w.data, capacity)
+        if grown == NULL:
+            w.failed = True
+            return NULL
+        w.data = grown
+        w.capacity = capacity
+    grown = w.data + w.size
+    w.size += size
+    return grown
+
+cdef inline void write_i8(writer_t *w, int8_t value) noexcept nogil:
+    cdef uint8_t *p = writer_reserve(w, 1)
+    if p != NULL:
+        p[0] = <uint8_t>value
+
+cdef inline void write_i16(writer_t *w, int16_t value) noexcept nogil:
+    cdef uint8_t *p = writer_reserve(w, 2)
+    if p != NULL:
+        store_u16(p, <uint16_t>value)
+
+cdef inline void write_i32(writer_t *w, int32_t value) noexcept nogil:
+    cdef uint8_t *p = writer_reserve(w, 4)
+    if p != NULL:
+        store_u32(p, <uint32_t>value)
+
+cdef inline void write_i64(writer_t *w, int64_t value) noexcept nogil:
+    cdef uint8_t *p = writer_reserve(w, 8)
+    if p != NULL:
+        store_u64(p, <uint64_t>value)
+
+cdef inline void write_raw(writer_t *w, const void *data, size_t size) noexcept nogil:
+    cdef uint8_t *p = writer_reserve(w, size)
+    if p != NULL and size:
+        memcpy(p, data, size)
+
+cdef inline void write_uvarint(writer_t *w, uint32_t value) noexcept nogil:
+    cdef uint8_t *p = writer_reserve(w, 5)
+    cdef int n = 0
+    if p == NULL:
+        return
+    while value >= 0x80:
+        p[n] = <uint8_t>(value | 0x80)
+        value >>= 7
+        n += 1
+    p[n] = <uint8_t>value
+    w.size -= 4 - n
+
+cdef inline void write_string(writer_t *w, const void *data, int32_t size, bint flexible) noexcept nogil:
+    """A (compact) string; size -1 writes null."""
+    if flexible:
+        write_uvarint(w, <uint32_t>(size + 1))
+    else:
+        write_i16(w, <int16_t>size)
+    if size > 0:
+        write_raw(w, data, size)
+
+cdef inline void write_array_count(writer_t *w, int32_t count, bint flexible) noexcept nogil:
+    if flexible:
+        write_uvarint(w, <uint32_t>(count + 1))
+    else:
+        write_i32(w, count)

@@ -1,0 +1,28 @@
+"""Byte positions of the record batch, magic 2 (https://kafka.apache.org/documentation/#recordbatch). On disk. Do not renumber."""
+
+cdef enum:
+    BATCH_BASE_OFFSET = 0            # int64
+    BATCH_LENGTH = 8                 # int32, of everything behind this field
+    BATCH_LEADER_EPOCH = 12          # int32, not covered by the CRC
+    BATCH_MAGIC = 16                 # int8
+    BATCH_CRC = 17                   # uint32, CRC-32C of everything from BATCH_ATTRIBUTES on
+    BATCH_ATTRIBUTES = 21            # int16
+    BATCH_LAST_OFFSET_DELTA = 23     # int32
+    BATCH_BASE_TIMESTAMP = 27        # int64
+    BATCH_MAX_TIMESTAMP = 35         # int64
+    BATCH_PRODUCER_ID = 43           # int64
+    BATCH_PRODUCER_EPOCH = 51        # int16
+    BATCH_BASE_SEQUENCE = 53         # int32
+    BATCH_RECORD_COUNT = 57          # int32
+    BATCH_HEADER_SIZE = 61
+    LOG_OVERHEAD = 12                # base offset and length: what stands before the counted bytes
+    MIN_BATCH_LENGTH = 49            # BATCH_HEADER_SIZE - LOG_OVERHEAD
+
+    ATTRIBUTE_CODEC_MASK = 0x07      # 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd
+    ATTRIBUTE_LOG_APPEND_TIME = 0x08
+    ATTRIBUTE_TRANSACTIONAL = 0x10
+    ATTRIBUTE_CONTROL = 0x20
+    ATTRIBUTE_DELETE_HORIZON = 0x40
+
+    INDEX_ENTRY_SIZE = 8             # .index: int32 relative offset, int32 position
+    TIME_INDEX_ENTRY_SIZE = 12       # .timeindex: int64 timestamp, int32 relative offset

@@ -1,0 +1,44 @@
+"""Plain values that every layer shares. Nothing here does I/O or knows a wire format."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+from uuid import UUID
+
+NO_UUID = UUID(int=0)
+NO_PRODUCER_ID = -1
+NO_LEADER_EPOCH = -1
+EARLIEST_TIMESTAMP = -2
+LATEST_TIMESTAMP = -1
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL_TIMESTAMP = -4
+LATEST_TIERED_TIMESTAMP = -5
+
+GROUP_OFFSETS_TOPIC = "__consumer_offsets"
+TRANSACTION_STATE_TOPIC = "__transaction_state"
+INTERNAL_TOPICS = frozenset({GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC})
+
+
+class TopicPartition(NamedTuple):
+    """One partition of one topic, as people name it."""
+
+    topic: str
+    partition_id: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a listener is reached. `host` is a name or address without brackets; port 0 means not bound yet."""
+
+    listener: str
+    security_protocol: str
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.listener}://{host}:{self.port}"
