@@ -1,0 +1,33 @@
+"""What a request handler may use: one object, built by `server/broker.py`, read-only to handlers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kbroker._core.processor import Connection
+    from kbroker.clock import Clock
+    from kbroker.cluster.producer_ids import ProducerIds
+    from kbroker.cluster.topics import Topics
+    from kbroker.config.broker_config import BrokerConfig
+    from kbroker.groups.coordinator import GroupCoordinator
+    from kbroker.model import Endpoint
+    from kbroker.storage.log_manager import LogManager
+
+
+@dataclass(slots=True)
+class Services:
+    """The broker's parts, by the names that handlers know them by."""
+
+    config: BrokerConfig
+    clock: Clock
+    node_id: int
+    cluster_id: str
+    cluster: Topics
+    logs: LogManager
+    groups: GroupCoordinator
+    producer_ids: ProducerIds
+    endpoints_for: Callable[[Connection], Endpoint]
+    """Where this broker is reached by whoever came in on that connection (advertised.listeners, else what he dialled)."""
