@@ -1,0 +1,53 @@
+"""What the operating system says of a process and of this machine: CPU seconds, memory, cores."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from pathlib import Path
+
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of all threads of `pid`, in seconds (resolution: one clock tick, 10 ms)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+
+
+def memory_mb(pid: int) -> float:
+    """Anonymous resident memory of `pid` in MB: the page cache of mapped files is not counted."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) / 1024
+    return 0.0
+
+
+def resident_mb(pid: int) -> float:
+    """All resident memory of `pid` in MB, shared library and file pages included."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1024
+    return 0.0
+
+
+def touch_memory(gigabytes: int = 4) -> None:
+    """Touch and free memory, so that the first run does not pay for pages the host has taken back."""
+    for _ in range(gigabytes):
+        block = bytearray(1 << 30)
+        block[::4096] = b"\1" * (len(block) // 4096)
+        del block
+
+
+def describe() -> str:
+    """One line about the machine, without names."""
+    model = next(
+        (line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
+        platform.processor(),
+    )
+    memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
+    return (
+        f"{os.cpu_count()} cores ({model}), {memory_gib:.0f} GiB, Linux {platform.release().split('-')[0]}, "
+        f"Python {platform.python_version()}, {time.strftime('%Y-%m-%d', time.gmtime())}"
+    )
