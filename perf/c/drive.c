@@ -6,6 +6,8 @@
  *       Produce v7, one batch of RECORDS records of SIZE bytes per request; connections go over the partitions in turn
  *   drive fetch PORT TOPIC PARTITIONS MAX_BYTES SECONDS
  *       Fetch v11 without session, one connection per partition, from offset 0 to the end and again
+ *   drive regions PORT BYTES CONNECTIONS SECONDS
+ *       asks loop.c's sendfile server for regions of BYTES and reads them, as drive fetch reads responses
  *   drive end-to-end PORT TOPIC RATE SECONDS
  *       one record per request at RATE/s (open loop, intended send time inside), a consumer in long polls measures arrival
  *   drive connect PORT COUNT
@@ -267,6 +269,25 @@ static int drive_fetch(char **a) {
     return 0;
 }
 
+static int drive_regions(char **a) {
+    size_t size = 16 - 4 + strtoul(a[1], NULL, 10);
+    int count = atoi(a[2]), *fds = calloc((size_t)count, sizeof *fds);
+    int64_t start = now_ns(), end = start + (int64_t)(atof(a[3]) * 1e9), bytes = 0;
+    uint8_t request[512], *in = allocate(size);
+    for (int i = 0; i < count; i++) fds[i] = connect_to(atoi(a[0]));
+    while (now_ns() < end) {
+        for (int i = 0; i < count; i++) send_all(fds[i], request, fetch_request(request, "regions", i, 0, 0, 0, 1 << 20));
+        for (int i = 0; i < count; i++) {
+            uint8_t prefix[4];
+            recv_all(fds[i], prefix, 4);
+            recv_all(fds[i], in, size);
+            bytes += (int64_t)size;
+        }
+    }
+    printf("{\"seconds\": %.4f, \"bytes\": %ld, \"client_cpu_s\": %.3f}\n", (now_ns() - start) / 1e9, (long)bytes, cpu_seconds());
+    return 0;
+}
+
 /* --- open loop, end to end -------------------------------------------------------------------------------- */
 
 static int64_t log_end(int fd, const char *topic) {
@@ -434,7 +455,7 @@ static int drive_wake(char **a) {
 
 int main(int argc, char **argv) {
     static const struct { const char *name; int arguments; int (*run)(char **); } modes[] = {
-        {"frames", 5, drive_frames}, {"produce", 9, drive_produce}, {"fetch", 5, drive_fetch}, {"end-to-end", 4, drive_end_to_end},
+        {"frames", 5, drive_frames}, {"produce", 9, drive_produce}, {"fetch", 5, drive_fetch}, {"regions", 4, drive_regions}, {"end-to-end", 4, drive_end_to_end},
         {"connect", 2, drive_connect}, {"idle", 3, drive_idle}, {"wake", 5, drive_wake},
     };
     for (size_t i = 0; i < sizeof modes / sizeof *modes; i++)

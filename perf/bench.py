@@ -1,0 +1,78 @@
+"""`make bench`: every row of the speed table, next to its peer, in one run; `make bench ROWS="start connections"` for some.
+
+Writes perf/results/<row>.json and prints the table; `--record` puts the table into perf/RESULTS.md between its markers.
+Nothing else may run on the machine meanwhile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+from perf import consume_rows, life_rows, machine, produce_rows
+from perf.duel import Figure
+
+ROWS: dict[str, Callable[[], list[Figure]]] = {
+    "start": life_rows.start,
+    "connections": life_rows.connections,
+    "ping-pong": produce_rows.ping_pong,
+    "small-requests": produce_rows.small_requests,
+    "two-processors": produce_rows.two_processors,
+    "durable": produce_rows.durable_acks,
+    "produce-loop": produce_rows.against_the_loop,
+    "produce": produce_rows.throughput,
+    "variants": produce_rows.variants,
+    "consume": consume_rows.throughput,
+    "long-polls": consume_rows.long_polls,
+    "end-to-end": consume_rows.end_to_end,
+    "rebalance": life_rows.rebalance,
+    "undisturbed": consume_rows.undisturbed,
+}
+HERE = Path(__file__).parent
+START, END = "<!-- table -->", "<!-- /table -->"
+
+
+def table(figures: list[Figure]) -> str:
+    lines = ["| figure | kbroker | peer | ratio or figure | must | aim | reached |", "|---|---|---|---|---|---|---|"]
+    lines += [f"| {f.what} | {f.ours} | {f.other} | {f.ratio:.3g} | {f.must} | {f.aim} | {f.verdict} |" for f in figures]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="perf.bench", description="Measure kbroker next to its peers.")
+    parser.add_argument("rows", nargs="*", metavar="row", help=", ".join(ROWS))
+    parser.add_argument("--record", action="store_true", help="write the table into perf/RESULTS.md")
+    arguments = parser.parse_args()
+    unknown = [row for row in arguments.rows if row not in ROWS]
+    if unknown:
+        parser.error(f"unknown row {unknown[0]}; rows are: {', '.join(ROWS)}")
+    machine.touch_memory()
+    results = HERE / "results"
+    results.mkdir(exist_ok=True)
+    for row in arguments.rows or ROWS:
+        started = time.monotonic()
+        try:
+            figures = ROWS[row]()
+        except Exception as error:
+            print(f"{row}: {type(error).__name__}: {error}", file=sys.stderr)
+            continue
+        (results / f"{row}.json").write_text(json.dumps([asdict(f) for f in figures], indent=1) + "\n")
+        print(f"\n{row} ({time.monotonic() - started:.0f} s)\n{table(figures)}", flush=True)
+    everything = [
+        Figure(**entry) for row in ROWS if (results / f"{row}.json").exists() for entry in json.loads((results / f"{row}.json").read_text())
+    ]
+    if arguments.record:
+        page = HERE / "RESULTS.md"
+        before, _, rest = page.read_text().partition(START)
+        after = rest.partition(END)[2]
+        page.write_text(f"{before}{START}\n\n{machine.describe()}\n\n{table(everything)}\n\n{END}{after}")
+    return 1 if any(not f.holds(f.must) for f in everything) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

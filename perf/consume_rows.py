@@ -1,0 +1,156 @@
+"""Rows about consuming: throughput, CPU per GB, long polls, and who suffers while another reads cold data."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import threading
+import time
+
+from perf import tools
+from perf.duel import Duel, Figure, Measured, compared, medians
+from perf.peers import Kbroker, Peer, free_port
+from perf.produce_rows import PARTITIONS, rdkafka_produce
+
+BACKOFF = ("-X", "fetch.queue.backoff.ms=5", "-X", "queued.min.messages=1000000")
+
+
+def rdkafka_consume(peer: Peer, topic: str, count: int) -> float:
+    command = [
+        tools.rdkafka_performance(), "-G", f"bench-{time.monotonic_ns()}", "-t", topic, "-c", str(count), "-b", peer.address,
+        "-X", "auto.offset.reset=earliest", "-X", "check.crcs=false", *BACKOFF,
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    found = re.findall(r"(\d+) msgs/s", done.stdout)
+    if not found:
+        raise RuntimeError(f"rdkafka_performance: {(done.stderr or done.stdout)[-500:]}")
+    return float(found[-1])
+
+
+def throughput() -> list[Figure]:
+    """A backlog of 1 KiB and of 100 B messages in 4 partitions, read by librdkafka; the raw driver next to the sendfile loop."""
+    figures = []
+    with Duel() as duel:
+        for size, count in ((1024, 2_000_000), (100, 5_000_000)):
+            topics = {}
+            for peer in (duel.ours, duel.kafka):
+                topics[peer.name] = duel.new_topic(peer, PARTITIONS)
+                rdkafka_produce(peer, topics[peer.name], size, count)
+
+            def load(peer: Peer, size: int = size, count: int = count, topics: dict[str, str] = topics) -> Measured:
+                before = peer.cpu_seconds()
+                rate = rdkafka_consume(peer, topics[peer.name], count)
+                return {"msgs_per_s": rate, "cpu_per_gb": (peer.cpu_seconds() - before) / (size * count / 1e9)}
+
+            ours, kafka = duel.alternate(load)
+            figures.append(compared(f"consume {size} B, C client", ours["msgs_per_s"], kafka["msgs_per_s"], ">= 1.0", ">= 1.2", "msg/s"))
+            figures.append(compared(f"broker CPU per GB consumed, {size} B", ours["cpu_per_gb"], kafka["cpu_per_gb"], "<= 1.1", "<= 1.0", "s"))
+    figures += against_the_loop()
+    return figures
+
+
+def against_the_loop() -> list[Figure]:
+    runs: dict[str, list[Measured]] = {"kbroker": [], "loop": []}
+    with Kbroker() as peer:
+        peer.create_topic("cold", PARTITIONS)
+        tools.drive("produce", peer.port, "cold", PARTITIONS, 1024, 900, 4, 2, 4, 1)
+        segment = max((peer.folder / "data").glob("cold-*/*.log"), key=lambda path: path.stat().st_size)
+        for number in range(4):
+            for who in ("kbroker", "loop") if number % 2 else ("loop", "kbroker"):
+                if who == "kbroker":
+                    before = peer.cpu_seconds()
+                    done = tools.drive("fetch", peer.port, "cold", PARTITIONS, 1 << 20, 4)
+                    cpu, sent = peer.cpu_seconds() - before, done["bytes"]
+                else:
+                    port = free_port()
+                    with tools.Loop("sendfile", port, segment, 1 << 20) as loop:
+                        # The loop answers any frame with 12 bytes and a region; the driver of frames only counts them.
+                        tools.drive("regions", port, 1 << 20, PARTITIONS, 4)
+                    cpu, sent = loop.result["cpu_s"], loop.result["bytes_out"]
+                if number:
+                    runs[who].append({"cpu_per_gb": cpu / (sent / 1e9)})
+    ours, loop_s = medians(runs["kbroker"])["cpu_per_gb"], medians(runs["loop"])["cpu_per_gb"]
+    return [compared("broker CPU per GB consumed : the sendfile loop", ours, loop_s, "<= 1.4", "<= 1.15", "s")]
+
+
+def long_polls() -> list[Figure]:
+    """1,000 consumers in long polls on one partition: CPU per wake; CPU while nothing happens."""
+    figures = []
+    with Duel() as duel:
+
+        def wakes(peer: Peer) -> Measured:
+            topic = duel.new_topic(peer, 1)
+            before = peer.cpu_seconds()
+            done = tools.drive("wake", peer.port, topic, 1000, 10, 5)
+            return {"cpu_us": (peer.cpu_seconds() - before) / max(done["wakes"], 1) * 1e6}
+
+        def idle(peer: Peer) -> Measured:
+            topic = duel.new_topic(peer, 1)
+            before = peer.cpu_seconds()
+            tools.drive("wake", peer.port, topic, 1000, 0.01, 10)
+            return {"cpu_s": (peer.cpu_seconds() - before) / 10}
+
+        ours, kafka = duel.alternate(wakes)
+        figures.append(compared("1,000 long polls: broker CPU per wake", ours["cpu_us"], kafka["cpu_us"], "<= 1.0", "<= 0.3", "us"))
+        ours, kafka = duel.alternate(idle, warm_up=False)
+        figures.append(compared("1,000 long polls: idle CPU", ours["cpu_s"], kafka["cpu_s"], "<= 1.0", "<= 0.3", "s/s"))
+    return figures
+
+
+def end_to_end() -> list[Figure]:
+    """Own open-loop driver: intended send time to arrival at a consumer in a long poll; linger 0."""
+    figures = []
+    with Duel() as duel:
+        for rate in (100, 2000, 10000):
+
+            def load(peer: Peer, rate: int = rate) -> Measured:
+                topic = duel.new_topic(peer, 1)
+                done = tools.drive("end-to-end", peer.port, topic, rate, 5)
+                return {key: done[key] for key in ("p50_us", "p99_us", "p999_us")}
+
+            ours, kafka = duel.alternate(load)
+            for key, name in (("p50_us", "p50"), ("p99_us", "p99"), ("p999_us", "p99.9")):
+                figures.append(compared(f"end to end at {rate}/s, {name}", ours[key], kafka[key], "<= 1.0", "<= 0.4", "us"))
+    return figures
+
+
+def undisturbed() -> list[Figure]:
+    """p99 of a tail consumer while another reads cold data, and while retention deletes."""
+    gigabytes = 10
+    figures = []
+    with Duel({"log.segment.bytes": 104857600, "log.retention.check.interval.ms": 1000, "file.delete.delay.ms": 1000}) as duel:
+
+        def cold(peer: Peer) -> Measured:
+            old, tail = duel.new_topic(peer, PARTITIONS), duel.new_topic(peer, 1)
+            rdkafka_produce(peer, old, 10_000, gigabytes * 100_000)
+            for path in (peer.folder / "data").glob(f"{old}-*/*.log"):
+                drop_from_page_cache(path)
+            reader = threading.Thread(target=tools.drive, args=("fetch", peer.port, old, PARTITIONS, 1 << 20, 12))
+            reader.start()
+            done = tools.drive("end-to-end", peer.port, tail, 200, 10)
+            reader.join()
+            alter_topic(peer, old, {"retention.bytes": "1"})
+            deleting = tools.drive("end-to-end", peer.port, tail, 200, 8)
+            return {"cold_us": done["p99_us"], "deleting_us": deleting["p99_us"]}
+
+        ours, kafka = duel.alternate(cold, rounds=2, warm_up=False)
+        for key, name in (("cold_us", "another reads 10 GB of cold data"), ("deleting_us", "retention deletes")):
+            figures.append(compared(f"p99 of a tail consumer while {name}", ours[key], kafka[key], "<= 1.0", "<= 0.5", "us"))
+    return figures
+
+
+def drop_from_page_cache(path: object) -> None:
+    import os
+
+    fd = os.open(str(path), os.O_RDONLY)
+    os.fsync(fd)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(fd)
+
+
+def alter_topic(peer: Peer, topic: str, config: dict[str, str]) -> None:
+    from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
+    entries = [ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET) for key, value in config.items()]
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+    AdminClient({"bootstrap.servers": peer.address}).incremental_alter_configs([resource])[resource].result(60)

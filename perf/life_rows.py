@@ -1,0 +1,75 @@
+"""Rows about living with a broker: start, memory, connections, rebalances."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from perf import tools
+from perf.duel import Duel, Figure, Measured, absolute, compared
+from perf.peers import Kbroker, Peer
+from tests.kit.group_load import time_rebalance
+
+
+def start() -> list[Figure]:
+    """Ready after start, empty and with 5,000 partitions after a clean stop; memory while idle."""
+    empty, memory, many = [], [], []
+    for _ in range(5):
+        with Kbroker() as peer:
+            empty.append(peer.ready_s)
+            time.sleep(0.5)
+            memory.append(peer.memory_mb())
+    with TemporaryDirectory(prefix="kbroker-bench-") as folder:
+        with Kbroker(data=Path(folder)) as peer:
+            for number in range(5):
+                peer.create_topic(f"many-{number}", 1000)
+        for _ in range(3):
+            with Kbroker(data=Path(folder)) as peer:
+                many.append(peer.ready_s)
+    return [
+        absolute("ready after start, empty", sorted(empty)[2], "<= 0.4", "<= 0.2", "s"),
+        absolute("ready after start, 5,000 partitions", sorted(many)[1], "<= 2", "<= 0.5", "s"),
+        absolute("memory while idle", sorted(memory)[2], "<= 60", "<= 35", "MB"),
+    ]
+
+
+def connections() -> list[Figure]:
+    """5,000 connections one after the other; 10,000 that do nothing."""
+    figures = []
+    with Kbroker() as peer:
+        taken = sorted(tools.drive("connect", peer.port, 5000)["seconds"] for _ in range(3))[1]
+        figures.append(absolute("5,000 connections opened, one request each", taken, "<= 5", "<= 1", "s"))
+    with Kbroker() as peer:
+        before = peer.memory_mb()
+        holders = [
+            subprocess.Popen([tools.c_program("drive"), "idle", str(peer.port), "5000", "12"], stdout=subprocess.PIPE, text=True)
+            for _ in range(2)
+        ]
+        for holder in holders:
+            assert holder.stdout is not None
+            holder.stdout.readline()
+        time.sleep(1)
+        cpu, each = peer.cpu_seconds(), (peer.memory_mb() - before) * 1024 / 10_000
+        time.sleep(8)
+        used = peer.cpu_seconds() - cpu
+        for holder in holders:
+            holder.wait()
+        figures.append(absolute("10,000 idle connections: CPU in 8 s", used, "<= 0.05", "<= 0.02", "s"))
+        figures.append(absolute("10,000 idle connections: memory each", each, "<= 20", "<= 8", "KB"))
+    return figures
+
+
+def rebalance() -> list[Figure]:
+    """A group of 200 members, one leaves: time until all others have their assignment again."""
+    with Duel() as duel:
+
+        def load(peer: Peer) -> Measured:
+            topic = duel.new_topic(peer, 200)
+            return {"ms": time_rebalance("127.0.0.1", peer.port, topic, members=200) * 1000}
+
+        ours, kafka = duel.alternate(load)
+    return [compared("rebalance of 200 members after one leaves", ours["ms"], kafka["ms"], "<= 1.0", "<= 0.5", "ms")]
+
+
