@@ -4,12 +4,14 @@ Python (`kbroker.storage`) creates, opens, rolls, deletes and recovers; the func
 find offsets, wake waiting fetches and release waiting acknowledgements without the interpreter.
 
 Ownership. `partition_t` and `segment_t` are reference-counted (`*_ref`, `*_unref`). A segment's descriptor and maps live
-until its last reference goes, so a file may be unlinked under a reader. The registry holds one reference of each open
+until its last reference goes, so a file may be unlinked under a reader. The registry holds one reference of each
 partition; whoever looks one up gets a reference of his own.
 
-Locks. `partition_t.lock` guards every mutable field of the partition, its segment list and its waiter lists; held over
-write(2) of an append (order of offsets is order of bytes), never over fsync or open. Order: registry, partition,
-log_dir, mailbox.
+Locks. `append_lock` is held over a whole append, write(2) included (order of offsets is order of bytes), and by whatever
+changes the list of segments; never over fsync or open. It guards the producer table and what only appends touch.
+`lock` is held for a few instructions, never over a system call that can touch a disk: it guards the segment list, the
+tail ring, the entries pending for the indexes and the waiter lists, so a read never waits for another one's write.
+Order: registry, append_lock, lock, log_dir, mailbox. Whoever holds the GIL gives it up before he takes any of them.
 """
 
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
@@ -30,32 +32,48 @@ cdef enum:
     PARTITION_DELETED = 3      # UNKNOWN_TOPIC_OR_PARTITION
 
     TAIL_RING = 64             # batches at the log's end whose position is remembered (a power of two)
+    INDEX_PENDING = 64         # index entries of the active segment kept in memory before they are written in one go
 
 ctypedef struct log_dir_t:
     mutex_t lock               # guards the queue of partitions that wait for a flush
     condition_t wanted
     partition_t *flush_head
     partition_t *flush_tail
-    int32_t offline            # atomic
+    int32_t offline            # atomic; 1 after an I/O error or a failed fsync, for good
     int32_t stopping
+    int64_t flush_count        # atomic counters, for metrics
+    int64_t flush_ns
+    int64_t acks_flushed
     int64_t stalled_until_ns   # atomic; while in the future, appends go to the handler threads (a write took too long)
+
+ctypedef struct pending_index_t:
+    # Entries of the active segment's indexes that are not in their files yet, in file format (partition_t.lock).
+    int32_t count              # entries not in `index` yet
+    int32_t time_count
+    uint8_t index[512]         # INDEX_PENDING entries of 8 bytes
+    uint8_t time_index[768]    # INDEX_PENDING entries of 12 bytes
 
 ctypedef struct segment_t:
     int32_t refs               # atomic
     int32_t fd                 # of the .log; -1 while closed
+    int32_t index_fd           # of the active and of unflushed segments, else -1
+    int32_t time_index_fd
     int64_t base_offset
     int64_t size               # atomic; bytes of whole batches that may be read
-    int64_t max_timestamp
+    int64_t max_timestamp      # -1 while empty
     int64_t max_timestamp_offset
     int64_t first_timestamp    # of the first batch, -1 while empty: the basis of rolling by age
-    uint8_t *index             # the mapped .index, NULL while closed
+    int64_t created_ms         # wall clock; the basis of rolling by age while first_timestamp is -1
+    int64_t roll_jitter_ms
+    uint8_t *index             # the mapped .index, NULL until a lookup needs it; read only, written through index_fd
     int64_t index_capacity     # bytes mapped
-    int32_t index_entries      # atomic
-    uint8_t *time_index
-    int64_t time_index_capacity
+    int32_t index_entries      # in the file; the pending ones come behind
     int32_t time_index_entries
+    int64_t last_time_entry    # timestamp of the newest time index entry, pending ones included; -1 when none
     int64_t bytes_since_index
-    int64_t last_used          # for the LRU of closed segments' descriptors
+    pending_index_t *pending   # active segment only
+    int32_t touched            # atomic; set by readers, cleared by the LRU of closed segments' descriptors
+    void *file_system          # owned PyObject of an injected FileSystem, NULL for the real one
 
 ctypedef struct tail_entry_t:
     int64_t base_offset
@@ -65,14 +83,14 @@ ctypedef struct fetch_waiter_t:
     # Embedded in a parked fetch, one per partition it waits on. Linked under partition_t.lock.
     fetch_waiter_t *next
     fetch_waiter_t *previous
-    partition_t *partition     # a reference
+    partition_t *partition     # NULL while not linked; await takes a reference, forget drops it
     int64_t *bytes_missing     # atomic, shared by the fetch's waiters: an append subtracts its size, at <= 0 it posts `mail`
     mail_t *mail
 
 ctypedef struct ack_waiter_t:
     # Embedded in a produce slot, one per partition whose flush (later: replication) the response waits for.
     ack_waiter_t *next
-    partition_t *partition     # a reference
+    partition_t *partition     # await takes a reference, whoever completes the waiter drops it
     int64_t offset             # satisfied when flushed_offset > this (offset of the last record)
     int32_t *pending           # atomic, shared by the slot's waiters: the one that brings it to 0 posts `mail`
     int16_t *error             # where to put KAFKA_STORAGE_ERROR when the flush fails (read after pending is 0)
@@ -81,7 +99,6 @@ ctypedef struct ack_waiter_t:
 ctypedef struct log_options_t:
     int64_t segment_bytes
     int64_t segment_ms
-    int64_t segment_jitter_ms
     int32_t max_message_bytes
     int32_t index_interval_bytes
     int32_t index_max_bytes
@@ -97,34 +114,55 @@ ctypedef struct log_options_t:
 ctypedef struct partition_t:
     int32_t refs               # atomic
     int32_t state              # atomic
+    mutex_t append_lock
     mutex_t lock
     char *topic                # UTF-8, owned
     int16_t topic_size
     int32_t partition_id
     uint8_t topic_id[16]
-    int32_t leader_epoch
-    int64_t log_start_offset   # atomic, as the three below: readers take them without the lock
+    int32_t leader_epoch       # atomic
+    int64_t log_start_offset   # atomic, as the four below: read without a lock, written under `lock`
     int64_t log_end_offset
     int64_t high_watermark
     int64_t last_stable_offset
     int64_t flushed_offset     # everything below is on the device (Kafka's recovery point)
-    int64_t last_flush_ms
-    segment_t **segments       # ascending by base offset; the last one is active. References.
+    int64_t last_flush_ms      # atomic; wall clock of the last flush, or of the first append since
+    segment_t **segments       # ascending by base offset; the last one is active. References. Written under both locks.
     int32_t segment_count
     int32_t segment_capacity
     tail_entry_t tail[64]      # ring over the newest batches of the active segment
     uint32_t tail_count        # ever written; index = count & (TAIL_RING - 1)
     log_options_t options
     log_dir_t *dir
-    producers_t *producers
+    producers_t *producers     # append_lock
     fetch_waiter_t *fetch_waiters
     ack_waiter_t *ack_waiters
+    int32_t rolling            # append_lock: the log's end stands still while a new segment is made
+    uint32_t truncations       # ever made; a flush that overlaps one does not count
     partition_t *flush_next    # queue of log_dir_t
-    int32_t flush_queued
+    int32_t flush_state        # log_dir_t.lock: 0 idle, 1 queued, 2 running, 3 running and wanted again
     int64_t messages_in        # counters, atomic
     int64_t bytes_in
     int64_t bytes_out
-    void *file_system          # borrowed PyObject of an injected FileSystem, NULL for the real one
+    int64_t fetches
+    void *directory            # owned PyObject: the LogDirectory of `dir`
+    void *file_system          # owned PyObject of an injected FileSystem, NULL for the real one
+    void *log                  # owned PyObject: weak reference to the storage.Log that opens and rolls, or NULL
+    partition_t *name_next     # Registry's chains
+    partition_t *id_next
+
+ctypedef struct topic_id_t:
+    uint8_t topic_id[16]
+    int32_t partitions         # how many of it are registered
+    topic_id_t *next
+
+ctypedef struct registry_t:
+    mutex_t lock
+    int32_t bucket_count       # a power of two, the same for the three
+    int32_t count
+    partition_t **by_name
+    partition_t **by_id
+    topic_id_t **topic_ids
 
 ctypedef struct append_result_t:
     int64_t base_offset
@@ -148,37 +186,53 @@ cdef void segment_ref(segment_t *s) noexcept nogil
 cdef void segment_unref(segment_t *s) noexcept nogil           # the last one closes the descriptor and unmaps
 
 # --- the two hot calls --------------------------------------------------------------------------------
-# Validated batch in, offsets stamped in place, one write(2). Returns 0, a Kafka error code, or NEEDS_HANDLER (closed,
-# roll due, directory stalled). `may_block`: the caller is a handler thread, so a stalled directory is waited for.
-# `now_ms` is the wall clock. A duplicate of an idempotent batch returns 0 with the first append's offsets.
+# `may_block`: the caller is a request handler thread without the GIL. Then the call opens, rolls and waits for a stalled
+# directory itself, through storage.Log where needed, and never returns NEEDS_HANDLER. Otherwise NEEDS_HANDLER means that
+# nothing was changed and that the same call has to be made again from a handler thread.
+
+# Validated batch in (batch_check and batch_walk have passed), offsets, epoch and timestamps stamped in place, one
+# write(2). Returns 0, a Kafka error code, or NEEDS_HANDLER (closed, roll due, directory stalled). `now_ms` is the wall
+# clock. A duplicate of an idempotent batch returns 0 with the first append's offsets. When `must_wait` is set a flush
+# has been asked for already.
 cdef int partition_append(partition_t *p, uint8_t *batch, batch_info_t *info, int64_t now_ms, bint may_block,
                           append_result_t *result) noexcept nogil
 
-# Where to read. Returns 0 (result.segment NULL: at the end), OFFSET_OUT_OF_RANGE, ..., or NEEDS_HANDLER (a closed
-# segment must be opened). `max_bytes` limits size, but with `at_least_one` the first batch is whole however large
-# (KIP-74). `committed`: stop at the last stable offset, else at the high watermark.
+# Where to read. Returns 0, OFFSET_OUT_OF_RANGE, ..., or NEEDS_HANDLER (a closed segment must be opened, or what stands
+# between index and offset is not in memory). With 0, result.segment is NULL when there is nothing to send: `offset` is at
+# the end of what may be read, or the first batch is larger than `max_bytes`. `max_bytes` limits size, the last batch may
+# be cut, but with `at_least_one` the first batch is whole however large (KIP-74). `committed`: stop at the last stable
+# offset, else at the high watermark. The three offsets of the result are always set but for UNKNOWN_TOPIC_OR_PARTITION.
 cdef int partition_read(partition_t *p, int64_t offset, int64_t max_bytes, bint at_least_one, bint committed,
-                        read_result_t *result) noexcept nogil
+                        bint may_block, read_result_t *result) noexcept nogil
+
+# The end of what a fetch may see now: last stable offset or high watermark, not beyond what is flushed where only
+# flushed records are visible.
+cdef int64_t partition_visible_end(partition_t *p, bint committed) noexcept nogil
 
 # --- waiting ------------------------------------------------------------------------------------------
-# Link the waiter, unless the partition has passed `offset` already (false then). Unlink is idempotent.
+# Link the waiter, unless what a fetch may see has passed `from_offset` already, or the partition is offline or deleted
+# (false then, nothing linked). forget: idempotent; once it has returned, no append touches the waiter or its mail.
 cdef bint partition_await_bytes(partition_t *p, fetch_waiter_t *waiter, int64_t from_offset, bint committed) noexcept nogil
 cdef void partition_forget_bytes(fetch_waiter_t *waiter) noexcept nogil
-cdef bint partition_await_flush(partition_t *p, ack_waiter_t *waiter) noexcept nogil   # also asks the flushers
+# Link the waiter and ask the flushers; false when it is flushed already (nothing linked, `pending` untouched). When the
+# directory is offline: false, and `error` is KAFKA_STORAGE_ERROR.
+cdef bint partition_await_flush(partition_t *p, ack_waiter_t *waiter) noexcept nogil
 
 cdef class LogDirectory:
     """A log directory's flush queue and health, shared by its partitions."""
     cdef log_dir_t dir
+    cdef readonly str path
+    cdef object on_offline     # callable(reason) or None; called once, on the thread that saw the failure
 
 cdef class PartitionState:
     """Python's handle on one partition_t."""
     cdef partition_t *p
     cdef readonly LogDirectory directory
-    cdef object file_system
+    cdef readonly str topic
 
 cdef class Registry:
     """All partitions this broker leads, by (topic name, partition) and by (topic id, partition)."""
-    cdef void *table
+    cdef registry_t *table
     # A reference for the caller, or NULL.
     cdef partition_t *find(self, const uint8_t *topic, int32_t topic_size, int32_t partition_id) noexcept nogil
     cdef partition_t *find_by_id(self, const uint8_t *topic_id, int32_t partition_id) noexcept nogil
