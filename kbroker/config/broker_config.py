@@ -1,0 +1,355 @@
+"""All settings of one broker as an immutable object, from defaults, server.properties, environment and command line."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kbroker.config.definitions import ALIASES, HOUR_MS, SETTINGS
+from kbroker.config.listeners import (
+    SERVED_PROTOCOLS,
+    WILDCARD_HOSTS,
+    parse_address,
+    parse_listeners,
+    parse_protocol_map,
+)
+from kbroker.config.not_read import NOT_READ
+from kbroker.config.properties import read_properties
+from kbroker.config.values import Setting, Value, format_value
+from kbroker.errors import ConfigError
+from kbroker.model import Endpoint
+
+ENVIRONMENT_PREFIX = "KBROKER_"
+# What the build and the tests read; not settings of the broker.
+OTHER_ENVIRONMENT = frozenset({"KBROKER_BUILD", "KBROKER_BUILD_JOBS"})
+_OF_ONE_LISTENER = re.compile(r"listener\.name\.[^.]+\..+")
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A setting as somebody gave it. `origin` says where: "server.properties:12", "--override", ..."""
+
+    name: str
+    text: str
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something about the given settings that a person should read once; `--strict` makes some of them errors."""
+
+    text: str
+    unknown: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class BrokerConfig(Mapping[str, Any]):
+    """The broker's settings. `config["log.segment.bytes"]` is the typed value of any setting of `SETTINGS`.
+
+    The values are effective ones: log.retention.ms, log.roll.ms, log.roll.jitter.ms, log.flush.interval.ms, log.dirs
+    and broker.id hold what follows from the settings that stand in for them. What somebody gave is in `given`.
+    """
+
+    values_by_name: Mapping[str, Value]
+    given: Mapping[str, Given]
+    notices: tuple[Notice, ...]
+    listeners: tuple[Endpoint, ...]
+    advertised_listeners: tuple[Endpoint, ...]
+    """Only what was set; a listener that is not among them advertises the address its client connected to."""
+    inter_broker_listener: str
+    log_dirs: tuple[Path, ...]
+    http_address: tuple[str, int] | None
+
+    @property
+    def node_id(self) -> int:
+        """-1: the one of the data directory's meta.properties, else `definitions.DEFAULT_NODE_ID`."""
+        value = self.values_by_name["broker.id"]
+        assert isinstance(value, int)
+        return value
+
+    def __getitem__(self, name: str) -> Any:
+        return self.values_by_name[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.values_by_name)
+
+    def __len__(self) -> int:
+        return len(self.values_by_name)
+
+    def text(self, name: str) -> str | None:
+        """The effective value as text, as DescribeConfigs shows it."""
+        return format_value(self.values_by_name[name])
+
+    def with_dynamic(self, changes: Mapping[str, str]) -> BrokerConfig:
+        """The same settings with `changes` on top, as AlterConfigs gives them; ConfigError if one is not dynamic."""
+        for name in changes:
+            setting = SETTINGS.get(name)
+            if setting is None:
+                raise ConfigError(f"{name}: {_unknown(name)}")
+            if not setting.dynamic:
+                raise ConfigError(f"{name}: cannot be changed while the broker runs")
+        given = {**self.given, **{name: Given(name, text, "dynamic") for name, text in changes.items()}}
+        return _build(given, list(self.notices))
+
+
+def load_config(
+    path: str | Path | None = None,
+    overrides: Sequence[str] = (),
+    data_directory: str | Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> BrokerConfig:
+    """The settings that a start of the broker sees. The later wins: defaults, file, environment, overrides, `--data`.
+
+    `overrides` are `name=value`. `environment` is the process's unless given. ConfigError names setting, place and what
+    is allowed. Unknown names become notices; whether they are errors is the caller's choice (`refuse_unknown`).
+    """
+    found: list[Given] = []
+    if path is not None:
+        shown = Path(path).name
+        found += [Given(name, value, f"{shown}:{line}") for name, value, line in read_properties(path)]
+    found += _of_environment(os.environ if environment is None else environment)
+    for override in overrides:
+        name, equals, value = override.partition("=")
+        if not equals or not name.strip():
+            raise ConfigError(f"--override {override}: not NAME=VALUE")
+        found.append(Given(name.strip(), value, "--override"))
+    if data_directory is not None:
+        found.append(Given("log.dirs", str(data_directory), "--data"))
+    return config_of(found)
+
+
+def config_of(found: Iterable[Given]) -> BrokerConfig:
+    """The settings from `found`, where a later one replaces an earlier one of the same name, whatever its age."""
+    given: dict[str, Given] = {}
+    notices: list[Notice] = []
+    not_read: dict[str, list[str]] = {}
+    for item in found:
+        if item.name in SETTINGS:
+            _give(given, item, notices)
+        elif item.name in ALIASES:
+            _give(given, _renamed(item, notices), notices)
+        elif item.name in NOT_READ:
+            not_read.setdefault(NOT_READ[item.name], []).append(item.name)
+        elif _OF_ONE_LISTENER.fullmatch(item.name):
+            not_read.setdefault("not yet: settings of single listeners", []).append(item.name)
+        else:
+            notices.append(Notice(f"{item.origin}: {item.name}: {_unknown(item.name)}", unknown=True))
+        if item.name == "authorizer.class.name" and item.text.strip():
+            raise ConfigError(
+                f"{item.origin}: {item.name}: kbroker does not check access yet; remove it to start without"
+            )
+    for reason, names in not_read.items():
+        notices.append(Notice(f"not used: {', '.join(dict.fromkeys(names))} ({reason})"))
+    return _build(given, notices)
+
+
+def refuse_unknown(config: BrokerConfig) -> None:
+    """ConfigError naming every unknown setting (`--strict`)."""
+    unknown = [notice.text for notice in config.notices if notice.unknown]
+    if unknown:
+        raise ConfigError("; ".join(unknown))
+
+
+def environment_name(name: str) -> str:
+    """The environment variable that sets `name`: log.segment.bytes -> KBROKER_LOG_SEGMENT_BYTES."""
+    return ENVIRONMENT_PREFIX + name.removeprefix("kbroker.").replace(".", "_").replace("-", "_").upper()
+
+
+def _of_environment(environment: Mapping[str, str]) -> list[Given]:
+    found = []
+    names: dict[str, str] = {}
+    for variable in sorted(environment):
+        if not variable.startswith(ENVIRONMENT_PREFIX) or variable in OTHER_ENVIRONMENT:
+            continue
+        names = names or {environment_name(name): name for name in (*NOT_READ, *ALIASES, *SETTINGS)}
+        name = names.get(variable)
+        found.append(
+            Given(
+                name or variable.removeprefix(ENVIRONMENT_PREFIX).lower().replace("_", "."),
+                environment[variable],
+                f"environment variable {variable}",
+            )
+        )
+    return found
+
+
+def _give(given: dict[str, Given], item: Given, notices: list[Notice]) -> None:
+    earlier = given.get(item.name)
+    if earlier is not None and earlier.origin.rpartition(":")[0] == item.origin.rpartition(":")[0] != "":
+        notices.append(Notice(f"{item.origin}: {item.name} is there twice; {earlier.origin} is not used"))
+    given[item.name] = item
+
+
+def _renamed(item: Given, notices: list[Notice]) -> Given:
+    setting, factor = ALIASES[item.name]
+    notices.append(Notice(f"{item.origin}: {item.name} is an old name of {setting.name}"))
+    text = item.text.strip()
+    if factor != 1 and text.isascii() and text.isdigit() and len(text) < 10:
+        text = str(int(text) * factor)
+    return Given(setting.name, text, item.origin)
+
+
+def _unknown(name: str) -> str:
+    from difflib import get_close_matches
+
+    nearest = get_close_matches(name.lower(), (*SETTINGS, *ALIASES, *NOT_READ), n=1, cutoff=0.6)
+    return f"unknown setting; did you mean {nearest[0]}?" if nearest else "unknown setting"
+
+
+def _parse(setting: Setting, given: Given | None) -> Value:
+    if given is None or (not given.text.strip() and setting.default is None):
+        return setting.default
+    try:
+        return setting.parse(given.text)
+    except ConfigError as error:
+        raise ConfigError(f"{given.origin}: {error}") from None
+
+
+def _build(given: dict[str, Given], notices: list[Notice]) -> BrokerConfig:
+    values = {name: _parse(setting, given.get(name)) for name, setting in SETTINGS.items()}
+    _settle_node_id(values, given)
+    _settle_log_times(values)
+    values["log.dirs"] = values["log.dirs"] or values["log.dir"]
+    directories = _split(values["log.dirs"])
+    if len(set(directories)) != len(directories):
+        raise ConfigError(f"log.dirs={values['log.dirs']}: a directory is there twice")
+    _check_pairs(values)
+    listeners, advertised, inter_broker = _settle_listeners(values, given, notices)
+    address = values["kbroker.http.address"]
+    assert isinstance(address, str)
+    return BrokerConfig(
+        values_by_name=values,
+        given=given,
+        notices=tuple(notices),
+        listeners=listeners,
+        advertised_listeners=advertised,
+        inter_broker_listener=inter_broker,
+        log_dirs=tuple(Path(directory).expanduser() for directory in directories),
+        http_address=parse_address("kbroker.http.address", address) if address else None,
+    )
+
+
+def _settle_node_id(values: dict[str, Value], given: Mapping[str, Given]) -> None:
+    if "node.id" in given and "broker.id" in given and values["node.id"] != values["broker.id"]:
+        raise ConfigError(f"node.id={values['node.id']} and broker.id={values['broker.id']} differ; give one of them")
+    number = values["node.id"] if "node.id" in given else values["broker.id"]
+    values["node.id"] = values["broker.id"] = number
+
+
+def _settle_log_times(values: dict[str, Value]) -> None:
+    def first(*choices: tuple[str, int]) -> int:
+        for name, factor in choices:
+            value = values[name]
+            if value is not None:
+                assert isinstance(value, int)
+                return value * factor if value > 0 else value
+        raise AssertionError(choices)
+
+    values["log.retention.ms"] = first(
+        ("log.retention.ms", 1), ("log.retention.minutes", 60_000), ("log.retention.hours", HOUR_MS)
+    )
+    values["log.roll.ms"] = first(("log.roll.ms", 1), ("log.roll.hours", HOUR_MS))
+    values["log.roll.jitter.ms"] = first(("log.roll.jitter.ms", 1), ("log.roll.jitter.hours", HOUR_MS))
+    values["log.flush.interval.ms"] = first(("log.flush.interval.ms", 1), ("log.flush.scheduler.interval.ms", 1))
+
+
+def _check_pairs(values: Mapping[str, Value]) -> None:
+    for small, large in (
+        ("group.min.session.timeout.ms", "group.max.session.timeout.ms"),
+        ("log.roll.jitter.ms", "log.roll.ms"),
+        ("log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms"),
+    ):
+        low, high = values[small], values[large]
+        assert isinstance(low, int) and isinstance(high, int)
+        if low > high:
+            raise ConfigError(f"{small}={low} is larger than {large}={high}")
+
+
+def _settle_listeners(
+    values: dict[str, Value], given: Mapping[str, Given], notices: list[Notice]
+) -> tuple[tuple[Endpoint, ...], tuple[Endpoint, ...], str]:
+    def placed(name: str, error: ConfigError) -> ConfigError:
+        origin = given[name].origin + ": " if name in given else ""
+        return ConfigError(f"{origin}{error}")
+
+    text = values["listeners"]
+    if "listeners" not in given and (values["port"] is not None or values["host.name"] is not None):
+        host, port = values["host.name"], values["port"]
+        text = f"PLAINTEXT://{_bracketed(str(host or ''))}:{9092 if port is None else port}"
+        values["listeners"] = text
+    told = values["advertised.listeners"]
+    assert isinstance(text, str)
+    try:
+        protocols = parse_protocol_map(_split(values["listener.security.protocol.map"]))
+    except ConfigError as error:
+        raise placed("listener.security.protocol.map", error) from None
+    # Kafka lets a KRaft controller's listener go without an entry in the map.
+    controller_names = {name.upper() for name in _split(values["controller.listener.names"])}
+    for name in controller_names:
+        protocols.setdefault(name, "PLAINTEXT")
+    try:
+        everything = parse_listeners("listeners", text, protocols)
+    except ConfigError as error:
+        raise placed("listeners", error) from None
+    listeners = tuple(endpoint for endpoint in everything if endpoint.listener not in controller_names)
+    if not listeners:
+        raise placed("listeners", ConfigError(f"listeners={text}: no listener for clients"))
+    for endpoint in everything:
+        if endpoint not in listeners:
+            notices.append(Notice(f"listener {endpoint} is not opened: there is no KRaft controller"))
+        elif endpoint.security_protocol not in SERVED_PROTOCOLS:
+            raise placed(
+                "listeners",
+                ConfigError(
+                    f"listeners={text}: {endpoint.listener} wants {endpoint.security_protocol}, which is not served yet"
+                ),
+            )
+    if told is None and (values["advertised.host.name"] is not None or values["advertised.port"] is not None):
+        first = listeners[0]
+        host = values["advertised.host.name"] or first.host
+        port = values["advertised.port"] if values["advertised.port"] is not None else first.port
+        told = f"{first.listener}://{_bracketed(str(host))}:{port}"
+        values["advertised.listeners"] = told
+    try:
+        advertised = _advertised(str(told or ""), protocols, controller_names, listeners)
+    except ConfigError as error:
+        raise placed("advertised.listeners", error) from None
+    return listeners, advertised, _inter_broker_listener(values, listeners)
+
+
+def _advertised(
+    text: str, protocols: Mapping[str, str], controller_names: set[str], listeners: Sequence[Endpoint]
+) -> tuple[Endpoint, ...]:
+    endpoints = parse_listeners("advertised.listeners", text, protocols)
+    names = {endpoint.listener for endpoint in listeners}
+    for endpoint in endpoints:
+        if endpoint.listener not in names | controller_names:
+            raise ConfigError(f"advertised.listeners={text}: {endpoint.listener} is not among listeners")
+        if endpoint.host in WILDCARD_HOSTS:
+            raise ConfigError(
+                f"advertised.listeners={text}: clients cannot connect to {endpoint.host or 'an empty host'!r}"
+            )
+    return tuple(endpoint for endpoint in endpoints if endpoint.listener not in controller_names)
+
+
+def _inter_broker_listener(values: Mapping[str, Value], listeners: Sequence[Endpoint]) -> str:
+    wanted = values["inter.broker.listener.name"]
+    if wanted is not None:
+        name = str(wanted).upper()
+        if name not in {endpoint.listener for endpoint in listeners}:
+            raise ConfigError(f"inter.broker.listener.name={wanted}: not among listeners")
+        return name
+    protocol = values["security.inter.broker.protocol"]
+    return next((e.listener for e in listeners if e.security_protocol == protocol), listeners[0].listener)
+
+
+def _split(value: Value) -> list[str]:
+    return [part for part in (piece.strip() for piece in str(value or "").split(",")) if part]
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,79 @@
+"""The grammar of `listeners` and `advertised.listeners`: NAME://HOST:PORT, separated by commas (KIP-103)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from kbroker.errors import ConfigError
+from kbroker.model import Endpoint
+
+SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+SERVED_PROTOCOLS = ("PLAINTEXT",)
+WILDCARD_HOSTS = frozenset({"", "0.0.0.0", "::"})
+
+_LISTENER = re.compile(r"([A-Za-z0-9_-]+)://(?:\[([0-9A-Fa-f:.%\w]*)\]|([^\[\]:/,\s]*)):(\d{1,5})")
+
+
+def parse_listeners(setting: str, text: str, protocols: Mapping[str, str]) -> tuple[Endpoint, ...]:
+    """The endpoints that `text` names, in their order; `protocols` maps listener names (upper case) to protocols.
+
+    Hosts come without brackets; "" and 0.0.0.0 mean every IPv4 interface, :: every interface.
+    """
+    endpoints = []
+    for part in (piece.strip() for piece in text.split(",")):
+        if not part:
+            continue
+        match = _LISTENER.fullmatch(part)
+        if match is None or int(match[4]) > 65535:
+            raise ConfigError(f"{setting}={text}: {part!r} is not NAME://HOST:PORT; an IPv6 host stands in [brackets]")
+        name = match[1].upper()
+        protocol = protocols.get(name)
+        if protocol is None:
+            raise ConfigError(
+                f"{setting}={text}: {name} has no security protocol; "
+                f"add {name}:PLAINTEXT to listener.security.protocol.map"
+            )
+        endpoints.append(Endpoint(name, protocol, match[2] if match[2] is not None else match[3], int(match[4])))
+    _refuse_duplicates(setting, text, endpoints)
+    return tuple(endpoints)
+
+
+def parse_protocol_map(pairs: Sequence[str]) -> dict[str, str]:
+    """Listener name -> security protocol, from the value of listener.security.protocol.map."""
+    protocols = {}
+    for pair in pairs:
+        name, colon, protocol = (piece.strip().upper() for piece in pair.partition(":"))
+        if not name or not colon or protocol not in SECURITY_PROTOCOLS:
+            raise ConfigError(
+                f"listener.security.protocol.map: {pair!r} is not NAME:PROTOCOL, "
+                f"with one of {', '.join(SECURITY_PROTOCOLS)}"
+            )
+        protocols[name] = protocol
+    return protocols
+
+
+def parse_address(setting: str, text: str) -> tuple[str, int]:
+    """HOST:PORT with both parts given; an IPv6 host stands in brackets."""
+    match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\[\]:/,\s]+)):(\d{1,5})", text)
+    if match is None or int(match[3]) > 65535:
+        raise ConfigError(f"{setting}={text}: not HOST:PORT, as in 127.0.0.1:9092")
+    return match[1] or match[2], int(match[3])
+
+
+def _refuse_duplicates(setting: str, text: str, endpoints: Sequence[Endpoint]) -> None:
+    names: set[str] = set()
+    ports: dict[int, Endpoint] = {}
+    for endpoint in endpoints:
+        if endpoint.listener in names:
+            raise ConfigError(f"{setting}={text}: the name {endpoint.listener} is there twice")
+        names.add(endpoint.listener)
+        # Several listeners may be told to clients at one address, but not opened there.
+        other = ports.setdefault(endpoint.port, endpoint)
+        if setting == "listeners" and other is not endpoint and endpoint.port and _overlap(other.host, endpoint.host):
+            raise ConfigError(f"{setting}={text}: port {endpoint.port} is there twice")
+
+
+def _overlap(one: str, other: str) -> bool:
+    """Whether one port on both hosts is (as far as their text tells) one address; families are apart (KIP-797)."""
+    return one == other or ((":" in one) == (":" in other) and bool(WILDCARD_HOSTS & {one, other}))
