@@ -22,11 +22,11 @@ def start() -> list[Figure]:
             time.sleep(0.5)
             memory.append(peer.memory_mb())
     with TemporaryDirectory(prefix="kbroker-bench-") as folder:
-        with Kbroker(data=Path(folder)) as peer:
+        with Kbroker(folder=Path(folder)) as peer:
             for number in range(5):
                 peer.create_topic(f"many-{number}", 1000)
         for _ in range(3):
-            with Kbroker(data=Path(folder)) as peer:
+            with Kbroker(folder=Path(folder)) as peer:
                 many.append(peer.ready_s)
     return [
         absolute("ready after start, empty", sorted(empty)[2], "<= 0.4", "<= 0.2", "s"),

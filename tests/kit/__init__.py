@@ -1,0 +1,1 @@
+"""What tests share: reference models, clients, brokers, downloads. Slow and obvious."""

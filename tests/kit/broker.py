@@ -1,0 +1,155 @@
+"""A real broker in a process of its own, for tests: kbroker, or Apache Kafka where the test is about the answers of both."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+
+from tests.kit import maven
+
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 30.0
+API_VERSIONS_V0 = bytes.fromhex("0000000e 0012 0000 00000007 0004") + b"test"
+
+
+def free_port() -> int:
+    """A port nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def serves(port: int) -> bool:
+    """Whether an ApiVersions request to `port` is answered."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
+            connection.settimeout(5)
+            connection.sendall(API_VERSIONS_V0)
+            return len(connection.recv(4)) > 0
+    except OSError:
+        return False
+
+
+class BrokerProcess:
+    """One broker and its directory. `start`, `stop` (SIGTERM), `kill` (SIGKILL) and `start` again keep port and data."""
+
+    def __init__(self, overrides: dict[str, object] | None = None, folder: Path | None = None):
+        self.overrides = dict(overrides or {})
+        self.owns_folder = folder is None
+        self.folder = folder or Path(tempfile.mkdtemp(prefix="kbroker-test-"))
+        self.port = free_port()
+        self.process: subprocess.Popen[bytes] | None = None
+        self.ready_s = 0.0
+        """Seconds from exec to the first answered request, of the last start."""
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def data(self) -> Path:
+        return self.folder / "data"
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    @property
+    def output(self) -> str:
+        """Everything the process has printed."""
+        return (self.folder / "output.txt").read_text(errors="replace")
+
+    def command(self) -> list[str]:
+        settings = {"listeners": f"PLAINTEXT://127.0.0.1:{self.port}", **self.overrides}
+        command = [sys.executable, "-m", "kbroker.cli.main", "start", "--data", str(self.data)]
+        for key, value in settings.items():
+            command += ["--override", f"{key}={value}"]
+        return command
+
+    def start(self) -> None:
+        command = self.command()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        started = time.perf_counter()
+        with (self.folder / "output.txt").open("ab") as output:
+            self.process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=self.folder)
+        while not serves(self.port):
+            if self.process.poll() is not None or time.perf_counter() - started > START_TIMEOUT_S:
+                raise RuntimeError(f"the broker did not start:\n{self.output[-4000:]}")
+            time.sleep(0.002)
+        self.ready_s = time.perf_counter() - started
+
+    def stop(self) -> int:
+        """SIGTERM; returns the exit code. A broker that does not stop in time is killed and the stop fails."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.process.send_signal(signal.SIGABRT)  # faulthandler prints every thread's stack
+            self.process.wait(10)
+            raise RuntimeError(f"the broker did not stop within {STOP_TIMEOUT_S} s:\n{self.output[-4000:]}") from None
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash of the process."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def __enter__(self) -> BrokerProcess:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.kill() if kind else self.stop()
+        if self.owns_folder:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class KafkaProcess(BrokerProcess):
+    """Apache Kafka 3.9.1 in KRaft mode as the oracle of answers."""
+
+    version = "3.9.1"
+    heap = "512m"
+
+    @classmethod
+    def classpath(cls) -> str:
+        return maven.fetch([f"org.apache.kafka:kafka_2.13:{cls.version}", f"org.apache.kafka:kafka-tools:{cls.version}"])
+
+    def command(self) -> list[str]:
+        controller = free_port()
+        settings = {
+            "process.roles": "broker,controller",
+            "node.id": 0,
+            "controller.quorum.voters": f"0@127.0.0.1:{controller}",
+            "listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{controller}",
+            "controller.listener.names": "CONTROLLER",
+            "log.dirs": self.data,
+            "offsets.topic.replication.factor": 1,
+            "transaction.state.log.replication.factor": 1,
+            "transaction.state.log.min.isr": 1,
+            "group.initial.rebalance.delay.ms": 0,
+            **self.overrides,
+        }
+        self.folder.mkdir(parents=True, exist_ok=True)
+        properties = self.folder / "server.properties"
+        properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        java = ["java", f"-Xms{self.heap}", f"-Xmx{self.heap}", "-cp", self.classpath()]
+        if not (self.data / "meta.properties").exists():
+            storage_format = [*java, "kafka.tools.StorageTool", "format", "-t", "MkU3OEVBNTcwNTJENDM2Qg", "-c", str(properties)]
+            subprocess.run(storage_format, check=True, capture_output=True, env=os.environ)
+        return [*java, "kafka.Kafka", str(properties)]
