@@ -1,25 +1,70 @@
-"""Fetch (key 1), versions 4 to 17, whole: sessions (KIP-227), limits (KIP-74), long polls, file regions."""
+"""Fetch (key 1), versions 4 to 17, whole: sessions (KIP-227), limits (KIP-74), long polls, file regions.
 
-from libc.stdint cimport int32_t, int64_t
+A fetch that can be answered is answered on the processor, in one call. One that has too little to send is parked on the
+waiter lists of its partitions and in the processor's timer wheel. One that would block (a segment to open, data that is
+not in memory) is prepared by another thread first and then served on its processor after all: only there is a connection
+touched.
+"""
 
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t
+
+from kbroker._core.fetch_sessions cimport fetch_session_t, session_cache_t
 from kbroker._core.mailbox cimport mail_t
-from kbroker._core.partition cimport fetch_waiter_t
+from kbroker._core.partition cimport fetch_waiter_t, partition_t, read_result_t
 from kbroker._core.processor cimport Processor, conn_t, request_t, slot_t
 from kbroker._core.timer_wheel cimport timer_node_t
 
-ctypedef struct fetch_t:
-    # A fetch in progress; parked in the purgatory when there is too little to send yet.
-    mail_t mail                   # first; MAIL_FETCH
-    timer_node_t timer            # max_wait_ms
-    slot_t *slot
-    int64_t bytes_missing         # atomic
-    int32_t dead                  # answered or orphaned; freed when no post is under way
-    fetch_waiter_t *waiters
-    int32_t waiter_count
+ctypedef struct fetch_entry_t:
+    # One partition of a fetch in progress: what is asked, and what the last look at it gave.
+    partition_t *partition       # a reference; NULL while no such partition is known
+    const uint8_t *topic         # its name (versions 4 to 12): in the frame, later in fetch_t.names or in the session
+    uint8_t topic_id[16]         # versions 13 on
+    int16_t topic_size
+    int16_t error                # 0, or the protocol's error code of this partition
+    int32_t partition_id
+    int32_t current_leader_epoch # -1: not given
+    int32_t max_bytes
+    int32_t cached               # its place in the session, -1 none
+    int8_t unknown               # `error` tells that the name or id is not known here (such entries are answered last)
+    int8_t included              # goes into the response
+    int64_t offset
+    read_result_t read           # segment: a reference while there is something to send
 
-# 0: answered or parked. NEEDS_PYTHON / NEEDS_HANDLER / -1 as in produce.pxd.
-cdef int fetch(Processor processor, conn_t *conn, request_t *request) noexcept nogil
-# Mail or timer of a parked fetch; answers it, or parks it again.
+ctypedef struct fetch_t:
+    # A fetch in progress; parked when there is too little to send yet.
+    mail_t mail                  # first; MAIL_FETCH
+    timer_node_t timer           # max_wait_ms
+    slot_t *slot                 # NULL until it is parked
+    int32_t dead                 # answered or abandoned, but its mail is still under way: freed when that arrives
+    int64_t bytes_missing        # atomic
+    fetch_waiter_t *waiters      # one per entry that it waits on
+    int32_t waiter_count
+    int16_t version
+    int8_t committed             # read_committed
+    int8_t context               # how it stands to sessions, CONTEXT_* of fetch.pyx
+    int32_t replica_id           # -1: a consumer
+    int32_t max_wait_ms
+    int32_t min_bytes
+    int32_t max_bytes
+    int32_t session_id
+    int32_t session_epoch
+    int16_t session_error
+    fetch_session_t *session     # a reference, CONTEXT_INCREMENTAL only
+    session_cache_t *cache
+    fetch_entry_t *entries
+    int32_t entry_count
+    int32_t entry_capacity
+    uint8_t *names               # owned copies of names that no partition keeps, once parked
+    int64_t bytes_ready          # of the last look
+
+# Processor's thread. 0: answered or parked. NEEDS_HANDLER: nothing was answered and nothing was put in the connection's
+# queue; call fetch_prepare on another thread, then this again with the slot that keeps the request's place. -1: the
+# request does not parse; close the connection. `slot` NULL: the request has no slot yet. With a slot the call never asks
+# for a handler again: what is still not at hand is left out of the response, and the client asks again.
+cdef int fetch(Processor processor, conn_t *conn, request_t *request, slot_t *slot) noexcept nogil
+# A thread that may block: opens the segments and brings the ranges into memory that the request reads.
+cdef void fetch_prepare(Processor processor, request_t *request) noexcept nogil
+# Processor's thread: mail or timer of a parked fetch; answers it, or parks it again, or frees a dead one.
 cdef void fetch_resume(Processor processor, fetch_t *parked, bint timed_out) noexcept nogil
-# The connection is gone.
+# Processor's thread: the connection is gone. `parked` is not to be used any more.
 cdef void fetch_abandon(Processor processor, fetch_t *parked) noexcept nogil

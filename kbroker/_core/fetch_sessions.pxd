@@ -1,0 +1,90 @@
+"""Fetch sessions (KIP-227): what an incremental fetch asks for without saying it, shared by all processors.
+
+`fetch_session_t` is reference-counted: the cache holds one, whoever serves a fetch of it holds another, so eviction never
+pulls one away under its user. Locks: a session's own `lock` guards its partitions and epoch and is held while a fetch of
+it is looked at and answered; the cache's `lock` guards the table and what eviction decides by. Order: session, cache;
+session, registry, partition. The cache's lock is never held over anything else.
+"""
+
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+
+from kbroker._core.partition cimport partition_t
+from kbroker._core.sync cimport mutex_t
+
+ctypedef struct cached_partition_t:
+    # A partition of a session: what the client asked for last, and what it was told last.
+    partition_t *partition       # a reference; NULL while not known, looked up again by each fetch
+    uint8_t *topic               # its name, owned; NULL in sessions by topic id
+    uint8_t topic_id[16]
+    int16_t topic_size
+    int32_t partition_id
+    int32_t max_bytes
+    int32_t leader_epoch
+    int64_t offset
+    int64_t high_watermark       # -1 after an error: the next answer tells it again
+    int64_t log_start_offset
+    uint32_t hash
+    int32_t next                 # order of answering, by place; -1 at the end. Of a free place: the next free one
+    int32_t previous
+
+ctypedef struct fetch_session_t:
+    int32_t refs                 # atomic
+    mutex_t lock
+    int32_t id                   # constant, as the next three
+    int8_t privileged            # a follower's
+    int8_t by_id                 # topics are named by id: made by version 13 or later
+    int64_t created_ms
+    int32_t epoch                # what the next request must say
+    cached_partition_t *cached
+    int32_t capacity             # places in `cached`
+    int32_t count                # in use
+    int32_t used                 # places ever used
+    int32_t free_place           # -1 none
+    int32_t first                # order of answering
+    int32_t last
+    int32_t *table               # open addressing over places, -1 empty
+    int32_t table_size           # a power of two
+    # Guarded by the cache's lock:
+    int8_t listed                # is in the cache
+    int32_t listed_size          # partitions when last used
+    int64_t last_used_ms
+    fetch_session_t *id_next     # chain of the cache's table
+
+ctypedef struct session_cache_t:
+    mutex_t lock
+    int32_t slots                # max.incremental.fetch.session.cache.slots
+    int64_t min_eviction_ms
+    int32_t fetch_max_bytes      # fetch.max.bytes
+    int32_t count
+    int64_t partition_count
+    int64_t evictions
+    uint64_t random
+    int64_t shift_ms             # added to the clock, for tests
+    int32_t bucket_count         # a power of two
+    fetch_session_t **buckets
+
+# A reference for the caller, or NULL.
+cdef fetch_session_t *session_find(session_cache_t *cache, int32_t session_id) noexcept nogil
+cdef void session_unref(fetch_session_t *session) noexcept nogil
+# Out of the cache, by id; nothing happens when it is not there.
+cdef void session_remove(session_cache_t *cache, int32_t session_id) noexcept nogil
+# An empty session, not in the cache, without an id yet; NULL when memory is out.
+cdef fetch_session_t *session_new(bint privileged, bint by_id) noexcept nogil
+# Give it an id and a slot of the cache, evicting as KIP-227 says. 0: no room, the caller keeps the only reference.
+cdef int32_t session_list(session_cache_t *cache, fetch_session_t *session, int64_t now_ms) noexcept nogil
+# It was used: when, and how large it is now.
+cdef void session_touch(session_cache_t *cache, fetch_session_t *session, int64_t now_ms) noexcept nogil
+cdef int32_t next_epoch(int32_t epoch) noexcept nogil
+
+# Session.lock held. The place of a partition, -1 when it is not there.
+cdef int32_t session_place(fetch_session_t *session, const uint8_t *topic, int16_t topic_size, const uint8_t *topic_id,
+                           int32_t partition_id) noexcept nogil
+# Its place, made at the end of the order when it was not there; -1 when memory is out.
+cdef int32_t session_add(fetch_session_t *session, const uint8_t *topic, int16_t topic_size, const uint8_t *topic_id,
+                         int32_t partition_id) noexcept nogil
+cdef void session_drop(fetch_session_t *session, int32_t place) noexcept nogil
+cdef void session_move_last(fetch_session_t *session, int32_t place) noexcept nogil
+
+cdef class FetchSessions:
+    """The cache of fetch sessions, and the broker's limit of a fetch response."""
+    cdef session_cache_t *cache
