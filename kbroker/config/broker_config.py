@@ -19,9 +19,10 @@ from kbroker.config.listeners import (
 )
 from kbroker.config.not_read import NOT_READ
 from kbroker.config.properties import read_properties
-from kbroker.config.values import Setting, Value, format_value
+from kbroker.config.setting import Setting
 from kbroker.errors import ConfigError
 from kbroker.model import Endpoint
+from kbroker.rules.config_values import Value, format_value
 
 ENVIRONMENT_PREFIX = "KBROKER_"
 # What the build and the tests read; not settings of the broker.
@@ -54,7 +55,7 @@ class BrokerConfig(Mapping[str, Any]):
     and broker.id hold what follows from the settings that stand in for them. What somebody gave is in `given`.
     """
 
-    values_by_name: Mapping[str, Value]
+    values_by_name: Mapping[str, Value | None]
     given: Mapping[str, Given]
     notices: tuple[Notice, ...]
     listeners: tuple[Endpoint, ...]
@@ -81,8 +82,11 @@ class BrokerConfig(Mapping[str, Any]):
         return len(self.values_by_name)
 
     def text(self, name: str) -> str | None:
-        """The effective value as text, as DescribeConfigs shows it."""
-        return format_value(self.values_by_name[name])
+        """What was given, else the default, as text; None for an unset or unknown name. Not the effective value."""
+        given, setting = self.given.get(name), SETTINGS.get(name)
+        if given is not None:
+            return given.text.strip()
+        return None if setting is None or setting.default is None else format_value(setting.default)
 
     def with_dynamic(self, changes: Mapping[str, str]) -> BrokerConfig:
         """The same settings with `changes` on top, as AlterConfigs gives them; ConfigError if one is not dynamic."""
@@ -200,13 +204,14 @@ def _unknown(name: str) -> str:
     return f"unknown setting; did you mean {nearest[0]}?" if nearest else "unknown setting"
 
 
-def _parse(setting: Setting, given: Given | None) -> Value:
+def _parse(setting: Setting, given: Given | None) -> Value | None:
     if given is None or (not given.text.strip() and setting.default is None):
         return setting.default
     try:
         return setting.parse(given.text)
-    except ConfigError as error:
-        raise ConfigError(f"{given.origin}: {error}") from None
+    except ConfigError:
+        shown = "[hidden]" if setting.sensitive else given.text.strip()[:80]
+        raise ConfigError(f"{given.origin}: {setting.name}={shown}: must be {setting.allowed()}") from None
 
 
 def _build(given: dict[str, Given], notices: list[Notice]) -> BrokerConfig:
@@ -233,14 +238,14 @@ def _build(given: dict[str, Given], notices: list[Notice]) -> BrokerConfig:
     )
 
 
-def _settle_node_id(values: dict[str, Value], given: Mapping[str, Given]) -> None:
+def _settle_node_id(values: dict[str, Value | None], given: Mapping[str, Given]) -> None:
     if "node.id" in given and "broker.id" in given and values["node.id"] != values["broker.id"]:
         raise ConfigError(f"node.id={values['node.id']} and broker.id={values['broker.id']} differ; give one of them")
     number = values["node.id"] if "node.id" in given else values["broker.id"]
     values["node.id"] = values["broker.id"] = number
 
 
-def _settle_log_times(values: dict[str, Value]) -> None:
+def _settle_log_times(values: dict[str, Value | None]) -> None:
     def first(*choices: tuple[str, int]) -> int:
         for name, factor in choices:
             value = values[name]
@@ -257,7 +262,7 @@ def _settle_log_times(values: dict[str, Value]) -> None:
     values["log.flush.interval.ms"] = first(("log.flush.interval.ms", 1), ("log.flush.scheduler.interval.ms", 1))
 
 
-def _check_pairs(values: Mapping[str, Value]) -> None:
+def _check_pairs(values: Mapping[str, Value | None]) -> None:
     for small, large in (
         ("group.min.session.timeout.ms", "group.max.session.timeout.ms"),
         ("log.roll.jitter.ms", "log.roll.ms"),
@@ -270,7 +275,7 @@ def _check_pairs(values: Mapping[str, Value]) -> None:
 
 
 def _settle_listeners(
-    values: dict[str, Value], given: Mapping[str, Given], notices: list[Notice]
+    values: dict[str, Value | None], given: Mapping[str, Given], notices: list[Notice]
 ) -> tuple[tuple[Endpoint, ...], tuple[Endpoint, ...], str]:
     def placed(name: str, error: ConfigError) -> ConfigError:
         origin = given[name].origin + ": " if name in given else ""
@@ -336,7 +341,7 @@ def _advertised(
     return tuple(endpoint for endpoint in endpoints if endpoint.listener not in controller_names)
 
 
-def _inter_broker_listener(values: Mapping[str, Value], listeners: Sequence[Endpoint]) -> str:
+def _inter_broker_listener(values: Mapping[str, Value | None], listeners: Sequence[Endpoint]) -> str:
     wanted = values["inter.broker.listener.name"]
     if wanted is not None:
         name = str(wanted).upper()
@@ -347,7 +352,7 @@ def _inter_broker_listener(values: Mapping[str, Value], listeners: Sequence[Endp
     return next((e.listener for e in listeners if e.security_protocol == protocol), listeners[0].listener)
 
 
-def _split(value: Value) -> list[str]:
+def _split(value: Value | None) -> list[str]:
     return [part for part in (piece.strip() for piece in str(value or "").split(",")) if part]
 
 

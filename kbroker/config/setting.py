@@ -1,0 +1,63 @@
+"""What is known of one setting of the broker. The grammar of values is `kbroker.rules.config_values`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kbroker.rules.config_values import ANYTHING, INTEGER_RANGE, Kind, Limits, Value, parse_value
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """An older name of a setting. `factor` turns the old unit into today's (minutes into milliseconds: 60,000)."""
+
+    name: str
+    factor: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting of the broker. `default` None: not set. `kafka_default`: Kafka's, where ours differs on purpose.
+
+    `dynamic`: may be changed while the broker runs.
+    """
+
+    name: str
+    kind: Kind
+    default: Value | None
+    doc: str
+    limits: Limits = ANYTHING
+    unit: str = ""
+    dynamic: bool = False
+    aliases: tuple[Alias, ...] = ()
+    kafka_default: str = ""
+
+    @property
+    def sensitive(self) -> bool:
+        return self.kind is Kind.PASSWORD
+
+    def parse(self, text: str) -> Value:
+        """The value that `text` stands for; ConfigError in Kafka's words when it is none."""
+        value = parse_value(self.name, self.kind, text)
+        self.limits.check(self.name, value)
+        return value
+
+    def allowed(self) -> str:
+        """What may stand behind the equals sign, in words."""
+        limits = self.limits
+        if limits.choices:
+            words = ", ".join(limits.choices)
+            return f"a comma-separated list of {words}" if self.kind is Kind.LIST else f"one of {words}"
+        if self.kind is Kind.BOOLEAN:
+            return "true or false"
+        if self.kind is Kind.LIST:
+            return "a comma-separated list"
+        if self.kind not in INTEGER_RANGE and self.kind is not Kind.DOUBLE:
+            return "text"
+        lowest, highest = INTEGER_RANGE.get(self.kind, (None, None))
+        low = lowest if limits.at_least is None else limits.at_least
+        high = highest if limits.at_most is None else limits.at_most
+        number = "a number" if self.kind is Kind.DOUBLE else "a whole number"
+        bounds = "" if low is None else f" from {low} to {high}"
+        exceptions = "".join(f" or {value}" for value in limits.also)
+        return f"{number}{' of ' + self.unit if self.unit else ''}{bounds}{exceptions}"
