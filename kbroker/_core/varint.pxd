@@ -1,0 +1,93 @@
+"""Zigzag varints of records on bare pointers, for loops that run once per record. Everywhere else: the cursor.
+
+Each `take_` reads one number that must end before `end`, and returns where the next field starts, or NULL (too short, or
+more bits than the type has). NULL in gives NULL out, so a group of fields can be read and tested once.
+"""
+
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+
+cdef extern from * nogil:
+    """
+    #ifndef KBROKER_VARINT
+    #define KBROKER_VARINT
+    #include <stddef.h>
+    #include <stdint.h>
+    static __attribute__((noinline, unused)) const uint8_t *take_long_varint(const uint8_t *p, const uint8_t *end, uint64_t *raw, int bits) {
+        uint64_t value = 0;
+        int shift = 0;
+        if (!p)
+            return NULL;
+        for (; p < end && shift < bits; shift += 7) {
+            uint8_t byte = *p++;
+            if (shift + 7 > bits && byte >> (bits - shift))
+                return NULL;
+            value |= (uint64_t)(byte & 0x7f) << shift;
+            if (byte < 0x80) {
+                *raw = value;
+                return p;
+            }
+        }
+        return NULL;
+    }
+    static inline __attribute__((always_inline)) const uint8_t *take_raw(const uint8_t *p, const uint8_t *end, uint64_t *raw, int bits) {
+        if (__builtin_expect(p && end - p >= 2, 1)) {
+            uint32_t first = p[0];
+            if (__builtin_expect(first < 0x80, 1)) {
+                *raw = first;
+                return p + 1;
+            }
+            if (__builtin_expect(p[1] < 0x80, 1)) {
+                *raw = (first & 0x7f) | (uint32_t)p[1] << 7;
+                return p + 2;
+            }
+        }
+        return take_long_varint(p, end, raw, bits);
+    }
+    static inline __attribute__((always_inline)) const uint8_t *take_varint(const uint8_t *p, const uint8_t *end, int32_t *value) {
+        uint64_t raw = 0;
+        p = take_raw(p, end, &raw, 32);
+        *value = (int32_t)((uint32_t)raw >> 1) ^ -(int32_t)(raw & 1);
+        return p;
+    }
+    static inline __attribute__((always_inline)) const uint8_t *take_varlong(const uint8_t *p, const uint8_t *end, int64_t *value) {
+        uint64_t raw = 0;
+        p = take_raw(p, end, &raw, 64);
+        *value = (int64_t)(raw >> 1) ^ -(int64_t)(raw & 1);
+        return p;
+    }
+    /* Bytes behind their size; a negative size is null (*size -1, *data NULL). */
+    static inline __attribute__((always_inline)) const uint8_t *
+    take_bytes(const uint8_t *p, const uint8_t *end, const uint8_t **data, int32_t *size) {
+        p = take_varint(p, end, size);
+        if (__builtin_expect(!p || *size > end - p, 0))
+            return NULL;
+        if (*size < 0) {
+            *size = -1;
+            *data = NULL;
+            return p;
+        }
+        *data = p;
+        return p + *size;
+    }
+    static inline int put_varlong(uint8_t *p, int64_t value) {
+        uint64_t raw = (uint64_t)value << 1 ^ (uint64_t)(value >> 63);
+        int n = 0;
+        while (raw >= 0x80) {
+            p[n++] = (uint8_t)(raw | 0x80);
+            raw >>= 7;
+        }
+        p[n++] = (uint8_t)raw;
+        return n;
+    }
+    static inline int varlong_size(int64_t value) {
+        uint64_t raw = (uint64_t)value << 1 ^ (uint64_t)(value >> 63);
+        return (70 - __builtin_clzll(raw | 1)) / 7;
+    }
+    #endif
+    """
+    const uint8_t *take_varint(const uint8_t *p, const uint8_t *end, int32_t *value)
+    const uint8_t *take_varlong(const uint8_t *p, const uint8_t *end, int64_t *value)
+    const uint8_t *take_bytes(const uint8_t *p, const uint8_t *end, const uint8_t **data, int32_t *size)
+    # At most 10 bytes; a varint is the varlong of the same number.
+    int put_varlong(uint8_t *p, int64_t value)
+    int varlong_size(int64_t value)
