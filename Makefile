@@ -41,7 +41,21 @@ test: build $(VENV)/test-installed
 test-all: build $(VENV)/test-installed
 	$(PY) -m pytest
 
+# What needs no running broker: lint, types, layers, the compiled core's warnings and stubs, rules of the tree.
 check: build $(VENV)/test-installed
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
+	KBROKER_WARNINGS=error $(PY) setup.py --quiet --version
+	$(PY) -m mypy.stubtest --ignore-disjoint-bases --ignore-unused-allowlist --allowlist tools/stubtest_allowlist.txt \
+		$(patsubst kbroker/_core/%.pyx,kbroker._core.%,$(wildcard kbroker/_core/*.pyx))
+	$(PY) -m pytest tests/tidy -m "not slow"
+
+# --- packing and documents --------------------------------------------------------------------------
+docs: build
+	for tool in tools/make_*_docs.py; do $(PY) $$tool || exit 1; done
+
+wheel: build
+	rm -rf dist
+	KBROKER_BUILD=release $(PY) -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+	@ls dist

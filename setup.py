@@ -2,6 +2,7 @@
 
 KBROKER_BUILD selects the build: release (default), debug (bounds checks, assertions, live-object
 counters) or asan (debug under the address and undefined-behaviour sanitizers).
+KBROKER_WARNINGS=error translates everything anew, in a folder of its own, and fails at the first warning of Cython.
 """
 
 import hashlib
@@ -9,6 +10,7 @@ import os
 from pathlib import Path
 
 from Cython.Build import cythonize
+from Cython.Compiler import Options
 from setuptools import Extension, setup
 
 BUILD = os.environ.get("KBROKER_BUILD", "release")
@@ -25,6 +27,8 @@ if BUILD not in FLAGS:
 COMPILE, LINK = FLAGS[BUILD]
 
 CORE = Path("kbroker/_core")
+STRICT = os.environ.get("KBROKER_WARNINGS") == "error"
+Options.warning_errors = STRICT
 HEADERS = sorted(str(path) for pattern in ("*.pxd", "*.h") for path in CORE.glob(pattern))
 
 
@@ -38,8 +42,9 @@ def source_digest() -> str:
 
 
 def extension(source: Path) -> Extension:
-    macros = []
+    macros, depends = [], HEADERS
     if source.stem == "build_info":
+        depends = HEADERS + [str(path) for path in CORE.glob("*.pyx")]
         macros = [("KBROKER_BUILD_NAME", f'"{BUILD}"'), ("KBROKER_SOURCE_DIGEST", f'"{source_digest()}"')]
     return Extension(
         f"kbroker._core.{source.stem}",
@@ -48,7 +53,7 @@ def extension(source: Path) -> Extension:
         extra_compile_args=["-std=gnu11", "-fvisibility=hidden", "-Wno-unused-function", *COMPILE],
         extra_link_args=[*LINK],
         libraries=["pthread"],
-        depends=HEADERS,
+        depends=depends,
     )
 
 
@@ -56,8 +61,9 @@ DEBUG = BUILD != "release"
 setup(
     ext_modules=cythonize(
         [extension(path) for path in sorted(CORE.glob("*.pyx"))],
-        nthreads=int(os.environ.get("KBROKER_BUILD_JOBS", os.cpu_count() or 1)),
-        build_dir=f"build/cython-{BUILD}",
+        nthreads=0 if STRICT else int(os.environ.get("KBROKER_BUILD_JOBS", os.cpu_count() or 1)),
+        build_dir="build/cython-strict" if STRICT else f"build/cython-{BUILD}",
+        force=STRICT,
         compiler_directives={
             "language_level": 3,
             "boundscheck": DEBUG,

@@ -1,0 +1,24 @@
+"""Whether the compiled core in use was made from the sources that are here."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from kbroker._core import build_info
+
+ROOT = Path(__file__).parent.parent.parent
+CORE = ROOT / "kbroker" / "_core"
+
+
+def source_digest() -> str:
+    """As setup.py computes it for build_info; where the two differ, every test run is refused."""
+    digest = hashlib.sha256()
+    for path in sorted(CORE.glob("*")):
+        if path.suffix in {".pyx", ".pxd", ".h"}:
+            digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def is_current() -> bool:
+    return source_digest() == build_info.SOURCE_DIGEST

@@ -1,0 +1,56 @@
+"""Rules of kbroker/_core that a Python linter does not see."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.kit import build
+
+CYTHON_SOURCES = sorted([*build.CORE.glob("*.pyx"), *build.CORE.glob("*.pxd")])
+# The layers below `_core` (DESIGN 4); tests/tidy scans what import-linter cannot read.
+MAY_USE = ("kbroker._core", "kbroker.rules", "kbroker.fs", "kbroker.clock", "kbroker.model", "kbroker.errors")
+IMPORT = re.compile(r"^\s*(?:from|import|cimport)\s+(kbroker[\w.]*)", re.MULTILINE)
+# A compiled function that returns a C value: `cdef`, modifiers, the type, the name, the arguments, the contract.
+C_TYPE = r"(?:const\s+)?(?:unsigned\s+)?(?:void|bint|int|char|long|short|double|float|size_t|ssize_t|Py_ssize_t|\w+_t)"
+C_FUNCTION = re.compile(
+    rf"^[ \t]*cdef\s+(?:inline\s+)?{C_TYPE}\s*\**\s*(\w+)\(((?:[^()]|\([^()]*\))*)\)([^\n#]*)", re.MULTILINE
+)
+CONTRACT = re.compile(r"\bnoexcept\b|\bexcept\b")
+
+
+def without_extern_blocks(text: str) -> str:
+    """C declarations state no contract of ours; Cython takes `cdef extern` functions as they are in the header."""
+    return re.sub(r"^cdef extern from.*?(?=^\S)", "", text + "\nend", flags=re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("path", CYTHON_SOURCES, ids=lambda path: path.name)
+def test_the_core_imports_no_layer_above_it(path: Path) -> None:
+    allowed = re.compile("|".join(rf"{re.escape(layer)}(\..+)?" for layer in MAY_USE))
+    assert [name for name in IMPORT.findall(path.read_text()) if not allowed.fullmatch(name)] == []
+
+
+@pytest.mark.parametrize("path", CYTHON_SOURCES, ids=lambda path: path.name)
+def test_every_compiled_function_states_its_error_contract(path: Path) -> None:
+    text = without_extern_blocks(path.read_text())
+    assert [name for name, _, contract in C_FUNCTION.findall(text) if not CONTRACT.search(contract)] == []
+
+
+def test_the_scan_for_contracts_finds_a_missing_one() -> None:
+    text = "cdef int found(int a,\n    char *b) nogil\ncdef void fine(x) noexcept nogil:\ncdef inline uint8_t *bad():\n"
+    assert [name for name, _, contract in C_FUNCTION.findall(text) if not CONTRACT.search(contract)] == ["found", "bad"]
+
+
+def test_every_compiled_module_has_a_stub_beside_it() -> None:
+    assert [path.name for path in build.CORE.glob("*.pyx") if not path.with_suffix(".pyi").exists()] == []
+
+
+def test_every_stub_belongs_to_a_module() -> None:
+    assert [path.name for path in build.CORE.glob("*.pyi") if not path.with_suffix(".pyx").exists()] == []
+
+
+def test_all_compiled_code_is_in_the_core() -> None:
+    everywhere = [path for pattern in ("*.pyx", "*.pxd") for path in (build.ROOT / "kbroker").rglob(pattern)]
+    assert [str(path) for path in everywhere if path.parent != build.CORE] == []

@@ -1,0 +1,75 @@
+"""Rules of the whole tree that can be a test."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.kit import build
+
+ROOT = build.ROOT
+# Written in pieces so that this file itself passes.
+FORBIDDEN = {
+    "a path of one machine": re.compile(r"/wo[r]k/|/ro[o]t/|/tm[p]/bash_jobs"),
+    "a host of a registry": re.compile(
+        r"repo1?\.mave[n]|pyp[i]\.org|pythonh[o]sted|npmj[s]\.(org|com)"
+        r"|prox[y]\.golang|deb\.debia[n]|crate[s]\.io"
+    ),
+    "a word about who wrote it": re.compile(
+        r"\b(claud[e]|anthropi[c]|opena[i]|chatgp[t]|copilo[t]|ll[m]s?|a[i][ -](assistant|generated))\b", re.IGNORECASE
+    ),
+}
+VAGUE_NAMES = {"utils", "util", "common", "helpers", "helper", "misc"}
+LONGEST_FILE = 1000
+GENERATED = {"kbroker/protocol/messages.pyi"}
+
+
+@cache
+def tracked_files() -> tuple[Path, ...]:
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+    )
+    paths = (ROOT / name for name in listed.stdout.decode().split("\0") if name)
+    return tuple(path for path in paths if path.is_file())
+
+
+def text_of(path: Path) -> str:
+    return path.read_bytes().decode("utf-8", "ignore")
+
+
+def relative(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("what", FORBIDDEN)
+def test_no_file_says_what_belongs_to_one_machine_or_one_author(what: str) -> None:
+    found = [
+        f"{relative(path)}:{number}: {line.strip()[:120]}"
+        for path in tracked_files()
+        for number, line in enumerate(text_of(path).splitlines(), start=1)
+        if FORBIDDEN[what].search(line)
+    ]
+    assert found == []
+
+
+def test_no_module_has_a_name_that_says_nothing() -> None:
+    assert [relative(path) for path in tracked_files() if VAGUE_NAMES & {*path.parts, path.stem}] == []
+
+
+def test_no_file_has_grown_past_being_split_by_noun() -> None:
+    sources = [path for path in tracked_files() if path.suffix in {".py", ".pyx", ".pxd"}]
+    lengths = {relative(path): text_of(path).count("\n") for path in sources if relative(path) not in GENERATED}
+    assert {name: length for name, length in lengths.items() if length > LONGEST_FILE} == {}
+
+
+def test_unit_tests_wait_for_events_and_never_sleep() -> None:
+    sleeping = re.compile(r"\b(?:time|asyncio)\.sleep\(")
+    unit = (path for path in tracked_files() if relative(path).startswith("tests/unit/") and path.suffix == ".py")
+    assert [relative(path) for path in unit if sleeping.search(text_of(path))] == []
