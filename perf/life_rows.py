@@ -7,11 +7,10 @@ import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.kit.group_load import time_rebalance
-
 from perf import tools
 from perf.duel import Duel, Figure, Measured, absolute, compared
 from perf.peers import Kbroker, Peer
+from tests.kit.group_load import time_rebalance
 
 
 def start() -> list[Figure]:
