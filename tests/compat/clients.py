@@ -1,0 +1,51 @@
+"""The clients: how each one's driver is built and started, and what it is known not to do."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+
+
+@dataclass(frozen=True)
+class Client:
+    """A client library. `prepare` installs what it needs, once, and returns the driver's command."""
+
+    name: str
+    prepare: Callable[[], list[str]]
+    codecs: tuple[str, ...] = CODECS
+    lacks: dict[str, str] = field(default_factory=dict)
+    """Scenarios that this client cannot do, with the reason. The list only gets shorter."""
+
+    def start(self, scenario: str, arguments: dict[str, Any]) -> subprocess.Popen[str]:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        command = [*self.prepare(), scenario, json.dumps(arguments)]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, cwd=ROOT)
+
+    def finish(self, process: subprocess.Popen[str], timeout_s: float = 110) -> dict[str, Any]:
+        try:
+            output, errors = process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            output, errors = process.communicate()
+            raise AssertionError(f"{self.name} did not end in {timeout_s} s\n{output[-1000:]}\n{errors[-3000:]}") from None
+        assert process.returncode == 0, f"{self.name} failed\n{output[-1000:]}\n{errors[-3000:]}"
+        result: dict[str, Any] = json.loads(output.strip().splitlines()[-1])
+        return result
+
+    def run(self, scenario: str, **arguments: Any) -> dict[str, Any]:
+        return self.finish(self.start(scenario, arguments))
+
+
+CLIENTS = [
+    Client("confluent", lambda: [sys.executable, str(HERE / "confluent" / "driver.py")]),
+]

@@ -1,0 +1,182 @@
+"""confluent-kafka (librdkafka): the scenarios of tests/compat/README.md."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, NewTopic, ResourceType
+
+from tests.compat.records import fingerprint, record
+
+Json = dict[str, Any]
+
+
+def produce(a: Json) -> Json:
+    producer = Producer(
+        {
+            "bootstrap.servers": a["bootstrap"],
+            "compression.type": a["codec"],
+            "acks": a["acks"],
+            "linger.ms": 20,
+            "message.timeout.ms": 60000,
+            "enable.idempotence": a.get("idempotent", False),
+            "queue.buffering.max.messages": 1000000,
+        }
+    )
+    acked, total = 0, 0
+
+    for i in range(a["first"], a["first"] + a["count"]):
+        key, value, headers = record(i, a["size"], a["nulls"], a["headers"])
+
+        def delivered(error: KafkaError | None, _: object, mark: int = fingerprint(key, value, headers)) -> None:  # noqa: B008
+            nonlocal acked, total
+            if error is None:
+                acked += 1
+                total += mark
+
+        producer.produce(a["topic"], value=value, key=key, headers=headers, on_delivery=delivered)
+        if i % 1000 == 0:
+            producer.poll(0)
+            time.sleep(a["pause_ms"] / 1000)
+    producer.flush(60)
+    return {"acked": acked, "checksum": str(total % 2**64)}
+
+
+def consumer(a: Json, group: str, **more: object) -> Consumer:
+    return Consumer(
+        {
+            "bootstrap.servers": a["bootstrap"],
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "fetch.queue.backoff.ms": 5,
+            **more,
+        }
+    )
+
+
+def consume(a: Json) -> Json:
+    reader = consumer(a, f"read-{time.time_ns()}")
+    reader.subscribe([a["topic"]])
+    count, total, partitions = 0, 0, {}
+    deadline = time.monotonic() + a["timeout_s"]
+    while count < a["count"] and time.monotonic() < deadline:
+        for message in reader.consume(10000, 0.5):
+            if message.error():
+                raise KafkaException(message.error())
+            count += 1
+            total += fingerprint(message.key(), message.value(), message.headers() or [])
+            seen = partitions.setdefault(str(message.partition()), [message.offset(), message.offset() - 1, True])
+            seen[2] = seen[2] and message.offset() > seen[1]
+            seen[1] = message.offset()
+    reader.close()
+    return {"count": count, "checksum": str(total % 2**64), "partitions": partitions}
+
+
+def group(a: Json) -> Json:
+    first = consumer(a, a["group"], **{"session.timeout.ms": 6000})
+    second = consumer(a, a["group"], **{"session.timeout.ms": 6000})
+    first.subscribe([a["topic"]])
+    seen: set[tuple[int, int]] = set()
+    counts = [0, 0]
+    joined, left = False, False
+    deadline = time.monotonic() + a["timeout_s"]
+    while len(seen) < a["count"] and time.monotonic() < deadline:
+        for number, member in enumerate((first, second)):
+            if (number == 0 and left) or (number == 1 and not joined):
+                continue
+            for message in member.consume(500, 0.1):
+                if message.error():
+                    raise KafkaException(message.error())
+                counts[number] += 1
+                seen.add((message.partition(), message.offset()))
+            try:
+                member.commit(asynchronous=False)
+            except KafkaException as error:
+                if error.args[0].code() not in (KafkaError._NO_OFFSET, KafkaError.REBALANCE_IN_PROGRESS, KafkaError.ILLEGAL_GENERATION):
+                    raise
+        if not joined and len(seen) >= a["count"] // 10:
+            second.subscribe([a["topic"]])
+            joined = True
+        if joined and not left and counts[1] and len(seen) >= a["count"] // 2:
+            first.close()
+            left = True
+    partitions = [TopicPartition(a["topic"], p) for p in second.list_topics(a["topic"]).topics[a["topic"]].partitions]
+    committed = sum(max(p.offset, 0) for p in second.committed(partitions, timeout=10))
+    second.close()
+    return {"members": counts, "distinct": len(seen), "committed": committed}
+
+
+def seek(a: Json) -> Json:
+    reader = consumer(a, f"seek-{time.time_ns()}")
+    reader.assign([TopicPartition(a["topic"], a["partition"], a["offset"])])
+    deadline = time.monotonic() + 30
+    message = None
+    while message is None and time.monotonic() < deadline:
+        message = reader.poll(1)
+    by_time = reader.offsets_for_times([TopicPartition(a["topic"], a["partition"], a["timestamp_ms"])], timeout=10)
+    earliest, latest = reader.get_watermark_offsets(TopicPartition(a["topic"], a["partition"]), timeout=10)
+    reader.close()
+    return {"at_offset": message.offset() if message else None, "by_time": by_time[0].offset, "earliest": earliest, "latest": latest}
+
+
+def limits(a: Json) -> Json:
+    producer = Producer({"bootstrap.servers": a["bootstrap"], "message.max.bytes": 100_000_000, "message.timeout.ms": 20000})
+    errors: list[KafkaError | None] = []
+    producer.produce(a["topic"], value=b"x" * a["size"], on_delivery=lambda error, _: errors.append(error))
+    producer.flush(30)
+    error = errors[0]
+    return {"ok": error is None, "error": None if error is None else error.name()}
+
+
+def admin(a: Json) -> Json:
+    client = AdminClient({"bootstrap.servers": a["bootstrap"]})
+    topic = f"{a['prefix']}-a"
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+
+    def retention() -> str:
+        return str(client.describe_configs([resource])[resource].result(20)["retention.ms"].value)
+
+    client.create_topics([NewTopic(topic, 3, 1, config={"retention.ms": "3600000"})])[topic].result(20)
+    try:
+        client.create_topics([NewTopic(topic, 3, 1)])[topic].result(20)
+        duplicate = None
+    except KafkaException as error:
+        duplicate = error.args[0].name()
+    created = topic in client.list_topics(timeout=10).topics
+    before = retention()
+    client.create_partitions([NewPartitions(topic, 5)])[topic].result(20)
+    change = ConfigEntry("retention.ms", "7200000", incremental_operation=AlterConfigOpType.SET)
+    changed = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[change])
+    client.incremental_alter_configs([changed])[changed].result(20)
+    after = retention()
+    partitions = len(client.list_topics(topic, timeout=10).topics[topic].partitions)
+    producer = Producer({"bootstrap.servers": a["bootstrap"]})
+    for i in range(10):
+        producer.produce(topic, value=b"%d" % i, partition=0)
+    producer.flush(20)
+    target = TopicPartition(topic, 0, 5)
+    low = client.delete_records([target])[target].result(20).low_watermark
+    client.list_consumer_groups().result(20)
+    client.delete_topics([topic])[topic].result(20)
+    deadline = time.monotonic() + 10
+    while topic in client.list_topics(timeout=10).topics and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return {
+        "created": created,
+        "partitions": partitions,
+        "retention_before": before,
+        "retention_after": after,
+        "low_watermark": low,
+        "duplicate_error": duplicate,
+        "deleted": topic not in client.list_topics(timeout=10).topics,
+    }
+
+
+if __name__ == "__main__":
+    scenarios = {"produce": produce, "consume": consume, "group": group, "seek": seek, "limits": limits, "admin": admin}
+    print(json.dumps(scenarios[sys.argv[1]](json.loads(sys.argv[2]))))

@@ -1,0 +1,145 @@
+"""Every scenario of tests/compat/README.md with every client of clients.py."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from tests.compat.clients import CLIENTS, CODECS, Client
+from tests.compat.conftest import new_broker
+from tests.compat.records import checksum
+from tests.kit.broker import BrokerProcess
+
+COUNT = 100_000
+SIZE = 100
+
+
+@pytest.fixture(params=CLIENTS, ids=lambda client: client.name)
+def client(request: pytest.FixtureRequest) -> Client:
+    chosen: Client = request.param
+    return chosen
+
+
+def can(client: Client, scenario: str) -> None:
+    if scenario in client.lacks:
+        pytest.skip(f"{client.name}: {client.lacks[scenario]}")
+
+
+def create_topic(broker: BrokerProcess, partitions: int, **config: str) -> str:
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    topic = f"t-{uuid4().hex[:12]}"
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    admin.create_topics([NewTopic(topic, partitions, 1, config=config)])[topic].result(30)
+    return topic
+
+
+def produce_arguments(broker: BrokerProcess, topic: str, **changes: Any) -> dict[str, Any]:
+    defaults = {
+        "bootstrap": broker.address,
+        "topic": topic,
+        "first": 0,
+        "count": COUNT,
+        "size": SIZE,
+        "codec": "none",
+        "headers": False,
+        "nulls": False,
+        "acks": -1,
+        "pause_ms": 0,
+    }
+    return {**defaults, **changes}
+
+
+def test_every_record_of_every_codec_is_there_again_after_a_restart(client: Client) -> None:
+    codecs = [codec for codec in CODECS if codec in client.codecs]
+    count = COUNT // len(codecs)
+    with new_broker() as broker:
+        topics = {codec: create_topic(broker, 3) for codec in codecs}
+        for codec, topic in topics.items():
+            done = client.run("produce", **produce_arguments(broker, topic, count=count, codec=codec))
+            assert done == {"acked": count, "checksum": checksum(0, count, SIZE, False, False)}, codec
+        broker.restart()
+        for codec, topic in topics.items():
+            read = client.run("consume", bootstrap=broker.address, topic=topic, count=count, timeout_s=60)
+            assert (read["count"], read["checksum"]) == (count, checksum(0, count, SIZE, False, False)), codec
+            assert all(ascending for _, _, ascending in read["partitions"].values())
+
+
+def test_one_topic_takes_many_records(client: Client, broker: BrokerProcess) -> None:
+    topic = create_topic(broker, 4)
+    done = client.run("produce", **produce_arguments(broker, topic, acks=1))
+    assert done == {"acked": COUNT, "checksum": checksum(0, COUNT, SIZE, False, False)}
+    read = client.run("consume", bootstrap=broker.address, topic=topic, count=COUNT, timeout_s=60)
+    assert (read["count"], read["checksum"]) == (COUNT, done["checksum"])
+
+
+def test_headers_and_null_keys_and_values_come_back(client: Client, broker: BrokerProcess) -> None:
+    can(client, "nulls")
+    topic = create_topic(broker, 2)
+    done = client.run("produce", **produce_arguments(broker, topic, count=2000, headers=True, nulls=True))
+    assert done["acked"] == 2000
+    read = client.run("consume", bootstrap=broker.address, topic=topic, count=2000, timeout_s=30)
+    assert (read["count"], read["checksum"]) == (2000, done["checksum"])
+
+
+def test_a_group_rebalances_in_the_middle_and_loses_nothing(client: Client, broker: BrokerProcess) -> None:
+    can(client, "group")
+    topic = create_topic(broker, 4)
+    client.run("produce", **produce_arguments(broker, topic, count=20_000))
+    done = client.run("group", bootstrap=broker.address, topic=topic, group=f"g-{topic}", count=20_000, timeout_s=90)
+    assert done["distinct"] == 20_000
+    assert min(done["members"]) > 0
+    assert done["committed"] == 20_000
+
+
+def test_seek_and_lookup_by_time(client: Client, broker: BrokerProcess) -> None:
+    can(client, "seek")
+    topic = create_topic(broker, 1)
+    client.run("produce", **produce_arguments(broker, topic, count=100))
+    time.sleep(0.01)  # the two halves must differ in their timestamps
+    middle_ms = time.time_ns() // 1_000_000
+    client.run("produce", **produce_arguments(broker, topic, first=100, count=100))
+    done = client.run("seek", bootstrap=broker.address, topic=topic, partition=0, offset=42, timestamp_ms=middle_ms)
+    assert done == {"at_offset": 42, "by_time": 100, "earliest": 0, "latest": 200}
+
+
+def test_a_message_at_the_limit_passes_and_one_over_is_refused(client: Client, broker: BrokerProcess) -> None:
+    can(client, "limits")
+    topic = create_topic(broker, 1, **{"max.message.bytes": "300000"})
+    assert client.run("limits", bootstrap=broker.address, topic=topic, size=299_900) == {"ok": True, "error": None}
+    over = client.run("limits", bootstrap=broker.address, topic=topic, size=300_000)
+    assert not over["ok"]
+    assert over["error"]
+
+
+def test_admin_calls_do_what_they_say(client: Client, broker: BrokerProcess) -> None:
+    can(client, "admin")
+    done = client.run("admin", bootstrap=broker.address, prefix=f"admin-{uuid4().hex[:8]}")
+    expected = {
+        "created": True,
+        "partitions": 5,
+        "retention_before": "3600000",
+        "retention_after": "7200000",
+        "low_watermark": 5,
+        "deleted": True,
+    }
+    for key, value in expected.items():
+        assert done[key] in (value, None), key
+    assert done["created"] is True
+    assert done["duplicate_error"]
+
+
+def test_a_producer_goes_on_through_a_restart_of_the_broker(client: Client) -> None:
+    can(client, "restart")
+    with new_broker() as broker:
+        topic = create_topic(broker, 2)
+        process = client.start("produce", produce_arguments(broker, topic, count=30_000, pause_ms=100))
+        time.sleep(1.5)
+        broker.restart()
+        done = client.finish(process)
+        assert done["acked"] > 10_000
+        read = client.run("consume", bootstrap=broker.address, topic=topic, count=done["acked"], timeout_s=30)
+        assert read["count"] >= done["acked"]
