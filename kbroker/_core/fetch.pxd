@@ -6,7 +6,7 @@ not in memory) is prepared by another thread first and then served on its proces
 touched.
 """
 
-from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t
 
 from kbroker._core.fetch_sessions cimport fetch_session_t, session_cache_t
 from kbroker._core.mailbox cimport mail_t
@@ -25,9 +25,10 @@ ctypedef struct fetch_entry_t:
     int32_t current_leader_epoch # -1: not given
     int32_t max_bytes
     int32_t cached               # its place in the session, -1 none
-    int8_t unknown               # `error` tells that the name or id is not known here (such entries are answered last)
-    int8_t included              # goes into the response
+    int32_t next                 # the entry that follows in the response, -1 at its end
+    int8_t unknown               # `error` tells that the name or id is not known here; answered behind the others
     int64_t offset
+    int64_t visible_end          # what could be seen just before `read` was made
     read_result_t read           # segment: a reference while there is something to send
 
 ctypedef struct fetch_t:
@@ -40,7 +41,8 @@ ctypedef struct fetch_t:
     fetch_waiter_t *waiters      # one per entry that it waits on
     int32_t waiter_count
     int16_t version
-    int8_t committed             # read_committed
+    int8_t isolation             # as in the request
+    int8_t committed             # it is read_committed
     int8_t context               # how it stands to sessions, CONTEXT_* of fetch.pyx
     int32_t replica_id           # -1: a consumer
     int32_t max_wait_ms
@@ -49,13 +51,15 @@ ctypedef struct fetch_t:
     int32_t session_id
     int32_t session_epoch
     int16_t session_error
+    uint32_t session_shape       # of the session when the entries were taken from it
     fetch_session_t *session     # a reference, CONTEXT_INCREMENTAL only
     session_cache_t *cache
     fetch_entry_t *entries
     int32_t entry_count
     int32_t entry_capacity
     uint8_t *names               # owned copies of names that no partition keeps, once parked
-    int64_t bytes_ready          # of the last look
+    int64_t bytes_ready          # of the last look: what could be sent,
+    int8_t answer_now            # and whether something else than bytes makes an answer due
 
 # Processor's thread. 0: answered or parked. NEEDS_HANDLER: nothing was answered and nothing was put in the connection's
 # queue; call fetch_prepare on another thread, then this again with the slot that keeps the request's place. -1: the

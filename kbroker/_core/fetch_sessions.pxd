@@ -35,6 +35,7 @@ ctypedef struct fetch_session_t:
     int8_t by_id                 # topics are named by id: made by version 13 or later
     int64_t created_ms
     int32_t epoch                # what the next request must say
+    uint32_t shape               # changes whenever a partition comes or goes
     cached_partition_t *cached
     int32_t capacity             # places in `cached`
     int32_t count                # in use

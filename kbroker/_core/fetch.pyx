@@ -1,0 +1,871 @@
+"""Fetch (key 1), versions 4 to 17. The contract is in fetch.pxd.
+
+v4  isolation level, last stable offset, aborted transactions (KIP-98)      v12 flexible, last fetched epoch (KIP-595)
+v5  log start offset (KIP-107)                                              v13 topics by id (KIP-516)
+v7  sessions (KIP-227)                                                      v15 replica id in a tagged field (KIP-903)
+v9  current leader epoch (KIP-320)                                          v16 leader and its endpoint on errors (KIP-951)
+v11 rack, preferred read replica (KIP-392)                                  v17 replica directory id (KIP-858)
+
+Left out: rack and preferred read replica (there is one replica), last fetched epoch (only followers send it), aborted
+transactions (none exist: the list is empty under read_committed, else null, as Kafka answers).
+
+A look at a fetch reads every partition's place without copying a byte; it is answered when the look finds enough, an
+error, or no reason to wait, and parked otherwise.
+"""
+
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t
+from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memcmp, memcpy
+
+from kbroker._core.cursor cimport (
+    read_array_count, read_i8, read_i16, read_i32, read_i64, read_string, read_uvarint, reader_init, reader_left,
+    reader_t, reader_take, skip_tags, write_array_count, write_i8, write_i16, write_i32, write_i64, write_raw,
+    write_string, write_uvarint, writer_t,
+)
+from kbroker._core.fetch_sessions cimport (
+    FetchSessions, cached_partition_t, fetch_session_t, next_epoch, session_add, session_cache_t, session_drop,
+    session_find, session_list, session_move_last, session_new, session_place, session_remove, session_touch,
+    session_unref,
+)
+from kbroker._core.mailbox cimport MAIL_FETCH
+from kbroker._core.partition cimport (
+    NEEDS_HANDLER, PARTITION_DELETED, Registry, fetch_waiter_t, partition_await_bytes, partition_forget_bytes,
+    partition_read, partition_ref, partition_t, partition_unref, partition_visible_end, segment_t, segment_unref,
+)
+from kbroker._core.processor cimport (
+    Processor, conn_t, request_t, slot_begin_response, slot_finish, slot_new, slot_splice, slot_t,
+)
+from kbroker._core.sync cimport (
+    atomic_add_i64, atomic_load_i32, atomic_load_i64, atomic_store_i64, mutex_lock, mutex_unlock,
+)
+from kbroker._core.timer_wheel cimport wheel_add, wheel_remove
+
+cdef extern from * nogil:
+    """
+    #define _GNU_SOURCE 1
+    #include <errno.h>
+    #include <fcntl.h>
+    #include <stdint.h>
+    #include <sys/uio.h>
+    #include <unistd.h>
+    #ifndef RWF_NOWAIT
+    #define RWF_NOWAIT 0x00000008
+    #endif
+    #define RESIDENT_STEP (128 * 1024)
+
+    /* How many bytes from `position` on are in the page cache, found by asking for one byte per readahead window
+       without waiting. All of them where the file system cannot tell. */
+    static inline int64_t resident_prefix(int fd, int64_t position, int64_t size) {
+        int64_t at = position, last = position + size - 1;
+        char byte;
+        struct iovec vector = {&byte, 1};
+        for (;;) {
+            if (preadv2(fd, &vector, 1, at, RWF_NOWAIT) < 0 && errno == EAGAIN)
+                return at - position;
+            if (at == last)
+                return size;
+            at = at + RESIDENT_STEP < last ? at + RESIDENT_STEP : last;
+        }
+    }
+    /* Reads the range into the page cache and has the kernel start on as much behind it. */
+    static inline void make_resident(int fd, int64_t position, int64_t size) {
+        char buffer[64 * 1024];
+        int64_t end = position + size;
+        posix_fadvise(fd, position, 2 * size, POSIX_FADV_WILLNEED);
+        while (position < end) {
+            int64_t want = end - position < (int64_t)sizeof buffer ? end - position : (int64_t)sizeof buffer;
+            ssize_t got = pread(fd, buffer, want, position);
+            if (got <= 0)
+                return;
+            position += got;
+        }
+    }
+    """
+    int64_t resident_prefix(int fd, int64_t position, int64_t size)
+    void make_resident(int fd, int64_t position, int64_t size)
+
+cdef enum:
+    # How a fetch stands to sessions (fetch_t.context).
+    CONTEXT_SESSIONLESS = 0
+    CONTEXT_FULL = 1             # asks for a new session
+    CONTEXT_INCREMENTAL = 2
+    CONTEXT_ERROR = 3            # the session it names cannot be used: `session_error`
+    CONTEXT_REFUSED = 4          # nothing is served: every partition has the error
+
+    READ_UNCOMMITTED = 0
+    READ_COMMITTED = 1
+
+    INITIAL_EPOCH = 0
+    FINAL_EPOCH = -1
+
+    # How a look treats what is not at hand.
+    LOOK_FRESH = 0               # NEEDS_HANDLER
+    LOOK_FINAL = 1               # prepared already: leave out what is still not there
+    LOOK_WOKEN = 2               # of a parked fetch: what it waited for has just been written
+    LOOK_PREPARE = 3             # open and read it
+
+    PREPARED_BYTES = 8 << 20     # a cold fetch brings at most so much into memory at a time
+
+    UNKNOWN_SERVER_ERROR = -1
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    NOT_LEADER_OR_FOLLOWER = 6
+    KAFKA_STORAGE_ERROR = 56
+    FETCH_SESSION_ID_NOT_FOUND = 70
+    INVALID_FETCH_SESSION_EPOCH = 71
+    FENCED_LEADER_EPOCH = 74
+    UNKNOWN_LEADER_EPOCH = 75
+    UNKNOWN_TOPIC_ID = 100
+    FETCH_SESSION_TOPIC_ID_ERROR = 106
+
+# --- memory -------------------------------------------------------------------------------------------
+
+cdef inline void drop_read(fetch_entry_t *e) noexcept nogil:
+    if e.read.segment != NULL:
+        segment_unref(e.read.segment)
+        e.read.segment = NULL
+
+cdef void drop_entries(fetch_t *f) noexcept nogil:
+    cdef int32_t i
+    for i in range(f.entry_count):
+        drop_read(&f.entries[i])
+        if f.entries[i].partition != NULL:
+            partition_unref(f.entries[i].partition)
+    f.entry_count = 0
+
+cdef void fetch_free(fetch_t *f) noexcept nogil:
+    """Not parked any more. The shell stays until its mail has arrived, if that is under way."""
+    drop_entries(f)
+    free(f.entries)
+    f.entries = NULL
+    free(f.waiters)
+    f.waiters = NULL
+    free(f.names)
+    f.names = NULL
+    if f.session != NULL:
+        session_unref(f.session)
+        f.session = NULL
+    if atomic_load_i32(&f.mail.posted):
+        f.dead = True
+    else:
+        free(f)
+
+cdef fetch_entry_t *add_entry(fetch_t *f) noexcept nogil:
+    cdef fetch_entry_t *grown
+    cdef int32_t capacity
+    if f.entry_count == f.entry_capacity:
+        capacity = f.entry_capacity * 2 if f.entry_capacity else 4
+        grown = <fetch_entry_t *>realloc(f.entries, <size_t>capacity * sizeof(fetch_entry_t))
+        if grown == NULL:
+            return NULL
+        f.entries = grown
+        f.entry_capacity = capacity
+    grown = &f.entries[f.entry_count]
+    f.entry_count += 1
+    grown.partition = NULL
+    grown.read.segment = NULL
+    grown.error = 0
+    grown.unknown = False
+    grown.cached = -1
+    return grown
+
+# --- the request --------------------------------------------------------------------------------------
+
+cdef bint read_topic(reader_t *r, bint flexible, bint by_id, const uint8_t **topic, int32_t *topic_size) noexcept nogil:
+    """A name, or 16 bytes of an id."""
+    if by_id:
+        topic[0] = reader_take(r, 16)
+        topic_size[0] = 0
+    else:
+        topic[0] = read_string(r, flexible, topic_size)
+    return topic[0] != NULL
+
+cdef bint parse_topics(fetch_t *f, reader_t *r, bint flexible) noexcept nogil:
+    cdef bint by_id = f.version >= 13
+    cdef const uint8_t *topic = NULL
+    cdef int32_t topic_size = 0
+    cdef int32_t topic_count = read_array_count(r, flexible, 3)
+    cdef int32_t partition_count
+    cdef fetch_entry_t *e
+    if topic_count < 0:
+        return False
+    while topic_count > 0:
+        topic_count -= 1
+        if not read_topic(r, flexible, by_id, &topic, &topic_size):
+            return False
+        partition_count = read_array_count(r, flexible, 16)
+        if partition_count < 0:
+            return False
+        while partition_count > 0:
+            partition_count -= 1
+            e = add_entry(f)
+            if e == NULL:
+                return False
+            if by_id:
+                memcpy(e.topic_id, topic, 16)
+                e.topic = NULL
+            else:
+                e.topic = topic
+            e.topic_size = <int16_t>topic_size
+            e.partition_id = read_i32(r)
+            e.current_leader_epoch = read_i32(r) if f.version >= 9 else -1
+            e.offset = read_i64(r)
+            if f.version >= 12:
+                read_i32(r)      # last fetched epoch
+            if f.version >= 5:
+                read_i64(r)      # log start offset of a follower
+            e.max_bytes = read_i32(r)
+            if flexible:
+                skip_tags(r)
+            if r.failed:
+                return False
+        if flexible:
+            skip_tags(r)
+    return not r.failed
+
+cdef bint next_forgotten(reader_t *r, bint flexible, bint by_id, const uint8_t **topic, int32_t *topic_size,
+                         int32_t *partition_count) noexcept nogil:
+    """The next topic of forgotten_topics_data; its partitions stand at the reader."""
+    if not read_topic(r, flexible, by_id, topic, topic_size):
+        return False
+    partition_count[0] = read_array_count(r, flexible, 4)
+    return partition_count[0] >= 0
+
+cdef bint parse_forgotten(fetch_t *f, reader_t *r, bint flexible) noexcept nogil:
+    """Only that it is well-formed; open_session reads it again."""
+    cdef const uint8_t *topic = NULL
+    cdef int32_t topic_size = 0
+    cdef int32_t partition_count = 0
+    cdef int32_t topic_count = read_array_count(r, flexible, 3)
+    if topic_count < 0:
+        return False
+    while topic_count > 0:
+        topic_count -= 1
+        if not next_forgotten(r, flexible, f.version >= 13, &topic, &topic_size, &partition_count):
+            return False
+        reader_take(r, <int64_t>partition_count * 4)
+        if flexible:
+            skip_tags(r)
+        if r.failed:
+            return False
+    return True
+
+cdef void parse_tags(fetch_t *f, reader_t *r) noexcept nogil:
+    """Top-level tags: 0 cluster id (of the quorum, not for us), 1 replica state (version 15)."""
+    cdef uint32_t count = read_uvarint(r)
+    cdef uint32_t tag
+    cdef uint32_t size
+    cdef const uint8_t *data
+    cdef reader_t state
+    while count > 0 and not r.failed:
+        count -= 1
+        tag = read_uvarint(r)
+        size = read_uvarint(r)
+        data = reader_take(r, size)
+        if tag == 1 and f.version >= 15 and data != NULL:
+            reader_init(&state, data, size)
+            f.replica_id = read_i32(&state)
+            read_i64(&state)     # replica epoch
+            skip_tags(&state)
+            if state.failed or reader_left(&state):
+                r.failed = True
+
+cdef bint parse(fetch_t *f, request_t *request, reader_t *forgotten) noexcept nogil:
+    """The whole request; `forgotten` is left where its array begins. False when it does not parse."""
+    cdef reader_t r = request.body
+    cdef bint flexible = f.version >= 12
+    f.replica_id = read_i32(&r) if f.version < 15 else -1
+    f.max_wait_ms = read_i32(&r)
+    f.min_bytes = read_i32(&r)
+    f.max_bytes = read_i32(&r)
+    f.isolation = read_i8(&r)
+    f.committed = f.isolation == READ_COMMITTED
+    f.session_epoch = FINAL_EPOCH
+    if f.version >= 7:
+        f.session_id = read_i32(&r)
+        f.session_epoch = read_i32(&r)
+    if not parse_topics(f, &r, flexible):
+        return False
+    forgotten[0] = r
+    if f.version >= 7 and not parse_forgotten(f, &r, flexible):
+        return False
+    if f.version >= 11:
+        parse_rack(&r, flexible)
+    if flexible:
+        parse_tags(f, &r)
+    return not r.failed and reader_left(&r) == 0
+
+cdef inline void parse_rack(reader_t *r, bint flexible) noexcept nogil:
+    cdef int32_t size = 0
+    if read_string(r, flexible, &size) == NULL:
+        r.failed = True
+
+# --- which partitions ---------------------------------------------------------------------------------
+
+cdef void resolve(fetch_t *f, Registry registry, fetch_entry_t *e) noexcept nogil:
+    """Find the partition, or say what is not known: the topic id, else the partition."""
+    if f.version >= 13:
+        e.partition = registry.find_by_id(e.topic_id, e.partition_id)
+    else:
+        e.partition = registry.find(e.topic, e.topic_size, e.partition_id)
+    if e.partition == NULL:
+        e.unknown = True
+        e.error = unknown_error(f, registry, e)
+
+cdef inline int16_t unknown_error(fetch_t *f, Registry registry, fetch_entry_t *e) noexcept nogil:
+    if f.version >= 13 and not registry.knows_topic_id(e.topic_id):
+        return UNKNOWN_TOPIC_ID
+    return UNKNOWN_TOPIC_OR_PARTITION
+
+cdef bint update_session(fetch_t *f, fetch_session_t *session, reader_t forgotten) noexcept nogil:
+    """Session lock held: what the request names is added or changed, what it forgets goes. The same request may come
+    here twice (a fetch that had to be prepared), with the same outcome. False when memory is out."""
+    cdef bint flexible = f.version >= 12
+    cdef bint by_id = session.by_id
+    cdef const uint8_t *topic = NULL
+    cdef int32_t topic_size = 0
+    cdef int32_t topic_count
+    cdef int32_t partition_count = 0
+    cdef int32_t place
+    cdef int32_t i
+    cdef fetch_entry_t *e
+    cdef cached_partition_t *cached
+    for i in range(f.entry_count):
+        e = &f.entries[i]
+        place = session_add(session, e.topic, e.topic_size, e.topic_id, e.partition_id)
+        if place < 0:
+            return False
+        cached = &session.cached[place]
+        cached.max_bytes = e.max_bytes
+        cached.offset = e.offset
+        cached.leader_epoch = e.current_leader_epoch
+    topic_count = read_array_count(&forgotten, flexible, 3)
+    while topic_count > 0:
+        topic_count -= 1
+        if not next_forgotten(&forgotten, flexible, by_id, &topic, &topic_size, &partition_count):
+            return True          # not reached: parse has walked over it
+        while partition_count > 0:
+            partition_count -= 1
+            place = session_place(session, topic, <int16_t>topic_size, topic, read_i32(&forgotten))
+            if place >= 0:
+                session_drop(session, place)
+        if flexible:
+            skip_tags(&forgotten)
+    return True
+
+cdef bint take_entries(fetch_t *f, fetch_session_t *session, Registry registry) noexcept nogil:
+    """Session lock held: the session's partitions become the fetch's, in the session's order. False: out of memory."""
+    cdef int32_t place = session.first
+    cdef cached_partition_t *cached
+    cdef fetch_entry_t *e
+    f.entry_count = 0            # they hold nothing yet
+    while place >= 0:
+        cached = &session.cached[place]
+        e = add_entry(f)
+        if e == NULL:
+            return False
+        e.topic = cached.topic
+        e.topic_size = cached.topic_size
+        memcpy(e.topic_id, cached.topic_id, 16)
+        e.partition_id = cached.partition_id
+        e.current_leader_epoch = cached.leader_epoch
+        e.offset = cached.offset
+        e.max_bytes = cached.max_bytes
+        e.cached = place
+        if cached.partition != NULL and atomic_load_i32(&cached.partition.state) == PARTITION_DELETED:
+            partition_unref(cached.partition)
+            cached.partition = NULL
+        if cached.partition == NULL:
+            resolve(f, registry, e)
+            if e.partition != NULL:
+                partition_ref(e.partition)
+                cached.partition = e.partition
+        else:
+            e.partition = cached.partition
+            partition_ref(e.partition)
+        place = cached.next
+    f.session_shape = session.shape
+    return True
+
+cdef int open_session(fetch_t *f, Registry registry, reader_t forgotten) noexcept nogil:
+    """Decide the context and settle the entries. With CONTEXT_INCREMENTAL f.session is set and locked. -1: out of memory."""
+    cdef fetch_session_t *session
+    cdef int32_t i
+    if f.session_epoch == INITIAL_EPOCH or f.session_epoch == FINAL_EPOCH:
+        if f.session_id != 0:
+            session_remove(f.cache, f.session_id)
+        f.context = CONTEXT_FULL if f.session_epoch == INITIAL_EPOCH else CONTEXT_SESSIONLESS
+    else:
+        session = session_find(f.cache, f.session_id)
+        if session == NULL:
+            return session_refused(f, FETCH_SESSION_ID_NOT_FOUND)
+        mutex_lock(&session.lock)
+        if session.epoch != f.session_epoch:
+            f.session_error = INVALID_FETCH_SESSION_EPOCH
+        elif session.by_id != (f.version >= 13):
+            f.session_error = FETCH_SESSION_TOPIC_ID_ERROR
+        if f.session_error:
+            mutex_unlock(&session.lock)
+            session_unref(session)
+            return session_refused(f, f.session_error)
+        if not update_session(f, session, forgotten) or (session.count and not take_entries(f, session, registry)):
+            mutex_unlock(&session.lock)
+            session_unref(session)
+            return -1
+        if session.count:
+            f.context = CONTEXT_INCREMENTAL
+            f.session = session
+            return 0
+        # Nothing left to ask for: the session ends, and this is the last answer.
+        mutex_unlock(&session.lock)
+        session_remove(f.cache, session.id)
+        session_unref(session)
+        f.context = CONTEXT_SESSIONLESS
+    for i in range(f.entry_count):
+        resolve(f, registry, &f.entries[i])
+    return 0
+
+cdef void refuse_all(fetch_t *f) noexcept nogil:
+    """An isolation level that does not exist: as when a handler of Kafka fails on its way."""
+    cdef int32_t i
+    f.context = CONTEXT_REFUSED
+    for i in range(f.entry_count):
+        f.entries[i].unknown = True
+        f.entries[i].error = UNKNOWN_SERVER_ERROR
+
+cdef int session_refused(fetch_t *f, int16_t error) noexcept nogil:
+    f.context = CONTEXT_ERROR
+    f.session_error = error
+    f.entry_count = 0
+    return 0
+
+# --- the look -----------------------------------------------------------------------------------------
+
+cdef int fit_to_memory(fetch_t *f, fetch_entry_t *e, bint at_least_one, int mode) noexcept nogil:
+    """The range that was found, made one that sendfile does not have to wait for."""
+    cdef int64_t resident
+    if mode == LOOK_WOKEN:
+        return 0
+    if mode == LOOK_PREPARE:
+        if f.bytes_ready < PREPARED_BYTES:
+            make_resident(e.read.segment.fd, e.read.position, min(e.read.size, PREPARED_BYTES))
+        return 0
+    resident = resident_prefix(e.read.segment.fd, e.read.position, e.read.size)
+    if resident == e.read.size:
+        return 0
+    if mode == LOOK_FRESH:
+        return NEEDS_HANDLER
+    if resident == 0 and at_least_one:
+        return 0                 # prepared and lost again: better slow than never
+    drop_read(e)
+    return partition_read(e.partition, e.offset, resident, at_least_one, f.committed, False, &e.read)
+
+cdef int read_entry(fetch_t *f, Registry registry, fetch_entry_t *e, int64_t left, bint at_least_one, int mode) noexcept nogil:
+    cdef int64_t limit = min(<int64_t>e.max_bytes, left)
+    cdef int32_t leader_epoch
+    cdef int code
+    if e.current_leader_epoch != -1:
+        leader_epoch = atomic_load_i32(&e.partition.leader_epoch)
+        if e.current_leader_epoch < leader_epoch:
+            return FENCED_LEADER_EPOCH
+        if e.current_leader_epoch > leader_epoch:
+            return UNKNOWN_LEADER_EPOCH
+    if f.replica_id >= 0:
+        # A follower that is not among the partition's replicas.
+        return UNKNOWN_TOPIC_OR_PARTITION if e.current_leader_epoch == -1 else UNKNOWN_LEADER_EPOCH
+    e.visible_end = partition_visible_end(e.partition, f.committed)
+    code = partition_read(e.partition, e.offset, max(limit, 0), at_least_one, f.committed, mode == LOOK_PREPARE, &e.read)
+    if code == UNKNOWN_TOPIC_OR_PARTITION:
+        return unknown_error(f, registry, e)
+    if code == 0 and e.read.segment != NULL:
+        if limit < 0:
+            return UNKNOWN_SERVER_ERROR
+        code = fit_to_memory(f, e, at_least_one, mode)
+    return code
+
+cdef int look(fetch_t *f, Registry registry, int mode) noexcept nogil:
+    """Read every partition's place under the limits of KIP-74. 0, or NEEDS_HANDLER under LOOK_FRESH."""
+    cdef int64_t left = min(f.max_bytes, f.cache.fetch_max_bytes)
+    cdef bint at_least_one = True
+    cdef bint interesting = False
+    cdef fetch_entry_t *e
+    cdef int32_t i
+    cdef int code
+    f.bytes_ready = 0
+    f.answer_now = f.max_wait_ms <= 0
+    for i in range(f.entry_count):
+        e = &f.entries[i]
+        drop_read(e)
+        if e.unknown:
+            continue
+        interesting = True
+        code = read_entry(f, registry, e, left, at_least_one, mode)
+        if code == NEEDS_HANDLER:
+            drop_read(e)
+            if mode == LOOK_FRESH:
+                return NEEDS_HANDLER
+            f.answer_now = True  # the client asks again at once, and that request can be prepared
+            code = 0
+        e.error = <int16_t>code
+        if code != 0:
+            drop_read(e)
+            f.answer_now = True
+        elif e.read.segment != NULL:
+            at_least_one = False
+            f.bytes_ready += e.read.size
+            left = max(left - e.read.size, 0)
+    if not interesting or f.bytes_ready >= min(f.min_bytes, min(f.max_bytes, f.cache.fetch_max_bytes)):
+        f.answer_now = True
+    if not f.answer_now and f.bytes_ready > 0:
+        f.answer_now = has_older_segment(f)
+    return 0
+
+cdef bint has_older_segment(fetch_t *f) noexcept nogil:
+    """A range at the end of a segment that is not appended to any more cannot grow: waiting for more is no use."""
+    cdef fetch_entry_t *e
+    cdef bint older = False
+    cdef int32_t i
+    for i in range(f.entry_count):
+        e = &f.entries[i]
+        if e.read.segment != NULL and not older:
+            mutex_lock(&e.partition.lock)
+            older = e.partition.segments[e.partition.segment_count - 1] != e.read.segment
+            mutex_unlock(&e.partition.lock)
+    return older
+
+# --- the answer ---------------------------------------------------------------------------------------
+
+cdef inline bint follows_of_topic(fetch_t *f, fetch_entry_t *a, fetch_entry_t *b) noexcept nogil:
+    if f.version >= 13:
+        return memcmp(a.topic_id, b.topic_id, 16) == 0
+    return a.topic_size == b.topic_size and memcmp(a.topic, b.topic, a.topic_size) == 0
+
+cdef inline bint tell(fetch_entry_t *e, cached_partition_t *cached) noexcept nogil:
+    """Whether an incremental response names this partition; the session remembers what the client now knows."""
+    cdef bint changed = e.read.segment != NULL
+    if cached.high_watermark != e.read.high_watermark:
+        cached.high_watermark = e.read.high_watermark
+        changed = True
+    if cached.log_start_offset != e.read.log_start_offset:
+        cached.log_start_offset = e.read.log_start_offset
+        changed = True
+    if e.error:
+        cached.high_watermark = -1
+        changed = True
+    return changed
+
+cdef int32_t link_entries(fetch_t *f) noexcept nogil:
+    """Link what goes into the response, unknown ones last, and return the first. Session lock held if there is one."""
+    cdef int32_t first = -1
+    cdef int32_t last = -1
+    cdef int32_t i
+    cdef int pass_
+    cdef fetch_entry_t *e
+    for pass_ in range(2):
+        for i in range(f.entry_count):
+            e = &f.entries[i]
+            if e.unknown != pass_:
+                continue
+            if e.error:
+                e.read.high_watermark = -1
+                e.read.last_stable_offset = -1
+                e.read.log_start_offset = -1
+            if f.context == CONTEXT_INCREMENTAL:
+                if not tell(e, &f.session.cached[e.cached]):
+                    continue
+                if e.read.segment != NULL:
+                    session_move_last(f.session, e.cached)
+            e.next = -1
+            if last >= 0:
+                f.entries[last].next = i
+            else:
+                first = i
+            last = i
+    return first
+
+cdef int32_t make_session(fetch_t *f, int32_t first, int64_t now_ms) noexcept nogil:
+    """A session of what a full fetch asked for. Its id, 0 when the cache has no room."""
+    cdef fetch_session_t *session
+    cdef cached_partition_t *cached
+    cdef fetch_entry_t *e
+    cdef int32_t place
+    cdef int32_t session_id
+    if f.cache.slots <= 0:
+        return 0
+    session = session_new(f.replica_id >= 0, f.version >= 13)
+    if session == NULL:
+        return 0
+    while first >= 0:
+        e = &f.entries[first]
+        first = e.next
+        place = session_add(session, e.topic, e.topic_size, e.topic_id, e.partition_id)
+        if place < 0:
+            session_unref(session)
+            return 0
+        cached = &session.cached[place]
+        if cached.partition == NULL and e.partition != NULL:
+            partition_ref(e.partition)
+            cached.partition = e.partition
+        cached.max_bytes = e.max_bytes
+        cached.offset = e.offset
+        cached.leader_epoch = e.current_leader_epoch
+        cached.high_watermark = e.read.high_watermark
+        cached.log_start_offset = e.read.log_start_offset
+    session_id = session_list(f.cache, session, now_ms)
+    if session_id == 0:
+        session_unref(session)
+    return session_id
+
+cdef void write_partition(fetch_t *f, fetch_entry_t *e, slot_t *slot) noexcept nogil:
+    cdef writer_t *w = &slot.out
+    cdef bint flexible = f.version >= 12
+    cdef int64_t size = e.read.size if e.read.segment != NULL else 0
+    cdef int16_t error = e.error
+    if error == KAFKA_STORAGE_ERROR and f.version <= 5:
+        error = NOT_LEADER_OR_FOLLOWER
+    write_i32(w, e.partition_id)
+    write_i16(w, error)
+    write_i64(w, e.read.high_watermark)
+    write_i64(w, e.read.last_stable_offset)
+    if f.version >= 5:
+        write_i64(w, e.read.log_start_offset)
+    write_array_count(w, 0 if e.unknown or (f.committed and not e.error) else -1, flexible)   # aborted transactions
+    if f.version >= 11:
+        write_i32(w, -1)         # preferred read replica
+    if flexible:
+        write_uvarint(w, <uint32_t>(size + 1))
+    else:
+        write_i32(w, <int32_t>size)
+    if size > 0:
+        atomic_add_i64(&e.partition.bytes_out, size)
+        if slot_splice(slot, e.read.segment, e.read.position, size) < 0:
+            w.failed = True
+        e.read.segment = NULL
+    if flexible:
+        write_uvarint(w, 0)      # tagged fields
+
+cdef void write_response(fetch_t *f, slot_t *slot, int32_t first, int16_t error, int32_t session_id) noexcept nogil:
+    cdef writer_t *w = &slot.out
+    cdef bint flexible = f.version >= 12
+    cdef int32_t topic_count = 0
+    cdef int32_t partition_count
+    cdef int32_t i = first
+    cdef int32_t k
+    cdef fetch_entry_t *e
+    write_i32(w, 0)              # throttle time
+    if f.version >= 7:
+        write_i16(w, error)
+        write_i32(w, session_id)
+    while i >= 0:
+        e = &f.entries[i]
+        i = e.next
+        if i < 0 or not follows_of_topic(f, e, &f.entries[i]):
+            topic_count += 1
+    write_array_count(w, topic_count, flexible)
+    i = first
+    while i >= 0:
+        e = &f.entries[i]
+        if f.version >= 13:
+            write_raw(w, e.topic_id, 16)
+        else:
+            write_string(w, e.topic, e.topic_size, flexible)
+        partition_count = 1
+        k = e.next
+        while k >= 0 and follows_of_topic(f, e, &f.entries[k]):
+            partition_count += 1
+            k = f.entries[k].next
+        write_array_count(w, partition_count, flexible)
+        while i != k:
+            write_partition(f, &f.entries[i], slot)
+            i = f.entries[i].next
+        if flexible:
+            write_uvarint(w, 0)
+    if flexible:
+        write_uvarint(w, 0)
+
+cdef void answer(Processor processor, fetch_t *f, slot_t *slot) noexcept nogil:
+    """Session lock held if there is one: it is given up here, and the fetch is freed."""
+    cdef int64_t now_ms = processor.now_ns // 1000000
+    cdef int32_t session_id = 0
+    cdef int16_t error = 0
+    cdef int32_t first = -1
+    if f.context == CONTEXT_ERROR:
+        error = f.session_error
+    elif f.context == CONTEXT_INCREMENTAL:
+        session_id = f.session.id
+        if f.session.epoch != next_epoch(f.session_epoch) or f.session.shape != f.session_shape:
+            error = INVALID_FETCH_SESSION_EPOCH      # another request went on with it meanwhile
+        else:
+            first = link_entries(f)
+    else:
+        first = link_entries(f)
+        if f.context == CONTEXT_FULL:
+            session_id = make_session(f, first, now_ms)
+        elif f.context == CONTEXT_REFUSED:
+            error = UNKNOWN_SERVER_ERROR
+            session_id = f.session_id
+    write_response(f, slot, first, error, session_id)
+    if f.session != NULL:
+        mutex_unlock(&f.session.lock)
+    fetch_free(f)
+    slot_finish(slot)
+
+# --- parking ------------------------------------------------------------------------------------------
+
+cdef void unpark(Processor processor, fetch_t *f) noexcept nogil:
+    cdef int32_t i
+    wheel_remove(processor.wheel, &f.timer)
+    for i in range(f.waiter_count):
+        partition_forget_bytes(&f.waiters[i])
+    f.waiter_count = 0
+
+cdef bint own_names(fetch_t *f) noexcept nogil:
+    """Names that stand in the frame or in the session move to where they last as long as the fetch."""
+    cdef size_t size = 0
+    cdef int32_t i
+    cdef fetch_entry_t *e
+    cdef uint8_t *at
+    if f.version >= 13:
+        return True
+    for i in range(f.entry_count):
+        e = &f.entries[i]
+        if e.partition != NULL:
+            e.topic = <const uint8_t *>e.partition.topic
+        else:
+            size += e.topic_size
+    if size == 0:
+        return True
+    at = <uint8_t *>malloc(size)
+    if at == NULL:
+        return False
+    f.names = at
+    for i in range(f.entry_count):
+        e = &f.entries[i]
+        if e.partition == NULL:
+            memcpy(at, e.topic, e.topic_size)
+            e.topic = at
+            at += e.topic_size
+    return True
+
+cdef bint wait_for_bytes(fetch_t *f) noexcept nogil:
+    """Link it to its partitions; false, and linked to none, when there is something new to look at already."""
+    cdef int32_t i
+    cdef fetch_entry_t *e
+    cdef fetch_waiter_t *waiter
+    atomic_store_i64(&f.bytes_missing, min(f.min_bytes, min(f.max_bytes, f.cache.fetch_max_bytes)) - f.bytes_ready)
+    for i in range(f.entry_count):
+        e = &f.entries[i]
+        drop_read(e)
+        if e.unknown:
+            continue
+        waiter = &f.waiters[f.waiter_count]
+        waiter.next = NULL
+        waiter.previous = NULL
+        waiter.partition = NULL
+        waiter.bytes_missing = &f.bytes_missing
+        waiter.mail = &f.mail
+        if not partition_await_bytes(e.partition, waiter, e.visible_end, f.committed):
+            for i in range(f.waiter_count):
+                partition_forget_bytes(&f.waiters[i])
+            f.waiter_count = 0
+            return False
+        f.waiter_count += 1
+    return True
+
+cdef int look_and_wait(fetch_t *f, Registry registry, int mode) noexcept nogil:
+    """0: to be answered now. 1: linked to its partitions. NEEDS_HANDLER as look."""
+    while True:
+        if look(f, registry, mode) == NEEDS_HANDLER:
+            return NEEDS_HANDLER
+        if f.answer_now:
+            return 0
+        if f.waiters == NULL:
+            f.waiters = <fetch_waiter_t *>malloc(<size_t>f.entry_count * sizeof(fetch_waiter_t))
+            if f.waiters == NULL or not own_names(f):
+                return 0
+        if wait_for_bytes(f):
+            return 1
+
+# --- what the processor calls -------------------------------------------------------------------------
+
+cdef fetch_t *fetch_begin(Processor processor, request_t *request) noexcept nogil:
+    """The request, read, its session open and locked if it has one. NULL when it does not parse or memory is out."""
+    cdef reader_t forgotten
+    cdef fetch_t *f = <fetch_t *>calloc(1, sizeof(fetch_t))
+    if f == NULL:
+        return NULL
+    f.mail.kind = MAIL_FETCH
+    f.mail.box = &processor.mailbox
+    f.version = request.api_version
+    f.cache = (<FetchSessions>processor.fetch_sessions).cache
+    if not parse(f, request, &forgotten):
+        fetch_free(f)
+        return NULL
+    if f.isolation != READ_UNCOMMITTED and f.isolation != READ_COMMITTED:
+        refuse_all(f)
+    elif open_session(f, processor.registry, forgotten) < 0:
+        fetch_free(f)
+        return NULL
+    return f
+
+cdef int fetch(Processor processor, conn_t *conn, request_t *request, slot_t *slot) noexcept nogil:
+    cdef int outcome
+    cdef fetch_t *f = fetch_begin(processor, request)
+    if f == NULL:
+        return -1
+    outcome = look_and_wait(f, processor.registry, LOOK_FRESH if slot == NULL else LOOK_FINAL)
+    if outcome == NEEDS_HANDLER:
+        if f.session != NULL:
+            mutex_unlock(&f.session.lock)
+        fetch_free(f)
+        return NEEDS_HANDLER
+    if slot == NULL:
+        slot = slot_new(conn, request)
+    if slot == NULL:
+        unpark(processor, f)
+        if f.session != NULL:
+            mutex_unlock(&f.session.lock)
+        fetch_free(f)
+        return -1
+    slot_begin_response(slot, request)
+    if f.session != NULL:
+        f.session.epoch = next_epoch(f.session_epoch)
+        session_touch(f.cache, f.session, processor.now_ns // 1000000)
+    if outcome == 0:
+        answer(processor, f, slot)
+        return 0
+    if f.session != NULL:
+        mutex_unlock(&f.session.lock)
+    f.slot = slot
+    conn.fetch = f
+    wheel_add(processor.wheel, &f.timer, processor.now_ns // 1000000 + f.max_wait_ms)
+    return 0
+
+cdef void fetch_prepare(Processor processor, request_t *request) noexcept nogil:
+    cdef fetch_t *f = fetch_begin(processor, request)
+    if f == NULL:
+        return
+    if f.session != NULL:
+        mutex_unlock(&f.session.lock)
+    look(f, processor.registry, LOOK_PREPARE)
+    fetch_free(f)
+
+cdef void fetch_resume(Processor processor, fetch_t *parked, bint timed_out) noexcept nogil:
+    cdef slot_t *slot
+    if parked.dead:
+        free(parked)
+        return
+    slot = parked.slot
+    unpark(processor, parked)
+    if timed_out:
+        look(parked, processor.registry, LOOK_WOKEN)
+    elif look_and_wait(parked, processor.registry, LOOK_WOKEN):
+        wheel_add(processor.wheel, &parked.timer, parked.timer.due_ms)
+        return
+    slot.conn.fetch = NULL
+    if parked.session != NULL:
+        mutex_lock(&parked.session.lock)
+    answer(processor, parked, slot)
+
+cdef void fetch_abandon(Processor processor, fetch_t *parked) noexcept nogil:
+    unpark(processor, parked)
+    fetch_free(parked)

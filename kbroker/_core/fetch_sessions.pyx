@@ -1,0 +1,422 @@
+"""The cache of fetch sessions (KIP-227); the contract is in fetch_sessions.pxd."""
+
+import os
+
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memcmp, memcpy, memset
+
+from kbroker._core.partition cimport partition_t, partition_unref
+from kbroker._core.sync cimport (
+    atomic_add_i32, atomic_load_i32, mutex_destroy, mutex_init, mutex_lock, mutex_unlock,
+)
+
+cdef enum:
+    FIRST_TABLE = 16
+    MAX_BUCKETS = 1 << 16
+    MAX_SESSION_ID = 0x7ffffffe
+
+
+cdef int32_t next_epoch(int32_t epoch) noexcept nogil:
+    """0 starts a session, -1 is no session; an epoch that would pass the largest int32 goes on at 1."""
+    if epoch < 0:
+        return -1
+    return 1 if epoch == 0x7fffffff else epoch + 1
+
+# --- a session's partitions ---------------------------------------------------------------------------
+
+cdef inline uint32_t partition_hash(const uint8_t *name, int32_t size, int32_t partition_id) noexcept nogil:
+    """FNV-1a, finished so that all bits count."""
+    cdef uint32_t h = 2166136261u
+    cdef int32_t i
+    for i in range(size):
+        h = (h ^ name[i]) * 16777619u
+    h ^= <uint32_t>partition_id * 0x9e3779b1u
+    h ^= h >> 15
+    h *= 0x85ebca6bu
+    return h ^ (h >> 13)
+
+cdef inline uint32_t hash_of(fetch_session_t *session, const uint8_t *topic, int16_t topic_size, const uint8_t *topic_id,
+                             int32_t partition_id) noexcept nogil:
+    if session.by_id:
+        return partition_hash(topic_id, 16, partition_id)
+    return partition_hash(topic, topic_size, partition_id)
+
+cdef int32_t find_slot(fetch_session_t *session, const uint8_t *topic, int16_t topic_size, const uint8_t *topic_id,
+                       int32_t partition_id, uint32_t h) noexcept nogil:
+    """Where in the table the partition stands, or the empty slot where it belongs. The table is never full."""
+    cdef uint32_t mask = <uint32_t>session.table_size - 1
+    cdef uint32_t at = h & mask
+    cdef cached_partition_t *cached
+    while session.table[at] >= 0:
+        cached = &session.cached[session.table[at]]
+        if cached.hash == h and cached.partition_id == partition_id:
+            if session.by_id:
+                if memcmp(cached.topic_id, topic_id, 16) == 0:
+                    return <int32_t>at
+            elif cached.topic_size == topic_size and memcmp(cached.topic, topic, topic_size) == 0:
+                return <int32_t>at
+        at = (at + 1) & mask
+    return <int32_t>at
+
+cdef int32_t session_place(fetch_session_t *session, const uint8_t *topic, int16_t topic_size, const uint8_t *topic_id,
+                           int32_t partition_id) noexcept nogil:
+    cdef uint32_t h
+    if session.count == 0:
+        return -1
+    h = hash_of(session, topic, topic_size, topic_id, partition_id)
+    return session.table[find_slot(session, topic, topic_size, topic_id, partition_id, h)]
+
+cdef bint grow_table(fetch_session_t *session) noexcept nogil:
+    """Room for one more partition, the table at most half full. False when memory is out."""
+    cdef int32_t size = session.table_size
+    cdef int32_t *table
+    cdef int32_t place
+    cdef uint32_t at
+    if session.table != NULL and (session.count + 1) * 2 <= size:
+        return True
+    size = size * 2 if size else FIRST_TABLE
+    table = <int32_t *>malloc(<size_t>size * sizeof(int32_t))
+    if table == NULL:
+        return False
+    memset(table, 0xff, <size_t>size * sizeof(int32_t))
+    place = session.first
+    while place >= 0:
+        at = session.cached[place].hash & <uint32_t>(size - 1)
+        while table[at] >= 0:
+            at = (at + 1) & <uint32_t>(size - 1)
+        table[at] = place
+        place = session.cached[place].next
+    free(session.table)
+    session.table = table
+    session.table_size = size
+    return True
+
+cdef int32_t take_place(fetch_session_t *session) noexcept nogil:
+    cdef int32_t place = session.free_place
+    cdef int32_t capacity
+    cdef cached_partition_t *grown
+    if place >= 0:
+        session.free_place = session.cached[place].next
+        return place
+    if session.used == session.capacity:
+        capacity = session.capacity * 2 if session.capacity else 4
+        grown = <cached_partition_t *>realloc(session.cached, <size_t>capacity * sizeof(cached_partition_t))
+        if grown == NULL:
+            return -1
+        session.cached = grown
+        session.capacity = capacity
+    place = session.used
+    session.used += 1
+    return place
+
+cdef void link_last(fetch_session_t *session, int32_t place) noexcept nogil:
+    session.cached[place].next = -1
+    session.cached[place].previous = session.last
+    if session.last >= 0:
+        session.cached[session.last].next = place
+    else:
+        session.first = place
+    session.last = place
+
+cdef void unlink_place(fetch_session_t *session, int32_t place) noexcept nogil:
+    cdef cached_partition_t *cached = &session.cached[place]
+    if cached.previous >= 0:
+        session.cached[cached.previous].next = cached.next
+    else:
+        session.first = cached.next
+    if cached.next >= 0:
+        session.cached[cached.next].previous = cached.previous
+    else:
+        session.last = cached.previous
+
+cdef int32_t session_add(fetch_session_t *session, const uint8_t *topic, int16_t topic_size, const uint8_t *topic_id,
+                         int32_t partition_id) noexcept nogil:
+    cdef uint32_t h = hash_of(session, topic, topic_size, topic_id, partition_id)
+    cdef int32_t at
+    cdef int32_t place
+    cdef cached_partition_t *cached
+    if not grow_table(session):
+        return -1
+    at = find_slot(session, topic, topic_size, topic_id, partition_id, h)
+    if session.table[at] >= 0:
+        return session.table[at]
+    place = take_place(session)
+    if place < 0:
+        return -1
+    cached = &session.cached[place]
+    memset(cached, 0, sizeof(cached_partition_t))
+    cached.partition_id = partition_id
+    cached.hash = h
+    cached.leader_epoch = -1
+    cached.offset = -1
+    cached.high_watermark = -1
+    cached.log_start_offset = -1
+    if session.by_id:
+        memcpy(cached.topic_id, topic_id, 16)
+    else:
+        cached.topic = <uint8_t *>malloc(<size_t>topic_size + 1)
+        if cached.topic == NULL:
+            cached.next = session.free_place
+            session.free_place = place
+            return -1
+        memcpy(cached.topic, topic, topic_size)
+        cached.topic_size = topic_size
+    session.table[at] = place
+    session.count += 1
+    session.shape += 1
+    link_last(session, place)
+    return place
+
+cdef void release_place(cached_partition_t *cached) noexcept nogil:
+    if cached.partition != NULL:
+        partition_unref(cached.partition)
+        cached.partition = NULL
+    free(cached.topic)
+    cached.topic = NULL
+
+cdef void session_drop(fetch_session_t *session, int32_t place) noexcept nogil:
+    cdef cached_partition_t *cached = &session.cached[place]
+    cdef uint32_t mask = <uint32_t>session.table_size - 1
+    cdef uint32_t hole
+    cdef uint32_t at
+    cdef uint32_t home
+    hole = cached.hash & mask
+    while session.table[hole] != place:
+        hole = (hole + 1) & mask
+    # Close the hole: a later entry of the run moves back when its own home is not behind the hole.
+    at = hole
+    while True:
+        at = (at + 1) & mask
+        if session.table[at] < 0:
+            break
+        home = session.cached[session.table[at]].hash & mask
+        if ((at - home) & mask) >= ((at - hole) & mask):
+            session.table[hole] = session.table[at]
+            hole = at
+    session.table[hole] = -1
+    unlink_place(session, place)
+    release_place(cached)
+    cached.next = session.free_place
+    session.free_place = place
+    session.count -= 1
+    session.shape += 1
+
+cdef void session_move_last(fetch_session_t *session, int32_t place) noexcept nogil:
+    if session.last != place:
+        unlink_place(session, place)
+        link_last(session, place)
+
+# --- sessions -----------------------------------------------------------------------------------------
+
+cdef fetch_session_t *session_new(bint privileged, bint by_id) noexcept nogil:
+    cdef fetch_session_t *session = <fetch_session_t *>calloc(1, sizeof(fetch_session_t))
+    if session == NULL:
+        return NULL
+    mutex_init(&session.lock, NULL)
+    session.refs = 1
+    session.privileged = privileged
+    session.by_id = by_id
+    session.epoch = 1
+    session.free_place = -1
+    session.first = -1
+    session.last = -1
+    return session
+
+cdef void session_unref(fetch_session_t *session) noexcept nogil:
+    cdef int32_t place
+    if atomic_add_i32(&session.refs, -1) > 0:
+        return
+    place = session.first
+    while place >= 0:
+        release_place(&session.cached[place])
+        place = session.cached[place].next
+    free(session.cached)
+    free(session.table)
+    mutex_destroy(&session.lock)
+    free(session)
+
+# --- the cache ----------------------------------------------------------------------------------------
+
+cdef inline fetch_session_t **bucket_of(session_cache_t *cache, int32_t session_id) noexcept nogil:
+    return &cache.buckets[<uint32_t>session_id * 0x9e3779b1u >> 7 & <uint32_t>(cache.bucket_count - 1)]
+
+cdef fetch_session_t *find_locked(session_cache_t *cache, int32_t session_id) noexcept nogil:
+    cdef fetch_session_t *session = bucket_of(cache, session_id)[0]
+    while session != NULL and session.id != session_id:
+        session = session.id_next
+    return session
+
+cdef fetch_session_t *session_find(session_cache_t *cache, int32_t session_id) noexcept nogil:
+    cdef fetch_session_t *session
+    mutex_lock(&cache.lock)
+    session = find_locked(cache, session_id)
+    if session != NULL:
+        atomic_add_i32(&session.refs, 1)
+    mutex_unlock(&cache.lock)
+    return session
+
+cdef void unlist_locked(session_cache_t *cache, fetch_session_t *session) noexcept nogil:
+    """The cache's reference becomes the caller's."""
+    cdef fetch_session_t **link = bucket_of(cache, session.id)
+    while link[0] != session:
+        link = &link[0].id_next
+    link[0] = session.id_next
+    session.id_next = NULL
+    session.listed = False
+    cache.count -= 1
+    cache.partition_count -= session.listed_size
+
+cdef void session_remove(session_cache_t *cache, int32_t session_id) noexcept nogil:
+    cdef fetch_session_t *session
+    mutex_lock(&cache.lock)
+    session = find_locked(cache, session_id)
+    if session != NULL:
+        unlist_locked(cache, session)
+    mutex_unlock(&cache.lock)
+    if session != NULL:
+        session_unref(session)
+
+cdef inline int compare_value(bint privileged_a, int32_t size_a, int32_t id_a,
+                              bint privileged_b, int32_t size_b, int32_t id_b) noexcept nogil:
+    """What is evicted first is the smaller: unprivileged before privileged, then fewer partitions, then the lower id."""
+    if privileged_a != privileged_b:
+        return -1 if privileged_b else 1
+    if size_a != size_b:
+        return -1 if size_a < size_b else 1
+    if id_a != id_b:
+        return -1 if id_a < id_b else 1
+    return 0
+
+cdef fetch_session_t *evict_locked(session_cache_t *cache, bint privileged, int32_t size, int64_t now_ms) noexcept nogil:
+    """Make room for a session of `size` partitions: the cache's reference of the one that had to go, NULL when none may.
+
+    A new session may take the place of one that was not used for long, else of one that is worth less than itself and
+    that was in use for longer than the minimum; a follower's also of a younger one of a consumer (KIP-227). Searched
+    over the whole table: this happens only once the cache is full.
+    """
+    cdef fetch_session_t *session
+    cdef fetch_session_t *stalest = NULL
+    cdef fetch_session_t *cheapest = NULL
+    cdef int32_t bucket
+    cdef bint settled
+    for bucket in range(cache.bucket_count):
+        session = cache.buckets[bucket]
+        while session != NULL:
+            if stalest == NULL or session.last_used_ms < stalest.last_used_ms or (
+                    session.last_used_ms == stalest.last_used_ms and session.id < stalest.id):
+                stalest = session
+            settled = session.last_used_ms - session.created_ms > cache.min_eviction_ms
+            if settled or (privileged and not session.privileged):
+                if cheapest == NULL or compare_value(session.privileged, session.listed_size, session.id,
+                                                     cheapest.privileged, cheapest.listed_size, cheapest.id) < 0:
+                    cheapest = session
+            session = session.id_next
+    if stalest == NULL:
+        return NULL
+    if now_ms - stalest.last_used_ms <= cache.min_eviction_ms:
+        if cheapest == NULL or compare_value(privileged, size, 0, cheapest.privileged, cheapest.listed_size,
+                                             cheapest.id) < 0:
+            return NULL
+        stalest = cheapest
+    unlist_locked(cache, stalest)
+    cache.evictions += 1
+    return stalest
+
+cdef inline int32_t random_id(session_cache_t *cache) noexcept nogil:
+    cdef uint64_t x = cache.random
+    x ^= x << 13
+    x ^= x >> 7
+    x ^= x << 17
+    cache.random = x
+    return <int32_t>((x >> 24) % MAX_SESSION_ID) + 1
+
+cdef int32_t session_list(session_cache_t *cache, fetch_session_t *session, int64_t now_ms) noexcept nogil:
+    cdef fetch_session_t *evicted = NULL
+    cdef fetch_session_t **bucket
+    cdef int32_t session_id = 0
+    mutex_lock(&cache.lock)
+    now_ms += cache.shift_ms
+    if cache.count >= cache.slots:
+        evicted = evict_locked(cache, session.privileged, session.count, now_ms)
+    if cache.count < cache.slots:
+        session_id = random_id(cache)
+        while find_locked(cache, session_id) != NULL:
+            session_id = random_id(cache)
+        session.id = session_id
+        session.created_ms = now_ms
+        session.last_used_ms = now_ms
+        session.listed_size = session.count
+        session.listed = True
+        bucket = bucket_of(cache, session_id)
+        session.id_next = bucket[0]
+        bucket[0] = session
+        cache.count += 1
+        cache.partition_count += session.count
+    mutex_unlock(&cache.lock)
+    if evicted != NULL:
+        session_unref(evicted)
+    return session_id
+
+cdef void session_touch(session_cache_t *cache, fetch_session_t *session, int64_t now_ms) noexcept nogil:
+    mutex_lock(&cache.lock)
+    session.last_used_ms = now_ms + cache.shift_ms
+    if session.listed:
+        cache.partition_count += session.count - session.listed_size
+        session.listed_size = session.count
+    mutex_unlock(&cache.lock)
+
+
+cdef class FetchSessions:
+
+    def __cinit__(self, int slots=1000, long long min_eviction_ms=120_000, int fetch_max_bytes=55 * 1024 * 1024):
+        cdef session_cache_t *cache = <session_cache_t *>calloc(1, sizeof(session_cache_t))
+        if cache == NULL:
+            raise MemoryError
+        self.cache = cache
+        mutex_init(&cache.lock, NULL)
+        cache.slots = slots
+        cache.min_eviction_ms = min_eviction_ms
+        cache.fetch_max_bytes = fetch_max_bytes
+        cache.random = int.from_bytes(os.urandom(8), "big") | 1
+        cache.bucket_count = 64
+        while cache.bucket_count < slots and cache.bucket_count < MAX_BUCKETS:
+            cache.bucket_count *= 2
+        cache.buckets = <fetch_session_t **>calloc(<size_t>cache.bucket_count, sizeof(fetch_session_t *))
+        if cache.buckets == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        cdef fetch_session_t *session
+        cdef int32_t bucket
+        if self.cache == NULL:
+            return
+        if self.cache.buckets != NULL:
+            for bucket in range(self.cache.bucket_count):
+                while self.cache.buckets[bucket] != NULL:
+                    session = self.cache.buckets[bucket]
+                    self.cache.buckets[bucket] = session.id_next
+                    session_unref(session)
+            free(self.cache.buckets)
+        mutex_destroy(&self.cache.lock)
+        free(self.cache)
+
+    def counts(self):
+        """(sessions, partitions cached in them, evictions so far)"""
+        cdef int32_t count
+        cdef int64_t partition_count
+        cdef int64_t evictions
+        with nogil:
+            mutex_lock(&self.cache.lock)
+            count = self.cache.count
+            partition_count = self.cache.partition_count
+            evictions = self.cache.evictions
+            mutex_unlock(&self.cache.lock)
+        return count, partition_count, evictions
+
+    def advance_ms(self, long long milliseconds):
+        """Let that much time pass for the cache."""
+        with nogil:
+            mutex_lock(&self.cache.lock)
+            self.cache.shift_ms += milliseconds
+            mutex_unlock(&self.cache.lock)
