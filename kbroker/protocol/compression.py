@@ -1,0 +1,200 @@
+"""The compression codecs of record batches, by their id in the batch's attributes.
+
+Inflating is bounded: bytes from outside never make more than `limit` bytes, and no memory is taken on the word of a
+length field. It goes into address space that each thread reserves once; only where it is written it becomes memory.
+
+What is read: gzip with any number of members, lz4 frames with every option, zstd frames (both concatenated too), snappy
+raw and in the framing of snappy-java ("xerial"). What is written is what Kafka's own clients write for magic 2.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+import threading
+from collections.abc import Callable
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+import cramjam
+
+from kbroker.errors import BadInput, ErrorCode
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+class Codec(IntEnum):
+    """Bits 0 to 2 of a batch's attributes. On disk. Do not renumber."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+CODECS = {codec.name.lower(): codec for codec in Codec}  #: by the names that settings and commands use
+
+
+class UnknownCodec(BadInput):
+    """The attributes name a codec that does not exist."""
+
+    code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+
+
+class BadCompression(BadInput):
+    """Compressed bytes cannot be inflated. Kafka answers UNKNOWN_SERVER_ERROR, as if it were its own fault."""
+
+    code = ErrorCode.INVALID_RECORD
+
+
+class InflatesTooLarge(BadInput):
+    """Compressed bytes make more than the limit: a bomb, or a batch to be split, as clients do on this code."""
+
+    code = ErrorCode.MESSAGE_TOO_LARGE
+
+
+def inflate(codec: int, data: Buffer, limit: int) -> bytes:
+    """`data` inflated, at most `limit` bytes. Raises UnknownCodec, BadCompression or InflatesTooLarge."""
+    return bytes(inflate_shared(codec, data, limit))
+
+
+def inflate_shared(codec: int, data: Buffer, limit: int, *, strict: bool = False) -> memoryview:
+    """As `inflate`, without the last copy: the result is overwritten by this thread's next call of either.
+
+    `strict` is for what producers send: it refuses an lz4 frame with linked blocks, which no Java client can read.
+    """
+    if codec == Codec.NONE:
+        plain = memoryview(data)
+        if plain.nbytes > limit:
+            raise InflatesTooLarge(f"{plain.nbytes} bytes are over the limit of {limit}")
+        return plain
+    function = _INFLATE.get(codec)
+    if function is None:
+        raise UnknownCodec(f"unknown compression codec {codec}")
+    if strict and codec == Codec.LZ4 and _has_linked_blocks(data):
+        raise BadCompression("lz4: linked blocks, which Kafka's clients cannot read")
+    room = _scratch.room(limit)
+    try:
+        size = function(data, room)
+    except cramjam.DecompressionError as error:
+        # The text that Rust's io::Write gives when a slice is full; a test holds the pinned cramjam to it.
+        if "failed to write whole buffer" in str(error):
+            raise InflatesTooLarge(f"{Codec(codec).name.lower()}: inflates to more than {limit} bytes") from None
+        raise BadCompression(f"{Codec(codec).name.lower()}: {error}") from None
+    return room[:size].toreadonly()
+
+
+def deflate(codec: int, data: Buffer, level: int | None = None) -> bytes:
+    """`data` compressed as Kafka's clients do; `level` None is the codec's default, snappy has none."""
+    function = _DEFLATE.get(codec)
+    if function is None:
+        raise UnknownCodec(f"unknown compression codec {codec}")
+    return function(data, level)
+
+
+# --- scratch memory ---------------------------------------------------------------------------------
+
+_KEPT_SIZE = 1 << 20  # bytes of memory a thread keeps between two calls; what is above goes back to the system
+
+
+class _Scratch(threading.local):
+    """One thread's reserved address space for inflated bytes."""
+
+    space: mmap.mmap | None = None
+
+    def room(self, limit: int) -> memoryview:
+        """`limit` writable bytes; what an earlier call wrote there is gone."""
+        if self.space is None or len(self.space) < limit:
+            flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+            self.space = mmap.mmap(-1, max(limit, _KEPT_SIZE), flags=flags)
+        elif len(self.space) > _KEPT_SIZE:
+            self.space.madvise(mmap.MADV_DONTNEED, _KEPT_SIZE, len(self.space) - _KEPT_SIZE)
+        return memoryview(self.space)[:limit]
+
+
+_scratch = _Scratch()
+
+# --- snappy -----------------------------------------------------------------------------------------
+
+# snappy-java's SnappyOutputStream: magic, version, lowest compatible version, then chunks of (size, raw snappy).
+_XERIAL_MAGIC = b"\x82SNAPPY\x00"
+_XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
+_XERIAL_CHUNK_SIZE = 32 << 10
+
+
+def _inflate_snappy(data: Buffer, room: memoryview) -> int:
+    source = memoryview(data).cast("B")
+    if source[:8] != _XERIAL_MAGIC:
+        return _inflate_raw_snappy(source, room)
+    position = size = 0
+    while position < len(source):
+        if source[position : position + 8] == _XERIAL_MAGIC:  # at the start, and where another stream follows
+            position += len(_XERIAL_HEADER)
+            if position > len(source):
+                raise cramjam.DecompressionError("framing ends inside its header")
+            continue
+        if len(source) - position < 4:
+            raise cramjam.DecompressionError("framing ends inside a chunk's size")
+        (chunk_size,) = struct.unpack_from(">i", source, position)
+        position += 4
+        if chunk_size < 0 or chunk_size > len(source) - position:
+            raise cramjam.DecompressionError(f"a chunk of {chunk_size} bytes where {len(source) - position} are left")
+        size += _inflate_raw_snappy(source[position : position + chunk_size], room[size:])
+        position += chunk_size
+    return size
+
+
+def _inflate_raw_snappy(source: memoryview, room: memoryview) -> int:
+    if cramjam.snappy.decompress_raw_len(source) > len(room):
+        raise cramjam.DecompressionError("failed to write whole buffer")
+    return int(cramjam.snappy.decompress_raw_into(source, room))
+
+
+def _deflate_snappy(data: Buffer, _level: int | None) -> bytes:
+    source = memoryview(data).cast("B")
+    parts = [_XERIAL_HEADER]
+    for position in range(0, len(source), _XERIAL_CHUNK_SIZE):
+        chunk = bytes(cramjam.snappy.compress_raw(source[position : position + _XERIAL_CHUNK_SIZE]))
+        parts += [struct.pack(">i", len(chunk)), chunk]
+    return b"".join(parts)
+
+
+# --- the others -------------------------------------------------------------------------------------
+
+
+def _has_linked_blocks(data: Buffer) -> bool:
+    """Whether an lz4 frame's FLG byte lacks the bit of independent blocks."""
+    start = bytes(memoryview(data).cast("B")[:5])
+    return start[:4] == b"\x04\x22\x4d\x18" and len(start) == 5 and not start[4] & 0x20
+
+
+def _deflate_gzip(data: Buffer, level: int | None) -> bytes:
+    return bytes(cramjam.gzip.compress(data, level=6 if level is None else level))
+
+
+def _deflate_lz4(data: Buffer, level: int | None) -> bytes:
+    # Independent blocks and no checksum of the content: all that Kafka's Lz4BlockInputStream reads.
+    compressor = cramjam.lz4.Compressor(level=1 if level is None else level, content_checksum=False, block_linked=False)
+    compressor.compress(data)
+    return bytes(compressor.finish())
+
+
+def _deflate_zstd(data: Buffer, level: int | None) -> bytes:
+    return bytes(cramjam.zstd.compress(data, level=3 if level is None else level))
+
+
+_INFLATE: dict[int, Callable[[Buffer, memoryview], int]] = {
+    Codec.GZIP: lambda data, room: int(cramjam.gzip.decompress_into(data, room)),
+    Codec.SNAPPY: _inflate_snappy,
+    Codec.LZ4: lambda data, room: int(cramjam.lz4.decompress_into(data, room)),
+    Codec.ZSTD: lambda data, room: int(cramjam.zstd.decompress_into(data, room)),
+}
+_DEFLATE: dict[int, Callable[[Buffer, int | None], bytes]] = {
+    Codec.NONE: lambda data, _level: bytes(data),
+    Codec.GZIP: _deflate_gzip,
+    Codec.SNAPPY: _deflate_snappy,
+    Codec.LZ4: _deflate_lz4,
+    Codec.ZSTD: _deflate_zstd,
+}
