@@ -1,0 +1,213 @@
+"""Record batches (magic 2) in Python: building them and reading them, compressed or not.
+
+For internal topics, commands and tests. Whoever handles others' batches in bulk uses `_core.record_batch` in place.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from kbroker._core import record_batch
+from kbroker._core.record_batch import BatchInfo, InvalidBatch
+from kbroker._core.records import Record, RecordsBuilder, decode_records
+from kbroker.errors import MalformedBytes
+from kbroker.protocol.compression import Codec, deflate, inflate_shared
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = [
+    "Batch",
+    "BatchBuilder",
+    "BatchInfo",
+    "ControlType",
+    "InvalidBatch",
+    "Record",
+    "control_type",
+    "encode_batch",
+    "encode_control_batch",
+    "read_batches",
+    "read_records",
+]
+
+INFLATED_LIMIT = 128 << 20  #: bytes that one batch may inflate to, for readers who do not say otherwise
+
+_HEADER_SIZE = 61
+_LOG_APPEND_TIME, _TRANSACTIONAL, _CONTROL = 0x08, 0x10, 0x20
+
+
+class ControlType(IntEnum):
+    """Type of a control record, the second field of its key (KIP-98). On disk. Do not renumber."""
+
+    ABORT = 0
+    COMMIT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One batch of a buffer: its header, and its records on demand."""
+
+    info: BatchInfo
+    payload: memoryview
+    """What stands behind the header, as it came. Borrowed from the buffer that was read."""
+
+    def records(self, limit: int = INFLATED_LIMIT) -> list[Record]:
+        """The records, inflated under `limit`. Raises InvalidBatch or one of compression's errors."""
+        return decode_records(inflate_shared(self.info.codec, self.payload, limit), self.info)
+
+
+class BatchBuilder:
+    """Collects records and encodes them as one batch.
+
+    Offsets and sequences follow on from `base_offset` and `base_sequence`; the CRC is of what `build` returns.
+    """
+
+    def __init__(
+        self,
+        *,
+        base_offset: int = 0,
+        codec: int = Codec.NONE,
+        level: int | None = None,
+        leader_epoch: int = -1,
+        producer_id: int = -1,
+        producer_epoch: int = -1,
+        base_sequence: int = -1,
+        is_transactional: bool = False,
+        is_control: bool = False,
+        log_append_time: int | None = None,
+    ):
+        self._records = RecordsBuilder()
+        self._codec = codec
+        self._level = level
+        self._attributes = codec | (_TRANSACTIONAL if is_transactional else 0) | (_CONTROL if is_control else 0)
+        self._log_append_time = log_append_time
+        if log_append_time is not None:
+            self._attributes |= _LOG_APPEND_TIME
+        self._base_offset = base_offset
+        self._leader_epoch = leader_epoch
+        self._producer = producer_id, producer_epoch, base_sequence
+
+    @property
+    def count(self) -> int:
+        return self._records.count
+
+    @property
+    def size(self) -> int:
+        """Bytes of the batch if it were built now without compression."""
+        return _HEADER_SIZE + self._records.size
+
+    def append(
+        self,
+        timestamp: int,
+        key: Buffer | None,
+        value: Buffer | None,
+        headers: Iterable[tuple[str, Buffer | None]] = (),
+    ) -> int:
+        """Add a record and return `size`. OverflowError beyond 2 GiB."""
+        return _HEADER_SIZE + self._records.append(timestamp, key, value, headers)
+
+    def build(self) -> bytes:
+        """The batch of everything appended; more may follow, and another `build`."""
+        producer_id, producer_epoch, base_sequence = self._producer
+        return self._records.build(
+            deflate(self._codec, self._records.records(), self._level) if self._codec else None,
+            self._attributes,
+            self._base_offset,
+            self._leader_epoch,
+            producer_id,
+            producer_epoch,
+            base_sequence,
+            self._log_append_time,
+        )
+
+
+def encode_batch(
+    records: Iterable[Record | tuple[int, Buffer | None, Buffer | None]],
+    *,
+    base_offset: int = 0,
+    codec: int = Codec.NONE,
+    level: int | None = None,
+    leader_epoch: int = -1,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    is_transactional: bool = False,
+    log_append_time: int | None = None,
+) -> bytes:
+    """One batch of `records`: Record objects (their offsets are not looked at) or (timestamp, key, value)."""
+    builder = BatchBuilder(
+        base_offset=base_offset,
+        codec=codec,
+        level=level,
+        leader_epoch=leader_epoch,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        is_transactional=is_transactional,
+        log_append_time=log_append_time,
+    )
+    for record in records:
+        if isinstance(record, Record):
+            builder.append(record.timestamp, record.key, record.value, record.headers)
+        else:
+            builder.append(*record)
+    return builder.build()
+
+
+def encode_control_batch(
+    kind: ControlType,
+    timestamp: int,
+    *,
+    producer_id: int,
+    producer_epoch: int,
+    coordinator_epoch: int,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
+) -> bytes:
+    """The end of a transaction, as its coordinator writes it into each partition (KIP-98)."""
+    builder = BatchBuilder(
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        is_transactional=True,
+        is_control=True,
+    )
+    builder.append(timestamp, struct.pack(">hh", 0, kind), struct.pack(">hi", 0, coordinator_epoch))
+    return builder.build()
+
+
+def control_type(record: Record) -> ControlType | None:
+    """What a control record says; None for a type that is not known, which readers skip."""
+    if record.key is None or len(record.key) < 4:
+        raise MalformedBytes("the key of a control record is too short")
+    version, kind = struct.unpack_from(">hh", record.key)
+    if version < 0:
+        raise MalformedBytes(f"a control record of version {version}")
+    return ControlType(kind) if kind in ControlType.__members__.values() else None
+
+
+def read_batches(buffer: Buffer, *, verify: bool = True) -> Iterator[Batch]:
+    """The batches of a buffer, such as Fetch's `records`; one cut short at the end is left out.
+
+    Raises InvalidBatch where the bytes are no batch of magic 2, or with `verify` where a CRC is wrong.
+    """
+    view = memoryview(buffer).cast("B")
+    for info in record_batch.batches(view):
+        if verify:
+            record_batch.verify(view, info.position)
+        yield Batch(info, view[info.position + _HEADER_SIZE : info.position + info.size])
+
+
+def read_records(buffer: Buffer, *, from_offset: int = 0, limit: int = INFLATED_LIMIT) -> Iterator[Record]:
+    """The records of a buffer's batches from an offset on, control records left out."""
+    for batch in read_batches(buffer):
+        if batch.info.is_control or batch.info.last_offset < from_offset:
+            continue
+        for record in batch.records(limit):
+            if record.offset >= from_offset:
+                yield record
