@@ -11,25 +11,35 @@ from kbroker._core.sync cimport mutex_t
 
 cdef enum:
     MAIL_NONE = 0
-    MAIL_SLOT = 1          # a slot_t whose last waited-for acknowledgement has come, or that a handler has answered
+    MAIL_SLOT = 1          # a slot_t that a handler has answered or prepared
     MAIL_FETCH = 2         # a fetch_t whose partitions have (perhaps) enough bytes now
     MAIL_CONNECTION = 3    # a newly accepted connection to adopt
-    MAIL_CALL = 4          # a Python callable to run on the processor's thread
+    MAIL_ACKS = 4          # slot_t.acks_mail: the last acknowledgement that a slot waits for has come
+    MAIL_WARM = 5          # a warm_t: bytes of a file that a connection has to send are in memory now
 
 ctypedef struct mail_t:
     mail_t *next
     mailbox_t *box
     int32_t kind
-    int32_t posted         # atomic: 1 from post() until the processor takes it out
+    int32_t posted         # atomic: 1 from post() until the owner takes it out
 
 ctypedef struct mailbox_t:
     mutex_t lock           # guards head and tail; innermost of all locks
     mail_t *head
     mail_t *tail
-    int32_t wake_fd        # eventfd in the processor's epoll set
-    int32_t asleep         # atomic: 1 while the processor may be in epoll_wait; only then does post() write wake_fd
+    int32_t wake_fd        # eventfd in the owner's epoll set, edge-triggered: it is never read
+    int32_t asleep         # atomic: 1 while the owner may be blocked; only then does post() write wake_fd
 
 cdef int mailbox_open(mailbox_t *box) noexcept nogil           # 0, or -errno
 cdef void mailbox_close(mailbox_t *box) noexcept nogil
-cdef void post(mail_t *mail) noexcept nogil                    # any thread; no-op when already posted
-cdef mail_t *take_all(mailbox_t *box) noexcept nogil           # owner only; a list linked by `next`, oldest first
+# Any thread. No-op when it is posted already; `mail` is not touched any more once the owner can have it.
+cdef void post(mail_t *mail) noexcept nogil
+# Any thread: the owner's next wait returns at once.
+cdef void mailbox_wake(mailbox_t *box) noexcept nogil
+# Owner only, before it blocks; false when there is mail and it must not. Ends with mailbox_awake.
+cdef bint mailbox_may_sleep(mailbox_t *box) noexcept nogil
+cdef void mailbox_awake(mailbox_t *box) noexcept nogil
+# Owner only: a list linked by `next`, oldest first. Go through it with take_next: until a mail is taken from the list
+# its `posted` stays 1, so nobody relinks it meanwhile.
+cdef mail_t *take_all(mailbox_t *box) noexcept nogil
+cdef mail_t *take_next(mail_t **mails) noexcept nogil
