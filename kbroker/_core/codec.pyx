@@ -17,7 +17,10 @@ cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.object cimport PyObject
-from libc.stdint cimport INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, UINT32_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport (
+    INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, UINT32_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t,
+    uint64_t,
+)
 from libc.stdlib cimport calloc
 from libc.string cimport memcmp, memcpy, memmove
 
@@ -182,6 +185,7 @@ cdef struct op_t:
     bint is_array
     bint nullable
     bint compact
+    int8_t null_struct           # the byte in front of a nullable struct that means null
     Py_ssize_t offset
     plan_t *child
     size_t element_size          # least bytes of one array element
@@ -480,9 +484,6 @@ cdef int fill_fields(object cls, list fields, dict children) except -1:
             field.default_kind = NEW_STRUCT
         else:
             field.default_value = immortal(TYPE_DEFAULTS.get(element, 0))
-        if kind == "records":
-            field.nullable.low = 0
-            field.nullable.high = ALL_VERSIONS
     return 0
 
 
@@ -521,9 +522,11 @@ cdef plan_t *make_plan(layout_t *layout, int version) except NULL:
         if plan.flexible and within(field.tagged, version):
             op = &plan.tagged[plan.tagged_count]
             plan.tagged_count += 1
+            op.null_struct = 0
         else:
             op = &plan.ops[plan.op_count]
             plan.op_count += 1
+            op.null_struct = -1
         op.field = field
         op.kind = field.kind
         op.is_array = field.is_array
@@ -676,11 +679,11 @@ cdef PyObject *decode_value(plan_t *plan, op_t *op, reader_t *r) except NULL:
         if op.kind == INT32:
             value = PyLong_FromLong(<int32_t>load_u32(data))
         elif op.kind == INT16:
-            value = PyLong_FromLong(<short>load_u16(data))
+            value = PyLong_FromLong(<int16_t>load_u16(data))
         elif op.kind == INT64:
             value = PyLong_FromLongLong(<int64_t>load_u64(data))
         elif op.kind == INT8:
-            value = PyLong_FromLong(<signed char>data[0])
+            value = PyLong_FromLong(<int8_t>data[0])
         elif op.kind == BOOL:
             value = Py_True if data[0] else Py_False
             Py_INCREF(value)
@@ -722,7 +725,7 @@ cdef PyObject *decode_value(plan_t *plan, op_t *op, reader_t *r) except NULL:
             data = reader_take(r, 1)
             if data == NULL:
                 malformed(plan, op.field, r, "bytes end inside it")
-            if <signed char>data[0] < 0:
+            if <int8_t>data[0] <= op.null_struct:
                 Py_INCREF(Py_None)
                 return Py_None
         return decode_struct(op.child, r)
@@ -868,7 +871,7 @@ cdef int encode_value(plan_t *plan, op_t *op, PyObject *value, writer_t *w) exce
         if op.kind == INT32 or op.kind == UINT32:
             store_u32(p, <uint32_t>number)
         elif op.kind == INT16 or op.kind == UINT16:
-            store_u16(p, <unsigned short>number)
+            store_u16(p, <uint16_t>number)
         elif op.kind == INT64:
             store_u64(p, <uint64_t>number)
         else:
@@ -887,7 +890,7 @@ cdef int encode_value(plan_t *plan, op_t *op, PyObject *value, writer_t *w) exce
         write_raw(w, data, size)
     elif op.kind == STRUCT:
         if value == Py_None and op.nullable:
-            write_i8(w, -1)
+            write_i8(w, op.null_struct)
             return 0
         if Py_TYPE(value) != op.child.layout.cls:
             wrong(plan, op.field, value)
@@ -941,7 +944,7 @@ cdef inline void write_length(writer_t *w, Py_ssize_t size, bint compact, int wi
         if p == NULL:
             return
         if width == 2:
-            store_u16(p, <unsigned short>size)
+            store_u16(p, <uint16_t>size)
         else:
             store_u32(p, <uint32_t>size)
 

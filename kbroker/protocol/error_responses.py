@@ -1,0 +1,305 @@
+"""The whole response to a request that fails as a whole, built as Kafka's request classes build it.
+
+`error_response` is for errors that hit a request before or outside its handler: an unserved version, a refused
+principal, a handler that raised. What a handler finds out about one topic or partition it puts into its own response.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from kbroker.errors import ErrorCode
+from kbroker.protocol import messages as M
+from kbroker.protocol.api import SERVED, ApiKey, response_class
+
+# (version, request, code, text) -> response
+Builder = Callable[[int, Any, ErrorCode, str | None], M.Message | None]
+
+
+def error_response(
+    api_key: ApiKey, version: int, request: M.Message, code: ErrorCode, text: str | None = None
+) -> M.Message | None:
+    """The response that says `code` wherever the API can say it; None when the request expects no response (acks=0).
+
+    `text` is for the client's log; it goes where the version has an error message. Of our own mistakes
+    (UNKNOWN_SERVER_ERROR) clients are told no details.
+    """
+    if code == ErrorCode.UNKNOWN_SERVER_ERROR:
+        text = None
+    return BUILDERS[api_key](version, request, code, text)
+
+
+# --- one code at the top ----------------------------------------------------------------------------------------------
+
+
+def _top_level(api_key: ApiKey, **values: Any) -> Builder:
+    """Responses whose own error code says it all; `values` are where they differ from the protocol's defaults."""
+
+    def build(version: int, request: Any, code: ErrorCode, text: str | None) -> M.Message:
+        cls: Any = response_class(api_key)
+        return cls(error_code=code, **values)  # type: ignore[no-any-return]
+
+    return build
+
+
+def _top_level_with_text(api_key: ApiKey) -> Builder:
+
+    def build(version: int, request: Any, code: ErrorCode, text: str | None) -> M.Message:
+        cls: Any = response_class(api_key)
+        return cls(error_code=code, error_message=text)  # type: ignore[no-any-return]
+
+    return build
+
+
+def _api_versions(version: int, request: M.ApiVersionsRequest, code: ErrorCode, text: str | None) -> M.Message:
+    """With UNSUPPORTED_VERSION, what would have been supported (KIP-511)."""
+    response = M.ApiVersionsResponse(error_code=code)
+    if code == ErrorCode.UNSUPPORTED_VERSION:
+        served = SERVED[ApiKey.API_VERSIONS]
+        one = response.ApiVersion(api_key=ApiKey.API_VERSIONS, min_version=served.min, max_version=served.max)
+        response.api_keys = [one]
+    return response
+
+
+def _join_group(version: int, request: M.JoinGroupRequest, code: ErrorCode, text: str | None) -> M.Message:
+    return M.JoinGroupResponse(error_code=code, protocol_name=None if version >= 7 else "")
+
+
+# --- one code per topic, partition, group or resource -----------------------------------------------------------------
+
+
+def _produce(version: int, request: M.ProduceRequest, code: ErrorCode, text: str | None) -> M.Message | None:
+    if request.acks == 0:
+        return None
+    response = M.ProduceResponse()
+    for topic in request.topic_data:
+        partitions = [
+            response.PartitionProduceResponse(
+                index=data.index, error_code=code, base_offset=-1, log_start_offset=-1, error_message=text
+            )
+            for data in topic.partition_data
+        ]
+        response.responses.append(response.TopicProduceResponse(name=topic.name, partition_responses=partitions))
+    return response
+
+
+def _fetch(version: int, request: M.FetchRequest, code: ErrorCode, text: str | None) -> M.Message:
+    """From version 13 on the code at the top is enough."""
+    response = M.FetchResponse(error_code=code if version >= 7 else 0, session_id=request.session_id)
+    if version < 13:
+        for topic in request.topics:
+            partitions = [
+                response.PartitionData(partition_index=one.partition, error_code=code, high_watermark=-1)
+                for one in topic.partitions
+            ]
+            response.responses.append(response.FetchableTopicResponse(topic=topic.topic, partitions=partitions))
+    return response
+
+
+def _list_offsets(version: int, request: M.ListOffsetsRequest, code: ErrorCode, text: str | None) -> M.Message:
+    response = M.ListOffsetsResponse()
+    for topic in request.topics:
+        partitions = [
+            response.ListOffsetsPartitionResponse(partition_index=one.partition_index, error_code=code)
+            for one in topic.partitions
+        ]
+        response.topics.append(response.ListOffsetsTopicResponse(name=topic.name, partitions=partitions))
+    return response
+
+
+def _metadata(version: int, request: M.MetadataRequest, code: ErrorCode, text: str | None) -> M.Message:
+    response = M.MetadataResponse()
+    for topic in request.topics or ():
+        response.topics.append(
+            response.MetadataResponseTopic(error_code=code, name=topic.name or "", topic_id=topic.topic_id)
+        )
+    return response
+
+
+def _offset_commit(version: int, request: M.OffsetCommitRequest, code: ErrorCode, text: str | None) -> M.Message:
+    response = M.OffsetCommitResponse()
+    for topic in request.topics:
+        partitions = [
+            response.OffsetCommitResponsePartition(partition_index=one.partition_index, error_code=code)
+            for one in topic.partitions
+        ]
+        response.topics.append(response.OffsetCommitResponseTopic(name=topic.name, partitions=partitions))
+    return response
+
+
+def _offset_fetch(version: int, request: M.OffsetFetchRequest, code: ErrorCode, text: str | None) -> M.Message:
+    """Per partition before the code at the top (version 2), per group since several can be asked for (version 8)."""
+    response = M.OffsetFetchResponse(error_code=code if version < 8 else 0)
+    if version >= 8:
+        response.groups = [
+            response.OffsetFetchResponseGroup(group_id=group.group_id, error_code=code) for group in request.groups
+        ]
+    elif version < 2:
+        for topic in request.topics or ():
+            partitions = [
+                response.OffsetFetchResponsePartition(
+                    partition_index=one, committed_offset=-1, metadata="", error_code=code
+                )
+                for one in topic.partition_indexes
+            ]
+            response.topics.append(response.OffsetFetchResponseTopic(name=topic.name, partitions=partitions))
+    return response
+
+
+def _find_coordinator(version: int, request: M.FindCoordinatorRequest, code: ErrorCode, text: str | None) -> M.Message:
+    if version >= 4:
+        response = M.FindCoordinatorResponse()
+        response.coordinators = [
+            response.Coordinator(key=key, node_id=-1, host="", port=-1, error_code=code, error_message=text)
+            for key in request.coordinator_keys
+        ]
+    else:
+        response = M.FindCoordinatorResponse(error_code=code, error_message=text, node_id=-1, host="", port=-1)
+    return response
+
+
+def _describe_groups(version: int, request: M.DescribeGroupsRequest, code: ErrorCode, text: str | None) -> M.Message:
+    response = M.DescribeGroupsResponse()
+    response.groups = [response.DescribedGroup(group_id=group, error_code=code) for group in request.groups]
+    return response
+
+
+def _create_topics(version: int, request: M.CreateTopicsRequest, code: ErrorCode, text: str | None) -> M.Message:
+    response = M.CreateTopicsResponse()
+    response.topics = [
+        response.CreatableTopicResult(name=topic.name, error_code=code, error_message=text) for topic in request.topics
+    ]
+    return response
+
+
+def _delete_topics(version: int, request: M.DeleteTopicsRequest, code: ErrorCode, text: str | None) -> M.Message:
+    response = M.DeleteTopicsResponse()
+    if version >= 6:
+        response.responses = [
+            response.DeletableTopicResult(name=topic.name, topic_id=topic.topic_id, error_code=code)
+            for topic in request.topics
+        ]
+    else:
+        response.responses = [response.DeletableTopicResult(name=name, error_code=code) for name in request.topic_names]
+    return response
+
+
+def _delete_records(version: int, request: M.DeleteRecordsRequest, code: ErrorCode, text: str | None) -> M.Message:
+    response = M.DeleteRecordsResponse()
+    for topic in request.topics:
+        partitions = [
+            response.DeleteRecordsPartitionResult(
+                partition_index=one.partition_index, low_watermark=-1, error_code=code
+            )
+            for one in topic.partitions
+        ]
+        response.topics.append(response.DeleteRecordsTopicResult(name=topic.name, partitions=partitions))
+    return response
+
+
+def _offset_for_leader_epoch(
+    version: int, request: M.OffsetForLeaderEpochRequest, code: ErrorCode, text: str | None
+) -> M.Message:
+    response = M.OffsetForLeaderEpochResponse()
+    for topic in request.topics:
+        partitions = [response.EpochEndOffset(partition=one.partition, error_code=code) for one in topic.partitions]
+        response.topics.append(response.OffsetForLeaderTopicResult(topic=topic.topic, partitions=partitions))
+    return response
+
+
+def _describe_configs(version: int, request: M.DescribeConfigsRequest, code: ErrorCode, text: str | None) -> M.Message:
+    response = M.DescribeConfigsResponse()
+    response.results = [
+        response.DescribeConfigsResult(
+            error_code=code, error_message=text, resource_type=one.resource_type, resource_name=one.resource_name
+        )
+        for one in request.resources
+    ]
+    return response
+
+
+def _alter_configs(version: int, request: M.AlterConfigsRequest, code: ErrorCode, text: str | None) -> M.Message:
+    response = M.AlterConfigsResponse()
+    response.responses = [
+        response.AlterConfigsResourceResponse(
+            error_code=code, error_message=text, resource_type=one.resource_type, resource_name=one.resource_name
+        )
+        for one in request.resources
+    ]
+    return response
+
+
+def _incremental_alter_configs(
+    version: int, request: M.IncrementalAlterConfigsRequest, code: ErrorCode, text: str | None
+) -> M.Message:
+    response = M.IncrementalAlterConfigsResponse()
+    response.responses = [
+        response.AlterConfigsResourceResponse(
+            error_code=code, error_message=text, resource_type=one.resource_type, resource_name=one.resource_name
+        )
+        for one in request.resources
+    ]
+    return response
+
+
+def _create_partitions(
+    version: int, request: M.CreatePartitionsRequest, code: ErrorCode, text: str | None
+) -> M.Message:
+    response = M.CreatePartitionsResponse()
+    response.results = [
+        response.CreatePartitionsTopicResult(name=topic.name, error_code=code, error_message=text)
+        for topic in request.topics
+    ]
+    return response
+
+
+def _delete_groups(version: int, request: M.DeleteGroupsRequest, code: ErrorCode, text: str | None) -> M.Message:
+    response = M.DeleteGroupsResponse()
+    response.results = [
+        response.DeletableGroupResult(group_id=group, error_code=code) for group in request.groups_names
+    ]
+    return response
+
+
+def _describe_topic_partitions(
+    version: int, request: M.DescribeTopicPartitionsRequest, code: ErrorCode, text: str | None
+) -> M.Message:
+    response = M.DescribeTopicPartitionsResponse()
+    response.topics = [
+        response.DescribeTopicPartitionsResponseTopic(name=topic.name, error_code=code) for topic in request.topics
+    ]
+    return response
+
+
+BUILDERS: dict[ApiKey, Builder] = {
+    ApiKey.PRODUCE: _produce,
+    ApiKey.FETCH: _fetch,
+    ApiKey.LIST_OFFSETS: _list_offsets,
+    ApiKey.METADATA: _metadata,
+    ApiKey.OFFSET_COMMIT: _offset_commit,
+    ApiKey.OFFSET_FETCH: _offset_fetch,
+    ApiKey.FIND_COORDINATOR: _find_coordinator,
+    ApiKey.JOIN_GROUP: _join_group,
+    ApiKey.HEARTBEAT: _top_level(ApiKey.HEARTBEAT),
+    ApiKey.LEAVE_GROUP: _top_level(ApiKey.LEAVE_GROUP),
+    ApiKey.SYNC_GROUP: _top_level(ApiKey.SYNC_GROUP),
+    ApiKey.DESCRIBE_GROUPS: _describe_groups,
+    ApiKey.LIST_GROUPS: _top_level(ApiKey.LIST_GROUPS),
+    ApiKey.SASL_HANDSHAKE: _top_level(ApiKey.SASL_HANDSHAKE),
+    ApiKey.API_VERSIONS: _api_versions,
+    ApiKey.CREATE_TOPICS: _create_topics,
+    ApiKey.DELETE_TOPICS: _delete_topics,
+    ApiKey.DELETE_RECORDS: _delete_records,
+    ApiKey.INIT_PRODUCER_ID: _top_level(ApiKey.INIT_PRODUCER_ID, producer_epoch=-1),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: _offset_for_leader_epoch,
+    ApiKey.DESCRIBE_CONFIGS: _describe_configs,
+    ApiKey.ALTER_CONFIGS: _alter_configs,
+    ApiKey.SASL_AUTHENTICATE: _top_level_with_text(ApiKey.SASL_AUTHENTICATE),
+    ApiKey.CREATE_PARTITIONS: _create_partitions,
+    ApiKey.DELETE_GROUPS: _delete_groups,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: _incremental_alter_configs,
+    ApiKey.OFFSET_DELETE: _top_level(ApiKey.OFFSET_DELETE),
+    ApiKey.DESCRIBE_CLUSTER: _top_level_with_text(ApiKey.DESCRIBE_CLUSTER),
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: _describe_topic_partitions,
+}
