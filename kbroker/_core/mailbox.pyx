@@ -142,26 +142,45 @@ cdef class Mailbox:
             for i in range(times):
                 post(&self.mails[(first + <long>step * i) % self.count])
 
+    cdef mail_t *wait(self, int timeout_ms) noexcept nogil:
+        """A list of mail, or NULL when `timeout_ms` passed; wake-ups that come late, for mail taken already, are slept over."""
+        cdef pollfd waiting
+        cdef uint64_t ignored = 0
+        while mailbox_may_sleep(&self.box):
+            waiting.fd = self.box.wake_fd
+            waiting.events = POLLIN
+            if poll(&waiting, 1, timeout_ms) == 0:
+                mailbox_awake(&self.box)
+                return NULL
+            read(self.box.wake_fd, &ignored, sizeof(ignored))
+            mailbox_awake(&self.box)
+        return take_all(&self.box)
+
     def take(self, int timeout_ms) -> list[int]:
         """Block until there is mail and take it, oldest first; an empty list when `timeout_ms` passed without a wake-up."""
         cdef mail_t *mails
         cdef mail_t *mail
-        cdef pollfd waiting
-        cdef uint64_t ignored = 0
         with nogil:
-            if mailbox_may_sleep(&self.box):
-                waiting.fd = self.box.wake_fd
-                waiting.events = POLLIN
-                if poll(&waiting, 1, timeout_ms) > 0:
-                    read(self.box.wake_fd, &ignored, sizeof(ignored))
-                mailbox_awake(&self.box)
-            mails = take_all(&self.box)
+            mails = self.wait(timeout_ms)
         taken = []
         mail = take_next(&mails)
         while mail != NULL:
             taken.append(<int>(mail - self.mails))
             mail = take_next(&mails)
         return taken
+
+    def answer(self, Mailbox other, int times, int timeout_ms) -> int:
+        """Wait for mail and post mail 0 of `other`, `times` times, without the GIL; how often mail came in time."""
+        cdef int came = 0
+        cdef mail_t *mails
+        with nogil:
+            while came < times:
+                mails = self.wait(timeout_ms)
+                if take_next(&mails) == NULL:
+                    break
+                post(&other.mails[0])
+                came += 1
+        return came
 
     def is_posted(self, int number) -> bool:
         if not 0 <= number < self.count:

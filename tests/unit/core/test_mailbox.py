@@ -29,47 +29,37 @@ def test_taking_from_an_empty_mailbox_ends_at_the_timeout() -> None:
     assert Mailbox(1).take(1) == []
 
 
-def test_no_wake_up_is_lost_between_a_sleeping_owner_and_one_poster() -> None:
-    """A poster that sends one mail and waits until it was taken: every single wake-up is needed."""
-    box, taken = Mailbox(1), threading.Semaphore(0)
-    rounds = 3000
-
-    def poster() -> None:
-        for _ in range(rounds):
-            box.post(0, 0, 1)
-            taken.acquire()
-
-    thread = threading.Thread(target=poster)
-    thread.start()
-    for number in range(rounds):
-        assert box.take(GENEROUS_MS) == [0], f"round {number} was not woken up"
-        taken.release()
-    thread.join()
+def test_no_wake_up_is_lost_between_two_that_wait_for_each_other() -> None:
+    """Each posts once and sleeps until the other has answered: every single wake-up is needed."""
+    ping, pong, rounds = Mailbox(1), Mailbox(1), 30_000
+    came: list[int] = []
+    other = threading.Thread(target=lambda: came.append(pong.answer(ping, rounds, GENEROUS_MS)))
+    other.start()
+    pong.post(0, 0, 1)
+    came.append(ping.answer(pong, rounds, GENEROUS_MS))
+    other.join()
+    assert came == [rounds, rounds]
 
 
 def test_every_mail_of_many_posters_arrives() -> None:
-    """After the last post of each thread its mails have been seen at least once more, whoever slept or raced."""
-    posters, each, rounds = 4, 8, 20_000
+    """What was posted after the owner took it out last is in the box, whoever slept or raced."""
+    posters, each = 4, 8
     box = Mailbox(posters * each + 1)
     last = posters * each
     seen = 0
 
-    def poster(first: int) -> None:
-        # Posts only its own mails, over and over, racing with the owner that takes them out.
-        for _ in range(20):
-            box.post(first, posters, rounds // 20 // each * each)
-
-    threads = [threading.Thread(target=poster, args=(number,)) for number in range(posters)]
-    for thread in threads:
-        thread.start()
+    def poster(number: int) -> None:
+        for turn in range(2000):
+            box.post(number * each + turn % each, 0, 50)
 
     def finish() -> None:
         for thread in threads:
             thread.join()
         box.post(last, 0, 1)
 
-    finisher = threading.Thread(target=finish)
-    finisher.start()
+    threads = [threading.Thread(target=poster, args=(number,)) for number in range(posters)]
+    for thread in [*threads, finisher := threading.Thread(target=finish)]:
+        thread.start()
     done = False
     while not done:
         mails = box.take(GENEROUS_MS)
