@@ -6,25 +6,66 @@ The compiled core writes, syncs and truncates through file descriptors itself wh
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import Protocol
 
 
 class FileSystem(Protocol):
-    """What the log asks of a file system. Errors are `OSError`, as from the `os` module."""
+    """What the log asks of a file system. Errors are `OSError`, as from the `os` module.
+
+    Descriptors are real ones: whatever only reads or maps may use them directly.
+    """
 
     passthrough: bool
 
     def open(self, path: str, flags: int, mode: int = 0o644) -> int: ...
     def close(self, fd: int) -> None: ...
+    def pread(self, fd: int, size: int, position: int) -> bytes: ...
     def pwrite(self, fd: int, data: bytes, position: int) -> int: ...
     def fdatasync(self, fd: int) -> None: ...
     def ftruncate(self, fd: int, size: int) -> None: ...
+    def file_size(self, fd: int) -> int: ...
     def rename(self, source: str, target: str) -> None: ...
     def unlink(self, path: str) -> None: ...
     def mkdir(self, path: str) -> None: ...
     def rmdir(self, path: str) -> None: ...
+    def list_directory(self, path: str) -> list[str]: ...
     def sync_directory(self, path: str) -> None: ...
+
+
+def write_all(fs: FileSystem, fd: int, data: bytes, position: int = 0) -> None:
+    """Write the whole of `data`, short writes continued."""
+    while data:
+        written = fs.pwrite(fd, data, position)
+        if written <= 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        position += written
+        data = data[written:]
+
+
+def read_file(fs: FileSystem, path: str) -> bytes:
+    """A whole (small) file."""
+    fd = fs.open(path, os.O_RDONLY)
+    try:
+        data = b""
+        while chunk := fs.pread(fd, 1 << 20, len(data)):
+            data += chunk
+        return data
+    finally:
+        fs.close(fd)
+
+
+def replace_file(fs: FileSystem, path: str, data: bytes, *, temporary: str) -> None:
+    """Write `path` atomically and durably: after a power cut it is whole, with the old or the new content."""
+    fd = fs.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    try:
+        write_all(fs, fd, data)
+        fs.fdatasync(fd)
+    finally:
+        fs.close(fd)
+    fs.rename(temporary, path)
+    fs.sync_directory(os.path.dirname(path) or ".")  # noqa: PTH120
 
 
 class RealFileSystem:
@@ -38,6 +79,9 @@ class RealFileSystem:
     def close(self, fd: int) -> None:
         os.close(fd)
 
+    def pread(self, fd: int, size: int, position: int) -> bytes:
+        return os.pread(fd, size, position)
+
     def pwrite(self, fd: int, data: bytes, position: int) -> int:
         return os.pwrite(fd, data, position)
 
@@ -46,6 +90,9 @@ class RealFileSystem:
 
     def ftruncate(self, fd: int, size: int) -> None:
         os.ftruncate(fd, size)
+
+    def file_size(self, fd: int) -> int:
+        return os.fstat(fd).st_size
 
     def rename(self, source: str, target: str) -> None:
         os.rename(source, target)  # noqa: PTH104 (the log's calls stay one to one with the system's)
@@ -58,6 +105,9 @@ class RealFileSystem:
 
     def rmdir(self, path: str) -> None:
         os.rmdir(path)  # noqa: PTH106
+
+    def list_directory(self, path: str) -> list[str]:
+        return os.listdir(path)  # noqa: PTH208
 
     def sync_directory(self, path: str) -> None:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

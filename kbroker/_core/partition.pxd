@@ -121,12 +121,13 @@ ctypedef struct partition_t:
     int32_t partition_id
     uint8_t topic_id[16]
     int32_t leader_epoch       # atomic
-    int64_t log_start_offset   # atomic, as the four below: read without a lock, written under `lock`
+    int64_t log_start_offset   # atomic, as the five below: read without a lock, written under `lock`
     int64_t log_end_offset
     int64_t high_watermark
     int64_t last_stable_offset
     int64_t flushed_offset     # everything below is on the device (Kafka's recovery point)
-    int64_t last_flush_ms      # atomic; wall clock of the last flush, or of the first append since
+    int64_t unflushed_since_ms # atomic; no unflushed batch was appended before this wall clock time; -1 when all is flushed
+    int64_t last_append_ms     # `lock`
     segment_t **segments       # ascending by base offset; the last one is active. References. Written under both locks.
     int32_t segment_count
     int32_t segment_capacity
@@ -218,17 +219,34 @@ cdef void partition_forget_bytes(fetch_waiter_t *waiter) noexcept nogil
 # directory is offline: false, and `error` is KAFKA_STORAGE_ERROR.
 cdef bint partition_await_flush(partition_t *p, ack_waiter_t *waiter) noexcept nogil
 
+# --- what Python drives -------------------------------------------------------------------------------
+cdef enum:
+    # What storage.Log.prepare is asked for.
+    PREPARE_NOTHING = 0        # only come again
+    PREPARE_OPEN = 1           # the log is closed
+    PREPARE_ROLL = 2           # the segment with this base offset is full or too old
+    PREPARE_INDEX = 3          # the indexes of the segment with this base offset need descriptors
+    PREPARE_SEGMENT = 4        # the segment with this base offset is closed
+
 cdef class LogDirectory:
     """A log directory's flush queue and health, shared by its partitions."""
     cdef log_dir_t dir
     cdef readonly str path
     cdef object on_offline     # callable(reason) or None; called once, on the thread that saw the failure
 
+cdef class SegmentHandle:
+    """A segment that has left its log; keeps the descriptor until dropped, so that no reader has to close it."""
+    cdef segment_t *s
+
 cdef class PartitionState:
     """Python's handle on one partition_t."""
     cdef partition_t *p
     cdef readonly LogDirectory directory
     cdef readonly str topic
+    cdef readonly int partition_id
+    cdef list leave(self, int32_t state)
+    cdef bint grow_segments(self) noexcept
+    cdef int64_t set_rolling(self, bint rolling) noexcept
 
 cdef class Registry:
     """All partitions this broker leads, by (topic name, partition) and by (topic id, partition)."""

@@ -6,6 +6,7 @@ from kbroker._core.record_batch cimport batch_info_t
 
 cdef enum:
     REMEMBERED_BATCHES = 5
+    DEFAULT_MAX_PRODUCERS = 32768    # per partition; 200 bytes each. The longest silent ones make room.
 
 ctypedef struct remembered_batch_t:
     int32_t first_sequence
@@ -15,8 +16,8 @@ ctypedef struct remembered_batch_t:
     int64_t timestamp
 
 ctypedef struct producer_t:
-    int64_t producer_id
-    int16_t epoch
+    int64_t producer_id                 # -1: the slot is free
+    int16_t epoch                       # -1: nothing appended yet, any sequence is accepted
     int16_t batch_count
     int32_t coordinator_epoch
     int64_t last_timestamp
@@ -24,15 +25,27 @@ ctypedef struct producer_t:
     remembered_batch_t batches[5]       # oldest first
 
 ctypedef struct producers_t:
-    # Open addressing by producer_id. Guarded by the partition's lock.
+    # Open addressing by producer_id. Guarded by the partition's append_lock.
     producer_t *slots
-    int32_t capacity
+    int32_t capacity                    # 0 until the first producer comes
     int32_t count
+    int32_t maximum
 
 cdef producers_t *producers_new() noexcept nogil
 cdef void producers_free(producers_t *table) noexcept nogil
 
-# 0 = append it; 1 = duplicate, `duplicate` tells the first append's offsets; else a Kafka error code.
+# 0 = append it; 1 = duplicate, `duplicate` tells the first append's offsets; else a Kafka error code. A batch without
+# producer id is always 0. After 0 there is room: producers_remember cannot fail.
 cdef int producers_check(producers_t *table, batch_info_t *info, remembered_batch_t *duplicate) noexcept nogil
 # Remember an appended batch. -1 when memory is out.
 cdef int producers_remember(producers_t *table, batch_info_t *info, int64_t base_offset, int64_t timestamp) noexcept nogil
+# Forget producers whose last batch is older than `oldest_timestamp` and that have no open transaction.
+cdef int producers_expire(producers_t *table, int64_t oldest_timestamp) noexcept nogil
+# Take over a producer as a snapshot tells it. -1 when memory is out.
+cdef int producers_put(producers_t *table, producer_t *producer) noexcept nogil
+# Fill an empty table with everything of another one. -1 when memory is out.
+cdef int producers_copy(producers_t *source, producers_t *target) noexcept nogil
+
+cdef class ProducerTable:
+    """The table as Python sees it: recovery and tests fill one, PartitionState takes it over."""
+    cdef producers_t *table

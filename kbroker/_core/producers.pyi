@@ -1,0 +1,33 @@
+from collections.abc import Sequence
+
+Batch = tuple[int, int, int, int, int]
+
+class ProducerTable:
+    def __init__(self, maximum: int = ...) -> None: ...
+    def __len__(self) -> int: ...
+    def check(
+        self, producer_id: int, epoch: int, base_sequence: int, record_count: int, *, control: bool = False
+    ) -> tuple[int, tuple[int, int, int] | None]: ...
+    def remember(
+        self,
+        producer_id: int,
+        epoch: int,
+        base_sequence: int,
+        record_count: int,
+        base_offset: int,
+        timestamp: int,
+        *,
+        control: bool = False,
+    ) -> None: ...
+    def expire(self, oldest_timestamp: int) -> None: ...
+    def put(
+        self,
+        producer_id: int,
+        epoch: int,
+        coordinator_epoch: int,
+        last_timestamp: int,
+        transaction_first_offset: int,
+        batches: Sequence[Batch],
+    ) -> None: ...
+    def export(self) -> list[tuple[int, int, int, int, int, list[Batch]]]: ...
+    def copy(self) -> ProducerTable: ...

@@ -1,0 +1,314 @@
+"""Walks over the batches of a segment file: recovery, the end of a cleanly closed log, lookup by time.
+
+Any magic: 2 is a record batch, 0 and 1 are messages (`offset:i64 size:i32 crc:u32 magic:i8 attributes:i8 [timestamp:i64]
+key value`), where a compressed one is a whole set and carries its last offset.
+"""
+
+from libc.errno cimport EIO
+from libc.stdint cimport INT32_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memmove, memset, strerror
+
+from kbroker._core.crc cimport crc32
+from kbroker._core.cursor cimport load_u32, load_u64, writer_free, writer_init, writer_t, write_i32, write_i64
+from kbroker._core.layout cimport *
+from kbroker._core.log_io cimport io_read
+from kbroker._core.producers cimport ProducerTable, producers_remember, producers_t
+from kbroker._core.record_batch cimport (
+    BATCH_BAD_CRC, BATCH_BAD_LENGTH, BATCH_BAD_MAGIC, BATCH_OK, BATCH_OLD_MAGIC, BATCH_TOO_SHORT, batch_header,
+    batch_info_t, batch_verify,
+)
+
+from kbroker.errors import StorageFailed
+
+cdef enum:
+    CHUNK = 1048576              # bytes read at a time
+    SLICE = 67108864             # bytes between two reports to Python
+    MESSAGE_HEADER_SIZE = 26     # up to the attributes of magic 0, the timestamp of magic 1
+    OFFSETS_GO_BACK = 100        # a finding of its own: an intact batch, but not of this place
+
+REASONS = {
+    BATCH_TOO_SHORT: "cut off",
+    BATCH_BAD_LENGTH: "impossible length",
+    BATCH_BAD_MAGIC: "unknown magic",
+    BATCH_BAD_CRC: "wrong CRC",
+    OFFSETS_GO_BACK: "offset out of order",
+}
+
+ctypedef struct scan_t:
+    int32_t fd
+    int64_t position             # of the next batch
+    int64_t end                  # of the file
+    int64_t base_offset          # of the segment
+    int64_t next_offset          # what the next batch's offset must not be below
+    int64_t first_timestamp
+    int64_t max_timestamp
+    int64_t max_timestamp_offset # last offset of the batch that has it
+    int64_t last_time_entry
+    int64_t indexed_to           # position behind the batch before the last index entry
+    int64_t batches
+    int64_t producers_from       # batches from this offset on are replayed into `producers`
+    int32_t index_interval_bytes
+    int32_t latest_epoch
+    bint verify
+    int finding                  # why the scan ended, BATCH_OK at the end
+    int failed                   # -errno of a read
+    writer_t index
+    writer_t time_index
+    writer_t epochs              # int32 epoch, int64 start offset
+    producers_t *producers
+    uint8_t *buffer
+    int64_t capacity
+    int64_t start                # position of what is in the buffer
+    int64_t there
+
+
+cdef int old_message(const uint8_t *data, int64_t size, bint verify, batch_info_t *info) noexcept nogil:
+    """A message of magic 0 or 1, told as a batch of one."""
+    cdef int64_t length = <int32_t>load_u32(data + BATCH_LENGTH)
+    memset(info, 0, sizeof(batch_info_t))
+    if length < (14 if data[BATCH_MAGIC] == 0 else 22):
+        return BATCH_BAD_LENGTH
+    if verify and crc32(0, data + 16, <size_t>(length - 4)) != load_u32(data + LOG_OVERHEAD):
+        return BATCH_BAD_CRC
+    info.base_offset = <int64_t>load_u64(data)
+    info.size = <int32_t>(LOG_OVERHEAD + length)
+    info.leader_epoch = -1
+    info.attributes = data[17]
+    info.max_timestamp = <int64_t>load_u64(data + 18) if data[BATCH_MAGIC] == 1 else -1
+    info.base_timestamp = info.max_timestamp
+    info.producer_id = -1
+    info.record_count = 1
+    return BATCH_OK
+
+
+cdef int look(scan_t *scan, batch_info_t *info) noexcept nogil:
+    """The batch at scan.position; reads what is missing of it. BATCH_OK or a finding; a failed read sets `failed`."""
+    cdef const uint8_t *data
+    cdef int64_t left
+    cdef int64_t wanted
+    cdef int finding
+    left = scan.end - scan.position
+    wanted = left if left < BATCH_HEADER_SIZE else BATCH_HEADER_SIZE
+    if not fill(scan, wanted):
+        return BATCH_TOO_SHORT
+    data = scan.buffer + (scan.position - scan.start)
+    if scan.verify:
+        if wanted < LOG_OVERHEAD:
+            return BATCH_TOO_SHORT
+        wanted = LOG_OVERHEAD + <int64_t><int32_t>load_u32(data + BATCH_LENGTH)
+        if wanted < LOG_OVERHEAD + 14:
+            return BATCH_BAD_LENGTH
+        if wanted > left:
+            return BATCH_TOO_SHORT
+        if not fill(scan, wanted):
+            return BATCH_TOO_SHORT
+        data = scan.buffer + (scan.position - scan.start)
+        finding = batch_verify(data, wanted, info)
+    else:
+        finding = batch_header(data, left, info)
+    if finding == BATCH_OLD_MAGIC:
+        finding = old_message(data, left, scan.verify, info)
+    return finding
+
+
+cdef bint fill(scan_t *scan, int64_t size) noexcept nogil:
+    """`size` bytes from scan.position on are in the buffer."""
+    cdef int64_t got
+    cdef uint8_t *grown
+    if scan.position + size <= scan.start + scan.there:
+        return True
+    if size > scan.capacity:
+        grown = <uint8_t *>realloc(scan.buffer, <size_t>size)
+        if grown == NULL:
+            scan.failed = -12
+            return False
+        scan.buffer = grown
+        scan.capacity = size
+    scan.start = scan.position
+    got = io_read(scan.fd, scan.buffer, min(scan.capacity, scan.end - scan.position), scan.position, True)
+    scan.there = max(got, 0)
+    if got < size:
+        scan.failed = <int>got if got < 0 else -EIO
+        return False
+    return True
+
+
+cdef void add_entries(scan_t *scan, int64_t last_offset) noexcept nogil:
+    write_i32(&scan.index, <int32_t>(last_offset - scan.base_offset))
+    write_i32(&scan.index, <int32_t>scan.position)
+    add_time_entry(scan)
+
+
+cdef void add_time_entry(scan_t *scan) noexcept nogil:
+    if scan.max_timestamp > scan.last_time_entry:
+        write_i64(&scan.time_index, scan.max_timestamp)
+        write_i32(&scan.time_index, <int32_t>(scan.max_timestamp_offset - scan.base_offset))
+        scan.last_time_entry = scan.max_timestamp
+
+
+cdef bint walk(scan_t *scan, int64_t stop_at) noexcept nogil:
+    """Batches until `stop_at`; true when the scan is over."""
+    cdef batch_info_t info
+    cdef int64_t last_offset
+    while scan.position < scan.end:
+        if scan.position >= stop_at:
+            return False
+        scan.finding = look(scan, &info)
+        if scan.finding != BATCH_OK or scan.failed:
+            return True
+        last_offset = info.base_offset + info.last_offset_delta
+        if info.base_offset < scan.next_offset or info.last_offset_delta < 0 or (
+            last_offset - scan.base_offset > INT32_MAX or last_offset < info.base_offset
+        ):
+            scan.finding = OFFSETS_GO_BACK
+            return True
+        if scan.position == 0:
+            scan.first_timestamp = info.max_timestamp
+        if info.max_timestamp > scan.max_timestamp:
+            scan.max_timestamp = info.max_timestamp
+            scan.max_timestamp_offset = last_offset
+        if scan.position - scan.indexed_to > scan.index_interval_bytes:
+            add_entries(scan, last_offset)
+            scan.indexed_to = scan.position
+        if info.leader_epoch > scan.latest_epoch:
+            scan.latest_epoch = info.leader_epoch
+            write_i32(&scan.epochs, info.leader_epoch)
+            write_i64(&scan.epochs, info.base_offset)
+        if scan.producers != NULL and info.producer_id >= 0 and info.base_offset >= scan.producers_from:
+            producers_remember(scan.producers, &info, info.base_offset, info.max_timestamp)
+        scan.next_offset = last_offset + 1
+        scan.position += info.size
+        scan.batches += 1
+    return True
+
+
+cdef class SegmentScan:
+    """What a walk over a segment found. `valid_size` is where the last good batch ends; `reason` why the walk ended there."""
+    cdef readonly int64_t valid_size
+    cdef readonly int64_t next_offset
+    cdef readonly int64_t first_timestamp
+    cdef readonly int64_t max_timestamp
+    cdef readonly int64_t max_timestamp_offset
+    cdef readonly int64_t last_time_entry
+    cdef readonly int64_t batches
+    cdef readonly bytes index
+    cdef readonly bytes time_index
+    cdef readonly list epochs
+    cdef readonly object reason
+
+
+def scan_segment(int fd, int64_t size, int64_t base_offset, *, int64_t position=0, next_offset=None, bint verify=True,
+                 int32_t index_interval_bytes=4096, int64_t max_timestamp=-1, int64_t max_timestamp_offset=-1,
+                 int64_t last_time_entry=-1, int32_t latest_epoch=-1, ProducerTable producers=None,
+                 int64_t producers_from=0, progress=None):
+    """Walk the batches of a segment file of `size` bytes from `position` to its end or to the first bad one.
+
+    `verify` checks CRCs. `index` and `time_index` of the result are entries for what was walked. Batches from
+    `producers_from` on are replayed into `producers`. `progress(bytes)` is called now and then. Raises StorageFailed when
+    the file cannot be read.
+    """
+    cdef scan_t scan
+    cdef bint over = False
+    cdef int64_t stop_at
+    cdef int64_t reported = position
+    cdef SegmentScan result
+    memset(&scan, 0, sizeof(scan))
+    writer_init(&scan.index)
+    writer_init(&scan.time_index)
+    writer_init(&scan.epochs)
+    scan.fd = fd
+    scan.position = position
+    scan.end = size
+    scan.base_offset = base_offset
+    scan.next_offset = base_offset if next_offset is None else next_offset
+    scan.first_timestamp = -1
+    scan.max_timestamp = max_timestamp
+    scan.max_timestamp_offset = max_timestamp_offset if max_timestamp_offset >= 0 else base_offset
+    scan.last_time_entry = last_time_entry
+    scan.indexed_to = position
+    scan.producers_from = producers_from
+    scan.index_interval_bytes = index_interval_bytes
+    scan.latest_epoch = latest_epoch
+    scan.verify = verify
+    scan.producers = producers.table if producers is not None else NULL
+    scan.capacity = max(BATCH_HEADER_SIZE, min(<int64_t>CHUNK, size - position))
+    scan.buffer = <uint8_t *>malloc(<size_t>scan.capacity)
+    if scan.buffer == NULL:
+        raise MemoryError
+    try:
+        while not over:
+            stop_at = scan.position + SLICE
+            with nogil:
+                over = walk(&scan, stop_at)
+            if progress is not None and scan.position > reported:
+                progress(scan.position - reported)
+                reported = scan.position
+        if scan.failed:
+            raise StorageFailed(f"reading a segment at byte {scan.position}: {strerror(-scan.failed).decode()}")
+        if scan.index.failed or scan.time_index.failed or scan.epochs.failed:
+            raise MemoryError
+        result = SegmentScan.__new__(SegmentScan)
+        result.valid_size = scan.position
+        result.next_offset = scan.next_offset
+        result.first_timestamp = scan.first_timestamp
+        result.max_timestamp = scan.max_timestamp
+        result.max_timestamp_offset = scan.max_timestamp_offset
+        result.last_time_entry = scan.last_time_entry
+        result.batches = scan.batches
+        result.index = written(&scan.index)
+        result.time_index = written(&scan.time_index)
+        result.epochs = [
+            (<int32_t>load_u32(scan.epochs.data + at), <int64_t>load_u64(scan.epochs.data + at + 4))
+            for at in range(0, <int64_t>scan.epochs.size, 12)
+        ]
+        result.reason = REASONS.get(scan.finding, f"finding {scan.finding}") if scan.position < size else None
+        return result
+    finally:
+        free(scan.buffer)
+        writer_free(&scan.index)
+        writer_free(&scan.time_index)
+        writer_free(&scan.epochs)
+
+
+cdef bytes written(writer_t *writer):
+    return <bytes>(<char *>writer.data)[:writer.size] if writer.size else b""
+
+
+def find_batch(int fd, int64_t size, *, int64_t position=0, int64_t timestamp=-1, int64_t offset=-1):
+    """The first batch from `position` on whose maximum timestamp is at least `timestamp` and whose last offset is at least `offset`.
+
+    (position, size, base_offset, last_offset, max_timestamp, leader_epoch), or None. Raises StorageFailed when the file cannot
+    be read or is damaged.
+    """
+    cdef scan_t scan
+    cdef batch_info_t info
+    cdef bint found = False
+    memset(&scan, 0, sizeof(scan))
+    scan.fd = fd
+    scan.position = position
+    scan.end = size
+    scan.capacity = 65536
+    scan.buffer = <uint8_t *>malloc(<size_t>scan.capacity)
+    if scan.buffer == NULL:
+        raise MemoryError
+    with nogil:
+        while scan.position < scan.end:
+            scan.finding = look(&scan, &info)
+            if scan.finding != BATCH_OK or scan.failed:
+                break
+            if info.max_timestamp >= timestamp and info.base_offset + info.last_offset_delta >= offset:
+                found = True
+                break
+            scan.position += info.size
+    free(scan.buffer)
+    if scan.failed:
+        raise StorageFailed(f"reading a segment at byte {scan.position}: {strerror(-scan.failed).decode()}")
+    if scan.finding != BATCH_OK:
+        raise StorageFailed(f"a damaged batch at byte {scan.position}: {REASONS.get(scan.finding, scan.finding)}")
+    if not found:
+        return None
+    return (
+        scan.position, info.size, info.base_offset, info.base_offset + info.last_offset_delta, info.max_timestamp,
+        info.leader_epoch,
+    )

@@ -1,0 +1,62 @@
+"""What the log has to be told: one frozen object per log, one for all of them. Built from settings by the server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+NEVER = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class LogOptions:
+    """Settings of one topic's logs. Defaults are Kafka 3.9's."""
+
+    segment_bytes: int = 1 << 30
+    segment_ms: int = 7 * 24 * 3_600_000
+    segment_jitter_ms: int = 0
+    max_message_bytes: int = 1_048_588
+    index_interval_bytes: int = 4096
+    index_max_bytes: int = 10 << 20
+    flush_messages: int = NEVER
+    """An append that makes so many messages unflushed is acknowledged after a flush; 1: every one is."""
+    flush_ms: int = NEVER
+    timestamp_before_max_ms: int = NEVER
+    timestamp_after_max_ms: int = NEVER
+    log_append_time: bool = False
+    compacted: bool = False
+    """cleanup.policy contains compact: every record needs a key."""
+    deleted_by_retention: bool = True
+    """cleanup.policy contains delete."""
+    compression: int = -1
+    """The codec to store batches with; -1 leaves them as the producer made them."""
+    flushed_visibility: bool = False
+    """Consumers see flushed records only."""
+    min_insync_replicas: int = 1
+    retention_ms: int = 7 * 24 * 3_600_000
+    """-1: no limit."""
+    retention_bytes: int = -1
+    """-1: no limit."""
+    file_delete_delay_ms: int = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class StorageOptions:
+    """Settings of all logs together."""
+
+    directories: tuple[str, ...]
+    node_id: int = 0
+    cluster_id: str = ""
+    flusher_threads: int = 4
+    """Per log directory."""
+    recovery_threads: int = 2
+    """Per log directory, after an unclean stop."""
+    flush_scheduler_interval_ms: int = 1000
+    """How often logs are looked at for flush_ms."""
+    flush_checkpoint_interval_ms: int = 60_000
+    start_offset_checkpoint_interval_ms: int = 60_000
+    retention_check_interval_ms: int = 300_000
+    producer_id_expiration_ms: int = 86_400_000
+    producer_id_expiration_check_interval_ms: int = 600_000
+    max_open_segments: int = 4000
+    """Closed segments whose files are kept open; the least used go first."""
+    default_log: LogOptions = field(default_factory=LogOptions)
