@@ -23,6 +23,7 @@ cdef enum:
     ATTRIBUTE_TRANSACTIONAL = 0x10
     ATTRIBUTE_CONTROL = 0x20
     ATTRIBUTE_DELETE_HORIZON = 0x40
+    ATTRIBUTES_IN_USE = 0x7f
 
     INDEX_ENTRY_SIZE = 8             # .index: int32 relative offset, int32 position
     TIME_INDEX_ENTRY_SIZE = 12       # .timeindex: int64 timestamp, int32 relative offset

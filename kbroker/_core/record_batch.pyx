@@ -238,11 +238,12 @@ cdef void batch_stamp(uint8_t *data, int64_t base_offset, int32_t leader_epoch) 
 
 
 cdef void batch_stamp_timestamp(uint8_t *data, int32_t size, bint log_append_time, int64_t max_timestamp) noexcept nogil:
+    # As in Kafka, bits without a meaning are dropped when the header is written anew, and not before.
     cdef int attributes = load_u16(data + BATCH_ATTRIBUTES)
     cdef int wanted = attributes & ~ATTRIBUTE_LOG_APPEND_TIME | (ATTRIBUTE_LOG_APPEND_TIME if log_append_time else 0)
     if wanted == attributes and <int64_t>load_u64(data + BATCH_MAX_TIMESTAMP) == max_timestamp:
         return
-    store_u16(data + BATCH_ATTRIBUTES, <uint16_t>wanted)
+    store_u16(data + BATCH_ATTRIBUTES, <uint16_t>(wanted & ATTRIBUTES_IN_USE))
     store_u64(data + BATCH_MAX_TIMESTAMP, <uint64_t>max_timestamp)
     store_u32(data + BATCH_CRC, checksum(data, size))
 
@@ -363,6 +364,21 @@ def verify(buffer, int64_t position=0):
 def check(buffer, int64_t position=0):
     """As `verify`, and nothing that a client may not write. Raises InvalidBatch."""
     return look(batch_check, buffer, position)
+
+
+def check_trailing(buffer, BatchInfo info not None):
+    """What stands behind a produced batch is not another one. Raises InvalidBatch; part of a batch is to be cut off."""
+    cdef Py_buffer view
+    cdef int finding
+    PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
+    try:
+        if info.position + info.info.size > view.len:
+            raise IndexError(f"a batch of {info.info.size} bytes is not in {view.len} bytes")
+        finding = batch_check_trailing(<const uint8_t *>view.buf + info.position, view.len - info.position, &info.info)
+    finally:
+        PyBuffer_Release(&view)
+    if finding != BATCH_OK:
+        raise InvalidBatch(finding, info.position + info.info.size)
 
 
 def walk(records, BatchInfo info not None, bint key_required=False):
