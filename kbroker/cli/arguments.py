@@ -1,0 +1,92 @@
+"""Arguments that several subcommands have, and how their text is read."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+from datetime import datetime
+
+from kbroker.errors import KbrokerError
+from kbroker.net.blocking_client import BlockingClient
+
+DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+
+
+def add_bootstrap(parser: argparse.ArgumentParser) -> None:
+    """`-b HOST:PORT` and `--timeout`: how a cluster is reached."""
+    parser.add_argument(
+        "-b",
+        "--bootstrap-server",
+        metavar="HOST:PORT",
+        default=DEFAULT_BOOTSTRAP,
+        help="any broker of the cluster, or several separated by commas (default %(default)s)",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=positive_seconds,
+        default=30.0,
+        metavar="SECONDS",
+        help="how long to wait for a broker (default %(default)s)",
+    )
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def connect(arguments: argparse.Namespace) -> BlockingClient:
+    """A client of the cluster that `add_bootstrap`'s arguments name."""
+    return BlockingClient(arguments.bootstrap_server, client_id="kbroker-cli", timeout_s=arguments.timeout)
+
+
+def positive_seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < 1e9:
+        raise ValueError(text)
+    return value
+
+
+def positive(text: str) -> int:
+    value = int(text)
+    if value <= 0:
+        raise ValueError(text)
+    return value
+
+
+def setting(text: str) -> tuple[str, str]:
+    """`NAME=VALUE`."""
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    return name, value
+
+
+def partition_list(text: str) -> list[int]:
+    """`0,2,5-7`."""
+    found: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part, re.ASCII)
+        if match is None or int(match[2] or match[1]) - int(match[1]) > 100_000:
+            raise argparse.ArgumentTypeError(f"{part!r} is not a partition or a range of them, as in 0,2,5-7")
+        found += range(int(match[1]), int(match[2] or match[1]) + 1)
+    return found
+
+
+def moment(text: str) -> int:
+    """Milliseconds since the epoch from such a number or an ISO date and time (local time unless it names a zone)."""
+    if re.fullmatch(r"\d+", text, re.ASCII):
+        return int(text)
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * 1000)
+    except (ValueError, OverflowError):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is neither milliseconds nor a time like 2026-01-31T12:00:00"
+        ) from None
+
+
+def require_known_partitions(topic: str, wanted: Sequence[int], known: Sequence[int]) -> None:
+    """KbrokerError that names the partitions of `wanted` which `topic` does not have."""
+    missing = sorted(set(wanted) - set(known))
+    if missing:
+        raise KbrokerError(f"topic {topic!r} has no partition {', '.join(map(str, missing))}; it has {len(known)}")

@@ -1,0 +1,105 @@
+"""`kbroker SUBCOMMAND ...`: finds the subcommand, runs it, turns errors into one line and an exit code.
+
+0: done. 1: it failed, and the reason is one line on stderr. 2: wrong usage. 130: interrupted. 141: nobody reads stdout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Protocol
+
+from kbroker import __version__
+from kbroker.errors import KbrokerError
+
+COMMANDS = {
+    "start": "run a broker",
+    "topics": "list, create, describe, alter and delete topics",
+    "produce": "write messages from the standard input to a topic",
+    "consume": "print the messages of a topic",
+    "groups": "list, describe and delete consumer groups, move their offsets",
+    "configs": "show and change settings of topics and brokers",
+    "dump-log": "print what is in the files of a log directory, and what is wrong with them",
+}
+OK, FAILED, INTERRUPTED, BROKEN_PIPE = 0, 1, 130, 141
+
+EXAMPLES = """examples:
+  kbroker start                                    a broker on 127.0.0.1:9092
+  kbroker start server.properties --data /var/lib/kbroker
+  kbroker topics create views --partitions 4
+  echo hello | kbroker produce views
+  kbroker consume views --from-beginning --exit
+  kbroker groups describe readers --json
+
+`kbroker SUBCOMMAND --help` says more about each.
+"""
+
+
+class Command(Protocol):
+    """What the module of a subcommand offers."""
+
+    def configure(self, parser: argparse.ArgumentParser) -> None:
+        """Describe the arguments."""
+        ...
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Do it; returns the exit code."""
+        ...
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line `argv` (default: the process's); returns the exit code, or SystemExit for usage errors."""
+    argv = sys.argv[1:] if argv is None else argv
+    parser, command = _parser(argv)
+    arguments = parser.parse_args(argv)
+    if command is None:
+        parser.print_help()
+        return 2
+    try:
+        code = command.run(arguments)
+        sys.stdout.flush()
+        return code
+    except KbrokerError as error:
+        print(f"kbroker: {error}", file=sys.stderr)
+        return FAILED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Python flushes stdout once more at exit; give it somewhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+
+
+def _parser(argv: Sequence[str]) -> tuple[argparse.ArgumentParser, Command | None]:
+    """The parser, with the arguments of the one subcommand that `argv` names; the others are only listed."""
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(
+        prog="kbroker",
+        description="A message broker that speaks the Kafka protocol, and tools for it.",
+        epilog=EXAMPLES,
+        formatter_class=formatter,
+    )
+    parser.add_argument("--version", action="version", version=f"kbroker {__version__}")
+    subparsers = parser.add_subparsers(title="subcommands", metavar="SUBCOMMAND")
+    named = next((word for word in argv if not word.startswith("-")), None)
+    command: Command | None = None
+    for name, purpose in COMMANDS.items():
+        module = import_module(f"kbroker.cli.{name.replace('-', '_')}") if name == named else None
+        subparser = subparsers.add_parser(
+            name,
+            help=purpose,
+            description=(module.__doc__ or "").partition("\n")[0] if module else None,
+            epilog=module.EXAMPLES if module else None,
+            formatter_class=formatter,
+        )
+        if module is not None:
+            command = module  # type: ignore[assignment]
+            module.configure(subparser)
+    return parser, command
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,31 @@
+"""How subcommands print data: JSON for programs, columns for people."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+Cell = str | int | float | None
+
+
+def print_json(value: Any) -> None:
+    """One JSON document, indented."""
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def print_table(heads: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
+    """Rows under their heads, columns aligned; numbers to the right; nothing known is `-`."""
+    cells = [["-" if cell is None or cell == "" else str(cell) for cell in row] for row in rows]
+    numeric = [bool(cells) and all(_is_number(row[i]) for row in cells) for i in range(len(heads))]
+    widths = [max(len(head), *(len(row[i]) for row in cells)) if cells else len(head) for i, head in enumerate(heads)]
+    for row in (list(heads), *cells):
+        line = (
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(row, widths, numeric, strict=True)
+        )
+        print("  ".join(line).rstrip())
+
+
+def _is_number(text: str) -> bool:
+    return text == "-" or text.lstrip("-").isdigit()
