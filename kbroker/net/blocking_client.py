@@ -31,6 +31,7 @@ HIGHEST = {
     ApiKey.OFFSET_FETCH: 7,
     ApiKey.FIND_COORDINATOR: 3,
     ApiKey.DELETE_TOPICS: 5,
+    ApiKey.LEAVE_GROUP: 2,
     ApiKey.METADATA: 12,
     ApiKey.PRODUCE: 11,
     ApiKey.OFFSET_COMMIT: 9,

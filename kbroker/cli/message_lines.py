@@ -1,0 +1,89 @@
+"""Messages as lines of JSON, the same for `consume --json` and `produce --json`.
+
+    {"key": "k", "value": "v", "headers": [["name", "value"]], "timestamp": 1700000000000, "partition": 0, "offset": 17}
+
+Bytes that are not UTF-8 stand in base64 under `key_base64`, `value_base64`, or as ["name", {"base64": ...}] in headers.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+from typing import Any, NamedTuple
+
+from kbroker.errors import KbrokerError
+
+
+class Message(NamedTuple):
+    """One message to produce. `timestamp` -1: now. `partition_id` -1: by key."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
+    timestamp: int = -1
+    partition_id: int = -1
+
+
+def encode_line(
+    key: bytes | None,
+    value: bytes | None,
+    headers: tuple[tuple[str, bytes | None], ...],
+    **others: Any,
+) -> str:
+    """One line of JSON without its end."""
+    fields: dict[str, Any] = dict(others)
+    for name, data in (("key", key), ("value", value)):
+        text = _text(data)
+        if isinstance(text, bytes):
+            fields[f"{name}_base64"] = b64encode(text).decode()
+        else:
+            fields[name] = text
+    fields["headers"] = [
+        [name, {"base64": b64encode(text).decode()} if isinstance(text := _text(data), bytes) else text]
+        for name, data in headers
+    ]
+    return json.dumps(fields, ensure_ascii=False, separators=(", ", ": "))
+
+
+def decode_line(line: bytes, number: int) -> Message:
+    """The message of one line of JSON; KbrokerError names the line that is none."""
+    try:
+        fields = json.loads(line)
+        if not isinstance(fields, dict):
+            raise ValueError("not an object")
+        headers = fields.get("headers") or []
+        pairs = headers.items() if isinstance(headers, dict) else headers
+        return Message(
+            _bytes(fields, "key"),
+            _bytes(fields, "value"),
+            [(str(name), _header(value)) for name, value in pairs],
+            int(fields.get("timestamp", -1)),
+            int(fields.get("partition", -1)),
+        )
+    except (ValueError, TypeError, AttributeError) as error:
+        raise KbrokerError(f"line {number} of the input is not a message in JSON: {error}") from None
+
+
+def _text(data: bytes | None) -> str | bytes | None:
+    """The text of `data`, or `data` itself when it is none."""
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data
+
+
+def _bytes(fields: dict[str, Any], name: str) -> bytes | None:
+    if f"{name}_base64" in fields:
+        return b64decode(fields[f"{name}_base64"], validate=True)
+    value = fields.get(name)
+    if value is None:
+        return None
+    return value.encode() if isinstance(value, str) else json.dumps(value, ensure_ascii=False).encode()
+
+
+def _header(value: Any) -> bytes | None:
+    if isinstance(value, dict):
+        return b64decode(value["base64"], validate=True)
+    return None if value is None else str(value).encode()
