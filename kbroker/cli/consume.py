@@ -6,6 +6,7 @@ Without a group the offsets are this command's own; with --group they are stored
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -86,20 +87,23 @@ def _consume_alone(client: BlockingClient, arguments: argparse.Namespace) -> Non
 def _consume_as_member(client: BlockingClient, arguments: argparse.Namespace) -> None:
     from kbroker.net.group_member import GroupMember
 
+    # A member that is stopped leaves, so that the others need not wait for its session to end.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     client.leaders(arguments.topic)
     member = GroupMember(client, arguments.group, arguments.topic)
     reader = _Reader(client, arguments)
     member.join()
     try:
-        while not reader.is_done():
+        while True:
             committed = member.committed()
             fresh = [partition for partition in member.assignment if partition not in committed]
             reader.read_from({**committed, **_start(client, arguments, fresh)})
             while (is_stable := member.keep()) and not reader.is_done():
                 reader.poll()
                 member.commit(reader.take_positions())
-            if not is_stable:
-                member.join()
+            if is_stable:
+                break
+            member.join()
     except ProtocolError as error:
         if error.code not in (ErrorCode.ILLEGAL_GENERATION, ErrorCode.REBALANCE_IN_PROGRESS):
             raise

@@ -96,7 +96,7 @@ def _parser(argv: Sequence[str]) -> tuple[argparse.ArgumentParser, Command | Non
             formatter_class=formatter,
         )
         if module is not None:
-            command = module  # type: ignore[assignment]
+            command = module
             module.configure(subparser)
     return parser, command
 

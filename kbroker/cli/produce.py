@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import random
 import sys
 import time
 from collections.abc import Iterator
@@ -95,7 +96,7 @@ class _Producer:
         self._timeout_ms = int(arguments.timeout * 1000)
         self._leaders = client.leaders(self._topic, allow_auto_creation=True)
         self._partitions = sorted(self._leaders)
-        self._turn = 0
+        self._turn = random.randrange(len(self._partitions))
 
     def send(self, messages: list[Message]) -> None:
         """All of `messages`, in order within each partition. Those without a key go to one partition, in turn."""
