@@ -1,0 +1,76 @@
+"""Every metric of the broker: name, kind, labels, help. `docs/METRICS.md` is made from this table.
+
+Names follow Prometheus: base units (seconds, bytes), `_total` for counters. Counters start at 0 with the process.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One family of samples."""
+
+    name: str
+    kind: Kind
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+_ROWS = (
+    Metric("kbroker_info", Kind.GAUGE, "1; the labels say what runs.", ("version", "build", "node_id", "cluster_id")),
+    Metric("kbroker_start_time_seconds", Kind.GAUGE, "When the broker became ready, in seconds since the epoch."),
+    # Traffic, by topic.
+    Metric("kbroker_messages_in_total", Kind.COUNTER, "Messages appended.", ("topic",)),
+    Metric("kbroker_bytes_in_total", Kind.COUNTER, "Bytes of messages appended.", ("topic",)),
+    Metric("kbroker_bytes_out_total", Kind.COUNTER, "Bytes of messages sent to consumers.", ("topic",)),
+    # Requests.
+    Metric("kbroker_requests_total", Kind.COUNTER, "Requests received.", ("api",)),
+    Metric("kbroker_request_errors_total", Kind.COUNTER, "Responses that carried an error code.", ("api",)),
+    Metric("kbroker_request_queue_size", Kind.GAUGE, "Requests that wait for a handler."),
+    Metric("kbroker_request_queue_capacity", Kind.GAUGE, "queued.max.requests."),
+    Metric("kbroker_parked_fetches", Kind.GAUGE, "Fetch requests that wait for messages.", ("processor",)),
+    # Connections and threads.
+    Metric("kbroker_connections", Kind.GAUGE, "Open connections.", ("processor",)),
+    Metric("kbroker_connections_accepted_total", Kind.COUNTER, "Connections accepted.", ("listener",)),
+    Metric(
+        "kbroker_connections_refused_total",
+        Kind.COUNTER,
+        "Connections closed for a limit on connections.",
+        ("listener",),
+    ),
+    Metric("kbroker_network_bytes_in_total", Kind.COUNTER, "Bytes received from clients.", ("processor",)),
+    Metric("kbroker_network_bytes_out_total", Kind.COUNTER, "Bytes sent to clients.", ("processor",)),
+    Metric("kbroker_processor_idle_seconds_total", Kind.COUNTER, "Time that a processor has waited.", ("processor",)),
+    Metric(
+        "kbroker_processor_idle_ratio",
+        Kind.GAUGE,
+        "Share of its time that a processor waited, since the last scrape.",
+        ("processor",),
+    ),
+    Metric(
+        "kbroker_handler_idle_ratio",
+        Kind.GAUGE,
+        "Share of their time that request handlers waited, since the last scrape.",
+    ),
+    # The log.
+    Metric("kbroker_partitions", Kind.GAUGE, "Partitions on this broker."),
+    Metric("kbroker_partitions_offline", Kind.GAUGE, "Partitions whose log directory has failed."),
+    Metric("kbroker_topics", Kind.GAUGE, "Topics, internal ones included."),
+    Metric("kbroker_log_directory_offline", Kind.GAUGE, "1 when a log directory has failed.", ("directory",)),
+    Metric("kbroker_log_size_bytes", Kind.GAUGE, "Bytes of all segments of a topic.", ("topic",)),
+    Metric("kbroker_flush_seconds", Kind.HISTOGRAM, "How long flushes to the disk took.", ("directory",)),
+    # Groups.
+    Metric("kbroker_groups", Kind.GAUGE, "Consumer groups.", ("state",)),
+    Metric("kbroker_group_members", Kind.GAUGE, "Members of all consumer groups."),
+)
+
+METRICS: dict[str, Metric] = {metric.name: metric for metric in _ROWS}

@@ -1,0 +1,127 @@
+"""/metrics, /health and /ready on a port of their own: one thread, one request per connection, nothing else.
+
+Not for the open network: no authentication, no TLS. A connection has a deadline for its request and its response, and
+the next one waits for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+LOG = logging.getLogger(__name__)
+
+DEADLINE_S = 2.0  # for a connection's request and response together
+LARGEST_HEAD = 8192
+REASONS = {
+    200: "OK",
+    400: "Bad Request",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    500: "Server Error",
+    503: "Unavailable",
+}
+
+
+class Answer(NamedTuple):
+    status: int
+    body: bytes
+    content_type: str = "text/plain; charset=utf-8"
+
+
+Route = Callable[[str], Answer]
+"""Called with the request's Accept header."""
+
+
+def problems_route(problems: Callable[[], list[str]]) -> Route:
+    """200 and "ok", or 503 and one problem a line."""
+
+    def route(_accept: str) -> Answer:
+        found = problems()
+        return Answer(503, "".join(f"{problem}\n" for problem in found).encode()) if found else Answer(200, b"ok\n")
+
+    return route
+
+
+class HttpServer:
+    """Serves `routes` (path -> Route) from `start` to `stop`. OSError from `start` when the address is taken."""
+
+    def __init__(self, host: str, port: int, routes: dict[str, Route], deadline_s: float = DEADLINE_S):
+        self._host, self._port = host, port
+        self._routes = routes
+        self._deadline_s = deadline_s
+        self._socket: socket.socket | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it listens; the port is the real one."""
+        assert self._socket is not None
+        host, port = self._socket.getsockname()[:2]
+        return host, port
+
+    def start(self) -> None:
+        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+        self._socket = socket.create_server((self._host, self._port), family=family, backlog=16)
+        self._thread = threading.Thread(target=self._run, name="kbroker-http", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        if self._socket is None or self._thread is None:
+            return
+        self._socket.shutdown(socket.SHUT_RDWR)  # wakes accept
+        self._thread.join()
+        self._socket.close()
+
+    def _run(self) -> None:
+        assert self._socket is not None
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            with connection:
+                try:
+                    self._serve(connection)
+                except OSError:
+                    pass  # whoever asked is gone, or too slow
+
+    def _serve(self, connection: socket.socket) -> None:
+        deadline = time.monotonic() + self._deadline_s
+        head = b""
+        while b"\r\n\r\n" not in head and b"\n\n" not in head:
+            connection.settimeout(max(deadline - time.monotonic(), 0.001))
+            part = connection.recv(LARGEST_HEAD)
+            head += part
+            if not part or len(head) > LARGEST_HEAD:
+                self._send(connection, deadline, Answer(400, b"not a request\n"), True)
+                return
+        lines = head.decode("latin-1").splitlines()
+        method, _, target = lines[0].partition(" ")
+        if method not in ("GET", "HEAD"):
+            self._send(connection, deadline, Answer(405, b"only GET and HEAD\n"), True)
+            return
+        accept = next((line[7:].strip() for line in lines[1:] if line[:7].lower() == "accept:"), "")
+        self._send(connection, deadline, self._answer(target.split(" ")[0].split("?")[0], accept), method == "GET")
+
+    def _answer(self, path: str, accept: str) -> Answer:
+        route = self._routes.get(path)
+        if route is None:
+            return Answer(404, f"there is {', '.join(self._routes)}\n".encode())
+        try:
+            return route(accept)
+        except Exception:
+            LOG.exception("%s failed", path)
+            return Answer(500, b"see the log\n")
+
+    def _send(self, connection: socket.socket, deadline: float, answer: Answer, with_body: bool) -> None:
+        head = (
+            f"HTTP/1.1 {answer.status} {REASONS[answer.status]}\r\nContent-Type: {answer.content_type}\r\n"
+            f"Content-Length: {len(answer.body)}\r\nConnection: close\r\n\r\n"
+        )
+        connection.settimeout(max(deadline - time.monotonic(), 0.001))
+        connection.sendall(head.encode() + (answer.body if with_body else b""))

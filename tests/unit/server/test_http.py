@@ -1,0 +1,103 @@
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+
+from kbroker.server.http import Answer, HttpServer, problems_route
+
+
+def fails(_accept: str) -> Answer:
+    raise ValueError("broken")
+
+
+PROBLEMS: list[str] = []
+
+
+@pytest.fixture
+def server() -> Iterator[HttpServer]:
+    PROBLEMS.clear()
+    routes = {
+        "/metrics": lambda accept: Answer(200, f"accept={accept}".encode(), "text/x"),
+        "/health": problems_route(lambda: PROBLEMS),
+        "/fails": fails,
+    }
+    running = HttpServer("127.0.0.1", 0, routes)
+    running.start()
+    yield running
+    running.stop()
+
+
+def raw(server: HttpServer, data: bytes) -> bytes:
+    with socket.create_connection(server.address, timeout=10) as connection:
+        connection.sendall(data)
+        connection.shutdown(socket.SHUT_WR)
+        return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
+def test_a_route_gets_the_accept_header_and_gives_body_and_type(server: HttpServer) -> None:
+    request = urllib.request.Request("http://{}:{}/metrics?x=1".format(*server.address), headers={"Accept": "a/b"})
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        assert (answer.status, answer.headers["Content-Type"], answer.read()) == (200, "text/x", b"accept=a/b")
+
+
+def test_health_is_503_with_the_problems_while_there_are_some(server: HttpServer) -> None:
+    assert raw(server, b"GET /health HTTP/1.1\r\n\r\n").endswith(b"\r\n\r\nok\n")
+    PROBLEMS.append("/data is offline")
+    answer = raw(server, b"GET /health HTTP/1.1\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 503 ") and answer.endswith(b"/data is offline\n")
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status"),
+    [
+        (b"GET /nothing HTTP/1.1\r\n\r\n", 404),
+        (b"POST /metrics HTTP/1.1\r\n\r\n", 405),
+        (b"GET /fails HTTP/1.1\r\n\r\n", 500),
+        (b"GET /metrics", 400),
+        (b"\x00\x01\x02\n\n", 405),
+        (b"\n\n", 405),
+        (b"GET\n\n", 404),
+        (b"x" * 100_000, 400),
+        (b"", 400),
+    ],
+)
+def test_bad_requests_are_answered_and_the_next_one_is_served(
+    server: HttpServer, request_bytes: bytes, status: int
+) -> None:
+    try:
+        answer = raw(server, request_bytes)
+    except OSError:
+        answer = b""  # what was not read is reset
+    assert answer == b"" or answer.startswith(f"HTTP/1.1 {status} ".encode())
+    assert raw(server, b"GET /metrics HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 200 ")
+
+
+def test_head_has_the_length_and_no_body(server: HttpServer) -> None:
+    answer = raw(server, b"HEAD /health HTTP/1.1\r\n\r\n")
+    assert b"Content-Length: 3\r\n" in answer and answer.endswith(b"\r\n\r\n")
+
+
+def test_a_silent_connection_does_not_keep_others_out_for_long() -> None:
+    server = HttpServer("127.0.0.1", 0, {"/health": problems_route(lambda: [])}, deadline_s=0.05)
+    server.start()
+    with socket.create_connection(server.address, timeout=10) as silent:
+        assert raw(server, b"GET /health HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 200 ")
+        assert silent.recv(1) == b""
+    server.stop()
+
+
+def test_a_taken_port_is_an_error_at_start(server: HttpServer) -> None:
+    with pytest.raises(OSError, match="in use"):
+        HttpServer(*server.address, {}).start()
+
+
+def test_a_stopped_server_lets_its_port_go() -> None:
+    first = HttpServer("127.0.0.1", 0, {})
+    first.start()
+    address = first.address
+    first.stop()
+    second = HttpServer(*address, {})
+    second.start()
+    second.stop()
