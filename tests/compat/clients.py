@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.kit import maven
+
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -46,6 +48,23 @@ class Client:
         return self.finish(self.start(scenario, arguments))
 
 
+def java(version: str) -> Callable[[], list[str]]:
+    """Java clients of one version; the driver is compiled once per version."""
+
+    def prepare() -> list[str]:
+        jars = [f"org.apache.kafka:kafka-clients:{version}", "com.fasterxml.jackson.core:jackson-databind:2.18.2"]
+        classpath = maven.fetch([*jars, "org.slf4j:slf4j-nop:1.7.36"])
+        source, target = HERE / "java" / "Driver.java", maven.cache_directory() / "compat" / f"java-{version}"
+        compiled = target / "Driver.class"
+        if not compiled.exists() or compiled.stat().st_mtime < source.stat().st_mtime:
+            subprocess.run(["javac", "-nowarn", "-cp", classpath, "-d", str(target), str(source)], check=True)
+        return ["java", "-Xmx512m", "-cp", f"{target}{os.pathsep}{classpath}", "Driver"]
+
+    return prepare
+
+
 CLIENTS = [
     Client("confluent", lambda: [sys.executable, str(HERE / "confluent" / "driver.py")]),
+    Client("java-3.9", java("3.9.1")),
+    Client("java-4.3", java("4.3.1")),
 ]
