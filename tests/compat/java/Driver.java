@@ -82,7 +82,7 @@ public class Driver {
 
     static KafkaConsumer<byte[], byte[]> consumer(String group) {
         Properties properties = properties("group.id", group, "auto.offset.reset", "earliest", "enable.auto.commit", false,
-            "session.timeout.ms", 6000, "heartbeat.interval.ms", 1000, "max.poll.records", 2000);
+            "session.timeout.ms", 6000, "heartbeat.interval.ms", 1000, "max.poll.records", 200);
         return new KafkaConsumer<>(properties, new ByteArrayDeserializer(), new ByteArrayDeserializer());
     }
 
