@@ -1,4 +1,4 @@
-from typing import final
+from typing import Self, final
 
 from typing_extensions import Buffer
 
@@ -6,7 +6,7 @@ from kbroker._core.record_batch import BatchInfo
 
 @final
 class SegmentScan:
-    def __init__(self, base_offset: int, index_interval_bytes: int = 4096, verify: bool = True) -> None: ...
+    def __new__(cls, base_offset: int, index_interval_bytes: int = 4096, verify: bool = True) -> Self: ...
     @property
     def base_offset(self) -> int: ...
     @property

@@ -5,6 +5,7 @@ batch, its position) for each batch that starts more than `index_interval_bytes`
 same batches a .timeindex entry (largest timestamp so far, last offset of the batch that has it).
 """
 
+cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t
@@ -21,13 +22,14 @@ from kbroker._core.record_batch cimport (
     new_batch_info,
 )
 
-from kbroker._core.record_batch import FINDINGS
+from kbroker._core.record_batch import FINDINGS as _FINDINGS
 
 ctypedef struct place_t:
     batch_info_t info
     int64_t position
 
 
+@cython.final
 cdef class SegmentScan:
     """What is known of a segment after its first `valid_size` bytes. Not safe for several threads.
 
@@ -79,7 +81,7 @@ cdef class SegmentScan:
     @property
     def why(self):
         """Why the scan ended before the bytes did, for people; None while it has not."""
-        return None if self.finding == BATCH_OK else FINDINGS[self.finding][2]
+        return None if self.finding == BATCH_OK else _FINDINGS[self.finding][2]
 
     @property
     def index(self):

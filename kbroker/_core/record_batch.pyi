@@ -1,4 +1,4 @@
-from typing import Final
+from typing import Final, final
 
 from typing_extensions import Buffer
 
@@ -13,7 +13,9 @@ class InvalidBatch(BadInput):
     position: int
     def __init__(self, finding: int, position: int = 0) -> None: ...
 
+@final
 class BatchInfo:
+    def __init__(self, *args: object, **kwargs: object) -> None: ...
     @property
     def position(self) -> int: ...
     @property

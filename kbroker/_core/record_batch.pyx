@@ -12,6 +12,7 @@ DefaultRecord) and is stricter in three points: offset deltas must be 0..n-1, nu
 codec is UNSUPPORTED_COMPRESSION_TYPE (Kafka: UNKNOWN_SERVER_ERROR).
 """
 
+cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport INT32_MAX, INT64_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
@@ -249,6 +250,7 @@ cdef void batch_stamp_timestamp(uint8_t *data, int32_t size, bint log_append_tim
 
 # --- for Python -------------------------------------------------------------------------------------
 
+@cython.final
 cdef class BatchInfo:
     """The header of one record batch. `position` is where the batch starts in the buffer it was read from."""
 

@@ -3,6 +3,7 @@
 The broker's own paths make no object per record; see columns.pyx for reading many.
 """
 
+cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -17,6 +18,7 @@ from kbroker._core.varint cimport put_varlong, take_bytes, take_varint, take_var
 from kbroker._core.record_batch import InvalidBatch
 
 
+@cython.final
 cdef class Record:
     """One record. `key` and `value` are bytes or None; `headers` are pairs of a name and bytes or None."""
 
@@ -126,6 +128,7 @@ def decode_records(payload, BatchInfo batch not None):
 
 # --- writing ----------------------------------------------------------------------------------------
 
+@cython.final
 cdef class RecordsBuilder:
     """Encodes records one behind the other; offset deltas are 0, 1, 2... unless given. Not safe for several threads."""
 

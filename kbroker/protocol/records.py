@@ -12,6 +12,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from kbroker._core import record_batch
+from kbroker._core.columns import Columns, RecordColumns
 from kbroker._core.record_batch import BatchInfo, InvalidBatch
 from kbroker._core.records import Record, RecordsBuilder, decode_records
 from kbroker.errors import MalformedBytes
@@ -24,6 +25,7 @@ __all__ = [
     "Batch",
     "BatchBuilder",
     "BatchInfo",
+    "Columns",
     "ControlType",
     "InvalidBatch",
     "Record",
@@ -31,6 +33,7 @@ __all__ = [
     "encode_batch",
     "encode_control_batch",
     "read_batches",
+    "read_columns",
     "read_records",
 ]
 
@@ -211,3 +214,14 @@ def read_records(buffer: Buffer, *, from_offset: int = 0, limit: int = INFLATED_
         for record in batch.records(limit):
             if record.offset >= from_offset:
                 yield record
+
+
+def read_columns(
+    buffer: Buffer, *, from_offset: int = 0, to_offset: int = 2**63 - 1, limit: int = INFLATED_LIMIT
+) -> Columns:
+    """The records of a buffer's batches as flat columns, offsets `from_offset` to `to_offset` - 1."""
+    collector = RecordColumns(from_offset, to_offset)
+    for batch in read_batches(buffer):
+        if batch.info.last_offset >= from_offset and batch.info.base_offset < to_offset:
+            collector.add(batch.info, inflate_shared(batch.info.codec, batch.payload, limit))
+    return collector.finish()

@@ -232,3 +232,12 @@ def test_a_batch_of_more_than_two_gigabytes_is_not_begun() -> None:
         with pytest.raises(OverflowError):
             builder.append(0, None, huge)
         assert (builder.size, builder.count) == (size, 1)
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_columns_are_read_from_every_codec_between_two_offsets(codec: Codec) -> None:
+    log = b"".join(encode_batch(SAMPLE, base_offset=base, codec=codec) for base in (0, 4, 8))
+    columns = records.read_columns(log, from_offset=2, to_offset=7)
+    expected = [record for record in records.read_records(log) if 2 <= record.offset < 7]
+    assert list(memoryview(columns.offsets)) == [2, 3, 4, 5, 6]
+    assert [columns.values[row] for row in range(len(columns))] == [record.value for record in expected]

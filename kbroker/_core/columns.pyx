@@ -1,0 +1,392 @@
+"""Records of many batches as flat columns, without an object per record.
+
+The layout is Arrow's, so `pyarrow.Array.from_buffers` takes the buffers as they are: numbers little-endian, variable-size data
+behind n + 1 int32 offsets, validity as a bitmap (bit set: not null, least significant first). Nothing of Arrow is imported.
+"""
+
+cimport cython
+from cpython.buffer cimport (
+    PyBUF_FORMAT,
+    PyBUF_ND,
+    PyBUF_SIMPLE,
+    PyBUF_STRIDES,
+    PyBUF_WRITABLE,
+    PyBuffer_Release,
+    PyObject_GetBuffer,
+)
+from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t, uint8_t, uint64_t
+from libc.string cimport memcpy, memset
+
+from kbroker._core.cursor cimport writer_free, writer_init, writer_reserve, writer_t
+from kbroker._core.layout cimport ATTRIBUTE_CONTROL, ATTRIBUTE_LOG_APPEND_TIME
+from kbroker._core.record_batch cimport BATCH_BAD_COUNT, BATCH_BAD_RECORD, BATCH_OK, BatchInfo
+from kbroker._core.varint cimport take_bytes, take_varint, take_varlong
+
+from kbroker._core.record_batch import InvalidBatch
+
+cdef enum:
+    MIN_RECORD_SIZE = 7      # size, attributes, two deltas, key, value and header count of a byte each
+    MIN_HEADER_SIZE = 2
+    OUT_OF_MEMORY = -1
+    TOO_LARGE = -2
+
+cdef uint8_t[8] nothing
+
+
+@cython.final
+cdef class FlatBuffer:
+    """Memory of one column, read through the buffer protocol: `memoryview(column)`. Owns it."""
+
+    cdef writer_t out
+    cdef bytes format
+    cdef Py_ssize_t item_size
+    cdef Py_ssize_t[1] shape
+
+    def __init__(self):
+        raise TypeError("made by RecordColumns.finish")
+
+    def __dealloc__(self):
+        writer_free(&self.out)
+
+    def __len__(self):
+        return self.shape[0]
+
+    def __getbuffer__(self, Py_buffer *view, int flags):
+        if flags & PyBUF_WRITABLE:
+            raise BufferError("columns are read-only")
+        view.buf = self.out.data if self.out.data != NULL else nothing
+        view.obj = self
+        view.len = self.shape[0] * self.item_size
+        view.itemsize = self.item_size
+        view.readonly = 1
+        view.ndim = 1
+        view.format = <char *>self.format if flags & PyBUF_FORMAT else NULL
+        view.shape = self.shape if flags & PyBUF_ND else NULL
+        view.strides = &self.item_size if flags & PyBUF_STRIDES == PyBUF_STRIDES else NULL
+        view.suboffsets = NULL
+        view.internal = NULL
+
+
+cdef FlatBuffer flat(writer_t *out, bytes format, Py_ssize_t item_size):
+    """Takes over what `out` holds."""
+    cdef FlatBuffer made = FlatBuffer.__new__(FlatBuffer)
+    made.out = out[0]
+    made.format = format
+    made.item_size = item_size
+    made.shape[0] = <Py_ssize_t>out.size // item_size
+    writer_init(out)
+    return made
+
+
+cdef struct binary_t:
+    # A column of byte strings.
+    writer_t data
+    writer_t offsets             # int32, one more than rows
+    writer_t validity
+    int64_t rows
+    int64_t nulls
+
+
+cdef void binary_init(binary_t *column) noexcept nogil:
+    writer_init(&column.data)
+    writer_init(&column.offsets)
+    writer_init(&column.validity)
+    column.rows = 0
+    column.nulls = 0
+
+
+cdef void binary_free(binary_t *column) noexcept nogil:
+    writer_free(&column.data)
+    writer_free(&column.offsets)
+    writer_free(&column.validity)
+
+
+cdef bint room(writer_t *out, size_t size) noexcept nogil:
+    """Capacity for `size` more bytes; `out.size` stays."""
+    if writer_reserve(out, size + 1) == NULL:    # one more, so that there is memory even for nothing
+        return False
+    out.size -= size + 1
+    return True
+
+
+cdef bint binary_room(binary_t *column, int64_t rows, int64_t size) noexcept nogil:
+    """Capacity for `rows` more rows of `size` bytes together; their part of the bitmap is zero."""
+    cdef size_t bitmap_size = <size_t>(column.rows + 7) // 8, bitmap_end = <size_t>(column.rows + rows + 7) // 8
+    if column.offsets.size == 0:
+        if not room(&column.offsets, 4):
+            return False
+        memset(column.offsets.data, 0, 4)
+        column.offsets.size = 4
+    column.validity.size = bitmap_size
+    if not (room(&column.data, <size_t>size) and room(&column.offsets, <size_t>rows * 4)
+            and room(&column.validity, bitmap_end - bitmap_size)):
+        return False
+    memset(column.validity.data + bitmap_size, 0, bitmap_end - bitmap_size)
+    return True
+
+
+cdef inline void binary_put(binary_t *column, const uint8_t *data, int32_t size) noexcept nogil:
+    """One more row; `binary_room` has been asked. Size -1 is null."""
+    cdef int32_t end
+    if size >= 0:
+        memcpy(column.data.data + column.data.size, data, <size_t>size)
+        column.data.size += <size_t>size
+        column.validity.data[column.rows >> 3] |= 1 << (column.rows & 7)
+    else:
+        column.nulls += 1
+    column.rows += 1
+    end = <int32_t>column.data.size
+    memcpy(column.offsets.data + column.offsets.size, &end, 4)
+    column.offsets.size += 4
+
+
+cdef void binary_cut(binary_t *column, int64_t rows, size_t data_size, int64_t nulls) noexcept nogil:
+    """Back to what it was when it had `rows` rows."""
+    cdef int64_t row
+    for row in range(rows, column.rows):
+        column.validity.data[row >> 3] &= ~(1 << (row & 7))
+    column.rows = rows
+    column.data.size = data_size
+    column.offsets.size = <size_t>(rows + 1) * 4 if column.offsets.size else 0
+    column.nulls = nulls
+
+
+@cython.final
+cdef class BinaryColumn:
+    """Byte strings: row i is data[offsets[i]:offsets[i + 1]], null when bit i of `validity` is not set."""
+
+    cdef readonly FlatBuffer data
+    cdef readonly FlatBuffer offsets
+    cdef readonly FlatBuffer validity
+    cdef readonly int64_t null_count
+
+    def __init__(self):
+        raise TypeError("made by RecordColumns.finish")
+
+    def __len__(self):
+        return len(self.offsets) - 1
+
+    def __getitem__(self, int64_t row):
+        cdef const int32_t *offsets = <const int32_t *>self.offsets.out.data
+        if not 0 <= row < len(self):
+            raise IndexError(f"row {row} of {len(self)}")
+        if not self.validity.out.data[row >> 3] >> (row & 7) & 1:
+            return None
+        return (<const char *>self.data.out.data)[offsets[row]:offsets[row + 1]] if offsets[row + 1] > offsets[row] else b""
+
+
+cdef BinaryColumn binary_column(binary_t *column):
+    cdef BinaryColumn made = BinaryColumn.__new__(BinaryColumn)
+    column.validity.size = <size_t>(column.rows + 7) // 8
+    made.null_count = column.nulls
+    made.data = flat(&column.data, b"B", 1)
+    made.offsets = flat(&column.offsets, b"i", 4)
+    made.validity = flat(&column.validity, b"B", 1)
+    column.rows = 0
+    column.nulls = 0
+    return made
+
+
+@cython.final
+cdef class Columns:
+    """Finished columns of `count` records. `header_offsets[i]:header_offsets[i + 1]` are record i's rows of the header columns."""
+
+    cdef readonly int64_t count
+    cdef readonly FlatBuffer offsets
+    cdef readonly FlatBuffer timestamps
+    cdef readonly BinaryColumn keys
+    cdef readonly BinaryColumn values
+    cdef readonly FlatBuffer header_offsets
+    cdef readonly BinaryColumn header_names
+    cdef readonly BinaryColumn header_values
+
+    def __init__(self):
+        raise TypeError("made by RecordColumns.finish")
+
+    def __len__(self):
+        return self.count
+
+
+@cython.final
+cdef class RecordColumns:
+    """Collects the records of batches whose offset is in `start_offset` ... `end_offset` - 1. Not safe for several threads."""
+
+    cdef readonly int64_t start_offset
+    cdef readonly int64_t end_offset
+    cdef writer_t offsets
+    cdef writer_t timestamps
+    cdef writer_t header_offsets
+    cdef binary_t keys
+    cdef binary_t values
+    cdef binary_t header_names
+    cdef binary_t header_values
+
+    def __cinit__(self, int64_t start_offset=0, int64_t end_offset=INT64_MAX):
+        self.start_offset = start_offset
+        self.end_offset = end_offset
+        writer_init(&self.offsets)
+        writer_init(&self.timestamps)
+        writer_init(&self.header_offsets)
+        binary_init(&self.keys)
+        binary_init(&self.values)
+        binary_init(&self.header_names)
+        binary_init(&self.header_values)
+
+    def __dealloc__(self):
+        writer_free(&self.offsets)
+        writer_free(&self.timestamps)
+        writer_free(&self.header_offsets)
+        binary_free(&self.keys)
+        binary_free(&self.values)
+        binary_free(&self.header_names)
+        binary_free(&self.header_values)
+
+    @property
+    def count(self):
+        """Records so far."""
+        return self.keys.rows
+
+    @property
+    def size(self):
+        """Bytes of keys, values and headers so far: `finish` before one of them gets to 2 GiB."""
+        return self.keys.data.size + self.values.data.size + self.header_names.data.size + self.header_values.data.size
+
+    def add(self, BatchInfo batch not None, payload):
+        """Take in one batch; `payload` is what stands behind its header, inflated. Returns the count of records taken.
+
+        A control batch has none. Raises InvalidBatch, or OverflowError when a column would pass 2 GiB; nothing was added then.
+        """
+        cdef Py_buffer view
+        cdef int64_t before = self.keys.rows
+        cdef int finding
+        if batch.info.attributes & ATTRIBUTE_CONTROL:
+            return 0
+        PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
+        try:
+            with nogil:
+                finding = self.take(<const uint8_t *>view.buf, view.len, batch)
+        finally:
+            PyBuffer_Release(&view)
+        if finding == OUT_OF_MEMORY:
+            raise MemoryError()
+        if finding == TOO_LARGE:
+            raise OverflowError("a column of more than 2 GiB; finish these first")
+        if finding != BATCH_OK:
+            raise InvalidBatch(finding, batch.position)
+        return self.keys.rows - before
+
+    cdef int take(self, const uint8_t *payload, int64_t size, BatchInfo batch) noexcept nogil:
+        cdef int64_t rows = self.keys.rows, header_rows = self.header_names.rows
+        cdef int64_t key_nulls = self.keys.nulls, value_nulls = self.values.nulls, header_nulls = self.header_values.nulls
+        cdef size_t key_size = self.keys.data.size, value_size = self.values.data.size
+        cdef size_t name_size = self.header_names.data.size, content_size = self.header_values.data.size
+        cdef int64_t count = batch.info.record_count
+        cdef int finding
+        # No memory on the word of a count: so many records need so many bytes.
+        if count < 0 or count > size // MIN_RECORD_SIZE:
+            return BATCH_BAD_COUNT
+        if <int64_t>max(max(key_size, value_size), max(name_size, content_size)) + size > INT32_MAX:
+            return TOO_LARGE
+        if header_rows + size // MIN_HEADER_SIZE > INT32_MAX:
+            return TOO_LARGE
+        if not (room(&self.offsets, <size_t>count * 8) and room(&self.timestamps, <size_t>count * 8)
+                and room(&self.header_offsets, <size_t>count * 4 + 4) and binary_room(&self.keys, count, size)
+                and binary_room(&self.values, count, size) and binary_room(&self.header_names, 0, 0)
+                and binary_room(&self.header_values, 0, 0)):
+            return OUT_OF_MEMORY
+        if self.header_offsets.size == 0:
+            memset(self.header_offsets.data, 0, 4)
+            self.header_offsets.size = 4
+        finding = self.walk(payload, payload + size, batch)
+        if finding != BATCH_OK:
+            binary_cut(&self.keys, rows, key_size, key_nulls)
+            binary_cut(&self.values, rows, value_size, value_nulls)
+            binary_cut(&self.header_names, header_rows, name_size, 0)
+            binary_cut(&self.header_values, header_rows, content_size, header_nulls)
+            self.offsets.size = self.timestamps.size = <size_t>rows * 8
+            self.header_offsets.size = <size_t>rows * 4 + 4
+        return finding
+
+    cdef int walk(self, const uint8_t *p, const uint8_t *end, BatchInfo batch) noexcept nogil:
+        cdef const uint8_t *stop
+        cdef const uint8_t *key = NULL
+        cdef const uint8_t *value = NULL
+        cdef int64_t base_offset = batch.info.base_offset, base_timestamp = batch.info.base_timestamp
+        cdef int64_t start_offset = self.start_offset, end_offset = self.end_offset
+        cdef int64_t offset, timestamp, timestamp_delta = 0
+        cdef int32_t left = batch.info.record_count
+        cdef int32_t body_size = 0, offset_delta = 0, key_size = 0, value_size = 0, header_count = 0, header_rows
+        cdef bint log_append_time = batch.info.attributes & ATTRIBUTE_LOG_APPEND_TIME != 0
+        cdef bint wanted
+        cdef int finding
+        while left > 0:
+            left -= 1
+            p = take_varint(p, end, &body_size)
+            if p == NULL or body_size < 1 or body_size > end - p:
+                return BATCH_BAD_RECORD
+            stop = p + body_size
+            p = take_varlong(p + 1, stop, &timestamp_delta)
+            p = take_varint(p, stop, &offset_delta)
+            p = take_bytes(p, stop, &key, &key_size)
+            p = take_bytes(p, stop, &value, &value_size)
+            p = take_varint(p, stop, &header_count)
+            if p == NULL or header_count < 0 or header_count > (stop - p) // MIN_HEADER_SIZE:
+                return BATCH_BAD_RECORD
+            offset = <int64_t>(<uint64_t>base_offset + <uint64_t>offset_delta)
+            wanted = start_offset <= offset < end_offset
+            if header_count:
+                finding = self.walk_headers(p, stop, header_count, wanted)
+                if finding != BATCH_OK:
+                    return finding
+            elif p != stop:
+                return BATCH_BAD_RECORD
+            p = stop
+            if not wanted:
+                continue
+            timestamp = batch.info.max_timestamp if log_append_time else <int64_t>(<uint64_t>base_timestamp + <uint64_t>timestamp_delta)
+            memcpy(self.offsets.data + self.offsets.size, &offset, 8)
+            self.offsets.size += 8
+            memcpy(self.timestamps.data + self.timestamps.size, &timestamp, 8)
+            self.timestamps.size += 8
+            binary_put(&self.keys, key, key_size)
+            binary_put(&self.values, value, value_size)
+            header_rows = <int32_t>self.header_names.rows
+            memcpy(self.header_offsets.data + self.header_offsets.size, &header_rows, 4)
+            self.header_offsets.size += 4
+        return BATCH_OK if p == end else BATCH_BAD_RECORD
+
+    cdef int walk_headers(self, const uint8_t *p, const uint8_t *stop, int32_t count, bint wanted) noexcept nogil:
+        cdef const uint8_t *name = NULL
+        cdef const uint8_t *value = NULL
+        cdef int32_t name_size = 0, value_size = 0
+        if wanted and not (binary_room(&self.header_names, count, stop - p) and binary_room(&self.header_values, count, stop - p)):
+            return OUT_OF_MEMORY
+        while count > 0:
+            p = take_bytes(p, stop, &name, &name_size)
+            p = take_bytes(p, stop, &value, &value_size)
+            if p == NULL or name_size < 0:
+                return BATCH_BAD_RECORD
+            if wanted:
+                binary_put(&self.header_names, name, name_size)
+                binary_put(&self.header_values, value, value_size)
+            count -= 1
+        return BATCH_OK if p == stop else BATCH_BAD_RECORD
+
+    def finish(self):
+        """The columns, whose memory they own; the collector is empty again."""
+        cdef Columns made = Columns.__new__(Columns)
+        if not (binary_room(&self.keys, 0, 0) and binary_room(&self.values, 0, 0) and binary_room(&self.header_names, 0, 0)
+                and binary_room(&self.header_values, 0, 0) and room(&self.header_offsets, 4)):
+            raise MemoryError()
+        if self.header_offsets.size == 0:
+            memset(self.header_offsets.data, 0, 4)
+            self.header_offsets.size = 4
+        made.count = self.keys.rows
+        made.offsets = flat(&self.offsets, b"q", 8)
+        made.timestamps = flat(&self.timestamps, b"q", 8)
+        made.keys = binary_column(&self.keys)
+        made.values = binary_column(&self.values)
+        made.header_offsets = flat(&self.header_offsets, b"i", 4)
+        made.header_names = binary_column(&self.header_names)
+        made.header_values = binary_column(&self.header_values)
+        return made
