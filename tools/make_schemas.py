@@ -76,8 +76,21 @@ def read_definitions(jars: list[Path]) -> dict[str, Json]:
                     text = archive.read(entry).decode()
                     definition = json.loads(re.sub(r"^\s*//.*$", "", text, flags=re.MULTILINE))
                     if definition["validVersions"] != "none":
-                        found[definition["name"]] = definition
+                        found[definition["name"]] = as_in_older_releases(definition)
     return dict(sorted(found.items()))
+
+
+def as_in_older_releases(definition: Json) -> Json:
+    """Since 4.0 the coordinators' records have an API key: of a key it is what stands in front of it on disk, which the
+    older definitions call its version."""
+    if definition["type"] not in ("coordinator-key", "coordinator-value"):
+        return definition
+    changed = {**definition, "type": "data", "apiKey": None}
+    if definition["type"] == "coordinator-key":
+        version = str(definition["apiKey"])
+        changed["validVersions"] = version
+        changed["fields"] = [{**field, "versions": version} for field in definition["fields"]]
+    return changed
 
 
 def snake_case(name: str) -> str:
@@ -135,7 +148,8 @@ def compact_fields(definitions: list[Json], structs: Json) -> list[Any]:
             extras["drop"] = True
         if "flexibleVersions" in definition:
             extras["flexible"] = definition["flexibleVersions"]
-        fields.append([name, definition["type"], definition["versions"], *([extras] if extras else [])])
+        versions = definition.get("versions") or definition["taggedVersions"]
+        fields.append([name, definition["type"], versions, *([extras] if extras else [])])
     return fields
 
 

@@ -5,7 +5,7 @@ from typing_extensions import Buffer
 @dataclass_transform(kw_only_default=True, eq_default=True)
 class Struct:
     __hash__: ClassVar[None]  # type: ignore[assignment]
-    def __eq__(self, other: object) -> bool: ...
+    def __eq__(self, other: object, /) -> bool: ...
 
 class Message(Struct):
     API_KEY: ClassVar[int | None]

@@ -144,11 +144,11 @@ cdef int *FIXED_SIZE = [1, 1, 2, 2, 4, 4, 8, 8, 16, 0, 0, 0]
 cdef int64_t *LOWEST = [0, -128, -32768, 0, INT32_MIN, 0, INT64_MIN]
 cdef int64_t *HIGHEST = [1, 127, 32767, 65535, INT32_MAX, UINT32_MAX, INT64_MAX]
 
-KINDS = {
+_KINDS = {
     "bool": BOOL, "int8": INT8, "int16": INT16, "uint16": UINT16, "int32": INT32, "uint32": UINT32, "int64": INT64,
     "float64": FLOAT64, "uuid": UUID, "string": STRING, "bytes": BYTES, "records": BYTES,
 }
-TYPE_DEFAULTS = {
+_TYPE_DEFAULTS = {
     "bool": False, "float64": 0.0, "uuid": bytes(16), "string": "", "bytes": b"", "records": None,
 }
 
@@ -211,7 +211,7 @@ cdef struct layout_t:
     range_t flexible             # of the message
     plan_t **plans               # by version - versions.low; NULL until used
 
-# Layout of a class, by the class.
+# _Layout of a class, by the class.
 cdef dict layouts = {}
 cdef writer_t scratch
 writer_init(&scratch)
@@ -221,7 +221,7 @@ cdef enum:
 
 
 @cython.final
-cdef class Layout:
+cdef class _Layout:
     """Owner of a class's layout."""
     cdef layout_t *layout
 
@@ -230,7 +230,7 @@ cdef inline layout_t *layout_of(PyObject *cls) except NULL:
     cdef PyObject *found = PyDict_GetItem(layouts, cls)
     if found == NULL:
         raise TypeError(f"{<object>cls!r} is not a message class of kbroker.protocol.messages")
-    return (<Layout><object>found).layout
+    return (<_Layout><object>found).layout
 
 
 # --- classes ----------------------------------------------------------------------------------------------------------
@@ -286,40 +286,16 @@ cdef class Message(Struct):
 
     @classmethod
     def decode(cls, body, int version):
-        """The message that fills `body`; it keeps no reference to it. `MalformedBytes` when anything is not as it must be."""
-        cdef plan_t *plan = plan_for(layout_of(<PyObject *>cls), version)
-        cdef Py_buffer view
-        cdef reader_t reader
-        cdef PyObject *message
-        PyObject_GetBuffer(body, &view, PyBUF_SIMPLE)
-        try:
-            reader_init(&reader, view.buf, view.len)
-            message = decode_struct(plan, &reader)
-            result = <object>message
-            Py_DECREF(message)
-            if reader.at != reader.end:
-                raise MalformedBytes(f"{<str>plan.layout.name} version {version}: {reader_left(&reader)} bytes too many",
-                                     reader.at - reader.start)
-        finally:
-            PyBuffer_Release(&view)
-        return result
+        """The message that `body` is; it keeps no reference to it. `MalformedBytes` when anything is not as it must be."""
+        cdef size_t size = 0
+        return decode_message(cls, body, version, True, &size)
 
     @classmethod
     def decode_prefix(cls, body, int version):
         """The message at the start of `body`, and how many bytes it takes."""
-        cdef plan_t *plan = plan_for(layout_of(<PyObject *>cls), version)
-        cdef Py_buffer view
-        cdef reader_t reader
-        cdef PyObject *message
-        PyObject_GetBuffer(body, &view, PyBUF_SIMPLE)
-        try:
-            reader_init(&reader, view.buf, view.len)
-            message = decode_struct(plan, &reader)
-            result = <object>message
-            Py_DECREF(message)
-        finally:
-            PyBuffer_Release(&view)
-        return result, reader.at - reader.start
+        cdef size_t size = 0
+        message = decode_message(cls, body, version, False, &size)
+        return message, size
 
 
 cdef PyObject *construct(PyObject *cls, PyObject *const *args, size_t nargsf, PyObject *names) except NULL:
@@ -428,7 +404,7 @@ def make_message(str name, list schema, str module):
 
 cdef object make_class(str qualname, str name, list fields, type base, str module, dict attributes,
                        range_t versions, range_t flexible):
-    cdef Layout owner = Layout()
+    cdef _Layout owner = _Layout()
     cdef layout_t *layout = <layout_t *>calloc(1, sizeof(layout_t))
     slots = tuple([field[0] for field in fields])
     cls = type(name, (base,), {"__slots__": slots, "__module__": module, "__qualname__": qualname, **attributes})
@@ -461,8 +437,8 @@ cdef int fill_fields(object cls, list fields, dict children) except -1:
         field.offset = member_offset(cls.__dict__[name])
         field.is_array = kind.startswith("[]")
         element = kind[2:] if field.is_array else kind
-        if element in KINDS:
-            field.kind = KINDS[element]
+        if element in _KINDS:
+            field.kind = _KINDS[element]
         else:
             field.kind = STRUCT
             field.child = layout_of(<PyObject *>children[element])
@@ -483,7 +459,7 @@ cdef int fill_fields(object cls, list fields, dict children) except -1:
         elif field.kind == STRUCT:
             field.default_kind = NEW_STRUCT
         else:
-            field.default_value = immortal(TYPE_DEFAULTS.get(element, 0))
+            field.default_value = immortal(_TYPE_DEFAULTS.get(element, 0))
     return 0
 
 
@@ -560,122 +536,168 @@ cdef plan_t *make_plan(layout_t *layout, int version) except NULL:
 
 # --- decoding ---------------------------------------------------------------------------------------------------------
 
-cdef int malformed(plan_t *plan, field_t *field, reader_t *r, str what) except -1:
+cdef enum:
+    # Array elements of one message. A small element takes some forty times its bytes as objects, so this bounds what a
+    # frame of the largest size can cost; the largest clusters ask for a tenth of it.
+    MOST_ELEMENTS = 1 << 20
+
+cdef struct source_t:
+    reader_t reader
+    int64_t elements_left
+
+# A call whose error its caller looks at itself.
+ctypedef int (*decode_into_t)(plan_t *, PyObject *, source_t *) noexcept
+ctypedef int (*decode_items_t)(plan_t *, op_t *, PyObject *, int32_t, source_t *) noexcept
+
+
+cdef object decode_message(object cls, object body, int version, bint whole, size_t *size):
+    """The message at the start of `body`; it must fill it when it is to be the whole of it."""
+    cdef plan_t *plan = plan_for(layout_of(<PyObject *>cls), version)
+    cdef Py_buffer view
+    cdef source_t source
+    cdef PyObject *message
+    PyObject_GetBuffer(body, &view, PyBUF_SIMPLE)
+    try:
+        reader_init(&source.reader, view.buf, view.len)
+        source.elements_left = MOST_ELEMENTS
+        message = decode_struct(plan, &source)
+        result = <object>message
+        Py_DECREF(message)
+        size[0] = source.reader.at - source.reader.start
+        if whole and source.reader.at != source.reader.end:
+            malformed(plan, NULL, &source, f"{reader_left(&source.reader)} bytes too many")
+    finally:
+        PyBuffer_Release(&view)
+    return result
+
+
+cdef int malformed(plan_t *plan, field_t *field, source_t *source, str what) except -1:
     where = f"{<str>plan.layout.name}.{<str>field.name}" if field != NULL else <str>plan.layout.name
-    raise MalformedBytes(f"{where} version {plan.version}: {what}", r.at - r.start)
+    raise MalformedBytes(f"{where} version {plan.version}: {what}", source.reader.at - source.reader.start)
 
 
-cdef PyObject *decode_struct(plan_t *plan, reader_t *r) except NULL:
+cdef PyObject *decode_struct(plan_t *plan, source_t *source) except NULL:
     cdef PyObject *message = allocate(plan.layout.cls)
-    cdef PyObject **slot
-    cdef op_t *op
-    cdef int i
     if message == NULL:
         raise MemoryError
-    try:
-        for i in range(plan.op_count):
-            op = &plan.ops[i]
-            slot_at(message, op.offset)[0] = decode_array(plan, op, r) if op.is_array else decode_value(plan, op, r)
-        if plan.flexible:
-            decode_tagged(plan, message, r)
-            for i in range(plan.tagged_count):
-                slot = slot_at(message, plan.tagged[i].offset)
-                if slot[0] == NULL:
-                    slot[0] = new_default(plan.tagged[i].field)
-        for i in range(plan.absent_count):
-            slot_at(message, plan.absent[i].offset)[0] = new_default(plan.absent[i])
-    except:
+    if (<decode_into_t>decode_fields)(plan, message, source) < 0:
         Py_DECREF(message)
-        raise
+        return NULL
     return message
 
 
-cdef int decode_tagged(plan_t *plan, PyObject *message, reader_t *r) except -1:
-    """Tagged fields; those that the schema does not know are skipped."""
+cdef int decode_fields(plan_t *plan, PyObject *message, source_t *source) except -1:
+    cdef PyObject **slot
+    cdef op_t *op
+    cdef int i
+    for i in range(plan.op_count):
+        op = &plan.ops[i]
+        slot = slot_at(message, op.offset)
+        slot[0] = decode_array(plan, op, source) if op.is_array else decode_value(plan, op, source)
+    if plan.flexible:
+        decode_tagged(plan, message, source)
+        for i in range(plan.tagged_count):
+            slot = slot_at(message, plan.tagged[i].offset)
+            if slot[0] == NULL:
+                slot[0] = new_default(plan.tagged[i].field)
+    for i in range(plan.absent_count):
+        slot_at(message, plan.absent[i].offset)[0] = new_default(plan.absent[i])
+    return 0
+
+
+cdef int decode_tagged(plan_t *plan, PyObject *message, source_t *source) except -1:
+    """Tagged fields; those that the schema does not know are skipped, of repeated ones the last counts, as in Kafka."""
+    cdef reader_t *r = &source.reader
     cdef uint32_t count = read_uvarint(r)
     cdef uint32_t tag
     cdef uint32_t size
-    cdef int64_t last = -1
-    cdef reader_t inside
-    cdef const uint8_t *data
+    cdef const uint8_t *end
     cdef PyObject *value
+    cdef PyObject **slot
     cdef op_t *op
     cdef int i
     while count > 0 and not r.failed:
         count -= 1
         tag = read_uvarint(r)
-        if not r.failed and <int64_t>tag <= last:
-            malformed(plan, NULL, r, f"tag {tag} does not follow {last}")
-        last = tag
         size = read_uvarint(r)
-        data = reader_take(r, size)
-        if r.failed:
+        if r.failed or size > reader_left(r):
+            r.failed = True
             break
         for i in range(plan.tagged_count):
             op = &plan.tagged[i]
             if <uint32_t>op.field.tag != tag:
                 continue
-            inside.start = r.start
-            inside.at = data
-            inside.end = data + size
-            inside.failed = False
-            value = decode_array(plan, op, &inside) if op.is_array else decode_value(plan, op, &inside)
-            slot_at(message, op.offset)[0] = value
-            if inside.at != inside.end:
-                malformed(plan, op.field, &inside, "the tagged field is longer than its value")
+            end = r.end
+            r.end = r.at + size
+            value = decode_array(plan, op, source) if op.is_array else decode_value(plan, op, source)
+            slot = slot_at(message, op.offset)
+            Py_XDECREF(slot[0])
+            slot[0] = value
+            if r.at != r.end:
+                malformed(plan, op.field, source, "the tagged field is longer than its value")
+            r.end = end
             break
+        else:
+            r.at += size
     if r.failed:
-        malformed(plan, NULL, r, "bytes end inside tagged fields")
+        malformed(plan, NULL, source, "bytes end inside tagged fields")
     return 0
 
 
-cdef PyObject *decode_array(plan_t *plan, op_t *op, reader_t *r) except NULL:
-    cdef int32_t count = read_array_count(r, op.compact, op.element_size)
+cdef PyObject *decode_array(plan_t *plan, op_t *op, source_t *source) except NULL:
+    cdef int32_t count = read_array_count(&source.reader, op.compact, op.element_size)
     cdef PyObject *items
-    cdef PyObject *item
-    cdef const uint8_t *data
-    cdef int32_t i
-    if r.failed:
-        malformed(plan, op.field, r, "more elements than bytes")
+    if source.reader.failed:
+        malformed(plan, op.field, source, "more elements than bytes")
     if count < 0:
         if not op.nullable:
-            malformed(plan, op.field, r, "null where null is not allowed")
+            malformed(plan, op.field, source, "null where null is not allowed")
         Py_INCREF(Py_None)
         return Py_None
+    source.elements_left -= count
+    if source.elements_left < 0:
+        malformed(plan, op.field, source, f"more than {MOST_ELEMENTS} elements in one message")
     items = PyList_New(count)
     if items == NULL:
         raise MemoryError
-    try:
-        if op.kind == STRUCT:
-            for i in range(count):
-                PyList_SET_ITEM(items, i, decode_struct(op.child, r))
-        elif op.kind == INT32:
-            data = reader_take(r, <int64_t>count * 4)
-            for i in range(count):
-                item = PyLong_FromLong(<int32_t>load_u32(data + 4 * i))
-                if item == NULL:
-                    raise MemoryError
-                PyList_SET_ITEM(items, i, item)
-        else:
-            for i in range(count):
-                PyList_SET_ITEM(items, i, decode_value(plan, op, r))
-    except:
+    if count and (<decode_items_t>decode_items)(plan, op, items, count, source) < 0:
         Py_DECREF(items)
-        raise
+        return NULL
     return items
 
 
-cdef PyObject *decode_value(plan_t *plan, op_t *op, reader_t *r) except NULL:
-    """One value, or one element of an array."""
+cdef int decode_items(plan_t *plan, op_t *op, PyObject *items, int32_t count, source_t *source) except -1:
+    cdef const uint8_t *data
+    cdef PyObject *item
+    cdef int32_t i
+    if op.kind == STRUCT:
+        for i in range(count):
+            PyList_SET_ITEM(items, i, decode_struct(op.child, source))
+    elif op.kind == INT32:
+        data = reader_take(&source.reader, <int64_t>count * 4)
+        for i in range(count):
+            item = PyLong_FromLong(<int32_t>load_u32(data + 4 * i))
+            if item == NULL:
+                raise MemoryError
+            PyList_SET_ITEM(items, i, item)
+    else:
+        for i in range(count):
+            PyList_SET_ITEM(items, i, decode_value(plan, op, source))
+    return 0
+
+
+cdef PyObject *decode_value(plan_t *plan, op_t *op, source_t *source) except NULL:
+    """One value, or one element of an array (which is never null)."""
+    cdef reader_t *r = &source.reader
     cdef const uint8_t *data
     cdef PyObject *value
     cdef int32_t size = 0
-    cdef uint64_t bits
+    cdef uint64_t bits = 0
     cdef double number = 0
     if op.kind < STRING:
         data = reader_take(r, FIXED_SIZE[op.kind])
         if data == NULL:
-            malformed(plan, op.field, r, "bytes end inside it")
+            malformed(plan, op.field, source, "bytes end inside it")
         if op.kind == INT32:
             value = PyLong_FromLong(<int32_t>load_u32(data))
         elif op.kind == INT16:
@@ -700,38 +722,38 @@ cdef PyObject *decode_value(plan_t *plan, op_t *op, reader_t *r) except NULL:
     elif op.kind == STRING:
         data = read_string(r, op.compact, &size)
         if r.failed or size > 0x7fff:
-            malformed(plan, op.field, r, "not a length of a string that is there")
+            malformed(plan, op.field, source, "not the length of a string that is there")
         if size < 0:
-            if not op.nullable or op.is_array:
-                malformed(plan, op.field, r, "null where null is not allowed")
-            Py_INCREF(Py_None)
-            return Py_None
+            return decode_null(plan, op, source)
         value = PyUnicode_DecodeUTF8(<const char *>data, size, NULL)
         if value == NULL:
             r.at = data + take_utf8_position()
-            malformed(plan, op.field, r, "not UTF-8")
+            malformed(plan, op.field, source, "not UTF-8")
     elif op.kind == BYTES:
         data = read_bytes(r, op.compact, &size)
         if r.failed:
-            malformed(plan, op.field, r, "not a length of bytes that are there")
+            malformed(plan, op.field, source, "not the length of bytes that are there")
         if size < 0:
-            if not op.nullable or op.is_array:
-                malformed(plan, op.field, r, "null where null is not allowed")
-            Py_INCREF(Py_None)
-            return Py_None
+            return decode_null(plan, op, source)
         value = new_bytes(<const char *>data, size)
     else:
         if op.nullable and not op.is_array:
             data = reader_take(r, 1)
             if data == NULL:
-                malformed(plan, op.field, r, "bytes end inside it")
+                malformed(plan, op.field, source, "bytes end inside it")
             if <int8_t>data[0] <= op.null_struct:
-                Py_INCREF(Py_None)
-                return Py_None
-        return decode_struct(op.child, r)
+                return decode_null(plan, op, source)
+        return decode_struct(op.child, source)
     if value == NULL:
         raise MemoryError
     return value
+
+
+cdef PyObject *decode_null(plan_t *plan, op_t *op, source_t *source) except NULL:
+    if not op.nullable or op.is_array:
+        malformed(plan, op.field, source, "null where null is not allowed")
+    Py_INCREF(Py_None)
+    return Py_None
 
 
 # --- encoding ---------------------------------------------------------------------------------------------------------
