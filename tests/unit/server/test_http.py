@@ -80,7 +80,7 @@ def test_head_has_the_length_and_no_body(server: HttpServer) -> None:
 
 
 def test_a_silent_connection_does_not_keep_others_out_for_long() -> None:
-    server = HttpServer("127.0.0.1", 0, {"/health": problems_route(lambda: [])}, deadline_s=0.05)
+    server = HttpServer("127.0.0.1", 0, {"/health": problems_route(list)}, deadline_s=0.05)
     server.start()
     with socket.create_connection(server.address, timeout=10) as silent:
         assert raw(server, b"GET /health HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 200 ")
