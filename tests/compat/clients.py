@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -63,8 +64,29 @@ def java(version: str) -> Callable[[], list[str]]:
     return prepare
 
 
+def node(folder: str) -> Callable[[], list[str]]:
+    """A Node client; its packages are installed once per package.json."""
+
+    def prepare() -> list[str]:
+        source, target = HERE / folder, maven.cache_directory() / "compat" / folder
+        wanted, installed = source / "package.json", target / "package.json"
+        if not installed.exists() or installed.read_bytes() != wanted.read_bytes():
+            target.mkdir(parents=True, exist_ok=True)
+            (target / "installing").mkdir(exist_ok=True)
+            shutil.copy(wanted, target / "installing" / "package.json")
+            subprocess.run(["npm", "install", "--silent", "--no-audit", "--no-fund"], cwd=target / "installing", check=True)
+            shutil.rmtree(target / "node_modules", ignore_errors=True)
+            (target / "installing" / "node_modules").rename(target / "node_modules")
+            shutil.copy(wanted, installed)
+        shutil.copy(source / "driver.js", target / "driver.js")
+        return ["node", str(target / "driver.js")]
+
+    return prepare
+
+
 CLIENTS = [
     Client("confluent", lambda: [sys.executable, str(HERE / "confluent" / "driver.py")]),
     Client("java-3.9", java("3.9.1")),
     Client("java-4.3", java("4.3.1")),
+    Client("kafkajs", node("kafkajs"), codecs=("none", "gzip", "snappy", "lz4")),
 ]
