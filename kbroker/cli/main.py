@@ -24,7 +24,7 @@ COMMANDS = {
     "configs": "show and change settings of topics and brokers",
     "dump-log": "print what is in the files of a log directory, and what is wrong with them",
 }
-OK, FAILED, INTERRUPTED, BROKEN_PIPE = 0, 1, 130, 141
+FAILED, USAGE, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
 
 EXAMPLES = """examples:
   kbroker start                                    a broker on 127.0.0.1:9092
@@ -52,16 +52,11 @@ class Command(Protocol):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (default: the process's); returns the exit code, or SystemExit for usage errors."""
-    argv = sys.argv[1:] if argv is None else argv
-    parser, command = _parser(argv)
-    arguments = parser.parse_args(argv)
-    if command is None:
-        parser.print_help()
-        return 2
     try:
-        code = command.run(arguments)
-        sys.stdout.flush()
-        return code
+        try:
+            return _run(sys.argv[1:] if argv is None else argv)
+        finally:
+            sys.stdout.flush()
     except KbrokerError as error:
         print(f"kbroker: {error}", file=sys.stderr)
         return FAILED
@@ -71,6 +66,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Python flushes stdout once more at exit; give it somewhere to go.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
+
+
+def _run(argv: Sequence[str]) -> int:
+    parser, command = _parser(argv)
+    arguments = parser.parse_args(argv)
+    if command is None:
+        parser.print_help()
+        return USAGE
+    return command.run(arguments)
 
 
 def _parser(argv: Sequence[str]) -> tuple[argparse.ArgumentParser, Command | None]:

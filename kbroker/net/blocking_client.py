@@ -226,7 +226,9 @@ class BlockingClient:
     def metadata(self, topics: Sequence[str] | None, allow_auto_creation: bool = False) -> Any:
         """MetadataResponse for `topics` (None: all), errors of topics inside. Remembers where the brokers are."""
         wanted = None if topics is None else [M.MetadataRequest.MetadataRequestTopic(name=name) for name in topics]
-        answer = self.call(M.MetadataRequest(topics=wanted, allow_auto_topic_creation=allow_auto_creation))
+        # Brokers before 0.11 cannot be asked not to create.
+        may_create = allow_auto_creation or self.connection().version_of(ApiKey.METADATA) < 4
+        answer = self.call(M.MetadataRequest(topics=wanted, allow_auto_topic_creation=may_create))
         self._addresses = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
         self.controller_id = answer.controller_id
         return answer
