@@ -84,9 +84,21 @@ def node(folder: str) -> Callable[[], list[str]]:
     return prepare
 
 
+def go(folder: str) -> Callable[[], list[str]]:
+    """A Go client; go build itself knows when nothing has changed."""
+
+    def prepare() -> list[str]:
+        program = maven.cache_directory() / "compat" / folder / "driver"
+        subprocess.run(["go", "build", "-o", str(program), "."], cwd=HERE / folder, check=True)
+        return [str(program)]
+
+    return prepare
+
+
 CLIENTS = [
     Client("confluent", lambda: [sys.executable, str(HERE / "confluent" / "driver.py")]),
     Client("java-3.9", java("3.9.1")),
     Client("java-4.3", java("4.3.1")),
+    Client("franz-go", go("franz-go")),
     Client("kafkajs", node("kafkajs"), codecs=("none", "gzip", "snappy", "lz4")),
 ]
