@@ -322,7 +322,7 @@ cdef class RecordColumns:
         while left > 0:
             left -= 1
             p = take_varint(p, end, &body_size)
-            if p == NULL or body_size < 1 or body_size > end - p:
+            if body_size < 1 or body_size > end - p:
                 return BATCH_BAD_RECORD
             stop = p + body_size
             p = take_varlong(p + 1, stop, &timestamp_delta)
@@ -330,7 +330,7 @@ cdef class RecordColumns:
             p = take_bytes(p, stop, &key, &key_size)
             p = take_bytes(p, stop, &value, &value_size)
             p = take_varint(p, stop, &header_count)
-            if p == NULL or header_count < 0 or header_count > (stop - p) // MIN_HEADER_SIZE:
+            if p > stop or header_count < 0 or header_count > (stop - p) // MIN_HEADER_SIZE:
                 return BATCH_BAD_RECORD
             offset = <int64_t>(<uint64_t>base_offset + <uint64_t>offset_delta)
             wanted = start_offset <= offset < end_offset
@@ -364,7 +364,7 @@ cdef class RecordColumns:
         while count > 0:
             p = take_bytes(p, stop, &name, &name_size)
             p = take_bytes(p, stop, &value, &value_size)
-            if p == NULL or name_size < 0:
+            if p > stop or name_size < 0:
                 return BATCH_BAD_RECORD
             if wanted:
                 binary_put(&self.header_names, name, name_size)

@@ -167,7 +167,7 @@ cdef int batch_walk(const uint8_t *records, int64_t size, batch_info_t *info, bi
         return BATCH_BAD_COUNT
     for i in range(count):
         p = take_varint(p, end, &body_size)
-        if p == NULL or body_size < 1 or body_size > end - p:
+        if body_size < 1 or body_size > end - p:
             return BATCH_BAD_RECORD
         stop = p + body_size
         p = take_varlong(p + 1, stop, &timestamp_delta)
@@ -175,16 +175,17 @@ cdef int batch_walk(const uint8_t *records, int64_t size, batch_info_t *info, bi
         p = take_bytes(p, stop, &data, &key_size)
         p = take_bytes(p, stop, &data, &data_size)
         p = take_varint(p, stop, &header_count)
-        if p == NULL or header_count < 0 or header_count > stop - p:
+        if header_count < 0 or header_count > stop - p:
             return BATCH_BAD_RECORD
         while header_count > 0:
             p = take_bytes(p, stop, &data, &data_size)
-            if p == NULL or data_size < 0:
+            if data_size < 0:
                 return BATCH_BAD_RECORD
             p = take_bytes(p, stop, &data, &data_size)
             header_count -= 1
         if p != stop:
             return BATCH_BAD_RECORD
+        p = stop    # the same, but known since the record's first byte: the next record need not wait for this one's fields
         if offset_delta != i:
             return BATCH_BAD_COUNT
         if key_required and key_size < 0:

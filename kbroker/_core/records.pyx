@@ -69,14 +69,14 @@ cdef int read_records(const uint8_t *p, const uint8_t *end, BatchInfo batch, lis
         return BATCH_BAD_COUNT
     while left > 0:
         p = take_varint(p, end, &body_size)
-        if p == NULL or body_size < 1 or body_size > end - p:
+        if body_size < 1 or body_size > end - p:
             return BATCH_BAD_RECORD
         stop = p + body_size
         record = Record.__new__(Record)
         p = take_varlong(p + 1, stop, &timestamp_delta)
         p = take_varint(p, stop, &offset_delta)
         p = take_bytes(p, stop, &data, &size)
-        if p == NULL:
+        if p > stop:
             return BATCH_BAD_RECORD
         record.offset = <int64_t>(<uint64_t>batch.info.base_offset + <uint64_t>offset_delta)
         if log_append_time:
@@ -85,22 +85,22 @@ cdef int read_records(const uint8_t *p, const uint8_t *end, BatchInfo batch, lis
             record.timestamp = <int64_t>(<uint64_t>batch.info.base_timestamp + <uint64_t>timestamp_delta)
         record.key = bytes_or_none(data, size)
         p = take_bytes(p, stop, &data, &size)
-        if p == NULL:
+        if p > stop:
             return BATCH_BAD_RECORD
         record.value = bytes_or_none(data, size)
         p = take_varint(p, stop, &header_count)
-        if p == NULL or header_count < 0 or header_count > stop - p:
+        if header_count < 0 or header_count > stop - p:
             return BATCH_BAD_RECORD
         record.headers = ()
         if header_count:
             headers = []
             while header_count > 0:
                 p = take_bytes(p, stop, &data, &name_size)
-                if p == NULL or name_size < 0:
+                if p > stop or name_size < 0:
                     return BATCH_BAD_RECORD
                 name = data[:name_size].decode("utf-8", "surrogateescape")
                 p = take_bytes(p, stop, &data, &size)
-                if p == NULL:
+                if p > stop:
                     return BATCH_BAD_RECORD
                 headers.append((name, bytes_or_none(data, size)))
                 header_count -= 1

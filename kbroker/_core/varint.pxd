@@ -1,7 +1,7 @@
 """Zigzag varints of records on bare pointers, for loops that run once per record. Everywhere else: the cursor.
 
-Each `take_` reads one number that must end before `end`, and returns where the next field starts, or NULL (too short, or
-more bits than the type has). NULL in gives NULL out, so a group of fields can be read and tested once.
+Each `take_` reads one field that must end before `end`, and returns where the next one starts. Too short, too many bits or a
+size beyond `end`: it returns `end + 1`, and so does every `take_` behind it, so that a group of fields needs one test, `p > end`.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
@@ -15,22 +15,20 @@ cdef extern from * nogil:
     static __attribute__((noinline, unused)) const uint8_t *take_long_varint(const uint8_t *p, const uint8_t *end, uint64_t *raw, int bits) {
         uint64_t value = 0;
         int shift = 0;
-        if (!p)
-            return NULL;
         for (; p < end && shift < bits; shift += 7) {
             uint8_t byte = *p++;
             if (shift + 7 > bits && byte >> (bits - shift))
-                return NULL;
+                break;
             value |= (uint64_t)(byte & 0x7f) << shift;
             if (byte < 0x80) {
                 *raw = value;
                 return p;
             }
         }
-        return NULL;
+        return end + 1;
     }
     static inline __attribute__((always_inline)) const uint8_t *take_raw(const uint8_t *p, const uint8_t *end, uint64_t *raw, int bits) {
-        if (__builtin_expect(p && end - p >= 2, 1)) {
+        if (__builtin_expect(end - p >= 2, 1)) {
             uint32_t first = p[0];
             if (__builtin_expect(first < 0x80, 1)) {
                 *raw = first;
@@ -59,8 +57,8 @@ cdef extern from * nogil:
     static inline __attribute__((always_inline)) const uint8_t *
     take_bytes(const uint8_t *p, const uint8_t *end, const uint8_t **data, int32_t *size) {
         p = take_varint(p, end, size);
-        if (__builtin_expect(!p || *size > end - p, 0))
-            return NULL;
+        if (__builtin_expect(*size > end - p, 0))
+            return end + 1;
         if (*size < 0) {
             *size = -1;
             *data = NULL;
