@@ -48,7 +48,7 @@ check: build $(VENV)/test-installed
 	$(VENV)/bin/lint-imports
 	KBROKER_WARNINGS=error $(PY) setup.py --quiet --version
 	$(PY) -m mypy.stubtest --ignore-disjoint-bases --ignore-unused-allowlist --allowlist tools/stubtest_allowlist.txt \
-		$(patsubst kbroker/_core/%.pyx,kbroker._core.%,$(wildcard kbroker/_core/*.pyx))
+		$(patsubst kbroker/_core/%.pyi,kbroker._core.%,$(wildcard kbroker/_core/*.pyi))
 	$(PY) -m pytest tests/tidy -m "not slow"
 
 # --- packing and documents --------------------------------------------------------------------------
