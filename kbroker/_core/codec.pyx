@@ -358,7 +358,7 @@ cdef PyObject *new_default(field_t *field) except NULL:
 
 # --- layouts ----------------------------------------------------------------------------------------------------------
 
-cdef range_t parse_range(str text):
+cdef range_t parse_range(str text) except *:
     """`3+`, `2-5`, `7` or `none`."""
     cdef range_t parsed
     parsed.low = 0
