@@ -29,12 +29,13 @@ from kbroker._core.fetch_sessions cimport (
 )
 from kbroker._core.mailbox cimport MAIL_FETCH
 from kbroker._core.partition cimport (
-    NEEDS_HANDLER, PARTITION_DELETED, Registry, fetch_waiter_t, partition_await_bytes, partition_forget_bytes,
+    NEEDS_HANDLER, PARTITION_DELETED, fetch_waiter_t, partition_await_bytes, partition_forget_bytes,
     partition_read, partition_ref, partition_t, partition_unref, partition_visible_end, segment_t, segment_unref,
 )
 from kbroker._core.processor cimport (
     Processor, conn_t, request_t, slot_begin_response, slot_finish, slot_new, slot_splice, slot_t,
 )
+from kbroker._core.registry cimport Registry
 from kbroker._core.sync cimport (
     atomic_add_i64, atomic_load_i32, atomic_load_i64, atomic_store_i64, mutex_lock, mutex_unlock,
 )

@@ -72,6 +72,7 @@ ctypedef struct segment_t:
     int64_t last_time_entry    # timestamp of the newest time index entry, pending ones included; -1 when none
     int64_t bytes_since_index
     pending_index_t *pending   # active segment only
+    int32_t entry_synced       # `lock`; whether its name survives a power cut
     int32_t touched            # atomic; set by readers, cleared by the LRU of closed segments' descriptors
     void *file_system          # owned PyObject of an injected FileSystem, NULL for the real one
 
@@ -152,19 +153,6 @@ ctypedef struct partition_t:
     partition_t *name_next     # Registry's chains
     partition_t *id_next
 
-ctypedef struct topic_id_t:
-    uint8_t topic_id[16]
-    int32_t partitions         # how many of it are registered
-    topic_id_t *next
-
-ctypedef struct registry_t:
-    mutex_t lock
-    int32_t bucket_count       # a power of two, the same for the three
-    int32_t count
-    partition_t **by_name
-    partition_t **by_id
-    topic_id_t **topic_ids
-
 ctypedef struct append_result_t:
     int64_t base_offset
     int64_t last_offset
@@ -219,7 +207,7 @@ cdef void partition_forget_bytes(fetch_waiter_t *waiter) noexcept nogil
 # directory is offline: false, and `error` is KAFKA_STORAGE_ERROR.
 cdef bint partition_await_flush(partition_t *p, ack_waiter_t *waiter) noexcept nogil
 
-# --- what Python drives -------------------------------------------------------------------------------
+# --- for partition_state.pyx, which lets Python drive all this ------------------------------------------
 cdef enum:
     # What storage.Log.prepare is asked for.
     PREPARE_NOTHING = 0        # only come again
@@ -227,31 +215,19 @@ cdef enum:
     PREPARE_ROLL = 2           # the segment with this base offset is full or too old
     PREPARE_INDEX = 3          # the indexes of the segment with this base offset need descriptors
     PREPARE_SEGMENT = 4        # the segment with this base offset is closed
+    PREPARE_DIRECTORY = 5      # the name of the segment with this base offset has to be made durable
 
-cdef class LogDirectory:
-    """A log directory's flush queue and health, shared by its partitions."""
-    cdef log_dir_t dir
-    cdef readonly str path
-    cdef object on_offline     # callable(reason) or None; called once, on the thread that saw the failure
-
-cdef class SegmentHandle:
-    """A segment that has left its log; keeps the descriptor until dropped, so that no reader has to close it."""
-    cdef segment_t *s
-
-cdef class PartitionState:
-    """Python's handle on one partition_t."""
-    cdef partition_t *p
-    cdef readonly LogDirectory directory
-    cdef readonly str topic
-    cdef readonly int partition_id
-    cdef list leave(self, int32_t state)
-    cdef bint grow_segments(self) noexcept
-    cdef int64_t set_rolling(self, bint rolling) noexcept
-
-cdef class Registry:
-    """All partitions this broker leads, by (topic name, partition) and by (topic id, partition)."""
-    cdef registry_t *table
-    # A reference for the caller, or NULL.
-    cdef partition_t *find(self, const uint8_t *topic, int32_t topic_size, int32_t partition_id) noexcept nogil
-    cdef partition_t *find_by_id(self, const uint8_t *topic_id, int32_t partition_id) noexcept nogil
-    cdef bint knows_topic_id(self, const uint8_t *topic_id) noexcept nogil
+cdef int refusal(partition_t *p) noexcept nogil
+cdef int32_t index_count(segment_t *s) noexcept nogil
+cdef int32_t time_index_count(segment_t *s) noexcept nogil
+cdef int spill_indexes(partition_t *p, segment_t *s) noexcept nogil
+cdef void add_time_entry(segment_t *s) noexcept nogil
+cdef int write_failed(partition_t *p, segment_t *s, int failed) noexcept nogil
+cdef void wake_fetches(partition_t *p, int64_t size) noexcept nogil
+cdef int32_t complete_acks(partition_t *p, int code) noexcept nogil
+cdef void drop_refs(partition_t *p, int32_t count) noexcept nogil
+cdef void request_flush(partition_t *p) noexcept nogil
+cdef int partition_flush(partition_t *p) noexcept nogil
+cdef void flusher_loop(log_dir_t *d) noexcept nogil
+cdef segment_t *find_segment(partition_t *p, int64_t base_offset) noexcept nogil
+cdef void segment_close_files(segment_t *s) noexcept nogil

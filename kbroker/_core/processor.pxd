@@ -17,7 +17,8 @@ from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, u
 
 from kbroker._core.cursor cimport reader_t, writer_t
 from kbroker._core.mailbox cimport mail_t, mailbox_t
-from kbroker._core.partition cimport Registry, ack_waiter_t, segment_t
+from kbroker._core.partition cimport ack_waiter_t, segment_t
+from kbroker._core.registry cimport Registry
 from kbroker._core.timer_wheel cimport timer_node_t, wheel_t
 
 cdef enum:

@@ -191,6 +191,7 @@ cdef class SegmentScan:
     cdef readonly int64_t max_timestamp
     cdef readonly int64_t max_timestamp_offset
     cdef readonly int64_t last_time_entry
+    cdef readonly int64_t bytes_since_index
     cdef readonly int64_t batches
     cdef readonly bytes index
     cdef readonly bytes time_index
@@ -255,6 +256,7 @@ def scan_segment(int fd, int64_t size, int64_t base_offset, *, int64_t position=
         result.max_timestamp = scan.max_timestamp
         result.max_timestamp_offset = scan.max_timestamp_offset
         result.last_time_entry = scan.last_time_entry
+        result.bytes_since_index = scan.position - scan.indexed_to
         result.batches = scan.batches
         result.index = written(&scan.index)
         result.time_index = written(&scan.time_index)

@@ -1,0 +1,112 @@
+"""Kafka's small text files: offset checkpoints of a log directory, leader epochs and metadata of a partition.
+
+Checkpoints: version (0), number of entries, then one entry a line. All are replaced whole by rename, so a reader never
+finds half of one. On disk. Do not change.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Iterable, Mapping
+from uuid import UUID
+
+from kbroker.errors import DiskDamaged
+from kbroker.fs import FileSystem, read_file, replace_file, write_all
+from kbroker.model import TopicPartition
+
+RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+LOG_START_OFFSETS = "log-start-offset-checkpoint"
+HIGH_WATERMARKS = "replication-offset-checkpoint"
+LEADER_EPOCHS = "leader-epoch-checkpoint"
+PARTITION_METADATA = "partition.metadata"
+
+
+def _load_lines(fs: FileSystem, path: str, fields: int) -> list[list[str]]:
+    try:
+        text = read_file(fs, path).decode()
+    except FileNotFoundError:
+        return []
+    except UnicodeDecodeError as error:
+        raise DiskDamaged(path, error.start, "not text") from error
+    lines = text.splitlines()
+    if not lines:
+        return []
+    if lines[0].strip() != "0" or len(lines) < 2 or not lines[1].strip().isdigit():
+        raise DiskDamaged(path, 0, "not a checkpoint of version 0")
+    entries = [line.split() for line in lines[2:] if line.strip()]
+    if len(entries) != int(lines[1]) or any(len(entry) != fields for entry in entries):
+        raise DiskDamaged(path, 0, f"a checkpoint of {lines[1]} entries with {len(entries)}")
+    return entries
+
+
+def _text_of(lines: Iterable[str], count: int) -> bytes:
+    return "\n".join(("0", str(count), *lines, "")).encode()
+
+
+def load_offsets(fs: FileSystem, path: str) -> dict[TopicPartition, int]:
+    """An offset checkpoint; empty when there is none. Raises DiskDamaged."""
+    try:
+        return {
+            TopicPartition(topic, int(partition_id)): int(offset)
+            for topic, partition_id, offset in _load_lines(fs, path, 3)
+        }
+    except ValueError as error:
+        raise DiskDamaged(path, 0, str(error)) from error
+
+
+def store_offsets(fs: FileSystem, path: str, offsets: Mapping[TopicPartition, int]) -> None:
+    """Replace an offset checkpoint, durably."""
+    lines = (f"{at.topic} {at.partition_id} {offset}" for at, offset in sorted(offsets.items()))
+    replace_file(fs, path, _text_of(lines, len(offsets)), temporary=path + ".tmp")
+
+
+def load_epochs(fs: FileSystem, path: str) -> list[tuple[int, int]]:
+    """`(leader epoch, start offset)`, ascending; empty when there is none. Raises DiskDamaged."""
+    try:
+        return sorted((int(epoch), int(offset)) for epoch, offset in _load_lines(fs, path, 2))
+    except ValueError as error:
+        raise DiskDamaged(path, 0, str(error)) from error
+
+
+def store_epochs(fs: FileSystem, path: str, epochs: list[tuple[int, int]], *, durable: bool = True) -> None:
+    """Replace the leader epochs of a partition."""
+    data = _text_of((f"{epoch} {offset}" for epoch, offset in epochs), len(epochs))
+    if durable:
+        replace_file(fs, path, data, temporary=path + ".tmp")
+    else:
+        _write_plain(fs, path, data)
+
+
+def encode_uuid(uuid: UUID) -> str:
+    """Kafka's text form: 22 characters of URL-safe base64."""
+    return base64.urlsafe_b64encode(uuid.bytes).decode().rstrip("=")
+
+
+def decode_uuid(text: str) -> UUID:
+    """Raises ValueError."""
+    return UUID(bytes=base64.urlsafe_b64decode(text + "=="))
+
+
+def load_topic_id(fs: FileSystem, path: str) -> UUID | None:
+    """The topic id in a partition.metadata; None when the file is missing or was torn by a power cut."""
+    try:
+        fields = dict(line.split(": ", 1) for line in read_file(fs, path).decode().splitlines() if line)
+        return decode_uuid(fields["topic_id"]) if fields["version"] == "0" else None
+    except (FileNotFoundError, ValueError, KeyError):
+        return None
+
+
+def store_topic_id(fs: FileSystem, path: str, topic_id: UUID) -> None:
+    """Write partition.metadata. Not synced: who opens the partition knows the id and writes it again."""
+    _write_plain(fs, path, f"version: 0\ntopic_id: {encode_uuid(topic_id)}\n".encode())
+
+
+def _write_plain(fs: FileSystem, path: str, data: bytes) -> None:
+    temporary = path + ".tmp"
+    fd = fs.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    try:
+        write_all(fs, fd, data)
+    finally:
+        fs.close(fd)
+    fs.rename(temporary, path)

@@ -1,0 +1,161 @@
+"""One log directory: its lock, its identity (meta.properties), its clean mark, the partitions found in it."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import time
+from dataclasses import dataclass
+from uuid import UUID, uuid4
+
+from kbroker.errors import KbrokerError, StorageFailed
+from kbroker.fs import FileSystem, read_file, replace_file
+from kbroker.model import TopicPartition
+from kbroker.storage import segment as names
+from kbroker.storage.checkpoints import decode_uuid, encode_uuid
+
+LOCK = ".lock"
+CLEAN_MARK = ".kafka_cleanshutdown"
+META_PROPERTIES = "meta.properties"
+
+_PARTITION_DIRECTORY = re.compile(r"([a-zA-Z0-9._-]+)-(\d+)")
+
+
+class DirectoryInUse(KbrokerError):
+    """Another process has the log directory."""
+
+
+class WrongDirectory(KbrokerError):
+    """The log directory belongs to another broker or cluster."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetaProperties:
+    """meta.properties, as Kafka 3.9 writes it without KRaft (version 0)."""
+
+    node_id: int | None
+    cluster_id: str | None
+    directory_id: UUID | None
+
+
+class DirectoryLock:
+    """`.lock` with flock, as Kafka; the holder's pid is in it, for people."""
+
+    def __init__(self, path: str):
+        self._path = f"{path}/{LOCK}"
+        # Not through the injected file system: a lock is of this process, not of the disk.
+        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Java's FileLock is the other kind; both, so that neither broker starts over the other.
+            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.pread(self._fd, 20, 0).decode("ascii", "replace").strip()
+            os.close(self._fd)
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                raise
+            by = f" by process {holder}" if holder.isdigit() else ""
+            raise DirectoryInUse(f"log directory {path} is in use{by}; stop that broker or choose another") from None
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+
+    def release(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def load_meta_properties(fs: FileSystem, path: str) -> MetaProperties | None:
+    """None when there is no such file. Raises WrongDirectory when it is not for us to read."""
+    file = f"{path}/{META_PROPERTIES}"
+    try:
+        lines = read_file(fs, file).decode("utf-8", "replace").splitlines()
+    except FileNotFoundError:
+        return None
+    pairs = (line.split("=", 1) for line in lines if "=" in line and not line.startswith(("#", "!")))
+    fields = {key.strip(): value.strip() for key, value in pairs}
+    try:
+        if fields.get("version", "0") not in ("0", "1"):
+            raise ValueError(f"version {fields['version']}")
+        node_id = fields.get("broker.id", fields.get("node.id"))
+        directory_id = fields.get("directory.id")
+        return MetaProperties(
+            int(node_id) if node_id is not None else None,
+            fields.get("cluster.id"),
+            decode_uuid(directory_id) if directory_id else None,
+        )
+    except ValueError as error:
+        raise WrongDirectory(f"{file} cannot be read: {error}") from error
+
+
+def ensure_meta_properties(fs: FileSystem, path: str, node_id: int, cluster_id: str) -> MetaProperties:
+    """The directory's identity, made where it is missing. Raises WrongDirectory when it is another's."""
+    found = load_meta_properties(fs, path)
+    if found is not None:
+        if found.node_id is not None and found.node_id != node_id:
+            raise WrongDirectory(
+                f"log directory {path} belongs to broker {found.node_id}; this broker's id is {node_id}"
+            )
+        if found.cluster_id and cluster_id and found.cluster_id != cluster_id:
+            raise WrongDirectory(f"log directory {path} belongs to cluster {found.cluster_id}, not to {cluster_id}")
+        if found.node_id is not None and found.cluster_id == cluster_id:
+            return found
+    directory_id = (found.directory_id if found else None) or uuid4()
+    text = (
+        f"#\n#{time.strftime('%a %b %d %H:%M:%S UTC %Y', time.gmtime())}\n"
+        f"broker.id={node_id}\ncluster.id={cluster_id}\ndirectory.id={encode_uuid(directory_id)}\nversion=0\n"
+    )
+    replace_file(fs, f"{path}/{META_PROPERTIES}", text.encode(), temporary=f"{path}/{META_PROPERTIES}.tmp")
+    return MetaProperties(node_id, cluster_id, directory_id)
+
+
+def take_clean_mark(fs: FileSystem, path: str, entries: set[str]) -> bool:
+    """Whether the directory was stopped cleanly; the mark is gone, durably, before anything is changed."""
+    if CLEAN_MARK not in entries:
+        return False
+    fs.unlink(f"{path}/{CLEAN_MARK}")
+    fs.sync_directory(path)
+    return True
+
+
+def set_clean_mark(fs: FileSystem, path: str) -> None:
+    """Everything is flushed and every checkpoint written."""
+    replace_file(fs, f"{path}/{CLEAN_MARK}", b'{"version":0,"brokerEpoch":-1}', temporary=f"{path}/{CLEAN_MARK}.tmp")
+
+
+def parse_partition_directory(name: str) -> TopicPartition | None:
+    """`topic-partition`; None for anything else, such as a directory on its way out."""
+    if name.endswith((names.DIRECTORY_DELETE, names.DIRECTORY_STRAY, names.DIRECTORY_FUTURE)):
+        return None
+    match = _PARTITION_DIRECTORY.fullmatch(name)
+    if match is None or str(int(match[2])) != match[2]:
+        return None
+    return TopicPartition(match[1], int(match[2]))
+
+
+def remove_partition_directory(fs: FileSystem, path: str) -> None:
+    """Every file, then the directory; no-op when it is gone. A log directory holds no directories."""
+    try:
+        entries = fs.list_directory(path)
+    except FileNotFoundError:
+        return
+    for name in entries:
+        fs.unlink(f"{path}/{name}")
+    fs.rmdir(path)
+
+
+def make_directory(fs: FileSystem, path: str) -> None:
+    """A log directory and those above it, durably. Raises StorageFailed with what is wrong."""
+    missing: list[str] = []
+    at = path
+    while at and not os.path.isdir(at):  # noqa: PTH112
+        missing.append(at)
+        at = at.rpartition("/")[0]
+    try:
+        for made in reversed(missing):
+            fs.mkdir(made)
+            fs.sync_directory(made.rpartition("/")[0] or "/")
+    except OSError as error:
+        raise StorageFailed(f"log directory {path} cannot be made: {error}") from error

@@ -1,0 +1,45 @@
+"""Who flushes: threads per log directory that fsync partitions as acks wait for them; the look for what is due by time.
+
+The work itself is compiled (`partition_flush`): one fdatasync serves every ack that waits for that partition, different
+partitions are synced in parallel, and after a failed one the directory is offline.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+
+from kbroker._core.partition_state import LogDirectory
+from kbroker.storage.log import Log
+
+
+class Flushers:
+    """The flusher threads of one log directory."""
+
+    def __init__(self, directory: LogDirectory, count: int):
+        self._directory = directory
+        self._threads = [
+            threading.Thread(target=directory.run_flusher, name=f"flusher-{number}", daemon=True)
+            for number in range(count)
+        ]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """What is queued is flushed before this returns."""
+        self._directory.stop_flushers()
+        for thread in self._threads:
+            thread.join()
+
+
+def request_due_flushes(logs: Iterable[Log], now_ms: int) -> int:
+    """Ask the flushers for every log that holds records older than its flush.ms. How many."""
+    count = 0
+    for log in logs:
+        since_ms = log.state.unflushed_since_ms
+        if since_ms >= 0 and now_ms - since_ms >= log.options.flush_ms:
+            log.state.request_flush()
+            count += 1
+    return count

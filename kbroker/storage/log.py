@@ -1,0 +1,591 @@
+"""One partition's log: owns its files by name; `_core.partition` appends to them and finds offsets in them.
+
+A log is opened by its first use (`prepare`), so a broker with thousands of partitions starts at once. All methods may
+be called from any thread. `_lock` serializes what changes the list of files (open, roll, retention, truncation, close);
+an append or a read takes it only to open a file.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import random
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+from uuid import UUID
+
+from kbroker._core.partition_state import LogDirectory, PartitionState, SegmentHandle
+from kbroker.clock import Clock
+from kbroker.errors import ErrorCode, ProtocolError, StorageFailed
+from kbroker.fs import FileSystem
+from kbroker.model import NO_LEADER_EPOCH, TopicPartition
+from kbroker.storage import checkpoints, lookup, retention
+from kbroker.storage import segment as names
+from kbroker.storage.leader_epochs import LeaderEpochs
+from kbroker.storage.options import LogOptions
+from kbroker.storage.producer_state import store_snapshot
+from kbroker.storage.recovery import LogLoader, Progress, create_segment
+from kbroker.storage.segment import Segment
+
+logger = logging.getLogger("kbroker.storage")
+
+# What `prepare` is asked for: the PREPARE_* of _core/partition.pxd.
+_OPEN, _ROLL, _INDEX, _SEGMENT, _DIRECTORY = 1, 2, 3, 4, 5
+
+#: Errors of the disk, after which nothing that it holds can be trusted to be written.
+DISK_ERRORS = frozenset({errno.EIO, errno.EROFS, errno.ENODEV, errno.ENXIO, errno.ESTALE, errno.EUCLEAN})
+
+
+class AppendResult(NamedTuple):
+    """Where a batch went."""
+
+    base_offset: int
+    last_offset: int
+    log_append_time: int
+    log_start_offset: int
+
+
+@dataclass(slots=True)
+class LogContext:
+    """What the logs of one broker share."""
+
+    fs: FileSystem
+    clock: Clock
+    random: random.Random
+    on_segment_opened: Callable[[Log, int], None]
+    """A closed segment has got descriptors; the LRU may close others."""
+    on_log_start_moved: Callable[[Log], None]
+    """Makes the log start offsets of the directory durable."""
+    remove_later: Callable[[Log, list[SegmentHandle], list[str]], None]
+    """Unlinks files after file.delete.delay.ms, when nobody reads them any more."""
+
+
+class Log:
+    """One partition's log."""
+
+    def __init__(
+        self,
+        path: str,
+        topic_partition: TopicPartition,
+        topic_id: UUID,
+        options: LogOptions,
+        directory: LogDirectory,
+        context: LogContext,
+        *,
+        is_clean: bool = True,
+        recovery_point: int = 0,
+        log_start_offset: int = 0,
+        progress: Progress | None = None,
+    ):
+        self.path = path
+        self.topic_partition = topic_partition
+        self.topic_id = topic_id
+        self.directory = directory
+        self.context = context
+        self._fs = context.fs
+        self._options = options
+        self._lock = threading.RLock()
+        self._is_clean = is_clean
+        self._recovery_point = recovery_point
+        self._checkpointed_start_offset = log_start_offset
+        self._progress = progress
+        self._leader_epoch = NO_LEADER_EPOCH
+        self._epochs = LeaderEpochs(self._fs, path)
+        self._snapshot_offset = -1
+        self._is_shut = False
+        self.state = PartitionState(
+            directory,
+            topic_partition.topic,
+            topic_partition.partition_id,
+            topic_id.bytes,
+            options,
+            self._fs,
+            weakref.ref(self),
+        )
+        self.state.set_closed_offsets(log_start_offset, recovery_point)
+
+    @classmethod
+    def create(
+        cls,
+        path: str,
+        topic_partition: TopicPartition,
+        topic_id: UUID,
+        options: LogOptions,
+        directory: LogDirectory,
+        context: LogContext,
+    ) -> Log:
+        """Make the directory of a new, empty log. Its name is durable with the first flush."""
+        context.fs.mkdir(path)
+        log = cls(path, topic_partition, topic_id, options, directory, context)
+        with log._storage_errors():
+            checkpoints.store_topic_id(context.fs, f"{path}/{checkpoints.PARTITION_METADATA}", topic_id)
+            create_segment(context.fs, path, 0)
+        return log
+
+    def __str__(self) -> str:
+        return str(self.topic_partition)
+
+    # --- what it knows; opens the log where the answer needs it
+
+    @property
+    def options(self) -> LogOptions:
+        return self._options
+
+    @property
+    def is_open(self) -> bool:
+        return self.state.state == "open"
+
+    @property
+    def log_start_offset(self) -> int:
+        self.open()
+        return self.state.log_start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        self.open()
+        return self.state.log_end_offset
+
+    @property
+    def high_watermark(self) -> int:
+        self.open()
+        return self.state.high_watermark
+
+    @property
+    def last_stable_offset(self) -> int:
+        self.open()
+        return self.state.last_stable_offset
+
+    @property
+    def recovery_point(self) -> int:
+        """Everything below is on the device; known without opening the log."""
+        return self.state.flushed_offset if self.state.state in ("open", "offline") else self._recovery_point
+
+    @property
+    def checkpointed_start_offset(self) -> int:
+        """What log-start-offset-checkpoint has to say; 0 when the first segment's name says it."""
+        if self.state.state != "open":
+            return self._checkpointed_start_offset
+        start_offset = self.state.log_start_offset
+        segments = self.state.segments()
+        return start_offset if segments and start_offset > segments[0][0] else 0
+
+    @property
+    def leader_epoch(self) -> int:
+        return self.state.leader_epoch
+
+    @property
+    def size(self) -> int:
+        """Bytes of all segments' .log files."""
+        self.open()
+        return self.state.size
+
+    # --- opening and closing
+
+    def open(self) -> None:
+        """Make the log serve, recovered if need be. No-op when it is open. Raises StorageFailed, ProtocolError."""
+        if self.state.state == "open":
+            return
+        with self._lock:
+            state = self.state.state
+            if self._is_shut:
+                raise StorageFailed(f"{self}: the broker is stopping")
+            if state == "closed":
+                with self._storage_errors():
+                    self._open_locked()
+            elif state == "deleted":
+                raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            elif state == "offline":
+                raise StorageFailed(f"{self}: log directory {self.directory.path} is offline")
+
+    def _open_locked(self) -> None:
+        loader = LogLoader(
+            self._fs, self.path, self._options, self._epochs, self._is_clean, self._recovery_point,
+            self._checkpointed_start_offset, self._progress,
+        )  # fmt: skip
+        loaded = loader.load()
+        if loaded.cut_bytes:
+            logger.warning(
+                "%s: recovery cut %d bytes, the log ends at offset %d", self, loaded.cut_bytes, loaded.log_end_offset
+            )
+        fds: list[int] = []
+        try:
+            active = loaded.segments[-1]
+            fds.append(self._fs.open(self.path_of(active.base_offset, names.LOG), os.O_RDWR))
+            now_ms = self.context.clock.wall_ms()
+            self.state.open(
+                [
+                    (at, fds[0] if at is active else -1, now_ms, self._roll_jitter_ms(), at is active)
+                    for at in loaded.segments
+                ],
+                loaded.log_start_offset,
+                loaded.log_end_offset,
+                loaded.log_end_offset,
+                loaded.producers,
+            )
+            fds.clear()
+        finally:
+            for fd in fds:
+                self._fs.close(fd)
+        self._is_clean = True
+        self._recovery_point = loaded.log_end_offset
+        self._begin_epoch()
+
+    def close(self) -> None:
+        """Flush, write down what the next open would else have to read the log for, close. Raises StorageFailed."""
+        with self._lock:
+            if self.state.state != "open":
+                return
+            # Nobody may append between the snapshot and the end.
+            self.state.begin_roll()
+            with self._storage_errors():
+                self._write_indexes(final=True)
+                self.state.flush()
+                self._store_snapshot()
+            self._keep_offsets()
+            self.state.close()
+
+    def shut(self) -> bool:
+        """Close for good, at the broker's stop. False when the log has to be recovered at the next start."""
+        with self._lock:
+            self._is_shut = True
+            self.close()
+            return self._is_clean and self.state.state == "closed"
+
+    def _keep_offsets(self) -> None:
+        self._checkpointed_start_offset = self.checkpointed_start_offset
+        self._recovery_point = self.state.flushed_offset
+
+    # --- appending and reading; the server's hot path calls the compiled functions instead
+
+    def append(self, batch: bytes, *, wait: bool = True) -> AppendResult:
+        """Append one batch (magic 2) of our own making.
+
+        `wait`: it returns when the batch is as durable as the flush policy asks for. Raises ProtocolError with the code
+        that a producer would get.
+        """
+        code, base_offset, last_offset, log_append_time, log_start_offset, must_wait = self.state.append(
+            batch, self.context.clock.wall_ms()
+        )
+        if code:
+            raise ProtocolError(ErrorCode(code), f"{self}: {ErrorCode(code).name}")
+        if must_wait and wait:
+            self.state.flush()
+        return AppendResult(base_offset, last_offset, log_append_time, log_start_offset)
+
+    def read(self, offset: int, max_bytes: int, *, committed: bool = False) -> bytes:
+        """Batches from the one that holds `offset` on, `max_bytes` of them: the first is whole, the last may be cut.
+
+        Raises ProtocolError (OFFSET_OUT_OF_RANGE, ...).
+        """
+        code, data = self.state.read(offset, max_bytes, True, committed)
+        if code:
+            raise ProtocolError(ErrorCode(code), f"{self}: {ErrorCode(code).name} at offset {offset}")
+        return data
+
+    def flush(self) -> None:
+        """Everything appended before the call survives a power cut. Raises StorageFailed."""
+        self.state.flush()
+
+    # --- lookups
+
+    def offset_for_timestamp(self, timestamp: int) -> lookup.TimestampOffset | None:
+        """The first record at or after `timestamp`, by segments' and batches' largest timestamps (KIP-33)."""
+        self.open()
+        with self._storage_errors():
+            return lookup.offset_for_timestamp(self, timestamp)
+
+    def offset_of_max_timestamp(self) -> lookup.TimestampOffset | None:
+        """The first record with the log's largest timestamp (KIP-734); None when no record has one."""
+        self.open()
+        with self._storage_errors():
+            return lookup.offset_of_max_timestamp(self)
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        """`(epoch, end offset)` of the largest epoch up to `epoch`; (-1, -1) when unknown (KIP-279)."""
+        self.open()
+        with self._lock:
+            return self._epochs.end_offset_for(epoch, self.state.log_end_offset)
+
+    def epoch_at(self, offset: int) -> int:
+        """Leader epoch that wrote `offset`, -1 when unknown."""
+        with self._lock:
+            return self._epochs.epoch_at(offset)
+
+    # --- changes
+
+    def update_options(self, options: LogOptions) -> None:
+        """In force from the next append, read and retention check on."""
+        with self._lock:
+            self._options = options
+            self.state.update_options(options)
+
+    def set_leader_epoch(self, epoch: int) -> None:
+        """This broker leads the partition in `epoch`; batches are stamped with it."""
+        with self._lock:
+            self._leader_epoch = epoch
+            self.state.set_leader_epoch(epoch)
+            if self.state.state == "open":
+                with self._storage_errors():
+                    self._begin_epoch()
+
+    def _begin_epoch(self) -> None:
+        if self._leader_epoch > self._epochs.latest:
+            end_offset = self.state.log_end_offset
+            # The first epoch of an empty log has nothing to lose yet: the first flush makes it durable.
+            self._epochs.assign(self._leader_epoch, end_offset, durable=end_offset > 0)
+
+    def delete_records_before(self, offset: int) -> int:
+        """Move the log's start to `offset` (-1: to the high watermark), durably. Returns the log start offset.
+
+        Raises ProtocolError(OFFSET_OUT_OF_RANGE) for an offset above the high watermark.
+        """
+        with self._lock:
+            self.open()
+            high_watermark = self.state.high_watermark
+            offset = high_watermark if offset == -1 else offset
+            if not 0 <= offset <= high_watermark:
+                raise ProtocolError(
+                    ErrorCode.OFFSET_OUT_OF_RANGE, f"{self}: offset {offset} is not in 0..{high_watermark}"
+                )
+            if offset > self.state.log_start_offset:
+                with self._storage_errors():
+                    # Durable before anything is gone: a power cut must not bring back what was deleted.
+                    self.state.advance_log_start_offset(offset)
+                    self.context.on_log_start_moved(self)
+                    self._epochs.truncate_from_start(offset)
+            return self.state.log_start_offset
+
+    def delete_old_segments(self, policies: tuple[retention.Policy, ...] | None = None) -> int:
+        """Delete whole segments that the policies are done with; how many. Files go after file.delete.delay.ms."""
+        with self._lock:
+            self.open()
+            policies = retention.policies_for(self._options) if policies is None else policies
+            view = retention.view_of(self, self.context.clock.wall_ms())
+            count = max((policy(view) for policy in policies), default=0)
+            if count == 0:
+                return 0
+            with self._storage_errors():
+                if count == len(view.segments):
+                    self._roll_locked()
+                segments = self.state.segments()
+                return self._remove_locked(segments[count][0])
+
+    def _remove_locked(self, before_offset: int) -> int:
+        start_offset = max(before_offset, self.state.log_start_offset)
+        handles = self.state.remove_segments(before_offset, start_offset)
+        self._epochs.truncate_from_start(start_offset)
+        paths: list[str] = []
+        for handle in handles:
+            for suffix in (names.LOG, *names.INDEX_SUFFIXES, names.SNAPSHOT):
+                path = self.path_of(handle.base_offset, suffix)
+                try:
+                    self._fs.rename(path, path + names.DELETED)
+                    paths.append(path + names.DELETED)
+                except FileNotFoundError:
+                    pass
+        logger.info("%s: deleting %d segments below offset %d", self, len(handles), before_offset)
+        self.context.remove_later(self, handles, paths)
+        return len(handles)
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop every batch with a record at or above `offset` (a leader has less). Raises StorageFailed."""
+        with self._lock:
+            self.open()
+            if offset >= self.state.log_end_offset:
+                return
+            with self._storage_errors():
+                self.state.begin_roll()
+                self._keep_offsets()
+                segments = self.state.segments()
+                self._write_indexes(final=False)
+                code, base_offset, position, _ = self.state.locate(offset, 1)
+                handles = self.state.close()
+                if code or base_offset < 0:
+                    base_offset, position = min(offset, segments[0][0]), 0
+                self._truncate_files([at[0] for at in segments], base_offset, position)
+                self._recovery_point = min(self._recovery_point, offset)
+                self._checkpointed_start_offset = min(self._checkpointed_start_offset, offset)
+                # Indexes, epochs and producers are made from what is left.
+                self._is_clean = False
+                self._open_locked()
+            del handles
+
+    def _truncate_files(self, bases: list[int], base_offset: int, position: int) -> None:
+        for gone in reversed([at for at in bases if at > base_offset]):
+            for suffix in (names.LOG, *names.INDEX_SUFFIXES, names.SNAPSHOT):
+                try:
+                    self._fs.unlink(self.path_of(gone, suffix))
+                except FileNotFoundError:
+                    pass
+        if base_offset in bases:
+            fd = self._fs.open(self.path_of(base_offset, names.LOG), os.O_RDWR)
+            try:
+                self._fs.ftruncate(fd, position)
+            finally:
+                self._fs.close(fd)
+
+    def delete(self) -> tuple[str, list[SegmentHandle]]:
+        """Take the log out of service and rename its directory: its new path, and its segments for their readers."""
+        with self._lock:
+            handles = self.state.delete()
+            directory = self.path.rpartition("/")[0]
+            target = f"{directory}/{delete_directory_name(self.topic_partition, self.context.random)}"
+            with self._storage_errors():
+                self._fs.rename(self.path, target)
+                self._fs.sync_directory(directory)
+            self.path = target
+            return target, handles
+
+    def expire_producers(self, oldest_timestamp: int) -> None:
+        """Forget idempotent producers that have been silent since before `oldest_timestamp`."""
+        if self.is_open:
+            self.state.expire_producers(oldest_timestamp)
+
+    # --- called by the compiled core, from request handlers and flushers
+
+    def prepare(self, kind: int, base_offset: int) -> None:
+        """Do what an append, a read or a flush cannot go on without. The situation may have changed: look again."""
+        if kind == _OPEN:
+            self.open()
+            return
+        with self._lock, self._storage_errors():
+            if self.state.state != "open":
+                return
+            if kind == _ROLL:
+                if self.state.segments()[-1][0] == base_offset:
+                    self._roll_locked()
+            elif kind == _INDEX:
+                self._open_index_files(base_offset)
+            elif kind == _SEGMENT:
+                self._open_segment(base_offset)
+            elif kind == _DIRECTORY:
+                self._sync_entries(base_offset)
+
+    def roll(self) -> None:
+        """Close the active segment and begin a new one, unless it is empty."""
+        with self._lock:
+            self.open()
+            with self._storage_errors():
+                self._roll_locked()
+
+    def _roll_locked(self) -> None:
+        base_offset = self.state.begin_roll()
+        try:
+            active_base, active_size = self.state.segments()[-1][:2]
+            if active_size == 0:
+                return
+            self._write_indexes(final=True)
+            self._store_snapshot()
+            segment = create_segment(self._fs, self.path, base_offset)
+            fd = self._fs.open(self.path_of(base_offset, names.LOG), os.O_RDWR)
+            try:
+                self.state.finish_roll(segment, fd, self.context.clock.wall_ms(), self._roll_jitter_ms())
+            except BaseException:
+                self._fs.close(fd)
+                raise
+        finally:
+            self.state.abort_roll()
+        # As Kafka: a closed segment is flushed, so that recovery has only the newest to read.
+        self.state.request_flush()
+        self.context.on_segment_opened(self, active_base)
+
+    def _write_indexes(self, *, final: bool) -> None:
+        if not self.state.has_index_files:
+            self._open_index_files(self.state.segments()[-1][0])
+        self.state.write_indexes(final)
+
+    def _store_snapshot(self) -> None:
+        producers, offset = self.state.producers()
+        if offset == self._snapshot_offset:
+            return
+        try:
+            store_snapshot(self._fs, self.path, offset, producers)
+            self._snapshot_offset = offset
+        except OSError as error:
+            # Derived state: without it the next start reads a little more.
+            logger.warning("%s: no producer snapshot: %s", self, error)
+
+    def _open_index_files(self, base_offset: int) -> None:
+        fds: list[int] = []
+        try:
+            fds = [
+                self._fs.open(self.path_of(base_offset, suffix), os.O_RDWR | os.O_CREAT)
+                for suffix in (names.INDEX, names.TIME_INDEX)
+            ]
+            if self.state.set_index_files(base_offset, fds[0], fds[1]):
+                fds = []
+        finally:
+            for fd in fds:
+                self._fs.close(fd)
+
+    def _open_segment(self, base_offset: int) -> None:
+        at = next((at for at in self.state.segments() if at[0] == base_offset and not at[8]), None)
+        if at is None:
+            return
+        fds: list[int] = []
+        try:
+            fds.append(self._fs.open(self.path_of(base_offset, names.LOG), os.O_RDONLY))
+            fds.append(self._fs.open(self.path_of(base_offset, names.INDEX), os.O_RDONLY))
+            if self.state.open_segment(base_offset, fds[0], fds[1], at[6]):
+                fds = []
+        finally:
+            for fd in fds:
+                self._fs.close(fd)
+        self.context.on_segment_opened(self, base_offset)
+
+    def _sync_entries(self, base_offset: int) -> None:
+        """The first flush of a segment: its files' names, the log's own, and its leader epoch survive from here on."""
+        self._epochs.make_durable()
+        self._fs.sync_directory(self.path)
+        self._fs.sync_directory(self.path.rpartition("/")[0])
+        self.state.set_entry_synced(base_offset)
+
+    # --- helpers
+
+    def path_of(self, base_offset: int, suffix: str) -> str:
+        return f"{self.path}/{names.file_name(base_offset, suffix)}"
+
+    def _roll_jitter_ms(self) -> int:
+        limit = min(self._options.segment_jitter_ms, self._options.segment_ms)
+        return self.context.random.randrange(limit) if limit > 0 else 0
+
+    def _storage_errors(self) -> _StorageErrors:
+        return _StorageErrors(self)
+
+
+class _StorageErrors:
+    """OSError becomes StorageFailed; one that means a broken disk takes the log directory offline."""
+
+    def __init__(self, log: Log):
+        self._log = log
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, OSError):
+            if error.errno in DISK_ERRORS:
+                self._log.directory.fail(f"{self._log}: {error}")
+            raise StorageFailed(f"{self._log}: {error}") from error
+
+
+def stray_directory_name(topic_partition: TopicPartition, randomness: random.Random) -> str:
+    """`topic-partition.<32 hex digits>-stray`: a directory that nobody knows, out of the way but kept."""
+    return _departed_name(topic_partition, randomness, names.DIRECTORY_STRAY)
+
+
+def delete_directory_name(topic_partition: TopicPartition, randomness: random.Random) -> str:
+    """`topic-partition.<32 hex digits>-delete`, the topic cut so that it is a file name."""
+    return _departed_name(topic_partition, randomness, names.DIRECTORY_DELETE)
+
+
+def _departed_name(topic_partition: TopicPartition, randomness: random.Random, suffix: str) -> str:
+    tail = f"-{topic_partition.partition_id}.{randomness.getrandbits(128):032x}{suffix}"
+    return topic_partition.topic[: 255 - len(tail)] + tail
+
+
+__all__ = ["AppendResult", "Log", "LogContext", "Segment", "delete_directory_name", "stray_directory_name"]

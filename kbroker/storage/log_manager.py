@@ -1,0 +1,469 @@
+"""All logs of a broker and the directories they are in.
+
+Starting reads the names in each directory and its checkpoints, nothing more: a log is opened by its first use. After an
+unclean stop the logs are also recovered in the background, so that nobody has to wait for it later; none serves before.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from kbroker._core.partition_state import LogDirectory, SegmentHandle
+from kbroker._core.registry import Registry
+from kbroker.clock import Clock, SystemClock
+from kbroker.errors import DiskDamaged, ErrorCode, KbrokerError, ProtocolError, StorageFailed
+from kbroker.fs import FileSystem, RealFileSystem
+from kbroker.model import TopicPartition
+from kbroker.storage import checkpoints
+from kbroker.storage import directory as directories
+from kbroker.storage import segment as names
+from kbroker.storage.flush import Flushers, request_due_flushes
+from kbroker.storage.log import Log, LogContext, stray_directory_name
+from kbroker.storage.open_segments import OpenSegments
+from kbroker.storage.options import LogOptions, StorageOptions
+from kbroker.storage.scheduler import Scheduler
+
+logger = logging.getLogger("kbroker.storage")
+
+Resolve = Callable[[TopicPartition], "tuple[UUID, LogOptions] | None"]
+"""What the cluster knows of a partition found on disk: its topic's id and options; None: nothing."""
+
+_READERS_WAIT_MS = 1000
+
+
+@dataclass(slots=True)
+class _Home:
+    """One log directory."""
+
+    path: str
+    directory: LogDirectory
+    lock: directories.DirectoryLock
+    flushers: Flushers
+    is_clean: bool
+    recovery_points: dict[TopicPartition, int]
+    start_offsets: dict[TopicPartition, int]
+    logs: dict[TopicPartition, Log] = field(default_factory=dict)
+    departed: set[TopicPartition] = field(default_factory=set)
+    """Logs that were here when the checkpoints were written last."""
+    checkpoint_lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class LogManager:
+    """Owns the log directories from `start` to `stop`."""
+
+    def __init__(
+        self,
+        options: StorageOptions,
+        *,
+        fs: FileSystem | None = None,
+        clock: Clock | None = None,
+        randomness: random.Random | None = None,
+    ):
+        self.options = options
+        self.registry = Registry()
+        self.strays: dict[TopicPartition, str] = {}
+        """Partitions on disk that the cluster does not know, and where they are. They are left alone."""
+        self._fs = fs or RealFileSystem()
+        self._clock = clock or SystemClock()
+        self._random = randomness or random.Random()
+        self._lock = threading.Lock()
+        self._homes: list[_Home] = []
+        self._logs: dict[TopicPartition, Log] = {}
+        self._open_segments = OpenSegments(options.max_open_segments)
+        self._scheduler = Scheduler(self._clock, "log-cleaner")
+        self._context = LogContext(
+            self._fs, self._clock, self._random, self._open_segments.add, self._store_start_offsets, self._remove_later
+        )
+        self._is_stopping = threading.Event()
+        self._recoverers: list[threading.Thread] = []
+        self._progress = _RecoveryProgress()
+
+    # --- start and stop
+
+    def start(self, resolve: Resolve, *, background: bool = True) -> None:
+        """Take the directories and find the logs in them. Without `background` no thread of the cleaner runs.
+
+        Raises DirectoryInUse, WrongDirectory, StorageFailed.
+        """
+        try:
+            for path in self.options.directories:
+                self._homes.append(self._take_directory(path.rstrip("/") or "/"))
+        except BaseException:
+            self._release()
+            raise
+        for home in self._homes:
+            self._find_logs(home, resolve)
+            home.flushers.start()
+        if background:
+            self._start_background()
+
+    def _take_directory(self, path: str) -> _Home:
+        directories.make_directory(self._fs, path)
+        lock = directories.DirectoryLock(path)
+        try:
+            directories.ensure_meta_properties(self._fs, path, self.options.node_id, self.options.cluster_id)
+            is_clean = directories.take_clean_mark(self._fs, path, set(self._fs.list_directory(path)))
+            recovery_points = self._load_checkpoint(path, checkpoints.RECOVERY_POINTS)
+            start_offsets = self._load_checkpoint(path, checkpoints.LOG_START_OFFSETS)
+        except OSError as error:
+            lock.release()
+            raise StorageFailed(f"log directory {path}: {error}") from error
+        except BaseException:
+            lock.release()
+            raise
+        directory = LogDirectory(path)
+        home = _Home(
+            path,
+            directory,
+            lock,
+            Flushers(directory, self.options.flusher_threads),
+            # Without recovery points there is nothing that a clean mark could vouch for.
+            is_clean and recovery_points is not None,
+            recovery_points or {},
+            start_offsets or {},
+        )
+        directory.set_on_offline(lambda reason: self._directory_failed(home))
+        return home
+
+    def _load_checkpoint(self, path: str, name: str) -> dict[TopicPartition, int] | None:
+        try:
+            return checkpoints.load_offsets(self._fs, f"{path}/{name}")
+        except DiskDamaged as damage:
+            logger.error("%s; every log in %s is recovered from its start", damage, path)
+            return None
+
+    def _find_logs(self, home: _Home, resolve: Resolve) -> None:
+        for name in sorted(self._fs.list_directory(home.path)):
+            if name.endswith(names.DIRECTORY_DELETE):
+                self._scheduler.once(0, self._removal_of(f"{home.path}/{name}"))
+                continue
+            topic_partition = directories.parse_partition_directory(name)
+            if topic_partition is None:
+                continue
+            path = f"{home.path}/{name}"
+            known = resolve(topic_partition)
+            if known is None or topic_partition in self._logs:
+                logger.warning("%s is left alone: the cluster does not know this partition", path)
+                self.strays[topic_partition] = path
+                home.departed.add(topic_partition)
+                continue
+            topic_id, options = known
+            self._add(home, self._open_found(home, path, topic_partition, topic_id, options))
+
+    def _open_found(
+        self, home: _Home, path: str, topic_partition: TopicPartition, topic_id: UUID, options: LogOptions
+    ) -> Log:
+        return Log(
+            path,
+            topic_partition,
+            topic_id,
+            options,
+            home.directory,
+            self._context,
+            is_clean=home.is_clean,
+            recovery_point=home.recovery_points.get(topic_partition, 0),
+            log_start_offset=home.start_offsets.get(topic_partition, 0),
+            progress=None if home.is_clean else self._progress.read,
+        )
+
+    def _start_background(self) -> None:
+        options = self.options
+        scheduler = self._scheduler
+        scheduler.every(options.retention_check_interval_ms, self.check_retention)
+        scheduler.every(options.flush_scheduler_interval_ms, self.flush_due)
+        scheduler.every(options.flush_checkpoint_interval_ms, self.write_checkpoints)
+        scheduler.every(options.producer_id_expiration_check_interval_ms, self.expire_producers)
+        scheduler.start()
+        for home in self._homes:
+            if not home.is_clean and home.logs:
+                self._start_recovery(home)
+
+    def _start_recovery(self, home: _Home) -> None:
+        waiting = list(home.logs.values())
+        self._progress.begin(len(waiting))
+        logger.info("%s was not stopped cleanly: recovering %d logs", home.path, len(waiting))
+        for number in range(self.options.recovery_threads):
+            thread = threading.Thread(target=self._recover, args=(waiting,), name=f"log-recovery-{number}", daemon=True)
+            self._recoverers.append(thread)
+            thread.start()
+
+    def _recover(self, waiting: list[Log]) -> None:
+        while not self._is_stopping.is_set():
+            try:
+                log = waiting.pop()
+            except IndexError:
+                return
+            try:
+                log.open()
+            except KbrokerError as error:
+                logger.error("%s cannot be recovered: %s", log, error)
+            except Exception:
+                logger.exception("%s cannot be recovered", log)
+            self._progress.done()
+
+    def stop(self, timeout_s: float = 30.0) -> None:
+        """Flush and close every log, write checkpoints and clean mark. What the time does not allow stays unclean."""
+        deadline = time.monotonic() + timeout_s
+        self._is_stopping.set()
+        self._scheduler.stop()
+        for thread in self._recoverers:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        for home in self._homes:
+            is_closed = self._close_logs(home, deadline)
+            if home.directory.is_offline:
+                continue
+            try:
+                self._write_checkpoints(home)
+                if is_closed:
+                    directories.set_clean_mark(self._fs, home.path)
+            except OSError as error:
+                logger.error("%s: no clean stop: %s", home.path, error)
+        self._release()
+
+    def _close_logs(self, home: _Home, deadline: float) -> bool:
+        """Whether all are closed and none has to be recovered."""
+        waiting = list(home.logs.values())
+        failed: list[Log] = []
+
+        def close_some() -> None:
+            while True:
+                try:
+                    log = waiting.pop()
+                except IndexError:
+                    return
+                try:
+                    if time.monotonic() > deadline or not log.shut():
+                        failed.append(log)
+                except KbrokerError as error:
+                    logger.error("%s cannot be closed: %s", log, error)
+                    failed.append(log)
+                except Exception:
+                    logger.exception("%s cannot be closed", log)
+                    failed.append(log)
+
+        threads = [threading.Thread(target=close_some, name="log-closer") for _ in range(self.options.flusher_threads)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return not failed
+
+    def _release(self) -> None:
+        for home in self._homes:
+            home.flushers.stop()
+            home.lock.release()
+        self._homes.clear()
+
+    # --- logs
+
+    def get(self, topic_partition: TopicPartition) -> Log | None:
+        return self._logs.get(topic_partition)
+
+    def logs(self) -> list[Log]:
+        with self._lock:
+            return list(self._logs.values())
+
+    def create(self, topic: str, topic_id: UUID, partition_id: int, options: LogOptions) -> Log:
+        """A new log in the directory with the fewest, or the one there is. Raises StorageFailed."""
+        topic_partition = TopicPartition(topic, partition_id)
+        for home in self._homes:
+            if topic_partition in home.departed:
+                # What the checkpoints say of an earlier log of that name must not be taken for this one's.
+                self._write_checkpoints(home)
+        with self._lock:
+            log = self._logs.get(topic_partition)
+            if log is not None:
+                if log.topic_id != topic_id:
+                    raise ProtocolError(ErrorCode.INCONSISTENT_TOPIC_ID, f"{topic_partition} has id {log.topic_id}")
+                return log
+            stray = self.strays.pop(topic_partition, None)
+            try:
+                if stray is not None:
+                    home, found = self._settle_stray(stray, topic_partition, topic_id, options)
+                    if found is not None:
+                        return self._add(home, found)
+                home = self._emptiest()
+                path = f"{home.path}/{topic_partition}"
+                return self._add(
+                    home, Log.create(path, topic_partition, topic_id, options, home.directory, self._context)
+                )
+            except OSError as error:
+                raise StorageFailed(f"{topic_partition} cannot be created: {error}") from error
+
+    def _settle_stray(
+        self, path: str, topic_partition: TopicPartition, topic_id: UUID, options: LogOptions
+    ) -> tuple[_Home, Log | None]:
+        """A directory of that name was on disk: it is the log if it has the topic's id, else it steps aside."""
+        home = next(home for home in self._homes if path.startswith(home.path + "/"))
+        if checkpoints.load_topic_id(self._fs, f"{path}/{checkpoints.PARTITION_METADATA}") == topic_id:
+            return home, self._open_found(home, path, topic_partition, topic_id, options)
+        target = f"{home.path}/{stray_directory_name(topic_partition, self._random)}"
+        logger.warning("%s is of another topic with the same name; it is kept as %s", path, target)
+        self._fs.rename(path, target)
+        return home, None
+
+    def _emptiest(self) -> _Home:
+        online = [home for home in self._homes if not home.directory.is_offline]
+        if not online:
+            raise StorageFailed("every log directory is offline")
+        return min(online, key=lambda home: len(home.logs))
+
+    def _add(self, home: _Home, log: Log) -> Log:
+        home.logs[log.topic_partition] = log
+        self._logs[log.topic_partition] = log
+        self.registry.add(log.state)
+        return log
+
+    def delete(self, topic_partition: TopicPartition) -> None:
+        """Take the log out of service; its files go in the background. No-op without one. Raises StorageFailed."""
+        with self._lock:
+            log = self._logs.pop(topic_partition, None)
+            if log is None:
+                return
+            home = self._home_of(log)
+            del home.logs[topic_partition]
+            home.departed.add(topic_partition)
+        self.registry.remove(log.state)
+        path, handles = log.delete()
+        self._scheduler.once(log.options.file_delete_delay_ms, self._removal_of(path, handles))
+
+    def update_options(self, topic: str, options: LogOptions) -> None:
+        """New settings of a topic."""
+        for log in self.logs():
+            if log.topic_partition.topic == topic:
+                log.update_options(options)
+
+    def _home_of(self, log: Log) -> _Home:
+        return next(home for home in self._homes if home.directory is log.directory)
+
+    # --- what the cleaner does
+
+    def check_retention(self) -> None:
+        """Delete the segments that the topics' settings are done with."""
+        for log in self.logs():
+            if self._is_stopping.is_set():
+                return
+            try:
+                if not log.directory.is_offline:
+                    log.delete_old_segments()
+            except KbrokerError as error:
+                if log.state.state != "deleted":
+                    logger.error("%s: retention: %s", log, error)
+
+    def flush_due(self) -> None:
+        """Ask for a flush of what is older than flush.ms."""
+        request_due_flushes(self.logs(), self._clock.wall_ms())
+
+    def write_checkpoints(self) -> None:
+        """Write down up to where each log is flushed, and where it starts."""
+        for home in self._homes:
+            if not home.directory.is_offline:
+                try:
+                    self._write_checkpoints(home)
+                except OSError as error:
+                    logger.error("%s: checkpoints: %s", home.path, error)
+
+    def _write_checkpoints(self, home: _Home) -> None:
+        with home.checkpoint_lock:
+            departed = set(home.departed)
+            logs = self._logs_in(home)
+            points = {log.topic_partition: log.recovery_point for log in logs}
+            checkpoints.store_offsets(self._fs, f"{home.path}/{checkpoints.RECOVERY_POINTS}", points)
+            marks = {log.topic_partition: log.state.high_watermark for log in logs if log.is_open}
+            checkpoints.store_offsets(self._fs, f"{home.path}/{checkpoints.HIGH_WATERMARKS}", {**points, **marks})
+            self._write_start_offsets(home, logs)
+            home.departed -= departed
+
+    def _store_start_offsets(self, log: Log) -> None:
+        home = self._home_of(log)
+        with home.checkpoint_lock:
+            self._write_start_offsets(home, self._logs_in(home))
+
+    def _write_start_offsets(self, home: _Home, logs: Iterable[Log]) -> None:
+        starts = {log.topic_partition: offset for log in logs if (offset := log.checkpointed_start_offset) > 0}
+        checkpoints.store_offsets(self._fs, f"{home.path}/{checkpoints.LOG_START_OFFSETS}", starts)
+
+    def _logs_in(self, home: _Home) -> list[Log]:
+        with self._lock:
+            return list(home.logs.values())
+
+    def expire_producers(self) -> None:
+        """Forget idempotent producers that have been silent for producer.id.expiration.ms."""
+        oldest = self._clock.wall_ms() - self.options.producer_id_expiration_ms
+        for log in self.logs():
+            log.expire_producers(oldest)
+
+    def run_due_jobs(self) -> int:
+        """For tests that move the clock: what the cleaner's thread would do now."""
+        return self._scheduler.run_due()
+
+    def _remove_later(self, log: Log, handles: list[SegmentHandle], paths: list[str]) -> None:
+        self._scheduler.once(log.options.file_delete_delay_ms, lambda: self._remove_files(handles, paths))
+
+    def _remove_files(self, handles: list[SegmentHandle], paths: list[str]) -> None:
+        if any(handle.in_use for handle in handles):
+            self._scheduler.once(_READERS_WAIT_MS, lambda: self._remove_files(handles, paths))
+            return
+        for path in paths:
+            try:
+                self._fs.unlink(path)
+            except FileNotFoundError:
+                pass
+
+    def _removal_of(self, path: str, handles: list[SegmentHandle] | None = None) -> Callable[[], None]:
+        def remove() -> None:
+            if any(handle.in_use for handle in handles or ()):
+                self._scheduler.once(_READERS_WAIT_MS, remove)
+                return
+            directories.remove_partition_directory(self._fs, path)
+
+        return remove
+
+    def _directory_failed(self, home: _Home) -> None:
+        for log in self._logs_in(home):
+            log.state.go_offline()
+
+    @property
+    def offline_directories(self) -> list[str]:
+        return [home.path for home in self._homes if home.directory.is_offline]
+
+    @property
+    def directories(self) -> list[LogDirectory]:
+        return [home.directory for home in self._homes]
+
+
+class _RecoveryProgress:
+    """Tells people how far recovery is, at most every few seconds."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._total = 0
+        self._done = 0
+        self._read_bytes = 0
+        self._told = time.monotonic()
+
+    def begin(self, count: int) -> None:
+        with self._lock:
+            self._total += count
+
+    def done(self) -> None:
+        with self._lock:
+            self._done += 1
+            self._maybe_tell(is_last=self._done == self._total)
+
+    def read(self, size: int) -> None:
+        with self._lock:
+            self._read_bytes += size
+            self._maybe_tell(is_last=False)
+
+    def _maybe_tell(self, *, is_last: bool) -> None:
+        now = time.monotonic()
+        if is_last or now - self._told > 5:
+            self._told = now
+            logger.info("recovery: %d of %d logs, %.1f GB read", self._done, self._total, self._read_bytes / 1e9)

@@ -1,0 +1,94 @@
+"""Snapshots of a partition's producers: `<offset, 20 digits>.snapshot`, in Apache Kafka's format (version 1).
+
+    snapshot = version:i16 crc:u32 count:i32 producer*        crc: CRC-32C of everything behind it
+    producer = producer_id:i64 epoch:i16 last_sequence:i32 last_offset:i64 offset_delta:i32 timestamp:i64
+               coordinator_epoch:i32 transaction_first_offset:i64
+
+A snapshot tells the state before the record at its offset. It is derived from the log, so it is not synced: a damaged
+one is dropped and the log read from the one before. On disk. Do not change.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+
+from kbroker._core.crc import crc32c_of
+from kbroker._core.producers import ProducerTable
+from kbroker.fs import FileSystem, read_file, write_all
+from kbroker.storage import segment
+
+_HEAD = struct.Struct(">hIi")
+_PRODUCER = struct.Struct(">qhiqiqiq")
+_VERSION = 1
+_CRC_FROM = 6
+
+
+def encode_snapshot(producers: ProducerTable) -> bytes:
+    entries = producers.export()
+    body = bytearray(_HEAD.pack(_VERSION, 0, len(entries)))
+    for producer_id, epoch, coordinator_epoch, last_timestamp, transaction_first_offset, batches in entries:
+        _, last_sequence, last_offset, offset_delta, timestamp = (
+            batches[-1] if batches else (-1, -1, -1, 0, last_timestamp)
+        )
+        body += _PRODUCER.pack(
+            producer_id,
+            epoch,
+            last_sequence,
+            last_offset,
+            offset_delta,
+            timestamp,
+            coordinator_epoch,
+            transaction_first_offset,
+        )
+    struct.pack_into(">I", body, 2, crc32c_of(body[_CRC_FROM:]))
+    return bytes(body)
+
+
+def decode_snapshot(data: bytes) -> ProducerTable:
+    """Raises ValueError when it is damaged."""
+    if len(data) < _HEAD.size:
+        raise ValueError(f"a snapshot of {len(data)} bytes")
+    version, crc, count = _HEAD.unpack_from(data)
+    if version != _VERSION:
+        raise ValueError(f"a snapshot of version {version}")
+    if crc != crc32c_of(data[_CRC_FROM:]):
+        raise ValueError("a snapshot with a wrong CRC")
+    if len(data) != _HEAD.size + count * _PRODUCER.size:
+        raise ValueError(f"a snapshot of {count} producers in {len(data)} bytes")
+    producers = ProducerTable()
+    for (
+        producer_id,
+        epoch,
+        last_sequence,
+        last_offset,
+        offset_delta,
+        timestamp,
+        coordinator_epoch,
+        first_offset,
+    ) in _PRODUCER.iter_unpack(data[_HEAD.size :]):
+        batches = []
+        if last_offset >= 0:
+            first_sequence = (last_sequence - offset_delta) & 0x7FFFFFFF
+            batches.append((first_sequence, last_sequence, last_offset, offset_delta, timestamp))
+        producers.put(producer_id, epoch, coordinator_epoch, timestamp, first_offset, batches)
+    return producers
+
+
+def store_snapshot(fs: FileSystem, directory: str, offset: int, producers: ProducerTable) -> None:
+    path = f"{directory}/{segment.file_name(offset, segment.SNAPSHOT)}"
+    temporary = path + ".tmp"
+    fd = fs.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    try:
+        write_all(fs, fd, encode_snapshot(producers))
+    finally:
+        fs.close(fd)
+    fs.rename(temporary, path)
+
+
+def load_snapshot(fs: FileSystem, directory: str, offset: int) -> ProducerTable | None:
+    """None when it is damaged."""
+    try:
+        return decode_snapshot(read_file(fs, f"{directory}/{segment.file_name(offset, segment.SNAPSHOT)}"))
+    except ValueError:
+        return None

@@ -1,0 +1,350 @@
+"""Bringing a log's files into a state that can be served.
+
+After a clean stop the files are taken as they are. After any other stop, every segment that reaches beyond the recovery
+point is read: lengths, CRCs, offsets. The log is cut at the first batch that is not whole, segments behind the cut go,
+indexes, leader epochs and producers are made anew, and everything is synced before the log serves, so that the recovery
+point is the log's end. Segments below the recovery point were synced with their indexes and are not read again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from kbroker._core.producers import ProducerTable
+from kbroker._core.segment_scan import SegmentScan, find_batch, scan_segment
+from kbroker.fs import FileSystem, write_all
+from kbroker.storage import segment as names
+from kbroker.storage.leader_epochs import LeaderEpochs
+from kbroker.storage.options import LogOptions
+from kbroker.storage.producer_state import load_snapshot
+from kbroker.storage.segment import Segment
+
+logger = logging.getLogger("kbroker.storage")
+
+Progress = Callable[[int], None]
+
+
+@dataclass(slots=True)
+class LoadedLog:
+    """A log's files, ready to be served."""
+
+    segments: list[Segment]
+    log_start_offset: int
+    log_end_offset: int
+    producers: ProducerTable
+    cut_bytes: int = 0
+    """What recovery has cut off or removed."""
+
+
+@dataclass(slots=True)
+class LogLoader:
+    """Loads one partition's directory. Raises OSError and StorageFailed; may be called again then."""
+
+    fs: FileSystem
+    directory: str
+    options: LogOptions
+    epochs: LeaderEpochs
+    is_clean: bool
+    recovery_point: int
+    log_start_offset: int
+    progress: Progress | None = None
+    _scanned_epochs: list[tuple[int, int]] = field(default_factory=list)
+    _scanned_from: int | None = None
+    _cut_bytes: int = 0
+
+    def load(self) -> LoadedLog:
+        finish_leftovers(self.fs, self.directory)
+        epochs_known = self.epochs.load()
+        segments = self._load_segments()
+        log_end_offset = self._end_of(segments)
+        if log_end_offset < self.log_start_offset or not segments:
+            # Records were deleted up to an offset that the log has lost: it goes on from there, offsets do not return.
+            self._remove(segments)
+            log_end_offset = self.log_start_offset
+            segments = [create_segment(self.fs, self.directory, log_end_offset)]
+        log_start_offset = max(self.log_start_offset, segments[0].base_offset)
+        if not epochs_known:
+            self._scan_epochs(segments)
+        if self._scanned_from is not None:
+            self.epochs.replace_from(self._scanned_from, self._scanned_epochs)
+        self.epochs.truncate_from_end(log_end_offset)
+        self.epochs.truncate_from_start(log_start_offset)
+        producers = self._load_producers(segments, log_end_offset)
+        return LoadedLog(segments, log_start_offset, log_end_offset, producers, self._cut_bytes)
+
+    # --- segments
+
+    def _load_segments(self) -> list[Segment]:
+        present = set(self.fs.list_directory(self.directory))
+        parsed = [names.parse_file_name(name) for name in present]
+        bases = sorted(at[0] for at in parsed if at and at[1:] == (names.LOG, ""))
+        segments: list[Segment] = []
+        for number, base_offset in enumerate(bases, start=1):
+            next_base = bases[number] if number < len(bases) else None
+            whole, loaded = self._load_segment(base_offset, next_base, present)
+            segments.append(loaded)
+            if not whole and next_base is not None:
+                behind = [Segment(later, self._log_size(later)) for later in bases[number:]]
+                logger.warning(
+                    "%s: removing %d segments behind the cut at offset %d", self.directory, len(behind), base_offset
+                )
+                self._remove(behind)
+                break
+        return segments
+
+    def _load_segment(self, base_offset: int, next_base: int | None, present: set[str]) -> tuple[bool, Segment]:
+        """Whether the segment is whole, and the segment."""
+        fd = self.fs.open(self._path(base_offset, names.LOG), os.O_RDWR)
+        try:
+            size = self.fs.file_size(fd)
+            has_indexes = {
+                names.file_name(base_offset, suffix) for suffix in (names.INDEX, names.TIME_INDEX)
+            } <= present
+            if has_indexes and (self.is_clean or (next_base is not None and next_base <= self.recovery_point)):
+                loaded = self._trust_segment(fd, base_offset, size, next_base)
+                if loaded is not None:
+                    return True, loaded
+            return self._recover_segment(fd, base_offset, size, next_base)
+        finally:
+            self.fs.close(fd)
+
+    def _trust_segment(self, fd: int, base_offset: int, size: int, next_base: int | None) -> Segment | None:
+        """A segment as its files tell; None when they contradict each other."""
+        loaded = Segment(base_offset, size, max_timestamp_offset=base_offset)
+        last_entry = self._last_entry(base_offset, names.INDEX, names.INDEX_ENTRY.size)
+        last_time_entry = self._last_entry(base_offset, names.TIME_INDEX, names.TIME_INDEX_ENTRY.size)
+        if last_entry is None or last_time_entry is None:
+            return None
+        loaded.index_count, entry = last_entry
+        loaded.time_index_count, time_entry = last_time_entry
+        position = 0
+        if entry:
+            relative_offset, position = names.INDEX_ENTRY.unpack(entry)
+            if relative_offset < 0 or not 0 <= position < size:
+                return None
+        if time_entry:
+            loaded.max_timestamp, relative_offset = names.TIME_INDEX_ENTRY.unpack(time_entry)
+            if relative_offset < 0 or loaded.max_timestamp < 0:
+                return None
+            loaded.max_timestamp_offset = base_offset + relative_offset
+            loaded.last_time_entry = loaded.max_timestamp
+        if next_base is not None:
+            return loaded
+        scan = scan_segment(
+            fd, size, base_offset, position=position, verify=False, max_timestamp=loaded.max_timestamp,
+            max_timestamp_offset=loaded.max_timestamp_offset, index_interval_bytes=(1 << 31) - 1,
+        )  # fmt: skip
+        if scan.reason is not None:
+            logger.warning(
+                "%s: %s at byte %d after a clean stop", self._path(base_offset, names.LOG), scan.reason, scan.valid_size
+            )
+            return None
+        loaded.max_timestamp = scan.max_timestamp
+        loaded.max_timestamp_offset = scan.max_timestamp_offset
+        loaded.bytes_since_index = size - position
+        first = find_batch(fd, size) if size else None
+        loaded.first_timestamp = first[4] if first else -1
+        self._next_offset = scan.next_offset
+        return loaded
+
+    _next_offset: int = -1
+
+    def _last_entry(self, base_offset: int, suffix: str, entry_size: int) -> tuple[int, bytes] | None:
+        """Entry count and the last entry of an index file; None when its size is impossible."""
+        fd = self.fs.open(self._path(base_offset, suffix), os.O_RDONLY)
+        try:
+            size = self.fs.file_size(fd)
+            if size % entry_size:
+                return None
+            return size // entry_size, self.fs.pread(fd, entry_size, size - entry_size) if size else b""
+        finally:
+            self.fs.close(fd)
+
+    def _recover_segment(self, fd: int, base_offset: int, size: int, next_base: int | None) -> tuple[bool, Segment]:
+        scan = scan_segment(
+            fd, size, base_offset, index_interval_bytes=self.options.index_interval_bytes, progress=self.progress
+        )
+        if scan.valid_size < size:
+            logger.warning(
+                "%s: cut at byte %d of %d, %s; the log ends at offset %d",
+                self._path(base_offset, names.LOG), scan.valid_size, size, scan.reason, scan.next_offset,
+            )  # fmt: skip
+            self.fs.ftruncate(fd, scan.valid_size)
+            self._cut_bytes += size - scan.valid_size
+        self.fs.fdatasync(fd)
+        is_active = next_base is None or scan.valid_size < size
+        time_index = scan.time_index
+        last_time_entry = scan.last_time_entry
+        if not is_active and scan.max_timestamp > last_time_entry:
+            time_index += names.TIME_INDEX_ENTRY.pack(scan.max_timestamp, scan.max_timestamp_offset - base_offset)
+            last_time_entry = scan.max_timestamp
+        self._write_index(base_offset, names.INDEX, scan.index)
+        self._write_index(base_offset, names.TIME_INDEX, time_index)
+        if self._scanned_from is None:
+            self._scanned_from = base_offset
+        self._scanned_epochs += [
+            entry for entry in scan.epochs if not self._scanned_epochs or entry[0] > self._scanned_epochs[-1][0]
+        ]
+        self._next_offset = scan.next_offset
+        return scan.valid_size == size, _recovered(base_offset, scan, len(time_index), last_time_entry)
+
+    def _write_index(self, base_offset: int, suffix: str, data: bytes) -> None:
+        """A new file, not the old one emptied: somebody may have that mapped still."""
+        path = self._path(base_offset, suffix)
+        try:
+            self.fs.unlink(path)
+        except FileNotFoundError:
+            pass
+        fd = self.fs.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        try:
+            write_all(self.fs, fd, data)
+            self.fs.fdatasync(fd)
+        finally:
+            self.fs.close(fd)
+
+    def _end_of(self, segments: list[Segment]) -> int:
+        if not segments:
+            return 0
+        if self._scanned_from is not None:
+            self.fs.sync_directory(self.directory)
+        return self._next_offset
+
+    def _remove(self, segments: list[Segment]) -> None:
+        """From the newest on, so that what is left after a crash in the middle is a log."""
+        for gone in reversed(segments):
+            self._cut_bytes += gone.size
+            for suffix in (names.LOG, *names.INDEX_SUFFIXES, names.SNAPSHOT):
+                try:
+                    self.fs.unlink(self._path(gone.base_offset, suffix))
+                except FileNotFoundError:
+                    pass
+        self.fs.sync_directory(self.directory)
+
+    # --- leader epochs and producers
+
+    def _scan_epochs(self, segments: list[Segment]) -> None:
+        found: list[tuple[int, int]] = []
+        for at in segments:
+            found += [entry for entry in self._scan(at).epochs if not found or entry[0] > found[-1][0]]
+        self._scanned_from = segments[0].base_offset
+        self._scanned_epochs = found
+
+    def _load_producers(self, segments: list[Segment], log_end_offset: int) -> ProducerTable:
+        """The newest good snapshot, and the batches behind it."""
+        parsed = (names.parse_file_name(name) for name in self.fs.list_directory(self.directory))
+        offsets = sorted((at[0] for at in parsed if at and at[1:] == (names.SNAPSHOT, "")), reverse=True)
+        for offset in offsets:
+            producers = load_snapshot(self.fs, self.directory, offset) if offset <= log_end_offset else None
+            if producers is not None:
+                break
+            self.fs.unlink(self._path(offset, names.SNAPSHOT))
+        else:
+            producers, offset = ProducerTable(), -1
+        for at, loaded in enumerate(segments):
+            end = segments[at + 1].base_offset if at + 1 < len(segments) else log_end_offset
+            if offset < end:
+                self._scan(loaded, producers, offset)
+        return producers
+
+    def _scan(self, loaded: Segment, producers: ProducerTable | None = None, offset: int = -1) -> SegmentScan:
+        fd = self.fs.open(self._path(loaded.base_offset, names.LOG), os.O_RDONLY)
+        try:
+            return scan_segment(
+                fd, loaded.size, loaded.base_offset, verify=False, index_interval_bytes=(1 << 31) - 1,
+                producers=producers, producers_from=offset, progress=self.progress,
+            )  # fmt: skip
+        finally:
+            self.fs.close(fd)
+
+    def _log_size(self, base_offset: int) -> int:
+        fd = self.fs.open(self._path(base_offset, names.LOG), os.O_RDONLY)
+        try:
+            return self.fs.file_size(fd)
+        finally:
+            self.fs.close(fd)
+
+    def _path(self, base_offset: int, suffix: str) -> str:
+        return f"{self.directory}/{names.file_name(base_offset, suffix)}"
+
+
+def _recovered(base_offset: int, scan: SegmentScan, time_index_size: int, last_time_entry: int) -> Segment:
+    return Segment(
+        base_offset,
+        scan.valid_size,
+        max_timestamp=scan.max_timestamp,
+        max_timestamp_offset=scan.max_timestamp_offset,
+        first_timestamp=scan.first_timestamp,
+        index_count=len(scan.index) // names.INDEX_ENTRY.size,
+        time_index_count=time_index_size // names.TIME_INDEX_ENTRY.size,
+        last_time_entry=last_time_entry,
+        bytes_since_index=scan.bytes_since_index,
+    )
+
+
+def create_segment(fs: FileSystem, directory: str, base_offset: int) -> Segment:
+    """An empty segment's files. Their names are made durable by the first flush."""
+    for suffix in (names.LOG, names.INDEX, names.TIME_INDEX):
+        path = f"{directory}/{names.file_name(base_offset, suffix)}"
+        fs.close(fs.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC))
+    return Segment(base_offset, 0, max_timestamp_offset=base_offset, entry_synced=False)
+
+
+def finish_leftovers(fs: FileSystem, directory: str) -> None:
+    """Files that an interrupted roll, deletion or compaction left behind."""
+    entries = {name: names.parse_file_name(name) for name in fs.list_directory(directory)}
+    cleaned = [at[0] for at in entries.values() if at and at[2] == names.CLEANED]
+    swapped: list[int] = []
+    for name, at in entries.items():
+        path = f"{directory}/{name}"
+        if name.endswith(".tmp"):
+            fs.unlink(path)
+        elif at is None:
+            continue
+        elif at[2] in (names.DELETED, names.CLEANED):
+            fs.unlink(path)
+        elif at[2] == names.SWAP:
+            # A swap file is whole. While `.cleaned` files are there, the swap they belong to is not complete: what
+            # begins at or behind them is undone, the old segments still hold it all.
+            if at[1] != names.LOG or (cleaned and at[0] >= min(cleaned)):
+                fs.unlink(path)
+            else:
+                swapped.append(at[0])
+    for base_offset in sorted(swapped):
+        _finish_swap(fs, directory, base_offset, entries)
+    orphans = [
+        name
+        for name, at in entries.items()
+        if at and at[1] in names.INDEX_SUFFIXES and not at[2]
+        and at[0] not in swapped
+        and names.file_name(at[0], names.LOG) not in entries
+    ]  # fmt: skip
+    for name in orphans:
+        fs.unlink(f"{directory}/{name}")
+
+
+def _finish_swap(
+    fs: FileSystem, directory: str, base_offset: int, entries: dict[str, tuple[int, str, str] | None]
+) -> None:
+    """A compacted segment takes the place of those whose records it holds. Its indexes are made by recovery."""
+    swap = f"{directory}/{names.file_name(base_offset, names.LOG) + names.SWAP}"
+    fd = fs.open(swap, os.O_RDONLY)
+    try:
+        scan = scan_segment(fd, fs.file_size(fd), base_offset, verify=False)
+    finally:
+        fs.close(fd)
+    for name, at in entries.items():
+        if (
+            at
+            and not at[2]
+            and at[1] != names.SNAPSHOT
+            and base_offset <= at[0] < max(scan.next_offset, base_offset + 1)
+        ):
+            try:
+                fs.unlink(f"{directory}/{name}")
+            except FileNotFoundError:
+                pass
+    fs.rename(swap, f"{directory}/{names.file_name(base_offset, names.LOG)}")
+    fs.sync_directory(directory)

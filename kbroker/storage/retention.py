@@ -1,0 +1,110 @@
+"""Which segments a log may forget: pure functions over a view of the log, oldest segments first.
+
+A policy is any callable `(LogView) -> int`: how many of the oldest segments it is done with. Add one to `policies_for`,
+or pass other ones to `Log.delete_old_segments`. Whoever deletes takes the largest answer.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from kbroker.storage import segment as names
+from kbroker.storage.options import LogOptions
+
+if TYPE_CHECKING:
+    from kbroker.storage.log import Log
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentView:
+    """One segment as retention sees it."""
+
+    base_offset: int
+    end_offset: int
+    """Base offset of the next segment; the log's end for the active one."""
+    size: int
+    largest_timestamp: int
+    """Of its records; the file's time of change when they have none."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogView:
+    """A log at one moment. Segments that hold records above the high watermark are not in it."""
+
+    segments: tuple[SegmentView, ...]
+    log_start_offset: int
+    size: int
+    now_ms: int
+
+
+Policy = Callable[[LogView], int]
+
+
+def below_log_start(view: LogView) -> int:
+    """Segments whose records were all deleted (DeleteRecords)."""
+    count = 0
+    for at in view.segments[:-1]:
+        if at.end_offset > view.log_start_offset:
+            break
+        count += 1
+    return count
+
+
+def older_than(retention_ms: int, view: LogView) -> int:
+    """Segments whose newest record is older (retention.ms)."""
+    count = 0
+    for at in view.segments:
+        if view.now_ms - at.largest_timestamp <= retention_ms:
+            break
+        count += 1
+    return count
+
+
+def larger_than(retention_bytes: int, view: LogView) -> int:
+    """Segments that can go while the log stays as large as retention.bytes."""
+    count = 0
+    too_much = view.size - retention_bytes
+    for at in view.segments:
+        too_much -= at.size
+        if too_much < 0:
+            break
+        count += 1
+    return count
+
+
+def policies_for(options: LogOptions) -> tuple[Policy, ...]:
+    """What a topic's settings ask for."""
+    policies: list[Policy] = [below_log_start]
+    if options.deleted_by_retention:
+        if options.retention_ms >= 0:
+            policies.append(partial(older_than, options.retention_ms))
+        if options.retention_bytes >= 0:
+            policies.append(partial(larger_than, options.retention_bytes))
+    return tuple(policies)
+
+
+def view_of(log: Log, now_ms: int) -> LogView:
+    """The log as retention may see it. An empty active segment is left out: there is nothing to delete."""
+    segments = log.state.segments()
+    high_watermark = log.state.high_watermark
+    end_offset = log.state.log_end_offset
+    views: list[SegmentView] = []
+    for at, (base_offset, size, max_timestamp, *_) in enumerate(segments):
+        next_base = segments[at + 1][0] if at + 1 < len(segments) else end_offset
+        if next_base > high_watermark or (at + 1 == len(segments) and size == 0):
+            break
+        if max_timestamp < 0:
+            max_timestamp = _changed_ms(f"{log.path}/{names.file_name(base_offset, names.LOG)}", now_ms)
+        views.append(SegmentView(base_offset, next_base, size, max_timestamp))
+    return LogView(tuple(views), log.state.log_start_offset, sum(at[1] for at in segments), now_ms)
+
+
+def _changed_ms(path: str, now_ms: int) -> int:
+    try:
+        return os.stat(path).st_mtime_ns // 1_000_000  # noqa: PTH116
+    except OSError:
+        return now_ms

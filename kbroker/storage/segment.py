@@ -1,0 +1,56 @@
+"""Files of a log: names and suffixes as Apache Kafka's. On disk. Do not rename.
+
+A segment is `<base offset, 20 digits>.log` with `.index`, `.timeindex` and, where transactions were aborted,
+`.txnindex`. A file that is on its way out ends in `.deleted`; `.cleaned` and `.swap` are steps of a compaction.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from dataclasses import dataclass
+
+LOG = ".log"
+INDEX = ".index"
+TIME_INDEX = ".timeindex"
+TRANSACTION_INDEX = ".txnindex"
+SNAPSHOT = ".snapshot"
+INDEX_SUFFIXES = (INDEX, TIME_INDEX, TRANSACTION_INDEX)
+DELETED = ".deleted"
+CLEANED = ".cleaned"
+SWAP = ".swap"
+DIRECTORY_DELETE = "-delete"
+DIRECTORY_STRAY = "-stray"
+DIRECTORY_FUTURE = "-future"
+
+INDEX_ENTRY = struct.Struct(">ii")
+TIME_INDEX_ENTRY = struct.Struct(">qi")
+
+_FILE_NAME = re.compile(r"(\d{20})(\.[a-z]+)((?:\.[a-z]+)?)")
+
+
+def file_name(base_offset: int, suffix: str) -> str:
+    return f"{base_offset:020d}{suffix}"
+
+
+def parse_file_name(name: str) -> tuple[int, str, str] | None:
+    """`(base offset, suffix, state suffix or "")`, None for a file that is none of the log's."""
+    match = _FILE_NAME.fullmatch(name)
+    return (int(match[1]), match[2], match[3]) if match else None
+
+
+@dataclass(slots=True)
+class Segment:
+    """What has to be known of a segment to serve it; see `segment_t` in `_core/partition.pxd`."""
+
+    base_offset: int
+    size: int
+    max_timestamp: int = -1
+    max_timestamp_offset: int = -1
+    first_timestamp: int = -1
+    index_count: int = 0
+    time_index_count: int = 0
+    last_time_entry: int = -1
+    bytes_since_index: int = 0
+    entry_synced: bool = True
+    """Whether its name is known to survive a power cut."""

@@ -1,0 +1,109 @@
+"""Logs for tests: one directory, a clock that the test moves, batches with as many records as asked for."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from uuid import UUID
+
+from kbroker._core.partition_state import LogDirectory, SegmentHandle
+from kbroker.fs import FileSystem, RealFileSystem
+from kbroker.model import TopicPartition
+from kbroker.protocol.records import Record, encode_batch, read_batches
+from kbroker.storage.log import Log, LogContext
+from kbroker.storage.options import LogOptions
+
+TOPIC_PARTITION = TopicPartition("orders", 0)
+TOPIC_ID = UUID(int=0x1234_5678_9ABC_DEF0_1234_5678_9ABC_DEF0)
+
+
+@dataclass
+class ManualClock:
+    """Stands still until the test moves it."""
+
+    now_ms: int = 1_700_000_000_000
+
+    def wall_ms(self) -> int:
+        return self.now_ms
+
+    def monotonic(self) -> float:
+        return self.now_ms / 1000
+
+
+@dataclass
+class LogHome:
+    """One log directory with one log in it, opened and reopened by the test."""
+
+    path: Path
+    fs: FileSystem = field(default_factory=RealFileSystem)
+    clock: ManualClock = field(default_factory=ManualClock)
+    options: LogOptions = field(default_factory=LogOptions)
+    seed: int = 0
+    topic_partition: TopicPartition = TOPIC_PARTITION
+
+    def __post_init__(self) -> None:
+        self.start_offset = 0
+        self.recovery_point = 0
+        self.removed: list[tuple[list[SegmentHandle], list[str]]] = []
+        self.directory = LogDirectory(str(self.path))
+        self.context = LogContext(
+            self.fs, self.clock, random.Random(self.seed), self._opened, self._start_moved, self._remove
+        )
+
+    @property
+    def log_path(self) -> Path:
+        return self.path / str(self.topic_partition)
+
+    def create(self) -> Log:
+        return Log.create(
+            str(self.log_path), self.topic_partition, TOPIC_ID, self.options, self.directory, self.context
+        )
+
+    def reopen(self, *, clean: bool) -> Log:
+        """The log as a fresh process finds it."""
+        self.directory = LogDirectory(str(self.path))
+        log = Log(
+            str(self.log_path), self.topic_partition, TOPIC_ID, self.options, self.directory, self.context,
+            is_clean=clean, recovery_point=self.recovery_point, log_start_offset=self.start_offset,
+        )  # fmt: skip
+        log.open()
+        return log
+
+    def _opened(self, log: Log, base_offset: int) -> None:
+        pass
+
+    def _start_moved(self, log: Log) -> None:
+        self.start_offset = log.checkpointed_start_offset
+
+    def _remove(self, log: Log, handles: list[SegmentHandle], paths: list[str]) -> None:
+        self.removed.append((handles, paths))
+
+    def unlink_removed(self) -> None:
+        """What is done after file.delete.delay.ms."""
+        for _, paths in self.removed:
+            for path in paths:
+                self.fs.unlink(path)
+        self.removed.clear()
+
+
+def batch_of(values: Sequence[bytes], timestamp: int = 1_700_000_000_000, **fields: int) -> bytes:
+    """One batch as a producer sends it; record i has `timestamp` + i."""
+    return encode_batch([(timestamp + at, None, value) for at, value in enumerate(values)], **fields)
+
+
+def read_all(log: Log, offset: int | None = None, max_bytes: int = 1 << 20) -> list[Record]:
+    """Every record from `offset` (the log's start) to the end, as a consumer gets them."""
+    offset = log.log_start_offset if offset is None else offset
+    found: list[Record] = []
+    while offset < log.high_watermark:
+        data = log.read(offset, max_bytes)
+        if not data:
+            break
+        for batch in read_batches(data):
+            found += [record for record in batch.records() if record.offset >= offset]
+        if not found:
+            break
+        offset = found[-1].offset + 1
+    return found

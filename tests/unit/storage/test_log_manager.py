@@ -1,0 +1,192 @@
+"""All logs of a broker: directories, start and stop, creation and deletion."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from kbroker.errors import ErrorCode, ProtocolError
+from kbroker.model import TopicPartition
+from kbroker.storage import checkpoints
+from kbroker.storage.directory import CLEAN_MARK, DirectoryInUse, WrongDirectory
+from kbroker.storage.log_manager import LogManager
+from kbroker.storage.options import LogOptions, StorageOptions
+from tests.kit.logs import TOPIC_ID, ManualClock, batch_of, read_all
+
+ORDERS = TopicPartition("orders", 0)
+OPTIONS = LogOptions(segment_bytes=2000, index_interval_bytes=200)
+Known = dict[TopicPartition, tuple[UUID, LogOptions]]
+
+
+class Broker:
+    """A LogManager over directories that outlive it."""
+
+    def __init__(self, *directories: Path):
+        self.options = StorageOptions(tuple(map(str, directories)), node_id=1, cluster_id="c", flusher_threads=1)
+        self.clock = ManualClock()
+        self.known: Known = {}
+        self.running: LogManager | None = None
+
+    def start(self) -> LogManager:
+        self.running = LogManager(self.options, clock=self.clock)
+        self.running.start(self.known.get, background=False)
+        return self.running
+
+    def stop(self) -> None:
+        if self.running is not None:
+            self.running.stop()
+            self.running = None
+
+    def kill(self) -> None:
+        """As far as the files know: nothing is closed, nothing written down."""
+        assert self.running is not None
+        self.running._release()
+        self.running = None
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    broker = Broker(tmp_path / "a", tmp_path / "b")
+    yield broker
+    broker.stop()
+
+
+def test_new_logs_go_to_the_directory_with_the_fewest(broker: Broker, tmp_path: Path) -> None:
+    logs = broker.start()
+    for partition_id in range(5):
+        logs.create("orders", TOPIC_ID, partition_id, OPTIONS)
+    counts = [len(list((tmp_path / name).glob("orders-*"))) for name in ("a", "b")]
+    assert sorted(counts) == [2, 3]
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_records_are_there_after_a_restart(broker: Broker, clean: bool) -> None:
+    broker.known[ORDERS] = TOPIC_ID, OPTIONS
+    log = broker.start().create("orders", TOPIC_ID, 0, OPTIONS)
+    for at in range(50):
+        log.append(batch_of([b"%d" % at]))
+    if clean:
+        broker.stop()
+    else:
+        broker.kill()
+    log = broker.start().get(ORDERS)
+    assert log is not None
+    assert not log.is_open
+    assert [record.value for record in read_all(log)] == [b"%d" % at for at in range(50)]
+
+
+def test_a_clean_stop_leaves_the_mark_and_the_next_start_takes_it(broker: Broker, tmp_path: Path) -> None:
+    broker.start()
+    broker.stop()
+    assert (tmp_path / "a" / CLEAN_MARK).exists()
+    broker.start()
+    assert not (tmp_path / "a" / CLEAN_MARK).exists()
+
+
+def test_a_directory_is_for_one_broker_at_a_time(broker: Broker, tmp_path: Path) -> None:
+    broker.start()
+    with pytest.raises(DirectoryInUse, match="in use by process"):
+        Broker(tmp_path / "b").start()
+
+
+def test_a_directory_of_another_broker_is_refused(broker: Broker, tmp_path: Path) -> None:
+    broker.start()
+    broker.stop()
+    other = LogManager(StorageOptions((str(tmp_path / "a"),), node_id=2, cluster_id="c"))
+    with pytest.raises(WrongDirectory, match="belongs to broker 1"):
+        other.start(lambda at: None)
+    other = LogManager(StorageOptions((str(tmp_path / "a"),), node_id=1, cluster_id="d"))
+    with pytest.raises(WrongDirectory, match="belongs to cluster c"):
+        other.start(lambda at: None)
+
+
+def test_a_deleted_log_is_gone_at_once_and_its_files_after_the_delay(broker: Broker, tmp_path: Path) -> None:
+    logs = broker.start()
+    log = logs.create("orders", TOPIC_ID, 0, OPTIONS)
+    log.append(batch_of([b"x"]))
+    logs.delete(ORDERS)
+    assert logs.get(ORDERS) is None
+    assert not logs.registry.contains("orders", 0)
+    with pytest.raises(ProtocolError) as refused:
+        log.append(batch_of([b"x"]))
+    assert refused.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    (renamed,) = [path for name in ("a", "b") for path in (tmp_path / name).glob("orders-0.*-delete")]
+    assert len(list(renamed.iterdir())) > 2
+    broker.clock.now_ms += OPTIONS.file_delete_delay_ms
+    logs.run_due_jobs()
+    assert not renamed.exists()
+
+
+def test_a_log_made_again_under_the_same_name_is_not_taken_for_the_old_one(broker: Broker) -> None:
+    logs = broker.start()
+    broker.known[ORDERS] = TOPIC_ID, OPTIONS
+    log = logs.create("orders", TOPIC_ID, 0, OPTIONS)
+    for _ in range(100):
+        log.append(batch_of([b"old"]))
+    log.flush()
+    log.delete_records_before(90)
+    logs.write_checkpoints()
+    logs.delete(ORDERS)
+    second = UUID(int=7)
+    broker.known[ORDERS] = second, OPTIONS
+    log = logs.create("orders", second, 0, OPTIONS)
+    log.append(batch_of([b"new"]))
+    broker.kill()
+    log = broker.start().get(ORDERS)
+    assert log is not None
+    assert log.recovery_point == 0
+    assert [record.value for record in read_all(log)] == [b"new"]
+
+
+def test_a_partition_that_the_cluster_does_not_know_is_left_alone(broker: Broker, tmp_path: Path) -> None:
+    log = broker.start().create("orders", TOPIC_ID, 0, OPTIONS)
+    log.append(batch_of([b"x"]))
+    broker.stop()
+    logs = broker.start()
+    assert logs.get(ORDERS) is None
+    assert list(logs.strays) == [ORDERS]
+    assert read_all(logs.create("orders", TOPIC_ID, 0, OPTIONS))[0].value == b"x"
+    broker.stop()
+    logs = broker.start()
+    assert read_all(logs.create("orders", UUID(int=9), 0, OPTIONS)) == []
+    assert [path for name in ("a", "b") for path in (tmp_path / name).glob("orders-0.*-stray")]
+
+
+def test_checkpoints_are_in_the_text_form_of_kafka(broker: Broker, tmp_path: Path) -> None:
+    logs = broker.start()
+    for partition_id in (0, 2):
+        log = logs.create("orders", TOPIC_ID, partition_id, OPTIONS)
+        for _ in range(3):
+            log.append(batch_of([b"x"]))
+    logs.get(ORDERS).delete_records_before(2)
+    logs.get(ORDERS).set_leader_epoch(4)
+    broker.stop()
+    directory = next(tmp_path / name for name in ("a", "b") if (tmp_path / name / "orders-0").exists())
+    assert (directory / checkpoints.RECOVERY_POINTS).read_text() == "0\n1\norders 0 3\n"
+    assert (directory / checkpoints.LOG_START_OFFSETS).read_text() == "0\n1\norders 0 2\n"
+    assert (directory / "orders-0" / checkpoints.LEADER_EPOCHS).read_text() == "0\n1\n4 3\n"
+    assert (directory / "orders-0" / checkpoints.PARTITION_METADATA).read_text() == (
+        f"version: 0\ntopic_id: {checkpoints.encode_uuid(TOPIC_ID)}\n"
+    )
+    meta = (directory / "meta.properties").read_text().splitlines()
+    assert {"broker.id=1", "cluster.id=c", "version=0"} <= set(meta)
+
+
+def test_acks_wait_for_flushers_that_sync_each_partition_once_for_all_of_them(broker: Broker) -> None:
+    logs = broker.start()
+    log = logs.create("orders", TOPIC_ID, 0, LogOptions(flush_messages=1))
+
+    def produce() -> None:
+        for _ in range(50):
+            log.append(batch_of([b"x"]))
+
+    threads = [threading.Thread(target=produce) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert log.recovery_point == log.log_end_offset == 200
