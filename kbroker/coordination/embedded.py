@@ -1,0 +1,607 @@
+"""The coordination store of a broker that stands alone: a tree in memory, durable in one SQLite file.
+
+One writer thread takes the changes that have queued up, tries each against the tree in order, and commits all that
+passed as one SQLite transaction (WAL, synchronous=FULL) before any caller hears yes and any reader sees them. Ephemeral
+nodes are never written: they end with the process. Whole trees are small (a broker with 5,000 partitions has some
+15,000 nodes), so reads never touch the disk.
+
+The file is opened in exclusive mode: a second process is refused, and no shared-memory file appears beside it.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import sqlite3
+import struct
+import threading
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from kbroker.coordination.store import (
+    ANY_VERSION,
+    BadVersion,
+    Create,
+    Delete,
+    EventKind,
+    NoChildrenForEphemerals,
+    NodeExists,
+    NoNode,
+    NotEmpty,
+    Operation,
+    Result,
+    SessionExpired,
+    SetData,
+    Stat,
+    StoreUnavailable,
+    Watcher,
+    WatchEvent,
+    check_path,
+    parent_of,
+)
+from kbroker.errors import DiskDamaged, KbrokerError
+
+log = logging.getLogger(__name__)
+
+FILE_NAME = "coordination.sqlite"
+"""In the first log directory."""
+
+FORMAT = 1
+"""On disk, as SQLite's user_version. Do not renumber."""
+
+_SCHEMA = """
+CREATE TABLE node (path TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE opened (epoch INTEGER NOT NULL);
+INSERT INTO opened VALUES (0);
+INSERT INTO node VALUES ('/', zeroblob(40));
+"""
+
+# On disk, before a node's data: version, creation id, modification id, next sequence, owner (there always 0). One value
+# a row, kept as it is in memory too: with 5,000 topics, making objects of all columns took three times as long to start.
+_HEADER = struct.Struct(">qqqqq")
+
+
+class StoreDamaged(DiskDamaged):
+    """The database is not readable as one; the message says what can be done."""
+
+    def __init__(self, path: str, what: str):
+        KbrokerError.__init__(
+            self, f"{path} is damaged ({what}): put a copy back, or move it away to start anew from the logs on disk"
+        )
+        self.path = path
+        self.position = -1
+        self.what = what
+
+
+class _Node(NamedTuple):
+    data: bytes
+    version: int
+    creation_id: int
+    modification_id: int
+    next_sequence: int
+    owner: int = 0
+
+    @classmethod
+    def decode(cls, value: bytes) -> _Node:
+        return cls(value[_HEADER.size :], *_HEADER.unpack_from(value))
+
+    def encode(self) -> bytes:
+        return _HEADER.pack(*self[1:]) + self.data
+
+    def stat(self) -> Stat:
+        return Stat(self.version, self.creation_id, self.modification_id, self.owner)
+
+
+class _Tree:
+    """The nodes that are committed, encoded, by path."""
+
+    __slots__ = ("children", "ephemerals", "values")
+
+    def __init__(self, values: dict[str, bytes]):
+        self.values = values
+        self.children: defaultdict[str, set[str]] = defaultdict(set)
+        self.ephemerals: defaultdict[int, set[str]] = defaultdict(set)
+        for path in values:
+            parent, _, name = path.rpartition("/")
+            self.children[parent].add(name)
+        # The root is its own parent by that arithmetic; and children of the root were filed under "".
+        self.children["/"] = self.children.pop("", set()) - {""}
+
+    def node(self, path: str) -> _Node | None:
+        value = self.values.get(path)
+        return None if value is None else _Node.decode(value)
+
+    def child_count(self, path: str) -> int:
+        return len(self.children.get(path, ()))
+
+    def merge(self, draft: _Draft) -> None:
+        for path, node in draft.nodes.items():
+            before = self.node(path)
+            if before is not None and before.owner:
+                self.ephemerals[before.owner].discard(path)
+                if not self.ephemerals[before.owner]:
+                    del self.ephemerals[before.owner]
+            parent, _, name = path.rpartition("/")
+            if node is None:
+                if before is not None:
+                    del self.values[path]
+                    self.children[parent or "/"].discard(name)
+                    self.children.pop(path, None)
+                continue
+            self.values[path] = node.encode()
+            if path != "/":
+                self.children[parent or "/"].add(name)
+            if node.owner:
+                self.ephemerals[node.owner].add(path)
+
+
+class _Draft:
+    """Changes on top of a tree or of another draft, not yet part of it."""
+
+    __slots__ = ("_below", "_child_delta", "events", "nodes")
+
+    def __init__(self, below: _Tree | _Draft):
+        self._below = below
+        self.nodes: dict[str, _Node | None] = {}
+        self._child_delta: dict[str, int] = {}
+        self.events: list[WatchEvent] = []
+
+    def node(self, path: str) -> _Node | None:
+        return self.nodes[path] if path in self.nodes else self._below.node(path)
+
+    def child_count(self, path: str) -> int:
+        return self._below.child_count(path) + self._child_delta.get(path, 0)
+
+    def merge(self, draft: _Draft) -> None:
+        self.nodes.update(draft.nodes)
+        for path, delta in draft._child_delta.items():
+            self._child_delta[path] = self._child_delta.get(path, 0) + delta
+        self.events += draft.events
+
+    def apply(self, operation: Operation, session_id: int, change_id: int) -> Result:
+        """Do one operation here; StoreError if it cannot be done, with this draft then to be thrown away."""
+        if isinstance(operation, Create):
+            return self._create(operation, session_id, change_id)
+        node = self.node(operation.path)
+        if node is None:
+            raise NoNode(operation.path)
+        if operation.version not in (ANY_VERSION, node.version):
+            raise BadVersion(operation.path, operation.version, node.version)
+        if isinstance(operation, SetData):
+            changed = node._replace(data=operation.data, version=node.version + 1, modification_id=change_id)
+            self.nodes[operation.path] = changed
+            self.events.append(WatchEvent(EventKind.CHANGED, operation.path))
+            return changed.stat()
+        if isinstance(operation, Delete):
+            self._delete(operation.path)
+        return None
+
+    def _create(self, operation: Create, session_id: int, change_id: int) -> str:
+        path, parent_path = operation.path, parent_of(operation.path)
+        parent = self.node(parent_path)
+        if parent is None:
+            raise NoNode(parent_path)
+        if parent.owner:
+            raise NoChildrenForEphemerals(parent_path)
+        if operation.sequential:
+            path = f"{path}{parent.next_sequence:010d}"
+            self.nodes[parent_path] = parent._replace(next_sequence=parent.next_sequence + 1)
+        if self.node(path) is not None:
+            raise NodeExists(path)
+        owner = session_id if operation.ephemeral else 0
+        self.nodes[path] = _Node(operation.data, 0, change_id, change_id, 0, owner)
+        self._child_delta[parent_path] = self._child_delta.get(parent_path, 0) + 1
+        self.events.append(WatchEvent(EventKind.CREATED, path))
+        return path
+
+    def _delete(self, path: str) -> None:
+        if path == "/" or self.child_count(path):
+            raise NotEmpty(path)
+        self.nodes[path] = None
+        parent_path = parent_of(path)
+        self._child_delta[parent_path] = self._child_delta.get(parent_path, 0) - 1
+        self.events.append(WatchEvent(EventKind.DELETED, path))
+
+
+class _Change:
+    """A caller that waits for the writer. No `operations`: the session has ended, its ephemeral nodes are to go."""
+
+    __slots__ = ("_done", "error", "operations", "results", "session_id")
+
+    def __init__(self, session_id: int, operations: Sequence[Operation] | None):
+        self.session_id = session_id
+        self.operations = operations
+        self.results: list[Result] = []
+        self.error: KbrokerError | None = None
+        self._done = threading.Event()
+
+    def finish(self) -> None:
+        self._done.set()
+
+    def wait(self) -> list[Result]:
+        self._done.wait()
+        if self.error is not None:
+            raise self.error
+        return self.results
+
+
+class EmbeddedStore:
+    """The tree and its file. Brokers of this process use it through sessions (`connect`).
+
+    Locks: `_lock` guards the tree, sessions and watches; the queue of changes has a condition of its own. Never both.
+    """
+
+    def __init__(self, path: str):
+        self._path = path
+        self._lock = threading.Lock()
+        self._queue: deque[_Change] = deque()
+        self._queued = threading.Condition(threading.Lock())
+        self._stopping = False
+        self._failure: str | None = None
+        self._sessions: dict[int, EmbeddedSession] = {}
+        self._data_watches: dict[str, dict[tuple[int, Watcher], None]] = {}
+        self._child_watches: dict[str, dict[tuple[int, Watcher], None]] = {}
+        self._events: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._event_thread: threading.Thread | None = None
+        self._database = self._open()
+        with self._reading():
+            self._tree = _Tree(self._load())
+            epoch = self._next_epoch()
+        self._last_id = epoch << 32
+        self._last_session_id = epoch << 32
+        self._writer = threading.Thread(target=self._write_changes, name="coordination-writer", daemon=True)
+        self._writer.start()
+
+    def connect(self) -> EmbeddedSession:
+        """A new session. It lives until it is closed, expired, or the store stops."""
+        with self._lock:
+            self._last_session_id += 1
+            session = EmbeddedSession(self, self._last_session_id)
+            self._sessions[session.session_id] = session
+        return session
+
+    def expire(self, session_id: int) -> None:
+        """End a session from outside, as a ZooKeeper does with one it hears nothing from."""
+        with self._lock:
+            session = self._sessions.pop(session_id, None)
+        if session is not None:
+            self._end(session, expired=True)
+
+    def stop(self) -> None:
+        """Finish what has queued up, end all sessions, close the file. Idempotent."""
+        with self._queued:
+            self._stopping = True
+            self._queued.notify()
+        self._writer.join()
+        with self._lock:
+            thread, self._event_thread = self._event_thread, None
+            self._sessions.clear()
+        if thread is not None:
+            self._events.put(None)
+            if thread is not threading.current_thread():
+                thread.join()
+        self._database.close()
+
+    # --- the file -----------------------------------------------------------------------------------------------------
+
+    def _open(self) -> sqlite3.Connection:
+        with self._reading():
+            database = sqlite3.connect(self._path, timeout=0, isolation_level=None, check_same_thread=False)
+            try:
+                database.execute("PRAGMA locking_mode=EXCLUSIVE")
+                database.execute("PRAGMA journal_mode=WAL")
+                database.execute("PRAGMA synchronous=FULL")
+                database.execute("BEGIN IMMEDIATE")
+                found = database.execute("PRAGMA user_version").fetchone()[0]
+                if found not in (0, FORMAT):
+                    raise StoreUnavailable(f"{self._path} has format {found}; this version of kbroker reads {FORMAT}")
+                if found == 0:
+                    for statement in filter(str.strip, _SCHEMA.split(";")):
+                        database.execute(statement)
+                    database.execute(f"PRAGMA user_version={FORMAT}")
+            except BaseException:
+                database.close()
+                raise
+        return database
+
+    def _load(self) -> dict[str, bytes]:
+        values: dict[str, bytes] = dict(self._database.execute("SELECT path, value FROM node"))
+        if "/" not in values or min(map(len, values.values())) < _HEADER.size:
+            raise StoreDamaged(self._path, "nodes are missing or cut short")
+        return values
+
+    def _next_epoch(self) -> int:
+        """Count this opening, so that ids of sessions and changes never repeat, not even those of ephemeral nodes."""
+        self._database.execute("UPDATE opened SET epoch = epoch + 1")
+        epoch = int(self._database.execute("SELECT epoch FROM opened").fetchone()[0])
+        self._database.execute("COMMIT")
+        return epoch
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Turn what SQLite says of a file that it cannot use into one clear line."""
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+                raise StoreUnavailable(f"{self._path} is in use by another process") from error
+            raise StoreUnavailable(f"{self._path} cannot be opened: {error}") from error
+        except (sqlite3.DatabaseError, TypeError) as error:
+            # TypeError: a table without its row.
+            raise StoreDamaged(self._path, str(error)) from error
+
+    def _commit(self, draft: _Draft) -> None:
+        """Make the persistent part of `draft` durable; sqlite3.Error if that failed and nothing was changed."""
+        removed: list[tuple[str]] = []
+        written: list[tuple[str, bytes]] = []
+        for path, node in draft.nodes.items():
+            if node is not None and not node.owner:
+                written.append((path, node.encode()))
+            else:
+                before = self._tree.node(path)
+                if before is not None and not before.owner:
+                    removed.append((path,))
+        if not removed and not written:
+            return
+        execute, executemany = self._database.execute, self._database.executemany
+        execute("BEGIN IMMEDIATE")
+        try:
+            executemany("DELETE FROM node WHERE path = ?", removed)
+            executemany("INSERT OR REPLACE INTO node VALUES (?, ?)", written)
+            execute("COMMIT")
+        except BaseException:
+            if self._database.in_transaction:
+                execute("ROLLBACK")
+            raise
+
+    # --- the writer ---------------------------------------------------------------------------------------------------
+
+    def submit(self, change: _Change) -> list[Result]:
+        """Queue a change and wait until it is durable or refused."""
+        with self._queued:
+            if self._stopping:
+                raise StoreUnavailable(f"{self._path} is closed; nothing was changed")
+            self._queue.append(change)
+            self._queued.notify()
+        return change.wait()
+
+    def _write_changes(self) -> None:
+        while True:
+            with self._queued:
+                while not self._queue and not self._stopping:
+                    self._queued.wait()
+                if not self._queue:
+                    return
+                changes = list(self._queue)
+                self._queue.clear()
+            try:
+                self._write_group(changes)
+            except Exception as error:
+                # A bug of ours between commit and answer: what is on disk is whole, what is in memory may not be.
+                for change in changes:
+                    change.error = StoreUnavailable(self._refusal(error))
+            finally:
+                for change in changes:
+                    change.finish()
+
+    def _write_group(self, changes: list[_Change]) -> None:
+        """Try each change on top of those before it, commit all that passed, then show them to readers and watchers."""
+        group = _Draft(self._tree)
+        passed: list[_Change] = []
+        for change in changes:
+            draft = _Draft(group)
+            try:
+                if self._failure is not None and change.operations is not None:
+                    raise StoreUnavailable(self._failure)
+                change_id = self._last_id + 1
+                operations = self._operations_of(change, group)
+                change.results = [draft.apply(operation, change.session_id, change_id) for operation in operations]
+            except KbrokerError as error:
+                change.error = error
+                continue
+            self._last_id = change_id
+            group.merge(draft)
+            passed.append(change)
+        try:
+            self._commit(group)
+        except Exception as error:
+            refused = self._refusal(error)
+            for change in passed:
+                if change.operations is None:
+                    # Ephemeral nodes go without the disk's leave.
+                    self._write_group([change])
+                else:
+                    change.error = StoreUnavailable(refused)
+            return
+        with self._lock:
+            self._tree.merge(group)
+            for event in group.events:
+                self._fire_locked(event)
+
+    def _operations_of(self, change: _Change, group: _Draft) -> Sequence[Operation]:
+        if change.operations is not None:
+            # Here, not when it was queued: no ephemeral node may be made after its session's have been removed.
+            with self._lock:
+                self._check_session_locked(change.session_id)
+            return change.operations
+        # None of them can be new in this group: its creator was refused above, the session having ended before.
+        mine = sorted(self._tree.ephemerals.get(change.session_id, ()))
+        return [Delete(path) for path in mine if group.node(path) is not None]
+
+    def _refusal(self, error: Exception) -> str:
+        """What callers are told; after anything but a full disk no later change is tried (a failed fsync is final)."""
+        if isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL:
+            return f"{self._path}: the disk is full; nothing was changed"
+        log.error("%s takes no more changes until the broker is started again: %r", self._path, error)
+        self._failure = f"{self._path} takes no more changes: it failed with {error}"
+        return f"{self._path} failed with {error}; whether the change was made will show after a restart"
+
+    # --- reading, sessions and watches --------------------------------------------------------------------------------
+
+    def _check_session_locked(self, session_id: int) -> None:
+        if session_id not in self._sessions:
+            raise SessionExpired
+
+    def read(self, session_id: int, paths: Iterable[str], watch: Watcher | None = None) -> list[_Node | None]:
+        """The nodes at one moment; a watch is set whether they are there or not."""
+        with self._lock:
+            self._check_session_locked(session_id)
+            nodes = [self._tree.node(path) for path in paths]
+            if watch is not None:
+                for path in paths:
+                    self._watch_locked(self._data_watches, path, session_id, watch)
+            return nodes
+
+    def read_existing(self, session_id: int, path: str, watch: Watcher | None) -> _Node:
+        with self._lock:
+            self._check_session_locked(session_id)
+            node = self._tree.node(path)
+            if node is None:
+                raise NoNode(path)
+            if watch is not None:
+                self._watch_locked(self._data_watches, path, session_id, watch)
+            return node
+
+    def read_children(self, session_id: int, path: str, watch: Watcher | None) -> list[str]:
+        with self._lock:
+            self._check_session_locked(session_id)
+            if self._tree.node(path) is None:
+                raise NoNode(path)
+            if watch is not None:
+                self._watch_locked(self._child_watches, path, session_id, watch)
+            return sorted(self._tree.children.get(path, ()))
+
+    def call_at_end(self, session: EmbeddedSession, callback: Callable[[], None]) -> None:
+        with self._lock:
+            if session.session_id in self._sessions:
+                session.end_callbacks.append(callback)
+            elif session.expired:
+                self._post_locked(callback)
+
+    def close_session(self, session: EmbeddedSession) -> None:
+        with self._lock:
+            known = self._sessions.pop(session.session_id, None)
+        if known is not None:
+            self._end(session, expired=False)
+
+    def _end(self, session: EmbeddedSession, *, expired: bool) -> None:
+        """Its watches go first: a session that ends does not hear of its own nodes."""
+        with self._lock:
+            for watches in (self._data_watches, self._child_watches):
+                for path in list(watches):
+                    mine = [key for key in watches[path] if key[0] == session.session_id]
+                    for key in mine:
+                        del watches[path][key]
+                    if not watches[path]:
+                        del watches[path]
+            session.expired = expired
+            if expired:
+                for callback in session.end_callbacks:
+                    self._post_locked(callback)
+
+        try:
+            self.submit(_Change(session.session_id, None))
+        except StoreUnavailable as error:
+            # The file is closed or failed; ephemeral nodes were never in it.
+            log.debug("session %d ended without its writer: %s", session.session_id, error)
+
+    def _watch_locked(
+        self, watches: dict[str, dict[tuple[int, Watcher], None]], path: str, session_id: int, watch: Watcher
+    ) -> None:
+        watches.setdefault(path, {})[session_id, watch] = None
+        self._start_events_locked()
+
+    def _fire_locked(self, event: WatchEvent) -> None:
+        watchers = self._data_watches.pop(event.path, {})
+        if event.kind is EventKind.DELETED:
+            watchers |= self._child_watches.pop(event.path, {})
+        self._notify_locked(watchers, event)
+        if event.kind is not EventKind.CHANGED:
+            parent_path = parent_of(event.path)
+            above = WatchEvent(EventKind.CHILDREN, parent_path)
+            self._notify_locked(self._child_watches.pop(parent_path, {}), above)
+
+    def _notify_locked(self, watchers: Iterable[tuple[int, Watcher]], event: WatchEvent) -> None:
+        for session_id, watch in watchers:
+            if session_id in self._sessions:
+                self._post_locked(lambda watch=watch: watch(event))  # type: ignore[misc]
+
+    def _start_events_locked(self) -> None:
+        if self._event_thread is None and not self._stopping:
+            self._event_thread = threading.Thread(target=self._deliver, name="coordination-events", daemon=True)
+            self._event_thread.start()
+
+    def _post_locked(self, callback: Callable[[], None]) -> None:
+        self._start_events_locked()
+        self._events.put(callback)
+
+    def _deliver(self) -> None:
+        while (callback := self._events.get()) is not None:
+            try:
+                callback()
+            except Exception:
+                log.exception("a watcher of the coordination store failed")
+
+
+class EmbeddedSession:
+    """One session with an `EmbeddedStore`; a `Store`."""
+
+    def __init__(self, store: EmbeddedStore, session_id: int):
+        self._store = store
+        self._session_id = session_id
+        self.end_callbacks: list[Callable[[], None]] = []
+        self.expired = False
+
+    @property
+    def session_id(self) -> int:
+        return self._session_id
+
+    def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False) -> str:
+        result = self.multi([Create(path, data, ephemeral, sequential)])[0]
+        assert isinstance(result, str), result
+        return result
+
+    def get(self, path: str, watch: Watcher | None = None) -> tuple[bytes, Stat]:
+        node = self._store.read_existing(self._session_id, path, watch)
+        return node.data, node.stat()
+
+    def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:
+        result = self.multi([SetData(path, data, version)])[0]
+        assert isinstance(result, Stat), result
+        return result
+
+    def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        self.multi([Delete(path, version)])
+
+    def exists(self, path: str, watch: Watcher | None = None) -> Stat | None:
+        node = self._store.read(self._session_id, (path,), watch)[0]
+        return None if node is None else node.stat()
+
+    def children(self, path: str, watch: Watcher | None = None) -> list[str]:
+        return self._store.read_children(self._session_id, path, watch)
+
+    def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, Stat] | None]:
+        nodes = self._store.read(self._session_id, paths)
+        return [None if node is None else (node.data, node.stat()) for node in nodes]
+
+    def multi(self, operations: Sequence[Operation]) -> list[Result]:
+        for operation in operations:
+            # A sequential node's own name may be empty: its number is the name.
+            sequential = isinstance(operation, Create) and operation.sequential
+            check_path(operation.path + "0" if sequential else operation.path)
+
+        return self._store.submit(_Change(self._session_id, operations))
+
+    def on_end(self, callback: Callable[[], None]) -> None:
+        self._store.call_at_end(self, callback)
+
+    def close(self) -> None:
+        self._store.close_session(self)
+
+
+def store_path(log_dir: str) -> str:
+    """Where the store of a broker with that first log directory is."""
+    return str(Path(log_dir) / FILE_NAME)

@@ -1,0 +1,305 @@
+"""Which node holds what, and how its data is written: the ZooKeeper layout of Apache Kafka 3.9, byte for byte.
+
+A real ZooKeeper and real Kafka brokers share these nodes with us, so a reader takes whatever older versions of the
+formats say, and a writer writes what 3.9 writes. `decode_x` raises StoreCorrupt for data that is none of these.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from kbroker.errors import KbrokerError
+from kbroker.model import NO_UUID, Endpoint
+
+CLUSTER_ID = "/cluster/id"
+CONTROLLER = "/controller"
+CONTROLLER_EPOCH = "/controller_epoch"
+BROKER_IDS = "/brokers/ids"
+BROKER_SEQUENCE = "/brokers/seqid"
+TOPICS = "/brokers/topics"
+TOPIC_CONFIGS = "/config/topics"
+BROKER_CONFIGS = "/config/brokers"
+CONFIG_CHANGES = "/config/changes"
+DELETE_TOPICS = "/admin/delete_topics"
+FEATURE = "/feature"
+PRODUCER_ID_BLOCK = "/latest_producer_id_block"
+
+DEFAULT_ENTITY = "<default>"
+
+PERSISTENT = (
+    "/consumers",
+    BROKER_IDS,
+    TOPICS,
+    CONFIG_CHANGES,
+    DELETE_TOPICS,
+    BROKER_SEQUENCE,
+    "/isr_change_notification",
+    PRODUCER_ID_BLOCK,
+    "/log_dir_event_notification",
+    TOPIC_CONFIGS,
+    "/config/clients",
+    "/config/users",
+    BROKER_CONFIGS,
+    "/config/ips",
+)
+"""The nodes that a broker makes sure of when it starts, their parents included."""
+
+
+class StoreCorrupt(KbrokerError):
+    """A node's data is not what its path promises."""
+
+    def __init__(self, path: str, what: str):
+        super().__init__(f"coordination store, node {path}: {what}")
+
+
+def broker_path(broker_id: int) -> str:
+    return f"{BROKER_IDS}/{broker_id}"
+
+
+def topic_path(topic: str) -> str:
+    return f"{TOPICS}/{topic}"
+
+
+def partitions_path(topic: str) -> str:
+    return f"{TOPICS}/{topic}/partitions"
+
+
+def partition_path(topic: str, partition_id: int) -> str:
+    return f"{TOPICS}/{topic}/partitions/{partition_id}"
+
+
+def partition_state_path(topic: str, partition_id: int) -> str:
+    return f"{TOPICS}/{topic}/partitions/{partition_id}/state"
+
+
+def topic_config_path(topic: str) -> str:
+    return f"{TOPIC_CONFIGS}/{topic}"
+
+
+def broker_config_path(entity: str) -> str:
+    """`entity` is a broker id, or DEFAULT_ENTITY for all brokers."""
+    return f"{BROKER_CONFIGS}/{entity}"
+
+
+def delete_topic_path(topic: str) -> str:
+    return f"{DELETE_TOPICS}/{topic}"
+
+
+class TopicAssignment(NamedTuple):
+    """What /brokers/topics/<topic> says. The id is NO_UUID for a topic of a Kafka before 2.8."""
+
+    topic_id: UUID
+    replicas: dict[int, tuple[int, ...]]
+    adding: dict[int, tuple[int, ...]]
+    removing: dict[int, tuple[int, ...]]
+
+
+class PartitionRegistration(NamedTuple):
+    """What .../partitions/<id>/state says. `leader` is -1 for none."""
+
+    leader: int
+    leader_epoch: int
+    isr: tuple[int, ...]
+    controller_epoch: int
+
+
+class BrokerRegistration(NamedTuple):
+    """What /brokers/ids/<id> says."""
+
+    endpoints: tuple[Endpoint, ...]
+    rack: str | None
+    timestamp_ms: int
+
+
+class ProducerIdBlock(NamedTuple):
+    """The last block of producer ids given out: `last` is its last id, and it belongs to it."""
+
+    broker_id: int
+    first: int
+    last: int
+
+
+def encode_uuid(value: UUID) -> str:
+    """The 22 characters that Kafka writes a Uuid as: base64 for URLs, without padding."""
+    return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode()
+
+
+def decode_uuid(text: str) -> UUID:
+    """ValueError for what is no Uuid."""
+    if len(text) != 22:
+        raise ValueError(f"{text!r} is not 22 characters long")
+    try:
+        return UUID(bytes=base64.b64decode(text + "==", altchars=b"-_", validate=True))
+    except binascii.Error as error:
+        raise ValueError(f"{text!r} is not base64: {error}") from None
+
+
+def encode_topic(assignment: TopicAssignment) -> bytes:
+    return _encode(
+        {
+            "partitions": _replicas_by_text(assignment.replicas),
+            "topic_id": encode_uuid(assignment.topic_id),
+            "adding_replicas": _replicas_by_text(assignment.adding),
+            "removing_replicas": _replicas_by_text(assignment.removing),
+            "version": 3,
+        }
+    )
+
+
+def decode_topic(path: str, data: bytes) -> TopicAssignment:
+    fields = _decode(path, data)
+    try:
+        return TopicAssignment(
+            decode_uuid(fields["topic_id"]) if "topic_id" in fields else NO_UUID,
+            _replicas_by_id(fields["partitions"]),
+            _replicas_by_id(fields.get("adding_replicas") or {}),
+            _replicas_by_id(fields.get("removing_replicas") or {}),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise StoreCorrupt(path, f"no topic assignment: {error!r}") from error
+
+
+def encode_partition_state(state: PartitionRegistration) -> bytes:
+    return _encode(
+        {
+            "controller_epoch": state.controller_epoch,
+            "leader": state.leader,
+            "version": 1,
+            "leader_epoch": state.leader_epoch,
+            "isr": list(state.isr),
+        }
+    )
+
+
+def decode_partition_state(path: str, data: bytes) -> PartitionRegistration:
+    fields = _decode(path, data)
+    try:
+        return PartitionRegistration(
+            int(fields["leader"]),
+            int(fields["leader_epoch"]),
+            tuple(int(broker_id) for broker_id in fields["isr"]),
+            int(fields["controller_epoch"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise StoreCorrupt(path, f"no partition state: {error!r}") from error
+
+
+def encode_config(configs: Mapping[str, str]) -> bytes:
+    return _encode({"version": 1, "config": dict(configs)})
+
+
+def decode_config(path: str, data: bytes) -> dict[str, str]:
+    """The settings; none at all for an empty node, as Kafka reads it."""
+    if not data:
+        return {}
+    fields = _decode(path, data)
+    try:
+        return {str(name): str(value) for name, value in fields["config"].items()}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise StoreCorrupt(path, f"no configs: {error!r}") from error
+
+
+def encode_config_change(entity_path: str) -> bytes:
+    """`entity_path` is topics/<topic> or brokers/<id>: whose configs have changed."""
+    return _encode({"version": 2, "entity_path": entity_path})
+
+
+def encode_broker(broker: BrokerRegistration) -> bytes:
+    plaintext = next((endpoint for endpoint in broker.endpoints if endpoint.security_protocol == "PLAINTEXT"), None)
+    fields: dict[str, Any] = {
+        "features": {},
+        "listener_security_protocol_map": {each.listener: each.security_protocol for each in broker.endpoints},
+        "endpoints": [str(endpoint) for endpoint in broker.endpoints],
+    }
+    if broker.rack is not None:
+        fields["rack"] = broker.rack
+    fields |= {
+        "jmx_port": -1,
+        # Only for readers older than Kafka 0.9, which know one plain listener.
+        "port": plaintext.port if plaintext else -1,
+        "host": plaintext.host if plaintext else None,
+        "version": 5,
+        "timestamp": str(broker.timestamp_ms),
+    }
+    return _encode(fields)
+
+
+def decode_broker(path: str, data: bytes) -> BrokerRegistration:
+    fields = _decode(path, data)
+    try:
+        protocols = fields.get("listener_security_protocol_map", {})
+        if "endpoints" in fields:
+            endpoints = tuple(_endpoint(text, protocols) for text in fields["endpoints"])
+        else:
+            endpoints = (Endpoint("PLAINTEXT", "PLAINTEXT", fields["host"], int(fields["port"])),)
+        return BrokerRegistration(endpoints, fields.get("rack"), int(fields.get("timestamp", -1)))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise StoreCorrupt(path, f"no broker registration: {error!r}") from error
+
+
+def encode_controller(broker_id: int, timestamp_ms: int) -> bytes:
+    return _encode(
+        {"version": 2, "brokerid": broker_id, "timestamp": str(timestamp_ms), "kraftControllerEpoch": -1},
+    )
+
+
+def encode_cluster_id(cluster_id: str) -> bytes:
+    return _encode({"version": "1", "id": cluster_id})
+
+
+def decode_cluster_id(path: str, data: bytes) -> str:
+    fields = _decode(path, data)
+    if not isinstance(fields.get("id"), str) or not fields["id"]:
+        raise StoreCorrupt(path, "no cluster id")
+    return str(fields["id"])
+
+
+def encode_feature() -> bytes:
+    return _encode({"features": {}, "version": 2, "status": 1})
+
+
+def encode_producer_id_block(block: ProducerIdBlock) -> bytes:
+    return _encode(
+        {"version": 1, "broker": block.broker_id, "block_start": str(block.first), "block_end": str(block.last)}
+    )
+
+
+def decode_producer_id_block(path: str, data: bytes) -> ProducerIdBlock:
+    fields = _decode(path, data)
+    try:
+        return ProducerIdBlock(int(fields["broker"]), int(fields["block_start"]), int(fields["block_end"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise StoreCorrupt(path, f"no block of producer ids: {error!r}") from error
+
+
+def _encode(fields: Mapping[str, Any]) -> bytes:
+    return json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _decode(path: str, data: bytes) -> dict[str, Any]:
+    try:
+        fields = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise StoreCorrupt(path, f"not JSON: {error}") from error
+    if not isinstance(fields, dict):
+        raise StoreCorrupt(path, "not a JSON object")
+    return fields
+
+
+def _replicas_by_text(replicas: Mapping[int, Sequence[int]]) -> dict[str, list[int]]:
+    return {str(partition_id): list(brokers) for partition_id, brokers in replicas.items()}
+
+
+def _replicas_by_id(fields: Mapping[str, Sequence[int]]) -> dict[int, tuple[int, ...]]:
+    return {int(partition_id): tuple(int(each) for each in brokers) for partition_id, brokers in fields.items()}
+
+
+def _endpoint(text: str, protocols: Mapping[str, str]) -> Endpoint:
+    listener, _, address = text.partition("://")
+    host, _, port = address.rpartition(":")
+    return Endpoint(listener, protocols.get(listener, listener), host.removeprefix("[").removesuffix("]"), int(port))

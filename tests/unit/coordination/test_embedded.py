@@ -1,0 +1,384 @@
+"""What the embedded store promises beyond the tree: sessions, threads, and its file."""
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kbroker.coordination.embedded import EmbeddedStore, StoreDamaged, store_path
+from kbroker.coordination.store import (
+    Check,
+    Create,
+    Delete,
+    EventKind,
+    InvalidPath,
+    NodeExists,
+    NoNode,
+    SessionExpired,
+    SetData,
+    StoreUnavailable,
+    WatchEvent,
+)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return store_path(str(tmp_path))
+
+
+@pytest.fixture
+def store(path: str) -> Iterator[EmbeddedStore]:
+    store = EmbeddedStore(path)
+    yield store
+    store.stop()
+
+
+def test_a_node_survives_a_restart_with_its_version_and_ids(path: str) -> None:
+    store = EmbeddedStore(path)
+    session = store.connect()
+    session.create("/a", b"1")
+    session.set("/a", b"2", version=0)
+    before = session.get("/a")
+    store.stop()
+    store = EmbeddedStore(path)
+    assert store.connect().get("/a") == before
+    assert before[1].modification_id > before[1].creation_id > 0
+    store.stop()
+
+
+def test_ids_of_changes_and_sessions_never_repeat_after_a_restart(path: str) -> None:
+    seen: list[tuple[int, int]] = []
+    for _ in range(3):
+        store = EmbeddedStore(path)
+        session = store.connect()
+        session.create("/alive", ephemeral=True)
+        seen.append((session.get("/alive")[1].creation_id, session.session_id))
+        store.stop()
+    assert seen == sorted(set(seen))
+    assert len({session_id for _, session_id in seen}) == 3
+
+
+def test_ephemeral_nodes_are_never_written(path: str) -> None:
+    store = EmbeddedStore(path)
+    session = store.connect()
+    session.create("/alive", b"x", ephemeral=True)
+    session.create("/kept", b"x")
+    store.stop()
+    rows = sqlite3.connect(path).execute("SELECT path FROM node ORDER BY path").fetchall()
+    assert rows == [("/",), ("/kept",)]
+
+
+def test_the_end_of_a_session_removes_its_ephemeral_nodes_and_tells_watchers(store: EmbeddedStore) -> None:
+    first, second = store.connect(), store.connect()
+    first.create("/alive", ephemeral=True)
+    heard: list[WatchEvent] = []
+    done = threading.Event()
+    second.exists("/alive", lambda event: (heard.append(event), done.set()))  # type: ignore[func-returns-value]
+    first.close()
+    assert done.wait(10)
+    assert heard == [WatchEvent(EventKind.DELETED, "/alive")]
+    assert second.exists("/alive") is None
+
+
+def test_a_session_that_expired_hears_of_it_once_and_can_do_nothing(store: EmbeddedStore) -> None:
+    session = store.connect()
+    session.create("/kept")
+    heard: list[str] = []
+    done = threading.Event()
+    session.on_end(lambda: (heard.append("end"), done.set()))  # type: ignore[func-returns-value]
+    store.expire(session.session_id)
+    store.expire(session.session_id)
+    assert done.wait(10)
+    for call in (
+        lambda: session.get("/kept"),
+        lambda: session.children("/"),
+        lambda: session.exists("/kept"),
+        lambda: session.create("/new", ephemeral=True),
+    ):
+        with pytest.raises(SessionExpired):
+            call()
+    store.stop()
+    assert heard == ["end"]
+
+
+def test_a_closed_session_does_not_hear_of_its_end(store: EmbeddedStore) -> None:
+    session = store.connect()
+    heard: list[str] = []
+    session.on_end(lambda: heard.append("end"))
+    session.close()
+    session.close()
+    store.stop()
+    assert heard == []
+
+
+def test_each_kind_of_watch_hears_what_concerns_it_once_and_in_order(store: EmbeddedStore) -> None:
+    session = store.connect()
+    session.create("/a")
+    heard: list[tuple[str, EventKind, str]] = []
+
+    def watch(name: str) -> Callable[[WatchEvent], None]:
+        return lambda event: heard.append((name, *event))
+
+    session.exists("/a/new", watch("exists"))
+    session.children("/a", watch("children"))
+    session.get("/a", watch("get"))
+    session.create("/a/new")
+    session.children("/a", watch("children"))
+    session.set("/a", b"x")
+    session.set("/a", b"y")
+    session.delete("/a/new")
+    session.children("/a", watch("children"))
+    session.get("/a", watch("get"))
+    session.delete("/a")
+    store.stop()
+    assert heard == [
+        ("exists", EventKind.CREATED, "/a/new"),
+        ("children", EventKind.CHILDREN, "/a"),
+        ("get", EventKind.CHANGED, "/a"),
+        ("children", EventKind.CHILDREN, "/a"),
+        ("get", EventKind.DELETED, "/a"),
+        ("children", EventKind.DELETED, "/a"),
+    ]
+
+
+def test_a_watcher_that_fails_does_not_silence_the_others(store: EmbeddedStore) -> None:
+    session = store.connect()
+    session.create("/a")
+    done = threading.Event()
+
+    def fail(_event: WatchEvent) -> None:
+        raise ValueError("a watcher's own bug")
+
+    session.get("/a", fail)
+    session.get("/a", lambda _event: done.set())
+    session.set("/a", b"x")
+    assert done.wait(10)
+
+
+def test_a_watcher_may_call_the_store(store: EmbeddedStore) -> None:
+    session = store.connect()
+    session.create("/a")
+    done = threading.Event()
+
+    def answer(_event: WatchEvent) -> None:
+        session.create("/answer")
+        done.set()
+
+    session.get("/a", answer)
+    session.set("/a", b"x")
+    assert done.wait(10)
+    assert session.exists("/answer") is not None
+
+
+def test_a_parent_made_and_emptied_in_one_multi_can_go_in_it_too(store: EmbeddedStore) -> None:
+    session = store.connect()
+    session.multi([Create("/a"), Create("/a/b"), Delete("/a/b"), Delete("/a")])
+    assert session.children("/") == []
+
+
+def test_a_failed_check_undoes_what_came_before_it(store: EmbeddedStore) -> None:
+    session = store.connect()
+    session.create("/epoch", b"1")
+    with pytest.raises(NoNode):
+        session.multi([SetData("/epoch", b"2"), Create("/x"), Check("/gone")])
+    assert session.get("/epoch")[0] == b"1"
+    assert session.children("/") == ["epoch"]
+
+
+@pytest.mark.parametrize("bad", ["", "a", "/a/", "//a", "/a/../b", "/./a", "/a\0"])
+def test_paths_that_are_none_are_refused(store: EmbeddedStore, bad: str) -> None:
+    with pytest.raises(InvalidPath):
+        store.connect().create(bad)
+
+
+def test_many_threads_see_each_of_their_own_changes_and_lose_none(store: EmbeddedStore) -> None:
+    store.connect().create("/counter", b"0")
+    failures: list[Exception] = []
+
+    def work(number: int) -> None:
+        session = store.connect()
+        try:
+            for each in range(50):
+                path = session.create(f"/t{number}-", str(each).encode(), sequential=True)
+                assert session.get(path)[0] == str(each).encode()
+                session.set("/counter", b"")
+                alive = session.create(f"/alive{number}", ephemeral=True)
+                if each % 2:
+                    session.delete(alive)
+                else:
+                    session.close()
+                    session = store.connect()
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    session = store.connect()
+    assert session.get("/counter")[1].version == 200
+    names = session.children("/")
+    assert len(names) == 201
+    assert len({name[-10:] for name in names if name != "counter"}) == 200
+
+
+def test_a_session_ending_together_with_its_last_create_leaves_nothing(store: EmbeddedStore) -> None:
+    watcher = store.connect()
+    for _ in range(50):
+        session = store.connect()
+
+        def create(session=session) -> None:  # type: ignore[no-untyped-def]
+            try:
+                session.create("/alive", ephemeral=True)
+            except SessionExpired:
+                pass
+
+        thread = threading.Thread(target=create)
+        thread.start()
+        session.close()
+        thread.join()
+        assert watcher.exists("/alive") is None
+
+
+def test_a_second_opening_of_the_same_file_is_refused_in_one_line(store: EmbeddedStore, path: str) -> None:
+    with pytest.raises(StoreUnavailable) as raised:
+        EmbeddedStore(path)
+    assert str(raised.value) == f"{path} is in use by another process"
+
+
+@pytest.mark.parametrize(
+    "damage", [b"this is no database at all, only some text" * 100, b"SQLite format 3\0" + bytes(84)]
+)
+def test_a_damaged_file_gives_one_clear_line(path: str, damage: bytes) -> None:
+    Path(path).write_bytes(damage)
+    with pytest.raises(StoreDamaged) as raised:
+        EmbeddedStore(path)
+    assert path in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_file_with_overwritten_pages_is_damaged_and_not_half_read(path: str) -> None:
+    store = EmbeddedStore(path)
+    session = store.connect()
+    session.multi([Create(f"/n{number}", b"x" * 100) for number in range(500)])
+    store.stop()
+    size = os.path.getsize(path)  # noqa: PTH202
+    with open(path, "r+b") as file:  # noqa: PTH123
+        file.seek(size // 2)
+        file.write(b"\xff" * (size // 4))
+    with pytest.raises(StoreDamaged):
+        EmbeddedStore(path)
+
+
+def test_a_file_of_a_later_format_is_left_alone(path: str) -> None:
+    EmbeddedStore(path).stop()
+    database = sqlite3.connect(path)
+    database.execute("PRAGMA user_version=99")
+    database.commit()
+    database.close()
+    with pytest.raises(StoreUnavailable, match="has format 99"):
+        EmbeddedStore(path)
+
+
+def test_a_directory_that_is_not_there_gives_one_clear_line(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailable, match="cannot be opened"):
+        EmbeddedStore(str(tmp_path / "no" / "such" / "store"))
+
+
+def test_calls_after_stop_are_refused(path: str) -> None:
+    store = EmbeddedStore(path)
+    session = store.connect()
+    store.stop()
+    store.stop()
+    with pytest.raises(StoreUnavailable):
+        session.create("/a")
+
+
+def test_a_full_disk_refuses_the_change_and_the_store_goes_on_when_there_is_space(path: str) -> None:
+    store = EmbeddedStore(path)
+    session = store.connect()
+    session.create("/a", b"old")
+    # SQLite's own limit gives the same error as a disk without space.
+    store._database.execute("PRAGMA max_page_count=20")
+    with pytest.raises(StoreUnavailable, match="the disk is full; nothing was changed"):
+        session.create("/big", bytes(200_000))
+    assert session.children("/") == ["a"]
+    store._database.execute("PRAGMA max_page_count=1000000")
+    session.create("/big", bytes(200_000))
+    store.stop()
+    store = EmbeddedStore(path)
+    assert store.connect().children("/") == ["a", "big"]
+    store.stop()
+
+
+KILLED = """
+import sys
+from kbroker.coordination.embedded import EmbeddedStore
+from kbroker.coordination.store import Create, SetData
+import threading
+store = EmbeddedStore(sys.argv[1])
+def work(number):
+    session = store.connect()
+    each = 0
+    while True:
+        name = f"/t{number}-{each}"
+        session.multi([Create(name), Create(name + "/child", b"whole"), SetData("/", name.encode())])
+        sys.stdout.write(name + "\\n")
+        sys.stdout.flush()
+        each += 1
+for number in range(3):
+    threading.Thread(target=work, args=(number,), daemon=True).start()
+threading.Event().wait(60)
+"""
+
+
+def test_what_was_acknowledged_survives_kill_9_and_nothing_is_half_there(path: str) -> None:
+    acknowledged: list[str] = []
+    for _ in range(5):
+        process = subprocess.Popen([sys.executable, "-c", KILLED, path], stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        lines: list[str] = []
+        for line in process.stdout:
+            lines.append(line)
+            if len(lines) == 40:
+                process.send_signal(signal.SIGKILL)
+                break
+        lines += process.stdout.readlines()
+        process.wait()
+        acknowledged = [line.strip() for line in lines if line.endswith("\n")]
+        store = EmbeddedStore(path)
+        session = store.connect()
+        for name in acknowledged:
+            assert session.get(name + "/child")[0] == b"whole", name
+        for name in session.children("/"):
+            assert session.children("/" + name) == ["child"]
+            session.delete(f"/{name}/child")
+            session.delete("/" + name)
+        store.stop()
+
+
+def test_creating_what_exists_says_which_path(store: EmbeddedStore) -> None:
+    session = store.connect()
+    session.create("/a")
+    with pytest.raises(NodeExists) as raised:
+        session.create("/a")
+    assert raised.value.path == "/a"
+
+
+def test_a_session_ends_even_while_the_disk_is_full(store: EmbeddedStore) -> None:
+    session, other = store.connect(), store.connect()
+    session.create("/alive", ephemeral=True)
+    store._database.execute("PRAGMA max_page_count=5")
+    thread = threading.Thread(target=lambda: pytest.raises(StoreUnavailable, other.create, "/big", bytes(100_000)))
+    thread.start()
+    session.close()
+    thread.join()
+    assert other.exists("/alive") is None
