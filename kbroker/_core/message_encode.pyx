@@ -1,8 +1,8 @@
 """Plans run over slots: bytes come out.
 
-No Python code runs between the first and the last byte, so that the GIL protects the one scratch buffer of all encoding.
-Version rules, defaults and tagged fields follow KIP-482 and Kafka's own generated classes: a value that a version cannot
-carry is dropped when the schema allows it, else it is an error.
+No Python code runs between the first and the last byte, so that the GIL protects the one scratch buffer of all
+encoding. Version rules, defaults and tagged fields follow KIP-482 and Kafka's own generated classes: a value that a
+version cannot carry is dropped when the schema allows it, else it is an error.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
