@@ -19,8 +19,7 @@ cdef enum:
     BATCH_TRAILING = 12          # another batch behind this one (a produce request carries exactly one)
     BATCH_OLD_MAGIC = 13         # magic 0 or 1 where only 2 is allowed
     BATCH_BAD_BASE_OFFSET = 14   # a client's batch starts at 0
-    BATCH_BAD_OFFSET = 15        # in a log: offsets do not go on from the batch before, or from the segment's base
-    BATCH_FINDINGS = 16
+    BATCH_FINDINGS = 15
 
 ctypedef struct batch_info_t:
     # Filled by batch_header; all values in host order.

@@ -46,7 +46,6 @@ FINDINGS = (
     ("BATCH_TRAILING", ErrorCode.INVALID_RECORD, "more than one batch for a partition"),
     ("BATCH_OLD_MAGIC", ErrorCode.INVALID_RECORD, "only magic 2 is allowed here"),
     ("BATCH_BAD_BASE_OFFSET", ErrorCode.INVALID_RECORD, "base offset of a produced batch must be 0"),
-    ("BATCH_BAD_OFFSET", ErrorCode.CORRUPT_MESSAGE, "offsets do not go on from what stands before"),
 )
 assert len(FINDINGS) == BATCH_FINDINGS
 

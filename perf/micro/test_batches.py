@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 import pytest
@@ -9,7 +10,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from kbroker._core import record_batch
 from kbroker._core.columns import Columns, RecordColumns
-from kbroker._core.log_scan import SegmentScan
+from kbroker._core.segment_scan import scan_segment
 from kbroker.protocol.compression import Codec, deflate, inflate_shared
 from kbroker.protocol.records import BatchBuilder, encode_batch, read_batches
 
@@ -75,13 +76,10 @@ def test_scan(benchmark: BenchmarkFixture) -> None:
         offset += count
         log += piece
 
-    def scan() -> None:
-        made = SegmentScan(0)
-        while not made.done:
-            made.step(log)
-        assert made.valid_size == len(log)
-
-    measure(benchmark, scan, len(log), offset)
+    fd = os.memfd_create("segment")
+    os.write(fd, log)
+    measure(benchmark, lambda: scan_segment(fd, len(log), 0), len(log), offset)
+    os.close(fd)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
