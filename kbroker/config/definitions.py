@@ -501,6 +501,13 @@ LOG = (
         limits=Limits(1, 256),
     ),
     Setting(
+        "kbroker.open.segments.max",
+        INT,
+        4000,
+        "Closed segments whose files are kept open and mapped; the least used are closed first.",
+        limits=Limits(1, 60000),
+    ),
+    Setting(
         "log.flush.offset.checkpoint.interval.ms",
         INT,
         60000,
@@ -588,8 +595,9 @@ LOG = (
     Setting(
         "num.recovery.threads.per.data.dir",
         INT,
-        1,
-        "Threads that open the logs of one directory at start and close them at stop.",
+        2,
+        "Threads that recover the logs of one directory after an unclean stop.",
+        kafka_default="1",
         limits=Limits(1, 1024),
     ),
     Setting(

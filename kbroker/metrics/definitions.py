@@ -12,7 +12,6 @@ from enum import StrEnum
 class Kind(StrEnum):
     COUNTER = "counter"
     GAUGE = "gauge"
-    HISTOGRAM = "histogram"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +65,20 @@ _ROWS = (
     Metric("kbroker_partitions_offline", Kind.GAUGE, "Partitions whose log directory has failed."),
     Metric("kbroker_topics", Kind.GAUGE, "Topics, internal ones included."),
     Metric("kbroker_log_directory_offline", Kind.GAUGE, "1 when a log directory has failed.", ("directory",)),
-    Metric("kbroker_log_size_bytes", Kind.GAUGE, "Bytes of all segments of a topic.", ("topic",)),
-    Metric("kbroker_flush_seconds", Kind.HISTOGRAM, "How long flushes to the disk took.", ("directory",)),
+    Metric(
+        "kbroker_log_size_bytes",
+        Kind.GAUGE,
+        "Bytes of the segments of a topic; logs count from their first use after a start.",
+        ("topic",),
+    ),
+    Metric("kbroker_flushes_total", Kind.COUNTER, "Flushes to the disk.", ("directory",)),
+    Metric("kbroker_flush_seconds_total", Kind.COUNTER, "How long they took, together.", ("directory",)),
+    Metric(
+        "kbroker_flushed_acknowledgements_total",
+        Kind.COUNTER,
+        "Produce requests whose answer waited for a flush; by kbroker_flushes_total: how many share one.",
+        ("directory",),
+    ),
     # Groups.
     Metric("kbroker_groups", Kind.GAUGE, "Consumer groups.", ("state",)),
     Metric("kbroker_group_members", Kind.GAUGE, "Members of all consumer groups."),

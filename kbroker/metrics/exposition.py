@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
 from kbroker.metrics.definitions import Kind, Metric
-from kbroker.metrics.registry import Distribution, Registry, Sample
+from kbroker.metrics.registry import Registry, Sample
 
 
 class Exposition(Collector):
@@ -34,16 +34,8 @@ class Exposition(Collector):
 
 
 def _family(metric: Metric, samples: list[Sample]) -> Family:
-    if metric.kind is Kind.HISTOGRAM:
-        histogram = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
-        for sample in samples:
-            assert isinstance(sample.value, Distribution)
-            bounds = [*map(str, sample.value.bounds), "+Inf"]
-            histogram.add_metric(sample.labels, list(zip(bounds, sample.value.counts, strict=True)), sample.value.sum)
-        return histogram
     make = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
     family = make(metric.name, metric.help, labels=metric.labels)
     for sample in samples:
-        assert not isinstance(sample.value, Distribution)
         family.add_metric(sample.labels, sample.value)
     return family

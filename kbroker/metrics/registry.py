@@ -1,47 +1,18 @@
-"""What is read when somebody asks: sources of samples, and histograms for what Python measures itself."""
+"""The sources of samples, read when somebody asks."""
 
 from __future__ import annotations
 
-import threading
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from kbroker.metrics.definitions import METRICS, Kind, Metric
-
-DURATION_BOUNDS = (
-    0.0001,
-    0.00025,
-    0.0005,
-    0.001,
-    0.0025,
-    0.005,
-    0.01,
-    0.025,
-    0.05,
-    0.1,
-    0.25,
-    0.5,
-    1.0,
-    2.5,
-    5.0,
-    10.0,
-)
-
-
-class Distribution(NamedTuple):
-    """A histogram's state: how many were at or below each bound (the last count is of everything), and their sum."""
-
-    bounds: tuple[float, ...]
-    counts: tuple[int, ...]
-    sum: float
+from kbroker.metrics.definitions import METRICS, Metric
 
 
 class Sample(NamedTuple):
     """One value of a metric; `labels` are the values of its labels, in their order."""
 
     name: str
-    value: float | Distribution
+    value: float
     labels: tuple[str, ...] = ()
 
 
@@ -65,29 +36,5 @@ class Registry:
             for sample in source():
                 metric = METRICS.get(sample.name)
                 assert metric is not None and len(metric.labels) == len(sample.labels), sample
-                assert (metric.kind is Kind.HISTOGRAM) == isinstance(sample.value, Distribution), sample
                 found[sample.name].append(sample)
         return [(METRICS[name], samples) for name, samples in found.items() if samples]
-
-
-class Histogram:
-    """Counts durations in buckets. `observe` from any thread; not for hot paths."""
-
-    def __init__(self, bounds: Sequence[float] = DURATION_BOUNDS):
-        self._bounds = tuple(bounds)
-        self._lock = threading.Lock()
-        self._counts = [0] * (len(bounds) + 1)
-        self._sum = 0.0
-
-    def observe(self, seconds: float) -> None:
-        bucket = bisect_left(self._bounds, seconds)
-        with self._lock:
-            self._counts[bucket] += 1
-            self._sum += seconds
-
-    def distribution(self) -> Distribution:
-        with self._lock:
-            counts, total = list(self._counts), self._sum
-        for at in range(1, len(counts)):
-            counts[at] += counts[at - 1]
-        return Distribution(self._bounds, tuple(counts), total)
