@@ -1,9 +1,9 @@
 """Fetch (key 1), versions 4 to 17, whole: sessions (KIP-227), limits (KIP-74), long polls, file regions.
 
 A fetch that can be answered is answered on the processor, in one call. One that has too little to send is parked on the
-waiter lists of its partitions and in the processor's timer wheel. One that would block (a segment to open, data that is
-not in memory) is prepared by another thread first and then served on its processor after all: only there is a connection
-touched.
+waiter lists of its partitions and in the processor's timer wheel. One that would block (a log or a segment to open, an
+index that is not in memory) is prepared by another thread first and then served on its processor after all: only there is
+a connection touched.
 """
 
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t
@@ -26,7 +26,7 @@ ctypedef struct fetch_entry_t:
     int32_t max_bytes
     int32_t cached               # its place in the session, -1 none
     int32_t next                 # the entry that follows in the response, -1 at its end
-    int8_t unknown               # `error` tells that the name or id is not known here; answered behind the others
+    int8_t unknown               # 0, or what is not known here (`error` tells); answered behind the others
     int64_t offset
     int64_t visible_end          # what could be seen just before `read` was made
     read_result_t read           # segment: a reference while there is something to send
@@ -66,7 +66,7 @@ ctypedef struct fetch_t:
 # request does not parse; close the connection. `slot` NULL: the request has no slot yet. With a slot the call never asks
 # for a handler again: what is still not at hand is left out of the response, and the client asks again.
 cdef int fetch(Processor processor, conn_t *conn, request_t *request, slot_t *slot) noexcept nogil
-# A thread that may block: opens the segments and brings the ranges into memory that the request reads.
+# A thread that may block: opens what the request reads from.
 cdef void fetch_prepare(Processor processor, request_t *request) noexcept nogil
 # Processor's thread: mail or timer of a parked fetch; answers it, or parks it again, or frees a dead one.
 cdef void fetch_resume(Processor processor, fetch_t *parked, bint timed_out) noexcept nogil

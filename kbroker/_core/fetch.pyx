@@ -41,50 +41,6 @@ from kbroker._core.sync cimport (
 )
 from kbroker._core.timer_wheel cimport wheel_add, wheel_remove
 
-cdef extern from * nogil:
-    """
-    #define _GNU_SOURCE 1
-    #include <errno.h>
-    #include <fcntl.h>
-    #include <stdint.h>
-    #include <sys/uio.h>
-    #include <unistd.h>
-    #ifndef RWF_NOWAIT
-    #define RWF_NOWAIT 0x00000008
-    #endif
-    #define RESIDENT_STEP (128 * 1024)
-
-    /* How many bytes from `position` on are in the page cache, found by asking for one byte per readahead window
-       without waiting. All of them where the file system cannot tell. */
-    static inline int64_t resident_prefix(int fd, int64_t position, int64_t size) {
-        int64_t at = position, last = position + size - 1;
-        char byte;
-        struct iovec vector = {&byte, 1};
-        for (;;) {
-            if (preadv2(fd, &vector, 1, at, RWF_NOWAIT) < 0 && errno == EAGAIN)
-                return at - position;
-            if (at == last)
-                return size;
-            at = at + RESIDENT_STEP < last ? at + RESIDENT_STEP : last;
-        }
-    }
-    /* Reads the range into the page cache and has the kernel start on as much behind it. */
-    static inline void make_resident(int fd, int64_t position, int64_t size) {
-        char buffer[64 * 1024];
-        int64_t end = position + size;
-        posix_fadvise(fd, position, 2 * size, POSIX_FADV_WILLNEED);
-        while (position < end) {
-            int64_t want = end - position < (int64_t)sizeof buffer ? end - position : (int64_t)sizeof buffer;
-            ssize_t got = pread(fd, buffer, want, position);
-            if (got <= 0)
-                return;
-            position += got;
-        }
-    }
-    """
-    int64_t resident_prefix(int fd, int64_t position, int64_t size)
-    void make_resident(int fd, int64_t position, int64_t size)
-
 cdef enum:
     # How a fetch stands to sessions (fetch_t.context).
     CONTEXT_SESSIONLESS = 0
@@ -99,13 +55,14 @@ cdef enum:
     INITIAL_EPOCH = 0
     FINAL_EPOCH = -1
 
-    # How a look treats what is not at hand.
+    # How a look treats a log or segment that is not open.
     LOOK_FRESH = 0               # NEEDS_HANDLER
-    LOOK_FINAL = 1               # prepared already: leave out what is still not there
-    LOOK_WOKEN = 2               # of a parked fetch: what it waited for has just been written
-    LOOK_PREPARE = 3             # open and read it
+    LOOK_AGAIN = 1               # of a fetch that was prepared or parked: leave it out
+    LOOK_PREPARE = 2             # open it
 
-    PREPARED_BYTES = 8 << 20     # a cold fetch brings at most so much into memory at a time
+    KNOWN = 0                    # fetch_entry_t.unknown
+    UNKNOWN_ID = 1
+    UNKNOWN_PARTITION = 2
 
     UNKNOWN_SERVER_ERROR = -1
     UNKNOWN_TOPIC_OR_PARTITION = 3
@@ -165,7 +122,7 @@ cdef fetch_entry_t *add_entry(fetch_t *f) noexcept nogil:
     grown.partition = NULL
     grown.read.segment = NULL
     grown.error = 0
-    grown.unknown = False
+    grown.unknown = KNOWN
     grown.cached = -1
     return grown
 
@@ -308,14 +265,14 @@ cdef void resolve(fetch_t *f, Registry registry, fetch_entry_t *e) noexcept nogi
         e.partition = registry.find_by_id(e.topic_id, e.partition_id)
     else:
         e.partition = registry.find(e.topic, e.topic_size, e.partition_id)
-    if e.partition == NULL:
-        e.unknown = True
-        e.error = unknown_error(f, registry, e)
-
-cdef inline int16_t unknown_error(fetch_t *f, Registry registry, fetch_entry_t *e) noexcept nogil:
+    if e.partition != NULL:
+        return
     if f.version >= 13 and not registry.knows_topic_id(e.topic_id):
-        return UNKNOWN_TOPIC_ID
-    return UNKNOWN_TOPIC_OR_PARTITION
+        e.error = UNKNOWN_TOPIC_ID
+        e.unknown = UNKNOWN_ID
+    else:
+        e.error = UNKNOWN_TOPIC_OR_PARTITION
+        e.unknown = UNKNOWN_PARTITION
 
 cdef bint update_session(fetch_t *f, fetch_session_t *session, reader_t forgotten) noexcept nogil:
     """Session lock held: what the request names is added or changed, what it forgets goes. The same request may come
@@ -377,6 +334,11 @@ cdef bint take_entries(fetch_t *f, fetch_session_t *session, Registry registry) 
             cached.partition = NULL
         if cached.partition == NULL:
             resolve(f, registry, e)
+            if e.unknown != UNKNOWN_ID:
+                cached.id_known = True
+            elif cached.id_known:
+                e.error = UNKNOWN_TOPIC_OR_PARTITION
+                e.unknown = UNKNOWN_PARTITION
             if e.partition != NULL:
                 partition_ref(e.partition)
                 cached.partition = e.partition
@@ -426,11 +388,13 @@ cdef int open_session(fetch_t *f, Registry registry, reader_t forgotten) noexcep
     return 0
 
 cdef void refuse_all(fetch_t *f) noexcept nogil:
-    """An isolation level that does not exist: as when a handler of Kafka fails on its way."""
+    """An isolation level that does not exist: what Kafka answers when it fails on its way. No partition by id is named."""
     cdef int32_t i
     f.context = CONTEXT_REFUSED
+    if f.version >= 13:
+        f.entry_count = 0
     for i in range(f.entry_count):
-        f.entries[i].unknown = True
+        f.entries[i].unknown = UNKNOWN_PARTITION
         f.entries[i].error = UNKNOWN_SERVER_ERROR
 
 cdef int session_refused(fetch_t *f, int16_t error) noexcept nogil:
@@ -441,30 +405,11 @@ cdef int session_refused(fetch_t *f, int16_t error) noexcept nogil:
 
 # --- the look -----------------------------------------------------------------------------------------
 
-cdef int fit_to_memory(fetch_t *f, fetch_entry_t *e, bint at_least_one, int mode) noexcept nogil:
-    """The range that was found, made one that sendfile does not have to wait for."""
-    cdef int64_t resident
-    if mode == LOOK_WOKEN:
-        return 0
-    if mode == LOOK_PREPARE:
-        if f.bytes_ready < PREPARED_BYTES:
-            make_resident(e.read.segment.fd, e.read.position, min(e.read.size, PREPARED_BYTES))
-        return 0
-    resident = resident_prefix(e.read.segment.fd, e.read.position, e.read.size)
-    if resident == e.read.size:
-        return 0
-    if mode == LOOK_FRESH:
-        return NEEDS_HANDLER
-    if resident == 0 and at_least_one:
-        return 0                 # prepared and lost again: better slow than never
-    drop_read(e)
-    return partition_read(e.partition, e.offset, resident, at_least_one, f.committed, False, &e.read)
-
-cdef int read_entry(fetch_t *f, Registry registry, fetch_entry_t *e, int64_t left, bint at_least_one, int mode) noexcept nogil:
+cdef int read_entry(fetch_t *f, fetch_entry_t *e, int64_t left, bint at_least_one, int mode) noexcept nogil:
     cdef int64_t limit = min(<int64_t>e.max_bytes, left)
     cdef int32_t leader_epoch
     cdef int code
-    if e.current_leader_epoch != -1:
+    if e.current_leader_epoch >= 0:
         leader_epoch = atomic_load_i32(&e.partition.leader_epoch)
         if e.current_leader_epoch < leader_epoch:
             return FENCED_LEADER_EPOCH
@@ -472,18 +417,14 @@ cdef int read_entry(fetch_t *f, Registry registry, fetch_entry_t *e, int64_t lef
             return UNKNOWN_LEADER_EPOCH
     if f.replica_id >= 0:
         # A follower that is not among the partition's replicas.
-        return UNKNOWN_TOPIC_OR_PARTITION if e.current_leader_epoch == -1 else UNKNOWN_LEADER_EPOCH
+        return NOT_LEADER_OR_FOLLOWER if e.current_leader_epoch < 0 else UNKNOWN_LEADER_EPOCH
     e.visible_end = partition_visible_end(e.partition, f.committed)
     code = partition_read(e.partition, e.offset, max(limit, 0), at_least_one, f.committed, mode == LOOK_PREPARE, &e.read)
-    if code == UNKNOWN_TOPIC_OR_PARTITION:
-        return unknown_error(f, registry, e)
-    if code == 0 and e.read.segment != NULL:
-        if limit < 0:
-            return UNKNOWN_SERVER_ERROR
-        code = fit_to_memory(f, e, at_least_one, mode)
+    if code == 0 and e.read.segment != NULL and limit < 0:
+        return UNKNOWN_SERVER_ERROR      # as Kafka's log answers a negative size
     return code
 
-cdef int look(fetch_t *f, Registry registry, int mode) noexcept nogil:
+cdef int look(fetch_t *f, int mode) noexcept nogil:
     """Read every partition's place under the limits of KIP-74. 0, or NEEDS_HANDLER under LOOK_FRESH."""
     cdef int64_t left = min(f.max_bytes, f.cache.fetch_max_bytes)
     cdef bint at_least_one = True
@@ -499,7 +440,7 @@ cdef int look(fetch_t *f, Registry registry, int mode) noexcept nogil:
         if e.unknown:
             continue
         interesting = True
-        code = read_entry(f, registry, e, left, at_least_one, mode)
+        code = read_entry(f, e, left, at_least_one, mode)
         if code == NEEDS_HANDLER:
             drop_read(e)
             if mode == LOOK_FRESH:
@@ -529,7 +470,8 @@ cdef bint has_older_segment(fetch_t *f) noexcept nogil:
         e = &f.entries[i]
         if e.read.segment != NULL and not older:
             mutex_lock(&e.partition.lock)
-            older = e.partition.segments[e.partition.segment_count - 1] != e.read.segment
+            older = (e.partition.segment_count == 0
+                     or e.partition.segments[e.partition.segment_count - 1] != e.read.segment)
             mutex_unlock(&e.partition.lock)
     return older
 
@@ -555,13 +497,14 @@ cdef inline bint tell(fetch_entry_t *e, cached_partition_t *cached) noexcept nog
     return changed
 
 cdef int32_t link_entries(fetch_t *f) noexcept nogil:
-    """Link what goes into the response, unknown ones last, and return the first. Session lock held if there is one."""
+    """Link what goes into the response and return the first; behind the others come ids that are not known, then
+    partitions. Session lock held if there is one."""
     cdef int32_t first = -1
     cdef int32_t last = -1
     cdef int32_t i
     cdef int pass_
     cdef fetch_entry_t *e
-    for pass_ in range(2):
+    for pass_ in range(KNOWN, UNKNOWN_PARTITION + 1):
         for i in range(f.entry_count):
             e = &f.entries[i]
             if e.unknown != pass_:
@@ -606,6 +549,7 @@ cdef int32_t make_session(fetch_t *f, int32_t first, int64_t now_ms) noexcept no
         if cached.partition == NULL and e.partition != NULL:
             partition_ref(e.partition)
             cached.partition = e.partition
+        cached.id_known = e.unknown != UNKNOWN_ID
         cached.max_bytes = e.max_bytes
         cached.offset = e.offset
         cached.leader_epoch = e.current_leader_epoch
@@ -632,6 +576,8 @@ cdef void write_partition(fetch_t *f, fetch_entry_t *e, slot_t *slot) noexcept n
     write_array_count(w, 0 if e.unknown or (f.committed and not e.error) else -1, flexible)   # aborted transactions
     if f.version >= 11:
         write_i32(w, -1)         # preferred read replica
+    if f.context == CONTEXT_REFUSED:
+        size = -1                # null
     if flexible:
         write_uvarint(w, <uint32_t>(size + 1))
     else:
@@ -772,10 +718,10 @@ cdef bint wait_for_bytes(fetch_t *f) noexcept nogil:
         f.waiter_count += 1
     return True
 
-cdef int look_and_wait(fetch_t *f, Registry registry, int mode) noexcept nogil:
+cdef int look_and_wait(fetch_t *f, int mode) noexcept nogil:
     """0: to be answered now. 1: linked to its partitions. NEEDS_HANDLER as look."""
     while True:
-        if look(f, registry, mode) == NEEDS_HANDLER:
+        if look(f, mode) == NEEDS_HANDLER:
             return NEEDS_HANDLER
         if f.answer_now:
             return 0
@@ -813,7 +759,7 @@ cdef int fetch(Processor processor, conn_t *conn, request_t *request, slot_t *sl
     cdef fetch_t *f = fetch_begin(processor, request)
     if f == NULL:
         return -1
-    outcome = look_and_wait(f, processor.registry, LOOK_FRESH if slot == NULL else LOOK_FINAL)
+    outcome = look_and_wait(f, LOOK_FRESH if slot == NULL else LOOK_AGAIN)
     if outcome == NEEDS_HANDLER:
         if f.session != NULL:
             mutex_unlock(&f.session.lock)
@@ -847,7 +793,7 @@ cdef void fetch_prepare(Processor processor, request_t *request) noexcept nogil:
         return
     if f.session != NULL:
         mutex_unlock(&f.session.lock)
-    look(f, processor.registry, LOOK_PREPARE)
+    look(f, LOOK_PREPARE)
     fetch_free(f)
 
 cdef void fetch_resume(Processor processor, fetch_t *parked, bint timed_out) noexcept nogil:
@@ -858,8 +804,8 @@ cdef void fetch_resume(Processor processor, fetch_t *parked, bint timed_out) noe
     slot = parked.slot
     unpark(processor, parked)
     if timed_out:
-        look(parked, processor.registry, LOOK_WOKEN)
-    elif look_and_wait(parked, processor.registry, LOOK_WOKEN):
+        look(parked, LOOK_AGAIN)
+    elif look_and_wait(parked, LOOK_AGAIN):
         wheel_add(processor.wheel, &parked.timer, parked.timer.due_ms)
         return
     slot.conn.fetch = NULL

@@ -17,6 +17,7 @@ ctypedef struct cached_partition_t:
     uint8_t *topic               # its name, owned; NULL in sessions by topic id
     uint8_t topic_id[16]
     int16_t topic_size
+    int8_t id_known              # its topic id has been known since it is here: later only the partition is unknown
     int32_t partition_id
     int32_t max_bytes
     int32_t leader_epoch
