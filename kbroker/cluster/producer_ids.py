@@ -1,0 +1,55 @@
+"""Producer ids (KIP-98): unique in the cluster, for ever.
+
+A broker takes a block of ids out of the coordination store and hands them out from memory. The block is durable before
+its first id is used, so a broker that dies loses the rest of its block and never gives an id twice.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from kbroker.coordination import paths
+from kbroker.coordination.paths import ProducerIdBlock
+from kbroker.coordination.store import BadVersion, Store
+from kbroker.errors import NotNow
+
+BLOCK_SIZE = 1000
+MAX_PRODUCER_ID = 2**63 - 1
+
+
+class ProducerIdsExhausted(NotNow):
+    """All 2**63 ids have been given out."""
+
+
+class ProducerIds:
+    """The producer ids that this broker gives out. Thread-safe; waits for the store once in BLOCK_SIZE calls."""
+
+    def __init__(self, store: Store, node_id: int):
+        self._store = store
+        self._node_id = node_id
+        self._lock = threading.Lock()
+        self._next = 0
+        self._last = -1
+
+    def next(self) -> int:
+        """An id that no producer ever had. NotNow when the store cannot be asked, or no id is left."""
+        with self._lock:
+            if self._next > self._last:
+                block = self._take_block()
+                self._next, self._last = block.first, block.last
+            producer_id = self._next
+            self._next += 1
+            return producer_id
+
+    def _take_block(self) -> ProducerIdBlock:
+        while True:
+            data, stat = self._store.get(paths.PRODUCER_ID_BLOCK)
+            taken = paths.decode_producer_id_block(paths.PRODUCER_ID_BLOCK, data).last if data else -1
+            if taken > MAX_PRODUCER_ID - BLOCK_SIZE:
+                raise ProducerIdsExhausted(f"the last block of producer ids ends at {taken}")
+            block = ProducerIdBlock(self._node_id, taken + 1, taken + BLOCK_SIZE)
+            try:
+                self._store.set(paths.PRODUCER_ID_BLOCK, paths.encode_producer_id_block(block), stat.version)
+            except BadVersion:
+                continue  # another broker was faster: the next block is ours to try
+            return block
