@@ -49,6 +49,33 @@ class Client:
         return self.finish(self.start(scenario, arguments))
 
 
+def kafka_python(version: str) -> Callable[[], list[str]]:
+    """kafka-python of one version in a virtual environment of its own."""
+
+    def prepare() -> list[str]:
+        home = maven.cache_directory() / "compat" / f"kafka-python-{version}"
+        if not (home / "made").exists():
+            packages = [f"kafka-python=={version}", "python-snappy==0.7.3", "lz4==4.4.5", "zstandard==0.25.0", "six==1.17.0"]
+            subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
+            subprocess.run([str(home / "bin" / "python"), "-m", "pip", "install", "--quiet", *packages], check=True)
+            (home / "made").touch()
+        return [str(home / "bin" / "python"), str(HERE / "kafka-python" / "driver.py")]
+
+    return prepare
+
+
+def debian(package: str, folder: str) -> Callable[[], list[str]]:
+    """A program of a Debian package, driven by a Python script."""
+
+    def prepare() -> list[str]:
+        if shutil.which(package) is None:
+            subprocess.run(["apt-get", "update", "-qq"], check=True)
+            subprocess.run(["apt-get", "install", "-y", "-qq", "--no-install-recommends", package], check=True)
+        return [sys.executable, str(HERE / folder / "driver.py")]
+
+    return prepare
+
+
 def java(version: str) -> Callable[[], list[str]]:
     """Java clients of one version; the driver is compiled once per version."""
 
@@ -97,6 +124,18 @@ def go(folder: str) -> Callable[[], list[str]]:
 
 CLIENTS = [
     Client("confluent", lambda: [sys.executable, str(HERE / "confluent" / "driver.py")]),
+    Client("aiokafka", lambda: [sys.executable, str(HERE / "aiokafka" / "driver.py")]),
+    Client("kafka-python-2.0", kafka_python("2.0.2"), codecs=CODECS),
+    Client("kafka-python-3.0", kafka_python("3.0.12")),
+    Client(
+        "kcat",
+        debian("kcat", "kcat"),
+        lacks={
+            "nulls": "a command line cannot tell null from empty for each record",
+            "admin": "kcat has no admin calls",
+            "restart": "records cannot be counted while they are sent",
+        },
+    ),
     Client("java-3.9", java("3.9.1")),
     Client("java-4.3", java("4.3.1")),
     Client("franz-go", go("franz-go")),

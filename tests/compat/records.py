@@ -15,7 +15,7 @@ def record(i: int, size: int, nulls: bool, headers: bool) -> tuple[bytes | None,
     value = (prefix + digest * (size // len(digest) + 1))[:size]
     return (
         None if nulls and i % 7 == 0 else b"k%d" % i,
-        None if nulls and i % 11 == 0 else value,
+        None if nulls and i % 11 == 0 and i % 7 else value,
         [("i", b"%d" % i), ("empty", None)] if headers else [],
     )
 

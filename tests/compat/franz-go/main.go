@@ -65,7 +65,7 @@ func record(i int) *kgo.Record {
 	if !a.Nulls || i%7 != 0 {
 		r.Key = []byte("k" + strconv.Itoa(i))
 	}
-	if !a.Nulls || i%11 != 0 {
+	if !a.Nulls || i%11 != 0 || i%7 == 0 {
 		r.Value = []byte(value)
 	}
 	if a.Headers {
