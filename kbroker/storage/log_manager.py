@@ -43,7 +43,6 @@ class _Home:
 
     path: str
     directory: LogDirectory
-    lock: directories.DirectoryLock
     flushers: Flushers
     is_clean: bool
     recovery_points: dict[TopicPartition, int]
@@ -73,6 +72,7 @@ class LogManager:
         self._clock = clock or SystemClock()
         self._random = randomness or random.Random()
         self._lock = threading.Lock()
+        self._locks: dict[str, directories.DirectoryLock] = {}
         self._homes: list[_Home] = []
         self._logs: dict[TopicPartition, Log] = {}
         self._open_segments = OpenSegments(options.max_open_segments)
@@ -86,14 +86,34 @@ class LogManager:
 
     # --- start and stop
 
-    def start(self, resolve: Resolve, *, background: bool = True) -> None:
-        """Take the directories and find the logs in them. Without `background` no thread of the cleaner runs.
+    def take_directories(self) -> directories.MetaProperties | None:
+        """Make and lock the directories, before anything in them is read or changed. What the first says whose it is.
 
         Raises DirectoryInUse, WrongDirectory, StorageFailed.
         """
         try:
-            for path in self.options.directories:
-                self._homes.append(self._take_directory(path.rstrip("/") or "/"))
+            for path in (each.rstrip("/") or "/" for each in self.options.directories):
+                directories.make_directory(self._fs, path)
+                self._locks[path] = directories.DirectoryLock(path)
+            found = [directories.load_meta_properties(self._fs, path) for path in self._locks]
+        except OSError as error:
+            self._release()
+            raise StorageFailed(f"log directory {path}: {error}") from error
+        except BaseException:
+            self._release()
+            raise
+        return next((meta for meta in found if meta is not None), None)
+
+    def start(self, resolve: Resolve, node_id: int = 0, cluster_id: str = "", *, background: bool = True) -> None:
+        """Find the logs in the directories, and take these if that was not done. `background`: run the cleaner's thread.
+
+        Raises DirectoryInUse, WrongDirectory, StorageFailed.
+        """
+        if not self._locks:
+            self.take_directories()
+        try:
+            for path in self._locks:
+                self._homes.append(self._open_directory(path, node_id, cluster_id))
         except BaseException:
             self._release()
             raise
@@ -103,25 +123,18 @@ class LogManager:
         if background:
             self._start_background()
 
-    def _take_directory(self, path: str) -> _Home:
-        directories.make_directory(self._fs, path)
-        lock = directories.DirectoryLock(path)
+    def _open_directory(self, path: str, node_id: int, cluster_id: str) -> _Home:
         try:
-            directories.ensure_meta_properties(self._fs, path, self.options.node_id, self.options.cluster_id)
+            directories.ensure_meta_properties(self._fs, path, node_id, cluster_id)
             is_clean = directories.take_clean_mark(self._fs, path, set(self._fs.list_directory(path)))
             recovery_points = self._load_checkpoint(path, checkpoints.RECOVERY_POINTS)
             start_offsets = self._load_checkpoint(path, checkpoints.LOG_START_OFFSETS)
         except OSError as error:
-            lock.release()
             raise StorageFailed(f"log directory {path}: {error}") from error
-        except BaseException:
-            lock.release()
-            raise
         directory = LogDirectory(path)
         home = _Home(
             path,
             directory,
-            lock,
             Flushers(directory, self.options.flusher_threads),
             # Without recovery points there is nothing that a clean mark could vouch for.
             is_clean and recovery_points is not None,
@@ -257,8 +270,10 @@ class LogManager:
     def _release(self) -> None:
         for home in self._homes:
             home.flushers.stop()
-            home.lock.release()
         self._homes.clear()
+        for lock in self._locks.values():
+            lock.release()
+        self._locks.clear()
 
     # --- logs
 

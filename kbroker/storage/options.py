@@ -44,8 +44,6 @@ class StorageOptions:
     """Settings of all logs together."""
 
     directories: tuple[str, ...]
-    node_id: int = 0
-    cluster_id: str = ""
     flusher_threads: int = 4
     """Per log directory."""
     recovery_threads: int = 2

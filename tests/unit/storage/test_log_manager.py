@@ -26,14 +26,14 @@ class Broker:
     """A LogManager over directories that outlive it."""
 
     def __init__(self, *directories: Path):
-        self.options = StorageOptions(tuple(map(str, directories)), node_id=1, cluster_id="c", flusher_threads=1)
+        self.options = StorageOptions(tuple(map(str, directories)), flusher_threads=1)
         self.clock = ManualClock()
         self.known: Known = {}
         self.running: LogManager | None = None
 
     def start(self) -> LogManager:
         self.running = LogManager(self.options, clock=self.clock)
-        self.running.start(self.known.get, background=False)
+        self.running.start(self.known.get, 1, "c", background=False)
         return self.running
 
     def stop(self) -> None:
@@ -96,12 +96,11 @@ def test_a_directory_is_for_one_broker_at_a_time(broker: Broker, tmp_path: Path)
 def test_a_directory_of_another_broker_is_refused(broker: Broker, tmp_path: Path) -> None:
     broker.start()
     broker.stop()
-    other = LogManager(StorageOptions((str(tmp_path / "a"),), node_id=2, cluster_id="c"))
+    other = LogManager(StorageOptions((str(tmp_path / "a"),)))
     with pytest.raises(WrongDirectory, match="belongs to broker 1"):
-        other.start(lambda at: None)
-    other = LogManager(StorageOptions((str(tmp_path / "a"),), node_id=1, cluster_id="d"))
+        other.start(lambda at: None, 2, "c")
     with pytest.raises(WrongDirectory, match="belongs to cluster c"):
-        other.start(lambda at: None)
+        other.start(lambda at: None, 1, "d")
 
 
 def test_a_deleted_log_is_gone_at_once_and_its_files_after_the_delay(broker: Broker, tmp_path: Path) -> None:
