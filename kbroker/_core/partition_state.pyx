@@ -259,6 +259,21 @@ cdef class PartitionState:
         return atomic_load_i64(&self.p.bytes_out)
 
     @property
+    def waiting_fetches(self):
+        """Fetches that wait for records of this partition."""
+        cdef partition_t *p = self.p
+        cdef fetch_waiter_t *waiter
+        cdef int64_t count = 0
+        with nogil:
+            mutex_lock(&p.lock)
+            waiter = p.fetch_waiters
+            while waiter != NULL:
+                count += 1
+                waiter = waiter.next
+            mutex_unlock(&p.lock)
+        return count
+
+    @property
     def fetches(self):
         return atomic_load_i64(&self.p.fetches)
 
