@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import tomllib
 from functools import cache
 from pathlib import Path
 
@@ -71,3 +72,17 @@ def test_unit_tests_wait_for_events_and_never_sleep() -> None:
     sleeping = re.compile(r"\b(?:time|asyncio)\.sleep\(")
     unit = (path for path in tracked_files() if relative(path).startswith("tests/unit/") and path.suffix == ".py")
     assert [relative(path) for path in unit if sleeping.search(text_of(path))] == []
+
+
+def runtime_dependencies() -> list[str]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return [re.split(r"[<>=!~ \[]", requirement)[0] for requirement in project["dependencies"]]
+
+
+def test_every_dependency_is_imported_and_explained() -> None:
+    sources = "\n".join(text_of(path) for path in tracked_files() if relative(path).startswith("kbroker/"))
+    explained = (ROOT / "docs" / "DEPENDENCIES.md").read_text()
+    for name in runtime_dependencies():
+        module = name.replace("-", "_")
+        assert re.search(rf"^\s*(?:import|from) {module}\b", sources, re.MULTILINE), f"nothing imports {name}"
+        assert f"**{name}**" in explained, f"docs/DEPENDENCIES.md does not explain {name}"
