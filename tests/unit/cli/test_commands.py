@@ -1,0 +1,301 @@
+"""The commands against a real broker, each as a process of its own, as a person calls them."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.kit.broker import BrokerProcess
+
+Run = Callable[..., "subprocess.CompletedProcess[bytes]"]
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[BrokerProcess]:
+    with BrokerProcess() as running:
+        yield running
+
+
+@pytest.fixture
+def kbroker(broker: BrokerProcess) -> Run:
+    """`kbroker("topics", "list")`: runs it against the broker, expecting the exit code `code`."""
+
+    def run(*words: str, stdin: bytes = b"", code: int = 0) -> "subprocess.CompletedProcess[bytes]":
+        command = [sys.executable, "-m", "kbroker.cli.main", *words, "-b", broker.address]
+        done = subprocess.run(command, input=stdin, capture_output=True, timeout=60)
+        assert done.returncode == code, done.stderr.decode()
+        return done
+
+    return run
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest, kbroker: Run) -> str:
+    """A new topic of three partitions."""
+    name = f"topic-{abs(hash(request.node.name)) % 10**12}"
+    kbroker("topics", "create", name, "--partitions", "3")
+    return name
+
+
+def lines(done: "subprocess.CompletedProcess[bytes]") -> list[bytes]:
+    return done.stdout.splitlines()
+
+
+def from_json(done: "subprocess.CompletedProcess[bytes]") -> Any:
+    return json.loads(done.stdout)
+
+
+def json_lines(done: "subprocess.CompletedProcess[bytes]") -> list[dict[str, Any]]:
+    return [json.loads(line) for line in lines(done)]
+
+
+def read(kbroker: Run, topic: str, *words: str) -> list[bytes]:
+    return lines(kbroker("consume", topic, "--from-beginning", "--exit", *words))
+
+
+# --- topics -----------------------------------------------------------------------------------------
+
+
+def test_a_topic_is_created_listed_described_altered_and_deleted(kbroker: Run) -> None:
+    kbroker("topics", "create", "views", "--partitions", "2", "--config", "retention.ms=86400000")
+    assert b"views" in lines(kbroker("topics", "list"))
+    assert "views" in from_json(kbroker("topics", "list", "--json"))
+    (described,) = from_json(kbroker("topics", "describe", "views", "--json"))
+    assert described["configs"] == {"retention.ms": "86400000"}
+    assert [p["partition"] for p in described["partitions"]] == [0, 1]
+    text = kbroker("topics", "describe", "views").stdout.decode()
+    assert text.startswith("views  2 partitions  retention.ms=86400000\npartition  leader  epoch  replicas  isr\n")
+    kbroker("topics", "alter", "views", "--partitions", "5")
+    assert len(from_json(kbroker("topics", "describe", "views", "--json"))[0]["partitions"]) == 5
+    kbroker("topics", "delete", "views")
+    assert b"views" not in lines(kbroker("topics", "list"))
+
+
+def test_what_the_broker_refuses_is_one_line_that_names_the_topic(kbroker: Run, topic: str) -> None:
+    for words, says in (
+        (["create", topic], "TOPIC_ALREADY_EXISTS"),
+        (["create", "bad name"], "INVALID_TOPIC_EXCEPTION"),
+        (["create", "new", "--config", "retention.ms=x"], "INVALID_CONFIG"),
+        (["delete", "nothing"], "UNKNOWN_TOPIC_OR_PARTITION"),
+        (["describe", "nothing"], "UNKNOWN_TOPIC_OR_PARTITION"),
+        (["alter", topic, "--partitions", "1"], "INVALID_PARTITIONS"),
+    ):
+        error = kbroker("topics", *words, code=1).stderr.decode()
+        assert error.startswith("kbroker: topic '") and says in error and error.count("\n") == 1
+    kbroker("topics", "create", topic, "--if-not-exists")
+    kbroker("topics", "delete", "nothing", "--if-exists")
+
+
+def test_describing_and_consuming_do_not_create_topics(kbroker: Run) -> None:
+    kbroker("topics", "describe", "ghost", code=1)
+    kbroker("consume", "ghost", code=1)
+    assert b"ghost" not in lines(kbroker("topics", "list", "--internal"))
+
+
+# --- produce and consume ----------------------------------------------------------------------------
+
+
+def test_lines_go_in_and_come_out(kbroker: Run, topic: str) -> None:
+    sent = [b"line %d" % number for number in range(1000)]
+    kbroker("produce", topic, stdin=b"\n".join(sent))
+    assert sorted(read(kbroker, topic)) == sorted(sent)
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_every_codec_and_ack_goes_through(kbroker: Run, topic: str, codec: str) -> None:
+    for acks in ("0", "1", "all"):
+        kbroker("produce", topic, "--compression", codec, "--acks", acks, stdin=b"%b\n" % acks.encode())
+    assert sorted(read(kbroker, topic, "--idle", "20")) == [b"0", b"1", b"all"]
+
+
+def test_messages_in_json_are_copied_whole(kbroker: Run, topic: str) -> None:
+    message = {
+        "key": "k",
+        "value_base64": "/w==",
+        "headers": [["a", "b"], ["n", None], ["x", {"base64": "/w=="}]],
+        "timestamp": 1700000000000,
+        "partition": 2,
+    }
+    null = {"key": None, "value": None, "headers": [], "timestamp": 5, "partition": 0}
+    kbroker("produce", topic, "--json", stdin="\n".join(map(json.dumps, (message, null))).encode())
+    found = json_lines(kbroker("consume", topic, "--from-beginning", "--exit", "--json"))
+    assert sorted(found, key=lambda m: m["partition"]) == [{**null, "offset": 0}, {**message, "offset": 0}]
+
+
+def test_keys_decide_the_partition_and_columns_show_them(kbroker: Run, topic: str) -> None:
+    kbroker("produce", topic, "--key-separator", ":", "-H", "h=1", stdin=b"a:1\nb:2\na:3\nb:4\n")
+    shown = [line.split(b"|") for line in read(kbroker, topic, "--show", "partition,key,headers", "--separator", "|")]
+    assert sorted(value for _, _, _, value in shown) == [b"1", b"2", b"3", b"4"]
+    assert len({(partition, key) for partition, key, _, _ in shown}) == 2
+    assert {headers for _, _, headers, _ in shown} == {b"h=1"}
+    assert [value for _, key, _, value in shown if key == b"a"] == [b"1", b"3"]
+
+
+def test_offsets_partitions_times_and_limits_select_messages(kbroker: Run, topic: str) -> None:
+    messages = [{"value": str(i), "partition": 1, "timestamp": 1000 + i} for i in range(10)]
+    kbroker("produce", topic, "--json", stdin="\n".join(map(json.dumps, messages)).encode())
+
+    def got(*words: str) -> list[bytes]:
+        return lines(kbroker("consume", topic, "--exit", *words))
+
+    assert got("--partition", "1", "--offset", "7") == [b"7", b"8", b"9"]
+    assert got("--offset", "-2") == [b"8", b"9"]
+    assert got("--since", "1008") == [b"8", b"9"]
+    assert got("--from-beginning", "--max-messages", "3") == [b"0", b"1", b"2"]
+    assert got("--from-beginning", "--partition", "0,2") == []
+    assert got() == []
+    assert lines(kbroker("consume", topic, "--from-beginning", "--idle", "0.3")) == [b"%d" % i for i in range(10)]
+    error = kbroker("consume", topic, "--partition", "9", code=1).stderr.decode()
+    assert error == f"kbroker: topic '{topic}' has no partition 9; it has 3\n"
+    error = kbroker("consume", topic, "--partition", "1", "--offset", "99", code=1).stderr.decode()
+    assert f"{topic}-1 has no offset 99" in error
+
+
+def test_what_is_no_message_is_named_by_its_line(kbroker: Run, topic: str) -> None:
+    error = kbroker("produce", topic, "--json", stdin=b'{"value": "x"}\nnonsense\n', code=1).stderr.decode()
+    assert "line 2 of the input is not a message in JSON" in error
+    error = kbroker("produce", topic, "--key-separator", ":", stdin=b"a\n", code=1).stderr.decode()
+    assert "line 1 of the input has no ':'" in error
+
+
+def test_a_message_that_is_too_large_is_refused_by_name(kbroker: Run, topic: str) -> None:
+    error = kbroker("produce", topic, stdin=b"x" * 2_000_000, code=1).stderr.decode()
+    assert topic in error and "MESSAGE_TOO_LARGE" in error
+
+
+def test_produce_creates_the_topic_when_the_broker_does(kbroker: Run) -> None:
+    kbroker("produce", "made-by-producing", stdin=b"x\n")
+    assert read(kbroker, "made-by-producing") == [b"x"]
+
+
+def test_nobody_reading_and_ctrl_c_are_quiet(kbroker: Run, broker: BrokerProcess, topic: str) -> None:
+    kbroker("produce", topic, stdin=b"x\n" * 10)
+    command = [sys.executable, "-m", "kbroker.cli.main", "consume", topic, "--from-beginning", "-b", broker.address]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline() == b"x\n"
+        process.send_signal(signal.SIGINT)
+        assert (process.wait(30), process.stderr.read()) == (130, b"")
+    script = f"{' '.join(command)} | head -1"
+    done = subprocess.run(
+        [
+            "bash",
+            "-c",
+            f"set -o pipefail; timeout 30 {script}; yes x | head -20 | timeout 30 "
+            f"{sys.executable} -m kbroker.cli.main produce {topic} -b {broker.address}",
+        ],
+        capture_output=True,
+    )
+    assert (done.stdout, done.stderr) == (b"x\n", b"")
+
+
+# --- groups -----------------------------------------------------------------------------------------
+
+
+def test_a_group_goes_on_where_it_stopped_and_shows_its_lag(kbroker: Run, topic: str) -> None:
+    group = f"group-of-{topic}"
+    kbroker("produce", topic, "--partition", "1", stdin=b"1\n2\n3\n")
+    words = ["--group", group, "--from-beginning", "--idle", "1"]
+    assert lines(kbroker("consume", topic, *words, "--max-messages", "2")) == [b"1", b"2"]
+    (described,) = from_json(kbroker("groups", "describe", group, "--json"))
+    rows = {row["partition"]: row for row in described["partitions"]}
+    assert (described["state"], rows[1]["offset"], rows[1]["end_offset"], rows[1]["lag"]) == ("Empty", 2, 3, 1)
+    assert lines(kbroker("consume", topic, *words)) == [b"3"]
+    assert {"group": group, "state": "Empty", "protocol_type": "consumer"} in from_json(
+        kbroker("groups", "list", "--json")
+    )
+    assert group.encode() in kbroker("groups", "list").stdout
+
+
+def test_two_members_share_the_partitions_and_leave_when_stopped(
+    kbroker: Run, broker: BrokerProcess, topic: str
+) -> None:
+    group = f"pair-of-{topic}"
+    command = [sys.executable, "-m", "kbroker.cli.main", "consume", topic, "--group", group, "-b", broker.address]
+    members = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)]
+    shares: list[int] = []
+    while sorted(shares) != [1, 2]:
+        assert all(member.poll() is None for member in members)
+        (described,) = (
+            from_json(kbroker("groups", "describe", group, "--json"))
+            if shares or group.encode() in (kbroker("groups", "list").stdout)
+            else ({"members": [], "state": ""},)
+        )
+        shares = [len(member["partitions"]) for member in described["members"]]
+    refused = kbroker("groups", "reset-offsets", group, "--topic", topic, "--to-earliest", code=1).stderr.decode()
+    assert "stop its members first" in refused
+    for member, number in zip(members, (signal.SIGTERM, signal.SIGINT), strict=True):
+        member.send_signal(number)
+        member.communicate(timeout=30)
+    assert from_json(kbroker("groups", "describe", group, "--json"))[0]["members"] == []
+
+
+def test_offsets_are_reset_in_every_way(kbroker: Run, topic: str) -> None:
+    group = f"reset-of-{topic}"
+    messages = [{"value": str(i), "partition": 0, "timestamp": 1000 + i} for i in range(10)]
+    kbroker("produce", topic, "--json", stdin="\n".join(map(json.dumps, messages)).encode())
+
+    def offset() -> int:
+        (described,) = from_json(kbroker("groups", "describe", group, "--json"))
+        return int(described["partitions"][0]["offset"])
+
+    def reset(*words: str) -> None:
+        kbroker("groups", "reset-offsets", group, "--topic", f"{topic}:0", *words)
+
+    reset("--to-latest")
+    assert offset() == 10
+    for words, expected in (
+        (["--to-earliest"], 0),
+        (["--to-offset", "4"], 4),
+        (["--shift-by", "3"], 7),
+        (["--shift-by", "-2"], 5),
+        (["--shift-by", "100"], 10),
+        (["--to-time", "1006"], 6),
+        (["--to-time", "9999"], 10),
+        (["--to-offset", "2", "--dry-run"], 10),
+    ):
+        reset(*words)
+        assert offset() == expected, words
+    moved = from_json(kbroker("groups", "reset-offsets", group, "--all-topics", "--to-earliest", "--json"))
+    assert moved == [{"topic": topic, "partition": 0, "offset": 10, "new_offset": 0}]
+
+
+def test_groups_are_deleted_and_unknown_ones_are_an_error(kbroker: Run, topic: str) -> None:
+    group = f"deleted-of-{topic}"
+    kbroker("groups", "reset-offsets", group, "--topic", topic, "--to-latest")
+    kbroker("groups", "delete", group)
+    assert "there is no group" in kbroker("groups", "describe", group, code=1).stderr.decode()
+    assert "GROUP_ID_NOT_FOUND" in kbroker("groups", "delete", group, code=1).stderr.decode()
+
+
+# --- configs ----------------------------------------------------------------------------------------
+
+
+def test_settings_of_a_topic_are_set_and_unset(kbroker: Run, topic: str) -> None:
+    kbroker("configs", "alter", "topic", topic, "--set", "retention.ms=5000", "--append", "cleanup.policy=compact")
+    found = {c["name"]: c["value"] for c in from_json(kbroker("configs", "describe", "topic", topic, "--json"))}
+    assert found == {"retention.ms": "5000", "cleanup.policy": "delete,compact"}
+    kbroker("configs", "alter", "topic", topic, "--unset", "retention.ms", "--subtract", "cleanup.policy=compact")
+    everything = from_json(kbroker("configs", "describe", "topic", topic, "--all", "--json"))
+    assert {c["name"]: c["value"] for c in everything}["retention.ms"] == "604800000"
+    assert len(everything) > 20
+    error = kbroker("configs", "alter", "topic", topic, "--set", "retention.ms=x", code=1).stderr.decode()
+    assert error.startswith(f"kbroker: topic '{topic}': INVALID_CONFIG")
+    kbroker("configs", "alter", "topic", topic, "--set", "retention.ms=1", "--validate-only")
+    assert b"retention.ms" not in kbroker("configs", "describe", "topic", topic).stdout
+
+
+def test_settings_of_the_broker_are_shown_and_changed(kbroker: Run) -> None:
+    node_id = str(from_json(kbroker("topics", "describe", "--json"))[0]["partitions"][0]["leader"])
+    everything = {c["name"]: c for c in from_json(kbroker("configs", "describe", "broker", node_id, "--all", "--json"))}
+    assert everything["num.partitions"]["value"] == "1" and everything["num.partitions"]["read_only"]
+    kbroker("configs", "alter", "broker", node_id, "--set", "log.retention.ms=7200000")
+    shown = kbroker("configs", "describe", "broker", node_id).stdout.decode()
+    assert "log.retention.ms" in shown and "7200000" in shown
+    kbroker("configs", "alter", "broker", node_id, "--unset", "log.retention.ms")
+    refused = kbroker("configs", "alter", "broker", node_id, "--set", "num.partitions=2", code=1).stderr.decode()
+    assert refused.startswith(f"kbroker: broker '{node_id}': INVALID")
