@@ -79,10 +79,13 @@ def inflate_shared(codec: int, data: Buffer, limit: int, *, strict: bool = False
     try:
         size = function(data, room)
     except cramjam.DecompressionError as error:
+        _scratch.give_back()
         # The text that Rust's io::Write gives when a slice is full; a test holds the pinned cramjam to it.
         if "failed to write whole buffer" in str(error):
             raise InflatesTooLarge(f"{Codec(codec).name.lower()}: inflates to more than {limit} bytes") from None
         raise BadCompression(f"{Codec(codec).name.lower()}: {error}") from None
+    if size > _KEPT_SIZE:
+        _scratch.give_back()
     return room[:size].toreadonly()
 
 
@@ -96,7 +99,7 @@ def deflate(codec: int, data: Buffer, level: int | None = None) -> bytes:
 
 # --- scratch memory ---------------------------------------------------------------------------------
 
-_KEPT_SIZE = 1 << 20  # bytes of memory a thread keeps between two calls; what is above goes back to the system
+_KEPT_SIZE = 1 << 20  # bytes of memory that a thread keeps: a producer's batch at its defaults
 
 
 class _Scratch(threading.local):
@@ -105,13 +108,15 @@ class _Scratch(threading.local):
     space: mmap.mmap | None = None
 
     def room(self, limit: int) -> memoryview:
-        """`limit` writable bytes; what an earlier call wrote there is gone."""
+        """`limit` writable bytes, over those of the last call."""
         if self.space is None or len(self.space) < limit:
             flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
             self.space = mmap.mmap(-1, max(limit, _KEPT_SIZE), flags=flags)
-        elif len(self.space) > _KEPT_SIZE:
-            self.space.madvise(mmap.MADV_DONTNEED, _KEPT_SIZE, len(self.space) - _KEPT_SIZE)
         return memoryview(self.space)[:limit]
+
+    def give_back(self) -> None:
+        """Too much of it was written: it goes when the last view of it does, and the next call reserves anew."""
+        self.space = None
 
 
 _scratch = _Scratch()

@@ -2,12 +2,14 @@
 
 import gzip
 import io
+import mmap
 import random
 import struct
 import subprocess
 import sys
 import threading
 import zlib
+from pathlib import Path
 
 import cramjam
 import pytest
@@ -63,13 +65,22 @@ def test_a_bomb_takes_no_more_memory_than_the_limit(codec: Codec) -> None:
     assert int(done.stdout) < 12 << 10  # KiB
 
 
-def test_memory_of_a_large_batch_is_given_back() -> None:
+def resident_size() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+
+@pytest.mark.parametrize("limit", [80 << 20, 60 << 20])
+def test_memory_of_a_large_batch_goes_with_its_last_view(limit: int) -> None:
     small = deflate(Codec.ZSTD, bytes(64 << 20))
-    assert compression.inflate_shared(Codec.ZSTD, small, 80 << 20).nbytes == 64 << 20
-    assert compression.inflate_shared(Codec.ZSTD, deflate(Codec.ZSTD, b"x"), 80 << 20) == b"x"
-    space = compression._scratch.space
-    assert space is not None
-    assert not any(space[2 << 20 :: 4096])
+    before = resident_size()
+    try:
+        view = compression.inflate_shared(Codec.ZSTD, small, limit)
+        assert view.nbytes == 64 << 20
+        assert resident_size() - before > 60 << 20
+        del view
+    except InflatesTooLarge:
+        assert limit < 64 << 20
+    assert resident_size() - before < 8 << 20
 
 
 @pytest.mark.parametrize("codec", COMPRESSED)
