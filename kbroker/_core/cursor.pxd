@@ -179,7 +179,8 @@ cdef inline uint8_t *writer_reserve(writer_t *w, size_t size) noexcept nogil:
     """Room for `size` more bytes, already counted as written; NULL when memory is out."""
     cdef size_t capacity
     cdef uint8_t *grown
-    if w.failed:
+    if w.failed or size >> 42:      # nobody means so much at once: it is a negative size by mistake
+        w.failed = True
         return NULL
     if w.size + size > w.capacity:
         capacity = w.capacity * 2 if w.capacity else 128
