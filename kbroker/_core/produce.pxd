@@ -1,7 +1,50 @@
-"""Produce (key 0), versions 3 to 11, whole: read, check, append, answer. The layout of each version is in produce.pyx."""
+"""Produce (key 0), whole: read, check, append, answer. The layout of each version is in produce.pyx.
 
-from kbroker._core.processor cimport Processor, conn_t, request_t
+Everything is checked before anything is appended. What can be done without blocking and without the interpreter is done
+on the processor, in one call; else the request goes on where it stopped on a request handler thread.
+"""
 
-# 0: done, or waiting for acks in its slot. NEEDS_PYTHON / NEEDS_HANDLER: nothing was appended, nothing was put in the
-# connection's queue. -1: the request does not parse; close the connection.
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t
+
+from kbroker._core.connection cimport conn_t, request_t, slot_t
+from kbroker._core.partition cimport append_result_t, partition_t
+from kbroker._core.processor cimport Processor
+from kbroker._core.record_batch cimport batch_info_t
+
+ctypedef struct entry_t:
+    # One partition of the request. Places are counted from the start of the frame, which may move.
+    partition_t *partition       # a reference; NULL: unknown
+    int64_t topic_at
+    int32_t topic_size
+    int32_t topic_partitions     # of the first entry of a topic: how many entries the topic has; else 0
+    int32_t partition_id
+    int16_t error
+    int8_t unchecked             # its records are compressed and not looked at yet
+    int8_t done                  # appended, or refused
+    int8_t before_append         # refused where Kafka does not know the log's start offset
+    int64_t batch_at             # -1: null
+    int64_t batch_size
+    uint8_t *recompressed        # owned: the batch to append instead
+    int32_t *keyless             # owned: which records a compacted topic refuses
+    int32_t keyless_count
+    batch_info_t info
+    append_result_t result
+
+ctypedef struct produce_t:
+    # A request in progress.
+    int16_t version
+    int16_t acks
+    bint flexible
+    bint internal_allowed        # Kafka's own tools may write internal topics
+    bint transactional           # it names a transactional id
+    int32_t count
+    int32_t capacity
+    entry_t *entries
+
+# Processor's thread. 0: done, or waiting for acks in its slot. NEEDS_HANDLER: nothing was put in the connection's queue,
+# `processor.handed` is what has been done so far. -1: the request does not parse; close the connection.
 cdef int produce(Processor processor, conn_t *conn, request_t *request) noexcept nogil
+# A thread that may block: the rest of `work`, which is freed. Fills the slot; returns what becomes of it (SLOT_*).
+cdef int32_t produce_run(Processor processor, slot_t *slot, produce_t *work, uint8_t *frame) noexcept nogil
+# Instead of produce_run.
+cdef void produce_discard(produce_t *work) noexcept nogil

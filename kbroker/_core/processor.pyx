@@ -1,0 +1,831 @@
+"""Processors; see processor.pxd.
+
+Sockets are watched edge-triggered, registered once: a connection that may not be read now (muted, too much unsent, the
+request channel full) costs no epoll_ctl. `conn_t.readable` remembers that the kernel may hold bytes.
+"""
+
+import sys
+import threading
+from typing import NamedTuple
+
+from kbroker._core.request import Connection, Request
+
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
+from cpython.unicode cimport PyUnicode_DecodeUTF8
+from libc.errno cimport EAGAIN, EINTR, errno
+from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memcpy
+
+from kbroker._core.connection cimport (
+    ERROR_CODES, LATENCY_BUCKETS, MAX_API_KEY, SLOT_PREPARED, TIMER_FETCH, TIMER_IDLE, api_t, begin_response, conn_close,
+    conn_dirty, conn_ready, conn_unlink, count_error, counters_t, overloaded, partial_append, partial_free, partial_keep,
+    partial_room, read_header, slot_free, slot_settle, slot_unmute, take_dirty, take_ready,
+)
+from kbroker._core.cursor cimport (
+    load_u32, store_u16, store_u64, write_array_count, write_i16, writer_free,
+)
+from kbroker._core.fetch cimport fetch, fetch_abandon, fetch_resume, fetch_t
+from kbroker._core.mailbox cimport (
+    MAIL_ACKS, MAIL_CONNECTION, MAIL_FETCH, MAIL_SLOT, mail_t, mailbox_awake, mailbox_close, mailbox_may_sleep,
+    mailbox_open, mailbox_wake, post, take_all, take_next,
+)
+from kbroker._core.partition cimport NEEDS_HANDLER, segment_unref
+from kbroker._core.produce cimport produce, produce_discard, produce_t
+from kbroker._core.receive_buffers cimport LARGE_BUFFER, buffer_free, buffer_take
+from kbroker._core.request cimport Connection as ConnectionType, Frame, Request as RequestType
+from kbroker._core.sending cimport SEND_SCRATCH, monotonic_ns, send_ready, wall_ms
+from kbroker._core.sync cimport (
+    atomic_add_i32, atomic_load_i32, atomic_store_i32, mutex_destroy, mutex_init, mutex_lock, mutex_unlock,
+)
+from kbroker._core.timer_wheel cimport (
+    timer_node_t, wheel_add, wheel_init, wheel_next_due_ms, wheel_remove, wheel_take_due,
+)
+
+cdef extern from * nogil:
+    """
+    #include <pthread.h>
+    #include <sys/epoll.h>
+    #include <sys/socket.h>
+    #include <unistd.h>
+    static inline int watch(int epoll_fd, int fd, void *what) {
+        struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, .data.ptr = what};
+        return epoll_ctl(epoll_fd, EPOLL_CTL_ADD, fd, &event);
+    }
+    static inline void name_thread(const char *name) { pthread_setname_np(pthread_self(), name); }
+    static int64_t connection_ids;
+    static inline int64_t next_connection_id(void) { return __atomic_add_fetch(&connection_ids, 1, __ATOMIC_RELAXED); }
+    """
+    ctypedef union epoll_data_t:
+        void *ptr
+    cdef struct epoll_event:
+        uint32_t events
+        epoll_data_t data
+    uint32_t EPOLLIN
+    uint32_t EPOLLOUT
+    uint32_t EPOLLRDHUP
+    uint32_t EPOLLERR
+    uint32_t EPOLLHUP
+    int EPOLL_CLOEXEC
+    int epoll_create1(int flags)
+    int epoll_wait(int epoll_fd, epoll_event *events, int count, int timeout_ms)
+    int watch(int epoll_fd, int fd, void *what)
+    ssize_t recv(int fd, void *data, size_t size, int flags)
+    int MSG_DONTWAIT
+    int close(int fd)
+    void name_thread(const char *name)
+    int64_t next_connection_id()
+
+cdef enum:
+    EVENTS = 256
+    FIRST_READ = 64 << 10        # bytes received at once from a connection that is between two frames
+    TURN_BYTES = 1 << 20         # received from one connection before the others have their turn
+    API_PRODUCE = 0
+    API_FETCH = 1
+    API_VERSIONS = 18
+    UNSUPPORTED_VERSION = 35
+
+
+class ApiCounters(NamedTuple):
+    """What a processor counted of one API since its start. `latencies[n]`: answers that took less than 2**n microseconds."""
+
+    requests: int
+    bytes_in: int
+    bytes_out: int
+    latency_ns: int
+    latencies: tuple
+    errors: dict
+
+
+# Processors that ended while somebody still had work of their closed connections in hand: their mailboxes stay.
+_unfinished = []
+
+
+cdef inline bint may_serve(conn_t *conn) noexcept nogil:
+    return not (conn.muted or conn.closing or conn.processor.paused or conn.processor.stopping or overloaded(conn))
+
+
+cdef class Processor:
+    """One thread's connections. `run` is the body of that thread; adopt, resume, stop and the counters are for others."""
+
+    def __cinit__(self, str name, int index, Registry registry not None, fetch_sessions, ColdReader cold_reader not None,
+                  apis, on_request, on_close, *, inflate, recompress, listeners=("PLAINTEXT",), transports=None,
+                  int64_t max_request_size=100 << 20, int64_t idle_ms=600_000, int64_t max_inflated_size=100 << 20):
+        """`apis`: (key, min version, max version, first flexible version or None) of every API that is served.
+
+        `listeners` are the names that adopt's `listener` counts through; `transports` maps such a name to a callable
+        that makes a connection's transport (kbroker.net.transports). `idle_ms` -1: idle connections stay. `inflate` and
+        `recompress` are kbroker.server.handlers.produce's, for batches that are compressed.
+        """
+        cdef int i
+        cdef int64_t capacity = 0
+        cdef processor_t *p = <processor_t *>calloc(1, sizeof(processor_t))
+        self.mailbox.wake_fd = -1
+        self.events = malloc(EVENTS * sizeof(epoll_event))
+        if p == NULL:
+            raise MemoryError()
+        self.p = p
+        p.epoll_fd = -1
+        mutex_init(&self.closed_lock, NULL)
+        self.name = name
+        self.index = index
+        self.registry = registry
+        self.fetch_sessions = fetch_sessions
+        self.cold_reader = cold_reader
+        self.on_request = on_request
+        self.on_close = on_close
+        self.inflate = inflate
+        self.recompress = recompress
+        self.max_inflated_size = max_inflated_size
+        self.listeners = tuple(listeners)
+        self.transports = tuple(map((transports or {}).get, self.listeners))
+        self.held = []
+        p.epoll_fd = epoll_create1(EPOLL_CLOEXEC)
+        if p.epoll_fd < 0 or mailbox_open(&self.mailbox) < 0:
+            raise OSError(errno, f"{name}: no descriptor for its epoll set or mailbox")
+        p.mailbox = &self.mailbox
+        watch(p.epoll_fd, self.mailbox.wake_fd, NULL)
+        self.wheel = p.wheel = <wheel_t *>malloc(sizeof(wheel_t))
+        p.scratch = buffer_take(LARGE_BUFFER, &capacity)
+        p.send_scratch = <uint8_t *>malloc(SEND_SCRATCH)
+        if p.wheel == NULL or p.scratch == NULL or p.send_scratch == NULL or self.events == NULL:
+            raise MemoryError()
+        p.cold_reader = &cold_reader.reader
+        p.max_request_size = max_request_size
+        p.idle_ms = idle_ms
+        for i in range(MAX_API_KEY):
+            p.apis[i].min_version = -1
+        for key, low, high, flexible_from in apis:
+            if not 0 <= key < MAX_API_KEY:
+                raise ValueError(f"API key {key} is above {MAX_API_KEY - 1}")
+            p.apis[<int>key].min_version = low
+            p.apis[<int>key].max_version = high
+            p.apis[<int>key].flexible_from = 32767 if flexible_from is None else flexible_from
+        self.read_clocks()
+        wheel_init(p.wheel, p.now_ns // 1_000_000)
+        p.started_ns = p.now_ns
+
+    def __dealloc__(self):
+        cdef processor_t *p = self.p
+        cdef slot_t *slot
+        cdef int i
+        if p == NULL:
+            return
+        if p.epoll_fd >= 0:
+            close(p.epoll_fd)
+        mailbox_close(&self.mailbox)
+        mutex_destroy(&self.closed_lock)
+        while p.free_slots != NULL:
+            slot = p.free_slots
+            p.free_slots = slot.next
+            writer_free(&slot.out)
+            free(slot.splices)
+            free(slot)
+        for i in range(MAX_API_KEY):
+            free(p.counters[i].errors)
+        if self.work != NULL:
+            produce_discard(<produce_t *>self.work)
+        if p.scratch != NULL:
+            buffer_free(p.scratch, LARGE_BUFFER)
+        free(p.send_scratch)
+        free(p.wheel)
+        free(self.closed)
+        free(self.events)
+        free(p)
+
+    # --- for other threads ------------------------------------------------------------------------------
+
+    def adopt(self, int fd, int listener=0, int64_t token=-1) -> None:
+        """Take over an accepted, non-blocking socket. Its descriptor is this processor's from here on, whatever happens."""
+        cdef conn_t *conn = <conn_t *>calloc(1, sizeof(conn_t))
+        transport = None
+        if conn == NULL or atomic_load_i32(&self.p.stopping):
+            free(conn)
+            close(fd)
+            self.note_closed(token)
+            return
+        try:
+            if self.transports[listener] is not None:
+                transport = self.transports[listener]()
+        except BaseException:
+            free(conn)
+            close(fd)
+            self.note_closed(token)
+            raise
+        if transport is not None:
+            Py_INCREF(transport)
+            conn.transport = <PyObject *>transport
+        conn.mail.kind = MAIL_CONNECTION
+        conn.mail.box = &self.mailbox
+        conn.fd = fd
+        conn.listener = listener
+        conn.token = token
+        conn.idle.kind = TIMER_IDLE
+        conn.processor = self.p
+        atomic_add_i32(&self.p.conn_count, 1)
+        with nogil:
+            post(&conn.mail)
+
+    def take_closed(self) -> list[int]:
+        """The tokens of the connections closed since the last call."""
+        cdef int32_t i
+        with nogil:
+            mutex_lock(&self.closed_lock)
+        try:
+            taken = []
+            for i in range(self.closed_count):
+                taken.append(self.closed[i])
+            self.closed_count = 0
+        finally:
+            mutex_unlock(&self.closed_lock)
+        return taken
+
+    def resume(self) -> None:
+        """The request channel has room again."""
+        atomic_store_i32(&self.resumed, 1)
+        mailbox_wake(&self.mailbox)
+
+    def stop(self, double timeout_s) -> None:
+        """Read no more; answer what was read; after `timeout_s` close what is left. `run` returns then."""
+        self.stop_at_ns = monotonic_ns() + <int64_t>(timeout_s * 1e9)
+        atomic_store_i32(&self.p.stopping, 1)
+        mailbox_wake(&self.mailbox)
+
+    @property
+    def connection_count(self) -> int:
+        return atomic_load_i32(&self.p.conn_count)
+
+    @property
+    def idle_share(self) -> float:
+        """How much of its time so far the processor has waited for something to do."""
+        cdef int64_t now_ns = monotonic_ns()
+        return self.p.idle_ns / max(<double>(now_ns - self.p.started_ns), 1.0)
+
+    @property
+    def idle_ns(self) -> int:
+        return self.p.idle_ns
+
+    @property
+    def turns(self) -> int:
+        """Turns of the loop, each one epoll_wait."""
+        return self.p.turns
+
+    def count_error(self, int16_t api_key, int16_t code) -> None:
+        """One more answer with that error. Any thread."""
+        if not 0 <= api_key < MAX_API_KEY:
+            raise ValueError(f"api_key={api_key}")
+        count_error(self.p, api_key, code)
+
+    def counters(self) -> dict:
+        """API key -> what was counted of it since the start."""
+        cdef counters_t *c
+        cdef int key
+        cdef int i
+        counted = {}
+        for key in range(MAX_API_KEY):
+            c = &self.p.counters[key]
+            if c.requests == 0:
+                continue
+            latencies = []
+            for i in range(LATENCY_BUCKETS):
+                latencies.append(c.latencies[i])
+            errors = {}
+            if c.errors != NULL:
+                for i in range(ERROR_CODES):
+                    if c.errors[i]:
+                        errors[i - 1] = c.errors[i]
+            counted[key] = ApiCounters(c.requests, c.bytes_in, c.bytes_out, c.latency_ns, tuple(latencies), errors)
+        return counted
+
+    # --- the loop ---------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Serve until stop; the body of the processor's thread."""
+        name = self.name.encode()[:15]
+        self.thread_id = threading.get_ident()
+        name_thread(name)
+        with nogil:
+            self.loop()
+        self.held.clear()
+        if self.p.orphans:
+            # Somebody still has work of closed connections in hand and will post to this mailbox.
+            _unfinished.append(self)
+
+    cdef void read_clocks(self) noexcept nogil:
+        self.now_ns = self.p.now_ns = monotonic_ns()
+        self.now_ms = self.p.now_ms = wall_ms()
+
+    cdef void loop(self) noexcept nogil:
+        cdef processor_t *p = self.p
+        cdef epoll_event *events = <epoll_event *>self.events
+        cdef int count
+        cdef int i
+        cdef bint stopping = False
+        while True:
+            count = self.wait()
+            for i in range(count):
+                if events[i].data.ptr != NULL:
+                    self.on_event(<conn_t *>events[i].data.ptr, events[i].events)
+            if p.ready != NULL:
+                self.serve_ready()
+            if atomic_load_i32(&self.resumed):
+                self.resume_held()
+            self.serve_mail()
+            self.serve_timers()
+            self.send_dirty()
+            while p.doomed != NULL:
+                self.tear_down_doomed()
+            if atomic_load_i32(&p.stopping):
+                if not stopping:
+                    stopping = True
+                    self.begin_stop()
+                if self.is_stopped():
+                    return
+
+    cdef int wait(self) noexcept nogil:
+        cdef processor_t *p = self.p
+        cdef int64_t now_ns
+        cdef int64_t due_ms
+        cdef int timeout_ms = -1
+        cdef int count
+        if p.ready != NULL or p.dirty != NULL or p.doomed != NULL:
+            timeout_ms = 0
+        else:
+            due_ms = wheel_next_due_ms(p.wheel)
+            if p.stopping and (due_ms < 0 or due_ms * 1_000_000 > self.stop_at_ns):
+                due_ms = self.stop_at_ns // 1_000_000 + 1
+            if due_ms >= 0:
+                timeout_ms = <int>max(0, min(due_ms - monotonic_ns() // 1_000_000, 60_000))
+        if timeout_ms != 0 and not mailbox_may_sleep(p.mailbox):
+            timeout_ms = 0
+        now_ns = monotonic_ns()
+        count = epoll_wait(p.epoll_fd, <epoll_event *>self.events, EVENTS, timeout_ms)
+        mailbox_awake(p.mailbox)
+        self.read_clocks()
+        p.idle_ns += p.now_ns - now_ns
+        p.turns += 1
+        return max(count, 0)
+
+    cdef void serve_ready(self) noexcept nogil:
+        """Those that were ready when the turn began; whoever gets ready meanwhile waits for the next one."""
+        cdef conn_t *last = self.p.ready_tail
+        cdef conn_t *conn
+        while self.p.ready != NULL:
+            conn = take_ready(self.p)
+            self.read_turn(conn)
+            if conn == last:
+                return
+
+    cdef void send_dirty(self) noexcept nogil:
+        cdef conn_t *last = self.p.dirty_tail
+        cdef conn_t *conn
+        while self.p.dirty != NULL:
+            conn = take_dirty(self.p)
+            send_ready(conn)
+            if conn == last:
+                return
+
+    cdef void serve_mail(self) noexcept nogil:
+        cdef mail_t *mails = take_all(self.p.mailbox)
+        cdef mail_t *mail = take_next(&mails)
+        while mail != NULL:
+            if mail.kind == MAIL_FETCH:
+                fetch_resume(self, <fetch_t *>mail, False)
+            elif mail.kind == MAIL_SLOT:
+                self.slot_came(<slot_t *>mail, True)
+            elif mail.kind == MAIL_ACKS:
+                self.slot_came(<slot_t *>(<char *>mail - <size_t>&(<slot_t *>NULL).acks_mail), False)
+            elif mail.kind == MAIL_CONNECTION:
+                self.welcome(<conn_t *>mail)
+            else:
+                self.warmed(<warm_t *>mail)
+            mail = take_next(&mails)
+
+    cdef void serve_timers(self) noexcept nogil:
+        cdef int64_t now_ms = self.p.now_ns // 1_000_000
+        cdef timer_node_t *node
+        cdef conn_t *conn
+        while True:
+            node = wheel_take_due(self.p.wheel, now_ms)
+            if node == NULL:
+                return
+            if node.kind == TIMER_FETCH:
+                fetch_resume(self, <fetch_t *>(<char *>node - <size_t>&(<fetch_t *>NULL).timer), True)
+                continue
+            conn = <conn_t *>(<char *>node - <size_t>&(<conn_t *>NULL).idle)
+            if conn.slot_count:
+                conn.last_active_ms = now_ms     # somebody works for it
+            if now_ms - conn.last_active_ms < self.p.idle_ms:
+                wheel_add(self.p.wheel, node, conn.last_active_ms + self.p.idle_ms)
+            else:
+                conn_close(conn, NULL)
+
+    # --- connections ------------------------------------------------------------------------------------
+
+    cdef void welcome(self, conn_t *conn) noexcept nogil:
+        cdef processor_t *p = self.p
+        conn.id = next_connection_id()
+        conn.next = p.conns
+        if p.conns != NULL:
+            p.conns.previous = conn
+        p.conns = conn
+        conn.last_active_ms = p.now_ns // 1_000_000
+        if p.idle_ms >= 0:
+            wheel_add(p.wheel, &conn.idle, conn.last_active_ms + p.idle_ms)
+        if atomic_load_i32(&p.stopping):
+            conn_close(conn, NULL)
+        elif watch(p.epoll_fd, conn.fd, conn) < 0:
+            conn_close(conn, "its socket cannot be watched")
+
+    cdef void on_event(self, conn_t *conn, uint32_t events) noexcept nogil:
+        if conn.closing:
+            return
+        if events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR):
+            conn.hung_up = True
+        if events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR):
+            conn.readable = True
+            self.read_turn(conn)
+        if events & (EPOLLHUP | EPOLLERR):
+            # Nobody is there to take an answer.
+            conn_close(conn, NULL)
+        elif events & EPOLLOUT and conn.blocked:
+            conn.blocked = False
+            send_ready(conn)
+
+    cdef void read_turn(self, conn_t *conn) noexcept nogil:
+        """Serve what is there and receive, until nothing is left, the connection may not go on, or it is others' turn."""
+        cdef processor_t *p = self.p
+        cdef int64_t budget = TURN_BYTES
+        cdef ssize_t asked
+        cdef ssize_t got
+        if conn.partial != NULL:
+            self.serve_partial(conn)
+        while conn.readable and may_serve(conn) and not conn.ended:
+            if budget <= 0:
+                conn_ready(conn)
+                break
+            if conn.partial == NULL or conn.transport != NULL:
+                asked = FIRST_READ
+                got = recv(conn.fd, p.scratch, asked, MSG_DONTWAIT)
+            else:
+                if not partial_room(conn):
+                    conn_close(conn, "memory is out")
+                    break
+                asked = conn.partial_capacity - conn.partial_size
+                if conn.partial_size - conn.partial_at >= 4:
+                    asked = min(asked, 4 + <int64_t>load_u32(conn.partial + conn.partial_at)
+                                - (conn.partial_size - conn.partial_at))
+                got = recv(conn.fd, conn.partial + conn.partial_size, asked, MSG_DONTWAIT)
+            if got > 0:
+                budget -= got
+                conn.bytes_in += got
+                if got < asked and not conn.hung_up:
+                    conn.readable = False    # the kernel has no more; it says so when there is
+                if conn.transport != NULL:
+                    self.decrypt(conn, got)
+                    self.serve_partial(conn)
+                elif conn.partial == NULL:
+                    self.serve_scratch(conn, got)
+                else:
+                    conn.partial_size += got
+                    self.serve_partial(conn)
+            elif got == 0:
+                conn.readable = False
+                conn.ended = True
+                if conn.slots == NULL and conn.wire == NULL:
+                    conn_close(conn, NULL)
+            elif errno == EAGAIN:
+                conn.readable = False
+            elif errno != EINTR:
+                conn_close(conn, NULL)
+        conn.last_active_ms = p.now_ns // 1_000_000
+        if conn.in_dirty:
+            send_ready(conn)
+
+    cdef bint frame_size_fits(self, conn_t *conn, int64_t size) noexcept nogil:
+        if size > self.p.max_request_size:
+            conn_close(conn, "a request that is larger than socket.request.max.bytes")
+            return False
+        return True
+
+    cdef void serve_scratch(self, conn_t *conn, int64_t size) noexcept nogil:
+        cdef uint8_t *at = self.p.scratch
+        cdef uint8_t *end = at + size
+        cdef int64_t frame_size
+        while end - at >= 4 and may_serve(conn):
+            frame_size = <int64_t>load_u32(at)
+            if not self.frame_size_fits(conn, frame_size):
+                return
+            if end - at - 4 < frame_size:
+                break
+            at += 4 + frame_size
+            self.serve(conn, at - frame_size, frame_size)
+        if at < end and not conn.closing and not partial_keep(conn, at, end - at):
+            conn_close(conn, "memory is out")
+
+    cdef void serve_partial(self, conn_t *conn) noexcept nogil:
+        cdef uint8_t *at
+        cdef int64_t frame_size
+        while conn.partial_size - conn.partial_at >= 4 and may_serve(conn):
+            at = conn.partial + conn.partial_at
+            frame_size = <int64_t>load_u32(at)
+            if not self.frame_size_fits(conn, frame_size):
+                return
+            if conn.partial_size - conn.partial_at - 4 < frame_size:
+                break
+            conn.partial_at += 4 + frame_size
+            self.serve(conn, at + 4, frame_size)
+        if conn.partial_at == conn.partial_size:
+            partial_free(conn)
+
+    cdef void serve(self, conn_t *conn, uint8_t *frame, int64_t size) noexcept nogil:
+        """One whole frame."""
+        cdef processor_t *p = self.p
+        cdef request_t request
+        cdef api_t *api
+        cdef int outcome
+        if not read_header(p, &request, frame, size):
+            conn_close(conn, "a request header that does not parse")
+            return
+        conn.api_key = request.api_key
+        conn.api_version = request.api_version
+        if not 0 <= request.api_key < MAX_API_KEY or p.apis[request.api_key].min_version < 0:
+            conn_close(conn, "a request of an API that is not served")
+            return
+        api = &p.apis[request.api_key]
+        p.counters[request.api_key].requests += 1
+        p.counters[request.api_key].bytes_in += 4 + size
+        if not api.min_version <= request.api_version <= api.max_version:
+            if request.api_key == API_VERSIONS:
+                self.refuse_api_versions(conn, &request)
+            else:
+                conn_close(conn, "a request in a version that is not served")
+            return
+        if request.api_key == API_PRODUCE:
+            outcome = produce(self, conn, &request)
+        elif request.api_key == API_FETCH:
+            outcome = fetch(self, conn, &request, NULL)
+            if conn.fetch != NULL:
+                self.mute(conn, conn.slots_tail)
+        else:
+            outcome = NEEDS_HANDLER
+        if outcome == NEEDS_HANDLER:
+            self.hand_over(conn, &request)
+        elif outcome != 0:
+            conn_close(conn, "a request that does not parse")
+
+    cdef void mute(self, conn_t *conn, slot_t *slot) noexcept nogil:
+        slot.mutes = True
+        conn.muted = True
+
+    cdef void refuse_api_versions(self, conn_t *conn, request_t *request) noexcept nogil:
+        """UNSUPPORTED_VERSION in version 0, with what would have been right (KIP-511)."""
+        cdef slot_t *slot = slot_new(conn, request)
+        if slot == NULL:
+            conn_close(conn, "memory is out")
+            return
+        begin_response(slot, False)
+        write_i16(&slot.out, UNSUPPORTED_VERSION)
+        write_array_count(&slot.out, 1, False)
+        write_i16(&slot.out, API_VERSIONS)
+        write_i16(&slot.out, self.p.apis[API_VERSIONS].min_version)
+        write_i16(&slot.out, self.p.apis[API_VERSIONS].max_version)
+        count_error(self.p, API_VERSIONS, UNSUPPORTED_VERSION)
+        slot_finish(slot)
+
+    cdef void hand_over(self, conn_t *conn, request_t *request) noexcept nogil:
+        """Give the request to Python, in memory of its own: a large buffer changes its owner, anything else is copied."""
+        cdef slot_t *slot = slot_new(conn, request)
+        cdef void *work = self.handed
+        cdef uint8_t *buffer = NULL
+        cdef int64_t capacity = 0
+        cdef int64_t at = 0
+        self.handed = NULL
+        if slot != NULL:
+            if conn.partial_capacity >= LARGE_BUFFER and conn.partial_at == conn.partial_size:
+                # The last frame of the connection's own buffer, which nobody needs any more.
+                buffer = conn.partial
+                capacity = conn.partial_capacity
+                at = request.frame - buffer
+                conn.partial = NULL
+                partial_free(conn)
+            else:
+                buffer = buffer_take(max(request.frame_size, 1), &capacity)
+                if buffer != NULL:
+                    memcpy(buffer, request.frame, request.frame_size)
+        if buffer == NULL:
+            if work != NULL:
+                produce_discard(<produce_t *>work)
+            conn_close(conn, "memory is out")
+            return
+        slot.outstanding = 1
+        self.mute(conn, slot)
+        self.call_on_request(conn, slot, request, buffer, at, capacity, work)
+
+    cdef void slot_came(self, slot_t *slot, bint from_handler) noexcept nogil:
+        """One of the slot's mails."""
+        cdef conn_t *conn = slot.conn
+        cdef int32_t outstanding = atomic_add_i32(&slot.outstanding, -1)
+        if conn == NULL:
+            if outstanding == 0:
+                slot_free(self.p, slot)
+                self.p.orphans -= 1
+            return
+        if outstanding:
+            if from_handler and slot.mutes:
+                slot_unmute(slot)         # appended; only its acks are missing, the next requests go on
+            return
+        if slot.outcome == SLOT_PREPARED:
+            self.serve_prepared(slot)
+            return
+        slot_settle(slot, slot.outcome)
+
+    cdef void serve_prepared(self, slot_t *slot) noexcept nogil:
+        cdef conn_t *conn = slot.conn
+        cdef request_t request
+        read_header(self.p, &request, slot.frame + slot.frame_at, slot.frame_size)
+        if fetch(self, conn, &request, slot) != 0:
+            conn_close(conn, "a request that does not parse")
+
+    cdef void warmed(self, warm_t *warm) noexcept nogil:
+        cdef conn_t *conn = <conn_t *>warm.conn
+        if conn == NULL:
+            self.p.orphans -= 1
+        else:
+            conn.warm = NULL
+            conn.warm_segment = warm.segment
+            conn.warm_from = warm.position
+            conn.warm_until = warm.position + warm.size
+            conn_dirty(conn)
+        segment_unref(warm.segment)
+        free(warm)
+
+    cdef void tear_down_doomed(self) noexcept nogil:
+        cdef processor_t *p = self.p
+        cdef conn_t *conn = p.doomed
+        cdef slot_t *slot
+        cdef slot_t *next_slot
+        p.doomed = conn.next_doomed
+        if conn.fetch != NULL:
+            fetch_abandon(self, <fetch_t *>conn.fetch)
+        wheel_remove(p.wheel, &conn.idle)
+        conn_unlink(conn)
+        slot = conn.slots
+        while slot != NULL:
+            next_slot = slot.next
+            slot.next = NULL
+            slot.conn = NULL
+            if slot.outstanding:
+                p.orphans += 1
+            else:
+                slot_free(p, slot)
+            slot = next_slot
+        if conn.warm != NULL:
+            conn.warm.conn = NULL
+            p.orphans += 1
+        partial_free(conn)
+        if conn.reason != NULL or conn.info != NULL or conn.transport != NULL or conn.wire != NULL:
+            self.say_goodbye(conn)
+        close(conn.fd)
+        if conn.previous != NULL:
+            conn.previous.next = conn.next
+        else:
+            p.conns = conn.next
+        if conn.next != NULL:
+            conn.next.previous = conn.previous
+        self.note_closed(conn.token)
+        atomic_add_i32(&p.conn_count, -1)
+        free(conn)
+
+    cdef void note_closed(self, int64_t token) noexcept nogil:
+        cdef int64_t *grown
+        cdef int32_t capacity
+        if token < 0:
+            return
+        mutex_lock(&self.closed_lock)
+        if self.closed_count == self.closed_capacity:
+            capacity = max(64, 2 * self.closed_capacity)
+            grown = <int64_t *>realloc(self.closed, capacity * sizeof(int64_t))
+            if grown != NULL:
+                self.closed = grown
+                self.closed_capacity = capacity
+        if self.closed_count < self.closed_capacity:
+            self.closed[self.closed_count] = token
+            self.closed_count += 1
+        mutex_unlock(&self.closed_lock)
+
+    cdef void begin_stop(self) noexcept nogil:
+        """No connection is read from any more; those that wait for no answer, or for a long poll only, are closed."""
+        cdef conn_t *conn = self.p.conns
+        while conn != NULL:
+            conn.ended = True
+            if conn.fetch != NULL or (conn.slots == NULL and conn.wire == NULL):
+                conn_close(conn, NULL)
+            conn = conn.next
+        while self.p.doomed != NULL:
+            self.tear_down_doomed()
+
+    cdef bint is_stopped(self) noexcept nogil:
+        cdef processor_t *p = self.p
+        cdef conn_t *conn
+        if p.now_ns >= self.stop_at_ns:
+            conn = p.conns
+            while conn != NULL:
+                conn_close(conn, NULL)
+                conn = conn.next
+            self.serve_mail()
+            while p.doomed != NULL:
+                self.tear_down_doomed()
+            return True
+        return p.conns == NULL and p.orphans == 0 and atomic_load_i32(&p.conn_count) == 0
+
+    # --- with the interpreter ---------------------------------------------------------------------------
+
+    cdef void report(self, what, error) noexcept:
+        """A callback or a step of our own raised; the processor goes on."""
+        try:
+            error.add_note(f"in {what}, on {self.name}")
+            sys.excepthook(type(error), error, error.__traceback__)
+        except BaseException:
+            pass                 # nobody left to tell
+
+    cdef object connection_of(self, conn_t *conn):
+        cdef ConnectionType connection
+        if conn.info == NULL:
+            connection = ConnectionType.__new__(ConnectionType, conn.id, self.listeners[conn.listener], conn.fd)
+            Py_INCREF(connection)
+            conn.info = <PyObject *>connection
+        return <object>conn.info
+
+    cdef void call_on_request(self, conn_t *conn, slot_t *slot, request_t *header, uint8_t *buffer, int64_t at,
+                              int64_t capacity, void *work) noexcept with gil:
+        cdef Frame frame = Frame.__new__(Frame)
+        cdef RequestType request = RequestType.__new__(RequestType)
+        frame.buffer = buffer
+        frame.capacity = capacity
+        frame.at = at
+        frame.size = header.frame_size
+        request.frame = frame
+        request.body_at = header.body.at - header.body.start
+        request.processor = self
+        request.slot = slot
+        request.work = work
+        request.api_key = header.api_key
+        request.api_version = header.api_version
+        request.correlation_id = header.correlation_id
+        request.flexible = header.flexible
+        request.received_ns = slot.received_ns
+        try:
+            request.connection = self.connection_of(conn)
+            if header.client_id != NULL:
+                # Invalid UTF-8 is somebody's own name for himself; it is shown, never used as bytes.
+                request.client_id = PyUnicode_DecodeUTF8(<char *>header.client_id, header.client_id_size, "replace")
+            if self.on_request(request) is False:
+                self.held.append(request)
+                self.p.paused = True
+        except BaseException as error:
+            request.fail(error)
+
+    cdef void resume_held(self) noexcept with gil:
+        cdef conn_t *conn = self.p.conns
+        atomic_store_i32(&self.resumed, 0)
+        while self.held:
+            request = self.held[0]
+            try:
+                if self.on_request(request) is False:
+                    return
+            except BaseException as error:
+                (<RequestType>request).fail(error)
+            del self.held[0]
+        self.p.paused = False
+        while conn != NULL:
+            if conn.readable or conn.partial != NULL:
+                conn_ready(conn)
+            conn = conn.next
+
+    cdef void decrypt(self, conn_t *conn, int64_t size) noexcept with gil:
+        cdef const uint8_t[::1] plain
+        try:
+            plain = (<object>conn.transport).decrypt(PyBytes_FromStringAndSize(<char *>self.p.scratch, size))
+            if plain.shape[0] and not partial_append(conn, &plain[0], plain.shape[0]):
+                conn_close(conn, "memory is out")
+        except Exception:
+            conn_close(conn, "its transport cannot decrypt")
+
+    cdef void say_goodbye(self, conn_t *conn) noexcept with gil:
+        """What Python holds or wants to know of a connection that is being torn down."""
+        cdef ConnectionType connection = <ConnectionType>conn.info if conn.info != NULL else None
+        if conn.reason != NULL or (connection is not None and connection.close_reason is not None):
+            try:
+                reason = conn.reason.decode() if conn.reason != NULL else connection.close_reason
+                if conn.api_key or conn.api_version:
+                    reason += f" (newest request: API key {conn.api_key}, version {conn.api_version})"
+                self.on_close(self.connection_of(conn), reason)
+            except Exception as error:
+                self.report("on_close", error)
+        if conn.info != NULL:
+            Py_DECREF(<object>conn.info)
+        if conn.transport != NULL:
+            Py_DECREF(<object>conn.transport)
+        if conn.wire != NULL:
+            Py_DECREF(<object>conn.wire)

@@ -1,0 +1,98 @@
+"""The pool of receive buffers; see receive_buffers.pxd."""
+
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcpy
+
+from kbroker._core.sync cimport mutex_init, mutex_lock, mutex_t, mutex_unlock
+
+cdef extern from * nogil:
+    """
+    #ifndef _GNU_SOURCE
+    #define _GNU_SOURCE 1
+    #endif
+    #include <sys/mman.h>
+    static inline void *map_memory(size_t size) {
+        void *at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        return at == MAP_FAILED ? NULL : at;
+    }
+    static inline void *remap_memory(void *old, size_t old_size, size_t size) {
+        void *at = mremap(old, old_size, size, MREMAP_MAYMOVE);
+        return at == MAP_FAILED ? NULL : at;
+    }
+    """
+    void *map_memory(size_t size)
+    void *remap_memory(void *old, size_t old_size, size_t size)
+    int munmap(void *at, size_t size)
+
+cdef enum:
+    PAGE = 4096
+
+cdef mutex_t pool_lock
+cdef uint8_t *kept[KEPT_BUFFERS]
+cdef int kept_count = 0
+mutex_init(&pool_lock, NULL)
+
+
+cdef uint8_t *large_take() noexcept nogil:
+    global kept_count
+    cdef uint8_t *buffer = NULL
+    mutex_lock(&pool_lock)
+    if kept_count > 0:
+        kept_count -= 1
+        buffer = kept[kept_count]
+    mutex_unlock(&pool_lock)
+    if buffer == NULL:
+        buffer = <uint8_t *>map_memory(LARGE_BUFFER)
+    return buffer
+
+
+cdef uint8_t *buffer_take(int64_t size, int64_t *capacity) noexcept nogil:
+    if size < SMALL_BUFFERS_END:
+        capacity[0] = size
+        return <uint8_t *>malloc(size)
+    if size <= LARGE_BUFFER:
+        capacity[0] = LARGE_BUFFER
+        return large_take()
+    capacity[0] = (size + PAGE - 1) & -PAGE
+    return <uint8_t *>map_memory(capacity[0])
+
+
+cdef uint8_t *buffer_grow(uint8_t *buffer, int64_t used, int64_t wanted, int64_t *capacity) noexcept nogil:
+    cdef uint8_t *grown
+    cdef int64_t grown_capacity = wanted
+    if capacity[0] >= LARGE_BUFFER:
+        grown_capacity = (wanted + PAGE - 1) & -PAGE
+        grown = <uint8_t *>remap_memory(buffer, capacity[0], grown_capacity)
+    elif wanted < SMALL_BUFFERS_END:
+        grown = <uint8_t *>realloc(buffer, wanted)
+    else:
+        grown = buffer_take(wanted, &grown_capacity)
+        if grown != NULL:
+            memcpy(grown, buffer, used)
+            free(buffer)
+    if grown != NULL:
+        capacity[0] = grown_capacity
+    return grown
+
+
+cdef void buffer_free(uint8_t *buffer, int64_t capacity) noexcept nogil:
+    global kept_count
+    cdef bint keep = False
+    if capacity < LARGE_BUFFER:
+        free(buffer)
+        return
+    if capacity > LARGE_BUFFER:
+        munmap(buffer + LARGE_BUFFER, capacity - LARGE_BUFFER)
+    mutex_lock(&pool_lock)
+    if kept_count < KEPT_BUFFERS:
+        kept[kept_count] = buffer
+        kept_count += 1
+        keep = True
+    mutex_unlock(&pool_lock)
+    if not keep:
+        munmap(buffer, LARGE_BUFFER)
+
+
+def kept_buffers():
+    """How many large buffers wait to be used again."""
+    return kept_count

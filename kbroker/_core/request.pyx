@@ -1,0 +1,218 @@
+"""Requests and connections for Python; see request.pxd."""
+
+import sys
+import threading
+
+cimport cython
+
+from cpython.buffer cimport PyBuffer_FillInfo
+from libc.string cimport memcpy
+
+from kbroker._core.connection cimport (
+    SLOT_CLOSE, SLOT_PREPARED, SLOT_READY, SLOT_SILENT, begin_response, read_header, request_t,
+)
+from kbroker._core.cursor cimport write_raw
+from kbroker._core.fetch cimport fetch_prepare
+from kbroker._core.mailbox cimport post
+from kbroker._core.produce cimport produce_discard, produce_run, produce_t
+from kbroker._core.receive_buffers cimport buffer_free, buffer_take
+from kbroker._core.sync cimport atomic_claim_i32
+
+cdef extern from * nogil:
+    """
+    #include <arpa/inet.h>
+    #include <netinet/in.h>
+    #include <string.h>
+    #include <sys/socket.h>
+    /* The numeric host and the port of one end of a socket; an IPv4 address mapped into IPv6 comes as IPv4. -1: no address. */
+    static int socket_address(int fd, int remote, char *host, size_t size) {
+        struct sockaddr_storage address;
+        socklen_t length = sizeof address;
+        int failed = remote ? getpeername(fd, (struct sockaddr *)&address, &length)
+                            : getsockname(fd, (struct sockaddr *)&address, &length);
+        host[0] = 0;
+        if (failed)
+            return -1;
+        if (address.ss_family == AF_INET) {
+            struct sockaddr_in *v4 = (struct sockaddr_in *)&address;
+            inet_ntop(AF_INET, &v4->sin_addr, host, size);
+            return ntohs(v4->sin_port);
+        }
+        if (address.ss_family == AF_INET6) {
+            struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)&address;
+            if (IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr))
+                inet_ntop(AF_INET, v6->sin6_addr.s6_addr + 12, host, size);
+            else
+                inet_ntop(AF_INET6, &v6->sin6_addr, host, size);
+            return ntohs(v6->sin6_port);
+        }
+        return -1;
+    }
+    """
+    int socket_address(int fd, bint remote, char *host, size_t size)
+
+cdef enum:
+    ADDRESS_SIZE = 64
+    API_PRODUCE = 0
+    API_FETCH = 1
+    LARGE_BODY = 64 << 10        # bytes from which copying a response gives up the GIL
+
+
+cdef class Frame:
+    """The bytes of one request, as a read-only buffer."""
+
+    def __dealloc__(self):
+        if self.buffer != NULL:
+            buffer_free(self.buffer, self.capacity)
+
+    def __getbuffer__(self, Py_buffer *view, int flags):
+        PyBuffer_FillInfo(view, self, self.buffer + self.at, self.size, True, flags)
+        self.exports += 1
+
+    def __releasebuffer__(self, Py_buffer *view):
+        self.exports -= 1
+
+
+cdef class Connection:
+    """One client's connection: where it comes from, who it is, and what handlers remember about it."""
+
+    def __cinit__(self, int64_t id, str listener, int fd):
+        cdef char[ADDRESS_SIZE] host
+        self.id = id
+        self.listener = listener
+        self.peer_port = socket_address(fd, True, host, ADDRESS_SIZE)
+        self.peer_host = (<bytes>host).decode()
+        self.local_port = socket_address(fd, False, host, ADDRESS_SIZE)
+        self.local_host = (<bytes>host).decode()
+        self.principal = "User:ANONYMOUS"
+
+    @property
+    def session(self) -> dict:
+        """What handlers keep for this connection until it is closed."""
+        if self._session is None:
+            self._session = {}
+        return self._session
+
+    @property
+    def peer(self) -> str:
+        """Where the client is, for people: 10.0.0.7:51234, [fe80::1]:51234."""
+        return f"[{self.peer_host}]:{self.peer_port}" if ":" in self.peer_host else f"{self.peer_host}:{self.peer_port}"
+
+    def __repr__(self) -> str:
+        return f"<Connection {self.id} from {self.peer} on {self.listener}>"
+
+
+@cython.no_gc_clear           # __dealloc__ needs the processor
+cdef class Request:
+    """A request that Python answers: once, by respond, respond_nothing, close or run_blocking, on any thread.
+
+    `body` is what stands behind the header. A Request that is dropped without an answer closes its connection.
+    """
+
+    def __dealloc__(self):
+        if self.work != NULL:
+            produce_discard(<produce_t *>self.work)
+        if self.slot != NULL:
+            self.deliver(self.slot, SLOT_CLOSE)
+
+    @property
+    def body(self) -> memoryview:
+        if self.frame is None:
+            raise RuntimeError("the request has been answered by run_blocking")
+        return memoryview(self.frame)[self.body_at:]
+
+    cdef slot_t *claim(self) except NULL:
+        cdef slot_t *slot = self.slot
+        if not atomic_claim_i32(&self.answered, 0, 1):
+            raise RuntimeError(f"{self!r} has been answered already")
+        self.slot = NULL
+        return slot
+
+    cdef void deliver(self, slot_t *slot, int32_t outcome) noexcept:
+        slot.outcome = outcome
+        if threading.get_ident() == self.processor.thread_id:
+            self.processor.slot_came(slot, True)
+        else:
+            with nogil:
+                post(&slot.mail)
+
+    def respond(self, const uint8_t[::1] body not None) -> None:
+        """Answer with an encoded response; size and header are put before it."""
+        cdef slot_t *slot = self.claim()
+        cdef size_t size = body.shape[0]
+        begin_response(slot, self.flexible)
+        if size >= LARGE_BODY:
+            with nogil:
+                write_raw(&slot.out, &body[0], size)
+        elif size:
+            write_raw(&slot.out, &body[0], size)
+        self.deliver(slot, SLOT_READY)
+
+    def count_error(self, int code) -> None:
+        """One more answer to this API with that error, for the metrics."""
+        self.processor.count_error(self.api_key, code)
+
+    def respond_nothing(self) -> None:
+        """The request asks for no response."""
+        self.deliver(self.claim(), SLOT_SILENT)
+
+    def close(self, str reason not None) -> None:
+        """Answer by closing the connection, once what was asked before has been answered. `reason` is logged with the peer."""
+        cdef slot_t *slot = self.claim()
+        self.connection.close_reason = reason
+        self.deliver(slot, SLOT_CLOSE)
+
+    cdef void fail(self, error) noexcept:
+        """Whoever had the request raised `error`: say so, and do not leave the client waiting."""
+        cdef slot_t *slot = self.slot
+        sys.excepthook(type(error), error, error.__traceback__)
+        if atomic_claim_i32(&self.answered, 0, 1):
+            self.slot = NULL
+            if self.connection is not None:
+                self.connection.close_reason = f"an error of this broker: {error!r}"
+            self.deliver(slot, SLOT_CLOSE)
+
+    def run_blocking(self) -> None:
+        """Produce and Fetch, on a thread that may block: go on where the processor could not."""
+        cdef slot_t *slot
+        cdef Frame frame = self.frame
+        cdef request_t header
+        cdef int32_t outcome
+        cdef produce_t *work
+        if self.api_key != API_PRODUCE and self.api_key != API_FETCH:
+            raise RuntimeError(f"{self!r} is not one that run_blocking can serve")
+        slot = self.claim()
+        if self.api_key == API_PRODUCE:
+            work = <produce_t *>self.work
+            self.work = NULL
+            with nogil:
+                outcome = produce_run(self.processor, slot, work, frame.buffer + frame.at)
+        else:
+            outcome = SLOT_PREPARED
+            with nogil:
+                read_header(self.processor.p, &header, frame.buffer + frame.at, frame.size)
+                fetch_prepare(self.processor, &header)
+            if not self.give_frame(slot):
+                outcome = SLOT_CLOSE
+        self.deliver(slot, outcome)
+
+    cdef bint give_frame(self, slot_t *slot) noexcept:
+        """The slot gets the frame; false when memory is out."""
+        cdef Frame frame = self.frame
+        slot.frame_size = frame.size
+        if frame.exports:
+            slot.frame_at = 0
+            slot.frame = buffer_take(max(frame.size, 1), &slot.frame_capacity)
+            if slot.frame != NULL:
+                memcpy(slot.frame, frame.buffer + frame.at, frame.size)
+            return slot.frame != NULL
+        slot.frame = frame.buffer
+        slot.frame_at = frame.at
+        slot.frame_capacity = frame.capacity
+        frame.buffer = NULL
+        self.frame = None
+        return True
+
+    def __repr__(self) -> str:
+        return (f"<Request {self.api_key} v{self.api_version}, correlation id {self.correlation_id}, "
+                f"client {self.client_id!r} at {self.connection.peer if self.connection is not None else '?'}>")

@@ -1,0 +1,15 @@
+"""What leaves a connection: ready slots at the head of its queue, as buffers and file regions, plain or encrypted."""
+
+from libc.stdint cimport int64_t
+
+from kbroker._core.connection cimport conn_t
+
+cdef enum:
+    SEND_SCRATCH = 64 << 10      # small regions and plaintext are gathered here
+    SMALL_REGION = 32 << 10      # up to this size pread and one sendmsg are cheaper than sendmsg and sendfile
+    SEND_TURN = 2 << 20          # a connection gives way to others after so many bytes
+
+# Processor's thread: send until the queue's head is not ready, the socket is full, bytes are cold, or it is others' turn.
+cdef void send_ready(conn_t *conn) noexcept nogil
+cdef int64_t monotonic_ns() noexcept nogil
+cdef int64_t wall_ms() noexcept nogil

@@ -1,0 +1,47 @@
+"""Produce (key 0) is served by `_core/produce.pyx`, which tells what each version brought.
+
+What comes here may block: a log to open, a segment to roll, a large compressed batch to inflate, a stalled directory.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from typing_extensions import Buffer
+
+from kbroker._core.crc import crc32c_of
+from kbroker._core.processor import Request
+from kbroker.protocol.compression import deflate, inflate_shared
+from kbroker.server.services import Services
+
+_LENGTH = struct.Struct(">i")
+_LENGTH_AT = 8
+_CRC_AT = 17
+_ATTRIBUTES_AT = 21
+_HEADER_SIZE = 61
+_COUNTED_FROM = 12
+_CODEC_MASK = 0x07
+
+
+def handle(services: Services, request: Request, message: None) -> None:
+    request.run_blocking()
+
+
+def inflate(codec: int, data: Buffer, limit: int) -> memoryview:
+    """The records of a produced batch; the result lives until this thread's next call.
+
+    Raises KbrokerError with the code to answer.
+    """
+    return inflate_shared(codec, data, limit, strict=True)
+
+
+def recompress(header: Buffer, records: Buffer, codec: int) -> bytes:
+    """A batch with the `header` of another one and its inflated `records`, compressed with `codec`."""
+    body = deflate(codec, records)
+    batch = bytearray(header)
+    batch += body
+    _LENGTH.pack_into(batch, _LENGTH_AT, _HEADER_SIZE + len(body) - _COUNTED_FROM)
+    (attributes,) = struct.unpack_from(">H", batch, _ATTRIBUTES_AT)
+    struct.pack_into(">H", batch, _ATTRIBUTES_AT, attributes & ~_CODEC_MASK | codec)
+    struct.pack_into(">I", batch, _CRC_AT, crc32c_of(memoryview(batch)[_ATTRIBUTES_AT:]))
+    return bytes(batch)

@@ -1,0 +1,160 @@
+"""Processors on real sockets over real logs, without the rest of the broker."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from uuid import UUID
+
+from kbroker._core.cold_reader import ColdReader
+from kbroker._core.fetch_sessions import FetchSessions
+from kbroker._core.processor import Connection, Processor, Request
+from kbroker.model import TopicPartition
+from kbroker.net.transports import Transport
+from kbroker.protocol.api import SERVED
+from kbroker.protocol.records import Record, read_batches
+from kbroker.server.handler_pool import HandlerPool
+from kbroker.server.handlers.produce import inflate, recompress
+from kbroker.server.request_channel import RequestChannel
+from kbroker.storage.log import Log
+from kbroker.storage.log_manager import LogManager
+from kbroker.storage.options import LogOptions, StorageOptions
+from tests.kit.wire import WireClient
+
+APIS = [(int(key), *versions[:3]) for key, versions in SERVED.items()]
+STOP_S = 10.0
+
+
+class ProcessorRig:
+    """`processors` processors over the logs in `directory`.
+
+    `handle` gets what is neither Produce nor Fetch: on a handler thread, or with `inline` on the processor's.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        processors: int = 1,
+        handlers: int = 2,
+        handle: Callable[[Request], None] | None = None,
+        inline: bool = False,
+        queue_size: int = 100,
+        listeners: Sequence[str] = ("PLAINTEXT",),
+        transports: Mapping[str, Callable[[], Transport]] | None = None,
+        storage: StorageOptions | None = None,
+        **limits: int,
+    ):
+        self.logs = LogManager(storage or StorageOptions((str(directory),)))
+        self.logs.start(lambda topic_partition: None, background=False)
+        self.handle = handle or (lambda request: request.respond(b""))
+        self.inline = inline
+        self.closed: list[tuple[Connection, str]] = []
+        self.closed_event = threading.Event()
+        self.cold_reader = ColdReader()
+        self.fetch_sessions = FetchSessions()
+        self.channel = RequestChannel(queue_size)
+        self.pool = HandlerPool(handlers, self.channel, self._serve)
+        self.processors: list[Processor] = []
+        for index in range(processors):
+            self.processors.append(
+                Processor(
+                    f"processor-{index}", index, self.logs.registry, self.fetch_sessions, self.cold_reader, APIS,
+                    lambda request, index=index: self._on_request(request, index), self._on_close,
+                    inflate=inflate, recompress=recompress, listeners=listeners, transports=transports, **limits,
+                )
+            )  # fmt: skip
+        self.threads = [
+            threading.Thread(target=target, daemon=True)
+            for target in [self.cold_reader.run, *(processor.run for processor in self.processors)]
+        ]
+        self.listener = socket.create_server(("127.0.0.1", 0), backlog=1000)
+        self.port: int = self.listener.getsockname()[1]
+        self.next_processor = 0
+        self.lock = threading.Lock()
+
+    def _on_request(self, request: Request, index: int) -> bool | None:
+        if self.inline and request.api_key > 1:
+            self.handle(request)
+            return None
+        return self.channel.put(request, self.processors[index])
+
+    def _serve(self, request: Request) -> None:
+        if request.api_key <= 1:
+            request.run_blocking()
+        else:
+            self.handle(request)
+
+    def _on_close(self, connection: Connection, reason: str) -> None:
+        logging.getLogger("rig").info("%s: %s", connection.peer, reason)
+        self.closed.append((connection, reason))
+        self.closed_event.set()
+
+    def __enter__(self) -> Self:
+        self.pool.start()
+        for thread in self.threads:
+            thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self, timeout_s: float = STOP_S) -> None:
+        self.listener.close()
+        for processor in self.processors:
+            processor.stop(timeout_s)
+        for thread in self.threads[1:]:
+            thread.join(timeout_s + STOP_S)
+            assert not thread.is_alive(), "a processor did not stop"
+        assert self.pool.stop(STOP_S)
+        self.cold_reader.stop()
+        self.threads[0].join(STOP_S)
+        self.logs.stop()
+
+    def connect(self, processor: int | None = None, listener: int = 0, receive_buffer_size: int = 0) -> WireClient:
+        """A client whose connection is served by that processor, or by the next in turn."""
+        with self.lock:
+            if receive_buffer_size:
+                self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, receive_buffer_size)
+            client = WireClient("127.0.0.1", self.port)
+            accepted, _ = self.listener.accept()
+            accepted.setblocking(False)
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if processor is None:
+                processor = self.next_processor
+                self.next_processor = (self.next_processor + 1) % len(self.processors)
+            self.processors[processor].adopt(accepted.detach(), listener)
+        return client
+
+    def create(self, topic: str, partitions: int = 1, **options: Any) -> list[Log]:
+        topic_id = UUID(bytes=topic.encode().ljust(16, b".")[:16])
+        return [self.logs.create(topic, topic_id, number, LogOptions(**options)) for number in range(partitions)]
+
+    def records(self, topic: str, partition_id: int = 0) -> list[Record]:
+        """Everything in a partition's log."""
+        log = self.logs.get(TopicPartition(topic, partition_id))
+        assert log is not None
+        found: list[Record] = []
+        offset = log.log_start_offset
+        while offset < log.high_watermark:
+            for batch in read_batches(log.read(offset, 1 << 20)):
+                found += batch.records()
+            offset = found[-1].offset + 1
+        return found
+
+
+def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 10.0) -> None:
+    """Poll what no event tells; for conditions inside a processor."""
+    deadline = time.monotonic() + timeout_s
+    pause = threading.Event()
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain: {what}"
+        pause.wait(0.002)
