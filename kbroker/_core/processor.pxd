@@ -38,7 +38,7 @@ cdef class Processor:
     cdef void *work                    # produce_t that is used again and again
     cdef void *handed                  # produce_t of a Produce that needs a handler, on its way into its Request
     cdef ColdReader cold_reader
-    cdef object on_request             # callable(Request) on this thread, with the GIL; False: the channel is full
+    cdef object on_request             # callable(Request, Processor) on this thread, with the GIL; False: the channel is full
     cdef object on_close               # callable(Connection, reason)
     cdef object inflate                # callable(codec, data, limit) -> buffer; errors are KbrokerError with the code to answer
     cdef object recompress             # callable(header, records, codec) -> the batch with that codec

@@ -27,7 +27,7 @@ class Processor:
         fetch_sessions: FetchSessions,
         cold_reader: ColdReader,
         apis: Iterable[tuple[int, int, int, int | None]],
-        on_request: Callable[[Request], bool | None],
+        on_request: Callable[[Request, Processor], bool | None],
         on_close: Callable[[Connection, str], None],
         *,
         inflate: Callable[[int, memoryview, int], Buffer],

@@ -780,7 +780,7 @@ cdef class Processor:
             if header.client_id != NULL:
                 # Invalid UTF-8 is somebody's own name for himself; it is shown, never used as bytes.
                 request.client_id = PyUnicode_DecodeUTF8(<char *>header.client_id, header.client_id_size, "replace")
-            if self.on_request(request) is False:
+            if self.on_request(request, self) is False:
                 self.held.append(request)
                 self.p.paused = True
         except BaseException as error:
@@ -792,7 +792,7 @@ cdef class Processor:
         while self.held:
             request = self.held[0]
             try:
-                if self.on_request(request) is False:
+                if self.on_request(request, self) is False:
                     return
             except BaseException as error:
                 (<RequestType>request).fail(error)

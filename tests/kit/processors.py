@@ -66,7 +66,7 @@ class ProcessorRig:
             self.processors.append(
                 Processor(
                     f"processor-{index}", index, self.logs.registry, self.fetch_sessions, self.cold_reader, APIS,
-                    lambda request, index=index: self._on_request(request, index), self._on_close,
+                    self._on_request, self._on_close,
                     inflate=inflate, recompress=recompress, listeners=listeners, transports=transports, **limits,
                 )
             )  # fmt: skip
@@ -79,11 +79,11 @@ class ProcessorRig:
         self.next_processor = 0
         self.lock = threading.Lock()
 
-    def _on_request(self, request: Request, index: int) -> bool | None:
+    def _on_request(self, request: Request, processor: Processor) -> bool | None:
         if self.inline and request.api_key > 1:
             self.handle(request)
             return None
-        return self.channel.put(request, self.processors[index])
+        return self.channel.put(request, processor)
 
     def _serve(self, request: Request) -> None:
         if request.api_key <= 1:

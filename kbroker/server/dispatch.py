@@ -1,0 +1,137 @@
+"""Which handler serves which API, and everything a handler need not know: decoding, encoding, errors, threads."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from kbroker._core.processor import Processor, Request
+from kbroker.errors import ErrorCode, KbrokerError, MalformedBytes
+from kbroker.protocol.api import ApiKey, request_class
+from kbroker.protocol.error_responses import error_response
+from kbroker.protocol.messages import Message
+from kbroker.server.request_channel import RequestChannel
+from kbroker.server.services import Services
+
+logger = logging.getLogger(__name__)
+
+Handler = Callable[[Services, Request, Any], Message | None]
+"""None: it answers, or has answered, through the request itself."""
+
+
+class Route(NamedTuple):
+    """How one API is served."""
+
+    module: str
+    """In `server/handlers`, with a function `handle`."""
+    blocking: bool = True
+    """Handed to a request handler; else served on the processor's thread, where nothing may wait."""
+    decoded: bool = True
+    """`handle` gets the message; else None, and reads `request.body` itself."""
+
+
+ROUTES: dict[ApiKey, Route] = {
+    # Served in the compiled core; what comes here could not be finished without blocking.
+    ApiKey.PRODUCE: Route("produce", decoded=False),
+    ApiKey.FETCH: Route("fetch", decoded=False),
+    ApiKey.LIST_OFFSETS: Route("list_offsets"),
+    ApiKey.METADATA: Route("metadata"),
+    ApiKey.OFFSET_COMMIT: Route("offset_commit"),
+    ApiKey.OFFSET_FETCH: Route("offset_fetch"),
+    ApiKey.FIND_COORDINATOR: Route("find_coordinator"),
+    ApiKey.JOIN_GROUP: Route("join_group"),
+    ApiKey.HEARTBEAT: Route("heartbeat", blocking=False),
+    ApiKey.LEAVE_GROUP: Route("leave_group"),
+    ApiKey.SYNC_GROUP: Route("sync_group"),
+    ApiKey.DESCRIBE_GROUPS: Route("describe_groups"),
+    ApiKey.LIST_GROUPS: Route("list_groups"),
+    ApiKey.SASL_HANDSHAKE: Route("sasl_handshake", blocking=False),
+    ApiKey.API_VERSIONS: Route("api_versions", blocking=False),
+    ApiKey.CREATE_TOPICS: Route("create_topics"),
+    ApiKey.DELETE_TOPICS: Route("delete_topics"),
+    ApiKey.DELETE_RECORDS: Route("delete_records"),
+    ApiKey.INIT_PRODUCER_ID: Route("init_producer_id"),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: Route("offset_for_leader_epoch"),
+    ApiKey.DESCRIBE_CONFIGS: Route("describe_configs"),
+    ApiKey.ALTER_CONFIGS: Route("alter_configs"),
+    ApiKey.SASL_AUTHENTICATE: Route("sasl_authenticate", blocking=False),
+    ApiKey.CREATE_PARTITIONS: Route("create_partitions"),
+    ApiKey.DELETE_GROUPS: Route("delete_groups"),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: Route("incremental_alter_configs"),
+    ApiKey.OFFSET_DELETE: Route("offset_delete"),
+    ApiKey.DESCRIBE_CLUSTER: Route("describe_cluster", blocking=False),
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: Route("describe_topic_partitions"),
+}
+
+
+class _Served(NamedTuple):
+    handle: Handler
+    decode: Callable[[memoryview, int], Message] | None
+    blocking: bool
+
+
+class Dispatcher:
+    """Gives requests to their handlers. `on_request` is called by processors, `serve` by request handlers."""
+
+    def __init__(self, services: Services, channel: RequestChannel, routes: Mapping[ApiKey, Route] = ROUTES):
+        self._services = services
+        self._channel = channel
+        self._served: dict[int, _Served] = {}
+        for api_key, route in routes.items():
+            module = importlib.import_module(f"kbroker.server.handlers.{route.module}")
+            decode = request_class(api_key).decode if route.decoded else None
+            self._served[api_key] = _Served(module.handle, decode, route.blocking)
+
+    def on_request(self, request: Request, processor: Processor) -> bool:
+        """On the processor's thread. False: the channel is full, and the processor is resumed when it is not."""
+        if self._served[request.api_key].blocking:
+            return self._channel.put(request, processor)
+        self.serve(request)
+        return True
+
+    def serve(self, request: Request) -> None:
+        """Decode, handle, answer. Never raises."""
+        handle, decode, _ = self._served[request.api_key]
+        message: Message | None = None
+        try:
+            if decode is not None:
+                message = decode(request.body, request.api_version)
+            response = handle(self._services, request, message)
+            if response is not None:
+                self._answer(request, response)
+        except Exception as error:
+            self._fail(request, message, error)
+
+    def _answer(self, request: Request, response: Message) -> None:
+        code = getattr(response, "error_code", ErrorCode.NONE)
+        if code:
+            request.count_error(code)
+        request.respond(response.encode(request.api_version))
+
+    def _fail(self, request: Request, message: Message | None, error: Exception) -> None:
+        """The API's error response. If the request could not be read, or that fails too, the connection is closed."""
+        try:
+            if message is None:
+                if not isinstance(error, MalformedBytes):
+                    logger.error("%r failed", request, exc_info=error)
+                request.close(f"a request that does not parse: {error}")
+                return
+            if isinstance(error, KbrokerError):
+                code = error.code
+            else:
+                code = ErrorCode.UNKNOWN_SERVER_ERROR
+                logger.error("%r failed", request, exc_info=error)
+            request.count_error(code)
+            response = error_response(ApiKey(request.api_key), request.api_version, message, code, str(error))
+            if response is None:
+                request.close(f"a request without a response failed: {error}")
+            else:
+                request.respond(response.encode(request.api_version))
+        except Exception:
+            logger.exception("%r failed, and so did answering it", request)
+            try:
+                request.close("an error of this broker")
+            except RuntimeError:
+                pass  # answered by the handler before it failed

@@ -1,0 +1,41 @@
+"""ApiVersions (key 18), versions 0 to 4: what is spoken here.
+
+v1 throttle time    v3 flexible; who the client is (KIP-511), features (KIP-584)    v4 the same layout
+A version that is not served is answered by the core: error 35 in version 0.
+"""
+
+from __future__ import annotations
+
+import re
+
+from kbroker._core.processor import Request
+from kbroker.errors import ErrorCode, ProtocolError
+from kbroker.protocol import messages as M
+from kbroker.protocol.api import SERVED
+from kbroker.server.services import Services
+
+FIRST_VERSION_WITH_CLIENT = 3
+CLIENT_WORD = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
+
+_bodies: dict[int, bytes] = {}
+
+
+def handle(services: Services, request: Request, message: M.ApiVersionsRequest) -> None:
+    version = request.api_version
+    if version >= FIRST_VERSION_WITH_CLIENT:
+        name, release = message.client_software_name, message.client_software_version
+        if not CLIENT_WORD.fullmatch(name) or not CLIENT_WORD.fullmatch(release):
+            raise ProtocolError(ErrorCode.INVALID_REQUEST)
+        request.connection.session["client software"] = (name, release)
+    if version not in _bodies:
+        _bodies[version] = _response().encode(version)
+    request.respond(_bodies[version])
+
+
+def _response() -> M.ApiVersionsResponse:
+    return M.ApiVersionsResponse(
+        api_keys=[
+            M.ApiVersionsResponse.ApiVersion(api_key=key, min_version=versions.min, max_version=versions.max)
+            for key, versions in sorted(SERVED.items())
+        ]
+    )
