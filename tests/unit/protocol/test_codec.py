@@ -342,7 +342,7 @@ def test_importing_the_protocol_is_cheap() -> None:
         "import kbroker.protocol.api, kbroker.protocol.messages;"
         "print(time.perf_counter() - start, *sorted(sys.modules))"
     )
-    runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True) for _ in range(3)]
+    runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True) for _ in range(5)]
     seconds, *modules = runs[0].stdout.split()
     assert min(float(run.stdout.split()[0]) for run in runs) < 0.05, seconds
     assert not {"numpy", "hypothesis", "kbroker.server"} & set(modules)
