@@ -12,6 +12,7 @@ from enum import StrEnum
 class Kind(StrEnum):
     COUNTER = "counter"
     GAUGE = "gauge"
+    HISTOGRAM = "histogram"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,32 +34,26 @@ _ROWS = (
     Metric("kbroker_bytes_out_total", Kind.COUNTER, "Bytes of messages sent to consumers.", ("topic",)),
     # Requests.
     Metric("kbroker_requests_total", Kind.COUNTER, "Requests received.", ("api",)),
-    Metric("kbroker_request_errors_total", Kind.COUNTER, "Responses that carried an error code.", ("api",)),
+    Metric("kbroker_request_errors_total", Kind.COUNTER, "Error codes in responses.", ("api", "error")),
+    Metric("kbroker_request_bytes_total", Kind.COUNTER, "Bytes of requests.", ("api",)),
+    Metric("kbroker_response_bytes_total", Kind.COUNTER, "Bytes of responses, messages included.", ("api",)),
+    Metric(
+        "kbroker_request_seconds",
+        Kind.HISTOGRAM,
+        "From a request's last byte to its response's; Fetch waits for messages in it, Produce for flushes.",
+        ("api",),
+    ),
     Metric("kbroker_request_queue_size", Kind.GAUGE, "Requests that wait for a handler."),
     Metric("kbroker_request_queue_capacity", Kind.GAUGE, "queued.max.requests."),
-    Metric("kbroker_parked_fetches", Kind.GAUGE, "Fetch requests that wait for messages.", ("processor",)),
     # Connections and threads.
     Metric("kbroker_connections", Kind.GAUGE, "Open connections.", ("processor",)),
-    Metric("kbroker_connections_accepted_total", Kind.COUNTER, "Connections accepted.", ("listener",)),
-    Metric(
-        "kbroker_connections_refused_total",
-        Kind.COUNTER,
-        "Connections closed for a limit on connections.",
-        ("listener",),
-    ),
-    Metric("kbroker_network_bytes_in_total", Kind.COUNTER, "Bytes received from clients.", ("processor",)),
-    Metric("kbroker_network_bytes_out_total", Kind.COUNTER, "Bytes sent to clients.", ("processor",)),
     Metric("kbroker_processor_idle_seconds_total", Kind.COUNTER, "Time that a processor has waited.", ("processor",)),
+    Metric("kbroker_processor_turns_total", Kind.COUNTER, "How often a processor has woken up.", ("processor",)),
+    Metric("kbroker_handler_threads", Kind.GAUGE, "num.io.threads."),
+    Metric("kbroker_handler_busy_seconds_total", Kind.COUNTER, "Time that all request handlers have worked."),
+    Metric("kbroker_processor_idle_ratio", Kind.GAUGE, "Share of its time a processor waits.", ("processor",)),
     Metric(
-        "kbroker_processor_idle_ratio",
-        Kind.GAUGE,
-        "Share of its time that a processor waited, since the last scrape.",
-        ("processor",),
-    ),
-    Metric(
-        "kbroker_handler_idle_ratio",
-        Kind.GAUGE,
-        "Share of their time that request handlers waited, since the last scrape.",
+        "kbroker_handler_idle_ratio", Kind.GAUGE, "Share of their time request handlers wait, since the last scrape."
     ),
     # The log.
     Metric("kbroker_partitions", Kind.GAUGE, "Partitions on this broker."),
@@ -81,7 +76,6 @@ _ROWS = (
     ),
     # Groups.
     Metric("kbroker_groups", Kind.GAUGE, "Consumer groups.", ("state",)),
-    Metric("kbroker_group_members", Kind.GAUGE, "Members of all consumer groups."),
 )
 
 METRICS: dict[str, Metric] = {metric.name: metric for metric in _ROWS}

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
 from kbroker.metrics.definitions import Kind, Metric
-from kbroker.metrics.registry import Registry, Sample
+from kbroker.metrics.registry import Distribution, Registry, Sample
 
 
 class Exposition(Collector):
@@ -34,8 +35,20 @@ class Exposition(Collector):
 
 
 def _family(metric: Metric, samples: list[Sample]) -> Family:
-    make = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
-    family = make(metric.name, metric.help, labels=metric.labels)
+    # The families' common base has no add_metric.
+    family: Any = _FAMILIES[metric.kind](metric.name, metric.help, labels=metric.labels)
     for sample in samples:
-        family.add_metric(sample.labels, sample.value)
-    return family
+        if isinstance(sample.value, Distribution):
+            bounds = [*map(str, sample.value.bounds), "+Inf"]
+            family.add_metric(sample.labels, list(zip(bounds, sample.value.counts, strict=True)), sample.value.sum)
+        else:
+            family.add_metric(sample.labels, sample.value)
+    found: Family = family
+    return found
+
+
+_FAMILIES = {
+    Kind.COUNTER: CounterMetricFamily,
+    Kind.GAUGE: GaugeMetricFamily,
+    Kind.HISTOGRAM: HistogramMetricFamily,
+}

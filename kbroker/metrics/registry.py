@@ -5,14 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from kbroker.metrics.definitions import METRICS, Metric
+from kbroker.metrics.definitions import METRICS, Kind, Metric
+
+
+class Distribution(NamedTuple):
+    """A histogram: how many values were at or below each bound (the last count: all of them), and their sum."""
+
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+    sum: float
 
 
 class Sample(NamedTuple):
     """One value of a metric; `labels` are the values of its labels, in their order."""
 
     name: str
-    value: float
+    value: float | Distribution
     labels: tuple[str, ...] = ()
 
 
@@ -36,5 +44,6 @@ class Registry:
             for sample in source():
                 metric = METRICS.get(sample.name)
                 assert metric is not None and len(metric.labels) == len(sample.labels), sample
+                assert (metric.kind is Kind.HISTOGRAM) == isinstance(sample.value, Distribution), sample
                 found[sample.name].append(sample)
         return [(METRICS[name], samples) for name, samples in found.items() if samples]

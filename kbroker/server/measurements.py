@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
-from kbroker.metrics.registry import Sample
+from kbroker._core.processor import Processor
+from kbroker.errors import ErrorCode
+from kbroker.groups.coordinator import GroupCoordinator
+from kbroker.metrics.registry import Distribution, Sample
+from kbroker.protocol.api import ApiKey
+from kbroker.server.handler_pool import HandlerPool
+from kbroker.server.request_channel import RequestChannel
 from kbroker.storage.log_manager import LogManager
 
 
@@ -41,3 +49,82 @@ def measure_storage(logs: LogManager) -> Iterator[Sample]:
         yield Sample("kbroker_flushes_total", directory.flush_count, (directory.path,))
         yield Sample("kbroker_flush_seconds_total", directory.flush_ns / 1e9, (directory.path,))
         yield Sample("kbroker_flushed_acknowledgements_total", directory.acks_flushed, (directory.path,))
+
+
+class IdleShare:
+    """Of the time since the last look (at first: since the start), the share in which nothing was done."""
+
+    def __init__(self) -> None:
+        self._seen_ns = time.monotonic_ns()
+        self._busy_ns = 0
+
+    def look(self, busy_ns: int, threads: int = 1) -> float:
+        """`busy_ns` is what all `threads` together have worked so far."""
+        now_ns = time.monotonic_ns()
+        worked, possible = busy_ns - self._busy_ns, (now_ns - self._seen_ns) * threads
+        self._seen_ns, self._busy_ns = now_ns, busy_ns
+        return min(1.0, max(0.0, 1 - worked / possible)) if possible else 1.0
+
+
+class ServerMeasurements:
+    """Requests by API, connections, queues, idle shares. One object for the broker's life: it remembers the last look."""
+
+    def __init__(self, processors: Sequence[Processor], channel: RequestChannel, handlers: HandlerPool):
+        self._processors = processors
+        self._channel = channel
+        self._handlers = handlers
+        self._started_ns = time.monotonic_ns()
+        self._processor_shares = [IdleShare() for _ in processors]
+        self._handler_share = IdleShare()
+
+    def measure(self) -> Iterator[Sample]:
+        """What has been counted since the start."""
+        yield from measure_requests(self._processors)
+        now_ns = time.monotonic_ns()
+        for processor, share in zip(self._processors, self._processor_shares, strict=True):
+            labels = (str(processor.index),)
+            yield Sample("kbroker_connections", processor.connection_count, labels)
+            yield Sample("kbroker_processor_idle_seconds_total", processor.idle_ns / 1e9, labels)
+            yield Sample("kbroker_processor_turns_total", processor.turns, labels)
+            busy_ns = now_ns - self._started_ns - processor.idle_ns
+            yield Sample("kbroker_processor_idle_ratio", share.look(busy_ns), labels)
+        yield Sample("kbroker_request_queue_size", len(self._channel))
+        yield Sample("kbroker_request_queue_capacity", self._channel.capacity)
+        yield Sample("kbroker_handler_threads", self._handlers.count)
+        yield Sample("kbroker_handler_busy_seconds_total", self._handlers.busy_ns / 1e9)
+        yield Sample("kbroker_handler_idle_ratio", self._handler_share.look(self._handlers.busy_ns, self._handlers.count))
+
+
+def measure_requests(processors: Sequence[Processor]) -> Iterator[Sample]:
+    """The processors' counters by API, added up."""
+    counted = [(key, counters) for processor in processors for key, counters in processor.counters().items()]
+    for key in sorted({key for key, _ in counted}):
+        mine = [counters for other, counters in counted if other == key]
+        labels = (_api_name(key),)
+        yield Sample("kbroker_requests_total", sum(c.requests for c in mine), labels)
+        yield Sample("kbroker_request_bytes_total", sum(c.bytes_in for c in mine), labels)
+        yield Sample("kbroker_response_bytes_total", sum(c.bytes_out for c in mine), labels)
+        # Bucket n holds what took less than 2**n microseconds and more than the bucket before it; the last, all above.
+        buckets = [sum(column) for column in zip(*(c.latencies for c in mine), strict=True)]
+        bounds = tuple(2**n / 1e6 for n in range(len(buckets) - 1))
+        took = Distribution(bounds, tuple(accumulate(buckets)), sum(c.latency_ns for c in mine) / 1e9)
+        yield Sample("kbroker_request_seconds", took, labels)
+        errors: Counter[int] = Counter()
+        for counters in mine:
+            errors.update(counters.errors)
+        for code, count in sorted(errors.items()):
+            yield Sample("kbroker_request_errors_total", count, (*labels, _error_name(code)))
+
+
+def measure_groups(groups: GroupCoordinator) -> Iterator[Sample]:
+    """Groups by state."""
+    for state, count in groups.group_counts().items():
+        yield Sample("kbroker_groups", count, (state,))
+
+
+def _api_name(key: int) -> str:
+    return ApiKey(key).label if key in ApiKey else str(key)
+
+
+def _error_name(code: int) -> str:
+    return ErrorCode(code).name if code in ErrorCode else str(code)

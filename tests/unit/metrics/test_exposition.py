@@ -6,7 +6,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from kbroker.metrics.definitions import METRICS, Kind
 from kbroker.metrics.exposition import Exposition
-from kbroker.metrics.registry import Registry, Sample
+from kbroker.metrics.registry import Distribution, Registry, Sample
 
 
 def rendered(*samples: Sample) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -30,7 +30,18 @@ def test_counters_and_gauges_come_out_with_their_labels() -> None:
     assert any(name.startswith("process_") for name, _ in found)
 
 
-@pytest.mark.parametrize("sample", [Sample("kbroker_nonsense", 1), Sample("kbroker_groups", 1)])
+def test_a_histogram_comes_out_as_buckets_count_and_sum() -> None:
+    found = rendered(Sample("kbroker_request_seconds", Distribution((0.5, 1.0), (1, 2, 4), 9.5), ("Fetch",)))
+    assert found["kbroker_request_seconds_bucket", (("api", "Fetch"), ("le", "1.0"))] == 2
+    assert found["kbroker_request_seconds_bucket", (("api", "Fetch"), ("le", "+Inf"))] == 4
+    assert found["kbroker_request_seconds_count", (("api", "Fetch"),)] == 4
+    assert found["kbroker_request_seconds_sum", (("api", "Fetch"),)] == 9.5
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [Sample("kbroker_nonsense", 1), Sample("kbroker_groups", 1), Sample("kbroker_request_seconds", 1, ("Fetch",))],
+)
 def test_a_sample_that_the_table_does_not_know_is_a_bug(sample: Sample) -> None:
     with pytest.raises(AssertionError):
         rendered(sample)
