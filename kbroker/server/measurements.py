@@ -123,8 +123,14 @@ def measure_groups(groups: GroupCoordinator) -> Iterator[Sample]:
 
 
 def _api_name(key: int) -> str:
-    return ApiKey(key).label if key in ApiKey else str(key)
+    try:
+        return ApiKey(key).label
+    except ValueError:
+        return str(key)
 
 
 def _error_name(code: int) -> str:
-    return ErrorCode(code).name if code in ErrorCode else str(code)
+    try:
+        return ErrorCode(code).name
+    except ValueError:
+        return str(code)
