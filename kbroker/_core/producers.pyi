@@ -1,6 +1,6 @@
 from collections.abc import Sequence
 
-Batch = tuple[int, int, int, int, int]
+_Batch = tuple[int, int, int, int, int]
 
 class ProducerTable:
     def __init__(self, maximum: int = ...) -> None: ...
@@ -27,7 +27,7 @@ class ProducerTable:
         coordinator_epoch: int,
         last_timestamp: int,
         transaction_first_offset: int,
-        batches: Sequence[Batch],
+        batches: Sequence[_Batch],
     ) -> None: ...
-    def export(self) -> list[tuple[int, int, int, int, int, list[Batch]]]: ...
+    def export(self) -> list[tuple[int, int, int, int, int, list[_Batch]]]: ...
     def copy(self) -> ProducerTable: ...

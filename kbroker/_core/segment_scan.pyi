@@ -1,6 +1,9 @@
 from collections.abc import Callable
+from typing import Final
 
 from kbroker._core.producers import ProducerTable
+
+REASONS: Final[dict[int, str]]
 
 class SegmentScan:
     @property

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
-import ipaddress
 import logging
 import os
 import signal
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING
 from kbroker import __version__
 from kbroker.config.broker_config import BrokerConfig, load_config, refuse_unknown
 from kbroker.errors import KbrokerError
+from kbroker.net.endpoints import is_loopback
 
 if TYPE_CHECKING:
     from kbroker.server.broker import Broker
@@ -80,7 +80,7 @@ def open_to_others(config: BrokerConfig) -> list[str]:
     return [
         f"{endpoint} takes everybody who reaches it: there is no authentication"
         for endpoint in config.listeners
-        if not _is_loopback(endpoint.host)
+        if not is_loopback(endpoint.host)
     ]
 
 
@@ -137,10 +137,3 @@ def _process_start() -> float:
     """When this process was started, on the boot clock, in seconds; ticks of 10 ms."""
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     return int(fields[19]) / os.sysconf("SC_CLK_TCK")
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -6,15 +6,18 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
-from kbroker._core.processor import Processor
 from kbroker.errors import ErrorCode
-from kbroker.groups.coordinator import GroupCoordinator
 from kbroker.metrics.registry import Distribution, Sample
 from kbroker.protocol.api import ApiKey
-from kbroker.server.handler_pool import HandlerPool
-from kbroker.server.request_channel import RequestChannel
-from kbroker.storage.log_manager import LogManager
+
+if TYPE_CHECKING:
+    from kbroker._core.processor import Processor
+    from kbroker.groups.coordinator import GroupCoordinator
+    from kbroker.server.handler_pool import HandlerPool
+    from kbroker.server.request_channel import RequestChannel
+    from kbroker.storage.log_manager import LogManager
 
 
 def measure_storage(logs: LogManager) -> Iterator[Sample]:
@@ -67,7 +70,7 @@ class IdleShare:
 
 
 class ServerMeasurements:
-    """Requests by API, connections, queues, idle shares. One object for the broker's life: it remembers the last look."""
+    """Requests by API, connections, queues, idle shares. Remembers the last look: one object for the broker's life."""
 
     def __init__(self, processors: Sequence[Processor], channel: RequestChannel, handlers: HandlerPool):
         self._processors = processors
@@ -92,7 +95,9 @@ class ServerMeasurements:
         yield Sample("kbroker_request_queue_capacity", self._channel.capacity)
         yield Sample("kbroker_handler_threads", self._handlers.count)
         yield Sample("kbroker_handler_busy_seconds_total", self._handlers.busy_ns / 1e9)
-        yield Sample("kbroker_handler_idle_ratio", self._handler_share.look(self._handlers.busy_ns, self._handlers.count))
+        yield Sample(
+            "kbroker_handler_idle_ratio", self._handler_share.look(self._handlers.busy_ns, self._handlers.count)
+        )
 
 
 def measure_requests(processors: Sequence[Processor]) -> Iterator[Sample]:
