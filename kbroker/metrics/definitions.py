@@ -27,7 +27,7 @@ class Metric:
 
 _ROWS = (
     Metric("kbroker_info", Kind.GAUGE, "1; the labels say what runs.", ("version", "build", "node_id", "cluster_id")),
-    Metric("kbroker_start_time_seconds", Kind.GAUGE, "When the broker became ready, in seconds since the epoch."),
+    Metric("kbroker_start_time_seconds", Kind.GAUGE, "When the broker was started, in seconds since the epoch."),
     # Traffic, by topic.
     Metric("kbroker_messages_in_total", Kind.COUNTER, "Messages appended.", ("topic",)),
     Metric("kbroker_bytes_in_total", Kind.COUNTER, "Bytes of messages appended.", ("topic",)),

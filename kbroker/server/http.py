@@ -11,7 +11,12 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+from kbroker.metrics.registry import Registry
+
+if TYPE_CHECKING:
+    from kbroker.metrics.exposition import Exposition
 
 LOG = logging.getLogger(__name__)
 
@@ -43,6 +48,22 @@ def problems_route(problems: Callable[[], list[str]]) -> Route:
     def route(_accept: str) -> Answer:
         found = problems()
         return Answer(503, "".join(f"{problem}\n" for problem in found).encode()) if found else Answer(200, b"ok\n")
+
+    return route
+
+
+def metrics_route(registry: Registry) -> Route:
+    """The registry in Prometheus' text; what renders it is imported when it is first asked for."""
+    exposition: Exposition | None = None
+
+    def route(accept: str) -> Answer:
+        nonlocal exposition
+        if exposition is None:
+            from kbroker.metrics.exposition import Exposition
+
+            exposition = Exposition(registry)
+        content_type, text = exposition.render(accept)
+        return Answer(200, text, content_type)
 
     return route
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+from kbroker import __version__
+from kbroker._core import build_info
 from kbroker.errors import ErrorCode
-from kbroker.metrics.registry import Distribution, Sample
+from kbroker.metrics.registry import Distribution, Registry, Sample
 from kbroker.protocol.api import ApiKey
+from kbroker.server.http import HttpServer, metrics_route, problems_route
 
 if TYPE_CHECKING:
     from kbroker._core.processor import Processor
@@ -18,6 +21,43 @@ if TYPE_CHECKING:
     from kbroker.server.handler_pool import HandlerPool
     from kbroker.server.request_channel import RequestChannel
     from kbroker.storage.log_manager import LogManager
+
+
+def observe(
+    address: tuple[str, int],
+    *,
+    node_id: int,
+    cluster_id: str,
+    logs: LogManager,
+    processors: Sequence[Processor],
+    channel: RequestChannel,
+    handlers: HandlerPool,
+    groups: GroupCoordinator,
+    is_ready: Callable[[], bool],
+) -> HttpServer:
+    """The server of /metrics, /health and /ready over the parts of one broker; the caller starts and stops it."""
+    server = ServerMeasurements(processors, channel, handlers)
+    started_s = time.time()
+    about = (__version__, build_info.BUILD, str(node_id), cluster_id)
+
+    def measure_broker() -> Iterator[Sample]:
+        yield Sample("kbroker_info", 1, about)
+        yield Sample("kbroker_start_time_seconds", started_s)
+
+    registry = Registry()
+    registry.add(measure_broker)
+    registry.add(server.measure)
+    registry.add(lambda: measure_storage(logs))
+    registry.add(lambda: measure_groups(groups))
+
+    def health() -> list[str]:
+        return [f"log directory {path} has failed" for path in logs.offline_directories]
+
+    def ready() -> list[str]:
+        return health() if is_ready() else ["the broker does not serve yet, or no more"]
+
+    routes = {"/metrics": metrics_route(registry), "/health": problems_route(health), "/ready": problems_route(ready)}
+    return HttpServer(*address, routes)
 
 
 def measure_storage(logs: LogManager) -> Iterator[Sample]:
