@@ -60,7 +60,7 @@ INSERT INTO node VALUES ('/', zeroblob(40));
 """
 
 # On disk, before a node's data: version, creation id, modification id, next sequence, owner (there always 0). One value
-# a row, kept as it is in memory too: with 5,000 topics, making objects of all columns took three times as long to start.
+# a row, kept as it is in memory too: with 5,000 topics, making objects of all columns took three times as long.
 _HEADER = struct.Struct(">qqqqq")
 
 

@@ -377,7 +377,12 @@ def test_a_session_ends_even_while_the_disk_is_full(store: EmbeddedStore) -> Non
     session, other = store.connect(), store.connect()
     session.create("/alive", ephemeral=True)
     store._database.execute("PRAGMA max_page_count=5")
-    thread = threading.Thread(target=lambda: pytest.raises(StoreUnavailable, other.create, "/big", bytes(100_000)))
+
+    def fill() -> None:
+        with pytest.raises(StoreUnavailable):
+            other.create("/big", bytes(100_000))
+
+    thread = threading.Thread(target=fill)
     thread.start()
     session.close()
     thread.join()
