@@ -1,0 +1,90 @@
+"""The settings of topics and brokers as DescribeConfigs and CreateTopics show them: value, source, synonyms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from kbroker.cluster.broker_configs import BrokerConfigs, ConfigSource, Synonym
+from kbroker.cluster.image import MetadataImage, Topic
+from kbroker.cluster.topic_configs import TOPIC_CONFIGS, TopicConfig, broker_default
+from kbroker.coordination.paths import DEFAULT_ENTITY
+from kbroker.rules.config_values import Kind, format_value
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """One setting of one resource. A sensitive value is None, as is an unset one."""
+
+    name: str
+    value: str | None
+    kind: Kind | None
+    source: ConfigSource
+    is_read_only: bool
+    is_sensitive: bool
+    synonyms: tuple[Synonym, ...]
+    doc: str
+
+
+def topic_entries(topic: Topic, image: MetadataImage, broker: BrokerConfigs) -> Iterator[ConfigEntry]:
+    """Every setting of a topic, by name."""
+    lookup = broker.lookup(image)
+    for config in TOPIC_CONFIGS.values():
+        own = topic.configs.get(config.name)
+        value = format_value(broker_default(config, lookup)) if own is None else format_value(config.parse(own))
+        synonyms = broker.synonyms(config.synonyms[0].name, image) if config.synonyms else []
+        if own is not None:
+            synonyms.insert(0, Synonym(config.name, value, ConfigSource.DYNAMIC_TOPIC_CONFIG))
+        source = synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG
+        yield ConfigEntry(config.name, value, config.kind, source, False, False, tuple(synonyms), config.doc)
+
+
+def source_of(config: TopicConfig, topic: Topic, image: MetadataImage, broker: BrokerConfigs) -> ConfigSource:
+    """Where the value comes from in CreateTopics, which counts settings in other units: log.retention.hours is one."""
+    if config.name in topic.configs:
+        return ConfigSource.DYNAMIC_TOPIC_CONFIG
+    for source, values in broker.layers(image):
+        if any(synonym.name in values for synonym in config.synonyms):
+            return source
+    return ConfigSource.DEFAULT_CONFIG
+
+
+def broker_entries(image: MetadataImage, broker: BrokerConfigs) -> Iterator[ConfigEntry]:
+    """Every setting of this broker, and what was set dynamically under names that no setting has."""
+    lookup = broker.lookup(image)
+    dynamic = [name for _, values in broker.layers(image)[:2] for name in values if name not in broker.settings]
+    for name in [*broker.settings, *dict.fromkeys(dynamic)]:
+        yield _broker_entry(
+            name, lookup(name), broker.synonyms(name, image, sensitive=_is_sensitive(name, broker)), broker
+        )
+
+
+def default_broker_entries(image: MetadataImage, broker: BrokerConfigs) -> Iterator[ConfigEntry]:
+    """What was set dynamically for all brokers."""
+    for name, text in image.broker_configs.get(DEFAULT_ENTITY, {}).items():
+        everything = broker.synonyms(name, image, sensitive=_is_sensitive(name, broker))
+        synonyms = [each for each in everything if each.source is ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG]
+        yield _broker_entry(name, text, synonyms, broker)
+
+
+def _is_sensitive(name: str, broker: BrokerConfigs) -> bool:
+    setting = broker.settings.get(name)
+    return setting is None or setting.kind is Kind.PASSWORD
+
+
+def _broker_entry(name: str, text: str | None, synonyms: list[Synonym], broker: BrokerConfigs) -> ConfigEntry:
+    setting = broker.settings.get(name)
+    is_sensitive = _is_sensitive(name, broker)
+    value = None if text is None or is_sensitive else text
+    if value is not None and setting is not None:
+        value = format_value(setting.parse(value))
+    return ConfigEntry(
+        name,
+        value,
+        setting.kind if setting else None,
+        synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG,
+        setting is not None and not setting.dynamic,
+        is_sensitive,
+        tuple(synonyms),
+        setting.doc if setting else "",
+    )

@@ -1,0 +1,421 @@
+"""The topics of the cluster and every change to them: create, grow, configure, delete.
+
+A change is committed to the coordination store, then carried out by the `PartitionHost`, then seen in the image, and
+only then does the caller hear yes. A broker that dies in between finishes it when it starts: what the store has is
+made, what is marked for deletion goes. A log directory without a topic is therefore never a leftover of ours.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+from uuid import UUID
+
+from kbroker.clock import Clock, SystemClock
+from kbroker.cluster import registry
+from kbroker.cluster.image import Broker, MetadataImage, Partition, Topic
+from kbroker.cluster.loading import load_image
+from kbroker.cluster.new_topics import (
+    MAX_PARTITIONS_PER_REQUEST,
+    NewTopic,
+    Replicas,
+    TopicDefaults,
+    check_configs,
+    check_name,
+    plan_more_partitions,
+    plan_replicas,
+)
+from kbroker.coordination import paths
+from kbroker.coordination.store import Check, Create, Delete, Operation, SetData, Store, StoreUnavailable
+from kbroker.errors import ErrorCode, KbrokerError, ProtocolError
+from kbroker.model import Endpoint, TopicPartition
+
+log = logging.getLogger(__name__)
+
+
+class PartitionHost(Protocol):
+    """Who keeps the logs of this broker. Called by one thread at a time."""
+
+    def create_partitions(self, topic: Topic, partitions: Sequence[Partition]) -> None:
+        """Have their logs, durably, when this returns; those that are there already stay. StorageFailed if not."""
+        ...
+
+    def delete_partitions(self, topic: Topic, partitions: Sequence[Partition]) -> None:
+        """Have no such logs any more; no error for one that is not there. StorageFailed if it could not be done."""
+        ...
+
+    def update_topic(self, topic: Topic) -> None:
+        """The topic's own configs are others now."""
+        ...
+
+    def update_broker_configs(self, configs: Mapping[str, str]) -> None:
+        """This broker's dynamic configs, in all, are these now; those of topics may follow from them."""
+        ...
+
+
+class FoundPartition(NamedTuple):
+    """A log that was on disk before this cluster knew anything. No id: written by a Kafka before 2.8."""
+
+    topic_partition: TopicPartition
+    topic_id: UUID | None
+    leader_epoch: int
+
+
+class Topics:
+    """The only writer of topics and configs in this process, and the holder of the image.
+
+    `image` may be read by any thread at any time. Changes come one after the other (`_change_lock`) and block: they
+    wait for the store and for the host.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        node_id: int,
+        *,
+        defaults: TopicDefaults,
+        cluster_id: str | None = None,
+        internal_topics: Mapping[str, NewTopic] | None = None,
+        clock: Clock | None = None,
+        randomness: random.Random | None = None,
+        draw_uuid: Callable[[], UUID] = uuid.uuid4,
+    ):
+        """Read the cluster's state. `cluster_id` is for a cluster that has none yet. `internal_topics`: how those are
+        created that the broker itself needs, by name; their replication factor is a wish, cut to the brokers there are.
+        """
+        self._store = store
+        self._node_id = node_id
+        self._defaults = defaults
+        self._internal_topics = dict(internal_topics or {})
+        self._clock = clock or SystemClock()
+        self._random = randomness or random.Random()
+        self._draw_uuid = draw_uuid
+        self._change_lock = threading.Lock()
+        self._host: PartitionHost | None = None
+        self._controller_epoch = 0
+        self._fence: list[Operation] = []
+        self._failed: frozenset[tuple[int, TopicPartition]] = frozenset()
+        self.is_new = store.exists(paths.CLUSTER_ID) is None
+        """Whether nobody has started with this store before."""
+        registry.ensure_layout(store)
+        known_id = registry.ensure_cluster_id(store, cluster_id)
+        self._image, self._doomed = load_image(store, known_id)
+
+    @property
+    def image(self) -> MetadataImage:
+        """What is agreed on now. Take it once per request."""
+        return self._image
+
+    @property
+    def node_id(self) -> int:
+        return self._node_id
+
+    @property
+    def cluster_id(self) -> str:
+        return self._image.cluster_id
+
+    # --- start ----------------------------------------------------------------------------------------------------
+
+    def owner_of(self, topic_partition: TopicPartition) -> Topic | None:
+        """The topic that a log found on disk belongs to, one whose deletion was begun included; None: nobody's."""
+        topic = self._image.topics.get(topic_partition.topic) or self._doomed.get(topic_partition.topic)
+        if topic is None or topic_partition.partition_id >= len(topic.partitions):
+            return None
+        return topic
+
+    def register(self, endpoints: Sequence[Endpoint], rack: str | None = None) -> None:
+        """Join the cluster, and control it. BrokerIdTaken when another broker has this id."""
+        with self._change_lock:
+            broker = registry.register_broker(self._store, self._node_id, tuple(endpoints), rack, self._clock)
+            epoch, version = registry.become_controller(self._store, self._node_id, self._clock)
+            self._controller_epoch = epoch
+            self._fence = [Check(paths.CONTROLLER_EPOCH, version)]
+            self._replace_brokers({self._node_id: broker})
+
+    def adopt(self, found: Iterable[FoundPartition]) -> None:
+        """Take up the topics of logs that another broker (Apache Kafka, say) left on disk. For a new store only."""
+        assert self.is_new
+        with self._change_lock:
+            by_topic: dict[str, dict[int, FoundPartition]] = {}
+            for each in found:
+                by_topic.setdefault(each.topic_partition.topic, {})[each.topic_partition.partition_id] = each
+            adopted = []
+            for name, logs in by_topic.items():
+                topic_id = next((each.topic_id for each in logs.values() if each.topic_id), None)
+                epochs = {partition_id: each.leader_epoch + 1 for partition_id, each in logs.items()}
+                # The numbers in between are of logs that other brokers have; here they begin empty.
+                partitions = [
+                    self._new_partition(each, (self._node_id,), epochs.get(each, 0)) for each in range(max(logs) + 1)
+                ]
+                adopted.append(Topic(name, topic_id or registry.random_id(self._draw_uuid), tuple(partitions)))
+            self._store.multi([*self._fence, *(step for topic in adopted for step in self._creation(topic))])
+            self._image = self._image.with_topics(adopted)
+
+    def start(self, host: PartitionHost, *, new_leader_epochs: bool = False) -> None:
+        """Make logs and store agree, whatever the last run was in the middle of. After `register`.
+
+        `new_leader_epochs`: the last run ended unclean and may have lost records that were not flushed; consumers can
+        notice that by the epoch (KIP-320).
+        """
+        with self._change_lock:
+            self._host = host
+            for topic in list(self._doomed.values()):
+                log.info("finishing the deletion of topic %s", topic.name)
+                self._finish_deletion(topic)
+                del self._doomed[topic.name]
+            if new_leader_epochs:
+                self._bump_leader_epochs()
+            for topic in self._image.topics.values():
+                host.create_partitions(topic, self._mine(topic.partitions))
+
+    def _bump_leader_epochs(self) -> None:
+        changed = []
+        operations: list[Operation] = []
+        for topic in self._image.topics.values():
+            partitions = []
+            for partition in topic.partitions:
+                if partition.leader == self._node_id:
+                    partition = partition._replace(
+                        leader_epoch=partition.leader_epoch + 1, state_version=partition.state_version + 1
+                    )
+                    path = paths.partition_state_path(topic.name, partition.partition_id)
+                    operations.append(SetData(path, self._state_of(partition), partition.state_version - 1))
+                partitions.append(partition)
+            changed.append(topic.changed(partitions=tuple(partitions)))
+        if operations:
+            self._store.multi([*self._fence, *operations])
+            self._image = self._image.with_topics(changed)
+
+    def mark_failed(self, failed: Iterable[TopicPartition]) -> None:
+        """These logs' directory is gone: this broker leads them no longer. Until the next start; not in the store."""
+        with self._change_lock:
+            self._failed |= {(self._node_id, topic_partition) for topic_partition in failed}
+            self._replace_brokers(self._image.brokers)
+
+    def _replace_brokers(self, brokers: Mapping[int, Broker]) -> None:
+        self._image = self._image.with_brokers(brokers, self._node_id, self._failed)
+
+    # --- create ---------------------------------------------------------------------------------------------------
+
+    def create(self, wanted: Sequence[NewTopic], *, validate_only: bool = False) -> list[Topic | ProtocolError]:
+        """Each topic as it was made, or why it was not. The names must be different ones."""
+        with self._change_lock:
+            return self._create_locked(wanted, validate_only)
+
+    def ensure(self, names: Iterable[str]) -> list[Topic | ProtocolError]:
+        """The topics of these names, created with the broker's defaults where they are missing."""
+        with self._change_lock:
+            distinct = list(dict.fromkeys(names))
+            missing = [self._as_default(name) for name in distinct if name not in self._image.topics]
+            made = {new.name: result for new, result in zip(missing, self._create_locked(missing, False), strict=True)}
+            return [made.get(name) or self._image.topics[name] for name in distinct]
+
+    def _as_default(self, name: str) -> NewTopic:
+        new = self._internal_topics.get(name)
+        if new is None:
+            return NewTopic(name)
+        factor = min(new.replication_factor, max(1, len(self._image.brokers)))
+        return NewTopic(name, new.partition_count, factor, configs=new.configs)
+
+    def _create_locked(self, wanted: Sequence[NewTopic], validate_only: bool) -> list[Topic | ProtocolError]:
+        total = sum(
+            len(new.assignment)
+            or (self._defaults.partition_count if new.partition_count == -1 else new.partition_count)
+            for new in wanted
+        )
+        results: list[Topic | ProtocolError] = []
+        for new in wanted:
+            try:
+                if total > MAX_PARTITIONS_PER_REQUEST:
+                    raise ProtocolError(
+                        ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request."
+                    )
+                results.append(self._planned(new))
+            except ProtocolError as error:
+                results.append(error)
+        topics = [result for result in results if isinstance(result, Topic)]
+        if validate_only or not topics:
+            return results
+        refused = self._carry_out_creation(topics)
+        return [refused.get(each.name, each) if isinstance(each, Topic) else each for each in results]
+
+    def _planned(self, new: NewTopic) -> Topic:
+        check_name(new.name, self._image)
+        if new.name in self._doomed:
+            raise ProtocolError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{new.name}' is marked for deletion.")
+        configs = check_configs(new.configs)
+        placed = plan_replicas(new, self._image, self._defaults, self._random)
+        partitions = (self._new_partition(partition_id, replicas) for partition_id, replicas in enumerate(placed))
+        return Topic(new.name, registry.random_id(self._draw_uuid), tuple(partitions), configs)
+
+    def _new_partition(self, partition_id: int, replicas: Replicas, leader_epoch: int = 0) -> Partition:
+        return Partition(partition_id, replicas[0], leader_epoch, replicas, replicas)
+
+    def _carry_out_creation(self, topics: Sequence[Topic]) -> dict[str, ProtocolError]:
+        """Commit, make logs, show. Topics whose logs cannot be made are taken back, with the reason by name."""
+        host = self._host_or_fail()
+        steps = [step for topic in topics for step in self._creation(topic)]
+        try:
+            self._store.multi([*self._fence, *steps])
+        except StoreUnavailable as error:
+            return {topic.name: ProtocolError(error.code, str(error)) for topic in topics}
+        refused: dict[str, ProtocolError] = {}
+        for topic in topics:
+            try:
+                host.create_partitions(topic, self._mine(topic.partitions))
+            except KbrokerError as error:
+                log.error("topic %s is not created: %s", topic.name, error)
+                refused[topic.name] = ProtocolError(error.code, str(error))
+                self._take_back(topic)
+        self._image = self._image.with_topics(topic for topic in topics if topic.name not in refused)
+        return refused
+
+    def _take_back(self, topic: Topic) -> None:
+        try:
+            self._store.multi([*self._fence, Create(paths.delete_topic_path(topic.name))])
+            self._finish_deletion(topic)
+        except KbrokerError as error:
+            log.error("topic %s: what was made of it goes with the next start: %s", topic.name, error)
+
+    def _creation(self, topic: Topic) -> list[Operation]:
+        return [
+            Create(paths.topic_config_path(topic.name), paths.encode_config(topic.configs)),
+            Create(paths.topic_path(topic.name), self._assignment_of(topic)),
+            Create(paths.partitions_path(topic.name)),
+            *(step for partition in topic.partitions for step in self._partition_creation(topic.name, partition)),
+        ]
+
+    def _partition_creation(self, topic: str, partition: Partition) -> list[Operation]:
+        return [
+            Create(paths.partition_path(topic, partition.partition_id)),
+            Create(paths.partition_state_path(topic, partition.partition_id), self._state_of(partition)),
+        ]
+
+    def _assignment_of(self, topic: Topic) -> bytes:
+        replicas = {partition.partition_id: partition.replicas for partition in topic.partitions}
+        return paths.encode_topic(paths.TopicAssignment(topic.topic_id, replicas, {}, {}))
+
+    def _state_of(self, partition: Partition) -> bytes:
+        return paths.encode_partition_state(
+            paths.PartitionRegistration(partition.leader, partition.leader_epoch, partition.isr, self._controller_epoch)
+        )
+
+    # --- grow -----------------------------------------------------------------------------------------------------
+
+    def add_partitions(
+        self, name: str, count: int, assignments: Sequence[Replicas] | None = None, *, validate_only: bool = False
+    ) -> Topic:
+        """The topic with `count` partitions. ProtocolError if it cannot be."""
+        with self._change_lock:
+            topic = self._image.topics.get(name)
+            if topic is None:
+                raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            placed = plan_more_partitions(topic, count, assignments, self._image, self._random)
+            added = [self._new_partition(each, replicas) for each, replicas in enumerate(placed, len(topic.partitions))]
+            grown = topic.changed(partitions=(*topic.partitions, *added))
+            if validate_only:
+                return grown
+            assignment = SetData(paths.topic_path(name), self._assignment_of(grown))
+            creation = (step for partition in added for step in self._partition_creation(name, partition))
+            self._store.multi([*self._fence, assignment, *creation])
+            try:
+                self._host_or_fail().create_partitions(grown, self._mine(added))
+            except KbrokerError as error:
+                log.error("topic %s does not grow: %s", name, error)
+                self._shrink_back(topic, added)
+                raise
+            self._image = self._image.with_topics([grown])
+            return grown
+
+    def _shrink_back(self, topic: Topic, added: Sequence[Partition]) -> None:
+        """Store first: a log without its partition does no harm, being empty, and is taken when it is added again."""
+        try:
+            deletion = (Delete(path) for partition in added for path in _partition_paths(topic.name, partition))
+            assignment = SetData(paths.topic_path(topic.name), self._assignment_of(topic))
+            self._store.multi([*self._fence, assignment, *deletion])
+            self._host_or_fail().delete_partitions(topic, self._mine(added))
+        except KbrokerError as error:
+            log.error("topic %s: not all of its new partitions could be removed: %s", topic.name, error)
+
+    # --- delete ---------------------------------------------------------------------------------------------------
+
+    def delete(self, name: str) -> Topic:
+        """Delete a topic, its logs and its configs; what it was. ProtocolError if there is none.
+
+        Once its mark is in the store the topic is gone for everybody, even if its logs resist until the next start.
+        """
+        with self._change_lock:
+            topic = self._image.topics.get(name)
+            if topic is None:
+                raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            self._store.multi([*self._fence, Create(paths.delete_topic_path(name))])
+            self._image = self._image.with_topics((), [name])
+            try:
+                self._finish_deletion(topic)
+            except KbrokerError as error:
+                log.error("topic %s: its deletion goes on with the next start: %s", name, error)
+                self._doomed[name] = topic
+            return topic
+
+    def _finish_deletion(self, topic: Topic) -> None:
+        """Logs first: while the mark is there, the next start knows what they were."""
+        self._host_or_fail().delete_partitions(topic, self._mine(topic.partitions))
+        node_paths = [
+            *(path for partition in topic.partitions for path in _partition_paths(topic.name, partition)),
+            paths.partitions_path(topic.name),
+            paths.topic_path(topic.name),
+            paths.topic_config_path(topic.name),
+            paths.delete_topic_path(topic.name),
+        ]
+        present = zip(node_paths, self._store.get_many(node_paths), strict=True)
+        self._store.multi([*self._fence, *(Delete(path) for path, found in present if found is not None)])
+
+    # --- configure ------------------------------------------------------------------------------------------------
+
+    def set_topic_configs(self, name: str, change: Callable[[Topic], Mapping[str, str]]) -> None:
+        """Replace a topic's own configs by what `change` makes of it; whatever that raises leaves them as they were."""
+        with self._change_lock:
+            topic = self._image.topics.get(name)
+            if topic is None:
+                raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+            configs = dict(change(topic))
+            self._put(paths.topic_config_path(name), paths.encode_config(configs))
+            configured = topic.changed(configs=configs)
+            self._image = self._image.with_topics([configured])
+            self._host_or_fail().update_topic(configured)
+
+    def set_broker_configs(self, entity: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> None:
+        """The same for the dynamic configs of a broker (its id), or of all (paths.DEFAULT_ENTITY)."""
+        with self._change_lock:
+            configs = dict(change(self._image.broker_configs.get(entity, {})))
+            self._put(paths.broker_config_path(entity), paths.encode_config(configs))
+            self._image = self._image.with_broker_configs(entity, configs)
+            self._host_or_fail().update_broker_configs(self.dynamic_broker_configs())
+
+    def dynamic_broker_configs(self) -> dict[str, str]:
+        """What holds for this broker: its own over those of all brokers."""
+        configs = self._image.broker_configs
+        return {**configs.get(paths.DEFAULT_ENTITY, {}), **configs.get(str(self._node_id), {})}
+
+    def _put(self, path: str, data: bytes) -> None:
+        exists = self._store.exists(path) is not None
+        self._store.multi([*self._fence, SetData(path, data) if exists else Create(path, data)])
+
+    # --- shared ---------------------------------------------------------------------------------------------------
+
+    def _mine(self, partitions: Iterable[Partition]) -> list[Partition]:
+        return [partition for partition in partitions if self._node_id in partition.replicas]
+
+    def _host_or_fail(self) -> PartitionHost:
+        assert self._host is not None, "Topics.start has not been called"
+        return self._host
+
+
+def _partition_paths(topic: str, partition: Partition) -> tuple[str, str]:
+    """A partition's nodes, the lowest first."""
+    state_path = paths.partition_state_path(topic, partition.partition_id)
+    return state_path, paths.partition_path(topic, partition.partition_id)

@@ -1,0 +1,30 @@
+"""What a topic may be called."""
+
+from __future__ import annotations
+
+import re
+
+MAX_LENGTH = 249
+"""With the longest partition number behind it, a directory's name still fits into 255 bytes."""
+
+_LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+def topic_name_problem(name: str) -> str | None:
+    """Why `name` is no topic name, in Kafka's words; None if it is one."""
+    if not name:
+        problem = "the empty string is not allowed"
+    elif name in (".", ".."):
+        problem = f"'{name}' is not allowed"
+    elif len(name) > MAX_LENGTH:
+        problem = f"the length of '{name}' is longer than the max allowed length {MAX_LENGTH}"
+    elif not _LEGAL.fullmatch(name):
+        problem = f"'{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"
+    else:
+        return None
+    return f"Topic name is invalid: {problem}"
+
+
+def collision_key(name: str) -> str:
+    """Names with equal keys cannot be told apart where '.' becomes '_', as in the names of metrics."""
+    return name.replace(".", "_")

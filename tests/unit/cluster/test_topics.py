@@ -1,0 +1,280 @@
+"""Topics are created, grown, configured and deleted durably, whole or not at all."""
+
+from __future__ import annotations
+
+import json
+from uuid import UUID
+
+import pytest
+
+from kbroker.cluster.image import NO_LEADER, Topic
+from kbroker.cluster.new_topics import NewTopic
+from kbroker.cluster.registry import random_id
+from kbroker.cluster.topics import FoundPartition, Topics
+from kbroker.coordination import paths
+from kbroker.errors import ErrorCode, ProtocolError, StorageFailed
+from kbroker.model import TopicPartition
+from tests.unit.cluster.conftest import Cluster
+
+
+def create(topics: Topics, *wanted: NewTopic) -> list[Topic]:
+    results = topics.create(wanted)
+    assert all(isinstance(result, Topic) for result in results), results
+    return [result for result in results if isinstance(result, Topic)]
+
+
+def refusal(result: Topic | ProtocolError) -> tuple[ErrorCode, str | None]:
+    assert isinstance(result, ProtocolError), result
+    return result.code, result.message
+
+
+def test_a_created_topic_is_in_the_image_in_the_store_and_on_disk(cluster: Cluster) -> None:
+    topic = create(cluster.topics, NewTopic("a", 3, 1, configs={"retention.ms": "5"}))[0]
+    image = cluster.topics.image
+    assert image.topic("a") is topic
+    assert image.topic_by_id(topic.topic_id) is topic
+    assert [p[:5] for p in topic.partitions] == [(each, 1, 0, (1,), (1,)) for each in range(3)]
+    assert image.partition(TopicPartition("a", 2)) is topic.partitions[2]
+    assert image.partition(TopicPartition("a", 3)) is None
+    assert image.partition(TopicPartition("a", -1)) is None
+    assert cluster.host.names() == ["a-0", "a-1", "a-2"]
+    assert json.loads(cluster.session.get("/config/topics/a")[0]) == {"version": 1, "config": {"retention.ms": "5"}}
+    assert cluster.session.children("/brokers/topics/a/partitions") == ["0", "1", "2"]
+    state = json.loads(cluster.session.get("/brokers/topics/a/partitions/0/state")[0])
+    assert state == {"controller_epoch": 1, "leader": 1, "version": 1, "leader_epoch": 0, "isr": [1]}
+
+
+def test_everything_is_there_after_a_restart(cluster: Cluster) -> None:
+    create(cluster.topics, NewTopic("a", 3, 1, configs={"retention.ms": "5"}), NewTopic("b"))
+    cluster.topics.set_broker_configs("1", lambda _: {"log.retention.ms": "7"})
+    before = cluster.topics.image
+    after = cluster.reopen().image
+    assert after.cluster_id == before.cluster_id
+    assert list(after.topics) == list(before.topics)
+    for name, topic in after.topics.items():
+        assert topic.topic_id == before.topics[name].topic_id
+        assert topic.partitions == before.topics[name].partitions
+        assert topic.configs == before.topics[name].configs
+    assert after.names == before.names
+    assert after.broker_configs == before.broker_configs
+
+
+def test_defaults_fill_in_what_nobody_asked_for(cluster: Cluster) -> None:
+    topic = create(cluster.topics, NewTopic("a"))[0]
+    assert len(topic.partitions) == 2
+    assert topic.replication_factor == 1
+
+
+def test_one_wrong_topic_does_not_stop_the_others(cluster: Cluster) -> None:
+    results = cluster.topics.create([NewTopic("a"), NewTopic("a/b"), NewTopic("c")])
+    assert [isinstance(result, Topic) for result in results] == [True, False, True]
+    assert sorted(cluster.topics.image.topics) == ["a", "c"]
+
+
+def test_validation_alone_changes_nothing(cluster: Cluster) -> None:
+    topic = cluster.topics.create([NewTopic("a", 3)], validate_only=True)[0]
+    assert isinstance(topic, Topic)
+    assert len(topic.partitions) == 3
+    create(cluster.topics, NewTopic("b"))
+    grown = cluster.topics.add_partitions("b", 9, validate_only=True)
+    assert len(grown.partitions) == 9
+    assert cluster.host.names() == ["b-0", "b-1"]
+    assert list(cluster.reopen().image.topics) == ["b"]
+    assert len(cluster.topics.image.topics["b"].partitions) == 2
+
+
+def test_a_topic_whose_logs_cannot_be_made_is_taken_back_whole(cluster: Cluster) -> None:
+    cluster.host.failing = {"a-1"}
+    a, b = cluster.topics.create([NewTopic("a", 2), NewTopic("b", 2)])
+    assert refusal(a) == (ErrorCode.KAFKA_STORAGE_ERROR, "a-1: no space left on device")
+    assert isinstance(b, Topic)
+    assert list(cluster.topics.image.topics) == ["b"]
+    # Its deletion could not touch the failing log, so the next start goes on with it.
+    cluster.host.failing = set()
+    assert list(cluster.reopen().image.topics) == ["b"]
+    assert cluster.host.names() == ["b-0", "b-1"]
+    assert cluster.session.children(paths.DELETE_TOPICS) == []
+    assert cluster.session.children(paths.TOPIC_CONFIGS) == ["b"]
+    create(cluster.topics, NewTopic("a", 2))
+
+
+def test_a_crash_after_the_commit_and_before_the_logs_is_finished_by_the_next_start(cluster: Cluster) -> None:
+    create(cluster.topics, NewTopic("a", 2))
+    for name in cluster.host.names():
+        (cluster.host.folder / name / "topic_id").unlink()
+        (cluster.host.folder / name).rmdir()
+    cluster.reopen()
+    assert cluster.host.names() == ["a-0", "a-1"]
+
+
+def test_a_deleted_topic_is_gone_everywhere(cluster: Cluster) -> None:
+    topic = create(cluster.topics, NewTopic("a", 2))[0]
+    assert cluster.topics.delete("a").topic_id == topic.topic_id
+    assert cluster.topics.image.topics == {}
+    assert cluster.topics.image.topic_by_id(topic.topic_id) is None
+    assert cluster.host.names() == []
+    for path in (paths.TOPICS, paths.TOPIC_CONFIGS, paths.DELETE_TOPICS):
+        assert cluster.session.children(path) == []
+    again = create(cluster.topics, NewTopic("a", 1))[0]
+    assert again.topic_id != topic.topic_id
+
+
+def test_a_deletion_cut_short_is_finished_by_the_next_start(cluster: Cluster) -> None:
+    topic = create(cluster.topics, NewTopic("a", 2))[0]
+    cluster.host.failing = {"a-1"}
+    cluster.topics.delete("a")
+    assert cluster.topics.image.topics == {}
+    result = cluster.topics.create([NewTopic("a", 2)])[0]
+    assert refusal(result) == (ErrorCode.TOPIC_ALREADY_EXISTS, "Topic 'a' is marked for deletion.")
+    cluster.close()
+    cluster.host.failing = set()
+    topics = cluster.load()
+    owner = topics.owner_of(TopicPartition("a", 1))
+    assert owner is not None
+    assert owner.topic_id == topic.topic_id
+    assert topics.image.topics == {}
+    cluster.close()
+    cluster.open()
+    assert cluster.host.names() == []
+    assert cluster.session.children(paths.TOPICS) == []
+    create(cluster.topics, NewTopic("a", 2))
+
+
+def test_deleting_what_is_not_there_is_refused(cluster: Cluster) -> None:
+    with pytest.raises(ProtocolError) as raised:
+        cluster.topics.delete("a")
+    assert raised.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_added_partitions_are_there_after_a_restart_with_the_old_ones_unchanged(cluster: Cluster) -> None:
+    before = create(cluster.topics, NewTopic("a", 2, configs={"retention.ms": "5"}))[0]
+    cluster.topics.add_partitions("a", 4)
+    after = cluster.reopen().image.topics["a"]
+    assert after.partitions[:2] == before.partitions
+    assert len(after.partitions) == 4
+    assert (after.topic_id, after.configs) == (before.topic_id, before.configs)
+    assert cluster.host.names() == ["a-0", "a-1", "a-2", "a-3"]
+
+
+def test_partitions_whose_logs_cannot_be_made_are_taken_back(cluster: Cluster) -> None:
+    create(cluster.topics, NewTopic("a", 1))
+    cluster.host.failing = {"a-2"}
+    with pytest.raises(StorageFailed):
+        cluster.topics.add_partitions("a", 3)
+    assert len(cluster.topics.image.topics["a"].partitions) == 1
+    cluster.host.failing = set()
+    cluster.topics.add_partitions("a", 2)
+    assert len(cluster.reopen().image.topics["a"].partitions) == 2
+
+
+def test_topic_configs_reach_the_host_and_survive(cluster: Cluster) -> None:
+    create(cluster.topics, NewTopic("a", configs={"retention.ms": "5"}))
+    cluster.topics.set_topic_configs("a", lambda topic: {**topic.configs, "segment.ms": "9"})
+    assert cluster.host.topic_configs == {"a": {"retention.ms": "5", "segment.ms": "9"}}
+    assert cluster.reopen().image.topics["a"].configs == {"retention.ms": "5", "segment.ms": "9"}
+
+
+def test_a_change_of_configs_that_is_refused_leaves_them(cluster: Cluster) -> None:
+    create(cluster.topics, NewTopic("a", configs={"retention.ms": "5"}))
+
+    def refuse(_topic: Topic) -> dict[str, str]:
+        raise ProtocolError(ErrorCode.INVALID_CONFIG, "no")
+
+    with pytest.raises(ProtocolError):
+        cluster.topics.set_topic_configs("a", refuse)
+    assert cluster.topics.image.topics["a"].configs == {"retention.ms": "5"}
+    assert cluster.host.topic_configs == {}
+
+
+def test_this_brokers_configs_win_over_those_of_all_brokers(cluster: Cluster) -> None:
+    cluster.topics.set_broker_configs(paths.DEFAULT_ENTITY, lambda _: {"log.retention.ms": "7", "x": "all"})
+    cluster.topics.set_broker_configs("1", lambda _: {"log.retention.ms": "9"})
+    assert cluster.host.broker_configs == {"log.retention.ms": "9", "x": "all"}
+    assert cluster.reopen().dynamic_broker_configs() == {"log.retention.ms": "9", "x": "all"}
+
+
+def test_topics_that_are_needed_are_made_with_defaults_once(cluster: Cluster) -> None:
+    made = cluster.topics.ensure(["a", "a", "b"])
+    assert [topic.name for topic in made if isinstance(topic, Topic)] == ["a", "b"]
+    again = cluster.topics.ensure(["b", "a/b", "c"])
+    assert again[0] is made[1]
+    assert refusal(again[1])[0] is ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert isinstance(again[2], Topic)
+
+
+def test_internal_topics_are_cut_to_the_brokers_there_are(cluster: Cluster) -> None:
+    topic = cluster.topics.ensure(["__consumer_offsets"])[0]
+    assert isinstance(topic, Topic)
+    assert (len(topic.partitions), topic.replication_factor) == (5, 1)
+    assert topic.configs == {"cleanup.policy": "compact"}
+    assert topic.is_internal
+
+
+def test_leader_epochs_grow_after_an_unclean_stop_only(cluster: Cluster) -> None:
+    create(cluster.topics, NewTopic("a", 2))
+    assert [p.leader_epoch for p in cluster.reopen().image.topics["a"].partitions] == [0, 0]
+    assert [p.leader_epoch for p in cluster.reopen(new_leader_epochs=True).image.topics["a"].partitions] == [1, 1]
+    assert [p.leader_epoch for p in cluster.reopen().image.topics["a"].partitions] == [1, 1]
+    assert [p.leader_epoch for p in cluster.reopen(new_leader_epochs=True).image.topics["a"].partitions] == [2, 2]
+
+
+def test_a_failed_log_has_no_leader_until_the_next_start(cluster: Cluster) -> None:
+    create(cluster.topics, NewTopic("a", 2), NewTopic("b", 1))
+    before = cluster.topics.image
+    cluster.topics.mark_failed([TopicPartition("a", 1)])
+    healthy, failed = cluster.topics.image.topics["a"].partitions
+    assert (failed.leader, failed.offline, failed.isr) == (NO_LEADER, (1,), (1,))
+    assert (healthy.leader, healthy.offline) == (1, ())
+    assert cluster.topics.image.topics["b"] is before.topics["b"]
+    assert cluster.reopen().image.topics["a"].partitions[1].leader == 1
+
+
+def test_controller_and_broker_epochs_grow_with_each_start(cluster: Cluster) -> None:
+    create(cluster.topics, NewTopic("a", 1))
+    first = cluster.topics.image.brokers[1].epoch
+    topics = cluster.reopen()
+    assert topics.image.brokers[1].epoch > first
+    assert topics.image.controller_id == 1
+    create(topics, NewTopic("b", 1))
+    assert json.loads(cluster.session.get("/brokers/topics/b/partitions/0/state")[0])["controller_epoch"] == 2
+    assert cluster.session.get(paths.CONTROLLER_EPOCH)[0] == b"2"
+
+
+def test_an_image_taken_earlier_does_not_change(cluster: Cluster) -> None:
+    create(cluster.topics, NewTopic("a", 1))
+    image = cluster.topics.image
+    cluster.topics.delete("a")
+    create(cluster.topics, NewTopic("b", 1))
+    assert list(image.topics) == ["a"]
+    assert list(cluster.topics.image.topics) == ["b"]
+
+
+def test_logs_of_another_broker_are_taken_up_by_a_new_store(cluster: Cluster) -> None:
+    cluster.close()
+    (cluster.folder / "store").unlink()
+    cluster.load()
+    assert cluster.topics.is_new
+    topic_id = UUID("a62fec1a-2062-4220-a19e-256b2a9c611e")
+    cluster.topics.adopt(
+        [
+            FoundPartition(TopicPartition("a", 0), topic_id, 4),
+            FoundPartition(TopicPartition("a", 2), topic_id, 0),
+            FoundPartition(TopicPartition("b", 0), None, -1),
+        ]
+    )
+    cluster.close()
+    topics = cluster.open()
+    assert not topics.is_new
+    a, b = topics.image.topics["a"], topics.image.topics["b"]
+    assert a.topic_id == topic_id
+    assert [(p.leader, p.leader_epoch) for p in a.partitions] == [(1, 5), (1, 0), (1, 1)]
+    assert [(p.leader, p.leader_epoch) for p in b.partitions] == [(1, 0)]
+    assert cluster.host.names() == ["a-0", "a-1", "a-2", "b-0"]
+
+
+def test_ids_avoid_those_that_kafka_reserves_and_those_that_look_like_options() -> None:
+    dashed = UUID(bytes=b"\xf8" + bytes(15))
+    assert paths.encode_uuid(dashed).startswith("-")
+    wanted = UUID(int=2)
+    drawn = iter([UUID(int=0), UUID(int=1), dashed, wanted])
+    assert random_id(lambda: next(drawn)) == wanted
