@@ -73,6 +73,7 @@ ctypedef struct segment_t:
     int64_t bytes_since_index
     pending_index_t *pending   # active segment only
     int32_t entry_synced       # `lock`; whether its name survives a power cut
+    int32_t indexes_dirty      # `lock`; whether its index files may not be on the device yet; always of the active segment
     int32_t touched            # atomic; set by readers, cleared by the LRU of closed segments' descriptors
     void *file_system          # owned PyObject of an injected FileSystem, NULL for the real one
 
@@ -228,6 +229,7 @@ cdef int32_t complete_acks(partition_t *p, int code) noexcept nogil
 cdef void drop_refs(partition_t *p, int32_t count) noexcept nogil
 cdef void request_flush(partition_t *p) noexcept nogil
 cdef int partition_flush(partition_t *p) noexcept nogil
+cdef int64_t recovery_point_locked(partition_t *p) noexcept nogil
 cdef void flusher_loop(log_dir_t *d) noexcept nogil
 cdef segment_t *find_segment(partition_t *p, int64_t base_offset) noexcept nogil
 cdef void segment_close_files(segment_t *s) noexcept nogil

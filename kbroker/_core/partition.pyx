@@ -799,6 +799,22 @@ cdef void flusher_loop(log_dir_t *d) noexcept nogil:
     mutex_unlock(&d.lock)
 
 
+cdef int32_t first_unflushed(partition_t *p) noexcept nogil:
+    """The oldest segment whose records or indexes may not be on the device, -1 without segments (`lock` held)."""
+    cdef int32_t i = p.segment_count - 1
+    while i > 0 and (p.segments[i].base_offset > p.flushed_offset or p.segments[i - 1].indexes_dirty):
+        i -= 1
+    return i
+
+
+cdef int64_t recovery_point_locked(partition_t *p) noexcept nogil:
+    """Segments that end below this need no recovery (`lock` held): records and indexes are on the device."""
+    cdef int32_t i = first_unflushed(p)
+    if i < 0 or i == p.segment_count - 1:
+        return p.flushed_offset
+    return p.segments[i].base_offset if p.segments[i].base_offset < p.flushed_offset else p.flushed_offset
+
+
 cdef int partition_flush(partition_t *p) noexcept nogil:
     """fdatasync everything appended before the call and release the acks that waited for it. 0 or a Kafka error code."""
     cdef segment_t *s
@@ -824,16 +840,14 @@ cdef int partition_flush(partition_t *p) noexcept nogil:
             return code
         if target < 0:
             target = p.log_end_offset
-        if code or p.flushed_offset >= target or p.flushed_offset >= p.log_end_offset:
+        i = first_unflushed(p)
+        is_last = i == p.segment_count - 1
+        if code or i < 0 or (is_last and (p.flushed_offset >= target or p.flushed_offset >= p.log_end_offset)):
             completed = complete_acks(p, 0)
             mutex_unlock(&p.lock)
             drop_refs(p, completed)
             return 0
-        i = p.segment_count - 1
-        while i > 0 and p.segments[i].base_offset > p.flushed_offset:
-            i -= 1
         s = p.segments[i]
-        is_last = i == p.segment_count - 1
         end = p.log_end_offset if is_last else p.segments[i + 1].base_offset
         truncations = p.truncations
         appended_ms = p.last_append_ms
@@ -843,6 +857,11 @@ cdef int partition_flush(partition_t *p) noexcept nogil:
             mutex_unlock(&p.lock)
             code = prepare(p, kind, base_offset)
             if code:
+                # What waits is told; the records stay and are flushed when it works again.
+                mutex_lock(&p.lock)
+                completed = complete_acks(p, code)
+                mutex_unlock(&p.lock)
+                drop_refs(p, completed)
                 return code
             continue
         segment_ref(s)
@@ -858,6 +877,10 @@ cdef int partition_flush(partition_t *p) noexcept nogil:
                 failed = io_sync(s.file_system, s.time_index_fd)
         atomic_add_i64(&p.dir.flush_count, 1)
         atomic_add_i64(&p.dir.flush_ns, monotonic_ns() - started_ns)
+        if failed == 0 and not is_last:
+            mutex_lock(&p.lock)
+            s.indexes_dirty = False
+            mutex_unlock(&p.lock)
         segment_unref(s)
         if failed:
             # Never tried again: the kernel may have dropped the pages that it could not write.

@@ -8,7 +8,7 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memmove, memset, strerror
 
 from kbroker._core.layout cimport ATTRIBUTE_CODEC_MASK, BATCH_HEADER_SIZE, INDEX_ENTRY_SIZE
-from kbroker._core.log_io cimport io_close, io_read, monotonic_ns
+from kbroker._core.log_io cimport io_close, io_read, io_sync, monotonic_ns
 from kbroker._core.partition cimport *
 from kbroker._core.producers cimport (
     ProducerTable, producers_copy, producers_expire, producers_free, producers_new, producers_t,
@@ -239,6 +239,17 @@ cdef class PartitionState:
         return atomic_load_i64(&self.p.flushed_offset)
 
     @property
+    def recovery_point(self):
+        """Segments that end below need no recovery after a power cut; at most `flushed_offset`."""
+        cdef partition_t *p = self.p
+        cdef int64_t offset
+        with nogil:
+            mutex_lock(&p.lock)
+            offset = recovery_point_locked(p)
+            mutex_unlock(&p.lock)
+        return offset
+
+    @property
     def unflushed_since_ms(self):
         return atomic_load_i64(&self.p.unflushed_since_ms)
 
@@ -436,6 +447,7 @@ cdef class PartitionState:
             s.last_time_entry = segment.last_time_entry
             s.bytes_since_index = segment.bytes_since_index
             s.entry_synced = segment.entry_synced
+            s.indexes_dirty = active
             if active:
                 s.pending = <pending_index_t *>calloc(1, sizeof(pending_index_t))
                 if s.pending == NULL:
@@ -617,8 +629,11 @@ cdef class PartitionState:
             mutex_unlock(&p.lock)
         return there
 
-    def write_indexes(self, bint final):
-        """Write the active segment's pending index entries; `final`: its largest timestamp too. Raises StorageFailed."""
+    def write_indexes(self, bint final, bint sync):
+        """Write the active segment's pending index entries; `final`: its largest timestamp too. Raises StorageFailed.
+
+        `sync`: and sync them; nobody may append meanwhile.
+        """
         cdef partition_t *p = self.p
         cdef segment_t *s
         cdef int failed = 0
@@ -635,6 +650,10 @@ cdef class PartitionState:
                         mutex_unlock(&p.lock)
                     if failed == 0:
                         failed = spill_indexes(p, s)
+                    if failed == 0 and sync:
+                        failed = io_sync(s.file_system, s.index_fd)
+                    if failed == 0 and sync:
+                        failed = io_sync(s.file_system, s.time_index_fd)
                     if failed:
                         write_failed(p, s, failed)
             mutex_unlock(&p.append_lock)

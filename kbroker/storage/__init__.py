@@ -1,6 +1,6 @@
 """The log: partitions on disk, in Apache Kafka's layout and formats.
 
 `log.py` is one partition's log and the file to read first; `log_manager.py` owns all of them and their directories.
-The hot paths (append, offset lookup, flush) are compiled: `kbroker._core.partition`. What is not here: who leads a
+The hot paths (append, offset lookup, flush) are compiled: `_core/partition.pyx`. What is not here: who leads a
 partition and what a topic is called in the cluster.
 """

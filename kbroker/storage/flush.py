@@ -32,6 +32,8 @@ class Flushers:
         self._directory.stop_flushers()
         for thread in self._threads:
             thread.join()
+        # Whatever was asked for when there was nobody left.
+        self._directory.run_flusher()
 
 
 def request_due_flushes(logs: Iterable[Log], now_ms: int) -> int:

@@ -1,4 +1,4 @@
-"""One partition's log: owns its files by name; `_core.partition` appends to them and finds offsets in them.
+"""One partition's log: owns its files by name; the compiled core appends to them and finds offsets in them.
 
 A log is opened by its first use (`prepare`), so a broker with thousands of partitions starts at once. All methods may
 be called from any thread. `_lock` serializes what changes the list of files (open, roll, retention, truncation, close);
@@ -22,7 +22,7 @@ from kbroker._core.partition_state import LogDirectory, PartitionState, SegmentH
 from kbroker.clock import Clock
 from kbroker.errors import ErrorCode, ProtocolError, StorageFailed
 from kbroker.fs import FileSystem
-from kbroker.model import NO_LEADER_EPOCH, TopicPartition
+from kbroker.model import TopicPartition
 from kbroker.storage import checkpoints, lookup, retention
 from kbroker.storage import segment as names
 from kbroker.storage.leader_epochs import LeaderEpochs
@@ -92,8 +92,9 @@ class Log:
         self._is_clean = is_clean
         self._recovery_point = recovery_point
         self._checkpointed_start_offset = log_start_offset
+        self._durable_start_offset = log_start_offset
         self._progress = progress
-        self._leader_epoch = NO_LEADER_EPOCH
+        self._leader_epoch = 0
         self._epochs = LeaderEpochs(self._fs, path)
         self._snapshot_offset = -1
         self._is_shut = False
@@ -161,17 +162,16 @@ class Log:
 
     @property
     def recovery_point(self) -> int:
-        """Everything below is on the device; known without opening the log."""
-        return self.state.flushed_offset if self.state.state in ("open", "offline") else self._recovery_point
+        """Segments that end below need no recovery after a power cut; known without opening the log."""
+        return self.state.recovery_point if self.state.state == "open" else self._recovery_point
 
     @property
     def checkpointed_start_offset(self) -> int:
-        """What log-start-offset-checkpoint has to say; 0 when the first segment's name says it."""
-        if self.state.state != "open":
-            return self._checkpointed_start_offset
-        start_offset = self.state.log_start_offset
-        segments = self.state.segments()
-        return start_offset if segments and start_offset > segments[0][0] else 0
+        """What log-start-offset-checkpoint has to say; known without opening the log.
+
+        Said even where the first segment's name says the same: deleted segments' names may come back in a power cut.
+        """
+        return self.state.log_start_offset if self.state.state == "open" else self._checkpointed_start_offset
 
     @property
     def leader_epoch(self) -> int:
@@ -223,7 +223,7 @@ class Log:
                 ],
                 loaded.log_start_offset,
                 loaded.log_end_offset,
-                loaded.log_end_offset,
+                loaded.flushed_offset,
                 loaded.producers,
             )
             fds.clear()
@@ -231,7 +231,9 @@ class Log:
             for fd in fds:
                 self._fs.close(fd)
         self._is_clean = True
-        self._recovery_point = loaded.log_end_offset
+        self._recovery_point = loaded.flushed_offset
+        if self._options.flushed_visibility:
+            self.state.request_flush()
         self._begin_epoch()
 
     def close(self) -> None:
@@ -242,7 +244,7 @@ class Log:
             # Nobody may append between the snapshot and the end.
             self.state.begin_roll()
             with self._storage_errors():
-                self._write_indexes(final=True)
+                self._write_indexes(final=True, sync=True)
                 self.state.flush()
                 self._store_snapshot()
             self._keep_offsets()
@@ -257,7 +259,7 @@ class Log:
 
     def _keep_offsets(self) -> None:
         self._checkpointed_start_offset = self.checkpointed_start_offset
-        self._recovery_point = self.state.flushed_offset
+        self._recovery_point = self.state.recovery_point
 
     # --- appending and reading; the server's hot path calls the compiled functions instead
 
@@ -288,6 +290,7 @@ class Log:
 
     def flush(self) -> None:
         """Everything appended before the call survives a power cut. Raises StorageFailed."""
+        self.open()
         self.state.flush()
 
     # --- lookups
@@ -326,13 +329,15 @@ class Log:
     def set_leader_epoch(self, epoch: int) -> None:
         """This broker leads the partition in `epoch`; batches are stamped with it."""
         with self._lock:
-            self._leader_epoch = epoch
-            self.state.set_leader_epoch(epoch)
+            self._leader_epoch = max(epoch, self._leader_epoch)
             if self.state.state == "open":
                 with self._storage_errors():
                     self._begin_epoch()
 
     def _begin_epoch(self) -> None:
+        """Batches are stamped with the newest epoch known, and its start is written down."""
+        self._leader_epoch = max(self._leader_epoch, self._epochs.latest)
+        self.state.set_leader_epoch(self._leader_epoch)
         if self._leader_epoch > self._epochs.latest:
             end_offset = self.state.log_end_offset
             # The first epoch of an empty log has nothing to lose yet: the first flush makes it durable.
@@ -351,12 +356,14 @@ class Log:
                 raise ProtocolError(
                     ErrorCode.OFFSET_OUT_OF_RANGE, f"{self}: offset {offset} is not in 0..{high_watermark}"
                 )
-            if offset > self.state.log_start_offset:
+            if offset > self._durable_start_offset:
                 with self._storage_errors():
-                    # Durable before anything is gone: a power cut must not bring back what was deleted.
+                    # Durable before anything is gone: a power cut must not bring back what was deleted. Retention alone
+                    # may have moved the start as far, but that it does not make durable.
                     self.state.advance_log_start_offset(offset)
                     self.context.on_log_start_moved(self)
-                    self._epochs.truncate_from_start(offset)
+                    self._durable_start_offset = offset
+                    self._epochs.truncate_from_start(self.state.log_start_offset)
             return self.state.log_start_offset
 
     def delete_old_segments(self, policies: tuple[retention.Policy, ...] | None = None) -> int:
@@ -421,6 +428,7 @@ class Log:
                     self._fs.unlink(self.path_of(gone, suffix))
                 except FileNotFoundError:
                     pass
+        self._fs.sync_directory(self.path)
         if base_offset in bases:
             fd = self._fs.open(self.path_of(base_offset, names.LOG), os.O_RDWR)
             try:
@@ -493,10 +501,10 @@ class Log:
         self.state.request_flush()
         self.context.on_segment_opened(self, active_base)
 
-    def _write_indexes(self, *, final: bool) -> None:
+    def _write_indexes(self, *, final: bool, sync: bool = False) -> None:
         if not self.state.has_index_files:
             self._open_index_files(self.state.segments()[-1][0])
-        self.state.write_indexes(final)
+        self.state.write_indexes(final, sync)
 
     def _store_snapshot(self) -> None:
         producers, offset = self.state.producers()

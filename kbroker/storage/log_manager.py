@@ -260,12 +260,22 @@ class LogManager:
                     logger.exception("%s cannot be closed", log)
                     failed.append(log)
 
-        threads = [threading.Thread(target=close_some, name="log-closer") for _ in range(self.options.flusher_threads)]
+        count = max(1, self.options.flusher_threads)
+        threads = [threading.Thread(target=close_some, name="log-closer") for _ in range(count)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
         return not failed
+
+    def abandon(self) -> None:
+        """For tests of crashes: let go of directories and locks, write nothing down."""
+        self._is_stopping.set()
+        self._scheduler.stop()
+        for home in self._homes:
+            for log in home.logs.values():
+                log.state.close()
+        self._release()
 
     def _release(self) -> None:
         for home in self._homes:

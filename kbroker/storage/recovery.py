@@ -2,8 +2,8 @@
 
 After a clean stop the files are taken as they are. After any other stop, every segment that reaches beyond the recovery
 point is read: lengths, CRCs, offsets. The log is cut at the first batch that is not whole, segments behind the cut go,
-indexes, leader epochs and producers are made anew, and everything is synced before the log serves, so that the recovery
-point is the log's end. Segments below the recovery point were synced with their indexes and are not read again.
+indexes, leader epochs and producers are made anew; all but the active segment is synced before the log serves. Segments
+below the recovery point were synced with their indexes and are not read again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from kbroker._core.producers import ProducerTable
 from kbroker._core.segment_scan import SegmentScan, find_batch, scan_segment
-from kbroker.fs import FileSystem, write_all
+from kbroker.fs import FileSystem, read_file, write_all
 from kbroker.storage import segment as names
 from kbroker.storage.leader_epochs import LeaderEpochs
 from kbroker.storage.options import LogOptions
@@ -34,6 +34,8 @@ class LoadedLog:
     segments: list[Segment]
     log_start_offset: int
     log_end_offset: int
+    flushed_offset: int
+    """Everything below survives a power cut."""
     producers: ProducerTable
     cut_bytes: int = 0
     """What recovery has cut off or removed."""
@@ -54,6 +56,7 @@ class LogLoader:
     _scanned_epochs: list[tuple[int, int]] = field(default_factory=list)
     _scanned_from: int | None = None
     _cut_bytes: int = 0
+    _has_new_names: bool = False
 
     def load(self) -> LoadedLog:
         finish_leftovers(self.fs, self.directory)
@@ -73,7 +76,10 @@ class LogLoader:
         self.epochs.truncate_from_end(log_end_offset)
         self.epochs.truncate_from_start(log_start_offset)
         producers = self._load_producers(segments, log_end_offset)
-        return LoadedLog(segments, log_start_offset, log_end_offset, producers, self._cut_bytes)
+        flushed_offset = log_end_offset
+        if not self.is_clean:
+            flushed_offset = max(segments[-1].base_offset, min(self.recovery_point, log_end_offset))
+        return LoadedLog(segments, log_start_offset, log_end_offset, flushed_offset, producers, self._cut_bytes)
 
     # --- segments
 
@@ -83,20 +89,15 @@ class LogLoader:
         bases = sorted(at[0] for at in parsed if at and at[1:] == (names.LOG, ""))
         segments: list[Segment] = []
         for number, base_offset in enumerate(bases, start=1):
-            next_base = bases[number] if number < len(bases) else None
-            whole, loaded = self._load_segment(base_offset, next_base, present)
+            goes_on, loaded = self._load_segment(base_offset, bases[number:], present)
             segments.append(loaded)
-            if not whole and next_base is not None:
-                behind = [Segment(later, self._log_size(later)) for later in bases[number:]]
-                logger.warning(
-                    "%s: removing %d segments behind the cut at offset %d", self.directory, len(behind), base_offset
-                )
-                self._remove(behind)
+            if not goes_on:
                 break
         return segments
 
-    def _load_segment(self, base_offset: int, next_base: int | None, present: set[str]) -> tuple[bool, Segment]:
-        """Whether the segment is whole, and the segment."""
+    def _load_segment(self, base_offset: int, behind: list[int], present: set[str]) -> tuple[bool, Segment]:
+        """Whether the log goes on with the segments behind, and the segment."""
+        next_base = behind[0] if behind else None
         fd = self.fs.open(self._path(base_offset, names.LOG), os.O_RDWR)
         try:
             size = self.fs.file_size(fd)
@@ -107,7 +108,7 @@ class LogLoader:
                 loaded = self._trust_segment(fd, base_offset, size, next_base)
                 if loaded is not None:
                     return True, loaded
-            return self._recover_segment(fd, base_offset, size, next_base)
+            return self._recover_segment(fd, base_offset, size, behind)
         finally:
             self.fs.close(fd)
 
@@ -163,53 +164,73 @@ class LogLoader:
         finally:
             self.fs.close(fd)
 
-    def _recover_segment(self, fd: int, base_offset: int, size: int, next_base: int | None) -> tuple[bool, Segment]:
+    def _recover_segment(self, fd: int, base_offset: int, size: int, behind: list[int]) -> tuple[bool, Segment]:
         scan = scan_segment(
             fd, size, base_offset, index_interval_bytes=self.options.index_interval_bytes, progress=self.progress
         )
-        if scan.valid_size < size:
+        is_cut = scan.valid_size < size
+        is_active = not behind or is_cut or self._has_gap(scan.next_offset, behind[0])
+        if is_active and behind:
+            # First those, durably: were the tail cut first, a power cut could leave them behind a hole.
+            logger.warning(
+                "%s: removing %d segments, the log ends at offset %d", self.directory, len(behind), scan.next_offset
+            )
+            self._remove([Segment(later, self._log_size(later)) for later in behind])
+        if is_cut:
             logger.warning(
                 "%s: cut at byte %d of %d, %s; the log ends at offset %d",
                 self._path(base_offset, names.LOG), scan.valid_size, size, scan.reason, scan.next_offset,
             )  # fmt: skip
             self.fs.ftruncate(fd, scan.valid_size)
             self._cut_bytes += size - scan.valid_size
-        self.fs.fdatasync(fd)
-        is_active = next_base is None or scan.valid_size < size
+        if is_cut or not is_active:
+            self.fs.fdatasync(fd)
         time_index = scan.time_index
         last_time_entry = scan.last_time_entry
         if not is_active and scan.max_timestamp > last_time_entry:
             time_index += names.TIME_INDEX_ENTRY.pack(scan.max_timestamp, scan.max_timestamp_offset - base_offset)
             last_time_entry = scan.max_timestamp
-        self._write_index(base_offset, names.INDEX, scan.index)
-        self._write_index(base_offset, names.TIME_INDEX, time_index)
+        # The active segment's indexes are made anew after every unclean stop: they need not survive a power cut.
+        self._write_index(base_offset, names.INDEX, scan.index, durable=not is_active)
+        self._write_index(base_offset, names.TIME_INDEX, time_index, durable=not is_active)
         if self._scanned_from is None:
             self._scanned_from = base_offset
         self._scanned_epochs += [
             entry for entry in scan.epochs if not self._scanned_epochs or entry[0] > self._scanned_epochs[-1][0]
         ]
         self._next_offset = scan.next_offset
-        return scan.valid_size == size, _recovered(base_offset, scan, len(time_index), last_time_entry)
+        return not is_active, _recovered(base_offset, scan, len(time_index), last_time_entry)
 
-    def _write_index(self, base_offset: int, suffix: str, data: bytes) -> None:
+    def _has_gap(self, next_offset: int, next_base: int) -> bool:
+        """Whether records between two segments were lost, at a batch's boundary; what is behind was never promised."""
+        return not self.is_clean and not self.options.compacted and self.recovery_point < next_base > next_offset
+
+    def _write_index(self, base_offset: int, suffix: str, data: bytes, *, durable: bool) -> None:
         """A new file, not the old one emptied: somebody may have that mapped still."""
         path = self._path(base_offset, suffix)
         try:
+            if not durable and read_file(self.fs, path) == data:
+                return
             self.fs.unlink(path)
         except FileNotFoundError:
             pass
         fd = self.fs.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:
             write_all(self.fs, fd, data)
-            self.fs.fdatasync(fd)
+            if durable:
+                self.fs.fdatasync(fd)
+                self._has_new_names = True
         finally:
             self.fs.close(fd)
 
     def _end_of(self, segments: list[Segment]) -> int:
         if not segments:
             return 0
-        if self._scanned_from is not None:
+        # Names of the active segment are made durable by its first flush.
+        segments[-1].entry_synced = False
+        if self._has_new_names:
             self.fs.sync_directory(self.directory)
+            self.fs.sync_directory(self.directory.rpartition("/")[0])
         return self._next_offset
 
     def _remove(self, segments: list[Segment]) -> None:

@@ -44,7 +44,7 @@ class Broker:
     def kill(self) -> None:
         """As far as the files know: nothing is closed, nothing written down."""
         assert self.running is not None
-        self.running._release()
+        self.running.abandon()
         self.running = None
 
 
@@ -167,7 +167,7 @@ def test_checkpoints_are_in_the_text_form_of_kafka(broker: Broker, tmp_path: Pat
     directory = next(tmp_path / name for name in ("a", "b") if (tmp_path / name / "orders-0").exists())
     assert (directory / checkpoints.RECOVERY_POINTS).read_text() == "0\n1\norders 0 3\n"
     assert (directory / checkpoints.LOG_START_OFFSETS).read_text() == "0\n1\norders 0 2\n"
-    assert (directory / "orders-0" / checkpoints.LEADER_EPOCHS).read_text() == "0\n1\n4 3\n"
+    assert (directory / "orders-0" / checkpoints.LEADER_EPOCHS).read_text() == "0\n2\n0 2\n4 3\n"
     assert (directory / "orders-0" / checkpoints.PARTITION_METADATA).read_text() == (
         f"version: 0\ntopic_id: {checkpoints.encode_uuid(TOPIC_ID)}\n"
     )
