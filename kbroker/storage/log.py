@@ -47,6 +47,8 @@ class AppendResult(NamedTuple):
     last_offset: int
     log_append_time: int
     log_start_offset: int
+    must_wait: bool
+    """The flush policy asks for a flush before this is acknowledged."""
 
 
 @dataclass(slots=True)
@@ -276,7 +278,7 @@ class Log:
             raise ProtocolError(ErrorCode(code), f"{self}: {ErrorCode(code).name}")
         if must_wait and wait:
             self.state.flush()
-        return AppendResult(base_offset, last_offset, log_append_time, log_start_offset)
+        return AppendResult(base_offset, last_offset, log_append_time, log_start_offset, must_wait)
 
     def read(self, offset: int, max_bytes: int, *, committed: bool = False) -> bytes:
         """Batches from the one that holds `offset` on, `max_bytes` of them: the first is whole, the last may be cut.

@@ -1,0 +1,59 @@
+"""From settings to the options objects that storage takes: it sits below the settings and does not know their names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kbroker.cluster.topic_configs import effective_configs
+from kbroker.config.broker_config import BrokerConfig
+from kbroker.storage.options import LogOptions, StorageOptions
+
+CODECS = {"producer": -1, "uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+
+
+def storage_options(config: BrokerConfig) -> StorageOptions:
+    """What all logs share."""
+    return StorageOptions(
+        directories=tuple(str(path) for path in config.log_dirs),
+        recovery_threads=config["num.recovery.threads.per.data.dir"],
+        flush_scheduler_interval_ms=config["log.flush.scheduler.interval.ms"],
+        flush_checkpoint_interval_ms=config["log.flush.offset.checkpoint.interval.ms"],
+        start_offset_checkpoint_interval_ms=config["log.flush.start.offset.checkpoint.interval.ms"],
+        retention_check_interval_ms=config["log.retention.check.interval.ms"],
+        producer_id_expiration_ms=config["producer.id.expiration.ms"],
+        producer_id_expiration_check_interval_ms=config["producer.id.expiration.check.interval.ms"],
+    )
+
+
+def log_options(own: Mapping[str, str], config: BrokerConfig) -> LogOptions:
+    """One topic's options: its own settings, else the broker's, else the defaults."""
+    value = effective_configs(own, config.text)
+    policy = value["cleanup.policy"]
+    assert isinstance(policy, tuple)
+
+    def integer(name: str) -> int:
+        number = value[name]
+        assert isinstance(number, int)
+        return number
+
+    return LogOptions(
+        segment_bytes=integer("segment.bytes"),
+        segment_ms=integer("segment.ms"),
+        segment_jitter_ms=integer("segment.jitter.ms"),
+        max_message_bytes=integer("max.message.bytes"),
+        index_interval_bytes=integer("index.interval.bytes"),
+        index_max_bytes=integer("segment.index.bytes"),
+        flush_messages=integer("flush.messages"),
+        flush_ms=integer("flush.ms"),
+        timestamp_before_max_ms=integer("message.timestamp.before.max.ms"),
+        timestamp_after_max_ms=integer("message.timestamp.after.max.ms"),
+        log_append_time=value["message.timestamp.type"] == "LogAppendTime",
+        compacted="compact" in policy,
+        deleted_by_retention="delete" in policy,
+        compression=CODECS[str(value["compression.type"])],
+        flushed_visibility=config["log.flush.visibility"] == "flushed",
+        min_insync_replicas=integer("min.insync.replicas"),
+        retention_ms=integer("retention.ms"),
+        retention_bytes=integer("retention.bytes"),
+        file_delete_delay_ms=integer("file.delete.delay.ms"),
+    )
