@@ -8,6 +8,8 @@ from kbroker.cluster.topic_configs import effective_configs
 from kbroker.config.broker_config import BrokerConfig
 from kbroker.storage.options import LogOptions, StorageOptions
 
+# Kafka's default never looks, so that a topic's flush.ms alone does nothing there; here it does.
+LONGEST_FLUSH_CHECK_MS = 1000
 CODECS = {"producer": -1, "uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 
 
@@ -16,7 +18,9 @@ def storage_options(config: BrokerConfig) -> StorageOptions:
     return StorageOptions(
         directories=tuple(str(path) for path in config.log_dirs),
         recovery_threads=config["num.recovery.threads.per.data.dir"],
-        flush_scheduler_interval_ms=config["log.flush.scheduler.interval.ms"],
+        flusher_threads=config["kbroker.flush.threads"],
+        max_open_segments=config["kbroker.open.segments.max"],
+        flush_scheduler_interval_ms=min(config["log.flush.scheduler.interval.ms"], LONGEST_FLUSH_CHECK_MS),
         flush_checkpoint_interval_ms=config["log.flush.offset.checkpoint.interval.ms"],
         start_offset_checkpoint_interval_ms=config["log.flush.start.offset.checkpoint.interval.ms"],
         retention_check_interval_ms=config["log.retention.check.interval.ms"],
