@@ -455,6 +455,11 @@ class LogManager:
             log.state.go_offline()
 
     @property
+    def was_stopped_cleanly(self) -> bool:
+        """Whether nothing that was acknowledged before this start can have been lost. After `start`."""
+        return all(home.is_clean or not home.logs for home in self._homes)
+
+    @property
     def offline_directories(self) -> list[str]:
         return [home.path for home in self._homes if home.directory.is_offline]
 

@@ -1,0 +1,215 @@
+"""The broker: every part built, started and stopped here, in one visible order."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Callable
+
+from kbroker._core.fetch_sessions import FetchSessions
+from kbroker._core.processor import Connection
+from kbroker.clock import SystemClock
+from kbroker.cluster.producer_ids import ProducerIds
+from kbroker.cluster.new_topics import TopicDefaults
+from kbroker.cluster.topics import Topics
+from kbroker.config.broker_config import BrokerConfig
+from kbroker.config.definitions import DEFAULT_NODE_ID
+from kbroker.coordination.embedded import EmbeddedStore, store_path
+from kbroker.groups.coordinator import GroupCoordinator
+from kbroker.groups.options import GroupOptions
+from kbroker.metrics.registry import Registry as MetricsRegistry
+from kbroker.model import Endpoint
+from kbroker.net.endpoints import AdvertisedEndpoints
+from kbroker.replication.local_replica import FlushWaits
+from kbroker.server.acceptor import Acceptor, ConnectionLimits, per_ip_limit, raise_descriptor_limit
+from kbroker.server.dispatch import Dispatcher
+from kbroker.server.handler_pool import HandlerPool
+from kbroker.server.http import Answer, HttpServer, problems_route
+from kbroker.server.local_partitions import LocalPartitions, OffsetsTopic, internal_topics
+from kbroker.server.log_options import storage_options
+from kbroker.server.measurements import ServerMeasurements, measure_groups, measure_storage
+from kbroker.server.processor import ProcessorLimits, Processors
+from kbroker.server.request_channel import RequestChannel
+from kbroker.server.services import Services
+from kbroker.storage.log_manager import LogManager
+
+LOG = logging.getLogger(__name__)
+
+# A thread that comes back from a compiled call waits this long for one that computes in Python; the default is 5 ms.
+SWITCH_INTERVAL_S = 0.0005
+
+
+class Broker:
+    """One broker, from `start` to `stop`. `stop` may be called at any time, also after a start that failed."""
+
+    def __init__(self, config: BrokerConfig):
+        self.config = config
+        self.clock = SystemClock()
+        self.endpoints: tuple[Endpoint, ...] = ()
+        """What is bound, with the ports that the system chose."""
+        self.is_ready = False
+        self._logs = LogManager(storage_options(config), clock=self.clock)
+        self._flush_waits = FlushWaits()
+        self._services: Services | None = None
+        self._stops: list[tuple[str, Callable[[], object]]] = []
+
+    # --- start -------------------------------------------------------------------------------------------
+    def start(self) -> None:
+        """Returns when requests are served. ConfigError, DirectoryInUse, StorageFailed, ... when that cannot be."""
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        raise_descriptor_limit()
+        self._open_cluster()
+        self._open_server()
+        self._start()
+
+    def _open_cluster(self) -> None:
+        """Directories, coordination store, what the cluster has agreed on, and the logs that belong to it."""
+        config, logs = self.config, self._logs
+        identity = logs.take_directories()
+        self._on_stop("logs", lambda: logs.stop(config["kbroker.stop.timeout.ms"] / 1000))
+        self._store = EmbeddedStore(store_path(str(config.log_dirs[0])))
+        self._on_stop("store", self._store.stop)
+        self._session = self._store.connect()
+        self.node_id = config.node_id
+        if self.node_id < 0:
+            self.node_id = DEFAULT_NODE_ID if identity is None or identity.node_id is None else identity.node_id
+        self._topics = Topics(
+            self._session,
+            self.node_id,
+            defaults=TopicDefaults(config["num.partitions"], config["default.replication.factor"]),
+            cluster_id=identity.cluster_id if identity else None,
+            internal_topics=internal_topics(config),
+            clock=self.clock,
+        )
+        self._partitions = LocalPartitions(logs, config, self._take_config)
+        dynamic = self._topics.dynamic_broker_configs()
+        if dynamic:
+            self._partitions.update_broker_configs(dynamic)
+        logs.start(lambda at: self._partitions.resolve(self._topics, at), self.node_id, self._topics.cluster_id)
+        self._flush_waits.start()
+        self._on_stop("flush waits", self._flush_waits.stop)
+        self._groups = GroupCoordinator(
+            OffsetsTopic(self._topics, logs, self._flush_waits, config), GroupOptions.of(config), self.clock
+        )
+        self._producer_ids = ProducerIds(self._session, self.node_id)
+
+    def _take_config(self, config: BrokerConfig) -> None:
+        """Dynamic settings are others now."""
+        self.config = config
+        if self._services is not None:
+            self._services.config = config
+
+    def _open_server(self) -> None:
+        """Processors, handlers and bound listeners; nothing runs yet."""
+        config = self.config
+        self._services = Services(
+            config=config,
+            clock=self.clock,
+            node_id=self.node_id,
+            cluster_id=self._topics.cluster_id,
+            cluster=self._topics,
+            logs=self._logs,
+            groups=self._groups,
+            producer_ids=self._producer_ids,
+            endpoints_for=self._endpoints_for,
+        )
+        self._channel = RequestChannel(config["queued.max.requests"])
+        self._dispatcher = Dispatcher(self._services, self._channel)
+        self._handlers = HandlerPool(config["num.io.threads"], self._channel, self._dispatcher.serve)
+        self._processors = Processors(
+            config["num.network.threads"],
+            self._logs.registry,
+            FetchSessions(
+                config["max.incremental.fetch.session.cache.slots"], fetch_max_bytes=config["fetch.max.bytes"]
+            ),
+            self._dispatcher.on_request,
+            ProcessorLimits(
+                max_request_size=config["socket.request.max.bytes"],
+                idle_ms=config["connections.max.idle.ms"],
+                max_inflated_size=config["kbroker.inflated.batch.max.bytes"],
+            ),
+            [endpoint.listener for endpoint in config.listeners],
+        )
+        limits = ConnectionLimits(
+            max_connections=lambda: int(self.config["max.connections"]),
+            max_connections_per_ip=per_ip_limit(
+                lambda: int(self.config["max.connections.per.ip"]), config["max.connections.per.ip.overrides"]
+            ),
+            send_buffer_size=config["socket.send.buffer.bytes"],
+            receive_buffer_size=config["socket.receive.buffer.bytes"],
+            backlog=config["socket.listen.backlog.size"],
+        )
+        self._acceptor = Acceptor(config.listeners, self._processors.all, limits)
+        self.endpoints = self._acceptor.endpoints
+        self._advertised = AdvertisedEndpoints(self.endpoints, config.advertised_listeners)
+
+    def _start(self) -> None:
+        timeout_s = self.config["kbroker.stop.timeout.ms"] / 1000
+        self._join_cluster()
+        self._groups.start()
+        self._on_stop("groups", self._groups.stop)
+        self._handlers.start()
+        self._on_stop("handlers", lambda: self._handlers.stop(timeout_s))
+        self._processors.start()
+        self._on_stop("processors", lambda: self._processors.stop(timeout_s))
+        self._start_http()
+        self._acceptor.start()
+        self._on_stop("acceptor", self._acceptor.stop)
+        self.is_ready = True
+
+    def _join_cluster(self) -> None:
+        advertised = [
+            self._advertised.of(endpoint.listener, endpoint.host, endpoint.port) for endpoint in self.endpoints
+        ]
+        self._topics.register(advertised, self.config["broker.rack"])
+        self._topics.start(self._partitions, new_leader_epochs=not self._logs.was_stopped_cleanly)
+        self._partitions.serve(self._topics, self._groups)
+
+    def _endpoints_for(self, connection: Connection) -> Endpoint:
+        return self._advertised.of(connection.listener, connection.local_host, connection.local_port)
+
+    def _start_http(self) -> None:
+        if self.config.http_address is None:
+            return
+        metrics = MetricsRegistry()
+        measurements = ServerMeasurements(self._processors.all, self._channel, self._handlers)
+        metrics.add(measurements.measure)
+        metrics.add(lambda: measure_storage(self._logs))
+        metrics.add(lambda: measure_groups(self._groups))
+
+        def scrape(accept: str) -> Answer:
+            from kbroker.metrics.exposition import Exposition  # only who scrapes pays for prometheus-client
+
+            content_type, text = Exposition(metrics).render(accept)
+            return Answer(200, text, content_type)
+
+        host, port = self.config.http_address
+        routes = {"/metrics": scrape, "/health": problems_route(self.problems), "/ready": problems_route(self._waits)}
+        self._http = HttpServer(host, port, routes)
+        self._http.start()
+        self._on_stop("http", self._http.stop)
+
+    # --- while it runs -----------------------------------------------------------------------------------
+    def problems(self) -> list[str]:
+        """What keeps this broker from serving all it should; a line each."""
+        return [f"log directory {path} is offline" for path in self._logs.offline_directories]
+
+    def _waits(self) -> list[str]:
+        return self.problems() if self.is_ready else ["starting"]
+
+    # --- stop --------------------------------------------------------------------------------------------
+    def _on_stop(self, name: str, call: Callable[[], object]) -> None:
+        self._stops.append((name, call))
+
+    def stop(self) -> None:
+        """Stop in the opposite order of the start: what was acknowledged is flushed, the directories are marked clean."""
+        self.is_ready = False
+        while self._stops:
+            name, call = self._stops.pop()
+            started = time.monotonic()
+            try:
+                call()
+            except Exception:
+                LOG.exception("stopping %s failed", name)
+            LOG.debug("%s stopped in %.3f s", name, time.monotonic() - started)

@@ -1,0 +1,116 @@
+"""What joins the cluster's topics, the logs on this broker's disks, and the groups that live in one of them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from kbroker.cluster.image import Partition, Topic
+from kbroker.cluster.new_topics import NewTopic
+from kbroker.cluster.topics import Topics
+from kbroker.config.broker_config import BrokerConfig
+from kbroker.model import GROUP_OFFSETS_TOPIC, TopicPartition
+from kbroker.replication.local_replica import FlushWaits, LocalReplica
+from kbroker.server.log_options import log_options
+from kbroker.storage.log_manager import LogManager
+from kbroker.storage.options import LogOptions
+
+if TYPE_CHECKING:
+    from kbroker.groups.coordinator import GroupCoordinator
+
+LOG = logging.getLogger(__name__)
+
+
+def internal_topics(config: BrokerConfig) -> dict[str, NewTopic]:
+    """How the topics are made that the broker itself needs, as Kafka makes them."""
+    offsets = NewTopic(
+        GROUP_OFFSETS_TOPIC,
+        config["offsets.topic.num.partitions"],
+        config["offsets.topic.replication.factor"],
+        configs={
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "segment.bytes": str(config["offsets.topic.segment.bytes"]),
+        },
+    )
+    return {GROUP_OFFSETS_TOPIC: offsets}
+
+
+class LocalPartitions:
+    """Keeps this broker's logs as the cluster wants them (`cluster.topics.PartitionHost`)."""
+
+    def __init__(self, logs: LogManager, config: BrokerConfig, on_config: Callable[[BrokerConfig], None]):
+        self._logs = logs
+        self._static = config
+        self._config = config
+        self._on_config = on_config
+        self._topics: Topics | None = None
+        self._groups: GroupCoordinator | None = None
+
+    def resolve(self, topics: Topics, topic_partition: TopicPartition) -> tuple[UUID, LogOptions] | None:
+        """What the cluster knows of a log found on disk."""
+        topic = topics.owner_of(topic_partition)
+        return None if topic is None else (topic.topic_id, log_options(topic.configs, self._config))
+
+    def serve(self, topics: Topics, groups: GroupCoordinator) -> None:
+        """From now on changes reach the groups too."""
+        self._topics, self._groups = topics, groups
+
+    def create_partitions(self, topic: Topic, partitions: Sequence[Partition]) -> None:
+        options = log_options(topic.configs, self._config)
+        for partition in partitions:
+            log = self._logs.get(TopicPartition(topic.name, partition.partition_id))
+            if log is None:
+                log = self._logs.create(topic.name, topic.topic_id, partition.partition_id, options)
+            if log.leader_epoch != partition.leader_epoch:
+                log.set_leader_epoch(partition.leader_epoch)
+        # Groups take up the partitions of a new offsets topic when they are first asked for (`OffsetsTopic.replica`).
+
+    def delete_partitions(self, topic: Topic, partitions: Sequence[Partition]) -> None:
+        for partition in partitions:
+            if topic.name == GROUP_OFFSETS_TOPIC and self._groups is not None:
+                self._groups.resign(partition.partition_id)
+            self._logs.delete(TopicPartition(topic.name, partition.partition_id))
+        if self._groups is not None and topic.name != GROUP_OFFSETS_TOPIC:
+            self._groups.forget_topics([topic.name])
+
+    def update_topic(self, topic: Topic) -> None:
+        self._logs.update_options(topic.name, log_options(topic.configs, self._config))
+
+    def update_broker_configs(self, configs: Mapping[str, str]) -> None:
+        self._config = self._static.with_dynamic(configs)
+        self._on_config(self._config)
+        if self._topics is not None:
+            for topic in self._topics.image.topics.values():
+                self.update_topic(topic)
+
+
+class OffsetsTopic:
+    """`__consumer_offsets` as the group coordinator needs it (`groups.coordinator.OffsetsTopic`)."""
+
+    def __init__(self, topics: Topics, logs: LogManager, flush_waits: FlushWaits, config: BrokerConfig):
+        self._topics = topics
+        self._logs = logs
+        self._flush_waits = flush_waits
+        self._default_partition_count: int = config["offsets.topic.num.partitions"]
+
+    def partition_count(self) -> int | None:
+        topic = self._topics.image.topic(GROUP_OFFSETS_TOPIC)
+        return None if topic is None else len(topic.partitions)
+
+    def default_partition_count(self) -> int:
+        return self._default_partition_count
+
+    def led_partitions(self) -> Iterable[int]:
+        topic = self._topics.image.topic(GROUP_OFFSETS_TOPIC)
+        if topic is None:
+            return []
+        return [each.partition_id for each in topic.partitions if each.leader == self._topics.node_id]
+
+    def replica(self, partition_id: int) -> LocalReplica | None:
+        if partition_id not in self.led_partitions():
+            return None
+        log = self._logs.get(TopicPartition(GROUP_OFFSETS_TOPIC, partition_id))
+        return None if log is None else LocalReplica(log, self._flush_waits)
