@@ -61,6 +61,19 @@ def parse_address(setting: str, text: str) -> tuple[str, int]:
     return match[1] or match[2], int(match[3])
 
 
+def parse_counts(setting: str, text: str) -> dict[str, int]:
+    """HOST:COUNT pairs separated by commas, as max.connections.per.ip.overrides has them."""
+    counts = {}
+    for pair in (piece.strip() for piece in text.split(",")):
+        if not pair:
+            continue
+        host, _, count = pair.rpartition(":")
+        if not host or not (count.isascii() and count.isdigit()):
+            raise ConfigError(f"{setting}={text}: {pair!r} is not HOST:COUNT")
+        counts[host.strip("[]")] = int(count)
+    return counts
+
+
 def _refuse_duplicates(setting: str, text: str, endpoints: Sequence[Endpoint]) -> None:
     names: set[str] = set()
     ports: dict[int, Endpoint] = {}

@@ -10,11 +10,12 @@ from collections.abc import Callable
 from kbroker._core.fetch_sessions import FetchSessions
 from kbroker._core.processor import Connection
 from kbroker.clock import SystemClock
-from kbroker.cluster.producer_ids import ProducerIds
 from kbroker.cluster.new_topics import TopicDefaults
+from kbroker.cluster.producer_ids import ProducerIds
 from kbroker.cluster.topics import Topics
 from kbroker.config.broker_config import BrokerConfig
 from kbroker.config.definitions import DEFAULT_NODE_ID
+from kbroker.config.listeners import parse_counts
 from kbroker.coordination.embedded import EmbeddedStore, store_path
 from kbroker.groups.coordinator import GroupCoordinator
 from kbroker.groups.options import GroupOptions
@@ -38,6 +39,7 @@ LOG = logging.getLogger(__name__)
 
 # A thread that comes back from a compiled call waits this long for one that computes in Python; the default is 5 ms.
 SWITCH_INTERVAL_S = 0.0005
+PER_IP_OVERRIDES = "max.connections.per.ip.overrides"
 
 
 class Broker:
@@ -131,11 +133,10 @@ class Broker:
             ),
             [endpoint.listener for endpoint in config.listeners],
         )
+        overrides = parse_counts(PER_IP_OVERRIDES, config[PER_IP_OVERRIDES])
         limits = ConnectionLimits(
             max_connections=lambda: int(self.config["max.connections"]),
-            max_connections_per_ip=per_ip_limit(
-                lambda: int(self.config["max.connections.per.ip"]), config["max.connections.per.ip.overrides"]
-            ),
+            max_connections_per_ip=per_ip_limit(lambda: int(self.config["max.connections.per.ip"]), overrides),
             send_buffer_size=config["socket.send.buffer.bytes"],
             receive_buffer_size=config["socket.receive.buffer.bytes"],
             backlog=config["socket.listen.backlog.size"],

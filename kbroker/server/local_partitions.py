@@ -11,6 +11,7 @@ from kbroker.cluster.image import Partition, Topic
 from kbroker.cluster.new_topics import NewTopic
 from kbroker.cluster.topics import Topics
 from kbroker.config.broker_config import BrokerConfig
+from kbroker.errors import ProtocolError
 from kbroker.model import GROUP_OFFSETS_TOPIC, TopicPartition
 from kbroker.replication.local_replica import FlushWaits, LocalReplica
 from kbroker.server.log_options import log_options
@@ -88,13 +89,19 @@ class LocalPartitions:
 
 
 class OffsetsTopic:
-    """`__consumer_offsets` as the group coordinator needs it (`groups.coordinator.OffsetsTopic`)."""
+    """`__consumer_offsets` as the group coordinator needs it (`groups.offsets_topic.OffsetsTopic`)."""
 
     def __init__(self, topics: Topics, logs: LogManager, flush_waits: FlushWaits, config: BrokerConfig):
         self._topics = topics
         self._logs = logs
         self._flush_waits = flush_waits
         self._default_partition_count: int = config["offsets.topic.num.partitions"]
+
+    def ensure(self) -> None:
+        """Create it unless it is there. ProtocolError when it cannot be made now."""
+        (result,) = self._topics.ensure([GROUP_OFFSETS_TOPIC])
+        if isinstance(result, ProtocolError):
+            raise result
 
     def partition_count(self) -> int | None:
         topic = self._topics.image.topic(GROUP_OFFSETS_TOPIC)

@@ -6,13 +6,15 @@ What comes here may block: a log to open, a segment to roll, a large compressed 
 from __future__ import annotations
 
 import struct
-
-from typing_extensions import Buffer
+from typing import TYPE_CHECKING
 
 from kbroker._core.crc import crc32c_of
 from kbroker._core.processor import Request
 from kbroker.protocol.compression import deflate, inflate_shared
 from kbroker.server.services import Services
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 _LENGTH = struct.Struct(">i")
 _LENGTH_AT = 8

@@ -8,7 +8,15 @@ import time
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, NewTopic, ResourceType
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    ResourceType,
+)
 
 from tests.compat.records import fingerprint, record
 
@@ -32,7 +40,7 @@ def produce(a: Json) -> Json:
     for i in range(a["first"], a["first"] + a["count"]):
         key, value, headers = record(i, a["size"], a["nulls"], a["headers"])
 
-        def delivered(error: KafkaError | None, _: object, mark: int = fingerprint(key, value, headers)) -> None:  # noqa: B008
+        def delivered(error: KafkaError | None, _: object, mark: int = fingerprint(key, value, headers)) -> None:
             nonlocal acked, total
             if error is None:
                 acked += 1
