@@ -19,17 +19,15 @@ from kbroker.config.listeners import parse_counts
 from kbroker.coordination.embedded import EmbeddedStore, store_path
 from kbroker.groups.coordinator import GroupCoordinator
 from kbroker.groups.options import GroupOptions
-from kbroker.metrics.registry import Registry as MetricsRegistry
 from kbroker.model import Endpoint
 from kbroker.net.endpoints import AdvertisedEndpoints
 from kbroker.replication.local_replica import FlushWaits
 from kbroker.server.acceptor import Acceptor, ConnectionLimits, per_ip_limit, raise_descriptor_limit
 from kbroker.server.dispatch import Dispatcher
 from kbroker.server.handler_pool import HandlerPool
-from kbroker.server.http import Answer, HttpServer, problems_route
 from kbroker.server.local_partitions import LocalPartitions, OffsetsTopic, internal_topics
 from kbroker.server.log_options import storage_options
-from kbroker.server.measurements import ServerMeasurements, measure_groups, measure_storage
+from kbroker.server.measurements import observe
 from kbroker.server.processor import ProcessorLimits, Processors
 from kbroker.server.request_channel import RequestChannel
 from kbroker.server.services import Services
@@ -173,31 +171,19 @@ class Broker:
     def _start_http(self) -> None:
         if self.config.http_address is None:
             return
-        metrics = MetricsRegistry()
-        measurements = ServerMeasurements(self._processors.all, self._channel, self._handlers)
-        metrics.add(measurements.measure)
-        metrics.add(lambda: measure_storage(self._logs))
-        metrics.add(lambda: measure_groups(self._groups))
-
-        def scrape(accept: str) -> Answer:
-            from kbroker.metrics.exposition import Exposition  # only who scrapes pays for prometheus-client
-
-            content_type, text = Exposition(metrics).render(accept)
-            return Answer(200, text, content_type)
-
-        host, port = self.config.http_address
-        routes = {"/metrics": scrape, "/health": problems_route(self.problems), "/ready": problems_route(self._waits)}
-        self._http = HttpServer(host, port, routes)
+        self._http = observe(
+            self.config.http_address,
+            node_id=self.node_id,
+            cluster_id=self._topics.cluster_id,
+            logs=self._logs,
+            processors=self._processors.all,
+            channel=self._channel,
+            handlers=self._handlers,
+            groups=self._groups,
+            is_ready=lambda: self.is_ready,
+        )
         self._http.start()
         self._on_stop("http", self._http.stop)
-
-    # --- while it runs -----------------------------------------------------------------------------------
-    def problems(self) -> list[str]:
-        """What keeps this broker from serving all it should; a line each."""
-        return [f"log directory {path} is offline" for path in self._logs.offline_directories]
-
-    def _waits(self) -> list[str]:
-        return self.problems() if self.is_ready else ["starting"]
 
     # --- stop --------------------------------------------------------------------------------------------
     def _on_stop(self, name: str, call: Callable[[], object]) -> None:

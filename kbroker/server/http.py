@@ -7,12 +7,14 @@ the next one waits for it.
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
+from kbroker.errors import ConfigError
 from kbroker.metrics.registry import Registry
 
 if TYPE_CHECKING:
@@ -69,7 +71,7 @@ def metrics_route(registry: Registry) -> Route:
 
 
 class HttpServer:
-    """Serves `routes` (path -> Route) from `start` to `stop`. OSError from `start` when the address is taken."""
+    """Serves `routes` (path -> Route) from `start` to `stop`. ConfigError from `start` when the address is taken."""
 
     def __init__(self, host: str, port: int, routes: dict[str, Route], deadline_s: float = DEADLINE_S):
         self._host, self._port = host, port
@@ -87,7 +89,11 @@ class HttpServer:
 
     def start(self) -> None:
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
-        self._socket = socket.create_server((self._host, self._port), family=family, backlog=16)
+        try:
+            self._socket = socket.create_server((self._host, self._port), family=family, backlog=16)
+        except OSError as error:
+            reason = os.strerror(error.errno).lower() if error.errno else str(error)
+            raise ConfigError(f"kbroker.http.address: cannot listen on {self._host}:{self._port}: {reason}") from error
         self._thread = threading.Thread(target=self._run, name="kbroker-http", daemon=True)
         self._thread.start()
 

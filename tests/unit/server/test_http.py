@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from kbroker.errors import ConfigError
 from kbroker.server.http import Answer, HttpServer, problems_route
 
 
@@ -89,7 +90,9 @@ def test_a_silent_connection_does_not_keep_others_out_for_long() -> None:
 
 
 def test_a_taken_port_is_an_error_at_start(server: HttpServer) -> None:
-    with pytest.raises(OSError, match="in use"):
+    with pytest.raises(
+        ConfigError, match=r"kbroker\.http\.address: cannot listen on 127.0.0.1:\d+: address already in use"
+    ):
         HttpServer(*server.address, {}).start()
 
 
