@@ -1,0 +1,675 @@
+"""The classic consumer group protocol of one group, as a state machine (KIP-62, 345, 394, 559, 800, 814).
+
+Values in, effects out: no clock, no thread, no log. Every call is told the time (`now_ms`, monotonic). Answers to
+requests that were given with a token come out of `take_answers`; what has to be made durable comes out of
+`take_stores` and is reported back with `stored`. `wake_ms` says when `advance` has something to do at the earliest.
+
+    Empty --join--> PreparingRebalance --all joined, or timeout--> CompletingRebalance --leader's sync stored--> Stable
+      ^                  |      ^------------- join, leave, expiry -----------|-------------------------------------|
+      '--nobody joined---'                                                 (any state) --unload, delete--> Dead
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+
+from kbroker.errors import ErrorCode
+from kbroker.rules.group_member import (
+    GenerationMember,
+    JoinAnswer,
+    Joining,
+    Leaving,
+    Member,
+    Store,
+    StoreAssignment,
+    StoreEmpty,
+    StoreReplacement,
+    SyncAnswer,
+    Token,
+)
+
+NEVER = 1 << 62
+NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
+"""How long the JoinGroup of somebody new may wait: it does not know its id yet, so it cannot heartbeat."""
+
+NOBODY_JOINED_RETRY_MS = 1000
+"""The least wait until a rebalance that nobody has joined is looked at again, whatever timeout members asked for."""
+
+
+class GroupState(StrEnum):
+    """Where a group stands, by the names that DescribeGroups gives."""
+
+    EMPTY = "Empty"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+class Group:
+    """Members and generations of one group. Not thread-safe; the caller holds one lock over a call and its effects."""
+
+    def __init__(self, group_id: str, max_size: int = 2**31 - 1, initial_rebalance_delay_ms: int = 0):
+        self.group_id = group_id
+        self.max_size = max_size
+        self.initial_rebalance_delay_ms = initial_rebalance_delay_ms
+        self.state = GroupState.EMPTY
+        self.protocol_type: str | None = None
+        self.protocol_name: str | None = None
+        self.generation = 0
+        self.leader: str | None = None
+        self.members: dict[str, Member] = {}
+        self.static_members: dict[str, str] = {}
+        """Member id by instance id."""
+        self.pending_members: dict[str, int] = {}
+        """Deadline by id: ids that were given away and have not come back yet (KIP-394)."""
+        self.wake_ms = NEVER
+        """Lower bound of every deadline."""
+        self._awaiting_join = 0
+        self._supporters: dict[str, int] = {}
+        """How many members support a protocol."""
+        self._unsynced: set[str] = set()
+        """Members of this generation that have not sent their SyncGroup yet."""
+        self._sync_deadline_ms = NEVER
+        self._join_deadline_ms = NEVER
+        self._initial_delay_left_ms: int | None = None
+        """While the first rebalance of an empty group is being delayed: what the delay may still be prolonged by."""
+        self._newcomer_during_delay = False
+        self._answers: list[tuple[Token, JoinAnswer | SyncAnswer]] = []
+        self._stores: list[Store] = []
+
+    # --- effects -----------------------------------------------------------------------------------------
+    def take_answers(self) -> list[tuple[Token, JoinAnswer | SyncAnswer]]:
+        """The answers that have become due since the last call, each with the token of its request."""
+        answers, self._answers = self._answers, []
+        return answers
+
+    def take_stores(self) -> list[Store]:
+        """What has to be made durable since the last call, in this order."""
+        stores, self._stores = self._stores, []
+        return stores
+
+    # --- questions ---------------------------------------------------------------------------------------
+    @property
+    def is_consumer_group(self) -> bool:
+        """Whether the members' metadata is that of the consumer protocol."""
+        return self.protocol_type == "consumer"
+
+    def metadata_of(self, member: Member) -> bytes:
+        """The member's metadata for the protocol of this generation."""
+        return member.protocols.get(self.protocol_name or "", b"")
+
+    def check_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
+        """FENCED_INSTANCE_ID where somebody newer has the instance id, UNKNOWN_MEMBER_ID, or NONE."""
+        if instance_id is not None:
+            current = self.static_members.get(instance_id)
+            if current is None:
+                return ErrorCode.UNKNOWN_MEMBER_ID
+            if current != member_id:
+                return ErrorCode.FENCED_INSTANCE_ID
+        return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
+
+    def check_commit(
+        self, generation: int, member_id: str, instance_id: str | None, transactional: bool = False
+    ) -> ErrorCode:
+        """Whether whoever this is may commit offsets now."""
+        if self.state is GroupState.DEAD:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if generation < 0 and self.state is GroupState.EMPTY:
+            return ErrorCode.NONE  # an administrator, or a consumer that assigns partitions to itself
+        if generation >= 0 or member_id or instance_id is not None:
+            error = self.check_member(member_id, instance_id)
+            if error:
+                return error
+            if generation != self.generation:
+                return ErrorCode.ILLEGAL_GENERATION
+        elif not transactional:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        if not transactional and self.state is GroupState.COMPLETING_REBALANCE:
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        return ErrorCode.NONE
+
+    # --- joining -----------------------------------------------------------------------------------------
+    def join(self, token: Token, joining: Joining, unique: str, now_ms: int) -> None:
+        """Somebody wants to be in the next generation. `unique` is the end of a new member's id."""
+        if self.state is GroupState.DEAD:
+            self._refuse_join(token, joining.member_id, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            return
+        if not self._has_room_for(joining.member_id):
+            self._remove(joining.member_id)
+            self._refuse_join(token, "", ErrorCode.GROUP_MAX_SIZE_REACHED)
+        elif not self._supports(joining.protocol_type, joining.protocols):
+            self._refuse_join(token, joining.member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        elif joining.member_id:
+            self._join_known(token, joining, now_ms)
+        else:
+            self._join_new(token, joining, unique, now_ms)
+        self._maybe_complete_join(now_ms)
+
+    def _has_room_for(self, member_id: str) -> bool:
+        if self.state is GroupState.EMPTY:
+            return True
+        member = self.members.get(member_id)
+        if self.state is GroupState.PREPARING_REBALANCE:
+            # Whoever joins again first stays: so a group that is over a lowered limit sheds its slowest members.
+            return (member is not None and member.join_token is not None) or self._awaiting_join < self.max_size
+        return member is not None or len(self.members) < self.max_size
+
+    def _supports(self, protocol_type: str, protocols: Mapping[str, bytes]) -> bool:
+        if self.state is GroupState.EMPTY:
+            return bool(protocol_type) and bool(protocols)
+        count = len(self.members)
+        return self.protocol_type == protocol_type and any(self._supporters.get(name, 0) == count for name in protocols)
+
+    def _join_new(self, token: Token, joining: Joining, unique: str, now_ms: int) -> None:
+        member_id = f"{joining.client_id if joining.instance_id is None else joining.instance_id}-{unique}"
+        if joining.instance_id is not None:
+            if joining.instance_id in self.static_members:
+                self._replace_static(token, joining, member_id, now_ms)
+            else:
+                self._add(token, joining, member_id, now_ms)
+        elif joining.known_member_id_required:
+            self.pending_members[member_id] = self._due(now_ms + joining.session_timeout_ms)
+            self._refuse_join(token, member_id, ErrorCode.MEMBER_ID_REQUIRED)
+        else:
+            self._add(token, joining, member_id, now_ms)
+
+    def _join_known(self, token: Token, joining: Joining, now_ms: int) -> None:
+        if joining.member_id in self.pending_members:
+            if joining.instance_id is not None:  # ids are given away to dynamic members only
+                self._refuse_join(token, joining.member_id, ErrorCode.UNKNOWN_SERVER_ERROR)
+            else:
+                self._add(token, joining, joining.member_id, now_ms)
+            return
+        error = self.check_member(joining.member_id, joining.instance_id)
+        if error:
+            self._refuse_join(token, joining.member_id, error)
+            return
+        member = self.members[joining.member_id]
+        unchanged = member.supports_exactly(joining.protocols)
+        is_leader = self.leader == member.member_id
+        if self.state is GroupState.COMPLETING_REBALANCE and unchanged:
+            # It has not heard the answer to its last join, so it hears it again.
+            self._answers.append((token, self._generation_answer(member, with_members=is_leader)))
+        elif self.state is GroupState.STABLE and unchanged and not is_leader:
+            self._answers.append((token, self._generation_answer(member)))
+        else:
+            # A leader that joins a stable group asks for a new assignment: it sees what members' metadata does not say.
+            self._update(member, joining, token)
+            self._maybe_prepare_rebalance(now_ms)
+
+    def _generation_answer(self, member: Member, with_members: bool = False) -> JoinAnswer:
+        members = self._generation_members() if with_members else ()
+        return JoinAnswer(
+            ErrorCode.NONE,
+            member.member_id,
+            self.generation,
+            self.protocol_type,
+            self.protocol_name,
+            self.leader or "",
+            False,
+            members,
+        )
+
+    def _generation_members(self) -> tuple[GenerationMember, ...]:
+        name = self.protocol_name or ""
+        return tuple(GenerationMember(m.member_id, m.instance_id, m.protocols[name]) for m in self.members.values())
+
+    def _refuse_join(self, token: Token, member_id: str, error: ErrorCode) -> None:
+        self._answers.append((token, JoinAnswer(error, member_id)))
+
+    def _add(self, token: Token, joining: Joining, member_id: str, now_ms: int) -> None:
+        member = Member(
+            member_id,
+            joining.instance_id,
+            joining.client_id,
+            joining.client_host,
+            joining.rebalance_timeout_ms,
+            joining.session_timeout_ms,
+            joining.protocols,
+        )
+        member.is_new = True
+        member.join_token = token
+        if self.state is GroupState.PREPARING_REBALANCE and self.generation == 0:
+            self._newcomer_during_delay = True
+        if not self.members:
+            self.protocol_type = joining.protocol_type
+        self._insert(member)
+        self._awaiting_join += 1
+        member.deadline_ms = self._due(now_ms + NEW_MEMBER_JOIN_TIMEOUT_MS)
+        self._maybe_prepare_rebalance(now_ms)
+
+    def _insert(self, member: Member) -> None:
+        self.members[member.member_id] = member
+        if member.instance_id is not None:
+            self.static_members[member.instance_id] = member.member_id
+        if self.leader is None:
+            self.leader = member.member_id
+        self._count_protocols(member, 1)
+        self.pending_members.pop(member.member_id, None)
+
+    def _count_protocols(self, member: Member, step: int) -> None:
+        for name in member.protocols:
+            count = self._supporters.get(name, 0) + step
+            if count:
+                self._supporters[name] = count
+            else:
+                del self._supporters[name]
+
+    def _update(self, member: Member, joining: Joining, token: Token) -> None:
+        if member.join_token is None:
+            self._awaiting_join += 1
+        else:
+            # The same member asks twice: only the newer request can be answered with the generation.
+            self._refuse_join(member.join_token, member.member_id, ErrorCode.REBALANCE_IN_PROGRESS)
+        member.join_token = token
+        self._set_protocols(member, joining.protocols, joining.rebalance_timeout_ms, joining.session_timeout_ms)
+
+    def _set_protocols(
+        self, member: Member, protocols: Mapping[str, bytes], rebalance_timeout_ms: int, session_timeout_ms: int
+    ) -> None:
+        if member.protocols.keys() != protocols.keys():
+            self._count_protocols(member, -1)
+            member.protocols = protocols
+            self._count_protocols(member, 1)
+        else:
+            member.protocols = protocols
+        member.rebalance_timeout_ms = rebalance_timeout_ms
+        member.session_timeout_ms = session_timeout_ms
+
+    # --- static members that come back (KIP-345) ---------------------------------------------------------
+    def _replace_static(self, token: Token, joining: Joining, member_id: str, now_ms: int) -> None:
+        assert joining.instance_id is not None
+        replaced_id = self.static_members[joining.instance_id]
+        replaced_leader = self.leader or ""
+        member = self.members[replaced_id]
+        before = (member.protocols, member.rebalance_timeout_ms, member.session_timeout_ms)
+        self._rename(member, member_id)
+        self._update(member, joining, token)
+        self._expect(member, now_ms)
+        if self.state is GroupState.COMPLETING_REBALANCE:
+            # The leader may have been told the old id already, so its assignment would not reach the new one.
+            self._prepare_rebalance(now_ms)
+        elif self.state is GroupState.STABLE:
+            if self._vote() == self.protocol_name:
+                skip = joining.can_skip_assignment
+                store = StoreReplacement(
+                    self.generation, joining.instance_id, member_id, replaced_id, replaced_leader, *before, skip
+                )
+                self._stores.append(store)
+            else:
+                self._prepare_rebalance(now_ms)
+
+    def _rename(self, member: Member, member_id: str) -> None:
+        """Gives `member` a new id and fences whoever still waits under the old one."""
+        old_id = member.member_id
+        self._answer_join(member, JoinAnswer(ErrorCode.FENCED_INSTANCE_ID, old_id))
+        self._answer_sync(member, SyncAnswer(ErrorCode.FENCED_INSTANCE_ID))
+        del self.members[old_id]
+        member.member_id = member_id
+        self.members[member_id] = member
+        if self.leader == old_id:
+            self.leader = member_id
+        assert member.instance_id is not None
+        self.static_members[member.instance_id] = member_id
+        if old_id in self._unsynced:
+            self._unsynced.remove(old_id)
+            self._unsynced.add(member_id)
+
+    def _replacement_stored(self, store: StoreReplacement, error: ErrorCode, now_ms: int) -> None:
+        member = self.members.get(store.member_id)
+        if member is None or member.join_token is None or self.state is not GroupState.STABLE:
+            return  # gone, answered, or joined in a rebalance meanwhile
+        if error:
+            token, member.join_token = member.join_token, None
+            self._awaiting_join -= 1
+            self._set_protocols(member, store.protocols, store.rebalance_timeout_ms, store.session_timeout_ms)
+            self._rename(member, store.replaced_member_id)
+            answer = JoinAnswer(
+                error, "", self.generation, self.protocol_type, self.protocol_name, store.replaced_leader
+            )
+            self._answers.append((token, answer))
+        elif store.can_skip_assignment:
+            is_leader = self.leader == member.member_id
+            answer = self._generation_answer(member, with_members=is_leader)
+            self._answer_join(member, answer._replace(skip_assignment=is_leader))
+        else:
+            # Before v9 the returning leader is told the old leader's id, so that it does not assign: nobody would
+            # hear of its assignment.
+            self._answer_join(member, self._generation_answer(member)._replace(leader=store.replaced_leader))
+        self._expect(member, now_ms)
+
+    # --- rebalances --------------------------------------------------------------------------------------
+    def _maybe_prepare_rebalance(self, now_ms: int) -> None:
+        if self.state in (GroupState.EMPTY, GroupState.COMPLETING_REBALANCE, GroupState.STABLE):
+            self._prepare_rebalance(now_ms)
+
+    def _prepare_rebalance(self, now_ms: int) -> None:
+        if self.state is GroupState.COMPLETING_REBALANCE:
+            self._set_assignments({}, ErrorCode.REBALANCE_IN_PROGRESS, now_ms)
+        self._unsynced.clear()
+        self._sync_deadline_ms = NEVER
+        timeout_ms = self._rebalance_timeout_ms()
+        was_empty, self.state = self.state is GroupState.EMPTY, GroupState.PREPARING_REBALANCE
+        if was_empty:
+            delay_ms = self.initial_rebalance_delay_ms
+            self._initial_delay_left_ms = max(timeout_ms - delay_ms, 0)
+            self._join_deadline_ms = self._due(now_ms + delay_ms)
+            if delay_ms <= 0:
+                self._end_of_join_wait(now_ms)
+        else:
+            self._initial_delay_left_ms = None
+            self._join_deadline_ms = self._due(now_ms + timeout_ms)
+            self._maybe_complete_join(now_ms)
+
+    def _rebalance_timeout_ms(self) -> int:
+        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+
+    def _maybe_complete_join(self, now_ms: int) -> None:
+        if (
+            self.state is GroupState.PREPARING_REBALANCE
+            and self._initial_delay_left_ms is None
+            and self._awaiting_join == len(self.members)
+            and not self.pending_members
+        ):
+            self._complete_join(now_ms)
+
+    def _end_of_join_wait(self, now_ms: int) -> None:
+        left_ms = self._initial_delay_left_ms
+        if left_ms and self._newcomer_during_delay:
+            # Members are still arriving: the first generation waits on, up to the rebalance timeout.
+            self._newcomer_during_delay = False
+            delay_ms = min(self.initial_rebalance_delay_ms, left_ms)
+            self._initial_delay_left_ms = max(left_ms - delay_ms, 0)
+            self._join_deadline_ms = self._due(now_ms + delay_ms)
+        else:
+            self._initial_delay_left_ms = None
+            self._complete_join(now_ms)
+
+    def _complete_join(self, now_ms: int) -> None:
+        """Begins the next generation with those who have joined."""
+        if self._awaiting_join != len(self.members):
+            # Static members stay until their session ends: they come back under the same instance id.
+            late = [m for m in self.members.values() if m.join_token is None and m.instance_id is None]
+            for member in late:
+                self._remove(member.member_id)
+        if self.members and not self._elect_joined_leader():
+            self._join_deadline_ms = self._due(now_ms + max(self._rebalance_timeout_ms(), NOBODY_JOINED_RETRY_MS))
+            return
+        self._join_deadline_ms = NEVER
+        self._initial_delay_left_ms = None
+        self.generation += 1
+        self._unsynced.clear()
+        if not self.members:
+            self.protocol_name = None
+            self.state = GroupState.EMPTY
+            self._stores.append(StoreEmpty(self.generation))
+            return
+        self.protocol_name = self._vote()
+        self.state = GroupState.COMPLETING_REBALANCE
+        for member in self.members.values():
+            if member.join_token is not None:
+                self._answer_join(member, self._generation_answer(member, self.leader == member.member_id))
+            member.is_new = False
+            self._expect(member, now_ms)
+        self._unsynced.update(self.members)
+        self._sync_deadline_ms = self._due(now_ms + self._rebalance_timeout_ms())
+
+    def _elect_joined_leader(self) -> bool:
+        """Makes somebody who has joined the leader, the present one if it can be; false when nobody has."""
+        if self.leader is not None and self.members[self.leader].join_token is not None:
+            return True
+        joined = next((m for m in self.members.values() if m.join_token is not None), None)
+        if joined is None:
+            return False
+        self.leader = joined.member_id
+        return True
+
+    def _vote(self) -> str:
+        """The protocol that most members prefer among those that all support; the first voted for where votes tie."""
+        count = len(self.members)
+        candidates = {name for name, supporters in self._supporters.items() if supporters == count}
+        votes: dict[str, int] = {}
+        for member in self.members.values():
+            choice = next(name for name in member.protocols if name in candidates)
+            votes[choice] = votes.get(choice, 0) + 1
+        return max(votes, key=votes.__getitem__)
+
+    # --- syncing -----------------------------------------------------------------------------------------
+    def sync(
+        self,
+        token: Token,
+        generation: int,
+        member_id: str,
+        instance_id: str | None,
+        protocol_type: str | None,
+        protocol_name: str | None,
+        assignments: Mapping[str, bytes],
+        now_ms: int,
+    ) -> None:
+        """A member asks for its assignment; the leader's request brings everybody's."""
+        error = self._check_sync(generation, member_id, instance_id, protocol_type, protocol_name)
+        if error:
+            self._answers.append((token, SyncAnswer(error)))
+            return
+        member = self.members[member_id]
+        self._unsynced.discard(member_id)
+        if not self._unsynced:
+            self._sync_deadline_ms = NEVER
+        if self.state is GroupState.STABLE:
+            self._answers.append((token, self._assignment_answer(member)))
+            self._expect(member, now_ms)
+            return
+        if member.sync_token is not None:
+            self._answers.append((member.sync_token, SyncAnswer(ErrorCode.REBALANCE_IN_PROGRESS)))
+        member.sync_token = token
+        if self.leader == member_id:
+            assigned = {known_id: assignments.get(known_id, b"") for known_id in self.members}
+            self._stores.append(StoreAssignment(generation, assigned))
+
+    def _check_sync(
+        self, generation: int, member_id: str, instance_id: str | None, protocol_type: str | None, name: str | None
+    ) -> ErrorCode:
+        if self.state is GroupState.DEAD:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        error = self.check_member(member_id, instance_id)
+        if error:
+            return error
+        if generation != self.generation:
+            return ErrorCode.ILLEGAL_GENERATION
+        if protocol_type is not None and protocol_type != self.protocol_type:
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        if name is not None and name != self.protocol_name:
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        if self.state is GroupState.PREPARING_REBALANCE:
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        return ErrorCode.NONE
+
+    def _assignment_answer(self, member: Member) -> SyncAnswer:
+        return SyncAnswer(ErrorCode.NONE, self.protocol_type, self.protocol_name, member.assignment)
+
+    def _set_assignments(self, assignments: Mapping[str, bytes], error: ErrorCode, now_ms: int) -> None:
+        """Gives everybody its assignment (nothing when there is an error) and answers those who wait for it."""
+        for member in self.members.values():
+            member.assignment = assignments.get(member.member_id, b"")
+            if member.sync_token is not None:
+                self._answer_sync(member, SyncAnswer(error) if error else self._assignment_answer(member))
+                self._expect(member, now_ms)
+
+    def stored(self, store: Store, error: ErrorCode, now_ms: int) -> None:
+        """The log has made `store` durable, or could not."""
+        if isinstance(store, StoreReplacement):
+            self._replacement_stored(store, error, now_ms)
+        elif (
+            isinstance(store, StoreAssignment)
+            and self.state is GroupState.COMPLETING_REBALANCE
+            and self.generation == store.generation
+        ):
+            if error:
+                self._set_assignments({}, error, now_ms)
+                self._prepare_rebalance(now_ms)
+            else:
+                self._set_assignments(store.assignments, ErrorCode.NONE, now_ms)
+                self.state = GroupState.STABLE
+
+    # --- living and leaving ------------------------------------------------------------------------------
+    def heartbeat(self, generation: int, member_id: str, instance_id: str | None, now_ms: int) -> ErrorCode:
+        """A member says that it lives; REBALANCE_IN_PROGRESS tells it to join again."""
+        if self.state is GroupState.DEAD:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        error = self.check_member(member_id, instance_id)
+        if error:
+            return error
+        if generation != self.generation:
+            return ErrorCode.ILLEGAL_GENERATION
+        self._expect(self.members[member_id], now_ms)
+        if self.state is GroupState.PREPARING_REBALANCE:
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        return ErrorCode.NONE
+
+    def committed(self, member_id: str, now_ms: int) -> None:
+        """A commit of a member counts as a heartbeat."""
+        member = self.members.get(member_id)
+        if member is not None:
+            self._expect(member, now_ms)
+
+    def leave(self, leaving: Iterable[Leaving], now_ms: int) -> list[ErrorCode]:
+        """Members leave, or an administrator removes them; one result each."""
+        return [self._leave(member_id, instance_id, now_ms) for member_id, instance_id in leaving]
+
+    def _leave(self, member_id: str, instance_id: str | None, now_ms: int) -> ErrorCode:
+        if not member_id:
+            current = None if instance_id is None else self.static_members.get(instance_id)
+            if current is None:
+                return ErrorCode.UNKNOWN_MEMBER_ID
+            member_id = current
+        elif member_id in self.pending_members:
+            self._remove(member_id)
+            self._maybe_complete_join(now_ms)
+            return ErrorCode.NONE
+        else:
+            error = self.check_member(member_id, instance_id)
+            if error:
+                return error
+        self._remove_and_rebalance(self.members[member_id], now_ms)
+        return ErrorCode.NONE
+
+    def _remove_and_rebalance(self, member: Member, now_ms: int) -> None:
+        self._remove(member.member_id)
+        self._maybe_prepare_rebalance(now_ms)
+        self._maybe_complete_join(now_ms)
+
+    def _remove(self, member_id: str) -> None:
+        self.pending_members.pop(member_id, None)
+        self._unsynced.discard(member_id)
+        member = self.members.get(member_id)
+        if member is None:
+            return
+        # Somebody new may have waited too long; told that it is unknown, it joins again if it is still there.
+        self._answer_join(member, JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID, ""))
+        self._answer_sync(member, SyncAnswer(ErrorCode.UNKNOWN_MEMBER_ID))
+        del self.members[member_id]
+        self._count_protocols(member, -1)
+        if member.instance_id is not None:
+            del self.static_members[member.instance_id]
+        if self.leader == member_id:
+            self.leader = next(iter(self.members), None)
+
+    def _answer_join(self, member: Member, answer: JoinAnswer) -> None:
+        if member.join_token is not None:
+            self._answers.append((member.join_token, answer))
+            member.join_token = None
+            self._awaiting_join -= 1
+
+    def _answer_sync(self, member: Member, answer: SyncAnswer) -> None:
+        if member.sync_token is not None:
+            self._answers.append((member.sync_token, answer))
+            member.sync_token = None
+
+    # --- time --------------------------------------------------------------------------------------------
+    def _due(self, deadline_ms: int) -> int:
+        if deadline_ms < self.wake_ms:
+            self.wake_ms = deadline_ms
+        return deadline_ms
+
+    def _expect(self, member: Member, now_ms: int) -> None:
+        """The member was heard of now: it has its session timeout from here on."""
+        deadline_ms = now_ms + member.session_timeout_ms
+        member.deadline_ms = deadline_ms
+        if deadline_ms < self.wake_ms:
+            self.wake_ms = deadline_ms
+
+    def advance(self, now_ms: int) -> None:
+        """Does what has become due, and sets `wake_ms` anew."""
+        if self.state is GroupState.DEAD:
+            return
+        if self._join_deadline_ms <= now_ms and self.state is GroupState.PREPARING_REBALANCE:
+            self._join_deadline_ms = NEVER
+            self._end_of_join_wait(now_ms)
+        if self._sync_deadline_ms <= now_ms:
+            self._sync_deadline_ms = NEVER
+            self._drop_unsynced(now_ms)
+        for pending_id in [known for known, deadline_ms in self.pending_members.items() if deadline_ms <= now_ms]:
+            del self.pending_members[pending_id]
+            self._maybe_complete_join(now_ms)
+        for member in [m for m in self.members.values() if m.deadline_ms is not None and m.deadline_ms <= now_ms]:
+            if member.deadline_ms is None or member.deadline_ms > now_ms or member.member_id not in self.members:
+                continue  # what an earlier one of this loop set off has answered or removed it
+            if not member.is_new and (member.join_token is not None or member.sync_token is not None):
+                member.deadline_ms = None  # it waits for us; it is expected again once it is answered
+            else:
+                self._remove_and_rebalance(member, now_ms)
+        self.wake_ms = min(
+            (deadline for m in self.members.values() if (deadline := m.deadline_ms) is not None), default=NEVER
+        )
+        self.wake_ms = min(self.wake_ms, self._join_deadline_ms, self._sync_deadline_ms)
+        if self.pending_members:
+            self.wake_ms = min(self.wake_ms, *self.pending_members.values())
+
+    def _drop_unsynced(self, now_ms: int) -> None:
+        if not self._unsynced or self.state not in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE):
+            return
+        for member_id in list(self._unsynced):
+            self._remove(member_id)
+        self._prepare_rebalance(now_ms)
+
+    # --- the log -----------------------------------------------------------------------------------------
+    @classmethod
+    def restore(
+        cls,
+        group_id: str,
+        protocol_type: str,
+        protocol_name: str | None,
+        generation: int,
+        leader: str | None,
+        members: Iterable[Member],
+        max_size: int = 2**31 - 1,
+        initial_rebalance_delay_ms: int = 0,
+    ) -> Group:
+        """The group as its newest record describes it: Stable, or Empty without members."""
+        group = cls(group_id, max_size, initial_rebalance_delay_ms)
+        group.protocol_type = protocol_type or None
+        group.protocol_name = protocol_name
+        group.generation = generation
+        for member in members:
+            group._insert(member)
+        group.leader = leader if leader in group.members else next(iter(group.members), None)
+        if group.members:
+            group.state = GroupState.STABLE
+        return group
+
+    def start(self, now_ms: int) -> None:
+        """The restored group is served from now on: its members have their session timeout to be heard of."""
+        if len(self.members) > self.max_size:
+            self._prepare_rebalance(now_ms)
+        for member in self.members.values():
+            self._expect(member, now_ms)
+
+    def end(self, error: ErrorCode) -> None:
+        """The group is Dead: deleted, or served by another coordinator. Whoever waits hears `error`."""
+        self.state = GroupState.DEAD
+        for member in self.members.values():
+            self._answer_join(member, JoinAnswer(error, member.member_id))
+            self._answer_sync(member, SyncAnswer(error))
+        self.wake_ms = self._join_deadline_ms = self._sync_deadline_ms = NEVER
