@@ -1,0 +1,174 @@
+"""Records of `__consumer_offsets`, byte for byte those of Apache Kafka 3.9. On disk. Do not change.
+
+    key    int16 version, then
+             0, 1  OffsetCommitKey   group, topic, partition      value: int16 version 0-4, OffsetCommitValue
+             2     GroupMetadataKey  group                        value: int16 version 0-4, GroupMetadataValue
+           others  groups of the newer protocol (KIP-848), which this broker does not know: left alone
+    no value: the offset, or the group, is no more
+
+Written are the versions that 3.9 writes: OffsetCommitValue 3 (1 where an old client set a retention time, for only that
+one has an expire timestamp) and GroupMetadataValue 3. Read are all, also the flexible version 4 of a later release.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from kbroker.errors import MalformedBytes
+from kbroker.model import TopicPartition
+from kbroker.protocol import messages as M
+from kbroker.rules.group import Group
+from kbroker.rules.group_member import Member
+from kbroker.rules.group_offsets import NO_EXPIRY, CommittedOffset
+
+MAX_STRING_SIZE = 2**15 - 1
+OFFSET_KEY_VERSIONS = (0, 1)
+GROUP_KEY_VERSION = 2
+_OFFSET_VALUE, _OFFSET_VALUE_WITH_EXPIRY, _GROUP_VALUE = 3, 1, 3
+
+_version = struct.Struct(">h")
+_OFFSET_KEY_PREFIX = _version.pack(OFFSET_KEY_VERSIONS[1])
+_GROUP_KEY_PREFIX = _version.pack(GROUP_KEY_VERSION)
+_OFFSET_VALUE_PREFIX = _version.pack(_OFFSET_VALUE)
+_OFFSET_VALUE_WITH_EXPIRY_PREFIX = _version.pack(_OFFSET_VALUE_WITH_EXPIRY)
+_GROUP_VALUE_PREFIX = _version.pack(_GROUP_VALUE)
+
+
+class OffsetKey(NamedTuple):
+    """The record is about an offset of a group."""
+
+    group_id: str
+    partition: TopicPartition
+
+
+class GroupKey(NamedTuple):
+    """The record is about a group's members."""
+
+    group_id: str
+
+
+class GroupValue(NamedTuple):
+    """What a record says of a group."""
+
+    protocol_type: str
+    protocol_name: str | None
+    generation: int
+    leader: str | None
+    state_timestamp_ms: int
+    """When the group came into the recorded state; -1 in versions before 2."""
+    members: list[Member]
+
+
+# --- writing ---------------------------------------------------------------------------------------------
+def fits(text: str) -> bool:
+    """Whether `text` can stand in a record: requests of flexible versions can bring longer ones."""
+    return len(text) * 4 <= MAX_STRING_SIZE or len(text.encode()) <= MAX_STRING_SIZE
+
+
+def offset_key(group_id: str, partition: TopicPartition) -> bytes:
+    """The key of a committed offset. Its names fit."""
+    key = M.OffsetCommitKey(group=group_id, topic=partition.topic, partition=partition.partition_id)
+    return _OFFSET_KEY_PREFIX + key.encode(1)
+
+
+def offset_value(committed: CommittedOffset) -> bytes:
+    """The value of a committed offset."""
+    value = M.OffsetCommitValue(
+        offset=committed.offset,
+        leader_epoch=committed.leader_epoch,
+        metadata=committed.metadata,
+        commit_timestamp=committed.commit_timestamp_ms,
+    )
+    if committed.expire_timestamp_ms == NO_EXPIRY:
+        return _OFFSET_VALUE_PREFIX + value.encode(_OFFSET_VALUE)
+    value.leader_epoch = -1  # version 1 has none
+    value.expire_timestamp = committed.expire_timestamp_ms
+    return _OFFSET_VALUE_WITH_EXPIRY_PREFIX + value.encode(_OFFSET_VALUE_WITH_EXPIRY)
+
+
+def group_key(group_id: str) -> bytes:
+    """The key of a group. Its name fits."""
+    return _GROUP_KEY_PREFIX + M.GroupMetadataKey(group=group_id).encode(2)
+
+
+def group_value(group: Group, assignments: Mapping[str, bytes], state_timestamp_ms: int) -> bytes:
+    """The value of a group: its members with what they are assigned."""
+    value = M.GroupMetadataValue(
+        protocol_type=group.protocol_type or "",
+        generation=group.generation,
+        protocol=group.protocol_name,
+        leader=group.leader,
+        current_state_timestamp=state_timestamp_ms,
+        members=[
+            M.GroupMetadataValue.MemberMetadata(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                rebalance_timeout=member.rebalance_timeout_ms,
+                session_timeout=member.session_timeout_ms,
+                subscription=group.metadata_of(member),
+                assignment=assignments[member.member_id],
+            )
+            for member in group.members.values()
+        ],
+    )
+    return _GROUP_VALUE_PREFIX + value.encode(_GROUP_VALUE)
+
+
+# --- reading ---------------------------------------------------------------------------------------------
+def decode_key(key: bytes) -> OffsetKey | GroupKey | None:
+    """What a record is about; None for kinds that this broker does not know. Raises MalformedBytes."""
+    version = _version_of(key)
+    if version in OFFSET_KEY_VERSIONS:
+        offset = M.OffsetCommitKey.decode(memoryview(key)[2:], version)
+        return OffsetKey(offset.group, TopicPartition(offset.topic, offset.partition))
+    if version == GROUP_KEY_VERSION:
+        return GroupKey(M.GroupMetadataKey.decode(memoryview(key)[2:], version).group)
+    return None
+
+
+def decode_offset_value(value: bytes, record_offset: int) -> CommittedOffset:
+    """A committed offset; `record_offset` is the base offset of its batch. Raises MalformedBytes."""
+    version = _version_of(value)
+    _check(version, M.OffsetCommitValue.MIN_VERSION, M.OffsetCommitValue.MAX_VERSION)
+    read = M.OffsetCommitValue.decode(memoryview(value)[2:], version)
+    expiry = read.expire_timestamp if version == _OFFSET_VALUE_WITH_EXPIRY else NO_EXPIRY
+    return CommittedOffset(read.offset, read.leader_epoch, read.metadata, read.commit_timestamp, expiry, record_offset)
+
+
+def decode_group_value(value: bytes) -> GroupValue:
+    """A group's members. Raises MalformedBytes."""
+    version = _version_of(value)
+    _check(version, M.GroupMetadataValue.MIN_VERSION, M.GroupMetadataValue.MAX_VERSION)
+    read = M.GroupMetadataValue.decode(memoryview(value)[2:], version)
+    members = [
+        Member(
+            member.member_id,
+            member.group_instance_id,
+            member.client_id,
+            member.client_host,
+            member.session_timeout if version == 0 else member.rebalance_timeout,
+            member.session_timeout,
+            {read.protocol or "": member.subscription},
+            member.assignment,
+        )
+        for member in read.members
+    ]
+    return GroupValue(
+        read.protocol_type, read.protocol, read.generation, read.leader, read.current_state_timestamp, members
+    )
+
+
+def _version_of(data: bytes) -> int:
+    if len(data) < 2:
+        raise MalformedBytes("a record of __consumer_offsets without a version")
+    version: int = _version.unpack_from(data)[0]
+    return version
+
+
+def _check(version: int, lowest: int, highest: int) -> None:
+    if not lowest <= version <= highest:
+        raise MalformedBytes(f"a record of __consumer_offsets with a value of version {version}")

@@ -1,0 +1,118 @@
+"""A coordinator on partitions in memory, with a clock that the test moves and nothing that runs by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from kbroker.errors import ErrorCode
+from kbroker.groups.coordinator import GroupCoordinator
+from kbroker.groups.deadlines import Deadlines
+from kbroker.groups.options import GroupOptions
+from kbroker.model import TopicPartition
+from kbroker.rules.group_member import JoinAnswer, Joining, SyncAnswer
+from kbroker.rules.group_offsets import CommittedOffset
+from tests.kit.logs import ManualClock
+from tests.kit.memory_replica import MemoryOffsetsTopic, MemoryReplica
+
+
+class Home:
+    """One broker's coordinator; `restart` makes a new one on the same partitions."""
+
+    def __init__(self, topic: Any = None, **options: Any):
+        self.topic = topic or MemoryOffsetsTopic()
+        self.options = GroupOptions(**options)
+        self.clock = ManualClock()
+        self.numbers = 0
+        self.start()
+
+    def start(self) -> None:
+        self.deadlines = Deadlines("test", self.clock, threaded=False)
+        self.coordinator = GroupCoordinator(self.topic, self.options, self.clock, self.deadlines, self.unique)
+        self.coordinator.start()
+        assert self.coordinator.await_loaded(10)
+
+    def restart(self) -> None:
+        self.coordinator.stop()
+        self.start()
+
+    def unique(self) -> str:
+        self.numbers += 1
+        return str(self.numbers)
+
+    def advance(self, milliseconds: int) -> None:
+        self.clock.now_ms += milliseconds
+        self.deadlines.run_due()
+
+    def replica_of(self, group_id: str) -> MemoryReplica:
+        replica = self.topic.replica(self.coordinator.partition_for(group_id))
+        assert isinstance(replica, MemoryReplica)
+        return replica
+
+    def join(self, group_id: str = "g", member_id: str = "", **fields: Any) -> list[JoinAnswer]:
+        answers: list[JoinAnswer] = []
+        given: dict[str, Any] = {
+            "instance_id": None, "client_id": "c", "client_host": "/127.0.0.1", "rebalance_timeout_ms": 60_000,
+            "session_timeout_ms": 10_000, "protocol_type": "consumer", "protocols": {"range": subscription("t")},
+            "known_member_id_required": False, **fields,
+        }  # fmt: skip
+        self.coordinator.join(group_id, Joining(member_id=member_id, **given), answers.append)
+        return answers
+
+    def sync(
+        self, group_id: str, generation: int, member_id: str, assignments: Mapping[str, bytes] | None = None,
+        instance_id: str | None = None,
+    ) -> list[SyncAnswer]:  # fmt: skip
+        answers: list[SyncAnswer] = []
+        self.coordinator.sync(
+            group_id, generation, member_id, instance_id, None, None, assignments or {}, answers.append
+        )
+        return answers
+
+    def form(self, group_id: str = "g", **fields: Any) -> JoinAnswer:
+        """A stable group of one."""
+        (joined,) = self.join(group_id, **fields)
+        instance_id = fields.get("instance_id")
+        (synced,) = self.sync(group_id, joined.generation, joined.member_id, {joined.member_id: b"all"}, instance_id)
+        assert synced.error is ErrorCode.NONE
+        return joined
+
+    def commit(
+        self, offsets: Mapping[TopicPartition, int | CommittedOffset], group_id: str = "g", generation: int = -1,
+        member_id: str = "", metadata: str = "", instance_id: str | None = None,
+    ) -> list[tuple[ErrorCode, frozenset[TopicPartition]]]:  # fmt: skip
+        answers: list[tuple[ErrorCode, frozenset[TopicPartition]]] = []
+        given = {
+            partition: committed
+            if isinstance(committed, CommittedOffset)
+            else CommittedOffset(committed, -1, metadata, self.clock.wall_ms())
+            for partition, committed in offsets.items()
+        }
+        self.coordinator.commit(
+            group_id, generation, member_id, instance_id, given, lambda error, long: answers.append((error, long))
+        )
+        return answers
+
+    def fetch(self, group_id: str = "g", *partitions: TopicPartition, stable: bool = False) -> dict[str, int]:
+        error, fetched = self.coordinator.fetch_offsets(group_id, partitions or None, stable)
+        assert error is ErrorCode.NONE
+        return {str(one.partition): one.offset for one in fetched}
+
+
+def subscription(*topics: str, version: int = 0) -> bytes:
+    """A consumer's metadata: what it is subscribed to."""
+    encoded = b"".join(len(topic).to_bytes(2, "big") + topic.encode() for topic in topics)
+    more = (b"\xff\xff\xff\xff" + b"\0\0\0\0" * (version > 0)) + b"whatever is added one day" * (version > 3)
+    return version.to_bytes(2, "big") + len(topics).to_bytes(4, "big") + encoded + more
+
+
+@pytest.fixture
+def make_home() -> Callable[..., Home]:
+    return Home
+
+
+@pytest.fixture
+def home() -> Home:
+    return Home()
