@@ -1,0 +1,29 @@
+"""DeleteGroups, key 42, versions 0 to 2: groups without members are deleted, with their offsets (KIP-229).
+
+Leaves out: nothing.
+
+v0  first
+v1  the throttle is applied after the response
+v2  flexible
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kbroker.protocol import messages as M
+
+if TYPE_CHECKING:
+    from kbroker._core.request import Request
+    from kbroker.server.services import Services
+
+
+def handle(services: Services, request: Request, message: M.DeleteGroupsRequest) -> M.DeleteGroupsResponse:
+    """Answers at once."""
+    results = [
+        M.DeleteGroupsResponse.DeletableGroupResult(
+            group_id=group_id, error_code=services.groups.delete_group(group_id)
+        )
+        for group_id in dict.fromkeys(message.groups_names)
+    ]
+    return M.DeleteGroupsResponse(results=results)

@@ -1,0 +1,56 @@
+"""DescribeGroups, key 15, versions 0 to 5: state and members of groups.
+
+Leaves out: authorized operations are all of them until there is an authorizer.
+
+v0  first
+v1  throttle time
+v2  as v1; the throttle is applied after the response
+v3  authorized operations (KIP-430)
+v4  group instance id (KIP-345)
+v5  flexible
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kbroker.protocol import messages as M
+
+if TYPE_CHECKING:
+    from kbroker._core.request import Request
+    from kbroker.groups.coordinator import GroupCoordinator
+    from kbroker.server.services import Services
+
+ALL_GROUP_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8
+"""READ, DELETE, DESCRIBE."""
+OPERATIONS_NOT_ASKED_FOR = -(2**31)
+
+
+def handle(services: Services, request: Request, message: M.DescribeGroupsRequest) -> M.DescribeGroupsResponse:
+    """Answers at once."""
+    operations = ALL_GROUP_OPERATIONS if message.include_authorized_operations else OPERATIONS_NOT_ASKED_FOR
+    groups = [_describe(services.groups, group_id, operations) for group_id in message.groups]
+    return M.DescribeGroupsResponse(groups=groups)
+
+
+def _describe(groups: GroupCoordinator, group_id: str, operations: int) -> M.DescribeGroupsResponse.DescribedGroup:
+    described = groups.describe(group_id)
+    return M.DescribeGroupsResponse.DescribedGroup(
+        error_code=described.error,
+        group_id=group_id,
+        group_state=described.state,
+        protocol_type=described.protocol_type,
+        protocol_data=described.protocol_name,
+        authorized_operations=operations if not described.error else OPERATIONS_NOT_ASKED_FOR,
+        members=[
+            M.DescribeGroupsResponse.DescribedGroupMember(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                member_metadata=member.metadata,
+                member_assignment=member.assignment,
+            )
+            for member in described.members
+        ],
+    )

@@ -1,0 +1,92 @@
+"""FindCoordinator, key 10, versions 0 to 6: which broker coordinates a group.
+
+Creates `__consumer_offsets` when there is none, before it answers: Kafka answers COORDINATOR_NOT_AVAILABLE and creates
+it meanwhile. Leaves out: coordinators of transactions and of share groups, which this broker does not have: their key
+types are refused with INVALID_REQUEST, which no client tries again.
+
+v0  a group
+v1  key type, throttle time, error message
+v2  as v1; the throttle is applied after the response
+v3  flexible
+v4  several keys, each with its own result (KIP-699)
+v5  as v4, TRANSACTION_ABORTABLE is understood (KIP-890)
+v6  share groups (KIP-932)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from kbroker.errors import ErrorCode
+from kbroker.model import GROUP_OFFSETS_TOPIC, TopicPartition
+from kbroker.protocol import messages as M
+
+if TYPE_CHECKING:
+    from kbroker._core.request import Request
+    from kbroker.server.services import Services
+
+GROUP_TYPE = 0
+SEVERAL_FROM = 4
+
+_MESSAGES = {
+    ErrorCode.NONE: "NONE",
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: "The coordinator is not available.",
+    ErrorCode.INVALID_REQUEST: "This broker has coordinators of groups only, not of transactions or share groups.",
+}
+
+
+class _Found(NamedTuple):
+    error: ErrorCode
+    node_id: int = -1
+    host: str = ""
+    port: int = -1
+
+
+def handle(services: Services, request: Request, message: M.FindCoordinatorRequest) -> M.FindCoordinatorResponse:
+    """May block: the first group creates a topic."""
+    if request.api_version < SEVERAL_FROM:
+        found = _find(services, request, message.key_type, message.key)
+        return M.FindCoordinatorResponse(
+            error_code=found.error,
+            error_message=_MESSAGES[found.error],
+            node_id=found.node_id,
+            host=found.host,
+            port=found.port,
+        )
+    coordinators = []
+    for key in message.coordinator_keys:
+        found = _find(services, request, message.key_type, key)
+        coordinators.append(
+            M.FindCoordinatorResponse.Coordinator(
+                key=key,
+                node_id=found.node_id,
+                host=found.host,
+                port=found.port,
+                error_code=found.error,
+                error_message=_MESSAGES[found.error] if found.error is ErrorCode.INVALID_REQUEST else "",
+            )
+        )
+    return M.FindCoordinatorResponse(coordinators=coordinators)
+
+
+def _find(services: Services, request: Request, key_type: int, key: str) -> _Found:
+    if key_type != GROUP_TYPE:
+        return _Found(ErrorCode.INVALID_REQUEST)
+    error = services.groups.prepare(key)
+    if error is ErrorCode.NONE:
+        here = services.endpoints_for(request.connection)
+        return _Found(ErrorCode.NONE, services.node_id, here.host, here.port)
+    if error is ErrorCode.NOT_COORDINATOR:
+        return _leader_elsewhere(services, request, services.groups.partition_for(key))
+    return _Found(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+
+def _leader_elsewhere(services: Services, request: Request, partition_id: int) -> _Found:
+    image = services.cluster.image
+    partition = image.partition(TopicPartition(GROUP_OFFSETS_TOPIC, partition_id))
+    broker = None if partition is None else image.brokers.get(partition.leader)
+    if broker is not None and broker.node_id != services.node_id:
+        for endpoint in broker.endpoints:
+            if endpoint.listener == request.connection.listener:
+                return _Found(ErrorCode.NONE, broker.node_id, endpoint.host, endpoint.port)
+    return _Found(ErrorCode.COORDINATOR_NOT_AVAILABLE)

@@ -1,0 +1,28 @@
+"""Heartbeat, key 12, versions 0 to 4: a member says that it lives, and hears whether it has to join again.
+
+Leaves out: nothing.
+
+v0  first
+v1  throttle time
+v2  as v1; the throttle is applied after the response
+v3  group instance id (KIP-345)
+v4  flexible
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kbroker.protocol import messages as M
+
+if TYPE_CHECKING:
+    from kbroker._core.request import Request
+    from kbroker.server.services import Services
+
+
+def handle(services: Services, request: Request, message: M.HeartbeatRequest) -> M.HeartbeatResponse:
+    """Answers at once."""
+    error = services.groups.heartbeat(
+        message.group_id, message.generation_id, message.member_id, message.group_instance_id
+    )
+    return M.HeartbeatResponse(error_code=error)

@@ -1,0 +1,76 @@
+"""JoinGroup, key 11, versions 0 to 9: a member asks to be in the group's next generation and waits until it begins.
+
+Leaves out: nothing; quotas, which would set the throttle time, are to come.
+
+v0  the rebalance timeout is the session timeout
+v1  rebalance timeout (KIP-62)
+v2  throttle time
+v3  as v2; the throttle is applied after the response
+v4  somebody new without an id is given one and has to come back with it: MEMBER_ID_REQUIRED (KIP-394)
+v5  group instance id: static members (KIP-345)
+v6  flexible
+v7  protocol type in the response, protocol name may be null (KIP-559)
+v8  reason (KIP-800)
+v9  skip assignment (KIP-814)
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from kbroker.protocol import messages as M
+from kbroker.rules.group_member import JoinAnswer, Joining
+
+if TYPE_CHECKING:
+    from kbroker._core.request import Request
+    from kbroker.server.services import Services
+
+LOG = logging.getLogger(__name__)
+
+REBALANCE_TIMEOUT_FROM = 1
+MEMBER_ID_REQUIRED_FROM = 4
+PROTOCOL_NAME_NULLABLE_FROM = 7
+SKIP_ASSIGNMENT_FROM = 9
+
+
+def handle(services: Services, request: Request, message: M.JoinGroupRequest) -> None:
+    """Answers when the generation begins, or at once with what is wrong."""
+    version = request.api_version
+    session_timeout_ms = message.session_timeout_ms
+    joining = Joining(
+        message.member_id,
+        message.group_instance_id,
+        request.client_id or "",
+        f"/{request.connection.peer_host}",
+        message.rebalance_timeout_ms if version >= REBALANCE_TIMEOUT_FROM else session_timeout_ms,
+        session_timeout_ms,
+        message.protocol_type,
+        {protocol.name: protocol.metadata for protocol in message.protocols},
+        version >= MEMBER_ID_REQUIRED_FROM,
+        version >= SKIP_ASSIGNMENT_FROM,
+    )
+    if message.reason:
+        LOG.debug("group %r, member %r joins: %s", message.group_id, message.member_id, message.reason)
+    services.groups.join(message.group_id, joining, lambda answer: request.respond(encode(answer, version)))
+
+
+def encode(answer: JoinAnswer, version: int) -> bytes:
+    """The body of the response."""
+    name = answer.protocol_name
+    response = M.JoinGroupResponse(
+        error_code=answer.error,
+        generation_id=answer.generation,
+        protocol_type=answer.protocol_type,
+        protocol_name=name if version >= PROTOCOL_NAME_NULLABLE_FROM else name or "",
+        leader=answer.leader,
+        skip_assignment=answer.skip_assignment,
+        member_id=answer.member_id,
+        members=[
+            M.JoinGroupResponse.JoinGroupResponseMember(
+                member_id=member_id, group_instance_id=instance_id, metadata=metadata
+            )
+            for member_id, instance_id, metadata in answer.members
+        ],
+    )
+    return response.encode(version)

@@ -1,0 +1,40 @@
+"""ListGroups, key 16, versions 0 to 5: the groups that this broker coordinates.
+
+Leaves out: groups of other types than the classic one, which this broker does not have.
+
+v0  first
+v1  throttle time
+v2  as v1; the throttle is applied after the response
+v3  flexible
+v4  states, to filter by and in the response (KIP-518)
+v5  types, to filter by and in the response (KIP-848)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kbroker.protocol import messages as M
+
+if TYPE_CHECKING:
+    from kbroker._core.request import Request
+    from kbroker.server.services import Services
+
+CLASSIC = "classic"
+
+
+def handle(services: Services, request: Request, message: M.ListGroupsRequest) -> M.ListGroupsResponse:
+    """Answers at once."""
+    error, listed = services.groups.list_groups(message.states_filter)
+    if message.types_filter and CLASSIC not in {kind.lower() for kind in message.types_filter}:
+        listed = []
+    groups = [
+        M.ListGroupsResponse.ListedGroup(
+            group_id=group.group_id,
+            protocol_type=group.protocol_type,
+            group_state=group.state,
+            group_type=CLASSIC,
+        )
+        for group in listed
+    ]
+    return M.ListGroupsResponse(error_code=error, groups=groups)

@@ -1,0 +1,41 @@
+"""OffsetDelete, key 47, version 0: a group forgets offsets of topics that no member is subscribed to (KIP-496).
+
+Leaves out: nothing.
+
+v0  first
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kbroker.errors import ErrorCode
+from kbroker.model import TopicPartition
+from kbroker.protocol import messages as M
+
+if TYPE_CHECKING:
+    from kbroker._core.request import Request
+    from kbroker.server.services import Services
+
+
+def handle(services: Services, request: Request, message: M.OffsetDeleteRequest) -> M.OffsetDeleteResponse:
+    """Answers at once."""
+    image = services.cluster.image
+    unknown: dict[TopicPartition, ErrorCode] = {}
+    known: list[TopicPartition] = []
+    for topic in message.topics:
+        for partition in topic.partitions:
+            topic_partition = TopicPartition(topic.name, partition.partition_index)
+            if image.partition(topic_partition) is None:
+                unknown[topic_partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            else:
+                known.append(topic_partition)
+    error, errors = services.groups.delete_offsets(message.group_id, known)
+    if error:
+        return M.OffsetDeleteResponse(error_code=error)
+    R = M.OffsetDeleteResponse
+    topics: dict[str, list[M.OffsetDeleteResponse.OffsetDeleteResponsePartition]] = {}
+    for (name, partition_id), code in (unknown | errors).items():
+        result = R.OffsetDeleteResponsePartition(partition_index=partition_id, error_code=code)
+        topics.setdefault(name, []).append(result)
+    return R(topics=[R.OffsetDeleteResponseTopic(name=name, partitions=listed) for name, listed in topics.items()])

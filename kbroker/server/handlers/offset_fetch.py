@@ -1,0 +1,82 @@
+"""OffsetFetch, key 9, versions 1 to 9: what groups have committed.
+
+Leaves out: v0, whose offsets are in ZooKeeper. Member id and epoch of v9 are those of the newer group protocol
+(KIP-848) and not looked at.
+
+v1  offsets of `__consumer_offsets`; what is wrong with the group is said for each partition
+v2  topics null: all of the group; the group's own error
+v3  throttle time
+v4  as v3; the throttle is applied after the response
+v5  leader epoch (KIP-320)
+v6  flexible
+v7  require stable (KIP-447)
+v8  several groups (KIP-709)
+v9  member id and epoch
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from kbroker.errors import ErrorCode
+from kbroker.groups.answers import FetchedOffset
+from kbroker.model import TopicPartition
+from kbroker.protocol import messages as M
+
+if TYPE_CHECKING:
+    from kbroker._core.request import Request
+    from kbroker.server.services import Services
+
+GROUP_ERROR_FROM = 2
+SEVERAL_GROUPS_FROM = 8
+
+
+def handle(services: Services, request: Request, message: M.OffsetFetchRequest) -> M.OffsetFetchResponse:
+    """Answers at once."""
+    version = request.api_version
+    if version >= SEVERAL_GROUPS_FROM:
+        return M.OffsetFetchResponse(groups=[_fetch_group(services, g, message.require_stable) for g in message.groups])
+    partitions = _partitions_of(message.topics)
+    error, fetched = services.groups.fetch_offsets(message.group_id, partitions, message.require_stable)
+    if error and version < GROUP_ERROR_FROM:
+        fetched = [FetchedOffset(partition, -1, -1, "", error) for partition in partitions or ()]
+        error = ErrorCode.NONE
+    R = M.OffsetFetchResponse
+    topics = _topics(fetched, R.OffsetFetchResponseTopic, R.OffsetFetchResponsePartition)
+    return M.OffsetFetchResponse(error_code=error, topics=topics)
+
+
+def _fetch_group(
+    services: Services, group: M.OffsetFetchRequest.OffsetFetchRequestGroup, require_stable: bool
+) -> M.OffsetFetchResponse.OffsetFetchResponseGroup:
+    error, fetched = services.groups.fetch_offsets(group.group_id, _partitions_of(group.topics), require_stable)
+    R = M.OffsetFetchResponse
+    topics = _topics(fetched, R.OffsetFetchResponseTopics, R.OffsetFetchResponsePartitions)
+    return R.OffsetFetchResponseGroup(group_id=group.group_id, error_code=error, topics=topics)
+
+
+def _partitions_of(topics: Sequence[Any] | None) -> list[TopicPartition] | None:
+    if topics is None:
+        return None
+    return [TopicPartition(topic.name, partition_id) for topic in topics for partition_id in topic.partition_indexes]
+
+
+def _topics(fetched: Iterable[FetchedOffset], topic: Any, partition: Any) -> list[Any]:
+    return [
+        topic(
+            name=name,
+            partitions=[
+                partition(
+                    partition_index=one.partition.partition_id,
+                    committed_offset=one.offset,
+                    committed_leader_epoch=one.leader_epoch,
+                    metadata=one.metadata,
+                    error_code=one.error,
+                )
+                for one in of_topic
+            ],
+        )
+        for name, of_topic in groupby(fetched, key=lambda one: one.partition.topic)
+    ]
