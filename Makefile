@@ -26,7 +26,9 @@ $(VENV)/test-installed: $(VENV)/installed pyproject.toml
 	$(PY) -m pip install --quiet --disable-pip-version-check --no-build-isolation -e .[test,check,perf]
 	touch $@
 
+# The bytecode too: where the environment forbids Python to write it, every start would compile 80 modules anew.
 build: $(VENV)/compiled
+	@$(PY) -m compileall -q kbroker
 
 run: build
 	$(VENV)/bin/kbroker start $(ARGS)
