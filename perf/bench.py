@@ -1,4 +1,4 @@
-"""`make bench`: every row of the speed table, next to its peer, in one run; `make bench ROWS="start connections"` for some.
+"""`make bench`: every row of the speed table next to its peer; `make bench ROWS="start connections"` for some.
 
 Writes perf/results/<row>.json and prints the table; `--record` puts the table into perf/RESULTS.md between its markers.
 Nothing else may run on the machine meanwhile.
@@ -39,7 +39,9 @@ START, END = "<!-- table -->", "<!-- /table -->"
 
 def table(figures: list[Figure]) -> str:
     lines = ["| figure | kbroker | peer | ratio or figure | must | aim | reached |", "|---|---|---|---|---|---|---|"]
-    lines += [f"| {f.what} | {f.ours} | {f.other} | {f.ratio:.3g} | {f.must} | {f.aim} | {f.verdict} |" for f in figures]
+    lines += [
+        f"| {f.what} | {f.ours} | {f.other} | {f.ratio:.3g} | {f.must} | {f.aim} | {f.verdict} |" for f in figures
+    ]
     return "\n".join(lines)
 
 
@@ -64,7 +66,10 @@ def main() -> int:
         (results / f"{row}.json").write_text(json.dumps([asdict(f) for f in figures], indent=1) + "\n")
         print(f"\n{row} ({time.monotonic() - started:.0f} s)\n{table(figures)}", flush=True)
     everything = [
-        Figure(**entry) for row in ROWS if (results / f"{row}.json").exists() for entry in json.loads((results / f"{row}.json").read_text())
+        Figure(**entry)
+        for row in ROWS
+        if (results / f"{row}.json").exists()
+        for entry in json.loads((results / f"{row}.json").read_text())
     ]
     if arguments.record:
         page = HERE / "RESULTS.md"

@@ -17,7 +17,8 @@ BACKOFF = ("-X", "fetch.queue.backoff.ms=5", "-X", "queued.min.messages=1000000"
 
 def rdkafka_consume(peer: Peer, topic: str, count: int) -> float:
     command = [
-        tools.rdkafka_performance(), "-G", f"bench-{time.monotonic_ns()}", "-t", topic, "-c", str(count), "-b", peer.address,
+        tools.rdkafka_performance(), "-G", f"bench-{time.monotonic_ns()}",
+        "-t", topic, "-c", str(count), "-b", peer.address,
         "-X", "auto.offset.reset=earliest", "-X", "check.crcs=false", *BACKOFF,
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
@@ -28,7 +29,7 @@ def rdkafka_consume(peer: Peer, topic: str, count: int) -> float:
 
 
 def throughput() -> list[Figure]:
-    """A backlog of 1 KiB and of 100 B messages in 4 partitions, read by librdkafka; the raw driver next to the sendfile loop."""
+    """A backlog of 1 KiB and of 100 B messages, read by librdkafka; the raw driver next to the sendfile loop."""
     figures = []
     with Duel() as duel:
         for size, count in ((1024, 2_000_000), (100, 5_000_000)):
@@ -43,8 +44,21 @@ def throughput() -> list[Figure]:
                 return {"msgs_per_s": rate, "cpu_per_gb": (peer.cpu_seconds() - before) / (size * count / 1e9)}
 
             ours, kafka = duel.alternate(load)
-            figures.append(compared(f"consume {size} B, C client", ours["msgs_per_s"], kafka["msgs_per_s"], ">= 1.0", ">= 1.2", "msg/s"))
-            figures.append(compared(f"broker CPU per GB consumed, {size} B", ours["cpu_per_gb"], kafka["cpu_per_gb"], "<= 1.1", "<= 1.0", "s"))
+            figures.append(
+                compared(
+                    f"consume {size} B, C client", ours["msgs_per_s"], kafka["msgs_per_s"], ">= 1.0", ">= 1.2", "msg/s"
+                )
+            )
+            figures.append(
+                compared(
+                    f"broker CPU per GB consumed, {size} B",
+                    ours["cpu_per_gb"],
+                    kafka["cpu_per_gb"],
+                    "<= 1.1",
+                    "<= 1.0",
+                    "s",
+                )
+            )
     figures += against_the_loop()
     return figures
 
@@ -91,7 +105,9 @@ def long_polls() -> list[Figure]:
             return {"cpu_s": (peer.cpu_seconds() - before) / 10}
 
         ours, kafka = duel.alternate(wakes)
-        figures.append(compared("1,000 long polls: broker CPU per wake", ours["cpu_us"], kafka["cpu_us"], "<= 1.0", "<= 0.3", "us"))
+        figures.append(
+            compared("1,000 long polls: broker CPU per wake", ours["cpu_us"], kafka["cpu_us"], "<= 1.0", "<= 0.3", "us")
+        )
         ours, kafka = duel.alternate(idle, warm_up=False)
         figures.append(compared("1,000 long polls: idle CPU", ours["cpu_s"], kafka["cpu_s"], "<= 1.0", "<= 0.3", "s/s"))
     return figures
@@ -110,7 +126,9 @@ def end_to_end() -> list[Figure]:
 
             ours, kafka = duel.alternate(load)
             for key, name in (("p50_us", "p50"), ("p99_us", "p99"), ("p999_us", "p99.9")):
-                figures.append(compared(f"end to end at {rate}/s, {name}", ours[key], kafka[key], "<= 1.0", "<= 0.4", "us"))
+                figures.append(
+                    compared(f"end to end at {rate}/s, {name}", ours[key], kafka[key], "<= 1.0", "<= 0.4", "us")
+                )
     return figures
 
 
@@ -118,7 +136,9 @@ def undisturbed() -> list[Figure]:
     """p99 of a tail consumer while another reads cold data, and while retention deletes."""
     gigabytes = 10
     figures = []
-    with Duel({"log.segment.bytes": 104857600, "log.retention.check.interval.ms": 1000, "file.delete.delay.ms": 1000}) as duel:
+    with Duel(
+        {"log.segment.bytes": 104857600, "log.retention.check.interval.ms": 1000, "file.delete.delay.ms": 1000}
+    ) as duel:
 
         def cold(peer: Peer) -> Measured:
             old, tail = duel.new_topic(peer, PARTITIONS), duel.new_topic(peer, 1)
@@ -135,7 +155,9 @@ def undisturbed() -> list[Figure]:
 
         ours, kafka = duel.alternate(cold, rounds=2, warm_up=False)
         for key, name in (("cold_us", "another reads 10 GB of cold data"), ("deleting_us", "retention deletes")):
-            figures.append(compared(f"p99 of a tail consumer while {name}", ours[key], kafka[key], "<= 1.0", "<= 0.5", "us"))
+            figures.append(
+                compared(f"p99 of a tail consumer while {name}", ours[key], kafka[key], "<= 1.0", "<= 0.5", "us")
+            )
     return figures
 
 

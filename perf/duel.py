@@ -41,7 +41,9 @@ class Figure:
 
 def compared(what: str, ours: float, other: float, must: str, aim: str, unit: str = "") -> Figure:
     """A figure that is judged by the ratio of ours to the other's."""
-    return Figure(what, f"{ours:,.4g} {unit}".strip(), f"{other:,.4g} {unit}".strip(), ours / other if other else 0.0, must, aim)
+    return Figure(
+        what, f"{ours:,.4g} {unit}".strip(), f"{other:,.4g} {unit}".strip(), ours / other if other else 0.0, must, aim
+    )
 
 
 def absolute(what: str, ours: float, must: str, aim: str, unit: str = "", other: str = "") -> Figure:
@@ -72,7 +74,9 @@ class Duel:
         peer.create_topic(topic, partitions, config)
         return topic
 
-    def alternate(self, load: Callable[[Peer], Measured], rounds: int = 3, warm_up: bool = True) -> tuple[Measured, Measured]:
+    def alternate(
+        self, load: Callable[[Peer], Measured], rounds: int = 3, warm_up: bool = True
+    ) -> tuple[Measured, Measured]:
         """Medians of what `load` measures, for kbroker and for Kafka."""
         if warm_up:
             load(self.kafka)

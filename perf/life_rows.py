@@ -44,7 +44,9 @@ def connections() -> list[Figure]:
     with Kbroker() as peer:
         before = peer.memory_mb()
         holders = [
-            subprocess.Popen([tools.c_program("drive"), "idle", str(peer.port), "5000", "12"], stdout=subprocess.PIPE, text=True)
+            subprocess.Popen(
+                [tools.c_program("drive"), "idle", str(peer.port), "5000", "12"], stdout=subprocess.PIPE, text=True
+            )
             for _ in range(2)
         ]
         for holder in holders:
@@ -71,5 +73,3 @@ def rebalance() -> list[Figure]:
 
         ours, kafka = duel.alternate(load)
     return [compared("rebalance of 200 members after one leaves", ours["ms"], kafka["ms"], "<= 1.0", "<= 0.5", "ms")]
-
-

@@ -15,8 +15,9 @@ PARTITIONS = 4
 def rdkafka_produce(peer: Peer, topic: str, size: int, count: int, *options: str) -> float:
     """Messages per second of librdkafka's performance tool."""
     command = [
-        tools.rdkafka_performance(), "-P", "-t", topic, "-s", str(size), "-c", str(count), "-b", peer.address, "-a", "1",
-        "-X", "linger.ms=5", "-X", "queue.buffering.max.messages=2000000", "-X", "queue.buffering.max.kbytes=1000000", *options,
+        tools.rdkafka_performance(), "-P", "-t", topic, "-s", str(size), "-c", str(count), "-b", peer.address,
+        "-a", "1", "-X", "linger.ms=5", "-X", "queue.buffering.max.messages=2000000",
+        "-X", "queue.buffering.max.kbytes=1000000", *options,
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     found = re.findall(r"messages produced .*?, (\d+) msgs/s", done.stdout) or re.findall(r"(\d+) msgs/s", done.stdout)
@@ -26,7 +27,13 @@ def rdkafka_produce(peer: Peer, topic: str, size: int, count: int, *options: str
 
 
 def measured_produce(
-    duel: Duel, peer: Peer, size: int, count: int, *options: str, partitions: int = PARTITIONS, config: dict[str, str] | None = None
+    duel: Duel,
+    peer: Peer,
+    size: int,
+    count: int,
+    *options: str,
+    partitions: int = PARTITIONS,
+    config: dict[str, str] | None = None,
 ) -> Measured:
     topic = duel.new_topic(peer, partitions, config)
     before = peer.cpu_seconds()
@@ -42,21 +49,53 @@ def throughput() -> list[Figure]:
     with Duel() as duel:
         for size, count, cpu_aim in ((100, 5_000_000, "<= 0.45"), (1024, 1_500_000, "<= 0.55")):
             ours, kafka = duel.alternate(lambda peer, s=size, c=count: measured_produce(duel, peer, s, c))  # type: ignore[misc]
-            figures.append(compared(f"produce {size} B, C client", ours["msgs_per_s"], kafka["msgs_per_s"], ">= 1.0", ">= 1.5", "msg/s"))
-            figures.append(compared(f"broker CPU per GB produced, {size} B", ours["cpu_per_gb"], kafka["cpu_per_gb"], "<= 0.7", cpu_aim, "s"))
-        figures.append(absolute("memory after the produce run", ours["memory_mb"], "<= 150", "<= 80", "MB", f"{kafka['memory_mb']:.0f} MB"))
+            figures.append(
+                compared(
+                    f"produce {size} B, C client", ours["msgs_per_s"], kafka["msgs_per_s"], ">= 1.0", ">= 1.5", "msg/s"
+                )
+            )
+            figures.append(
+                compared(
+                    f"broker CPU per GB produced, {size} B",
+                    ours["cpu_per_gb"],
+                    kafka["cpu_per_gb"],
+                    "<= 0.7",
+                    cpu_aim,
+                    "s",
+                )
+            )
+        figures.append(
+            absolute(
+                "memory after the produce run",
+                ours["memory_mb"],
+                "<= 150",
+                "<= 80",
+                "MB",
+                f"{kafka['memory_mb']:.0f} MB",
+            )
+        )
 
         def java(peer: Peer, size: int, count: int) -> Measured:
             topic = duel.new_topic(peer, PARTITIONS)
             properties = [f"bootstrap.servers={peer.address}", "acks=1", "linger.ms=5", "batch.size=131072"]
-            output = java_tool("ProducerPerformance", "--topic", topic, "--num-records", count, "--record-size", size, "--throughput", -1,
+            output = java_tool("ProducerPerformance", "--topic", topic, "--num-records", count,
+                               "--record-size", size, "--throughput", -1,
                                "--producer-props", *properties)  # fmt: skip
             delete_topic(peer, topic)
             return {"msgs_per_s": float(re.findall(r"([\d.]+) records/sec", output)[-1])}
 
         for size, count in ((100, 3_000_000), (1024, 1_000_000)):
             ours, kafka = duel.alternate(lambda peer, s=size, c=count: java(peer, s, c))  # type: ignore[misc]
-            figures.append(compared(f"produce {size} B, Java client", ours["msgs_per_s"], kafka["msgs_per_s"], ">= 1.0", ">= 1.5", "msg/s"))
+            figures.append(
+                compared(
+                    f"produce {size} B, Java client",
+                    ours["msgs_per_s"],
+                    kafka["msgs_per_s"],
+                    ">= 1.0",
+                    ">= 1.5",
+                    "msg/s",
+                )
+            )
     return figures
 
 
@@ -71,9 +110,20 @@ def variants() -> list[Figure]:
         )
         for name, options, partitions, config in cases:
             ours, kafka = duel.alternate(
-                lambda peer, o=options, p=partitions, c=config: measured_produce(duel, peer, 1024, 700_000, *o, partitions=p, config=c)  # type: ignore[misc]
+                lambda peer, o=options, p=partitions, c=config: measured_produce(
+                    duel, peer, 1024, 700_000, *o, partitions=p, config=c
+                )  # type: ignore[misc]
             )
-            figures.append(compared(f"broker CPU per GB, 1 KiB, {name}", ours["cpu_per_gb"], kafka["cpu_per_gb"], "<= 0.8", "<= 0.5", "s"))
+            figures.append(
+                compared(
+                    f"broker CPU per GB, 1 KiB, {name}",
+                    ours["cpu_per_gb"],
+                    kafka["cpu_per_gb"],
+                    "<= 0.8",
+                    "<= 0.5",
+                    "s",
+                )
+            )
     return figures
 
 
@@ -103,7 +153,7 @@ def against_the_loop() -> list[Figure]:
 
 
 def small_requests() -> list[Figure]:
-    """One 100 B message per request: pipelined on one connection, and on 64 connections; next to Kafka and to the loop."""
+    """One 100 B message per request: pipelined on one connection, and on 64; next to Kafka and to the loop."""
     figures = []
     shapes = (("1 connection, 100 in flight", 1, 100), ("64 connections", 64, 1))
     with Duel() as duel:
@@ -119,14 +169,22 @@ def small_requests() -> list[Figure]:
 
             ours, kafka = duel.alternate(load)
             figures.append(compared(f"requests/s, {name}", ours["per_s"], kafka["per_s"], ">= 3", ">= 8", "/s"))
-            figures.append(compared(f"broker CPU per request, {name}", ours["cpu_us"], kafka["cpu_us"], "<= 0.3", "<= 0.12", "us"))
+            figures.append(
+                compared(f"broker CPU per request, {name}", ours["cpu_us"], kafka["cpu_us"], "<= 0.3", "<= 0.12", "us")
+            )
             port, path = free_port(), duel.ours.folder / "loop.log"
             loops = []
             for _ in range(3):
                 with tools.Loop("append", port, path):
-                    loops.append(tools.drive("produce", port, "loop", PARTITIONS, 100, 1, connections, in_flight, 4, 1)["requests_per_s"])
+                    loops.append(
+                        tools.drive("produce", port, "loop", PARTITIONS, 100, 1, connections, in_flight, 4, 1)[
+                            "requests_per_s"
+                        ]
+                    )
                 path.unlink()
-            figures.append(compared(f"requests/s : the loop, {name}", ours["per_s"], sorted(loops)[1], ">= 0.4", ">= 0.7", "/s"))
+            figures.append(
+                compared(f"requests/s : the loop, {name}", ours["per_s"], sorted(loops)[1], ">= 0.4", ">= 0.7", "/s")
+            )
     return figures
 
 
@@ -140,7 +198,9 @@ def ping_pong() -> list[Figure]:
             port = free_port()
             with tools.Loop("pingpong", port):
                 bare.append(tools.drive("produce", port, "ping", 1, 100, 1, 1, 1, 3, 1)["p50_us"])
-    return [compared("p50, one in flight : a bare ping-pong", sorted(ours)[1], sorted(bare)[1], "<= 2.5", "<= 1.5", "us")]
+    return [
+        compared("p50, one in flight : a bare ping-pong", sorted(ours)[1], sorted(bare)[1], "<= 2.5", "<= 1.5", "us")
+    ]
 
 
 def two_processors() -> list[Figure]:
@@ -151,8 +211,19 @@ def two_processors() -> list[Figure]:
             peer.create_topic("two", PARTITIONS)
         for number in range(4):
             for threads, peer in ((1, one), (2, two)) if number % 2 else ((2, two), (1, one)):
-                rates[threads].append(tools.drive("produce", peer.port, "two", PARTITIONS, 100, 1, 64, 1, 4, 1)["requests_per_s"])
-    return [compared("two processors : one, requests/s, 64 connections", sorted(rates[2])[2], sorted(rates[1])[2], ">= 1.0", ">= 1.5", "/s")]
+                rates[threads].append(
+                    tools.drive("produce", peer.port, "two", PARTITIONS, 100, 1, 64, 1, 4, 1)["requests_per_s"]
+                )
+    return [
+        compared(
+            "two processors : one, requests/s, 64 connections",
+            sorted(rates[2])[2],
+            sorted(rates[1])[2],
+            ">= 1.0",
+            ">= 1.5",
+            "/s",
+        )
+    ]
 
 
 def durable_acks() -> list[Figure]:
@@ -163,7 +234,11 @@ def durable_acks() -> list[Figure]:
             peer.create_topic(f"durable-{partitions}", partitions)
             ours, loop = [], []
             for _ in range(3):
-                ours.append(tools.drive("produce", peer.port, f"durable-{partitions}", partitions, 100, 1, 64, 1, 4, 1)["requests_per_s"])
+                ours.append(
+                    tools.drive("produce", peer.port, f"durable-{partitions}", partitions, 100, 1, 64, 1, 4, 1)[
+                        "requests_per_s"
+                    ]
+                )
                 command = [tools.c_program("loop"), "fsync", str(peer.folder / "fsync"), "168", "10000"]
                 output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
                 loop.append(float(re.findall(r'"per_s": ([\d.]+)', output)[0]))

@@ -20,7 +20,9 @@ def c_program(name: str) -> str:
     inputs = [source, HERE / "c" / "wire.h", HERE.parent / "kbroker" / "_core" / "crc.h"]
     if not target.exists() or any(path.stat().st_mtime > target.stat().st_mtime for path in inputs):
         target.parent.mkdir(parents=True, exist_ok=True)
-        subprocess.run(["gcc", "-O2", "-Wall", "-Wextra", "-Wno-unused-function", "-o", str(target), str(source)], check=True)
+        subprocess.run(
+            ["gcc", "-O2", "-Wall", "-Wextra", "-Wno-unused-function", "-o", str(target), str(source)], check=True
+        )
     return str(target)
 
 
@@ -36,7 +38,7 @@ def drive(*arguments: object, timeout_s: float = 300) -> dict[str, Any]:
 
 
 class Loop:
-    """One of loop.c's servers, as a context manager; `result` holds what it printed after the last connection closed."""
+    """One of loop.c's servers, as a context manager; `result` is what it printed after the last connection closed."""
 
     def __init__(self, mode: str, port: int, *arguments: object):
         self.process = subprocess.Popen(
@@ -74,6 +76,10 @@ def rdkafka_performance() -> str:
         for path in [library / "configure", *library.glob("mklove/modules/*"), *library.glob("*.sh")]:
             path.chmod(0o755)
         options = ["--disable-gssapi", "--disable-sasl", "--disable-curl"]
-        for command in (["./configure", *options], ["make", "-C", "src", "-j2"], ["make", "-C", "examples", program.name]):
+        for command in (
+            ["./configure", *options],
+            ["make", "-C", "src", "-j2"],
+            ["make", "-C", "examples", program.name],
+        ):
             subprocess.run(command, cwd=library, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     return str(program)

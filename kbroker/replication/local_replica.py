@@ -1,4 +1,4 @@
-"""The leader's replica of a partition that has no followers: its own log, and a flush where the flush policy asks for one."""
+"""The leader's replica of a partition without followers: its own log, and a flush where the flush policy wants one."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class LocalReplica:
         return self.log.read(offset, max_bytes)
 
     def append(self, batch: bytes, leader_epoch: int, committed: Committed) -> None:
-        """Append; `committed` is called here, or by the thread of `FlushWaits` where the record has to be flushed first."""
+        """Append; `committed` is called here, or by the thread of `FlushWaits` where a flush has to come first."""
         if leader_epoch != self.log.leader_epoch:
             committed(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
             return

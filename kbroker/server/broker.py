@@ -190,7 +190,7 @@ class Broker:
         self._stops.append((name, call))
 
     def stop(self) -> None:
-        """Stop in the opposite order of the start: what was acknowledged is flushed, the directories are marked clean."""
+        """Stop in the opposite order of the start: what was acknowledged is flushed, directories are marked clean."""
         self.is_ready = False
         while self._stops:
             name, call = self._stops.pop()

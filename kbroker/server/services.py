@@ -30,4 +30,4 @@ class Services:
     groups: GroupCoordinator
     producer_ids: ProducerIds
     endpoints_for: Callable[[Connection], Endpoint]
-    """Where this broker is reached by whoever came in on that connection (advertised.listeners, else what he dialled)."""
+    """Where this broker is reached by whoever came in on that connection (advertised.listeners, or what was dialled)."""

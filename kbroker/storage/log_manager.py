@@ -105,7 +105,7 @@ class LogManager:
         return next((meta for meta in found if meta is not None), None)
 
     def start(self, resolve: Resolve, node_id: int = 0, cluster_id: str = "", *, background: bool = True) -> None:
-        """Find the logs in the directories, and take these if that was not done. `background`: run the cleaner's thread.
+        """Find the logs in the directories, taking these if that was not done. `background`: run the cleaner's thread.
 
         Raises DirectoryInUse, WrongDirectory, StorageFailed.
         """

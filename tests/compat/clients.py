@@ -32,7 +32,9 @@ class Client:
     def start(self, scenario: str, arguments: dict[str, Any]) -> subprocess.Popen[str]:
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         command = [*self.prepare(), scenario, json.dumps(arguments)]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, cwd=ROOT)
+        return subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, cwd=ROOT
+        )
 
     def finish(self, process: subprocess.Popen[str], timeout_s: float = 110) -> dict[str, Any]:
         try:
@@ -40,7 +42,9 @@ class Client:
         except subprocess.TimeoutExpired:
             process.kill()
             output, errors = process.communicate()
-            raise AssertionError(f"{self.name} did not end in {timeout_s} s\n{output[-1000:]}\n{errors[-3000:]}") from None
+            raise AssertionError(
+                f"{self.name} did not end in {timeout_s} s\n{output[-1000:]}\n{errors[-3000:]}"
+            ) from None
         assert process.returncode == 0, f"{self.name} failed\n{output[-1000:]}\n{errors[-3000:]}"
         result: dict[str, Any] = json.loads(output.strip().splitlines()[-1])
         return result
@@ -55,7 +59,13 @@ def kafka_python(version: str) -> Callable[[], list[str]]:
     def prepare() -> list[str]:
         home = maven.cache_directory() / "compat" / f"kafka-python-{version}"
         if not (home / "made").exists():
-            packages = [f"kafka-python=={version}", "python-snappy==0.7.3", "lz4==4.4.5", "zstandard==0.25.0", "six==1.17.0"]
+            packages = [
+                f"kafka-python=={version}",
+                "python-snappy==0.7.3",
+                "lz4==4.4.5",
+                "zstandard==0.25.0",
+                "six==1.17.0",
+            ]
             subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
             subprocess.run([str(home / "bin" / "python"), "-m", "pip", "install", "--quiet", *packages], check=True)
             (home / "made").touch()
@@ -101,7 +111,9 @@ def node(folder: str) -> Callable[[], list[str]]:
             target.mkdir(parents=True, exist_ok=True)
             (target / "installing").mkdir(exist_ok=True)
             shutil.copy(wanted, target / "installing" / "package.json")
-            subprocess.run(["npm", "install", "--silent", "--no-audit", "--no-fund"], cwd=target / "installing", check=True)
+            subprocess.run(
+                ["npm", "install", "--silent", "--no-audit", "--no-fund"], cwd=target / "installing", check=True
+            )
             shutil.rmtree(target / "node_modules", ignore_errors=True)
             (target / "installing" / "node_modules").rename(target / "node_modules")
             shutil.copy(wanted, installed)

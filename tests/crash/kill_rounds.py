@@ -1,8 +1,8 @@
 """kill -9 under load, over and over on the same data directory (`make crash`; ten rounds in `make test`).
 
-Real producers, plain and idempotent, go on producing while the broker is killed and started again. At the end every record that was
-acknowledged is where its acknowledgement said, whether it had been flushed or not; offsets have no hole; the idempotent
-producers' records are there exactly once and in order.
+Real producers, plain and idempotent, go on producing while the broker is killed and started again. At the end every
+record that was acknowledged is where its acknowledgement said, whether it had been flushed or not; offsets have no
+hole; the idempotent producers' records are there exactly once and in order.
 """
 
 from __future__ import annotations
@@ -49,7 +49,11 @@ class Writer:
         number = 0
         while not stop.is_set():
             for _ in range(50):
-                producer.produce(TOPIC, value=b"%s:%d:" % (self.name.encode(), number) + b"x" * (number % 500), on_delivery=self.delivered)
+                producer.produce(
+                    TOPIC,
+                    value=b"%s:%d:" % (self.name.encode(), number) + b"x" * (number % 500),
+                    on_delivery=self.delivered,
+                )
                 number += 1
             producer.poll(0.01)
             while len(producer) > 5000 and not stop.is_set():
@@ -65,7 +69,9 @@ class Writer:
 
 def read_back(address: str) -> dict[tuple[int, int], bytes]:
     """Every record of the topic by (partition, offset); AssertionError when offsets have a hole."""
-    reader = Consumer({"bootstrap.servers": address, "group.id": "check", "enable.auto.commit": False, "fetch.queue.backoff.ms": 5})
+    reader = Consumer(
+        {"bootstrap.servers": address, "group.id": "check", "enable.auto.commit": False, "fetch.queue.backoff.ms": 5}
+    )
     found: dict[tuple[int, int], bytes] = {}
     for partition in range(PARTITIONS):
         low, high = reader.get_watermark_offsets(TopicPartition(TOPIC, partition), timeout=30)
@@ -75,7 +81,9 @@ def read_back(address: str) -> dict[tuple[int, int], bytes]:
             for message in reader.consume(10000, 10):
                 if message.error():
                     raise KafkaException(message.error())
-                assert message.offset() == expected, f"partition {partition}: offset {message.offset()} where {expected} should be"
+                assert message.offset() == expected, (
+                    f"partition {partition}: offset {message.offset()} where {expected} should be"
+                )
                 found[partition, message.offset()] = message.value()
                 expected += 1
     reader.close()
@@ -88,16 +96,22 @@ def check(writers: list[Writer], found: dict[tuple[int, int], bytes]) -> None:
             assert found.get(place) == value, f"{writer.name}: acknowledged at {place}, found {found.get(place)!r:.60}"
         if writer.settings.get("enable.idempotence"):
             for partition in range(PARTITIONS):
-                mine = [v for (p, _), v in found.items() if p == partition and v.startswith(writer.name.encode() + b":")]
+                mine = [
+                    v for (p, _), v in found.items() if p == partition and v.startswith(writer.name.encode() + b":")
+                ]
                 numbers = [int(value.split(b":")[1]) for value in mine]
-                assert numbers == sorted(set(numbers)), f"{writer.name}: partition {partition} repeats or reorders records"
+                assert numbers == sorted(set(numbers)), (
+                    f"{writer.name}: partition {partition} repeats or reorders records"
+                )
 
 
 def run(rounds: int, seed: int, overrides: dict[str, object] | None = None) -> int:
     """Returns how many records were acknowledged."""
     chance = random.Random(seed)
     with BrokerProcess(overrides) as broker:
-        AdminClient({"bootstrap.servers": broker.address}).create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(30)
+        AdminClient({"bootstrap.servers": broker.address}).create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[
+            TOPIC
+        ].result(30)
         writers = [Writer(f"w{number}", settings) for number, settings in enumerate(SETTINGS)]
         stop = threading.Event()
         threads = [threading.Thread(target=writer.run, args=(broker.address, stop), daemon=True) for writer in writers]

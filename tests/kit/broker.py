@@ -1,4 +1,4 @@
-"""A real broker in a process of its own, for tests: kbroker, or Apache Kafka where the test is about the answers of both."""
+"""A real broker in a process of its own, for tests: kbroker, or Apache Kafka where a test compares the two."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def serves(port: int) -> bool:
 
 
 class BrokerProcess:
-    """One broker and its directory. `start`, `stop` (SIGTERM), `kill` (SIGKILL) and `start` again keep port and data."""
+    """One broker and its directory. `stop` (SIGTERM), `kill` (SIGKILL) and `start` again keep port and data."""
 
     def __init__(self, overrides: dict[str, object] | None = None, folder: Path | None = None):
         self.overrides = dict(overrides or {})
@@ -113,7 +113,9 @@ class BrokerProcess:
         self.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self.process is not None and self.process.poll() is None:
             self.kill() if kind else self.stop()
         if self.owns_folder:
@@ -128,7 +130,9 @@ class KafkaProcess(BrokerProcess):
 
     @classmethod
     def classpath(cls) -> str:
-        return maven.fetch([f"org.apache.kafka:kafka_2.13:{cls.version}", f"org.apache.kafka:kafka-tools:{cls.version}"])
+        return maven.fetch(
+            [f"org.apache.kafka:kafka_2.13:{cls.version}", f"org.apache.kafka:kafka-tools:{cls.version}"]
+        )
 
     def command(self) -> list[str]:
         controller = free_port()
@@ -150,6 +154,14 @@ class KafkaProcess(BrokerProcess):
         properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         java = ["java", f"-Xms{self.heap}", f"-Xmx{self.heap}", "-cp", self.classpath()]
         if not (self.data / "meta.properties").exists():
-            storage_format = [*java, "kafka.tools.StorageTool", "format", "-t", "MkU3OEVBNTcwNTJENDM2Qg", "-c", str(properties)]
+            storage_format = [
+                *java,
+                "kafka.tools.StorageTool",
+                "format",
+                "-t",
+                "MkU3OEVBNTcwNTJENDM2Qg",
+                "-c",
+                str(properties),
+            ]
             subprocess.run(storage_format, check=True, capture_output=True, env=os.environ)
         return [*java, "kafka.Kafka", str(properties)]

@@ -24,7 +24,9 @@ class Member:
         self.generation_id = -1
 
     def send_join(self, topic: str) -> int:
-        protocol = M.JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=b"\0\0\0\0\0\1\0" + bytes([len(topic)]) + topic.encode())
+        protocol = M.JoinGroupRequest.JoinGroupRequestProtocol(
+            name="range", metadata=b"\0\0\0\0\0\1\0" + bytes([len(topic)]) + topic.encode()
+        )
         request = M.JoinGroupRequest(
             group_id=self.group,
             session_timeout_ms=30000,
@@ -63,7 +65,9 @@ class Member:
         return self.client.send(ApiKey.HEARTBEAT, HEARTBEAT_VERSION, request)
 
     def leave(self) -> None:
-        self.client.call(ApiKey.LEAVE_GROUP, LEAVE_VERSION, M.LeaveGroupRequest(group_id=self.group, member_id=self.member_id))
+        self.client.call(
+            ApiKey.LEAVE_GROUP, LEAVE_VERSION, M.LeaveGroupRequest(group_id=self.group, member_id=self.member_id)
+        )
 
 
 def rebalance(members: list[Member], topic: str) -> None:
@@ -91,8 +95,10 @@ def time_rebalance(host: str, port: int, topic: str, members: int) -> float:
     group = f"group-of-{topic}"
     await_coordinator(host, port, group)
     with ExitStack() as stack:
-        group_members = [Member(stack.enter_context(WireClient(host, port, timeout_s=60)), group) for _ in range(members)]
-        # Joining one after the other would make a generation each: the first makes the group, the rest join it together.
+        group_members = [
+            Member(stack.enter_context(WireClient(host, port, timeout_s=60)), group) for _ in range(members)
+        ]
+        # Joining one after the other would make a generation each.
         try_rebalance(group_members, topic)
         started = time.perf_counter()
         group_members[-1].leave()

@@ -32,7 +32,9 @@ async def produce(a: Json) -> Json:
     end = a["first"] + a["count"]
     for i in range(a["first"], end):
         key, value, headers = record(i, a["size"], a["nulls"], a["headers"])
-        waiting.append((await producer.send(a["topic"], value=value, key=key, headers=headers), fingerprint(key, value, headers)))
+        waiting.append(
+            (await producer.send(a["topic"], value=value, key=key, headers=headers), fingerprint(key, value, headers))
+        )
         if i % 1000 == 0:
             await asyncio.sleep(a["pause_ms"] / 1000)
     await producer.flush()
@@ -45,7 +47,13 @@ async def produce(a: Json) -> Json:
 
 def consumer(a: Json, group: str | None, *topics: str, **more: Any) -> AIOKafkaConsumer:
     return AIOKafkaConsumer(
-        *topics, bootstrap_servers=a["bootstrap"], group_id=group, auto_offset_reset="earliest", enable_auto_commit=False, fetch_max_wait_ms=200, **more
+        *topics,
+        bootstrap_servers=a["bootstrap"],
+        group_id=group,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        fetch_max_wait_ms=200,
+        **more,
     )
 
 
@@ -73,7 +81,9 @@ async def group(a: Json) -> Json:
     deadline = time.monotonic() + a["timeout_s"]
 
     async def member(number: int) -> None:
-        reader = consumer(a, a["group"], a["topic"], session_timeout_ms=6000, heartbeat_interval_ms=300, max_poll_records=200)
+        reader = consumer(
+            a, a["group"], a["topic"], session_timeout_ms=6000, heartbeat_interval_ms=300, max_poll_records=200
+        )
         await reader.start()
         while not stopping[number]:
             for messages in (await reader.getmany(timeout_ms=100)).values():
@@ -104,7 +114,11 @@ async def group(a: Json) -> Json:
     await admin_client.start()
     offsets = await admin_client.list_consumer_group_offsets(a["group"])
     await admin_client.close()
-    return {"members": counts, "distinct": len(distinct), "committed": sum(max(offset.offset, 0) for offset in offsets.values())}
+    return {
+        "members": counts,
+        "distinct": len(distinct),
+        "committed": sum(max(offset.offset, 0) for offset in offsets.values()),
+    }
 
 
 async def seek(a: Json) -> Json:
@@ -118,7 +132,12 @@ async def seek(a: Json) -> Json:
     earliest = (await reader.beginning_offsets([partition]))[partition]
     latest = (await reader.end_offsets([partition]))[partition]
     await reader.stop()
-    return {"at_offset": message.offset, "by_time": by_time.offset if by_time else -1, "earliest": earliest, "latest": latest}
+    return {
+        "at_offset": message.offset,
+        "by_time": by_time.offset if by_time else -1,
+        "earliest": earliest,
+        "latest": latest,
+    }
 
 
 async def limits(a: Json) -> Json:

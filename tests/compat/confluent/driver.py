@@ -105,7 +105,11 @@ def group(a: Json) -> Json:
             try:
                 member.commit(asynchronous=False)
             except KafkaException as error:
-                if error.args[0].code() not in (KafkaError._NO_OFFSET, KafkaError.REBALANCE_IN_PROGRESS, KafkaError.ILLEGAL_GENERATION):
+                if error.args[0].code() not in (
+                    KafkaError._NO_OFFSET,
+                    KafkaError.REBALANCE_IN_PROGRESS,
+                    KafkaError.ILLEGAL_GENERATION,
+                ):
                     raise
         if not joined and len(seen) >= a["count"] // 10:
             second.subscribe([a["topic"]])
@@ -129,11 +133,18 @@ def seek(a: Json) -> Json:
     by_time = reader.offsets_for_times([TopicPartition(a["topic"], a["partition"], a["timestamp_ms"])], timeout=10)
     earliest, latest = reader.get_watermark_offsets(TopicPartition(a["topic"], a["partition"]), timeout=10)
     reader.close()
-    return {"at_offset": message.offset() if message else None, "by_time": by_time[0].offset, "earliest": earliest, "latest": latest}
+    return {
+        "at_offset": message.offset() if message else None,
+        "by_time": by_time[0].offset,
+        "earliest": earliest,
+        "latest": latest,
+    }
 
 
 def limits(a: Json) -> Json:
-    producer = Producer({"bootstrap.servers": a["bootstrap"], "message.max.bytes": 100_000_000, "message.timeout.ms": 20000})
+    producer = Producer(
+        {"bootstrap.servers": a["bootstrap"], "message.max.bytes": 100_000_000, "message.timeout.ms": 20000}
+    )
     errors: list[KafkaError | None] = []
     producer.produce(a["topic"], value=b"x" * a["size"], on_delivery=lambda error, _: errors.append(error))
     producer.flush(30)

@@ -35,7 +35,9 @@ def produce(a: Json) -> Json:
     for i in range(a["first"], a["first"] + a["count"]):
         key, value, headers = record(i, a["size"], a["nulls"], a["headers"])
         headers = [(name, content or b"") for name, content in headers]
-        sent.append((producer.send(a["topic"], key=key, value=value, headers=headers), fingerprint(key, value, headers)))
+        sent.append(
+            (producer.send(a["topic"], key=key, value=value, headers=headers), fingerprint(key, value, headers))
+        )
         if i % 1000 == 0:
             time.sleep(a["pause_ms"] / 1000)
     producer.flush(90)
@@ -46,7 +48,12 @@ def produce(a: Json) -> Json:
 
 def consumer(a: Json, group: str | None, **more: object) -> KafkaConsumer:
     return KafkaConsumer(
-        bootstrap_servers=a["bootstrap"], group_id=group, auto_offset_reset="earliest", enable_auto_commit=False, fetch_max_wait_ms=200, **more
+        bootstrap_servers=a["bootstrap"],
+        group_id=group,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        fetch_max_wait_ms=200,
+        **more,
     )
 
 
@@ -75,7 +82,9 @@ class Member(threading.Thread):
         self.a, self.distinct, self.read, self.stopping = a, distinct, 0, False
 
     def run(self) -> None:
-        reader = consumer(self.a, self.a["group"], session_timeout_ms=6000, heartbeat_interval_ms=300, max_poll_records=200)
+        reader = consumer(
+            self.a, self.a["group"], session_timeout_ms=6000, heartbeat_interval_ms=300, max_poll_records=200
+        )
         reader.subscribe([self.a["topic"]])
         while not self.stopping:
             for messages in reader.poll(100).values():
@@ -204,7 +213,14 @@ def new_admin(a: Json) -> Json:
 
 
 def finished(
-    client: KafkaAdminClient, topic: str, duplicate: str | None, created: bool, before: str, after: str, partitions: int, low: int | None
+    client: KafkaAdminClient,
+    topic: str,
+    duplicate: str | None,
+    created: bool,
+    before: str,
+    after: str,
+    partitions: int,
+    low: int | None,
 ) -> Json:
     deadline = time.monotonic() + 10
     while topic in client.list_topics() and time.monotonic() < deadline:

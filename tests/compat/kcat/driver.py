@@ -17,7 +17,9 @@ TAB = "\x1f"
 
 
 def kcat(a: Json, *options: str, **more: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["kcat", "-b", a["bootstrap"], "-q", *options], capture_output=True, text=True, timeout=100, check=False, **more)
+    return subprocess.run(
+        ["kcat", "-b", a["bootstrap"], "-q", *options], capture_output=True, text=True, timeout=100, check=False, **more
+    )
 
 
 def produce(a: Json) -> Json:
@@ -54,7 +56,16 @@ class Member(threading.Thread):
 
     def __init__(self, a: Json, distinct: set[tuple[str, str]]):
         super().__init__(daemon=True)
-        options = ["-X", "auto.offset.reset=earliest", "-X", "session.timeout.ms=6000", "-X", "heartbeat.interval.ms=300", "-X", "auto.commit.interval.ms=100"]
+        options = [
+            "-X",
+            "auto.offset.reset=earliest",
+            "-X",
+            "session.timeout.ms=6000",
+            "-X",
+            "heartbeat.interval.ms=300",
+            "-X",
+            "auto.commit.interval.ms=100",
+        ]
         # Small fetches through a slow pipe, so that the other member finds something to do.
         options += ["-X", "fetch.message.max.bytes=8192", "-X", "queued.min.messages=100", "-u"]
         command = ["kcat", "-b", a["bootstrap"], "-q", *options, "-f", f"%p{TAB}%o\n", "-G", a["group"], a["topic"]]
@@ -102,7 +113,9 @@ def seek(a: Json) -> Json:
         done = kcat(a, "-Q", "-t", f"{a['topic']}:{a['partition']}:{timestamp}")
         return int(done.stdout.rsplit("offset", 1)[1])
 
-    at = kcat(a, "-C", "-t", a["topic"], "-p", str(a["partition"]), "-o", str(a["offset"]), "-c", "1", "-f", "%o").stdout
+    at = kcat(
+        a, "-C", "-t", a["topic"], "-p", str(a["partition"]), "-o", str(a["offset"]), "-c", "1", "-f", "%o"
+    ).stdout
     return {"at_offset": int(at), "by_time": ask(a["timestamp_ms"]), "earliest": ask(-2), "latest": ask(-1)}
 
 
@@ -110,7 +123,9 @@ def limits(a: Json) -> Json:
     with tempfile.NamedTemporaryFile("wb") as value:
         value.write(b"x" * a["size"])
         value.flush()
-        done = kcat(a, "-P", "-t", a["topic"], "-X", "message.max.bytes=100000000", "-X", "message.timeout.ms=20000", value.name)
+        done = kcat(
+            a, "-P", "-t", a["topic"], "-X", "message.max.bytes=100000000", "-X", "message.timeout.ms=20000", value.name
+        )
     return {"ok": done.returncode == 0, "error": None if done.returncode == 0 else f"exit code {done.returncode}"}
 
 
