@@ -86,8 +86,8 @@ def consume(a: Json) -> Json:
 
 
 def group(a: Json) -> Json:
-    first = consumer(a, a["group"], **{"session.timeout.ms": 6000})
-    second = consumer(a, a["group"], **{"session.timeout.ms": 6000})
+    first = consumer(a, a["group"], **{"session.timeout.ms": 6000, "heartbeat.interval.ms": 300})
+    second = consumer(a, a["group"], **{"session.timeout.ms": 6000, "heartbeat.interval.ms": 300})
     first.subscribe([a["topic"]])
     seen: set[tuple[int, int]] = set()
     counts = [0, 0]
@@ -97,7 +97,7 @@ def group(a: Json) -> Json:
         for number, member in enumerate((first, second)):
             if (number == 0 and left) or (number == 1 and not joined):
                 continue
-            for message in member.consume(500, 0.1):
+            for message in member.consume(200, 0.1):
                 if message.error():
                     raise KafkaException(message.error())
                 counts[number] += 1
@@ -111,6 +111,7 @@ def group(a: Json) -> Json:
                     KafkaError.ILLEGAL_GENERATION,
                 ):
                     raise
+        time.sleep(0.01)  # leave something for the other member
         if not joined and len(seen) >= a["count"] // 10:
             second.subscribe([a["topic"]])
             joined = True
