@@ -130,6 +130,53 @@ cdef inline const uint8_t *read_string(reader_t *r, bint flexible, int32_t *size
         return NULL
     return reader_take(r, n)
 
+cdef inline bint is_utf8(const uint8_t *data, int32_t size) noexcept nogil:
+    """Whether the bytes are a text: who echoes a name must not send what no client can read. Plain ASCII is quick."""
+    cdef uint64_t word = 0
+    cdef uint8_t lead
+    cdef uint8_t low
+    cdef uint8_t high
+    cdef int32_t more
+    cdef int32_t at = 0
+    while at + 8 <= size:
+        memcpy(&word, data + at, 8)
+        if word & <uint64_t>0x8080808080808080:
+            break
+        at += 8
+    while at < size:
+        lead = data[at]
+        at += 1
+        if lead < 0x80:
+            continue
+        # The second byte's range keeps out overlong forms, surrogates and what is above U+10FFFF.
+        low = 0x80
+        high = 0xbf
+        if 0xc2 <= lead <= 0xdf:
+            more = 1
+        elif 0xe0 <= lead <= 0xef:
+            more = 2
+            if lead == 0xe0:
+                low = 0xa0
+            elif lead == 0xed:
+                high = 0x9f
+        elif 0xf0 <= lead <= 0xf4:
+            more = 3
+            if lead == 0xf0:
+                low = 0x90
+            elif lead == 0xf4:
+                high = 0x8f
+        else:
+            return False
+        if size - at < more or not low <= data[at] <= high:
+            return False
+        at += 1
+        while more > 1:
+            if data[at] & 0xc0 != 0x80:
+                return False
+            at += 1
+            more -= 1
+    return True
+
 cdef inline const uint8_t *read_bytes(reader_t *r, bint flexible, int32_t *size) noexcept nogil:
     """(Compact) bytes; NULL with size -1 when null."""
     cdef int64_t n = <int64_t>read_uvarint(r) - 1 if flexible else read_i32(r)
