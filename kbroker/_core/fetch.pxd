@@ -8,10 +8,11 @@ a connection touched.
 
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t
 
+from kbroker._core.connection cimport conn_t, request_t, slot_t
 from kbroker._core.fetch_sessions cimport fetch_session_t, session_cache_t
 from kbroker._core.mailbox cimport mail_t
 from kbroker._core.partition cimport fetch_waiter_t, partition_t, read_result_t
-from kbroker._core.processor cimport Processor, conn_t, request_t, slot_t
+from kbroker._core.processor cimport Processor
 from kbroker._core.timer_wheel cimport timer_node_t
 
 ctypedef struct fetch_entry_t:

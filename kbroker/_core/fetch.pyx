@@ -17,8 +17,11 @@ from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy
 
+from kbroker._core.connection cimport (
+    TIMER_FETCH, conn_t, count_error, request_t, slot_begin_response, slot_finish, slot_new, slot_splice, slot_t,
+)
 from kbroker._core.cursor cimport (
-    read_array_count, read_i8, read_i16, read_i32, read_i64, read_string, read_uvarint, reader_init, reader_left,
+    is_utf8, read_array_count, read_i8, read_i16, read_i32, read_i64, read_string, read_uvarint, reader_init, reader_left,
     reader_t, reader_take, skip_tags, write_array_count, write_i8, write_i16, write_i32, write_i64, write_raw,
     write_string, write_uvarint, writer_t,
 )
@@ -32,9 +35,7 @@ from kbroker._core.partition cimport (
     NEEDS_HANDLER, PARTITION_DELETED, fetch_waiter_t, partition_await_bytes, partition_forget_bytes,
     partition_read, partition_ref, partition_t, partition_unref, partition_visible_end, segment_t, segment_unref,
 )
-from kbroker._core.processor cimport (
-    Processor, conn_t, request_t, slot_begin_response, slot_finish, slot_new, slot_splice, slot_t,
-)
+from kbroker._core.processor cimport Processor
 from kbroker._core.registry cimport Registry
 from kbroker._core.sync cimport (
     atomic_add_i64, atomic_load_i32, atomic_load_i64, atomic_store_i64, mutex_lock, mutex_unlock,
@@ -135,6 +136,8 @@ cdef bint read_topic(reader_t *r, bint flexible, bint by_id, const uint8_t **top
         topic_size[0] = 0
     else:
         topic[0] = read_string(r, flexible, topic_size)
+        if topic[0] != NULL and not is_utf8(topic[0], topic_size[0]):
+            return False
     return topic[0] != NULL
 
 cdef bint parse_topics(fetch_t *f, reader_t *r, bint flexible) noexcept nogil:
@@ -567,6 +570,8 @@ cdef void write_partition(fetch_t *f, fetch_entry_t *e, slot_t *slot) noexcept n
     cdef int16_t error = e.error
     if error == KAFKA_STORAGE_ERROR and f.version <= 5:
         error = NOT_LEADER_OR_FOLLOWER
+    if error:
+        count_error(slot.conn.processor, slot.api_key, error)
     write_i32(w, e.partition_id)
     write_i16(w, error)
     write_i64(w, e.read.high_watermark)
@@ -599,6 +604,8 @@ cdef void write_response(fetch_t *f, slot_t *slot, int32_t first, int16_t error,
     cdef int32_t k
     cdef fetch_entry_t *e
     write_i32(w, 0)              # throttle time
+    if error:
+        count_error(slot.conn.processor, slot.api_key, error)
     if f.version >= 7:
         write_i16(w, error)
         write_i32(w, session_id)
@@ -742,6 +749,7 @@ cdef fetch_t *fetch_begin(Processor processor, request_t *request) noexcept nogi
         return NULL
     f.mail.kind = MAIL_FETCH
     f.mail.box = &processor.mailbox
+    f.timer.kind = TIMER_FETCH
     f.version = request.api_version
     f.cache = (<FetchSessions>processor.fetch_sessions).cache
     if not parse(f, request, &forgotten):

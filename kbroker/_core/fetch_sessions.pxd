@@ -61,7 +61,7 @@ ctypedef struct session_cache_t:
     int64_t partition_count
     int64_t evictions
     uint64_t random
-    int64_t shift_ms             # added to the clock, for tests
+    int64_t set_ms               # a clock set by hand, -1: the processors' own
     int32_t bucket_count         # a power of two
     fetch_session_t **buckets
 

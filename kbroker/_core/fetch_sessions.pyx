@@ -331,12 +331,15 @@ cdef inline int32_t random_id(session_cache_t *cache) noexcept nogil:
     cache.random = x
     return <int32_t>((x >> 24) % MAX_SESSION_ID) + 1
 
+cdef inline int64_t clock_of(session_cache_t *cache, int64_t now_ms) noexcept nogil:
+    return cache.set_ms if cache.set_ms >= 0 else now_ms
+
 cdef int32_t session_list(session_cache_t *cache, fetch_session_t *session, int64_t now_ms) noexcept nogil:
     cdef fetch_session_t *evicted = NULL
     cdef fetch_session_t **bucket
     cdef int32_t session_id = 0
     mutex_lock(&cache.lock)
-    now_ms += cache.shift_ms
+    now_ms = clock_of(cache, now_ms)
     if cache.count >= cache.slots:
         evicted = evict_locked(cache, session.privileged, session.count, now_ms)
     if cache.count < cache.slots:
@@ -360,7 +363,7 @@ cdef int32_t session_list(session_cache_t *cache, fetch_session_t *session, int6
 
 cdef void session_touch(session_cache_t *cache, fetch_session_t *session, int64_t now_ms) noexcept nogil:
     mutex_lock(&cache.lock)
-    session.last_used_ms = now_ms + cache.shift_ms
+    session.last_used_ms = clock_of(cache, now_ms)
     if session.listed:
         cache.partition_count += session.count - session.listed_size
         session.listed_size = session.count
@@ -378,6 +381,7 @@ cdef class FetchSessions:
         cache.slots = slots
         cache.min_eviction_ms = min_eviction_ms
         cache.fetch_max_bytes = fetch_max_bytes
+        cache.set_ms = -1
         cache.random = int.from_bytes(os.urandom(8), "big") | 1
         cache.bucket_count = 64
         while cache.bucket_count < slots and cache.bucket_count < MAX_BUCKETS:
@@ -414,9 +418,9 @@ cdef class FetchSessions:
             mutex_unlock(&self.cache.lock)
         return count, partition_count, evictions
 
-    def advance_ms(self, long long milliseconds):
-        """Let that much time pass for the cache."""
+    def set_clock_ms(self, long long now_ms):
+        """From now on the time is what it is set to."""
         with nogil:
             mutex_lock(&self.cache.lock)
-            self.cache.shift_ms += milliseconds
+            self.cache.set_ms = now_ms
             mutex_unlock(&self.cache.lock)
