@@ -1,0 +1,24 @@
+"""Finding the log that a request names, with the errors that every API of partitions has in common."""
+
+from __future__ import annotations
+
+from kbroker.errors import ErrorCode, ProtocolError
+from kbroker.model import NO_LEADER_EPOCH, TopicPartition
+from kbroker.server.services import Services
+from kbroker.storage.log import Log
+
+
+def leader_log(services: Services, topic: str, partition_id: int, current_leader_epoch: int = NO_LEADER_EPOCH) -> Log:
+    """The log of a partition that this broker leads, or ProtocolError.
+
+    A client that knows another leader epoch than ours has old or newer metadata than we do (KIP-320).
+    """
+    log = services.logs.get(TopicPartition(topic, partition_id))
+    if log is None or log.state.state == "deleted":
+        raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    if log.state.state == "offline":
+        raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR)
+    if current_leader_epoch != NO_LEADER_EPOCH and current_leader_epoch != log.leader_epoch:
+        older = current_leader_epoch < log.leader_epoch
+        raise ProtocolError(ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH)
+    return log

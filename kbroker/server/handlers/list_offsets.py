@@ -1,0 +1,137 @@
+"""ListOffsets (key 2), versions 0 to 9: the offset that belongs to a timestamp, or to an end of the log.
+
+v0 a list of offsets, newest first: the starts of segments and the log's end
+v1 one offset and its timestamp (KIP-79): -1 latest, -2 earliest, else the first record that is not older
+v2 isolation level (KIP-98)                 v4 current leader epoch in, leader epoch out (KIP-320)
+v5 OFFSET_NOT_AVAILABLE (KIP-207)           v6 flexible (KIP-482)
+v7 -3: the record with the largest timestamp (KIP-734)
+v8 -4: earliest local (KIP-405)             v9 -5: latest tiered (KIP-1005)
+
+Nothing is tiered: -4 is the same as -2, and -5 finds nothing (offset -1, epoch -1).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from kbroker._core.processor import Request
+from kbroker.errors import ErrorCode, KbrokerError, ProtocolError
+from kbroker.model import (
+    EARLIEST_LOCAL_TIMESTAMP,
+    EARLIEST_TIMESTAMP,
+    LATEST_TIERED_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    MAX_TIMESTAMP,
+    NO_LEADER_EPOCH,
+)
+from kbroker.protocol import messages as M
+from kbroker.server.handlers.leader import leader_log
+from kbroker.server.services import Services
+from kbroker.storage.log import Log
+from kbroker.storage.segment import LOG
+
+CONSUMER_REPLICA_ID = -1
+READ_UNCOMMITTED = 0
+READ_COMMITTED = 1
+
+FIRST_VERSION_OF = {
+    LATEST_TIMESTAMP: 0,
+    EARLIEST_TIMESTAMP: 0,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL_TIMESTAMP: 8,
+    LATEST_TIERED_TIMESTAMP: 9,
+}
+
+Asked = M.ListOffsetsRequest.ListOffsetsPartition
+Found = M.ListOffsetsResponse.ListOffsetsPartitionResponse
+
+
+def handle(services: Services, request: Request, message: M.ListOffsetsRequest) -> M.ListOffsetsResponse:
+    asked_for = Counter((topic.name, part.partition_index) for topic in message.topics for part in topic.partitions)
+    return M.ListOffsetsResponse(
+        topics=[
+            M.ListOffsetsResponse.ListOffsetsTopicResponse(
+                name=topic.name,
+                partitions=[
+                    _refused(part, ErrorCode.INVALID_REQUEST)
+                    if asked_for[topic.name, part.partition_index] > 1 and request.api_version >= 1
+                    else _answer(services, request.api_version, message, topic.name, part)
+                    for part in topic.partitions
+                ],
+            )
+            for topic in message.topics
+        ]
+    )
+
+
+def _answer(services: Services, version: int, message: M.ListOffsetsRequest, topic: str, part: Asked) -> Found:
+    try:
+        if part.timestamp < 0 and version < FIRST_VERSION_OF.get(part.timestamp, version + 1):
+            return _refused(part, ErrorCode.UNSUPPORTED_VERSION)
+        log = leader_log(services, topic, part.partition_index, part.current_leader_epoch)
+        end = _readable_end(log, message)
+        if version == 0:
+            return Found(
+                partition_index=part.partition_index,
+                old_style_offsets=_old_style_offsets(log, part.timestamp, part.max_num_offsets, end, services),
+            )
+        timestamp, offset, leader_epoch = _look_up(log, part.timestamp, end)
+        return Found(
+            partition_index=part.partition_index,
+            timestamp=timestamp,
+            offset=offset,
+            leader_epoch=leader_epoch if version >= 4 else NO_LEADER_EPOCH,
+        )
+    except KbrokerError as error:
+        return _refused(part, error.code)
+
+
+def _refused(part: Asked, error: ErrorCode) -> Found:
+    return Found(partition_index=part.partition_index, error_code=error)
+
+
+def _readable_end(log: Log, message: M.ListOffsetsRequest) -> int:
+    """A consumer is told of what it can read, everybody else of the log as it is."""
+    if message.replica_id != CONSUMER_REPLICA_ID:
+        return log.log_end_offset
+    if message.isolation_level == READ_COMMITTED:
+        return log.last_stable_offset
+    if message.isolation_level == READ_UNCOMMITTED:
+        return log.high_watermark
+    raise ProtocolError(ErrorCode.UNKNOWN_SERVER_ERROR, f"isolation level {message.isolation_level}")
+
+
+def _look_up(log: Log, timestamp: int, end: int) -> tuple[int, int, int]:
+    """Timestamp, offset and leader epoch; (-1, -1, -1) when there is no such record below `end`."""
+    if timestamp == LATEST_TIMESTAMP:
+        return -1, end, log.leader_epoch
+    if timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
+        return -1, log.log_start_offset, log.epoch_at(log.log_start_offset)
+    if timestamp == LATEST_TIERED_TIMESTAMP:
+        return -1, -1, -1
+    found = log.offset_of_max_timestamp() if timestamp == MAX_TIMESTAMP else log.offset_for_timestamp(timestamp)
+    if found is None or found.offset >= end:
+        return -1, -1, -1
+    return found.timestamp, found.offset, found.leader_epoch
+
+
+def _old_style_offsets(log: Log, timestamp: int, max_count: int, end: int, services: Services) -> list[int]:
+    """Up to `max_count` offsets, newest first: segments last changed by `timestamp`, and the log's end."""
+    if max_count < 0:
+        raise ProtocolError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{max_count} offsets")
+    starts = [
+        (max(base_offset, log.log_start_offset), int(Path(log.path_of(base_offset, LOG)).stat().st_mtime * 1000))
+        for base_offset, *_ in log.state.segments()
+    ]
+    if not starts or log.log_end_offset > starts[-1][0]:
+        starts.append((log.log_end_offset, services.clock.wall_ms()))
+    if timestamp == EARLIEST_TIMESTAMP:
+        starts = starts[:1]
+    elif timestamp != LATEST_TIMESTAMP:
+        while starts and starts[-1][1] > timestamp:
+            starts.pop()
+    offsets = [offset for offset, _ in reversed(starts)][:max_count]
+    if offsets and offsets[0] > end:
+        offsets = [end] + [offset for offset in offsets if offset <= end]
+    return offsets

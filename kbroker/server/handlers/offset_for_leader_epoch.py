@@ -1,0 +1,40 @@
+"""OffsetForLeaderEpoch (key 23), versions 0 to 4: where the records of a leader epoch end (KIP-101).
+
+v1 the epoch that was found      v2 current leader epoch (KIP-320), throttle time
+v3 replica id (KIP-392)          v4 flexible (KIP-482)
+
+An epoch that the log knows nothing of, being newer than all of its own, gets epoch -1 and offset -1 without an error.
+"""
+
+from __future__ import annotations
+
+from kbroker._core.processor import Request
+from kbroker.errors import KbrokerError
+from kbroker.protocol import messages as M
+from kbroker.server.handlers.leader import leader_log
+from kbroker.server.services import Services
+
+Asked = M.OffsetForLeaderEpochRequest.OffsetForLeaderPartition
+Found = M.OffsetForLeaderEpochResponse.EpochEndOffset
+
+
+def handle(
+    services: Services, request: Request, message: M.OffsetForLeaderEpochRequest
+) -> M.OffsetForLeaderEpochResponse:
+    return M.OffsetForLeaderEpochResponse(
+        topics=[
+            M.OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(
+                topic=topic.topic, partitions=[_answer(services, topic.topic, part) for part in topic.partitions]
+            )
+            for topic in message.topics
+        ]
+    )
+
+
+def _answer(services: Services, topic: str, part: Asked) -> Found:
+    try:
+        log = leader_log(services, topic, part.partition, part.current_leader_epoch)
+        leader_epoch, end_offset = log.end_offset_for_epoch(part.leader_epoch)
+    except KbrokerError as error:
+        return Found(partition=part.partition, error_code=error.code)
+    return Found(partition=part.partition, leader_epoch=leader_epoch, end_offset=end_offset)
