@@ -175,4 +175,5 @@ def alter_topic(peer: Peer, topic: str, config: dict[str, str]) -> None:
 
     entries = [ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET) for key, value in config.items()]
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
-    AdminClient({"bootstrap.servers": peer.address}).incremental_alter_configs([resource])[resource].result(60)
+    admin = AdminClient({"bootstrap.servers": peer.address})
+    admin.incremental_alter_configs([resource])[resource].result(60)

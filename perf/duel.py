@@ -97,7 +97,8 @@ def delete_topic(peer: Peer, topic: str) -> None:
     """A run's files go before the next run starts."""
     from confluent_kafka.admin import AdminClient
 
-    AdminClient({"bootstrap.servers": peer.address}).delete_topics([topic])[topic].result(60)
+    admin = AdminClient({"bootstrap.servers": peer.address})
+    admin.delete_topics([topic])[topic].result(60)
 
 
 def free_space_gb(peer: Peer) -> float:

@@ -109,9 +109,8 @@ def run(rounds: int, seed: int, overrides: dict[str, object] | None = None) -> i
     """Returns how many records were acknowledged."""
     chance = random.Random(seed)
     with BrokerProcess(overrides) as broker:
-        AdminClient({"bootstrap.servers": broker.address}).create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[
-            TOPIC
-        ].result(30)
+        admin = AdminClient({"bootstrap.servers": broker.address})
+        admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(30)
         writers = [Writer(f"w{number}", settings) for number, settings in enumerate(SETTINGS)]
         stop = threading.Event()
         threads = [threading.Thread(target=writer.run, args=(broker.address, stop), daemon=True) for writer in writers]
