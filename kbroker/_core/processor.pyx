@@ -18,7 +18,7 @@ from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy
 
 from kbroker._core.connection cimport (
-    ERROR_CODES, LATENCY_BUCKETS, MAX_API_KEY, SLOT_PREPARED, TIMER_FETCH, TIMER_IDLE, api_t, begin_response, conn_close,
+    ERROR_CODES, LATENCY_BUCKETS, MAX_API_KEY, SLOT_PREPARED, SLOT_RUNNING, TIMER_FETCH, TIMER_IDLE, api_t, begin_response, conn_close,
     conn_dirty, conn_ready, conn_unlink, count_error, counters_t, overloaded, partial_append, partial_free, partial_keep,
     partial_room, read_header, slot_free, slot_settle, slot_unmute, take_dirty, take_ready,
 )
@@ -32,7 +32,7 @@ from kbroker._core.mailbox cimport (
 )
 from kbroker._core.partition cimport NEEDS_HANDLER, segment_unref
 from kbroker._core.produce cimport produce, produce_discard, produce_t
-from kbroker._core.receive_buffers cimport LARGE_BUFFER, buffer_free, buffer_take
+from kbroker._core.receive_buffers cimport LARGE_BUFFER, SMALL_BUFFERS_END, buffer_free, buffer_take
 from kbroker._core.request cimport Connection as ConnectionType, Frame, Request as RequestType
 from kbroker._core.sending cimport SEND_SCRATCH, monotonic_ns, send_ready, wall_ms
 from kbroker._core.sync cimport (
@@ -84,6 +84,7 @@ cdef enum:
     API_FETCH = 1
     API_VERSIONS = 18
     UNSUPPORTED_VERSION = 35
+    NEVER_FLEXIBLE = 32767
 
 
 class ApiCounters(NamedTuple):
@@ -155,12 +156,13 @@ cdef class Processor:
         p.idle_ms = idle_ms
         for i in range(MAX_API_KEY):
             p.apis[i].min_version = -1
+            p.apis[i].flexible_from = NEVER_FLEXIBLE
         for key, low, high, flexible_from in apis:
             if not 0 <= key < MAX_API_KEY:
                 raise ValueError(f"API key {key} is above {MAX_API_KEY - 1}")
             p.apis[<int>key].min_version = low
             p.apis[<int>key].max_version = high
-            p.apis[<int>key].flexible_from = 32767 if flexible_from is None else flexible_from
+            p.apis[<int>key].flexible_from = NEVER_FLEXIBLE if flexible_from is None else flexible_from
         self.read_clocks()
         wheel_init(p.wheel, p.now_ns // 1_000_000)
         p.started_ns = p.now_ns
@@ -413,7 +415,7 @@ cdef class Processor:
                 fetch_resume(self, <fetch_t *>(<char *>node - <size_t>&(<fetch_t *>NULL).timer), True)
                 continue
             conn = <conn_t *>(<char *>node - <size_t>&(<conn_t *>NULL).idle)
-            if conn.slot_count:
+            if conn.slots != NULL and conn.slots.state == SLOT_RUNNING:
                 conn.last_active_ms = now_ms     # somebody works for it
             if now_ms - conn.last_active_ms < self.p.idle_ms:
                 wheel_add(self.p.wheel, node, conn.last_active_ms + self.p.idle_ms)
@@ -602,7 +604,8 @@ cdef class Processor:
         cdef int64_t at = 0
         self.handed = NULL
         if slot != NULL:
-            if conn.partial_capacity >= LARGE_BUFFER and conn.partial_at == conn.partial_size:
+            if conn.partial_capacity >= LARGE_BUFFER and conn.partial_at == conn.partial_size and \
+                    request.frame_size >= SMALL_BUFFERS_END:
                 # The last frame of the connection's own buffer, which nobody needs any more.
                 buffer = conn.partial
                 capacity = conn.partial_capacity

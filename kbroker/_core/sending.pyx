@@ -233,6 +233,8 @@ cdef bint passed(conn_t *conn, int64_t size) noexcept nogil:
     cdef slot_t *slot = conn.slots
     cdef int64_t now_ns = 0
     conn.sent += size
+    if size:
+        conn.last_active_ms = conn.processor.now_ns // 1_000_000
     while slot != NULL and slot.state != SLOT_RUNNING:
         if slot.state == SLOT_CLOSE:
             if conn.wire != NULL:

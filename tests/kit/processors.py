@@ -17,6 +17,7 @@ from kbroker._core.fetch_sessions import FetchSessions
 from kbroker._core.processor import Connection, Processor, Request
 from kbroker.model import TopicPartition
 from kbroker.net.transports import Transport
+from kbroker.protocol import messages as M
 from kbroker.protocol.api import SERVED
 from kbroker.protocol.records import Record, read_batches
 from kbroker.server.handler_pool import HandlerPool
@@ -51,6 +52,7 @@ class ProcessorRig:
         storage: StorageOptions | None = None,
         **limits: int,
     ):
+        self.directory = directory
         self.logs = LogManager(storage or StorageOptions((str(directory),)))
         self.logs.start(lambda topic_partition: None, background=False)
         self.handle = handle or (lambda request: request.respond(b""))
@@ -78,6 +80,7 @@ class ProcessorRig:
         self.port: int = self.listener.getsockname()[1]
         self.next_processor = 0
         self.lock = threading.Lock()
+        self.is_stopped = False
 
     def _on_request(self, request: Request, processor: Processor) -> bool | None:
         if self.inline and request.api_key > 1:
@@ -108,6 +111,9 @@ class ProcessorRig:
         self.stop()
 
     def stop(self, timeout_s: float = STOP_S) -> None:
+        if self.is_stopped:
+            return
+        self.is_stopped = True
         self.listener.close()
         for processor in self.processors:
             processor.stop(timeout_s)
@@ -119,14 +125,15 @@ class ProcessorRig:
         self.threads[0].join(STOP_S)
         self.logs.stop()
 
-    def connect(self, processor: int | None = None, listener: int = 0, receive_buffer_size: int = 0) -> WireClient:
+    def connect(self, processor: int | None = None, listener: int = 0, small_buffers: bool = False) -> WireClient:
         """A client whose connection is served by that processor, or by the next in turn."""
         with self.lock:
-            if receive_buffer_size:
-                self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, receive_buffer_size)
             client = WireClient("127.0.0.1", self.port)
             accepted, _ = self.listener.accept()
             accepted.setblocking(False)
+            if small_buffers:
+                accepted.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 50_000)
+                client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 100_000)
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if processor is None:
                 processor = self.next_processor
@@ -137,6 +144,24 @@ class ProcessorRig:
     def create(self, topic: str, partitions: int = 1, **options: Any) -> list[Log]:
         topic_id = UUID(bytes=topic.encode().ljust(16, b".")[:16])
         return [self.logs.create(topic, topic_id, number, LogOptions(**options)) for number in range(partitions)]
+
+    @property
+    def connection_count(self) -> int:
+        return sum(processor.connection_count for processor in self.processors)
+
+    def why_closed(self) -> list[str]:
+        """The reason of each connection that was closed for one, once the processors have said it."""
+        wait_until(lambda: self.connection_count == 0 or bool(self.closed), "a connection is closed", 1.0, fails=False)
+        return [reason for _, reason in self.closed]
+
+    @staticmethod
+    def fetch_request(topic: str, offset: int, partition_id: int = 0, **fields: Any) -> M.FetchRequest:
+        """For version 11, without a session."""
+        part = M.FetchRequest.FetchPartition(
+            partition=partition_id, fetch_offset=offset, partition_max_bytes=fields.get("max_bytes", 1 << 20)
+        )
+        settings = {"replica_id": -1, "max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1 << 20, "session_epoch": -1}
+        return M.FetchRequest(topics=[M.FetchRequest.FetchTopic(topic=topic, partitions=[part])], **(settings | fields))
 
     def records(self, topic: str, partition_id: int = 0) -> list[Record]:
         """Everything in a partition's log."""
@@ -151,10 +176,27 @@ class ProcessorRig:
         return found
 
 
-def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 10.0) -> None:
+def produce_request(topic: str, batch: Any, *, acks: int = 1, partition_id: int = 0) -> M.ProduceRequest:
+    """One batch for one partition."""
+    part = M.ProduceRequest.PartitionProduceData(index=partition_id, records=batch)
+    return M.ProduceRequest(
+        acks=acks,
+        timeout_ms=1000,
+        topic_data=[M.ProduceRequest.TopicProduceData(name=topic, partition_data=[part])],
+    )
+
+
+def resident_bytes() -> int:
+    """Memory of this process that is really there."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 10.0, fails: bool = True) -> None:
     """Poll what no event tells; for conditions inside a processor."""
     deadline = time.monotonic() + timeout_s
     pause = threading.Event()
     while not condition():
-        assert time.monotonic() < deadline, f"waited in vain: {what}"
+        if time.monotonic() > deadline:
+            assert not fails, f"waited in vain: {what}"
+            return
         pause.wait(0.002)

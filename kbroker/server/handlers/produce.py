@@ -39,7 +39,7 @@ def inflate(codec: int, data: Buffer, limit: int) -> memoryview:
 
 def recompress(header: Buffer, records: Buffer, codec: int) -> bytes:
     """A batch with the `header` of another one and its inflated `records`, compressed with `codec`."""
-    body = deflate(codec, records)
+    body = deflate(codec, bytes(records))
     batch = bytearray(header)
     batch += body
     _LENGTH.pack_into(batch, _LENGTH_AT, _HEADER_SIZE + len(body) - _COUNTED_FROM)
