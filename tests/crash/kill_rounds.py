@@ -78,7 +78,7 @@ def read_back(address: str) -> dict[tuple[int, int], bytes]:
         reader.assign([TopicPartition(TOPIC, partition, low)])
         expected = low
         while expected < high:
-            for message in reader.consume(10000, 10):
+            for message in reader.consume(min(10000, high - expected), 10):
                 if message.error():
                     raise KafkaException(message.error())
                 assert message.offset() == expected, (
