@@ -1,0 +1,21 @@
+"""SaslAuthenticate (key 36), versions 0 to 2: a listener without SASL refuses it, as Apache Kafka's does (KIP-152).
+
+What it leaves out: mechanisms; there is no SASL listener yet.
+
+v1: session lifetime (KIP-368).
+v2: flexible.
+"""
+
+from __future__ import annotations
+
+from kbroker._core.processor import Request
+from kbroker.errors import ErrorCode
+from kbroker.protocol import messages as M
+from kbroker.server.services import Services
+
+# The text that Kafka sends with it.
+REFUSAL = "SaslAuthenticate request received after successful authentication"
+
+
+def handle(services: Services, request: Request, message: M.SaslAuthenticateRequest) -> M.SaslAuthenticateResponse:
+    return M.SaslAuthenticateResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, error_message=REFUSAL)
