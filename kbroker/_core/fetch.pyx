@@ -13,6 +13,8 @@ A look at a fetch reads every partition's place without copying a byte; it is an
 error, or no reason to wait, and parked otherwise.
 """
 
+import logging
+
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy
@@ -23,7 +25,7 @@ from kbroker._core.connection cimport (
 from kbroker._core.cursor cimport (
     is_utf8, read_array_count, read_i8, read_i16, read_i32, read_i64, read_string, read_uvarint, reader_init, reader_left,
     reader_t, reader_take, skip_tags, write_array_count, write_i8, write_i16, write_i32, write_i64, write_raw,
-    write_string, write_uvarint, writer_t,
+    write_string, write_uvarint, writer_free, writer_init, writer_t,
 )
 from kbroker._core.fetch_sessions cimport (
     FetchSessions, cached_partition_t, fetch_session_t, next_epoch, session_add, session_cache_t, session_drop,
@@ -41,6 +43,8 @@ from kbroker._core.sync cimport (
     atomic_add_i64, atomic_load_i32, atomic_load_i64, atomic_store_i64, mutex_lock, mutex_unlock,
 )
 from kbroker._core.timer_wheel cimport wheel_add, wheel_remove
+
+logger = logging.getLogger("kbroker.server")
 
 cdef enum:
     # How a fetch stands to sessions (fetch_t.context).
@@ -563,7 +567,35 @@ cdef int32_t make_session(fetch_t *f, int32_t first, int64_t now_ms) noexcept no
         session_unref(session)
     return session_id
 
-cdef void write_partition(fetch_t *f, fetch_entry_t *e, slot_t *slot) noexcept nogil:
+cdef inline bint names_leader(fetch_t *f, fetch_entry_t *e) noexcept nogil:
+    """Whether the client is told who leads the partition instead (KIP-951)."""
+    return f.version >= 16 and (e.error == FENCED_LEADER_EPOCH or e.error == NOT_LEADER_OR_FOLLOWER)
+
+cdef int32_t write_own_endpoint(Processor processor, conn_t *conn, writer_t *w) noexcept with gil:
+    """An entry of node_endpoints: this broker as who came in on that connection reaches it. The node id, -1 for none."""
+    cdef FetchSessions sessions = <FetchSessions>processor.fetch_sessions
+    cdef bytes host
+    cdef bytes rack
+    try:
+        if sessions.endpoint_of is None:
+            return -1
+        endpoint = sessions.endpoint_of(processor.connection_of(conn))
+        host = endpoint[1].encode()
+        write_i32(w, endpoint[0])
+        write_string(w, <const char *>host, <int32_t>len(host), True)
+        write_i32(w, endpoint[2])
+        if endpoint[3] is None:
+            write_string(w, NULL, -1, True)
+        else:
+            rack = endpoint[3].encode()
+            write_string(w, <const char *>rack, <int32_t>len(rack), True)
+        write_uvarint(w, 0)
+        return -1 if w.failed else endpoint[0]
+    except Exception:
+        logger.exception("nobody can tell how this broker is reached")
+        return -1
+
+cdef void write_partition(fetch_t *f, fetch_entry_t *e, slot_t *slot, int32_t node_id) noexcept nogil:
     cdef writer_t *w = &slot.out
     cdef bint flexible = f.version >= 12
     cdef int64_t size = e.read.size if e.read.segment != NULL else 0
@@ -592,11 +624,21 @@ cdef void write_partition(fetch_t *f, fetch_entry_t *e, slot_t *slot) noexcept n
         if slot_splice(slot, e.read.segment, e.read.position, size) < 0:
             w.failed = True
         e.read.segment = NULL
-    if flexible:
-        write_uvarint(w, 0)      # tagged fields
+    if not flexible:
+        return
+    if node_id >= 0 and names_leader(f, e):
+        write_uvarint(w, 1)
+        write_uvarint(w, 1)      # current leader
+        write_uvarint(w, 9)
+        write_i32(w, node_id)
+        write_i32(w, atomic_load_i32(&e.partition.leader_epoch))
+    write_uvarint(w, 0)          # no more tagged fields
 
-cdef void write_response(fetch_t *f, slot_t *slot, int32_t first, int16_t error, int32_t session_id) noexcept nogil:
+cdef void write_response(Processor processor, fetch_t *f, slot_t *slot, int32_t first, int16_t error,
+                         int32_t session_id) noexcept nogil:
     cdef writer_t *w = &slot.out
+    cdef writer_t endpoint
+    cdef int32_t node_id = -1
     cdef bint flexible = f.version >= 12
     cdef int32_t topic_count = 0
     cdef int32_t partition_count
@@ -609,9 +651,12 @@ cdef void write_response(fetch_t *f, slot_t *slot, int32_t first, int16_t error,
     if f.version >= 7:
         write_i16(w, error)
         write_i32(w, session_id)
+    writer_init(&endpoint)
     while i >= 0:
         e = &f.entries[i]
         i = e.next
+        if endpoint.size == 0 and names_leader(f, e):
+            node_id = write_own_endpoint(processor, slot.conn, &endpoint)
         if i < 0 or not follows_of_topic(f, e, &f.entries[i]):
             topic_count += 1
     write_array_count(w, topic_count, flexible)
@@ -629,12 +674,19 @@ cdef void write_response(fetch_t *f, slot_t *slot, int32_t first, int16_t error,
             k = f.entries[k].next
         write_array_count(w, partition_count, flexible)
         while i != k:
-            write_partition(f, &f.entries[i], slot)
+            write_partition(f, &f.entries[i], slot, node_id)
             i = f.entries[i].next
         if flexible:
             write_uvarint(w, 0)
-    if flexible:
+    if node_id >= 0:
+        write_uvarint(w, 1)
+        write_uvarint(w, 0)      # node endpoints, one of them
+        write_uvarint(w, <uint32_t>endpoint.size + 1)
+        write_array_count(w, 1, True)
+        write_raw(w, endpoint.data, endpoint.size)
+    elif flexible:
         write_uvarint(w, 0)
+    writer_free(&endpoint)
 
 cdef void answer(Processor processor, fetch_t *f, slot_t *slot) noexcept nogil:
     """Session lock held if there is one: it is given up here, and the fetch is freed."""
@@ -657,7 +709,7 @@ cdef void answer(Processor processor, fetch_t *f, slot_t *slot) noexcept nogil:
         elif f.context == CONTEXT_REFUSED:
             error = UNKNOWN_SERVER_ERROR
             session_id = f.session_id
-    write_response(f, slot, first, error, session_id)
+    write_response(processor, f, slot, first, error, session_id)
     if f.session != NULL:
         mutex_unlock(&f.session.lock)
     fetch_free(f)

@@ -88,5 +88,6 @@ cdef void session_drop(fetch_session_t *session, int32_t place) noexcept nogil
 cdef void session_move_last(fetch_session_t *session, int32_t place) noexcept nogil
 
 cdef class FetchSessions:
-    """The cache of fetch sessions, and the broker's limit of a fetch response."""
+    """The cache of fetch sessions, and what else all fetches of a broker share."""
     cdef session_cache_t *cache
+    cdef object endpoint_of      # callable(Connection) -> (node id, host, port, rack or None), or None

@@ -372,11 +372,15 @@ cdef void session_touch(session_cache_t *cache, fetch_session_t *session, int64_
 
 cdef class FetchSessions:
 
-    def __cinit__(self, int slots=1000, long long min_eviction_ms=120_000, int fetch_max_bytes=55 * 1024 * 1024):
+    def __cinit__(self, int slots=1000, long long min_eviction_ms=120_000, int fetch_max_bytes=55 * 1024 * 1024,
+                  endpoint_of=None):
+        """`endpoint_of`: how this broker is reached by the peer of a connection, as (node id, host, port, rack or None);
+        None: clients whose leader epoch is old are not told."""
         cdef session_cache_t *cache = <session_cache_t *>calloc(1, sizeof(session_cache_t))
         if cache == NULL:
             raise MemoryError
         self.cache = cache
+        self.endpoint_of = endpoint_of
         mutex_init(&cache.lock, NULL)
         cache.slots = slots
         cache.min_eviction_ms = min_eviction_ms

@@ -121,7 +121,9 @@ class Broker:
             config["num.network.threads"],
             self._logs.registry,
             FetchSessions(
-                config["max.incremental.fetch.session.cache.slots"], fetch_max_bytes=config["fetch.max.bytes"]
+                config["max.incremental.fetch.session.cache.slots"],
+                fetch_max_bytes=config["fetch.max.bytes"],
+                endpoint_of=self._as_node,
             ),
             self._dispatcher.on_request,
             ProcessorLimits(
@@ -167,6 +169,10 @@ class Broker:
 
     def _endpoints_for(self, connection: Connection) -> Endpoint:
         return self._advertised.of(connection.listener, connection.local_host, connection.local_port)
+
+    def _as_node(self, connection: Connection) -> tuple[int, str, int, str | None]:
+        endpoint = self._endpoints_for(connection)
+        return self.node_id, endpoint.host, endpoint.port, self.config["broker.rack"]
 
     def _start_http(self) -> None:
         if self.config.http_address is None:

@@ -82,12 +82,13 @@ class Outcome:
 class FetchModel:
     """`fetch` gives what the broker has to answer at once (max_wait_ms 0)."""
 
-    def __init__(self, slots: int, min_eviction_ms: int, fetch_max_bytes: int):
+    def __init__(self, slots: int, min_eviction_ms: int, fetch_max_bytes: int, port: int):
         self.topics: dict[str, ModelTopic] = {}
         self.sessions: dict[int, ModelSession] = {}  # by the id that the broker gave
         self.slots = slots
         self.min_eviction_ms = min_eviction_ms
         self.fetch_max_bytes = fetch_max_bytes
+        self.node = M.FetchResponse.NodeEndpoint(node_id=0, host="127.0.0.1", port=port)
         self.now_ms = 0
         self.evictions = 0
 
@@ -235,6 +236,10 @@ class FetchModel:
                 error = ErrorCode.OFFSET_OUT_OF_RANGE
             if error:
                 known[key] = self.error(key, error, None)
+                if version >= 16 and error == ErrorCode.FENCED_LEADER_EPOCH:
+                    known[key].current_leader = M.FetchResponse.LeaderIdAndEpoch(
+                        leader_id=self.node.node_id, leader_epoch=partition.leader_epoch
+                    )
                 continue
             records = partition.read(one.offset, min(one.max_bytes, left), at_least_one)
             if records:
@@ -262,9 +267,8 @@ class FetchModel:
     def refused(error: ErrorCode) -> Outcome:
         return Outcome(M.FetchResponse(error_code=error, responses=[]), None)
 
-    @staticmethod
     def outcome(
-        version: int, answers: dict[Key, M.FetchResponse.PartitionData], session: ModelSession | None
+        self, version: int, answers: dict[Key, M.FetchResponse.PartitionData], session: ModelSession | None
     ) -> Outcome:
         topics: list[M.FetchResponse.FetchableTopicResponse] = []
         last: str | bytes | None = None
@@ -274,4 +278,5 @@ class FetchModel:
                 topics.append(M.FetchResponse.FetchableTopicResponse(partitions=[], **name))
                 last = topic
             topics[-1].partitions.append(answer)
-        return Outcome(M.FetchResponse(responses=topics), session)
+        leaders = [self.node] if any(answer.current_leader.leader_id >= 0 for answer in answers.values()) else []
+        return Outcome(M.FetchResponse(responses=topics, node_endpoints=leaders), session)

@@ -28,6 +28,8 @@ from kbroker.storage.options import LogOptions, StorageOptions
 class SmallBroker:
     """A context manager; `port` is where it listens."""
 
+    leader_epoch = 1
+
     def __init__(
         self,
         folder: Path,
@@ -39,7 +41,9 @@ class SmallBroker:
         self.session_slots = session_slots
         self.min_eviction_ms = min_eviction_ms
         self.logs = LogManager(StorageOptions((str(folder / "data"),)))
-        self.sessions = FetchSessions(session_slots, min_eviction_ms, fetch_max_bytes)
+        self.sessions = FetchSessions(
+            session_slots, min_eviction_ms, fetch_max_bytes, lambda connection: (0, "127.0.0.1", self.port, None)
+        )
         self.clock_ms = 0
         """Of the sessions, from the first call of advance_ms on."""
         self.cold_reader = ColdReader()
@@ -75,7 +79,7 @@ class SmallBroker:
         topic_id = uuid4()
         for partition_id in range(partition_count):
             log = self.logs.create(name, topic_id, partition_id, LogOptions(segment_bytes=segment_bytes))
-            log.set_leader_epoch(0)
+            log.set_leader_epoch(self.leader_epoch)
             log.open()
         return topic_id.bytes
 

@@ -52,7 +52,7 @@ class Topic:
         batch = encode_batch([(1, None, b"v" * size)] * count)
         response = self.client.call(ApiKey.PRODUCE, 9, produce_request(self.name, partition_id, batch))
         assert response.responses[0].partition_responses[0].error_code == 0
-        stored = stamped(batch, self.end[partition_id], 0)
+        stored = stamped(batch, self.end[partition_id], SmallBroker.leader_epoch)
         self.stored[partition_id].append(stored)
         self.end[partition_id] += count
         return stored
@@ -123,7 +123,7 @@ def test_rolled_segments_are_read_one_after_the_other(broker: SmallBroker, clien
     for base in range(20):
         batch = encode_batch([(1, None, b"r" * 200)])
         client.call(ApiKey.PRODUCE, 9, produce_request(name, 0, batch))
-        expected.append(stamped(batch, base, 0))
+        expected.append(stamped(batch, base, broker.leader_epoch))
     got = b""
     while got != b"".join(expected):
         assert b"".join(expected).startswith(got)
@@ -211,10 +211,22 @@ def test_a_follower_that_is_no_replica_is_sent_away(broker: SmallBroker, client:
     topic.produce()
     for version in (12, 17):
         follower = {"replica_id": 7} if version < 15 else {"replica_state": M.FetchRequest.ReplicaState(replica_id=7)}
-        for epoch, error in [(-1, ErrorCode.NOT_LEADER_OR_FOLLOWER), (0, ErrorCode.UNKNOWN_LEADER_EPOCH)]:
+        for epoch, error in [(-1, ErrorCode.NOT_LEADER_OR_FOLLOWER), (1, ErrorCode.UNKNOWN_LEADER_EPOCH)]:
             request = fetch_request(version, [partition_request(topic.key(version), 0, 0, 1000, epoch)], **follower)
             (part,) = parts_of(client.call(ApiKey.FETCH, version, request))
             assert part.error_code == error
+
+
+def test_who_has_an_old_leader_epoch_is_told_who_leads(broker: SmallBroker, client: WireClient) -> None:
+    topic = Topic(broker, client)
+    for version in (12, 15, 16, 17):
+        request = fetch_request(version, [partition_request(topic.key(version), 0, 0, 1000, 0)])
+        response = client.call(ApiKey.FETCH, version, request)
+        (part,) = parts_of(response)
+        assert part.error_code == ErrorCode.FENCED_LEADER_EPOCH
+        told = [(node.node_id, node.host, node.port) for node in response.node_endpoints]
+        assert told == ([(0, "127.0.0.1", broker.port)] if version >= 16 else [])
+        assert part.current_leader.leader_epoch == (broker.leader_epoch if version >= 16 else -1)
 
 
 # --- long polls -------------------------------------------------------------------------------------
