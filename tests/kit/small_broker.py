@@ -1,4 +1,4 @@
-"""What Produce and Fetch need of a broker, in this process and without a cluster: logs, one processor, one acceptor.
+"""What Produce and Fetch need of a broker, in this process and without a cluster: logs, processors, an acceptor.
 
 For tests that look inside while a socket is served. Other APIs close the connection.
 """
@@ -37,6 +37,7 @@ class SmallBroker:
         session_slots: int = 1000,
         min_eviction_ms: int = 120_000,
         fetch_max_bytes: int = 55 << 20,
+        processor_count: int = 1,
     ):
         self.session_slots = session_slots
         self.min_eviction_ms = min_eviction_ms
@@ -47,23 +48,26 @@ class SmallBroker:
         self.clock_ms = 0
         """Of the sessions, from the first call of advance_ms on."""
         self.cold_reader = ColdReader()
-        self.processor = Processor(
-            "processor-0",
-            0,
-            self.logs.registry,
-            self.sessions,
-            self.cold_reader,
-            [(key, versions.min, versions.max, versions.flexible_from) for key, versions in SERVED.items()],
-            self._on_request,
-            self._on_close,
-            inflate=inflate,
-            recompress=recompress,
-        )
+        self.processors = [
+            Processor(
+                f"processor-{index}",
+                index,
+                self.logs.registry,
+                self.sessions,
+                self.cold_reader,
+                [(key, versions.min, versions.max, versions.flexible_from) for key, versions in SERVED.items()],
+                self._on_request,
+                self._on_close,
+                inflate=inflate,
+                recompress=recompress,
+            )
+            for index in range(processor_count)
+        ]
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
         self.port: int = self.listener.getsockname()[1]
         self._requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
+        self._processor_threads = [threading.Thread(target=processor.run) for processor in self.processors]
         self._threads = [
-            threading.Thread(target=self.processor.run),
             threading.Thread(target=self.cold_reader.run),
             threading.Thread(target=self._handle),
             threading.Thread(target=self._accept),
@@ -113,8 +117,8 @@ class SmallBroker:
     # --- threads ------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
-        self.logs.start(lambda topic_partition, topic_id: None, background=False)
-        for thread in self._threads:
+        self.logs.start(lambda topic_partition: None, background=False)
+        for thread in self._processor_threads + self._threads:
             thread.start()
         return self
 
@@ -122,24 +126,26 @@ class SmallBroker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.listener.shutdown(socket.SHUT_RDWR)
-        self.processor.stop(5.0)
+        for processor in self.processors:
+            processor.stop(5.0)
+        for thread in self._processor_threads:
+            thread.join()
         self._requests.put(None)
-        self._threads[0].join()
         self.cold_reader.stop()
-        for thread in self._threads[1:]:
+        for thread in self._threads:
             thread.join()
         self.listener.close()
         self.logs.stop()
 
     def _accept(self) -> None:
-        while True:
+        for processor in itertools.cycle(self.processors):
             try:
                 connection, _ = self.listener.accept()
             except OSError:
                 return
             connection.setblocking(False)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self.processor.adopt(connection.detach())
+            processor.adopt(connection.detach())
 
     def _on_request(self, request: Request, processor: Processor) -> None:
         self._requests.put(request)
