@@ -6,7 +6,7 @@ the defaults. The settings themselves are given as data: this package sits below
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Protocol
@@ -69,10 +69,9 @@ class BrokerConfigs:
         settings: Mapping[str, BrokerSetting],
         given: Mapping[str, str],
         check: Callable[[Mapping[str, str]], object] | None = None,
-        only_per_broker: Iterable[str] = (),
     ):
         """`given`: what it was started with, as text. `check` raises ConfigError for dynamic settings of `settings`
-        that contradict the others. `only_per_broker`: settings that cannot be the same for all brokers.
+        that contradict the others.
         """
         self.node_id = node_id
         self.settings = settings
@@ -80,7 +79,6 @@ class BrokerConfigs:
         defaults = ((name, setting.default) for name, setting in settings.items())
         self._defaults = {name: format_value(default) for name, default in defaults if default is not None}
         self._check = check
-        self._only_per_broker = frozenset(only_per_broker)
 
     def layers(self, image: MetadataImage) -> tuple[tuple[ConfigSource, Mapping[str, str]], ...]:
         """What each source says, the strongest first."""
@@ -123,26 +121,17 @@ class BrokerConfigs:
             del found[0]
         return found
 
-    def check_dynamic(self, changes: Mapping[str, str], *, for_all_brokers: bool) -> None:
+    def check_dynamic(self, changes: Mapping[str, str]) -> None:
         """ConfigError, in Kafka's words, unless `changes` may be set while brokers run.
 
         Names that no setting has are let through, as Kafka does: they may be for something that reads them later.
         """
         known = {name: self.settings[name] for name in changes if name in self.settings}
-        _refuse(
-            [name for name, setting in known.items() if not setting.dynamic], "Cannot update these configs dynamically"
-        )
+        fixed = [name for name, setting in known.items() if not setting.dynamic]
+        if fixed:
+            names = ("Set" if len(fixed) < 5 else "HashSet") + f"({', '.join(fixed)})"
+            raise ConfigError(f"Cannot update these configs dynamically: {names}")
         for name, setting in known.items():
             setting.parse(changes[name])
-        if for_all_brokers:
-            _refuse(
-                [name for name in changes if name in self._only_per_broker],
-                "Cannot update these configs at default cluster level, broker id must be specified",
-            )
         if self._check is not None:
             self._check({name: changes[name] for name in known})
-
-
-def _refuse(names: list[str], problem: str) -> None:
-    if names:
-        raise ConfigError(f"{problem}: {'Set' if len(names) < 5 else 'HashSet'}({', '.join(names)})")

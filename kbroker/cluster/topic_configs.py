@@ -18,6 +18,7 @@ MINUTE_MS = 60_000
 DAY_MS = 24 * HOUR_MS
 WEEK_MS = 7 * DAY_MS
 
+_REPLICA = re.compile(r"([0-9]+:[0-9]+)?", re.ASCII)
 _MESSAGE_FORMAT_VERSION = re.compile(
     r"(0\.(8\.[0-2]|9\.0|10\.[0-2]|11\.0)|1\.[01]|2\.[0-8]|3\.[0-9]|4\.0)(\.[0-9]+)*(-IV[0-9])?", re.ASCII
 )
@@ -51,11 +52,9 @@ class TopicConfig:
 
 
 def _replicas_problem(name: str, value: Value) -> str | None:
-    """None for '*', 'none', nothing, or partition:broker pairs (KIP-73)."""
+    """None for '*' or partition:broker pairs, empty ones among them (KIP-73)."""
     items = value if isinstance(value, tuple) else (str(value),)
-    if items in ((), ("*",), ("none",)) or all(
-        len(pair := item.split(":")) == 2 and all(half.isascii() and half.isdigit() for half in pair) for item in items
-    ):
+    if items == ("*",) or all(_REPLICA.fullmatch(item) for item in items):
         return None
     return (
         f"{name} must be the literal '*' or a list of replicas in the following format: "
@@ -166,7 +165,7 @@ _ROWS: tuple[TopicConfig, ...] = (
          "lost."),
 )  # fmt: skip
 
-TOPIC_CONFIGS: dict[str, TopicConfig] = {row.name: row for row in _ROWS}
+TOPIC_CONFIGS: dict[str, TopicConfig] = {row.name: row for row in sorted(_ROWS, key=lambda row: row.name)}
 
 BrokerValue = Callable[[str], str | None]
 """Name of a broker setting -> its text if it is set to anything, its default included; None for an unset one."""
@@ -211,11 +210,16 @@ def broker_default(config: TopicConfig, broker_value: BrokerValue) -> Value:
 
 
 def effective_configs(own: Mapping[str, str], broker_value: BrokerValue) -> dict[str, Value]:
-    """Every setting of a topic with `own` overrides, parsed; unknown names in `own` are dropped."""
-    return {
+    """Every setting of a topic with `own` overrides, parsed, as it takes effect; unknown names in `own` are dropped."""
+    values = {
         name: config.parse(own[name]) if name in own else broker_default(config, broker_value)
         for name, config in TOPIC_CONFIGS.items()
     }
+    # The older name of both limits (KIP-937) holds for one that was not set to anything else.
+    for name in ("message.timestamp.before.max.ms", "message.timestamp.after.max.ms"):
+        if values[name] == INT64_MAX:
+            values[name] = values["message.timestamp.difference.max.ms"]
+    return values
 
 
 def broker_synonyms(name: str) -> tuple[str, ...]:

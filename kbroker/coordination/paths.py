@@ -204,11 +204,6 @@ def decode_config(path: str, data: bytes) -> dict[str, str]:
         raise StoreCorrupt(path, f"no configs: {error!r}") from error
 
 
-def encode_config_change(entity_path: str) -> bytes:
-    """`entity_path` is topics/<topic> or brokers/<id>: whose configs have changed."""
-    return _encode({"version": 2, "entity_path": entity_path})
-
-
 def encode_broker(broker: BrokerRegistration) -> bytes:
     plaintext = next((endpoint for endpoint in broker.endpoints if endpoint.security_protocol == "PLAINTEXT"), None)
     fields: dict[str, Any] = {

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Protocol
 
-from kbroker.errors import BadInput, KbrokerError, NotNow
+from kbroker.errors import BadInput, ErrorCode, KbrokerError, NotNow
 
 ANY_VERSION = -1
 """As an expected version: whichever the node has."""
@@ -72,6 +72,8 @@ class SessionExpired(StoreError, NotNow):
 
 class StoreUnavailable(NotNow):
     """The store cannot be reached or cannot write; whether the change was made is told by the message."""
+
+    code = ErrorCode.KAFKA_STORAGE_ERROR
 
 
 class InvalidPath(StoreError, BadInput):

@@ -10,11 +10,12 @@ from collections.abc import Callable
 from kbroker._core.fetch_sessions import FetchSessions
 from kbroker._core.processor import Connection
 from kbroker.clock import SystemClock
+from kbroker.cluster.broker_configs import BrokerConfigs
 from kbroker.cluster.new_topics import TopicDefaults
 from kbroker.cluster.producer_ids import ProducerIds
 from kbroker.cluster.topics import Topics
 from kbroker.config.broker_config import BrokerConfig
-from kbroker.config.definitions import DEFAULT_NODE_ID
+from kbroker.config.definitions import DEFAULT_NODE_ID, SETTINGS
 from kbroker.config.listeners import parse_counts
 from kbroker.coordination.embedded import EmbeddedStore, store_path
 from kbroker.groups.coordinator import GroupCoordinator
@@ -82,6 +83,11 @@ class Broker:
             internal_topics=internal_topics(config),
             clock=self.clock,
         )
+        given = {name: each.text for name, each in config.given.items()}
+        node_id = str(self.node_id)
+        self._broker_configs = BrokerConfigs(
+            self.node_id, SETTINGS, {**given, "broker.id": node_id, "node.id": node_id}, config.with_dynamic
+        )
         self._partitions = LocalPartitions(logs, config, self._take_config)
         dynamic = self._topics.dynamic_broker_configs()
         if dynamic:
@@ -109,6 +115,7 @@ class Broker:
             node_id=self.node_id,
             cluster_id=self._topics.cluster_id,
             cluster=self._topics,
+            broker_configs=self._broker_configs,
             logs=self._logs,
             groups=self._groups,
             producer_ids=self._producer_ids,

@@ -27,7 +27,9 @@ class Route(NamedTuple):
     module: str
     """In `server/handlers`, with a function `handle`."""
     blocking: bool = True
-    """Handed to a request handler; else served on the processor's thread, where nothing may wait."""
+    """Handed to a request handler; else served on the processor's thread, where nothing may wait. A module of the
+    latter kind may have `blocks(services, request, message)`: whether this one request must be handed over after all.
+    """
     decoded: bool = True
     """`handle` gets the message; else None, and reads `request.body` itself."""
 
@@ -37,7 +39,7 @@ ROUTES: dict[ApiKey, Route] = {
     ApiKey.PRODUCE: Route("produce", decoded=False),
     ApiKey.FETCH: Route("fetch", decoded=False),
     ApiKey.LIST_OFFSETS: Route("list_offsets"),
-    ApiKey.METADATA: Route("metadata"),
+    ApiKey.METADATA: Route("metadata", blocking=False),
     ApiKey.OFFSET_COMMIT: Route("offset_commit"),
     ApiKey.OFFSET_FETCH: Route("offset_fetch"),
     ApiKey.FIND_COORDINATOR: Route("find_coordinator"),
@@ -62,7 +64,7 @@ ROUTES: dict[ApiKey, Route] = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: Route("incremental_alter_configs"),
     ApiKey.OFFSET_DELETE: Route("offset_delete"),
     ApiKey.DESCRIBE_CLUSTER: Route("describe_cluster", blocking=False),
-    ApiKey.DESCRIBE_TOPIC_PARTITIONS: Route("describe_topic_partitions"),
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: Route("describe_topic_partitions", blocking=False),
 }
 
 
@@ -70,6 +72,7 @@ class _Served(NamedTuple):
     handle: Handler
     decode: Callable[[memoryview, int], Message] | None
     blocking: bool
+    blocks: Callable[[Services, Request, Any], bool] | None
 
 
 class Dispatcher:
@@ -82,27 +85,34 @@ class Dispatcher:
         for api_key, route in routes.items():
             module = importlib.import_module(f"kbroker.server.handlers.{route.module}")
             decode = request_class(api_key).decode if route.decoded else None
-            self._served[api_key] = _Served(module.handle, decode, route.blocking)
+            blocks = getattr(module, "blocks", None)
+            self._served[api_key] = _Served(module.handle, decode, route.blocking, blocks)
 
     def on_request(self, request: Request, processor: Processor) -> bool:
         """On the processor's thread. False: the channel is full, and the processor is resumed when it is not."""
-        if self._served[request.api_key].blocking:
+        served = self._served[request.api_key]
+        if served.blocking or not self._serve(request, served, may_block=False):
             return self._channel.put(request, processor)
-        self.serve(request)
         return True
 
     def serve(self, request: Request) -> None:
         """Decode, handle, answer. Never raises."""
-        handle, decode, _ = self._served[request.api_key]
+        self._serve(request, self._served[request.api_key], may_block=True)
+
+    def _serve(self, request: Request, served: _Served, *, may_block: bool) -> bool:
+        """False if it would block and may not; nothing has been done then."""
         message: Message | None = None
         try:
-            if decode is not None:
-                message = decode(request.body, request.api_version)
-            response = handle(self._services, request, message)
+            if served.decode is not None:
+                message = served.decode(request.body, request.api_version)
+            if not may_block and served.blocks is not None and served.blocks(self._services, request, message):
+                return False
+            response = served.handle(self._services, request, message)
             if response is not None:
                 self._answer(request, response)
         except Exception as error:
             self._fail(request, message, error)
+        return True
 
     def _answer(self, request: Request, response: Message) -> None:
         code = getattr(response, "error_code", ErrorCode.NONE)

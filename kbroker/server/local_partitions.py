@@ -11,6 +11,7 @@ from kbroker.cluster.image import Partition, Topic
 from kbroker.cluster.new_topics import NewTopic
 from kbroker.cluster.topics import Topics
 from kbroker.config.broker_config import BrokerConfig
+from kbroker.config.definitions import SETTINGS
 from kbroker.errors import ProtocolError
 from kbroker.model import GROUP_OFFSETS_TOPIC, TopicPartition
 from kbroker.replication.local_replica import FlushWaits, LocalReplica
@@ -81,7 +82,9 @@ class LocalPartitions:
         self._logs.update_options(topic.name, log_options(topic.configs, self._config))
 
     def update_broker_configs(self, configs: Mapping[str, str]) -> None:
-        self._config = self._static.with_dynamic(configs)
+        # Others are let through too, as Kafka does: they may mean something to a broker of another release.
+        known = {name: text for name, text in configs.items() if name in SETTINGS and SETTINGS[name].dynamic}
+        self._config = self._static.with_dynamic(known)
         self._on_config(self._config)
         if self._topics is not None:
             for topic in self._topics.image.topics.values():

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from kbroker._core.processor import Connection
     from kbroker.clock import Clock
+    from kbroker.cluster.broker_configs import BrokerConfigs
     from kbroker.cluster.producer_ids import ProducerIds
     from kbroker.cluster.topics import Topics
     from kbroker.config.broker_config import BrokerConfig
@@ -26,6 +27,7 @@ class Services:
     node_id: int
     cluster_id: str
     cluster: Topics
+    broker_configs: BrokerConfigs
     logs: LogManager
     groups: GroupCoordinator
     producer_ids: ProducerIds

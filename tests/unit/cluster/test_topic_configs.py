@@ -61,6 +61,7 @@ def test_wrong_settings_are_refused_in_kafkas_words(name: str, text: str, messag
         ("retention.bytes", "-99"),
         ("leader.replication.throttled.replicas", "*"),
         ("leader.replication.throttled.replicas", "0:1,1:2"),
+        ("leader.replication.throttled.replicas", "0:1,"),
         ("message.format.version", "0.10.0"),
         ("message.format.version", "3.0-IV1"),
         ("min.cleanable.dirty.ratio", "NaN"),
@@ -100,6 +101,12 @@ def test_a_topics_own_value_wins_over_the_brokers() -> None:
     values = effective_configs({"retention.ms": "5"}, {"log.retention.ms": "7", "log.segment.bytes": "100"}.get)
     assert (values["retention.ms"], values["segment.bytes"]) == (5, 100)
     assert set(values) == set(TOPIC_CONFIGS)
+
+
+def test_the_older_name_of_the_timestamp_limits_gives_way_to_them() -> None:
+    own = {"message.timestamp.difference.max.ms": "5", "message.timestamp.after.max.ms": "7"}
+    values = effective_configs(own, {}.get)
+    assert (values["message.timestamp.before.max.ms"], values["message.timestamp.after.max.ms"]) == (5, 7)
 
 
 def test_broker_settings_in_other_units_are_synonyms_of_each_other() -> None:

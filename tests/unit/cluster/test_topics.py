@@ -14,7 +14,7 @@ from kbroker.cluster.topics import FoundPartition, Topics
 from kbroker.coordination import paths
 from kbroker.errors import ErrorCode, ProtocolError, StorageFailed
 from kbroker.model import TopicPartition
-from tests.unit.cluster.conftest import Cluster
+from tests.kit.cluster import Cluster
 
 
 def create(topics: Topics, *wanted: NewTopic) -> list[Topic]:

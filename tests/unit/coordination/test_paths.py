@@ -64,7 +64,6 @@ def test_a_registration_of_kafka_0_8_is_read() -> None:
     [
         (paths.encode_config({"retention.ms": "1000"}), b'{"version":1,"config":{"retention.ms":"1000"}}'),
         (paths.encode_config({}), b'{"version":1,"config":{}}'),
-        (paths.encode_config_change("brokers/<default>"), b'{"version":2,"entity_path":"brokers/<default>"}'),
         (paths.encode_cluster_id("QAKdw32KQeevgsK7F9b98w"), b'{"version":"1","id":"QAKdw32KQeevgsK7F9b98w"}'),
         (paths.encode_feature(), b'{"features":{},"version":2,"status":1}'),
         (

@@ -1,0 +1,38 @@
+"""AlterConfigs (key 33), versions 0 to 2: replace all of a resource's own configs (KIP-133). v2 flexible.
+
+What a request does not name falls back to its default; IncrementalAlterConfigs is for changing single ones.
+"""
+
+from __future__ import annotations
+
+from kbroker._core.request import Request
+from kbroker.cluster.config_changes import Op, Wish
+from kbroker.protocol import messages as M
+from kbroker.server.handlers.config_alteration import Alteration, outcomes
+from kbroker.server.handlers.config_resources import ResourceType
+from kbroker.server.services import Services
+
+Result = M.AlterConfigsResponse.AlterConfigsResourceResponse
+
+
+def handle(services: Services, request: Request, message: M.AlterConfigsRequest) -> M.AlterConfigsResponse:
+    alterations = [
+        Alteration(
+            resource.resource_type,
+            resource.resource_name,
+            [Wish(config.name, Op.SET, config.value) for config in resource.configs],
+        )
+        for resource in message.resources
+    ]
+    return M.AlterConfigsResponse(
+        responses=[
+            Result(resource_type=kind, resource_name=name, error_code=code, error_message=text)
+            for kind, name, code, text in outcomes(
+                services,
+                alterations,
+                types=(ResourceType.TOPIC, ResourceType.BROKER),
+                keeps_others=False,
+                validate_only=message.validate_only,
+            )
+        ]
+    )

@@ -1,0 +1,32 @@
+"""The brokers of the cluster as somebody sees them who came in through one listener."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kbroker._core.request import Connection
+from kbroker.cluster.image import MetadataImage
+from kbroker.server.services import Services
+
+
+class ReachableBroker(NamedTuple):
+    """A broker, where that caller reaches it."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None
+
+
+def reachable_brokers(services: Services, image: MetadataImage, connection: Connection) -> tuple[ReachableBroker, ...]:
+    """All brokers that have a listener of the connection's name; this one as the caller dialled it, if need be."""
+    found = []
+    for node_id, broker in sorted(image.brokers.items()):
+        endpoint = (
+            services.endpoints_for(connection)
+            if node_id == services.node_id
+            else next((each for each in broker.endpoints if each.listener == connection.listener), None)
+        )
+        if endpoint is not None:
+            found.append(ReachableBroker(node_id, endpoint.host, endpoint.port, broker.rack))
+    return tuple(found)

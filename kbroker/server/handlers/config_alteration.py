@@ -1,0 +1,153 @@
+"""Changing configs of topics, brokers and loggers, for both APIs that do it: one outcome per resource."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from kbroker.cluster.broker_configs import BrokerConfigs
+from kbroker.cluster.broker_loggers import change_loggers, check_logger_changes
+from kbroker.cluster.config_changes import (
+    Wish,
+    apply_wishes,
+    broker_list_refusal,
+    check_wishes,
+    topic_list_refusal,
+)
+from kbroker.cluster.image import MetadataImage, Topic
+from kbroker.cluster.new_topics import check_configs
+from kbroker.cluster.topic_configs import TOPIC_CONFIGS, broker_default
+from kbroker.coordination.paths import DEFAULT_ENTITY
+from kbroker.errors import ConfigError, ErrorCode, KbrokerError, ProtocolError
+from kbroker.rules.config_values import Kind, format_value
+from kbroker.server.handlers.config_resources import ResourceType, broker_entity, broker_number, check_topic_name
+from kbroker.server.services import Services
+
+
+class Alteration(NamedTuple):
+    """What is wished for one resource, as it came."""
+
+    resource_type: int
+    resource_name: str
+    wishes: list[Wish]
+
+
+class Outcome(NamedTuple):
+    """What became of it; code NONE and no text if it was done."""
+
+    resource_type: int
+    resource_name: str
+    code: ErrorCode
+    text: str | None
+
+
+def outcomes(
+    services: Services,
+    alterations: Sequence[Alteration],
+    *,
+    types: Collection[ResourceType],
+    keeps_others: bool,
+    validate_only: bool,
+) -> Iterator[Outcome]:
+    """Carry each out, or only see whether it could be. `keeps_others`: configs that no wish names stay as they are."""
+    counts = Counter((each.resource_type, each.resource_name) for each in alterations)
+    for each in alterations:
+        resource_type, name, wishes = each
+        try:
+            if counts[resource_type, name] > 1:
+                raise ProtocolError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+            if resource_type not in types:
+                raise ProtocolError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource_type}")
+            check_wishes(wishes)
+            if resource_type == ResourceType.TOPIC:
+                _alter_topic(services, name, wishes, keeps_others, validate_only)
+            elif resource_type == ResourceType.BROKER:
+                _alter_broker(services, name, wishes, keeps_others, validate_only)
+            else:
+                _alter_loggers(services, name, wishes, validate_only)
+            yield Outcome(resource_type, name, ErrorCode.NONE, None)
+        except KbrokerError as error:
+            text = error.message if isinstance(error, ProtocolError) else str(error)
+            yield Outcome(resource_type, name, error.code, text)
+
+
+class _OnlyValidated(Exception):
+    """Leaves a change before anything is written."""
+
+
+def _alter_topic(
+    services: Services, name: str, wishes: Sequence[Wish], keeps_others: bool, validate_only: bool
+) -> None:
+    if name == "":
+        raise ProtocolError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
+    check_topic_name(name)
+    image, broker = services.cluster.image, services.broker_configs
+
+    def change(topic: Topic) -> Mapping[str, str]:
+        changed = apply_wishes(
+            topic.configs if keeps_others else {},
+            wishes,
+            lambda config: TOPIC_CONFIGS[config].kind if config in TOPIC_CONFIGS else None,
+            lambda config: format_value(broker_default(TOPIC_CONFIGS[config], broker.lookup(image))),
+            topic_list_refusal,
+        )
+        check_configs(changed)
+        if validate_only:
+            raise _OnlyValidated
+        return changed
+
+    try:
+        services.cluster.set_topic_configs(name, change)
+    except _OnlyValidated:
+        pass
+
+
+def _alter_broker(
+    services: Services, name: str, wishes: Sequence[Wish], keeps_others: bool, validate_only: bool
+) -> None:
+    image, broker = services.cluster.image, services.broker_configs
+    entity = broker_entity(name, services.node_id)
+
+    def change(current: Mapping[str, str]) -> Mapping[str, str]:
+        changed = apply_wishes(
+            current if keeps_others else {},
+            wishes,
+            lambda config: _kind_of(config, broker),
+            lambda config: _inherited(config, entity, broker, image),
+            broker_list_refusal,
+        )
+        try:
+            broker.check_dynamic(changed)
+        except ConfigError as error:
+            raise ProtocolError(ErrorCode.INVALID_REQUEST, str(error)) from None
+        if validate_only:
+            raise _OnlyValidated
+        return changed
+
+    try:
+        services.cluster.set_broker_configs(entity, change)
+    except _OnlyValidated:
+        pass
+
+
+def _kind_of(config: str, broker: BrokerConfigs) -> Kind | None:
+    setting = broker.settings.get(config)
+    return None if setting is None else setting.kind
+
+
+def _inherited(config: str, entity: str, broker: BrokerConfigs, image: MetadataImage) -> str:
+    """What a list of broker configs holds before the first dynamic change of that entity."""
+    below = broker.layers(image)[1:] if entity != DEFAULT_ENTITY else broker.layers(image)[2:]
+    return next((values[config] for _, values in below if config in values), "")
+
+
+def _alter_loggers(services: Services, name: str, wishes: list[Wish], validate_only: bool) -> None:
+    number = broker_number(name, "Node")
+    if number != services.node_id:
+        raise ProtocolError(
+            ErrorCode.INVALID_REQUEST, f"Unexpected node id. Expected {services.node_id}, but received {number}"
+        )
+    check_logger_changes(wishes)
+    if not validate_only:
+        change_loggers(wishes)

@@ -1,0 +1,38 @@
+"""CreatePartitions (key 37), versions 0 to 3: more partitions for topics (KIP-195).
+
+v2 flexible    v3 only says that throttling may answer THROTTLING_QUOTA_EXCEEDED (KIP-599)
+
+Durable when answered. A `timeout_ms` that is not positive answers REQUEST_TIMED_OUT at once and does nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from kbroker._core.request import Request
+from kbroker.errors import ErrorCode, KbrokerError, ProtocolError
+from kbroker.protocol import messages as M
+from kbroker.server.services import Services
+
+Result = M.CreatePartitionsResponse.CreatePartitionsTopicResult
+
+
+def handle(services: Services, request: Request, message: M.CreatePartitionsRequest) -> M.CreatePartitionsResponse:
+    counts = Counter(topic.name for topic in message.topics)
+    asked = {topic.name: topic for topic in message.topics}
+    results = []
+    for name, topic in asked.items():
+        try:
+            if counts[name] > 1:
+                raise ProtocolError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+            if message.timeout_ms <= 0:
+                raise ProtocolError(ErrorCode.REQUEST_TIMED_OUT)
+            assignments = None
+            if topic.assignments is not None:
+                assignments = [tuple(each.broker_ids) for each in topic.assignments]
+            services.cluster.add_partitions(name, topic.count, assignments, validate_only=message.validate_only)
+            results.append(Result(name=name))
+        except KbrokerError as error:
+            text = error.message if isinstance(error, ProtocolError) else str(error)
+            results.append(Result(name=name, error_code=error.code, error_message=text))
+    return M.CreatePartitionsResponse(results=results)

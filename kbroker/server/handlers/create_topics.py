@@ -1,0 +1,89 @@
+"""CreateTopics (key 19), versions 0 to 7.
+
+v1 validation only, error messages    v2 throttle time (KIP-124)    v4 the broker's defaults for counts (KIP-464)
+v5 flexible; answers with the topic's configs (KIP-525)    v7 topic ids (KIP-516)
+
+Durable when answered: committed to the coordination store, logs on disk. So `timeout_ms` is not waited out; one that is
+not positive answers REQUEST_TIMED_OUT at once and creates nothing, as Kafka in KRaft mode. Left out: policies.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from kbroker._core.request import Request
+from kbroker.cluster.config_entries import source_of, topic_entries
+from kbroker.cluster.image import MetadataImage, Topic
+from kbroker.cluster.new_topics import NewTopic
+from kbroker.cluster.topic_configs import TOPIC_CONFIGS
+from kbroker.errors import ErrorCode, ProtocolError
+from kbroker.protocol import messages as M
+from kbroker.server.services import Services
+
+R = M.CreateTopicsResponse
+Result = M.CreateTopicsResponse.CreatableTopicResult
+
+FIRST_VERSION_WITH_CONFIGS = 5
+DUPLICATE_NAME = ProtocolError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+
+
+def handle(services: Services, request: Request, message: M.CreateTopicsRequest) -> M.CreateTopicsResponse:
+    if message.timeout_ms <= 0:
+        return R(topics=[_refused(name, ProtocolError(ErrorCode.REQUEST_TIMED_OUT)) for name in _names(message)])
+    counts = Counter(topic.name for topic in message.topics)
+    wanted = [_wanted(topic) for topic in message.topics if counts[topic.name] == 1]
+    outcomes = services.cluster.create(wanted, validate_only=message.validate_only)
+    results = dict(zip((new.name for new in wanted), outcomes, strict=True))
+    image = services.cluster.image
+    with_configs = request.api_version >= FIRST_VERSION_WITH_CONFIGS
+    response = R()
+    for name in sorted(_names(message), key=lambda name: counts[name] > 1):
+        outcome = results.get(name, DUPLICATE_NAME)
+        if isinstance(outcome, ProtocolError):
+            response.topics.append(_refused(name, outcome))
+        elif with_configs:
+            response.topics.append(_created(outcome, image, services))
+        else:
+            response.topics.append(Result(name=name, error_message=None, configs=None))
+    return response
+
+
+def _names(message: M.CreateTopicsRequest) -> list[str]:
+    """Each once, however often it came."""
+    return list(dict.fromkeys(topic.name for topic in message.topics))
+
+
+def _wanted(topic: M.CreateTopicsRequest.CreatableTopic) -> NewTopic:
+    return NewTopic(
+        topic.name,
+        topic.num_partitions,
+        topic.replication_factor,
+        tuple((each.partition_index, tuple(each.broker_ids)) for each in topic.assignments),
+        {config.name: config.value for config in topic.configs},
+    )
+
+
+def _refused(name: str, error: ProtocolError) -> Result:
+    """Of a refused topic Kafka's configs are an empty list; Java's client stumbles over null."""
+    return Result(name=name, error_code=error.code, error_message=error.message, configs=[])
+
+
+def _created(topic: Topic, image: MetadataImage, services: Services) -> Result:
+    broker = services.broker_configs
+    return Result(
+        name=topic.name,
+        error_message=None,
+        topic_id=topic.topic_id.bytes,
+        num_partitions=len(topic.partitions),
+        replication_factor=topic.replication_factor,
+        configs=[
+            R.CreatableTopicConfigs(
+                name=entry.name,
+                value=entry.value,
+                read_only=False,
+                config_source=source_of(TOPIC_CONFIGS[entry.name], topic, image, broker),
+                is_sensitive=False,
+            )
+            for entry in topic_entries(topic, image, broker)
+        ],
+    )

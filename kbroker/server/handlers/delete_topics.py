@@ -1,0 +1,88 @@
+"""DeleteTopics (key 20), versions 0 to 6.
+
+v1 throttle time (KIP-124)    v4 flexible    v5 error messages (KIP-599)    v6 topics by id (KIP-516)
+
+The deletion is durable when answered: the topic is gone for everybody; its files go in the background. A `timeout_ms`
+that is not positive answers REQUEST_TIMED_OUT at once and deletes nothing. Kafka gives the answers in a random order.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from uuid import UUID
+
+from kbroker._core.request import Request
+from kbroker.cluster.image import MetadataImage, Topic
+from kbroker.errors import ErrorCode, KbrokerError, ProtocolError
+from kbroker.protocol import messages as M
+from kbroker.server.services import Services
+
+R = M.DeleteTopicsResponse
+Result = M.DeleteTopicsResponse.DeletableTopicResult
+State = M.DeleteTopicsRequest.DeleteTopicState
+
+FIRST_VERSION_WITH_IDS = 6
+FIRST_VERSION_TO_NAME_DISABLING = 3
+NO_ID = bytes(16)
+
+
+def handle(services: Services, request: Request, message: M.DeleteTopicsRequest) -> M.DeleteTopicsResponse:
+    version = request.api_version
+    asked = message.topics if version >= FIRST_VERSION_WITH_IDS else [State(name=name) for name in message.topic_names]
+    if not services.config["delete.topic.enable"]:
+        code = (
+            ErrorCode.TOPIC_DELETION_DISABLED
+            if version >= FIRST_VERSION_TO_NAME_DISABLING
+            else ErrorCode.INVALID_REQUEST
+        )
+        return R(responses=[_refused(state, ProtocolError(code, "Topic deletion is disabled.")) for state in asked])
+    if message.timeout_ms <= 0:
+        return R(responses=[_refused(state, ProtocolError(ErrorCode.REQUEST_TIMED_OUT)) for state in asked])
+    image = services.cluster.image
+    names, ids = Counter(state.name for state in asked), Counter(state.topic_id for state in asked)
+    named_ids = {topic.topic_id.bytes for name in names if name is not None and (topic := image.topic(name))}
+    response = R()
+    answered: set[tuple[str | None, bytes]] = set()
+    for state in asked:
+        if (key := (state.name, state.topic_id)) in answered and key != (None, NO_ID):
+            continue
+        answered.add(key)
+        try:
+            if state.name is None and state.topic_id in named_ids:
+                continue  # answered where the topic is named
+            topic = _find(state, image, names, ids)
+            services.cluster.delete(topic.name)
+            response.responses.append(Result(name=topic.name, topic_id=topic.topic_id.bytes))
+        except KbrokerError as error:
+            response.responses.append(_refused(state, error))
+    return response
+
+
+def _find(state: State, image: MetadataImage, names: Counter[str | None], ids: Counter[bytes]) -> Topic:
+    if state.name is not None and state.topic_id != NO_ID:
+        raise ProtocolError(ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id.")
+    if state.name is not None:
+        if names[state.name] > 1:
+            raise ProtocolError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+        named = image.topic(state.name)
+        if named is None:
+            raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
+        if named.topic_id.bytes in ids:
+            state.topic_id = named.topic_id.bytes
+            raise ProtocolError(
+                ErrorCode.INVALID_REQUEST, "The provided topic name maps to an ID that was already supplied."
+            )
+        return named
+    if state.topic_id == NO_ID:
+        raise ProtocolError(ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")
+    if ids[state.topic_id] > 1:
+        raise ProtocolError(ErrorCode.INVALID_REQUEST, "Duplicate topic id.")
+    topic = image.topic_by_id(UUID(bytes=state.topic_id))
+    if topic is None:
+        raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
+    return topic
+
+
+def _refused(state: State, error: KbrokerError) -> Result:
+    message = error.message if isinstance(error, ProtocolError) else str(error)
+    return Result(name=state.name, topic_id=state.topic_id, error_code=error.code, error_message=message)

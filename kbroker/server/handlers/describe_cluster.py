@@ -1,0 +1,35 @@
+"""DescribeCluster (key 60), versions 0 to 1: the cluster's id, its brokers and its controller (KIP-700).
+
+v1 whether brokers or controllers are asked for (KIP-919); there are no controllers of their own here, as in a broker of
+Kafka, so asking for them gives MISMATCHED_ENDPOINT_TYPE.
+"""
+
+from __future__ import annotations
+
+from kbroker._core.request import Request
+from kbroker.errors import ErrorCode, ProtocolError
+from kbroker.protocol import messages as M
+from kbroker.server.handlers import authorized_operations
+from kbroker.server.handlers.brokers import reachable_brokers
+from kbroker.server.services import Services
+
+BROKERS, CONTROLLERS = 1, 2
+
+
+def handle(services: Services, request: Request, message: M.DescribeClusterRequest) -> M.DescribeClusterResponse:
+    if message.endpoint_type == CONTROLLERS:
+        raise ProtocolError(
+            ErrorCode.MISMATCHED_ENDPOINT_TYPE,
+            "The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type CONTROLLER",
+        )
+    if message.endpoint_type != BROKERS:
+        raise ProtocolError(ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"Unsupported endpoint type {message.endpoint_type}")
+    image = services.cluster.image
+    response = M.DescribeClusterResponse(cluster_id=image.cluster_id, controller_id=image.controller_id)
+    response.brokers = [
+        response.DescribeClusterBroker(broker_id=broker.node_id, host=broker.host, port=broker.port, rack=broker.rack)
+        for broker in reachable_brokers(services, image, request.connection)
+    ]
+    if message.include_cluster_authorized_operations:
+        response.cluster_authorized_operations = authorized_operations.ON_CLUSTER
+    return response

@@ -1,0 +1,99 @@
+"""DescribeConfigs (key 32), versions 0 to 4: the settings of topics, of this broker and of its loggers (KIP-133).
+
+v1 sources and synonyms in place of "is default" (KIP-226)    v3 types and documentation (KIP-569)    v4 flexible
+
+Settings of a broker are the ones that kbroker has. Left out: client metrics and group resources.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kbroker._core.request import Request
+from kbroker.cluster.broker_configs import ConfigSource
+from kbroker.cluster.broker_loggers import logger_levels
+from kbroker.cluster.config_entries import ConfigEntry, broker_entries, default_broker_entries, topic_entries
+from kbroker.cluster.image import MetadataImage
+from kbroker.errors import ErrorCode, ProtocolError
+from kbroker.protocol import messages as M
+from kbroker.server.handlers.config_resources import ResourceType, broker_number, check_topic_name
+from kbroker.server.services import Services
+
+Result = M.DescribeConfigsResponse.DescribeConfigsResult
+ResultConfig = M.DescribeConfigsResponse.DescribeConfigsResourceResult
+ResultSynonym = M.DescribeConfigsResponse.DescribeConfigsSynonym
+
+UNKNOWN_KIND = 0
+UNKNOWN_RESOURCE = (
+    "This most likely occurs because of a request being malformed by the client library or the message was sent to an "
+    "incompatible broker. See the broker logs for more details."
+)
+
+
+def handle(services: Services, request: Request, message: M.DescribeConfigsRequest) -> M.DescribeConfigsResponse:
+    image = services.cluster.image
+    response = M.DescribeConfigsResponse()
+    for resource in message.resources:
+        result = Result(resource_type=resource.resource_type, resource_name=resource.resource_name, error_message="")
+        try:
+            keys = set(resource.configuration_keys) if resource.configuration_keys else None
+            entries = _entries(resource.resource_type, resource.resource_name, services, image)
+            result.configs = [
+                _config(entry, request.api_version, message) for entry in entries if keys is None or entry.name in keys
+            ]
+        except ProtocolError as error:
+            result.error_code, result.error_message = error.code, error.message or ""
+        response.results.append(result)
+    return response
+
+
+def _entries(resource_type: int, name: str, services: Services, image: MetadataImage) -> Iterable[ConfigEntry]:
+    node_id = services.node_id
+    if resource_type == ResourceType.TOPIC:
+        check_topic_name(name)
+        topic = image.topic(name)
+        if topic is None:
+            raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "")
+        return topic_entries(topic, image, services.broker_configs)
+    if resource_type == ResourceType.BROKER:
+        if name == "":
+            return default_broker_entries(image, services.broker_configs)
+        if broker_number(name, "Broker") != node_id:
+            raise ProtocolError(
+                ErrorCode.INVALID_REQUEST,
+                f"Unexpected broker id, expected {node_id} or empty string, but received {name}",
+            )
+        return broker_entries(image, services.broker_configs)
+    if resource_type == ResourceType.BROKER_LOGGER:
+        if name == "":
+            raise ProtocolError(ErrorCode.INVALID_REQUEST, "Broker id must not be empty")
+        if broker_number(name, "Broker") != node_id:
+            raise ProtocolError(
+                ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {node_id} but received {name}"
+            )
+        return (_logger_entry(logger, level) for logger, level in logger_levels().items())
+    raise ProtocolError(ErrorCode.INVALID_REQUEST, UNKNOWN_RESOURCE)
+
+
+def _logger_entry(name: str, level: str) -> ConfigEntry:
+    return ConfigEntry(name, level, None, ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG, False, False, (), "")
+
+
+def _config(entry: ConfigEntry, version: int, message: M.DescribeConfigsRequest) -> ResultConfig:
+    config = ResultConfig(
+        name=entry.name,
+        value=entry.value,
+        read_only=entry.is_read_only,
+        is_sensitive=entry.is_sensitive,
+    )
+    if version == 0:
+        config.is_default = entry.source is ConfigSource.DEFAULT_CONFIG
+        return config
+    config.config_source = entry.source
+    if message.include_synonyms:
+        config.synonyms = [
+            ResultSynonym(name=synonym.name, value=synonym.value, source=synonym.source) for synonym in entry.synonyms
+        ]
+    config.config_type = UNKNOWN_KIND if entry.kind is None else entry.kind
+    config.documentation = entry.doc if message.include_documentation or entry.kind is None else None
+    return config

@@ -1,0 +1,90 @@
+"""DescribeTopicPartitions (key 75), version 0: partitions of topics, so many per response (KIP-966).
+
+Topics come in the order of their names; the cursor says where the next request goes on. No topics asks for all. Left
+out: eligible leader replicas, which only KRaft clusters have (Kafka 3.9 leaves them empty too).
+"""
+
+from __future__ import annotations
+
+from kbroker._core.request import Request
+from kbroker.cluster.image import Topic
+from kbroker.errors import ErrorCode, ProtocolError
+from kbroker.model import INTERNAL_TOPICS
+from kbroker.protocol import messages as M
+from kbroker.rules.topic_names import topic_name_problem
+from kbroker.server.handlers import authorized_operations
+from kbroker.server.services import Services
+
+R = M.DescribeTopicPartitionsResponse
+TopicPart = M.DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic
+
+MAX_PARTITIONS = 2000
+"""max.request.partition.size.limit of Kafka, whose default nobody changes."""
+
+
+def handle(
+    services: Services, request: Request, message: M.DescribeTopicPartitionsRequest
+) -> M.DescribeTopicPartitionsResponse:
+    image = services.cluster.image
+    names = sorted({topic.name for topic in message.topics} or image.topics)
+    first_partition_id = 0
+    cursor = message.cursor
+    if cursor is not None:
+        if cursor.partition_index < 0:
+            raise ProtocolError(ErrorCode.INVALID_REQUEST, f"the cursor's partition is {cursor.partition_index}")
+        names = [name for name in names if name >= cursor.topic_name]
+        if message.topics and names[:1] != [cursor.topic_name]:
+            raise ProtocolError(ErrorCode.INVALID_REQUEST, f"the cursor's topic {cursor.topic_name} is not asked for")
+        if names[:1] == [cursor.topic_name]:
+            first_partition_id = cursor.partition_index
+    left = max(1, min(message.response_partition_limit, MAX_PARTITIONS))
+    response = R()
+    for name in names:
+        topic = image.topic(name)
+        if topic is None:
+            response.topics.append(_unknown(name))
+            continue
+        if left == 0:
+            response.next_cursor = R.Cursor(topic_name=name, partition_index=0)
+            break
+        response.topics.append(_part(topic, first_partition_id, first_partition_id + left))
+        left -= len(response.topics[-1].partitions)
+        next_partition_id = first_partition_id + len(response.topics[-1].partitions)
+        if next_partition_id < len(topic.partitions) and left == 0:
+            response.next_cursor = R.Cursor(topic_name=name, partition_index=next_partition_id)
+            break
+        first_partition_id = 0
+    return response
+
+
+def _unknown(name: str) -> TopicPart:
+    is_legal = topic_name_problem(name) is None
+    return TopicPart(
+        error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_legal else ErrorCode.INVALID_TOPIC_EXCEPTION,
+        name=name,
+        is_internal=name in INTERNAL_TOPICS,
+        topic_authorized_operations=authorized_operations.ON_TOPIC,
+    )
+
+
+def _part(topic: Topic, first: int, end: int) -> TopicPart:
+    return TopicPart(
+        name=topic.name,
+        topic_id=topic.topic_id.bytes,
+        is_internal=topic.is_internal,
+        partitions=[
+            R.DescribeTopicPartitionsResponsePartition(
+                error_code=ErrorCode.NONE if partition.leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
+                partition_index=partition.partition_id,
+                leader_id=partition.leader,
+                leader_epoch=partition.leader_epoch,
+                replica_nodes=list(partition.replicas),
+                isr_nodes=list(partition.isr),
+                eligible_leader_replicas=[],
+                last_known_elr=[],
+                offline_replicas=list(partition.offline),
+            )
+            for partition in topic.partitions[first:end]
+        ],
+        topic_authorized_operations=authorized_operations.ON_TOPIC,
+    )

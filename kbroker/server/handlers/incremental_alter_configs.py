@@ -1,0 +1,42 @@
+"""IncrementalAlterConfigs (key 44), versions 0 to 1: set, delete, append to and subtract from configs (KIP-339).
+
+v1 flexible
+
+Each resource is changed whole or not at all. Left out: client metrics and group resources.
+"""
+
+from __future__ import annotations
+
+from kbroker._core.request import Request
+from kbroker.cluster.config_changes import Wish
+from kbroker.protocol import messages as M
+from kbroker.server.handlers.config_alteration import Alteration, outcomes
+from kbroker.server.handlers.config_resources import ResourceType
+from kbroker.server.services import Services
+
+Result = M.IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
+
+
+def handle(
+    services: Services, request: Request, message: M.IncrementalAlterConfigsRequest
+) -> M.IncrementalAlterConfigsResponse:
+    alterations = [
+        Alteration(
+            resource.resource_type,
+            resource.resource_name,
+            [Wish(config.name, config.config_operation, config.value) for config in resource.configs],
+        )
+        for resource in message.resources
+    ]
+    return M.IncrementalAlterConfigsResponse(
+        responses=[
+            Result(resource_type=kind, resource_name=name, error_code=code, error_message=text)
+            for kind, name, code, text in outcomes(
+                services,
+                alterations,
+                types=tuple(ResourceType),
+                keeps_others=True,
+                validate_only=message.validate_only,
+            )
+        ]
+    )
