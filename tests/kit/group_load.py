@@ -10,7 +10,7 @@ from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from tests.kit.wire import WireClient
 
-JOIN_VERSION, SYNC_VERSION, HEARTBEAT_VERSION, LEAVE_VERSION, FIND_VERSION = 3, 2, 2, 1, 1
+JOIN_VERSION, SYNC_VERSION, HEARTBEAT_VERSION, LEAVE_VERSION, FIND_VERSION, DESCRIBE_VERSION = 3, 2, 2, 1, 1, 1
 ASSIGNMENT = b"\0\0\0\0\0\1\0\5topic\0\0\0\1\0\0\0\0\0\0\0\0"
 
 
@@ -74,6 +74,11 @@ def rebalance(members: list[Member], topic: str) -> None:
     """All join, the leader assigns, all have their assignment."""
     joins = [member.send_join(topic) for member in members]
     listed = [member.receive_join(sent) for member, sent in zip(members, joins, strict=True)]
+    sync_all(members, listed)
+
+
+def sync_all(members: list[Member], listed: list[list[str]]) -> None:
+    """The leader is the one with somebody listed; all have their assignment when this returns."""
     syncs = [member.send_sync(assigned) for member, assigned in zip(members, listed, strict=True)]
     for member, sent in zip(members, syncs, strict=True):
         member.receive_sync(sent)
@@ -98,8 +103,7 @@ def time_rebalance(host: str, port: int, topic: str, members: int) -> float:
         group_members = [
             Member(stack.enter_context(WireClient(host, port, timeout_s=60)), group) for _ in range(members)
         ]
-        # Joining one after the other would make a generation each.
-        try_rebalance(group_members, topic)
+        form(group_members, topic)
         started = time.perf_counter()
         group_members[-1].leave()
         rest = group_members[:-1]
@@ -112,15 +116,17 @@ def time_rebalance(host: str, port: int, topic: str, members: int) -> float:
         return time.perf_counter() - started
 
 
-def try_rebalance(members: list[Member], topic: str) -> None:
-    """Form the group: members that were told of a newer generation join again until one generation has them all."""
-    for attempt in range(20):
-        joins = [member.send_join(topic) for member in members]
-        listed = [member.receive_join(sent) for member, sent in zip(members, joins, strict=True)]
-        if len({member.generation_id for member in members}) == 1 and max(map(len, listed)) == len(members):
-            syncs = [member.send_sync(assigned) for member, assigned in zip(members, listed, strict=True)]
-            for member, sent in zip(members, syncs, strict=True):
-                member.receive_sync(sent)
-            return
-        if attempt == 19:
+def form(members: list[Member], topic: str) -> None:
+    """One generation of all. The first makes the group; it joins again only when the rest are waiting for it, for
+    whoever came later would begin another generation."""
+    first, rest = members[0], members[1:]
+    rebalance([first], topic)
+    joins = [member.send_join(topic) for member in rest]
+    describe = M.DescribeGroupsRequest(groups=[first.group])
+    deadline = time.monotonic() + 30
+    while len(first.client.call(ApiKey.DESCRIBE_GROUPS, DESCRIBE_VERSION, describe).groups[0].members) < len(members):
+        if time.monotonic() > deadline:
             raise RuntimeError("the group does not come together")
+    joins.insert(0, first.send_join(topic))
+    listed = [member.receive_join(sent) for member, sent in zip(members, joins, strict=True)]
+    sync_all(members, listed)
