@@ -113,16 +113,24 @@ class GroupCoordinator:
         """
         if not self._running:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        is_new = self._topic.partition_count() is None
         try:
             self._topic.ensure()
         except KbrokerError as error:
             LOG.warning("%s cannot be created: %s", GROUP_OFFSETS_TOPIC, error)
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         partition_id = self.partition_for(group_id)
-        if self._open(partition_id, run=lambda load: load()) is None:
+        # All of a new topic: what is empty is loaded at once, and nobody who asks is told to wait for it.
+        for wanted in self._topic.led_partitions() if is_new else (partition_id,):
+            self._open(wanted, run=lambda load: load())
+        if partition_id not in self._topic.led_partitions():
             return ErrorCode.NOT_COORDINATOR
         # A partition that could not be loaded is not among them any more.
         return ErrorCode.NONE if partition_id in self._shards else ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+    def is_prepared(self, group_id: str) -> bool:
+        """Whether `prepare` has nothing to do for the group."""
+        return self._running and self.partition_for(group_id) in self._shards
 
     def _open(self, partition_id: int, run: Callable[[Callable[[], None]], None] | None = None) -> GroupShard | None:
         """The partition's shard; one that is new is loaded by `run`, without it in the background."""
@@ -438,6 +446,7 @@ class GroupCoordinator:
                     if topics is None or partition.topic in topics:
                         errors[partition] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
             failed = shard.remove_offsets(served, [partition for partition, error in errors.items() if not error])
+            shard.remove_if_nothing_left(served)
             return store_error(failed), {} if failed else errors
         finally:
             shard.lock.release()
@@ -446,9 +455,10 @@ class GroupCoordinator:
         """The topics are deleted, so are the offsets of everybody in them."""
         for shard in self._active_shards():
             with shard.lock:
-                for served in shard.groups.values():
-                    for topic in topics:
-                        shard.remove_topic(served, topic)
+                for served in list(shard.groups.values()):
+                    had_offsets = [shard.remove_topic(served, topic) for topic in topics]
+                    if any(had_offsets):
+                        shard.remove_if_nothing_left(served)
 
     # --- administration ----------------------------------------------------------------------------------
     def describe(self, group_id: str) -> DescribedGroup:
@@ -527,8 +537,7 @@ class GroupCoordinator:
         try:
             removed = 0
             for shard in self._active_shards():
-                with shard.lock:
-                    removed += shard.expire()
+                removed += shard.expire()
             if removed:
                 LOG.info("%d offsets expired", removed)
         finally:

@@ -167,11 +167,18 @@ class GroupShard:
             served.offsets.remove(gone)
         return error
 
-    def remove_topic(self, served: ServedGroup, topic: str) -> None:
-        """Forgets the offsets of a topic that is deleted, in the log too."""
+    def remove_topic(self, served: ServedGroup, topic: str) -> bool:
+        """Forgets the offsets of a topic that is deleted, in the log too; whether there were any."""
         group_id = served.machine.group_id
         gone = served.offsets.remove_topic(topic)
         self._append_tombstones([records.offset_key(group_id, partition) for partition in gone])
+        return bool(gone)
+
+    def remove_if_nothing_left(self, served: ServedGroup) -> None:
+        """Forgets a group that has neither members nor offsets."""
+        machine, offsets = served.machine, served.offsets
+        if machine.state is GroupState.EMPTY and not (machine.pending_members or offsets.committed or offsets.is_busy):
+            self.remove_group(served)
 
     def remove_group(self, served: ServedGroup) -> ErrorCode:
         """Forgets a group that has no members, with all its offsets, in the log too."""
@@ -199,20 +206,23 @@ class GroupShard:
                 break
         return refused[0]
 
-    # --- expiry; the caller holds the lock ---------------------------------------------------------------
+    # --- expiry ------------------------------------------------------------------------------------------
     def expire(self) -> int:
-        """Removes offsets that are due and groups that have nothing any more (KIP-211); how many offsets."""
-        now_ms, removed = self._clock.wall_ms(), 0
-        for served in list(self.groups.values()):
-            due = self._expired_of(served, now_ms)
-            machine = served.machine
-            if machine.state is GroupState.EMPTY and len(due) == len(served.offsets.committed):
-                nothing_else = not served.offsets.is_busy
-                if nothing_else and not machine.pending_members and not self.remove_group(served):
-                    removed += len(due)
+        """Removes offsets that are due and groups that have nothing any more (KIP-211); how many offsets.
+
+        The lock is taken for one group at a time, so that nobody waits long for it.
+        """
+        removed = 0
+        with self.lock:
+            groups = list(self.groups.values())
+        for served in groups:
+            with self.lock:
+                if served.machine.state is GroupState.DEAD:
                     continue
-            if due and not self.remove_offsets(served, due):
-                removed += len(due)
+                due = self._expired_of(served, self._clock.wall_ms())
+                if not self.remove_offsets(served, due):
+                    removed += len(due)
+                self.remove_if_nothing_left(served)
         return removed
 
     def _expired_of(self, served: ServedGroup, now_ms: int) -> list[TopicPartition]:

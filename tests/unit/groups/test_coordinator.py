@@ -25,8 +25,10 @@ def test_nobody_is_served_before_the_topic_exists_and_prepare_creates_it() -> No
     home = Home(MemoryOffsetsTopic(exists=False))
     assert home.coordinator.heartbeat("g", 1, "m", None) is ErrorCode.NOT_COORDINATOR
     assert home.coordinator.describe("g").error is ErrorCode.NOT_COORDINATOR
+    assert not home.coordinator.is_prepared("g")
     assert home.coordinator.prepare("g") is ErrorCode.NONE
-    assert home.form().generation == 1
+    assert home.coordinator.is_prepared("g")
+    assert [home.form(group_id).generation for group_id in "ghijk"] == [1] * 5, "every partition is served at once"
 
 
 def test_a_topic_that_cannot_be_created_makes_no_coordinator() -> None:
@@ -349,8 +351,9 @@ def test_offsets_are_deleted_but_for_topics_that_a_member_is_subscribed_to(home:
     home.coordinator.leave("g", [Leaving(joined.member_id)])
     never = TopicPartition("never", 3)
     assert home.coordinator.delete_offsets("g", [P0, never])[1] == {P0: ErrorCode.NONE, never: ErrorCode.NONE}
+    assert home.coordinator.list_groups()[1] == [], "a group with neither members nor offsets is no more"
     home.restart()
-    assert home.fetch() == {}
+    assert home.fetch() == {} and home.coordinator.list_groups()[1] == []
 
 
 def test_offsets_of_a_group_of_another_kind_stay_while_it_has_members(home: Home) -> None:
