@@ -467,6 +467,11 @@ class LogManager:
     def directories(self) -> list[LogDirectory]:
         return [home.directory for home in self._homes]
 
+    @property
+    def is_stalled(self) -> bool:
+        """Whether a directory makes writers wait, so that appends are better not made on a processor's thread."""
+        return any(home.directory.is_stalled for home in self._homes)
+
 
 class _RecoveryProgress:
     """Tells people how far recovery is, at most every few seconds."""

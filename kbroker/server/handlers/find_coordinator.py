@@ -42,6 +42,12 @@ class _Found(NamedTuple):
     port: int = -1
 
 
+def blocks(services: Services, request: Request, message: M.FindCoordinatorRequest) -> bool:
+    """Whether a topic has to be created or a partition to be loaded first."""
+    keys = message.coordinator_keys if request.api_version >= SEVERAL_FROM else [message.key]
+    return message.key_type == GROUP_TYPE and not all(map(services.groups.is_prepared, keys))
+
+
 def handle(services: Services, request: Request, message: M.FindCoordinatorRequest) -> M.FindCoordinatorResponse:
     """May block: the first group creates a topic."""
     if request.api_version < SEVERAL_FROM:

@@ -34,6 +34,11 @@ PROTOCOL_NAME_NULLABLE_FROM = 7
 SKIP_ASSIGNMENT_FROM = 9
 
 
+def blocks(services: Services, request: Request, message: M.JoinGroupRequest) -> bool:
+    """Whether the append that may follow would make the processor wait."""
+    return services.logs.is_stalled
+
+
 def handle(services: Services, request: Request, message: M.JoinGroupRequest) -> None:
     """Answers when the generation begins, or at once with what is wrong."""
     version = request.api_version
@@ -52,7 +57,13 @@ def handle(services: Services, request: Request, message: M.JoinGroupRequest) ->
     )
     if message.reason:
         LOG.debug("group %r, member %r joins: %s", message.group_id, message.member_id, message.reason)
-    services.groups.join(message.group_id, joining, lambda answer: request.respond(encode(answer, version)))
+
+    def answer(joined: JoinAnswer) -> None:
+        if joined.error:
+            request.count_error(joined.error)
+        request.respond(encode(joined, version))
+
+    services.groups.join(message.group_id, joining, answer)
 
 
 def encode(answer: JoinAnswer, version: int) -> bytes:

@@ -28,6 +28,11 @@ if TYPE_CHECKING:
 NO_RETENTION_TIME = -1
 
 
+def blocks(services: Services, request: Request, message: M.OffsetCommitRequest) -> bool:
+    """Whether the append that may follow would make the processor wait."""
+    return services.logs.is_stalled
+
+
 def handle(services: Services, request: Request, message: M.OffsetCommitRequest) -> M.OffsetCommitResponse | None:
     """Answers when the offsets are stored; at once when there is none whose partition exists."""
     now_ms = services.clock.wall_ms()
@@ -50,13 +55,19 @@ def handle(services: Services, request: Request, message: M.OffsetCommitRequest)
     if not offsets:
         return _response(unknown, (), ErrorCode.NONE, frozenset())
     version = request.api_version
+
+    def answer(error: ErrorCode, too_long: frozenset[TopicPartition]) -> None:
+        if error:
+            request.count_error(error)
+        request.respond(_response(unknown, offsets, error, too_long).encode(version))
+
     services.groups.commit(
         message.group_id,
         message.generation_id_or_member_epoch,
         message.member_id,
         message.group_instance_id,
         offsets,
-        lambda error, too_long: request.respond(_response(unknown, offsets, error, too_long).encode(version)),
+        answer,
     )
     return None
 

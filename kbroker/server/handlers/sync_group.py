@@ -25,11 +25,22 @@ if TYPE_CHECKING:
 PROTOCOL_REQUIRED_FROM = 5
 
 
+def blocks(services: Services, request: Request, message: M.SyncGroupRequest) -> bool:
+    """Whether the append that may follow would make the processor wait."""
+    return services.logs.is_stalled
+
+
 def handle(services: Services, request: Request, message: M.SyncGroupRequest) -> M.SyncGroupResponse | None:
     """Answers when the leader's assignment is stored, or at once with what is wrong."""
     version = request.api_version
     if version >= PROTOCOL_REQUIRED_FROM and (message.protocol_type is None or message.protocol_name is None):
         return M.SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+
+    def answer(synced: SyncAnswer) -> None:
+        if synced.error:
+            request.count_error(synced.error)
+        request.respond(encode(synced, version))
+
     services.groups.sync(
         message.group_id,
         message.generation_id,
@@ -38,7 +49,7 @@ def handle(services: Services, request: Request, message: M.SyncGroupRequest) ->
         message.protocol_type,
         message.protocol_name,
         {entry.member_id: entry.assignment for entry in message.assignments},
-        lambda answer: request.respond(encode(answer, version)),
+        answer,
     )
     return None
 
