@@ -21,9 +21,16 @@ class WireClient:
     Every wait is bounded by `timeout_s` (TimeoutError). Requests may be pipelined with `send` and `receive`.
     """
 
-    def __init__(self, host: str, port: int, client_id: str | None = "wire", timeout_s: float = 10):
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        client_id: str | None = "wire",
+        timeout_s: float = 10,
+        source: tuple[str, int] | None = None,
+    ):
         self.client_id = client_id
-        self.socket = socket.create_connection((host, port), timeout=timeout_s)
+        self.socket = socket.create_connection((host, port), timeout_s, source)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.correlation_id = 0
 

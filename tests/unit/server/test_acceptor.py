@@ -1,0 +1,229 @@
+"""The acceptor: several listeners, limits on connections, running out of descriptors."""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kbroker._core.fetch_sessions import FetchSessions
+from kbroker._core.registry import Registry
+from kbroker.errors import ConfigError
+from kbroker.model import Endpoint
+from kbroker.net.endpoints import listen
+from kbroker.server.acceptor import Acceptor, ConnectionLimits, per_ip_limit, raise_descriptor_limit
+from kbroker.server.processor import ClosedConnectionLog, Processors
+from tests.kit.processors import wait_until
+from tests.kit.wire import WireClient
+
+LOOPBACK = Endpoint("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 0)
+Start = Callable[..., Acceptor]
+
+
+@pytest.fixture
+def processors() -> Iterator[Processors]:
+    """They answer every request with its own body."""
+
+    def echo(request: object, processor: object) -> bool:
+        request.respond(bytes(request.body))  # type: ignore[attr-defined]
+        return True
+
+    made = Processors(2, Registry(), FetchSessions(), echo, listeners=("PLAINTEXT", "OTHER"))
+    made.start()
+    yield made
+    assert made.stop(10)
+
+
+@pytest.fixture
+def start(processors: Processors) -> Iterator[Start]:
+    started: list[Acceptor] = []
+
+    def make(*endpoints: Endpoint, **limits: object) -> Acceptor:
+        acceptor = Acceptor(endpoints or (LOOPBACK,), processors.all, ConnectionLimits(**limits))  # type: ignore[arg-type]
+        started.append(acceptor)
+        acceptor.start()
+        return acceptor
+
+    yield make
+    for acceptor in started:
+        acceptor.stop()
+
+
+def is_served(port: int, host: str = "127.0.0.1") -> bool:
+    with socket.create_connection((host, port), timeout=10) as connection:
+        connection.sendall(bytes.fromhex("0000000a 0012 0000 00000007 ffff"))
+        try:
+            return connection.recv(8) == bytes.fromhex("00000004 00000007")
+        except ConnectionResetError:
+            return False
+
+
+def test_every_listener_is_served_with_its_name(start: Start, processors: Processors) -> None:
+    acceptor = start(LOOPBACK, Endpoint("OTHER", "PLAINTEXT", "localhost", 0))
+    assert [endpoint.listener for endpoint in acceptor.endpoints] == ["PLAINTEXT", "OTHER"]
+    assert len({endpoint.port for endpoint in acceptor.endpoints} - {0}) == 2
+    for endpoint in acceptor.endpoints:
+        assert is_served(endpoint.port, endpoint.host)
+    assert acceptor.accepted == {"PLAINTEXT": 1, "OTHER": 1}
+
+
+def test_ipv6_is_served(start: Start) -> None:
+    if not socket.has_ipv6 or not Path("/proc/net/if_inet6").exists():
+        pytest.skip("this machine has no IPv6")
+    acceptor = start(Endpoint("PLAINTEXT", "PLAINTEXT", "::1", 0), Endpoint("OTHER", "PLAINTEXT", "::", 0))
+    assert is_served(acceptor.endpoints[0].port, "::1")
+    assert is_served(acceptor.endpoints[1].port, "::1")
+    assert is_served(acceptor.endpoints[1].port, "127.0.0.1")
+
+
+def test_connections_are_spread_over_the_processors(start: Start, processors: Processors) -> None:
+    port = start().endpoints[0].port
+    clients = [WireClient("127.0.0.1", port) for _ in range(20)]
+    wait_until(lambda: processors.connection_count == 20, "all are accepted")
+    assert [processor.connection_count for processor in processors.all] == [10, 10]
+    for client in clients:
+        client.close()
+    wait_until(lambda: processors.connection_count == 0, "all are gone")
+
+
+def test_a_used_port_is_named(start: Start) -> None:
+    port = start().endpoints[0].port
+    with pytest.raises(ConfigError, match=f"listeners: PLAINTEXT://127.0.0.1:{port}: the port is in use"):
+        start(Endpoint("PLAINTEXT", "PLAINTEXT", "127.0.0.1", port))
+
+
+def test_the_port_is_free_again_after_a_stop(processors: Processors) -> None:
+    acceptor = Acceptor([LOOPBACK], processors.all, ConnectionLimits())
+    acceptor.start()
+    endpoint = acceptor.endpoints[0]
+    assert is_served(endpoint.port)
+    acceptor.stop()
+    listen(endpoint, 5).close()
+
+
+def test_a_limit_on_all_connections_turns_the_next_one_away_until_one_closes(
+    start: Start, processors: Processors, caplog: pytest.LogCaptureFixture
+) -> None:
+    acceptor = start(max_connections=lambda: 3)
+    port = acceptor.endpoints[0].port
+    clients = [WireClient("127.0.0.1", port) for _ in range(3)]
+    wait_until(lambda: processors.connection_count == 3, "three are accepted")
+    assert not is_served(port)
+    assert acceptor.refused == {"PLAINTEXT": 1}
+    assert "max.connections" in caplog.text
+    clients[0].close()
+    wait_until(lambda: processors.connection_count == 2, "one is gone")
+    assert is_served(port)
+    for client in clients[1:]:
+        client.close()
+
+
+def test_a_limit_on_one_address_leaves_the_others_alone(start: Start, processors: Processors) -> None:
+    port = start(max_connections_per_ip=per_ip_limit(lambda: 2, {"localhost": 1, "127.0.0.9": 0})).endpoints[0].port
+
+    def connect(host: str) -> WireClient:
+        return WireClient("127.0.0.1", port, source=(host, 0))
+
+    one = connect("127.0.0.1")
+    wait_until(lambda: processors.connection_count == 1, "it is accepted")
+    assert connect("127.0.0.1").is_closed()
+    assert connect("127.0.0.9").is_closed()
+    others = [connect("127.0.0.2") for _ in range(2)]
+    wait_until(lambda: processors.connection_count == 3, "another address's are accepted")
+    assert connect("127.0.0.2").is_closed()
+    for round_ in range(5):
+        one.close()
+        wait_until(lambda: processors.connection_count == 2, f"it is gone, round {round_}")
+        one = connect("127.0.0.1")
+        wait_until(lambda: processors.connection_count == 3, f"there is room again, round {round_}")
+    for client in [one, *others]:
+        client.close()
+
+
+def test_running_out_of_descriptors_neither_spins_nor_stops_the_acceptor(
+    start: Start, processors: Processors, caplog: pytest.LogCaptureFixture
+) -> None:
+    acceptor = start(backlog=200)
+    port = acceptor.endpoints[0].port
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    waiting = [socket.socket() for _ in range(20)]
+    highest = max(int(name) for name in os.listdir("/proc/self/fd"))  # noqa: PTH208
+    taken = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 3, hard))
+    try:
+        try:
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        except OSError:
+            pass
+        for client in waiting:
+            client.settimeout(10)
+            client.connect(("127.0.0.1", port))
+        # Each is closed by the acceptor, not left in the queue.
+        for client in waiting:
+            try:
+                assert client.recv(1) == b""
+            except ConnectionResetError:
+                pass
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for fd in taken:
+            os.close(fd)
+        for client in waiting:
+            client.close()
+    assert acceptor.refused["PLAINTEXT"] >= 20
+    assert len([record for record in caplog.records if "can be accepted" in record.message]) == 1
+    assert is_served(port)
+
+
+def test_the_descriptor_limit_is_raised_as_far_as_it_goes(caplog: pytest.LogCaptureFixture) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(1024, hard), hard))
+        raise_descriptor_limit()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+        assert ("not enough for 10,000" in caplog.text) == (hard != resource.RLIM_INFINITY and hard < 11_000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_closed_connections_are_logged_at_a_bounded_rate(caplog: pytest.LogCaptureFixture) -> None:
+    class Peer:
+        peer = "10.0.0.1:5000"
+        listener = "PLAINTEXT"
+
+    log = ClosedConnectionLog()
+    with caplog.at_level(logging.WARNING):
+        for number in range(1000):
+            log.on_close(Peer(), f"reason {number}")  # type: ignore[arg-type]
+    assert "connection of 10.0.0.1:5000 on PLAINTEXT closed: reason 0" in caplog.text
+    assert len(caplog.records) < 40
+
+
+def test_connections_that_come_while_it_stops_are_not_left_open(processors: Processors) -> None:
+    acceptor = Acceptor([LOOPBACK], processors.all, ConnectionLimits(backlog=200))
+    acceptor.start()
+    port = acceptor.endpoints[0].port
+    outcomes: list[bool] = []
+
+    def connect() -> None:
+        try:
+            while True:
+                outcomes.append(is_served(port))
+        except OSError:
+            pass
+
+    threads = [threading.Thread(target=connect) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: len(outcomes) > 100, "clients come and go")
+    acceptor.stop()
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive()

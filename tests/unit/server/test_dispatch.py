@@ -1,0 +1,157 @@
+"""Dispatch: which handler, on which thread, and what becomes of errors."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from typing import Any, cast
+
+import pytest
+
+from kbroker.errors import ErrorCode, NotNow, ProtocolError
+from kbroker.protocol import messages as M
+from kbroker.protocol.api import SERVED, ApiKey
+from kbroker.server.dispatch import ROUTES, Dispatcher, Route
+from kbroker.server.handlers import heartbeat
+from kbroker.server.request_channel import RequestChannel
+
+NOTHING = cast(Any, None)
+
+
+class Asked:
+    """What the dispatcher uses of a request."""
+
+    api_key = int(ApiKey.HEARTBEAT)
+    api_version = 4
+
+    def __init__(self, body: bytes | None = None):
+        message = M.HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
+        self.body = memoryview(message.encode(4) if body is None else body)
+        self.answers: list[bytes] = []
+        self.errors: list[int] = []
+        self.closed: list[str] = []
+
+    def respond(self, body: bytes) -> None:
+        if self.answers or self.closed:
+            raise RuntimeError("has been answered already")
+        self.answers.append(body)
+
+    def close(self, reason: str) -> None:
+        if self.answers:
+            raise RuntimeError("has been answered already")
+        self.closed.append(reason)
+
+    def count_error(self, code: int) -> None:
+        self.errors.append(code)
+
+
+@pytest.fixture
+def handled(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Handler of Heartbeat: an exception is raised, anything else returned."""
+    outcome: list[Any] = []
+
+    def handle(services: Any, request: Any, message: M.HeartbeatRequest) -> Any:
+        assert message.group_id == "g"
+        if isinstance(outcome[0], Exception):
+            raise outcome[0]
+        return outcome[0]
+
+    monkeypatch.setattr(heartbeat, "handle", handle)
+    return outcome
+
+
+def dispatcher(capacity: int = 1, **route: Any) -> tuple[Dispatcher, RequestChannel]:
+    channel = RequestChannel(capacity)
+    return Dispatcher(NOTHING, channel, {ApiKey.HEARTBEAT: Route("heartbeat", **route)}), channel
+
+
+def test_every_served_api_has_a_handler() -> None:
+    assert set(ROUTES) == set(SERVED)
+    for route in ROUTES.values():
+        assert callable(importlib.import_module(f"kbroker.server.handlers.{route.module}").handle)
+
+
+def test_a_response_is_encoded_in_the_requests_version(handled: list[Any]) -> None:
+    handled.append(M.HeartbeatResponse(error_code=ErrorCode.ILLEGAL_GENERATION))
+    asked = Asked()
+    dispatcher()[0].serve(cast(Any, asked))
+    assert M.HeartbeatResponse.decode(asked.answers[0], 4).error_code == ErrorCode.ILLEGAL_GENERATION
+    assert asked.errors == [ErrorCode.ILLEGAL_GENERATION]
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ProtocolError(ErrorCode.UNKNOWN_MEMBER_ID, "who?"), ErrorCode.UNKNOWN_MEMBER_ID),
+        (NotNow("not yet"), ErrorCode.COORDINATOR_NOT_AVAILABLE),
+        (ZeroDivisionError("a mistake"), ErrorCode.UNKNOWN_SERVER_ERROR),
+    ],
+)
+def test_an_exception_becomes_the_apis_error_response(
+    handled: list[Any], error: Exception, code: ErrorCode, caplog: pytest.LogCaptureFixture
+) -> None:
+    handled.append(error)
+    asked = Asked()
+    dispatcher()[0].serve(cast(Any, asked))
+    assert M.HeartbeatResponse.decode(asked.answers[0], 4).error_code == code
+    assert asked.errors == [code]
+    assert ("a mistake" in caplog.text) == isinstance(error, ZeroDivisionError)
+
+
+@pytest.mark.parametrize("body", [b"", b"\xff" * 20, b"\x02g\0\0\0\1\x02m\0\0extra"])
+def test_a_body_that_does_not_parse_closes_the_connection(body: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    asked = Asked(body)
+    with caplog.at_level(logging.ERROR):
+        dispatcher()[0].serve(cast(Any, asked))
+    assert asked.answers == []
+    assert asked.closed[0].startswith("a request that does not parse: ")
+    assert caplog.text == ""
+
+
+def test_a_handler_that_fails_after_answering_does_no_harm(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def handle(services: Any, request: Any, message: Any) -> Any:
+        request.respond(b"answer")
+        raise ValueError("too late")
+
+    monkeypatch.setattr(heartbeat, "handle", handle)
+    asked = Asked()
+    dispatcher()[0].serve(cast(Any, asked))
+    assert asked.answers == [b"answer"]
+    assert asked.closed == []
+    assert "too late" in caplog.text
+
+
+def test_what_may_block_goes_through_the_channel(handled: list[Any]) -> None:
+    handled.append(M.HeartbeatResponse())
+    serving, channel = dispatcher(blocking=True)
+    processor = cast(Any, type("Processor", (), {"resume": lambda self: None})())
+    first, second = Asked(), Asked()
+    assert serving.on_request(cast(Any, first), processor)
+    assert not serving.on_request(cast(Any, second), processor)
+    assert first.answers == []
+    serving.serve(cast(Any, channel.get()))
+    assert len(first.answers) == 1
+
+
+def test_what_cannot_block_is_served_at_once(handled: list[Any]) -> None:
+    handled.append(M.HeartbeatResponse())
+    serving, channel = dispatcher(blocking=False)
+    asked = Asked()
+    assert serving.on_request(cast(Any, asked), NOTHING)
+    assert len(asked.answers) == 1
+    assert len(channel) == 0
+
+
+def test_a_handler_may_say_that_this_request_blocks(handled: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    handled.append(M.HeartbeatResponse())
+    blocks = [True]
+    monkeypatch.setattr(heartbeat, "blocks", lambda services, request, message: blocks[0], raising=False)
+    serving, channel = dispatcher(blocking=False)
+    assert serving.on_request(cast(Any, Asked()), NOTHING)
+    assert len(channel) == 1
+    blocks[0] = False
+    asked = Asked()
+    assert serving.on_request(cast(Any, asked), NOTHING)
+    assert len(asked.answers) == 1
