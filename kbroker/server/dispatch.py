@@ -70,7 +70,7 @@ ROUTES: dict[ApiKey, Route] = {
 
 class _Served(NamedTuple):
     handle: Handler
-    decode: Callable[[memoryview, int], Message] | None
+    decode: Callable[[memoryview, int], tuple[Message, int]] | None
     blocking: bool
     blocks: Callable[[Services, Request, Any], bool] | None
 
@@ -84,7 +84,8 @@ class Dispatcher:
         self._served: dict[int, _Served] = {}
         for api_key, route in routes.items():
             module = importlib.import_module(f"kbroker.server.handlers.{route.module}")
-            decode = request_class(api_key).decode if route.decoded else None
+            # Bytes behind the message are ignored, as Kafka does: librdkafka sends some (Metadata 12).
+            decode = request_class(api_key).decode_prefix if route.decoded else None
             blocks = getattr(module, "blocks", None)
             self._served[api_key] = _Served(module.handle, decode, route.blocking, blocks)
 
@@ -104,7 +105,7 @@ class Dispatcher:
         message: Message | None = None
         try:
             if served.decode is not None:
-                message = served.decode(request.body, request.api_version)
+                message, _ = served.decode(request.body, request.api_version)
             if not may_block and served.blocks is not None and served.blocks(self._services, request, message):
                 return False
             response = served.handle(self._services, request, message)
