@@ -50,6 +50,9 @@ PERSISTENT = (
 """The nodes that a broker makes sure of when it starts, their parents included."""
 
 
+_URL_TO_BASE64 = str.maketrans("-_+/", "+/!!")
+
+
 class StoreCorrupt(KbrokerError):
     """A node's data is not what its path promises."""
 
@@ -134,8 +137,8 @@ def decode_uuid(text: str) -> UUID:
     if len(text) != 22:
         raise ValueError(f"{text!r} is not 22 characters long")
     try:
-        return UUID(bytes=base64.b64decode(text + "==", altchars=b"-_", validate=True))
-    except binascii.Error as error:
+        return UUID(bytes=binascii.a2b_base64(text.translate(_URL_TO_BASE64) + "==", strict_mode=True))
+    except ValueError as error:
         raise ValueError(f"{text!r} is not base64: {error}") from None
 
 
@@ -162,6 +165,14 @@ def decode_topic(path: str, data: bytes) -> TopicAssignment:
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise StoreCorrupt(path, f"no topic assignment: {error!r}") from error
+
+
+def decode_topic_id(path: str, data: bytes) -> UUID:
+    """The 22 characters of an id that stand somewhere in the data of `path`."""
+    try:
+        return decode_uuid(data.decode())
+    except ValueError as error:
+        raise StoreCorrupt(path, f"no topic id: {error}") from error
 
 
 def encode_partition_state(state: PartitionRegistration) -> bytes:
@@ -278,7 +289,7 @@ def _encode(fields: Mapping[str, Any]) -> bytes:
 
 def _decode(path: str, data: bytes) -> dict[str, Any]:
     try:
-        fields = json.loads(data)
+        fields = json.loads(data.decode())
     except (ValueError, RecursionError) as error:
         raise StoreCorrupt(path, f"not JSON: {error}") from error
     if not isinstance(fields, dict):
