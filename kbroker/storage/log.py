@@ -177,7 +177,8 @@ class Log:
 
     @property
     def leader_epoch(self) -> int:
-        return self.state.leader_epoch
+        """As it will be once the log is open, too: what was loaded before must not take itself for of another epoch."""
+        return max(self._leader_epoch, self.state.leader_epoch)
 
     @property
     def size(self) -> int:
