@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from uuid import UUID
 
 from kbroker.clock import Clock
@@ -50,11 +50,14 @@ def ensure_layout(store: Store) -> None:
         store.multi(operations)
 
 
-def ensure_cluster_id(store: Store, proposed: str | None = None) -> str:
-    """The cluster's id; for a new cluster `proposed` (what the log directories say), else a random one."""
+def ensure_cluster_id(store: Store, proposed: str | None, heritage: Callable[[], Iterable[Operation]]) -> str:
+    """The cluster's id; for a new cluster `proposed` (what the log directories say), else a random one.
+
+    `heritage`: what is to be in the store of a new cluster from the first moment.
+    """
     if store.exists(paths.CLUSTER_ID) is None:
         cluster_id = proposed or paths.encode_uuid(random_id())
-        operations = [Create(paths.CLUSTER_ID, paths.encode_cluster_id(cluster_id))]
+        operations = [Create(paths.CLUSTER_ID, paths.encode_cluster_id(cluster_id)), *heritage()]
         parent = parent_of(paths.CLUSTER_ID)
         try:
             store.multi(operations if store.exists(parent) else [Create(parent), *operations])

@@ -11,7 +11,7 @@ import logging
 import random
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
@@ -58,7 +58,7 @@ class PartitionHost(Protocol):
 
 
 class FoundPartition(NamedTuple):
-    """A log that was on disk before this cluster knew anything. No id: written by a Kafka before 2.8."""
+    """A log that was on disk before this cluster knew anything. No id: by a Kafka before 2.8. Epoch: the last one."""
 
     topic_partition: TopicPartition
     topic_id: UUID | None
@@ -80,12 +80,14 @@ class Topics:
         defaults: TopicDefaults,
         cluster_id: str | None = None,
         internal_topics: Mapping[str, NewTopic] | None = None,
+        found_partitions: Callable[[], Iterable[FoundPartition]] = tuple,
         clock: Clock | None = None,
         randomness: random.Random | None = None,
         draw_uuid: Callable[[], UUID] = uuid.uuid4,
     ):
         """Read the cluster's state. `cluster_id` is for a cluster that has none yet. `internal_topics`: how those are
         created that the broker itself needs, by name; their replication factor is a wish, cut to the brokers there are.
+        `found_partitions` is asked when nobody has used the store before: the topics of those logs are taken up.
         """
         self._store = store
         self._node_id = node_id
@@ -99,11 +101,26 @@ class Topics:
         self._controller_epoch = 0
         self._fence: list[Operation] = []
         self._failed: frozenset[tuple[int, TopicPartition]] = frozenset()
-        self.is_new = store.exists(paths.CLUSTER_ID) is None
-        """Whether nobody has started with this store before."""
         registry.ensure_layout(store)
-        known_id = registry.ensure_cluster_id(store, cluster_id)
+        known_id = registry.ensure_cluster_id(store, cluster_id, lambda: self._heritage(found_partitions()))
         self._image, self._doomed = load_image(store, known_id)
+
+    def _heritage(self, found: Iterable[FoundPartition]) -> Iterator[Operation]:
+        """The topics of logs that another broker left on disk (Apache Kafka, say); their configs are not there."""
+        by_topic: dict[str, dict[int, FoundPartition]] = {}
+        for each in found:
+            by_topic.setdefault(each.topic_partition.topic, {})[each.topic_partition.partition_id] = each
+        for name, logs in by_topic.items():
+            log.info("taking up topic %s, found on disk with %d partitions", name, len(logs))
+            known = next((each.topic_id for each in logs.values() if each.topic_id), None)
+            # Numbers that are missing are of logs that other brokers have; here they begin empty.
+            partitions = tuple(
+                self._new_partition(each, (self._node_id,), logs[each].leader_epoch + 1 if each in logs else 0)
+                for each in range(max(logs) + 1)
+            )
+            own = self._internal_topics[name].configs if name in self._internal_topics else {}
+            configs = {key: text for key, text in own.items() if text is not None}
+            yield from self._creation(Topic(name, known or registry.random_id(self._draw_uuid), partitions, configs))
 
     @property
     def image(self) -> MetadataImage:
@@ -135,25 +152,6 @@ class Topics:
             self._controller_epoch = epoch
             self._fence = [Check(paths.CONTROLLER_EPOCH, version)]
             self._replace_brokers({self._node_id: broker})
-
-    def adopt(self, found: Iterable[FoundPartition]) -> None:
-        """Take up the topics of logs that another broker (Apache Kafka, say) left on disk. For a new store only."""
-        assert self.is_new
-        with self._change_lock:
-            by_topic: dict[str, dict[int, FoundPartition]] = {}
-            for each in found:
-                by_topic.setdefault(each.topic_partition.topic, {})[each.topic_partition.partition_id] = each
-            adopted = []
-            for name, logs in by_topic.items():
-                topic_id = next((each.topic_id for each in logs.values() if each.topic_id), None)
-                epochs = {partition_id: each.leader_epoch + 1 for partition_id, each in logs.items()}
-                # The numbers in between are of logs that other brokers have; here they begin empty.
-                partitions = [
-                    self._new_partition(each, (self._node_id,), epochs.get(each, 0)) for each in range(max(logs) + 1)
-                ]
-                adopted.append(Topic(name, topic_id or registry.random_id(self._draw_uuid), tuple(partitions)))
-            self._store.multi([*self._fence, *(step for topic in adopted for step in self._creation(topic))])
-            self._image = self._image.with_topics(adopted)
 
     def start(self, host: PartitionHost, *, new_leader_epochs: bool = False) -> None:
         """Make logs and store agree, whatever the last run was in the middle of. After `register`.

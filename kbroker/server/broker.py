@@ -25,6 +25,7 @@ from kbroker.net.endpoints import AdvertisedEndpoints
 from kbroker.replication.local_replica import FlushWaits
 from kbroker.server.acceptor import Acceptor, ConnectionLimits, per_ip_limit, raise_descriptor_limit
 from kbroker.server.dispatch import Dispatcher
+from kbroker.server.found_logs import found_partitions
 from kbroker.server.handler_pool import HandlerPool
 from kbroker.server.local_partitions import LocalPartitions, OffsetsTopic, internal_topics
 from kbroker.server.log_options import storage_options
@@ -81,6 +82,7 @@ class Broker:
             defaults=TopicDefaults(config["num.partitions"], config["default.replication.factor"]),
             cluster_id=identity.cluster_id if identity else None,
             internal_topics=internal_topics(config),
+            found_partitions=lambda: found_partitions(config.log_dirs),
             clock=self.clock,
         )
         given = {name: each.text for name, each in config.given.items()}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from kbroker.cluster.new_topics import NewTopic, TopicDefaults
-from kbroker.cluster.topics import Topics
+from kbroker.cluster.topics import FoundPartition, Topics
 from kbroker.coordination.embedded import EmbeddedSession, EmbeddedStore
 from kbroker.model import Endpoint
 from tests.kit.folder_host import FolderHost
@@ -17,8 +18,9 @@ INTERNAL = {"__consumer_offsets": NewTopic("__consumer_offsets", 5, 3, configs={
 class Cluster:
     """Opens and reopens `Topics` on one store and one host."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, found: Iterable[FoundPartition] = ()):
         self.folder = folder
+        self.found = found
         self.host = FolderHost(folder / "logs")
         self.open()
 
@@ -31,7 +33,13 @@ class Cluster:
     def load(self) -> Topics:
         self.store = EmbeddedStore(str(self.folder / "store"))
         self.session: EmbeddedSession = self.store.connect()
-        self.topics = Topics(self.session, NODE_ID, defaults=TopicDefaults(partition_count=2), internal_topics=INTERNAL)
+        self.topics = Topics(
+            self.session,
+            NODE_ID,
+            defaults=TopicDefaults(partition_count=2),
+            internal_topics=INTERNAL,
+            found_partitions=lambda: self.found,
+        )
         return self.topics
 
     def close(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from uuid import UUID
 
 import pytest
@@ -249,27 +250,31 @@ def test_an_image_taken_earlier_does_not_change(cluster: Cluster) -> None:
     assert list(cluster.topics.image.topics) == ["b"]
 
 
-def test_logs_of_another_broker_are_taken_up_by_a_new_store(cluster: Cluster) -> None:
-    cluster.close()
-    (cluster.folder / "store").unlink()
-    cluster.load()
-    assert cluster.topics.is_new
+def test_logs_of_another_broker_are_taken_up_by_a_new_store(tmp_path: Path) -> None:
     topic_id = UUID("a62fec1a-2062-4220-a19e-256b2a9c611e")
-    cluster.topics.adopt(
-        [
-            FoundPartition(TopicPartition("a", 0), topic_id, 4),
-            FoundPartition(TopicPartition("a", 2), topic_id, 0),
-            FoundPartition(TopicPartition("b", 0), None, -1),
-        ]
-    )
+    found = [
+        FoundPartition(TopicPartition("a", 0), topic_id, 4),
+        FoundPartition(TopicPartition("a", 2), topic_id, 0),
+        FoundPartition(TopicPartition("b", 0), None, -1),
+        FoundPartition(TopicPartition("__consumer_offsets", 0), None, 0),
+    ]
+    cluster = Cluster(tmp_path, found)
+    topics = cluster.topics
+    for _ in range(2):
+        a, b = topics.image.topics["a"], topics.image.topics["b"]
+        assert a.topic_id == topic_id
+        assert [(p.leader, p.leader_epoch) for p in a.partitions] == [(1, 5), (1, 0), (1, 1)]
+        assert [(p.leader, p.leader_epoch) for p in b.partitions] == [(1, 0)]
+        assert topics.image.topics["__consumer_offsets"].configs == {"cleanup.policy": "compact"}
+        assert cluster.host.names() == ["__consumer_offsets-0", "a-0", "a-1", "a-2", "b-0"]
+        topics = cluster.reopen()
     cluster.close()
-    topics = cluster.open()
-    assert not topics.is_new
-    a, b = topics.image.topics["a"], topics.image.topics["b"]
-    assert a.topic_id == topic_id
-    assert [(p.leader, p.leader_epoch) for p in a.partitions] == [(1, 5), (1, 0), (1, 1)]
-    assert [(p.leader, p.leader_epoch) for p in b.partitions] == [(1, 0)]
-    assert cluster.host.names() == ["a-0", "a-1", "a-2", "b-0"]
+
+
+def test_logs_found_later_are_nobodys(cluster: Cluster) -> None:
+    cluster.found = [FoundPartition(TopicPartition("a", 0), None, 4)]
+    assert cluster.reopen().image.topics == {}
+    assert cluster.topics.owner_of(TopicPartition("a", 0)) is None
 
 
 def test_ids_avoid_those_that_kafka_reserves_and_those_that_look_like_options() -> None:

@@ -1,0 +1,42 @@
+"""What Kafka left in log directories is seen as it wrote it."""
+
+from pathlib import Path
+from uuid import UUID
+
+from kbroker.cluster.topics import FoundPartition
+from kbroker.model import TopicPartition
+from kbroker.server.found_logs import found_partitions
+
+TOPIC_ID = UUID("a62fec1a-2062-4220-a19e-256b2a9c611e")
+
+
+def partition(log_dir: Path, name: str, epochs: str | None, topic_id: str | None) -> None:
+    (log_dir / name).mkdir(parents=True)
+    if epochs is not None:
+        (log_dir / name / "leader-epoch-checkpoint").write_text(epochs)
+    if topic_id is not None:
+        (log_dir / name / "partition.metadata").write_text(f"version: 0\ntopic_id: {topic_id}\n")
+
+
+def test_partitions_of_all_directories_are_found_with_ids_and_epochs(tmp_path: Path) -> None:
+    first, second = tmp_path / "1", tmp_path / "2"
+    partition(first, "a-0", "0\n2\n0 0\n7 100\n", "pi_sGiBiQiChniVrKpxhHg")
+    partition(first, "with-dash-3", "0\n0\n", None)
+    partition(second, "a-1", None, "pi_sGiBiQiChniVrKpxhHg")
+    assert list(found_partitions([first, second])) == [
+        FoundPartition(TopicPartition("a", 0), TOPIC_ID, 7),
+        FoundPartition(TopicPartition("with-dash", 3), None, -1),
+        FoundPartition(TopicPartition("a", 1), TOPIC_ID, -1),
+    ]
+
+
+def test_what_is_no_topics_log_is_passed_over(tmp_path: Path) -> None:
+    for name in ("__cluster_metadata-0", "a-0.77-delete", "a-0.77-stray", "lost+found", "a-x"):
+        partition(tmp_path, name, None, None)
+    (tmp_path / "meta.properties").write_text("version=1\n")
+    assert list(found_partitions([tmp_path])) == []
+
+
+def test_damaged_notes_beside_a_log_do_not_hide_it(tmp_path: Path) -> None:
+    partition(tmp_path, "a-0", "rubbish", "!!")
+    assert list(found_partitions([tmp_path])) == [FoundPartition(TopicPartition("a", 0), None, -1)]
