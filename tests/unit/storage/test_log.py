@@ -116,16 +116,3 @@ def test_truncation_drops_what_is_above(home: LogHome) -> None:
     assert [record.value for record in read_all(log)] == values[:41]
     more = fill(log, 3, start=41)
     assert [record.value for record in read_all(log)] == values[:41] + more
-
-
-def test_the_leader_epoch_is_known_before_the_log_is_open(home: LogHome) -> None:
-    log = home.create()
-    log.set_leader_epoch(1)
-    fill(log, 1)
-    log.shut()
-    again = home.reopen(clean=True)
-    again.set_leader_epoch(2)
-    assert not again.is_open
-    assert again.leader_epoch == 2
-    again.open()
-    assert again.leader_epoch == 2

@@ -175,6 +175,18 @@ def test_checkpoints_are_in_the_text_form_of_kafka(broker: Broker, tmp_path: Pat
     assert {"broker.id=1", "cluster.id=c", "version=0"} <= set(meta)
 
 
+def test_a_leader_epoch_is_known_before_the_log_is_open(broker: Broker) -> None:
+    broker.start().create("orders", TOPIC_ID, 0, OPTIONS).append(batch_of([b"x"]))
+    broker.known[ORDERS] = (TOPIC_ID, OPTIONS)
+    broker.stop()
+    log = broker.start().get(ORDERS)
+    log.set_leader_epoch(2)
+    assert not log.is_open
+    assert log.leader_epoch == 2
+    log.open()
+    assert log.leader_epoch == 2
+
+
 def test_acks_wait_for_flushers_that_sync_each_partition_once_for_all_of_them(broker: Broker) -> None:
     logs = broker.start()
     log = logs.create("orders", TOPIC_ID, 0, LogOptions(flush_messages=1))
