@@ -46,6 +46,7 @@ cdef enum:
     UNKNOWN_TOPIC_OR_PARTITION = 3
     MESSAGE_TOO_LARGE = 10
     RECORD_LIST_TOO_LARGE = 18
+    INVALID_TXN_STATE = 48
     KAFKA_STORAGE_ERROR = 56
 
     SCAN_SIZE = 4096             # bytes of one pread while looking for a batch's header
@@ -281,6 +282,9 @@ cdef int append_locked(partition_t *p, uint8_t *batch, batch_info_t *info, int64
         return MESSAGE_TOO_LARGE
     if info.size > p.options.segment_bytes:
         return RECORD_LIST_TOO_LARGE
+    if info.attributes & ATTRIBUTE_TRANSACTIONAL:
+        # Nothing here coordinates transactions yet: as Kafka answers a batch of a transaction that it cannot verify.
+        return INVALID_TXN_STATE
     code = batch_check_timestamps(info, log_append_time, now_ms, p.options.timestamp_before_max_ms,
                                   p.options.timestamp_after_max_ms)
     if code != BATCH_OK:

@@ -38,11 +38,25 @@ def offset_for_timestamp(log: Log, timestamp: int) -> TimestampOffset | None:
 
 def offset_of_max_timestamp(log: Log) -> TimestampOffset | None:
     """The first record with the largest timestamp of all."""
-    segments = [at for at in log.state.segments() if at[2] >= 0 and at[1]]
-    if not segments:
-        return None
-    base_offset, size, max_timestamp, *_ = max(segments, key=lambda at: at[2])
-    return _search_segment(log, base_offset, size, max_timestamp)
+    newest: TimestampOffset | None = None
+    for base_offset, size, max_timestamp, *_ in log.state.segments():
+        if size and max_timestamp > (newest.timestamp if newest else -1):
+            found = _search_segment(log, base_offset, size, max_timestamp)
+            if found is None and base_offset < log.state.log_start_offset:
+                # The segment's newest record was deleted by DeleteRecords; others of it are there.
+                found = _newest_left(log, base_offset, size)
+            if found is not None and (newest is None or found.timestamp > newest.timestamp):
+                newest = found
+    return newest
+
+
+def _newest_left(log: Log, base_offset: int, size: int) -> TimestampOffset | None:
+    newest: TimestampOffset | None = None
+    found = _search_segment(log, base_offset, size, 0)
+    while found is not None:
+        newest = found
+        found = _search_segment(log, base_offset, size, newest.timestamp + 1)
+    return newest
 
 
 def _search_segment(log: Log, base_offset: int, size: int, timestamp: int) -> TimestampOffset | None:

@@ -44,7 +44,7 @@ class StorageOptions:
     """Settings of all logs together."""
 
     directories: tuple[str, ...]
-    flusher_threads: int = 4
+    flusher_threads: int = 8
     """Per log directory."""
     recovery_threads: int = 2
     """Per log directory, after an unclean stop."""

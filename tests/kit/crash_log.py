@@ -22,11 +22,15 @@ from tests.kit.logs import TOPIC_ID, ManualClock, batch_of, read_all
 PARTITIONS = (TopicPartition("orders", 0), TopicPartition("orders", 1))
 
 
+def memory_directory() -> str | None:
+    """Where files cost nothing, if there is such a place."""
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+
+
 @contextmanager
 def quick_directory() -> Iterator[Path]:
     """A directory in memory where there is one: thousands of disks are made and thrown away."""
-    in_memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    path = Path(tempfile.mkdtemp(prefix="kbroker-crash-", dir=in_memory))
+    path = Path(tempfile.mkdtemp(prefix="kbroker-crash-", dir=memory_directory()))
     try:
         yield path
     finally:
@@ -79,7 +83,7 @@ class CrashRun:
         self.promises = {at: Promises() for at in PARTITIONS}
 
     def start(self, fs: FileSystem, disk: Path) -> LogManager:
-        storage = StorageOptions((str(disk),), node_id=1, cluster_id="c", flusher_threads=0)
+        storage = StorageOptions((str(disk),), flusher_threads=0)
         logs = LogManager(storage, fs=fs, clock=self.clock, randomness=random.Random(self.seed))
         logs.start(dict.fromkeys(PARTITIONS, (TOPIC_ID, self.options)).get, background=False)
         for at in PARTITIONS:

@@ -13,6 +13,7 @@ from kbroker.fs import FileSystem, RealFileSystem
 from kbroker.model import TopicPartition
 from kbroker.protocol.records import Record, encode_batch, read_batches
 from kbroker.storage.log import Log, LogContext
+from kbroker.storage.open_segments import OpenSegments
 from kbroker.storage.options import LogOptions
 
 TOPIC_PARTITION = TopicPartition("orders", 0)
@@ -48,31 +49,40 @@ class LogHome:
         self.recovery_point = 0
         self.removed: list[tuple[list[SegmentHandle], list[str]]] = []
         self.directory = LogDirectory(str(self.path))
+        self.open_segments = OpenSegments(2)
         self.context = LogContext(
-            self.fs, self.clock, random.Random(self.seed), self._opened, self._start_moved, self._remove
+            self.fs, self.clock, random.Random(self.seed), self.open_segments.add, self._start_moved, self._remove
         )
+        self._logs: list[Log] = []
 
     @property
     def log_path(self) -> Path:
         return self.path / str(self.topic_partition)
 
     def create(self) -> Log:
-        return Log.create(
-            str(self.log_path), self.topic_partition, TOPIC_ID, self.options, self.directory, self.context
-        )
+        log = Log.create(str(self.log_path), self.topic_partition, TOPIC_ID, self.options, self.directory, self.context)
+        self._logs.append(log)
+        return log
 
     def reopen(self, *, clean: bool) -> Log:
         """The log as a fresh process finds it."""
+        self.abandon()
         self.directory = LogDirectory(str(self.path))
         log = Log(
             str(self.log_path), self.topic_partition, TOPIC_ID, self.options, self.directory, self.context,
             is_clean=clean, recovery_point=self.recovery_point, log_start_offset=self.start_offset,
         )  # fmt: skip
+        self._logs.append(log)
         log.open()
         return log
 
-    def _opened(self, log: Log, base_offset: int) -> None:
-        pass
+    def abandon(self) -> None:
+        """As a killed process: nothing is written, only descriptors go."""
+        for log in self._logs:
+            log.state.close()
+        self._logs.clear()
+        self.directory.stop_flushers()
+        self.directory.run_flusher()
 
     def _start_moved(self, log: Log) -> None:
         self.start_offset = log.checkpointed_start_offset
@@ -84,7 +94,7 @@ class LogHome:
         """What is done after file.delete.delay.ms."""
         for _, paths in self.removed:
             for path in paths:
-                self.fs.unlink(path)
+                Path(path).unlink(missing_ok=True)
         self.removed.clear()
 
 

@@ -1,0 +1,178 @@
+"""Many threads on one log: order, visibility, and no reader ever sees half of anything."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kbroker._core.record_batch import batches
+from kbroker.errors import ErrorCode, ProtocolError
+from kbroker.model import TopicPartition
+from kbroker.protocol.records import read_records
+from kbroker.storage.log import Log
+from kbroker.storage.log_manager import LogManager
+from kbroker.storage.options import LogOptions, StorageOptions
+from tests.kit.logs import TOPIC_ID, batch_of, read_all
+
+ORDERS = TopicPartition("orders", 0)
+
+
+def run_all(*bodies: Callable[[], None]) -> None:
+    failures: list[BaseException] = []
+
+    def guarded(body: Callable[[], None]) -> None:
+        try:
+            body()
+        except BaseException as failure:
+            failures.append(failure)
+
+    threads = [threading.Thread(target=guarded, args=(body,)) for body in bodies]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+
+
+@pytest.fixture(params=[1 << 30, 1], ids=["page cache", "fsync before ack"])
+def manager(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[LogManager, Log]:
+    options = LogOptions(
+        segment_bytes=20_000, index_interval_bytes=500, flush_messages=request.param, file_delete_delay_ms=0
+    )
+    logs = LogManager(StorageOptions((str(tmp_path),), flusher_threads=2, max_open_segments=2))
+    logs.start(lambda at: None, background=False)
+    log = logs.create("orders", TOPIC_ID, 0, options)
+    request.addfinalizer(logs.stop)
+    return logs, log
+
+
+def test_appends_of_many_threads_keep_each_ones_order_while_others_read(manager: tuple[LogManager, Log]) -> None:
+    _, log = manager
+    threads, each = 4, 150
+    done = threading.Event()
+
+    def produce(name: int) -> Callable[[], None]:
+        def body() -> None:
+            for at in range(each):
+                log.append(batch_of([b"%d %d" % (name, at), b"x" * 200]))
+
+        return body
+
+    def consume() -> None:
+        offset = 0
+        seen: dict[bytes, int] = {}
+        while not (done.is_set() and offset == log.log_end_offset):
+            data = log.read(offset, 5000)
+            for record in read_records(data, from_offset=offset):
+                assert record.offset == offset
+                offset += 1
+                name, _, at = (record.value or b"").partition(b" ")
+                if at:
+                    assert int(at) == seen.get(name, -1) + 1
+                    seen[name] = int(at)
+        assert set(seen.values()) == {each - 1}
+
+    def produce_all() -> None:
+        try:
+            run_all(*(produce(name) for name in range(threads)))
+        finally:
+            done.set()
+
+    run_all(produce_all, consume, consume)
+    assert log.log_end_offset == threads * each * 2
+
+
+def test_a_reader_is_never_cut_off_by_retention(manager: tuple[LogManager, Log]) -> None:
+    logs, log = manager
+    log.update_options(
+        LogOptions(
+            segment_bytes=5000,
+            index_interval_bytes=500,
+            retention_ms=-1,
+            retention_bytes=20_000,
+            file_delete_delay_ms=0,
+        )
+    )
+    done = threading.Event()
+
+    def produce() -> None:
+        for at in range(600):
+            log.append(batch_of([b"%d" % at, b"x" * 200]))
+        done.set()
+
+    def retain() -> None:
+        while not done.is_set():
+            logs.check_retention()
+            logs.run_due_jobs()
+
+    def consume() -> None:
+        offset = 0
+        while not (done.is_set() and offset >= log.log_end_offset):
+            try:
+                data = log.read(offset, 3000)
+            except ProtocolError as error:
+                assert error.code is ErrorCode.OFFSET_OUT_OF_RANGE
+                offset = log.log_start_offset
+                continue
+            for info in batches(data):
+                assert info.base_offset <= offset <= info.last_offset or info.base_offset > offset
+                offset = info.last_offset + 1
+
+    run_all(produce, retain, consume, consume)
+    assert log.log_start_offset > 0
+    assert read_all(log)[-1].offset == 1199
+
+
+def test_deleting_a_log_ends_its_appends_and_reads_with_an_error(manager: tuple[LogManager, Log]) -> None:
+    logs, log = manager
+
+    def until_deleted(body: Callable[[], object]) -> Callable[[], None]:
+        def run() -> None:
+            while True:
+                try:
+                    body()
+                except ProtocolError as error:
+                    assert error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                    return
+
+        return run
+
+    def delete() -> None:
+        while log.log_end_offset < 100:
+            pass
+        logs.delete(ORDERS)
+
+    batch = batch_of([b"x" * 100])
+    run_all(
+        until_deleted(lambda: log.append(batch, wait=False)),
+        until_deleted(lambda: log.append(batch, wait=False)),
+        until_deleted(lambda: log.read(0, 1000)),
+        delete,
+    )
+
+
+def test_truncation_and_reads_do_not_meet(manager: tuple[LogManager, Log]) -> None:
+    _, log = manager
+    for at in range(300):
+        log.append(batch_of([b"%d" % at]))
+    done = threading.Event()
+
+    def truncate() -> None:
+        for offset in range(290, 0, -10):
+            log.truncate_to(offset)
+        done.set()
+
+    def consume() -> None:
+        while not done.is_set():
+            try:
+                for record in read_records(log.read(0, 100_000)):
+                    assert record.value == b"%d" % record.offset
+            except ProtocolError as error:
+                assert error.code in (ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.KAFKA_STORAGE_ERROR)
+
+    run_all(truncate, consume, consume)
+    assert log.log_end_offset == 10

@@ -1,0 +1,208 @@
+"""Full disks, broken disks and short writes under a log."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import random
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kbroker.errors import ErrorCode, ProtocolError, StorageFailed
+from kbroker.model import TopicPartition
+from kbroker.storage.log import Log
+from kbroker.storage.log_manager import LogManager
+from kbroker.storage.options import LogOptions, StorageOptions
+from tests.kit.crash_fs import CrashFileSystem, disk_full
+from tests.kit.logs import TOPIC_ID, LogHome, batch_of, read_all
+
+OPTIONS = LogOptions(segment_bytes=2000, index_interval_bytes=100)
+
+
+def refused_with(log: Log, batch: bytes) -> ErrorCode:
+    with pytest.raises(ProtocolError) as refused:
+        log.append(batch)
+    return refused.value.code
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """The system refuses to let a file grow beyond `size`, in the middle of a write."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_full_disk_refuses_appends_and_the_log_goes_on_when_there_is_space(tmp_path: Path) -> None:
+    log = LogHome(tmp_path).create()
+    for at in range(5):
+        log.append(batch_of([b"%d" % at, b"x" * 100]))
+    path = tmp_path / "orders-0" / "00000000000000000000.log"
+    size = path.stat().st_size
+    with largest_file(size + 100):
+        for _ in range(3):
+            assert refused_with(log, batch_of([b"x" * 300])) is ErrorCode.KAFKA_STORAGE_ERROR
+            assert path.stat().st_size == size
+        assert len(read_all(log)) == 10
+        assert not log.directory.is_offline
+    assert log.append(batch_of([b"on"])).base_offset == 10
+    assert [record.value for record in read_all(log)][-1] == b"on"
+
+
+@pytest.mark.parametrize("calls", range(60))
+def test_space_may_run_out_at_any_call(tmp_path: Path, calls: int) -> None:
+    left = [10_000]
+    fs = CrashFileSystem(tmp_path, fault=disk_full(left))
+    home = LogHome(tmp_path, fs=fs, options=OPTIONS)
+    log = home.create()
+    log.open()
+    left[0] = calls
+    accepted: list[bytes] = []
+    refused = 0
+    for at in range(60):
+        value = b"%d" % at + b"x" * 100
+        code, *_ = log.state.append(batch_of([value]), home.clock.now_ms)
+        if code:
+            assert code == ErrorCode.KAFKA_STORAGE_ERROR
+            refused += 1
+        else:
+            accepted.append(value)
+        if at == 40:
+            left[0] = 10_000
+    assert refused > 0 or calls > 50
+    assert [record.value for record in read_all(log)] == accepted
+    home.recovery_point = log.recovery_point
+    assert [record.value for record in read_all(home.reopen(clean=False))] == accepted
+
+
+def test_short_writes_are_continued(tmp_path: Path) -> None:
+    fs = CrashFileSystem(tmp_path, short_writes=random.Random(3))
+    home = LogHome(tmp_path, fs=fs, options=OPTIONS)
+    log = home.create()
+    for at in range(100):
+        log.append(batch_of([b"%d" % at * 20]))
+    assert [record.value for record in read_all(log)] == [b"%d" % at * 20 for at in range(100)]
+
+
+class Breaks:
+    """The n-th call of that name fails, and all that follow do not."""
+
+    def __init__(self, call: str, code: int = errno.EIO):
+        self.call = call
+        self.code = code
+        self.is_armed = False
+        self.count = 0
+
+    def __call__(self, call: str, what: object) -> int:
+        if not self.is_armed or call != self.call:
+            return 0
+        self.count += 1
+        return self.code if self.count == 1 else 0
+
+
+@pytest.fixture
+def brittle(tmp_path: Path) -> Iterator[tuple[LogManager, Log, Log, Breaks]]:
+    """A broker with two directories, a log in each; the first directory's disk breaks on demand."""
+    breaks = Breaks("fdatasync")
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    fs = CrashFileSystem(tmp_path)
+    options = StorageOptions((str(tmp_path / "a"), str(tmp_path / "b")), flusher_threads=1)
+    logs = LogManager(options, fs=fs)
+    logs.start(lambda at: None, background=False)
+    first, second = (logs.create("orders", TOPIC_ID, at, LogOptions(flush_messages=1)) for at in range(2))
+    first.append(batch_of([b"x"]))
+    second.append(batch_of([b"x"]))
+    fs.fault = breaks
+    yield logs, first, second, breaks
+    breaks.is_armed = False
+    logs.stop()
+
+
+def test_a_failed_fsync_takes_the_directory_offline_and_is_not_tried_again(
+    brittle: tuple[LogManager, Log, Log, Breaks],
+) -> None:
+    logs, first, second, breaks = brittle
+    breaks.is_armed = True
+    with pytest.raises(StorageFailed):
+        first.append(batch_of([b"y"]))
+    assert first.directory.is_offline
+    assert logs.offline_directories == [first.directory.path]
+    assert first.state.state == "offline"
+    assert refused_with(first, batch_of([b"z"])) is ErrorCode.KAFKA_STORAGE_ERROR
+    with pytest.raises(ProtocolError) as refused:
+        first.read(0, 100)
+    assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    with pytest.raises(StorageFailed):
+        first.flush()
+    assert breaks.count == 1
+    # The other directory serves on, and new logs go there.
+    assert second.append(batch_of([b"y"])).base_offset == 1
+    assert logs.create("orders", TOPIC_ID, 2, LogOptions()).directory is second.directory
+
+
+def test_an_io_error_in_a_write_takes_the_directory_offline(brittle: tuple[LogManager, Log, Log, Breaks]) -> None:
+    _, first, second, breaks = brittle
+    breaks.call = "pwrite"
+    breaks.is_armed = True
+    assert refused_with(first, batch_of([b"y"])) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert first.directory.is_offline
+    assert second.append(batch_of([b"y"])).base_offset == 1
+
+
+def test_a_directory_that_failed_is_not_marked_as_stopped_cleanly(
+    brittle: tuple[LogManager, Log, Log, Breaks], tmp_path: Path
+) -> None:
+    logs, first, _, breaks = brittle
+    breaks.is_armed = True
+    with pytest.raises(StorageFailed):
+        first.append(batch_of([b"y"]))
+    breaks.is_armed = False
+    logs.stop()
+    marks = [(tmp_path / name / ".kafka_cleanshutdown").exists() for name in ("a", "b")]
+    assert sorted(marks) == [False, True]
+
+
+def test_too_many_open_files_is_not_a_broken_disk(brittle: tuple[LogManager, Log, Log, Breaks]) -> None:
+    _, first, _, breaks = brittle
+    breaks.call, breaks.code = "create", errno.EMFILE
+    breaks.is_armed = True
+    with pytest.raises(StorageFailed):
+        first.roll()
+    assert not first.directory.is_offline
+    assert first.append(batch_of([b"y"])).base_offset == 1
+    first.roll()
+    assert first.append(batch_of([b"y"])).base_offset == 2
+
+
+def test_a_log_directory_that_cannot_be_made_says_why(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    logs = LogManager(StorageOptions((str(tmp_path / "file" / "logs"),)))
+    with pytest.raises(StorageFailed, match="cannot be made"):
+        logs.start(lambda at: None)
+
+
+def test_every_descriptor_is_given_back(tmp_path: Path) -> None:
+    at = TopicPartition("orders", 0)
+    gc.collect()  # what other tests have left
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(3):
+        logs = LogManager(StorageOptions((str(tmp_path),), max_open_segments=2))
+        logs.start({at: (TOPIC_ID, OPTIONS)}.get, background=False)
+        log = logs.create("orders", TOPIC_ID, 0, OPTIONS)
+        for _ in range(100):
+            log.append(batch_of([b"x" * 100]))
+        log.flush()
+        log.roll()
+        log.flush()
+        read_all(log)
+        assert sum(segment[8] for segment in log.state.segments()) <= 4
+        logs.stop()
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before

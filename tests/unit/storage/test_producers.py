@@ -1,0 +1,153 @@
+"""Idempotent producers: duplicates, order, epochs, expiry, and their snapshots."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kbroker._core.crc import crc32c_of
+from kbroker._core.producers import ProducerTable
+from kbroker.errors import ErrorCode, ProtocolError
+from kbroker.fs import RealFileSystem
+from kbroker.storage.options import LogOptions
+from kbroker.storage.producer_state import decode_snapshot, encode_snapshot, load_snapshot, store_snapshot
+from tests.kit.logs import LogHome, batch_of
+from tests.kit.producer_model import WRAP, ProducerModel
+
+LAST = WRAP - 1
+
+appends = st.tuples(
+    st.integers(0, 3),  # producer
+    st.integers(0, 2),  # epoch
+    st.sampled_from([0, 0, 1, 2, 3, 5, LAST - 2, LAST - 1, LAST]),  # sequence
+    st.integers(1, 4),  # records
+    st.integers(0, 100),  # timestamp
+    st.booleans(),  # whether to follow on from the last batch instead
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.one_of(appends, st.integers(0, 100)), max_size=60))
+def test_any_sequence_of_appends_is_judged_as_by_the_model(
+    steps: list[tuple[int, int, int, int, int, bool] | int],
+) -> None:
+    table, model, offset = ProducerTable(), ProducerModel(), 0
+    for step in steps:
+        if isinstance(step, int):
+            table.expire(step)
+            model.expire(step)
+            continue
+        producer_id, epoch, sequence, count, timestamp, follows = step
+        known = model.producers.get(producer_id)
+        if follows and known is not None and known.batches:
+            epoch, sequence = known.epoch, (known.batches[-1][1] + 1) % WRAP
+        expected = model.check(producer_id, epoch, sequence, count)
+        assert table.check(producer_id, epoch, sequence, count) == expected
+        if expected == (ErrorCode.NONE, None):
+            model.remember(producer_id, epoch, sequence, count, offset, timestamp)
+            table.remember(producer_id, epoch, sequence, count, offset, timestamp)
+            offset += count
+    assert [entry[:2] for entry in table.export()] == sorted((at, known.epoch) for at, known in model.producers.items())
+
+
+def test_the_five_last_batches_are_known_and_the_sixth_is_out_of_order() -> None:
+    table = ProducerTable()
+    for at in range(6):
+        table.remember(1, 0, at * 10, 10, at * 10, at)
+    assert table.check(1, 0, 10, 10) == (0, (10, 19, 1))
+    assert table.check(1, 0, 50, 10) == (0, (50, 59, 5))
+    assert table.check(1, 0, 0, 10) == (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, None)
+    assert table.check(1, 0, 10, 9) == (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, None)
+
+
+def test_sequences_wrap_to_zero() -> None:
+    table = ProducerTable()
+    table.remember(1, 0, LAST - 1, 2, 0, 0)
+    assert table.check(1, 0, 0, 1) == (0, None)
+    table.remember(1, 0, 0, 1, 2, 0)
+    table.remember(1, 0, 1, 1, 3, 0)
+    table.remember(1, 0, LAST, 3, 4, 0)
+    assert table.check(1, 0, LAST, 3) == (0, (4, 6, 0))
+    assert table.check(1, 0, 2, 1) == (0, None)
+
+
+def test_memory_is_bounded_and_the_longest_silent_go_first() -> None:
+    table = ProducerTable(maximum=100)
+    for at in range(10_000):
+        table.remember(at, 0, 0, 1, at, at)
+    assert len(table) <= 100
+    assert table.export()[-1][0] == 9_999
+
+
+def test_a_snapshot_has_the_bytes_that_kafka_writes() -> None:
+    table = ProducerTable()
+    table.remember(4000, 2, 7, 3, 100, 1_700_000_000_000)
+    body = struct.pack(">iqhiqiqiq", 1, 4000, 2, 9, 102, 2, 1_700_000_000_000, -1, -1)
+    data = struct.pack(">hI", 1, crc32c_of(body)) + body
+    assert encode_snapshot(table) == data
+    assert decode_snapshot(data).export() == [(4000, 2, -1, 1_700_000_000_000, -1, [(7, 9, 102, 2, 1_700_000_000_000)])]
+
+
+def test_a_damaged_snapshot_is_no_snapshot(tmp_path: Path) -> None:
+    table = ProducerTable()
+    table.remember(1, 0, 0, 1, 0, 0)
+    data = encode_snapshot(table)
+    for at in range(len(data)):
+        with pytest.raises(ValueError, match="snapshot"):
+            decode_snapshot(data[:at])
+        with pytest.raises(ValueError, match="snapshot"):
+            decode_snapshot(data[:at] + bytes([data[at] ^ 0x40]) + data[at + 1 :])
+    store_snapshot(RealFileSystem(), str(tmp_path), 5, table)
+    path = tmp_path / "00000000000000000005.snapshot"
+    path.write_bytes(path.read_bytes()[:-1])
+    assert load_snapshot(RealFileSystem(), str(tmp_path), 5) is None
+
+
+def idempotent(sequence: int, epoch: int = 0, count: int = 1) -> bytes:
+    return batch_of([b"x"] * count, producer_id=7, producer_epoch=epoch, base_sequence=sequence)
+
+
+@pytest.mark.parametrize("restart", ["none", "clean", "unclean", "unclean without snapshots"])
+def test_a_batch_sent_again_is_answered_with_its_first_offsets(tmp_path: Path, restart: str) -> None:
+    home = LogHome(tmp_path, options=LogOptions(segment_bytes=500))
+    log = home.create()
+    for sequence in range(20):
+        log.append(idempotent(sequence))
+    if restart != "none":
+        if restart == "clean":
+            log.close()
+        if restart == "unclean without snapshots":
+            for path in home.log_path.glob("*.snapshot"):
+                path.unlink()
+        log = home.reopen(clean=restart == "clean")
+    assert log.append(idempotent(19)).base_offset == 19
+    assert log.log_end_offset == 20
+    with pytest.raises(ProtocolError) as refused:
+        log.append(idempotent(21))
+    assert refused.value.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    with pytest.raises(ProtocolError) as refused:
+        log.append(idempotent(5, epoch=1))
+    assert refused.value.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert log.append(idempotent(0, epoch=1)).base_offset == 20
+    with pytest.raises(ProtocolError) as refused:
+        log.append(idempotent(20))
+    assert refused.value.code is ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+def test_an_expired_producer_may_go_on_with_any_sequence(tmp_path: Path) -> None:
+    log = LogHome(tmp_path).create()
+    log.append(idempotent(0))
+    log.expire_producers(1_700_000_000_001)
+    assert log.append(idempotent(9)).base_offset == 1
+
+
+def test_truncation_forgets_what_was_cut(tmp_path: Path) -> None:
+    log = LogHome(tmp_path, options=LogOptions(segment_bytes=500)).create()
+    for sequence in range(20):
+        log.append(idempotent(sequence))
+    log.truncate_to(12)
+    assert log.append(idempotent(12)).base_offset == 12

@@ -1,0 +1,222 @@
+"""What an unclean stop may leave in the files, and what recovery makes of it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from kbroker._core.offset_index import offset_entries, timestamp_entries
+from kbroker._core.segment_scan import find_batch, scan_segment
+from kbroker.errors import StorageFailed
+from kbroker.storage import checkpoints
+from kbroker.storage.log import Log
+from kbroker.storage.options import LogOptions
+from tests.kit.logs import LogHome, batch_of, read_all
+
+OPTIONS = LogOptions(segment_bytes=1500, index_interval_bytes=200)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> LogHome:
+    return LogHome(tmp_path, options=OPTIONS)
+
+
+def fill(log: Log, count: int) -> None:
+    for at in range(count):
+        log.append(batch_of([b"%d" % at, b"x" * 50], 1000 + at * 10))
+
+
+def values_of(log: Log) -> list[bytes | None]:
+    return [record.value for record in read_all(log)]
+
+
+def expected(count: int) -> list[bytes]:
+    return [value for at in range(count) for value in (b"%d" % at, b"x" * 50)]
+
+
+def last_segment(home: LogHome) -> Path:
+    return max(home.log_path.glob("*.log"))
+
+
+@pytest.mark.parametrize("kept", [0, 1, 11, 12, 60, 61, 100, 133])
+def test_a_torn_tail_is_cut_at_the_last_whole_batch(home: LogHome, kept: int) -> None:
+    fill(home.create(), 25)
+    path = last_segment(home)
+    batch = batch_of([b"99", b"x" * 50])
+    size = path.stat().st_size
+    with path.open("ab") as file:
+        file.write(batch[:kept])
+    log = home.reopen(clean=False)
+    assert values_of(log) == expected(25)
+    assert path.stat().st_size == size
+    fill(log, 1)
+
+
+@pytest.mark.parametrize("garbage", [b"\0" * 5000, b"\xa5" * 5000, b"\xff" * 13], ids=["zeros", "rubbish", "ones"])
+def test_garbage_behind_the_end_is_cut(home: LogHome, garbage: bytes) -> None:
+    fill(home.create(), 25)
+    with last_segment(home).open("ab") as file:
+        file.write(garbage)
+    assert values_of(home.reopen(clean=False)) == expected(25)
+
+
+def test_an_old_batch_behind_the_end_is_not_taken_for_a_new_one(home: LogHome) -> None:
+    fill(home.create(), 25)
+    first = min(home.log_path.glob("*.log")).read_bytes()
+    with last_segment(home).open("ab") as file:
+        file.write(first)
+    assert values_of(home.reopen(clean=False)) == expected(25)
+
+
+def test_a_flipped_bit_cuts_the_log_there_and_the_segments_behind_go(home: LogHome) -> None:
+    fill(home.create(), 40)
+    paths = sorted(home.log_path.glob("*.log"))
+    assert len(paths) > 3
+    data = bytearray(paths[1].read_bytes())
+    data[len(data) // 2] ^= 1
+    paths[1].write_bytes(data)
+    log = home.reopen(clean=False)
+    end = log.log_end_offset // 2
+    assert values_of(log) == expected(end)
+    assert sorted(home.log_path.glob("*.log")) == paths[:2]
+    assert log.recovery_point <= log.log_end_offset
+
+
+def test_what_lies_below_the_recovery_point_is_not_read_again(home: LogHome) -> None:
+    log = home.create()
+    fill(log, 40)
+    log.flush()
+    home.recovery_point = log.recovery_point
+    path = min(home.log_path.glob("*.log"))
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    assert home.reopen(clean=False).log_end_offset == 80
+
+
+def test_indexes_are_made_again_as_they_were(home: LogHome) -> None:
+    log = home.create()
+    fill(log, 40)
+    log.close()
+    names = [path.name for suffix in (".index", ".timeindex") for path in home.log_path.glob(f"*{suffix}")]
+    before = {name: (home.log_path / name).read_bytes() for name in names}
+    for name in names:
+        (home.log_path / name).write_bytes(b"rubbish")
+    home.reopen(clean=False)
+    for name in names:
+        entries = offset_entries if name.endswith(".index") else timestamp_entries
+        after = (home.log_path / name).read_bytes()
+        # Of a batch of several records the log notes the newest record, recovery the batch's last.
+        assert [at[0] for at in entries(after)] == [at[0] for at in entries(before[name])][: len(entries(after))]
+        assert len(entries(before[name])) - len(entries(after)) in (0, 1)
+    assert sum(len(data) for data in before.values()) > 100
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+def test_a_missing_index_is_made_again_after_a_clean_stop(home: LogHome, suffix: str) -> None:
+    log = home.create()
+    fill(log, 40)
+    log.close()
+    for path in home.log_path.glob(f"*{suffix}"):
+        path.unlink()
+    log = home.reopen(clean=True)
+    assert values_of(log) == expected(40)
+    assert log.offset_for_timestamp(1200)[:2] == (1200, 40)
+
+
+def test_leader_epochs_come_back_from_the_batches(home: LogHome) -> None:
+    log = home.create()
+    for epoch in (0, 3, 4):
+        log.set_leader_epoch(epoch)
+        fill(log, 10)
+    (home.log_path / checkpoints.LEADER_EPOCHS).write_text("rubbish")
+    log = home.reopen(clean=False)
+    assert log.end_offset_for_epoch(0) == (0, 20)
+    assert log.end_offset_for_epoch(2) == (0, 20)
+    assert log.end_offset_for_epoch(3) == (3, 40)
+    assert log.end_offset_for_epoch(4) == (4, 60)
+    assert log.end_offset_for_epoch(5) == (-1, -1)
+    assert [log.epoch_at(offset) for offset in (0, 19, 20, 59)] == [0, 0, 3, 4]
+
+
+def test_leftovers_of_an_interrupted_deletion_or_compaction_are_finished(home: LogHome) -> None:
+    fill(home.create(), 40)
+    first, second, *_ = sorted(home.log_path.glob("*.log"))
+    old = home.log_path / "00000000000000000000.index"
+    shutil.copy(first, home.log_path / "00000000000000000900.log.deleted")
+    shutil.copy(first, home.log_path / "00000000000000000901.log.cleaned")
+    shutil.copy(old, home.log_path / "00000000000000000700.index")
+    shutil.copy(first, home.log_path / "00000000000000000000.log.tmp")
+    # The first two segments were compacted into one.
+    (home.log_path / "00000000000000000000.log.swap").write_bytes(first.read_bytes() + second.read_bytes())
+    assert values_of(home.reopen(clean=False)) == expected(40)
+    names = sorted(path.name for path in home.log_path.iterdir())
+    assert not [name for name in names if name.endswith((".deleted", ".cleaned", ".swap", ".tmp"))]
+    assert "00000000000000000700.index" not in names
+    assert second.name not in names
+
+
+def test_a_swap_that_was_not_complete_is_undone(home: LogHome) -> None:
+    fill(home.create(), 40)
+    first, second, *_ = sorted(home.log_path.glob("*.log"))
+    shutil.copy(first, home.log_path / "00000000000000000000.log.cleaned")
+    shutil.copy(second, home.log_path / (second.name + ".swap"))
+    assert values_of(home.reopen(clean=False)) == expected(40)
+
+
+def test_a_log_that_lost_more_than_was_deleted_goes_on_from_its_start_offset(home: LogHome) -> None:
+    log = home.create()
+    fill(log, 40)
+    log.delete_records_before(77)
+    for path in home.log_path.iterdir():
+        path.unlink()
+    log = home.reopen(clean=False)
+    assert (log.log_start_offset, log.log_end_offset) == (77, 77)
+    assert log.append(batch_of([b"on"])).base_offset == 77
+
+
+def test_progress_is_told_while_a_segment_is_read(home: LogHome) -> None:
+    fill(home.create(), 40)
+    read: list[int] = []
+    path = min(home.log_path.glob("*.log"))
+    with path.open("rb") as file:
+        scan = scan_segment(file.fileno(), path.stat().st_size, 0, progress=read.append)
+    assert sum(read) == scan.valid_size == path.stat().st_size
+
+
+def test_an_unreadable_file_is_a_storage_failure_and_not_an_empty_log(tmp_path: Path) -> None:
+    fd = os.open(tmp_path, os.O_RDONLY)
+    try:
+        with pytest.raises(StorageFailed, match="reading a segment"):
+            scan_segment(fd, 100, 0)
+        with pytest.raises(StorageFailed, match="reading a segment"):
+            find_batch(fd, 100)
+    finally:
+        os.close(fd)
+
+
+def test_messages_of_the_old_formats_are_walked_too(tmp_path: Path) -> None:
+    """Magic 0 and 1 as Kafka wrote them: offset, size, crc, magic, attributes, (timestamp,) key, value."""
+    import struct
+    import zlib
+
+    def message(offset: int, magic: int, value: bytes) -> bytes:
+        body = struct.pack(">bb", magic, 0) + (struct.pack(">q", 5000 + offset) if magic else b"")
+        body += struct.pack(">i", -1) + struct.pack(">i", len(value)) + value
+        body = struct.pack(">I", zlib.crc32(body)) + body
+        return struct.pack(">qi", offset, len(body)) + body
+
+    data = b"".join(message(at, at % 2, b"v" * at) for at in range(10))
+    path = tmp_path / "00000000000000000000.log"
+    path.write_bytes(data + data[:30])
+    with path.open("rb") as file:
+        scan = scan_segment(file.fileno(), path.stat().st_size, 0)
+    assert (scan.valid_size, scan.next_offset, scan.max_timestamp) == (len(data), 10, 5009)
+    broken = bytearray(data)
+    broken[-1] ^= 1
+    path.write_bytes(broken)
+    with path.open("rb") as file:
+        assert scan_segment(file.fileno(), len(data), 0).next_offset == 9
