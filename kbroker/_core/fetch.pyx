@@ -257,7 +257,7 @@ cdef bint parse(fetch_t *f, request_t *request, reader_t *forgotten) noexcept no
         parse_rack(&r, flexible)
     if flexible:
         parse_tags(f, &r)
-    return not r.failed and reader_left(&r) == 0
+    return not r.failed     # bytes behind the message are ignored, as Apache Kafka does
 
 cdef inline void parse_rack(reader_t *r, bint flexible) noexcept nogil:
     cdef int32_t size = 0

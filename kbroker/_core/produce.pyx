@@ -25,7 +25,7 @@ from kbroker._core.connection cimport (
     SLOT_CLOSE, SLOT_READY, SLOT_SILENT, begin_response, conn_t, count_error, request_t, slot_begin_response, slot_new, slot_settle, slot_t,
 )
 from kbroker._core.cursor cimport (
-    read_array_count, read_bytes, read_i16, read_i32, read_string, reader_left, reader_t, skip_tags, write_array_count,
+    read_array_count, read_bytes, read_i16, read_i32, read_string, reader_t, skip_tags, write_array_count,
     write_i16, write_i32, write_i64, write_string, write_uvarint, writer_t,
 )
 from kbroker._core.layout cimport (
@@ -176,7 +176,7 @@ cdef bint parse(produce_t *w, request_t *request) noexcept nogil:
         return False
     if flexible:
         skip_tags(&r)
-    return not r.failed and reader_left(&r) == 0
+    return not r.failed     # bytes behind the message are ignored, as Apache Kafka does
 
 
 cdef inline bint is_admin_client(request_t *request) noexcept nogil:
