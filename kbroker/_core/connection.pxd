@@ -167,7 +167,8 @@ ctypedef struct processor_t:
     cold_reader_t *cold_reader
     int64_t max_request_size
     int64_t idle_ms          # connections.max.idle.ms, -1 never
-    int64_t idle_ns          # blocked in epoll_wait, in all
+    int64_t idle_ns          # blocked in epoll_wait, in all, but for a wait that goes on
+    int64_t waiting_since_ns # atomic; since when it does, 0 while none, -1 while idle_ns is being brought up to date
     int64_t started_ns
     int64_t turns
     api_t apis[96]

@@ -36,7 +36,8 @@ from kbroker._core.receive_buffers cimport LARGE_BUFFER, SMALL_BUFFERS_END, buff
 from kbroker._core.request cimport Connection as ConnectionType, Frame, Request as RequestType
 from kbroker._core.sending cimport SEND_SCRATCH, monotonic_ns, send_ready, wall_ms
 from kbroker._core.sync cimport (
-    atomic_add_i32, atomic_load_i32, atomic_store_i32, mutex_destroy, mutex_init, mutex_lock, mutex_unlock,
+    atomic_add_i32, atomic_load_i32, atomic_load_i64, atomic_store_i32, atomic_store_i64, mutex_destroy, mutex_init,
+    mutex_lock, mutex_unlock,
 )
 from kbroker._core.timer_wheel cimport (
     timer_node_t, wheel_add, wheel_init, wheel_next_due_ms, wheel_remove, wheel_take_due,
@@ -260,12 +261,19 @@ cdef class Processor:
     @property
     def idle_share(self) -> float:
         """How much of its time so far the processor has waited for something to do."""
-        cdef int64_t now_ns = monotonic_ns()
-        return self.p.idle_ns / max(<double>(now_ns - self.p.started_ns), 1.0)
+        return self.idle_ns / max(<double>(monotonic_ns() - self.p.started_ns), 1.0)
 
     @property
     def idle_ns(self) -> int:
-        return self.p.idle_ns
+        """How long it has waited so far, a wait that goes on included; never less than it was."""
+        cdef int64_t since_ns = -1
+        cdef int64_t idle_ns = 0
+        cdef int64_t now_ns = 0
+        while since_ns < 0 or atomic_load_i64(&self.p.waiting_since_ns) != since_ns:
+            since_ns = atomic_load_i64(&self.p.waiting_since_ns)
+            idle_ns = atomic_load_i64(&self.p.idle_ns)
+            now_ns = monotonic_ns()
+        return idle_ns + (now_ns - since_ns if since_ns else 0)
 
     @property
     def turns(self) -> int:
@@ -361,10 +369,13 @@ cdef class Processor:
         if timeout_ms != 0 and not mailbox_may_sleep(p.mailbox):
             timeout_ms = 0
         now_ns = monotonic_ns()
+        atomic_store_i64(&p.waiting_since_ns, now_ns)
         count = epoll_wait(p.epoll_fd, <epoll_event *>self.events, EVENTS, timeout_ms)
         mailbox_awake(p.mailbox)
         self.read_clocks()
+        atomic_store_i64(&p.waiting_since_ns, -1)
         p.idle_ns += p.now_ns - now_ns
+        atomic_store_i64(&p.waiting_since_ns, 0)
         p.turns += 1
         return max(count, 0)
 

@@ -94,7 +94,9 @@ class HttpServer:
         except OSError as error:
             reason = os.strerror(error.errno).lower() if error.errno else str(error)
             raise ConfigError(f"kbroker.http.address: cannot listen on {self._host}:{self._port}: {reason}") from error
-        self._thread = threading.Thread(target=self._run, name="kbroker-http", daemon=True)
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        LOG.info("%s on http://%s:%d", ", ".join(self._routes), host, self.address[1])
+        self._thread = threading.Thread(target=self._run, name="http", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:

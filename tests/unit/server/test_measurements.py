@@ -9,7 +9,7 @@ from kbroker.server.measurements import IdleShare, ServerMeasurements, measure_s
 from kbroker.storage.log_manager import LogManager
 from kbroker.storage.options import LogOptions, StorageOptions
 from tests.kit.logs import batch_of
-from tests.kit.processors import ProcessorRig
+from tests.kit.processors import ProcessorRig, wait_until
 
 
 def produce_request(topic: str) -> M.ProduceRequest:
@@ -70,3 +70,12 @@ def test_the_idle_share_is_that_of_the_time_between_two_looks() -> None:
     share = IdleShare()
     assert share.look(10**18) == 0.0
     assert share.look(10**18) == 1.0
+
+
+def test_a_wait_that_goes_on_counts_as_idle(tmp_path: Path) -> None:
+    with ProcessorRig(tmp_path) as rig:
+        (processor,) = rig.processors
+        before = processor.idle_ns
+        wait_until(lambda: processor.idle_ns >= before + 20_000_000, "20 ms of idleness")
+        assert processor.turns <= 2  # it was one wait, not many
+        assert processor.idle_share > 0
