@@ -1,4 +1,4 @@
-"""What Produce and Fetch need of a broker, in this process and without a cluster: logs, processors, an acceptor.
+"""A broker in this process without a cluster: logs, processors, handlers of the APIs of partitions, an acceptor.
 
 For tests that look inside while a socket is served. Other APIs close the connection.
 """
@@ -6,29 +6,45 @@ For tests that look inside while a socket is served. Other APIs close the connec
 from __future__ import annotations
 
 import itertools
-import queue
 import socket
 import threading
 from pathlib import Path
 from types import TracebackType
-from typing import Self
-from uuid import uuid4
+from typing import Any, Self, cast
+from uuid import UUID, uuid4
 
-from kbroker._core.cold_reader import ColdReader
 from kbroker._core.fetch_sessions import FetchSessions
 from kbroker._core.processor import Processor, Request
+from kbroker.clock import SystemClock
+from kbroker.cluster.producer_ids import ProducerIds
+from kbroker.coordination import paths
+from kbroker.coordination.embedded import EmbeddedStore
 from kbroker.model import TopicPartition
-from kbroker.protocol.api import SERVED, ApiKey
-from kbroker.server.handlers.produce import inflate, recompress
+from kbroker.protocol.api import ApiKey
+from kbroker.server.dispatch import ROUTES, Dispatcher
+from kbroker.server.handler_pool import HandlerPool
+from kbroker.server.processor import Processors
+from kbroker.server.request_channel import RequestChannel
+from kbroker.server.services import Services
 from kbroker.storage.log import Log
 from kbroker.storage.log_manager import LogManager
 from kbroker.storage.options import LogOptions, StorageOptions
+
+SERVED = (
+    ApiKey.PRODUCE,
+    ApiKey.FETCH,
+    ApiKey.LIST_OFFSETS,
+    ApiKey.DELETE_RECORDS,
+    ApiKey.INIT_PRODUCER_ID,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH,
+)
 
 
 class SmallBroker:
     """A context manager; `port` is where it listens."""
 
     leader_epoch = 1
+    """Of every new partition."""
 
     def __init__(
         self,
@@ -41,48 +57,50 @@ class SmallBroker:
     ):
         self.session_slots = session_slots
         self.min_eviction_ms = min_eviction_ms
+        self.clock_ms = 0
+        """Of the sessions, from the first call of advance_ms on."""
         self.logs = LogManager(StorageOptions((str(folder / "data"),)))
+        self.store = EmbeddedStore(str(folder / "store"))
         self.sessions = FetchSessions(
             session_slots, min_eviction_ms, fetch_max_bytes, lambda connection: (0, "127.0.0.1", self.port, None)
         )
-        self.clock_ms = 0
-        """Of the sessions, from the first call of advance_ms on."""
-        self.cold_reader = ColdReader()
-        self.processors = [
-            Processor(
-                f"processor-{index}",
-                index,
-                self.logs.registry,
-                self.sessions,
-                self.cold_reader,
-                [(key, versions.min, versions.max, versions.flexible_from) for key, versions in SERVED.items()],
-                self._on_request,
-                self._on_close,
-                inflate=inflate,
-                recompress=recompress,
-            )
-            for index in range(processor_count)
-        ]
+        self.channel = RequestChannel(500)
+        self.dispatcher = Dispatcher(self._services(), self.channel, {key: ROUTES[key] for key in SERVED})
+        self.handlers = HandlerPool(4, self.channel, self.dispatcher.serve)
+        self.processors = Processors(processor_count, self.logs.registry, self.sessions, self._on_request)
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
         self.port: int = self.listener.getsockname()[1]
-        self._requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
-        self._processor_threads = [threading.Thread(target=processor.run) for processor in self.processors]
-        self._threads = [
-            threading.Thread(target=self.cold_reader.run),
-            threading.Thread(target=self._handle),
-            threading.Thread(target=self._accept),
-        ]
+        self._acceptor = threading.Thread(target=self._accept)
         self._names = itertools.count()
+
+    def _services(self) -> Services:
+        """What these APIs use of it; the rest is missing."""
+        session = self.store.connect()
+        if session.exists(paths.PRODUCER_ID_BLOCK) is None:
+            session.create(paths.PRODUCER_ID_BLOCK)
+        missing = cast(Any, None)
+        return Services(
+            config=missing,
+            clock=SystemClock(),
+            node_id=0,
+            cluster_id="",
+            cluster=missing,
+            logs=self.logs,
+            groups=missing,
+            producer_ids=ProducerIds(session, 0),
+            endpoints_for=missing,
+        )
 
     # --- topics -------------------------------------------------------------------------------------
 
     def new_name(self) -> str:
         return f"topic-{next(self._names)}"
 
-    def create_topic(self, name: str, partition_count: int, segment_bytes: int = 1 << 30) -> bytes:
+    def create_topic(self, name: str, partition_count: int, **options: Any) -> bytes:
+        """`options` are those of storage.LogOptions."""
         topic_id = uuid4()
         for partition_id in range(partition_count):
-            log = self.logs.create(name, topic_id, partition_id, LogOptions(segment_bytes=segment_bytes))
+            log = self.logs.create(name, topic_id, partition_id, LogOptions(**options))
             log.set_leader_epoch(self.leader_epoch)
             log.open()
         return topic_id.bytes
@@ -114,31 +132,29 @@ class SmallBroker:
     def waiting_fetches(self, name: str, partition_id: int) -> int:
         return self.log(name, partition_id).state.waiting_fetches
 
-    # --- threads ------------------------------------------------------------------------------------
+    # --- running ------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
-        self.logs.start(lambda topic_partition: None, background=False)
-        for thread in self._processor_threads + self._threads:
-            thread.start()
+        known: dict[TopicPartition, tuple[UUID, LogOptions]] = {}
+        self.logs.start(known.get, background=False)
+        self.handlers.start()
+        self.processors.start()
+        self._acceptor.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.listener.shutdown(socket.SHUT_RDWR)
-        for processor in self.processors:
-            processor.stop(5.0)
-        for thread in self._processor_threads:
-            thread.join()
-        self._requests.put(None)
-        self.cold_reader.stop()
-        for thread in self._threads:
-            thread.join()
+        self._acceptor.join()
         self.listener.close()
+        assert self.processors.stop(5.0)
+        assert self.handlers.stop(5.0)
+        self.store.stop()
         self.logs.stop()
 
     def _accept(self) -> None:
-        for processor in itertools.cycle(self.processors):
+        for processor in itertools.cycle(self.processors.all):
             try:
                 connection, _ = self.listener.accept()
             except OSError:
@@ -147,15 +163,8 @@ class SmallBroker:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             processor.adopt(connection.detach())
 
-    def _on_request(self, request: Request, processor: Processor) -> None:
-        self._requests.put(request)
-
-    def _on_close(self, *told: object) -> None:
-        pass
-
-    def _handle(self) -> None:
-        while (request := self._requests.get()) is not None:
-            if request.api_key in (ApiKey.PRODUCE, ApiKey.FETCH):
-                request.run_blocking()
-            else:
-                request.close("an API that this broker does not serve")
+    def _on_request(self, request: Request, processor: Processor) -> bool:
+        if request.api_key not in SERVED:
+            request.close("an API that this broker does not serve")
+            return True
+        return self.dispatcher.on_request(request, processor)
