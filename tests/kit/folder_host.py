@@ -10,12 +10,18 @@ from kbroker.coordination.paths import encode_uuid
 from kbroker.errors import StorageFailed
 
 
+class Crash(BaseException):
+    """The process dies here: nobody on the way up may catch it as an error."""
+
+
 class FolderHost:
     def __init__(self, folder: Path):
         self.folder = folder
         folder.mkdir(exist_ok=True)
         self.failing: set[str] = set()
         """Directory names whose creation or deletion fails."""
+        self.steps_until_crash: int | None = None
+        """Each directory made or removed is two steps: before and after."""
         self.topic_configs: dict[str, dict[str, str]] = {}
         self.broker_configs: dict[str, str] = {}
 
@@ -24,17 +30,27 @@ class FolderHost:
             name = f"{topic.name}-{partition.partition_id}"
             if name in self.failing:
                 raise StorageFailed(f"{name}: no space left on device")
+            self._step()
             (self.folder / name).mkdir(exist_ok=True)
             (self.folder / name / "topic_id").write_text(encode_uuid(topic.topic_id))
+            self._step()
 
     def delete_partitions(self, topic: Topic, partitions: Sequence[Partition]) -> None:
         for partition in partitions:
             name = f"{topic.name}-{partition.partition_id}"
             if name in self.failing:
                 raise StorageFailed(f"{name}: input/output error")
+            self._step()
             if (self.folder / name).exists():
                 (self.folder / name / "topic_id").unlink()
                 (self.folder / name).rmdir()
+            self._step()
+
+    def _step(self) -> None:
+        if self.steps_until_crash is not None:
+            self.steps_until_crash -= 1
+            if self.steps_until_crash < 0:
+                raise Crash
 
     def update_topic(self, topic: Topic) -> None:
         self.topic_configs[topic.name] = dict(topic.configs)

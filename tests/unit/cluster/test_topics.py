@@ -163,6 +163,7 @@ def test_partitions_whose_logs_cannot_be_made_are_taken_back(cluster: Cluster) -
     with pytest.raises(StorageFailed):
         cluster.topics.add_partitions("a", 3)
     assert len(cluster.topics.image.topics["a"].partitions) == 1
+    assert cluster.host.names() == ["a-0"]
     cluster.host.failing = set()
     cluster.topics.add_partitions("a", 2)
     assert len(cluster.reopen().image.topics["a"].partitions) == 2
