@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
 from typing import TYPE_CHECKING
 from weakref import ReferenceType, ref
 
 if TYPE_CHECKING:
     from kbroker.storage.log import Log
+
+_LOOKED_AT = 64
 
 
 class OpenSegments:
@@ -17,20 +18,23 @@ class OpenSegments:
     def __init__(self, limit: int):
         self._limit = limit
         self._lock = threading.Lock()
-        self._opened: deque[tuple[ReferenceType[Log], int]] = deque()
+        self._opened: dict[tuple[ReferenceType[Log], int], None] = {}
 
     def __len__(self) -> int:
         return len(self._opened)
 
     def add(self, log: Log, base_offset: int) -> None:
-        """The segment was opened, or is no longer the active one."""
+        """The segment was opened, or is no longer the active one. It is not closed by this call."""
+        key = ref(log), base_offset
         with self._lock:
-            self._opened.append((ref(log), base_offset))
+            self._opened.pop(key, None)
             # A bounded search: when all are in use the limit gives way.
-            for _ in range(min(len(self._opened), 64)):
-                if len(self._opened) <= self._limit:
-                    return
-                log_ref, oldest = self._opened.popleft()
-                owner = log_ref()
-                if owner is not None and not owner.state.close_segment(oldest):
-                    self._opened.append((log_ref, oldest))
+            for _ in range(min(2 * len(self._opened), _LOOKED_AT)):
+                if len(self._opened) < self._limit:
+                    break
+                oldest = next(iter(self._opened))
+                del self._opened[oldest]
+                owner = oldest[0]()
+                if owner is not None and not owner.state.close_segment(oldest[1]):
+                    self._opened[oldest] = None
+            self._opened[key] = None
