@@ -15,20 +15,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kbroker.protocol import messages as M
+from kbroker.server.handlers.authorized_operations import NOT_ASKED_FOR, ON_GROUP
 
 if TYPE_CHECKING:
     from kbroker._core.request import Request
     from kbroker.groups.coordinator import GroupCoordinator
     from kbroker.server.services import Services
 
-ALL_GROUP_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8
-"""READ, DELETE, DESCRIBE."""
-OPERATIONS_NOT_ASKED_FOR = -(2**31)
-
 
 def handle(services: Services, request: Request, message: M.DescribeGroupsRequest) -> M.DescribeGroupsResponse:
     """Answers at once."""
-    operations = ALL_GROUP_OPERATIONS if message.include_authorized_operations else OPERATIONS_NOT_ASKED_FOR
+    operations = ON_GROUP if message.include_authorized_operations else NOT_ASKED_FOR
     groups = [_describe(services.groups, group_id, operations) for group_id in message.groups]
     return M.DescribeGroupsResponse(groups=groups)
 
@@ -41,7 +38,7 @@ def _describe(groups: GroupCoordinator, group_id: str, operations: int) -> M.Des
         group_state=described.state,
         protocol_type=described.protocol_type,
         protocol_data=described.protocol_name,
-        authorized_operations=operations if not described.error else OPERATIONS_NOT_ASKED_FOR,
+        authorized_operations=operations if not described.error else NOT_ASKED_FOR,
         members=[
             M.DescribeGroupsResponse.DescribedGroupMember(
                 member_id=member.member_id,
