@@ -1,7 +1,8 @@
 """Builds one extension per .pyx of kbroker/_core; project metadata is in pyproject.toml.
 
 KBROKER_BUILD selects the build: release (default), debug (bounds checks, assertions, live-object
-counters) or asan (debug under the address and undefined-behaviour sanitizers).
+counters), asan (debug under the address and undefined-behaviour sanitizers) or fuzz (asan and a fuzzer's coverage
+counters, by clang). tools/variant_tree.py makes the last three beside the build in use.
 KBROKER_WARNINGS=error translates everything anew, in a folder of its own, and fails at the first warning of Cython.
 """
 
@@ -20,6 +21,10 @@ FLAGS = {
     "asan": (
         ["-O1", "-g", "-UNDEBUG", "-DKBROKER_DEBUG=1", "-fno-omit-frame-pointer", "-fsanitize=address,undefined"],
         ["-fsanitize=address,undefined"],
+    ),
+    "fuzz": (
+        ["-O1", "-g", "-UNDEBUG", "-DKBROKER_DEBUG=1", "-fno-omit-frame-pointer", "-fsanitize=address,fuzzer-no-link,undefined"],
+        ["-fsanitize=address,fuzzer-no-link,undefined", "-shared-libsan"],
     ),
 }
 if BUILD not in FLAGS:

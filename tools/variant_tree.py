@@ -1,0 +1,106 @@
+"""Builds the compiled core a second way in a tree of its own, build/<variant>, beside the build in use.
+
+The tree is links to this one's files, so it always has the sources of now; only the compiled modules are its own. Run
+things from inside it (`cd build/asan && python -m pytest ...`), and give processes that start elsewhere its path first.
+
+    python tools/variant_tree.py asan            builds it; prints nothing
+    python tools/variant_tree.py asan --run ...  builds it and runs that command in it, as its modules need to be run
+
+Variants are KBROKER_BUILD of setup.py: debug, asan, fuzz (clang only).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+LINKED = ["docs", "perf", "tests", "tools", "LICENSE", "README.md", "pyproject.toml", "setup.py"]
+# Leaks of the interpreter itself are not ours to find, and cgroups of test machines are small.
+ASAN_OPTIONS = "detect_leaks=0:abort_on_error=1:allocator_may_return_null=1:handle_abort=0:detect_stack_use_after_return=0"
+UBSAN_OPTIONS = "halt_on_error=1:print_stacktrace=1"
+
+
+def link(target: Path, at: Path) -> None:
+    if at.is_symlink() and at.readlink() == target:
+        return
+    if at.is_symlink() or at.exists():
+        at.unlink()
+    at.symlink_to(target)
+
+
+def make_tree(variant: str) -> Path:
+    """build/<variant> with a link for every file of this tree's package; links whose file is gone go too."""
+    tree = ROOT / "build" / variant
+    tree.mkdir(parents=True, exist_ok=True)
+    for name in LINKED:
+        link(ROOT / name, tree / name)
+    package = ROOT / "kbroker"
+    for source in sorted(package.rglob("*")):
+        if source.name == "__pycache__" or "__pycache__" in source.parts or source.suffix == ".so":
+            continue
+        at = tree / "kbroker" / source.relative_to(package)
+        if source.is_dir():
+            at.mkdir(parents=True, exist_ok=True)
+        else:
+            at.parent.mkdir(parents=True, exist_ok=True)
+            link(source, at)
+    for at in sorted((tree / "kbroker").rglob("*")):
+        if at.is_symlink() and not at.exists():
+            at.unlink()
+    modules = {source.stem for source in (package / "_core").glob("*.pyx")}
+    for compiled in (tree / "kbroker" / "_core").glob("*.so"):
+        if compiled.name.partition(".")[0] not in modules:
+            compiled.unlink()
+    return tree
+
+
+def compile_tree(variant: str, tree: Path) -> None:
+    environment = {**os.environ, "KBROKER_BUILD": variant}
+    if variant == "fuzz":
+        if shutil.which("clang") is None:
+            raise SystemExit("the fuzzing build needs clang (its coverage counters): install clang, or run make asan")
+        environment |= {"CC": "clang", "LDSHARED": "clang -shared"}
+    command = [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace", "--parallel", "2"]
+    subprocess.run(command, cwd=tree, env=environment, check=True)
+
+
+def runtime_library(variant: str) -> str:
+    """What must be loaded before the interpreter, because the interpreter itself is not instrumented."""
+    if variant == "asan":
+        found = [subprocess.check_output(["gcc", f"-print-file-name={name}"], text=True).strip() for name in ("libasan.so", "libubsan.so")]
+        return " ".join(found)
+    if variant == "fuzz":
+        import atheris
+
+        return str(Path(atheris.path()) / "asan_with_fuzzer.so")
+    return ""
+
+
+def environment_of(variant: str, tree: Path) -> dict[str, str]:
+    environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONMALLOC": "malloc", "KBROKER_BUILD": variant}
+    if library := runtime_library(variant):
+        environment |= {
+            "LD_PRELOAD": library,
+            "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", ASAN_OPTIONS),
+            "UBSAN_OPTIONS": os.environ.get("UBSAN_OPTIONS", UBSAN_OPTIONS),
+        }
+    return environment
+
+
+def main() -> int:
+    variant, *rest = sys.argv[1:]
+    tree = make_tree(variant)
+    compile_tree(variant, tree)
+    if not rest:
+        return 0
+    if rest[0] != "--run":
+        raise SystemExit(__doc__)
+    return subprocess.run(rest[1:], cwd=tree, env=environment_of(variant, tree), check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
