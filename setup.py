@@ -24,7 +24,7 @@ FLAGS = {
     ),
     "fuzz": (
         ["-O1", "-g", "-UNDEBUG", "-DKBROKER_DEBUG=1", "-fno-omit-frame-pointer", "-fsanitize=address,fuzzer-no-link,undefined"],
-        ["-fsanitize=address,fuzzer-no-link,undefined", "-shared-libsan"],
+        ["-fsanitize=address,fuzzer-no-link,undefined"],
     ),
 }
 if BUILD not in FLAGS:
