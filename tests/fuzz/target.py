@@ -1,0 +1,43 @@
+"""What a target is: a function of bytes that lets nothing out but what its docstring promises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).parent
+CORPUS = HERE / "corpus"
+
+
+def nothing() -> Iterable[bytes]:
+    return ()
+
+
+@dataclass(frozen=True)
+class Target:
+    """`feed` raises whatever is a finding. `seeds` are inputs to begin with, made rather than kept."""
+
+    name: str
+    feed: Callable[[bytes], None]
+    seeds: Callable[[], Iterable[bytes]] = nothing
+    max_size: int = 4096
+    share: int = 1
+    """Of the time of a run."""
+
+    @property
+    def corpus_path(self) -> Path:
+        return CORPUS / f"{self.name}.hex"
+
+    def corpus(self) -> Iterator[bytes]:
+        """The kept inputs: a line each, as hex; what follows a # is for people."""
+        if not self.corpus_path.exists():
+            return
+        for line in self.corpus_path.read_text().splitlines():
+            text = line.partition("#")[0].strip()
+            if text:
+                yield bytes.fromhex(text)
+
+    def inputs(self) -> Iterator[bytes]:
+        yield from self.seeds()
+        yield from self.corpus()

@@ -1,0 +1,8 @@
+"""Every target by its name."""
+
+from __future__ import annotations
+
+from tests.fuzz import parsers
+from tests.fuzz.target import Target
+
+TARGETS: dict[str, Target] = {target.name: target for target in parsers.TARGETS}
