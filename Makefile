@@ -53,6 +53,25 @@ check: build $(VENV)/test-installed
 		$(patsubst kbroker/_core/%.pyi,kbroker._core.%,$(wildcard kbroker/_core/*.pyi))
 	$(PY) -m pytest tests/tidy -m "not slow"
 
+# The same tests on a core with bounds checks and assertions (debug), and with the address and undefined-behaviour
+# sanitizers (asan), in trees of their own under build/.
+CHECKED_TESTS ?= tests/unit/core tests/unit/protocol tests/unit/storage tests/unit/groups tests/unit/server tests/fuzz
+debug asan: $(VENV)/made $(VENV)/test-installed
+	$(PY) tools/variant_tree.py $@ --run $(CURDIR)/$(PY) -m pytest -p no:cacheprovider --timeout 600 -m "not slow" $(CHECKED_TESTS)
+
+# Needs clang. TARGETS="batch segment" picks some; build/fuzz-findings holds what was found.
+SECONDS ?= 1800
+fuzz: $(VENV)/made $(VENV)/test-installed
+	$(PY) -m pip install --quiet --disable-pip-version-check --no-build-isolation -e .[fuzz]
+	$(PY) tools/variant_tree.py fuzz --run $(CURDIR)/$(PY) -m tests.fuzz.run --seconds $(SECONDS) $(TARGETS) $(ARGS)
+
+ROUNDS ?= 100
+crash: build $(VENV)/test-installed
+	$(PY) -m tests.crash.kill_rounds --rounds $(ROUNDS)
+
+bench: build $(VENV)/test-installed
+	$(PY) -m perf.bench $(ROWS) $(ARGS)
+
 # --- packing and documents --------------------------------------------------------------------------
 docs: build
 	for tool in tools/make_*_docs.py; do $(PY) $$tool || exit 1; done

@@ -15,6 +15,7 @@ from Cython.Compiler import Options
 from setuptools import Extension, setup
 
 BUILD = os.environ.get("KBROKER_BUILD", "release")
+FUZZ_SANITIZERS = "-fsanitize=address,undefined,fuzzer-no-link"
 FLAGS = {
     "release": (["-O3", "-g1"], []),
     "debug": (["-O1", "-g", "-UNDEBUG", "-DKBROKER_DEBUG=1"], []),
@@ -23,8 +24,8 @@ FLAGS = {
         ["-fsanitize=address,undefined"],
     ),
     "fuzz": (
-        ["-O1", "-g", "-UNDEBUG", "-DKBROKER_DEBUG=1", "-fno-omit-frame-pointer", "-fsanitize=address,fuzzer-no-link,undefined"],
-        ["-fsanitize=address,fuzzer-no-link,undefined"],
+        ["-O1", "-g", "-UNDEBUG", "-DKBROKER_DEBUG=1", "-fno-omit-frame-pointer", FUZZ_SANITIZERS],
+        [FUZZ_SANITIZERS],
     ),
 }
 if BUILD not in FLAGS:

@@ -82,7 +82,7 @@ OTHER_MESSAGES = [
 
 
 def message_class(first: int) -> type[Message]:
-    """By the input's first byte: bit 7 for responses, then the API key; what is no key stands for the other messages."""
+    """By the input's first byte: bit 7 for responses, then the API key; what is no key stands for other messages."""
     key = first & 0x7F
     if key in SERVED:
         return (response_class if first & 0x80 else request_class)(ApiKey(key))
@@ -213,7 +213,9 @@ def batch_seeds() -> Iterator[bytes]:
     headers = (("name", b"value"), ("", None), ("more", b""))
     record = Record(0, 1, b"k", b"v", headers)
     for codec in range(5):
-        yield bytes([everything]) + encode_batch([record] * 3, codec=codec, producer_id=9, producer_epoch=0, base_sequence=4)
+        yield bytes([everything]) + encode_batch(
+            [record] * 3, codec=codec, producer_id=9, producer_epoch=0, base_sequence=4
+        )
 
 
 def feed_compressed(data: bytes) -> None:
@@ -268,7 +270,7 @@ def feed_segment(data: bytes) -> None:
         assert facts(again) == facts(first)
         for entries in (offset_entries(first.index), timestamp_entries(first.time_index)):
             assert entries == sorted(entries)
-        for seek in (dict(timestamp=first.max_timestamp), dict(offset=first.next_offset - 1), dict(offset=0), {}):
+        for seek in ({"timestamp": first.max_timestamp}, {"offset": first.next_offset - 1}, {"offset": 0}, {}):
             try:
                 find_batch(fd, len(content), **seek)
             except StorageFailed:
@@ -279,7 +281,12 @@ def feed_segment(data: bytes) -> None:
 
 def scan(fd: int, size: int, base_offset: int, index_interval: int) -> SegmentScan:
     return scan_segment(
-        fd, size, base_offset, index_interval_bytes=index_interval, producers=ProducerTable(), progress=lambda count: None
+        fd,
+        size,
+        base_offset,
+        index_interval_bytes=index_interval,
+        producers=ProducerTable(),
+        progress=lambda count: None,
     )
 
 
@@ -293,7 +300,9 @@ def facts(found: SegmentScan) -> tuple[object, ...]:
 def segment_seeds() -> Iterator[bytes]:
     first = encode_batch([(5, b"k", b"v")] * 2, base_offset=0, leader_epoch=1)
     second = encode_batch([(9, None, b"w" * 60)] * 3, base_offset=2, leader_epoch=2, codec=2)
-    third = encode_batch([(7, b"k", b"v")], base_offset=9, leader_epoch=2, producer_id=1, producer_epoch=0, base_sequence=0)
+    third = encode_batch(
+        [(7, b"k", b"v")], base_offset=9, leader_epoch=2, producer_id=1, producer_epoch=0, base_sequence=0
+    )
     yield b"\0\x05" + packed(first, second, third)
     yield b"\0\x00" + packed(first, second[:-9])
     yield b"\0\x0f" + packed(first, first)
@@ -331,7 +340,11 @@ def files_of(data: bytes) -> Iterator[tuple[str, bytes]]:
     """Files as (kind, base offset, 16-bit size, bytes) one behind the other."""
     at = 0
     while len(data) - at >= 4:
-        suffix, base_offset, size = SUFFIXES[data[at] % len(SUFFIXES)], data[at + 1], int.from_bytes(data[at + 2 : at + 4])
+        suffix, base_offset, size = (
+            SUFFIXES[data[at] % len(SUFFIXES)],
+            data[at + 1],
+            int.from_bytes(data[at + 2 : at + 4]),
+        )
         content = data[at + 4 : at + 4 + size]
         at += 4 + size
         if suffix.startswith("log"):
@@ -398,7 +411,9 @@ def log_directory_seeds() -> Iterator[bytes]:
 
     first = encode_batch([(5, b"k", b"v")] * 2, base_offset=0, leader_epoch=1)
     second = encode_batch([(9, None, b"w" * 60)] * 3, base_offset=2, leader_epoch=2, codec=2)
-    third = encode_batch([(7, b"k", b"v")], base_offset=5, leader_epoch=2, producer_id=1, producer_epoch=0, base_sequence=0)
+    third = encode_batch(
+        [(7, b"k", b"v")], base_offset=5, leader_epoch=2, producer_id=1, producer_epoch=0, base_sequence=0
+    )
     yield b"\0\0" + file("log", 0, packed(first, second))
     table = ProducerTable()
     table.remember(1, 0, 0, 1, 5, 7)
@@ -419,7 +434,7 @@ def log_directory_seeds() -> Iterator[bytes]:
 
 
 def feed_small_files(data: bytes) -> None:
-    """Checkpoints, leader epochs, topic ids, meta.properties, producer snapshots: DiskDamaged, WrongDirectory or values."""
+    """Checkpoints, leader epochs, topic ids, meta.properties, producer snapshots: our errors or values."""
 
     def use(folder: Path) -> None:
         at = folder / "file"
@@ -459,7 +474,7 @@ def small_file_seeds() -> Iterator[bytes]:
     yield b"0\n2\norders 0 17\nother-topic 12 9223372036854775807\n"
     yield b"0\n2\n1 0\n2 2\n"
     yield b"version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAA\n"
-    yield b"#\n#Sat Jan 01 00:00:00 UTC 2022\nbroker.id=1\ncluster.id=abc\ndirectory.id=AAAAAAAAAAAAAAAAAAAAAA\nversion=0\n"
+    yield b"#\n#Sat Jan 01\nbroker.id=1\ncluster.id=abc\ndirectory.id=AAAAAAAAAAAAAAAAAAAAAA\nversion=0\n"
     table = ProducerTable()
     table.remember(1, 0, 0, 1, 5, 7)
     table.remember(2, 3, 2147483647, 5, 9, 8)
@@ -532,7 +547,9 @@ def group_record_seeds() -> Iterator[bytes]:
         member = M.GroupMetadataValue.MemberMetadata(
             member_id="m", client_id="c", client_host="h", session_timeout=1, subscription=b"\0\0", assignment=b"\0\1"
         )
-        value = M.GroupMetadataValue(protocol_type="consumer", generation=2, protocol="range", leader="m", members=[member])
+        value = M.GroupMetadataValue(
+            protocol_type="consumer", generation=2, protocol="range", leader="m", members=[member]
+        )
         yield bytes([len(key)]) + key + struct.pack(">h", version) + value.encode(version)
 
 

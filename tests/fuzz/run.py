@@ -34,14 +34,14 @@ def fuzz_one(target: Target, folder: Path, options: list[str]) -> None:
         target.feed(bytes(data))
 
     FINDINGS.mkdir(parents=True, exist_ok=True)
-    atheris.Setup(
-        [
-            sys.argv[0], str(folder), f"-max_len={target.max_size}", f"-rss_limit_mb={MEMORY_LIMIT_MB}",
-            f"-timeout={ONE_INPUT_TIMEOUT_S}", f"-artifact_prefix={FINDINGS / target.name}-", "-print_final_stats=1", *options,
-        ],
-        one,
-        enable_python_coverage=False,
-    )  # fmt: skip
+    limits = [
+        f"-max_len={target.max_size}",
+        f"-rss_limit_mb={MEMORY_LIMIT_MB}",
+        f"-timeout={ONE_INPUT_TIMEOUT_S}",
+        f"-artifact_prefix={FINDINGS / target.name}-",
+        "-print_final_stats=1",
+    ]
+    atheris.Setup([sys.argv[0], str(folder), *limits, *options], one, enable_python_coverage=False)
     atheris.Fuzz()
 
 
@@ -57,7 +57,15 @@ def unpack(target: Target) -> Path:
 def run(target: Target, seconds: float) -> bool:
     """One target for so long; whether nothing was found."""
     folder = unpack(target)
-    command = [sys.executable, "-m", "tests.fuzz.run", "--one", target.name, "--", f"-max_total_time={max(1, round(seconds))}"]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.fuzz.run",
+        "--one",
+        target.name,
+        "--",
+        f"-max_total_time={max(1, round(seconds))}",
+    ]
     print(f"--- {target.name}: {seconds:.0f} s from {len(list(folder.iterdir()))} inputs", flush=True)
     started = time.monotonic()
     output = BUILD / f"fuzz-{target.name}.txt"
@@ -83,7 +91,18 @@ def keep(target: Target) -> None:
     kept.mkdir(parents=True, exist_ok=True)
     for old in kept.iterdir():
         old.unlink()
-    command = [sys.executable, "-m", "tests.fuzz.run", "--one", target.name, "--into", str(kept), "--", "-merge=1", str(folder)]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.fuzz.run",
+        "--one",
+        target.name,
+        "--into",
+        str(kept),
+        "--",
+        "-merge=1",
+        str(folder),
+    ]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     seeds = set(target.seeds())
     named = [line for line in old_lines(target) if "#" in line]
@@ -133,7 +152,7 @@ def main() -> int:
     shares = sum(target.share for target in chosen)
     quiet = [run(target, arguments.seconds * target.share / shares) for target in chosen]
     if not all(quiet):
-        print(f"findings are in {FINDINGS}; show one again: make fuzz-show TARGETS=name INPUT=file", file=sys.stderr)
+        print(f"findings are in {FINDINGS}; show one again: make fuzz TARGETS=name ARGS='--show file'", file=sys.stderr)
     return 0 if all(quiet) else 1
 
 
