@@ -8,9 +8,10 @@ from __future__ import annotations
 import itertools
 import socket
 import threading
+from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Self
 from uuid import UUID, uuid4
 
 from kbroker._core.fetch_sessions import FetchSessions
@@ -78,18 +79,9 @@ class SmallBroker:
         session = self.store.connect()
         if session.exists(paths.PRODUCER_ID_BLOCK) is None:
             session.create(paths.PRODUCER_ID_BLOCK)
-        missing = cast(Any, None)
-        return Services(
-            config=missing,
-            clock=SystemClock(),
-            node_id=0,
-            cluster_id="",
-            cluster=missing,
-            logs=self.logs,
-            groups=missing,
-            producer_ids=ProducerIds(session, 0),
-            endpoints_for=missing,
-        )
+        missing: dict[str, Any] = {each.name: None for each in fields(Services)}
+        parts = {"clock": SystemClock(), "logs": self.logs, "producer_ids": ProducerIds(session, 0)}
+        return Services(**(missing | parts))
 
     # --- topics -------------------------------------------------------------------------------------
 
