@@ -15,7 +15,7 @@ $(VENV)/made: pyproject.toml
 	touch $@
 
 $(VENV)/installed: $(VENV)/made setup.py pyproject.toml
-	KBROKER_BUILD=$(BUILD) $(PY) -m pip install --quiet --disable-pip-version-check --no-build-isolation -e .
+	KBROKER_BUILD=none $(PY) -m pip install --quiet --disable-pip-version-check --no-build-isolation -e .
 	touch $@
 
 $(VENV)/compiled: $(VENV)/installed $(SOURCES)
@@ -23,7 +23,7 @@ $(VENV)/compiled: $(VENV)/installed $(SOURCES)
 	touch $@
 
 $(VENV)/test-installed: $(VENV)/installed pyproject.toml
-	$(PY) -m pip install --quiet --disable-pip-version-check --no-build-isolation -e .[test,check,perf]
+	KBROKER_BUILD=none $(PY) -m pip install --quiet --disable-pip-version-check --no-build-isolation -e .[test,check,perf]
 	touch $@
 
 # The bytecode too: where the environment forbids Python to write it, every start would compile 80 modules anew.

@@ -2,7 +2,8 @@
 
 KBROKER_BUILD selects the build: release (default), debug (bounds checks, assertions, live-object
 counters), asan (debug under the address and undefined-behaviour sanitizers) or fuzz (asan and a fuzzer's coverage
-counters, by clang). tools/variant_tree.py makes the last three beside the build in use.
+counters, by clang). tools/variant_tree.py makes the last three beside the build in use. none: no extensions at all, for
+installing a tree whose extensions are compiled in place.
 KBROKER_WARNINGS=error translates everything anew, in a folder of its own, and fails at the first warning of Cython.
 """
 
@@ -16,7 +17,8 @@ from setuptools import Extension, setup
 
 BUILD = os.environ.get("KBROKER_BUILD", "release")
 FUZZ_SANITIZERS = "-fsanitize=address,undefined,fuzzer-no-link"
-FLAGS = {
+FLAGS: dict[str, tuple[list[str], list[str]]] = {
+    "none": ([], []),
     "release": (["-O3", "-g1"], []),
     "debug": (["-O1", "-g", "-UNDEBUG", "-DKBROKER_DEBUG=1"], []),
     "asan": (
@@ -66,7 +68,7 @@ def extension(source: Path) -> Extension:
 DEBUG = BUILD != "release"
 setup(
     ext_modules=cythonize(
-        [extension(path) for path in sorted(CORE.glob("*.pyx"))],
+        [extension(path) for path in sorted(CORE.glob("*.pyx"))] if BUILD != "none" else [],
         nthreads=0 if STRICT else int(os.environ.get("KBROKER_BUILD_JOBS", os.cpu_count() or 1)),
         build_dir="build/cython-strict" if STRICT else f"build/cython-{BUILD}",
         force=STRICT,
