@@ -382,7 +382,8 @@ class LogManager:
                     logger.error("%s: retention: %s", log, error)
 
     def flush_due(self) -> None:
-        """Ask for a flush of what is older than flush.ms."""
+        """Ask for a flush of what is older than flush.ms; close segments that were waiting for one."""
+        self._open_segments.trim()
         request_due_flushes(self.logs(), self._clock.wall_ms())
 
     def write_checkpoints(self) -> None:

@@ -28,13 +28,22 @@ class OpenSegments:
         key = ref(log), base_offset
         with self._lock:
             self._opened.pop(key, None)
-            # A bounded search: when all are in use the limit gives way.
-            for _ in range(min(2 * len(self._opened), _LOOKED_AT)):
-                if len(self._opened) < self._limit:
-                    break
-                oldest = next(iter(self._opened))
-                del self._opened[oldest]
-                owner = oldest[0]()
-                if owner is not None and not owner.state.close_segment(oldest[1]):
-                    self._opened[oldest] = None
+            self._close_down_to(self._limit - 1)
             self._opened[key] = None
+
+    def trim(self) -> None:
+        """Close what was unflushed when its turn came."""
+        if len(self._opened) > self._limit:
+            with self._lock:
+                self._close_down_to(self._limit)
+
+    def _close_down_to(self, limit: int) -> None:
+        # A bounded search: when all are in use the limit gives way.
+        for _ in range(min(2 * len(self._opened), _LOOKED_AT)):
+            if len(self._opened) <= limit:
+                break
+            oldest = next(iter(self._opened))
+            del self._opened[oldest]
+            owner = oldest[0]()
+            if owner is not None and not owner.state.close_segment(oldest[1]):
+                self._opened[oldest] = None
