@@ -172,8 +172,6 @@ class GroupCoordinator:
         """The group's shard with its lock held, for the caller to release; or why the group is not served here now."""
         if not group_id and not empty_id_allowed:
             return ErrorCode.INVALID_GROUP_ID
-        if not fits(group_id):
-            return ErrorCode.INVALID_GROUP_ID
         if not self._running:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         partition_id = self.partition_for(group_id)
@@ -249,7 +247,7 @@ class GroupCoordinator:
             served = shard.groups.get(group_id)
             if not low <= joining.session_timeout_ms <= high:
                 answers.append((answer, JoinAnswer(ErrorCode.INVALID_SESSION_TIMEOUT, joining.member_id)))
-            elif not _can_be_stored(joining):
+            elif not fits(f"{joining.instance_id or joining.client_id}-{_LONGEST_UNIQUE}"):
                 answers.append((answer, JoinAnswer(ErrorCode.INVALID_REQUEST, joining.member_id)))
             elif served is None and joining.member_id:
                 answers.append((answer, JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID, joining.member_id)))
@@ -342,9 +340,7 @@ class GroupCoordinator:
             answer(shard, frozenset())
             return
         longest = self.options.offset_metadata_max_length
-        refused = frozenset(
-            p for p, committed in offsets.items() if len(committed.metadata) > longest or not fits(committed.metadata)
-        )
+        refused = frozenset(p for p, committed in offsets.items() if len(committed.metadata) > longest)
         accepted = {p: committed for p, committed in offsets.items() if p not in refused} if refused else offsets
         try:
             served = shard.groups.get(group_id)
@@ -542,11 +538,6 @@ class GroupCoordinator:
                 LOG.info("%d offsets expired", removed)
         finally:
             self._schedule_expiry()
-
-
-def _can_be_stored(joining: Joining) -> bool:
-    member_id = f"{joining.instance_id or joining.client_id}-{_LONGEST_UNIQUE}"
-    return all(map(fits, (member_id, joining.protocol_type, *joining.protocols)))
 
 
 def _no_offset(partition: TopicPartition, error: ErrorCode) -> FetchedOffset:

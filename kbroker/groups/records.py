@@ -63,7 +63,7 @@ class GroupValue(NamedTuple):
 
 # --- writing ---------------------------------------------------------------------------------------------
 def fits(text: str) -> bool:
-    """Whether `text` can stand in a record: requests of flexible versions can bring longer ones."""
+    """Whether `text` can stand in a record. What comes in a request can; a member id is made longer than that."""
     return len(text) * 4 <= MAX_STRING_SIZE or len(text.encode()) <= MAX_STRING_SIZE
 
 
