@@ -296,7 +296,7 @@ cdef int append_locked(partition_t *p, uint8_t *batch, batch_info_t *info, int64
     if code == 1:
         result.base_offset = duplicate.last_offset - duplicate.offset_delta
         result.last_offset = duplicate.last_offset
-        result.log_append_time = duplicate.timestamp if log_append_time else -1
+        result.log_append_time = duplicate.timestamp         # whatever the topic's type, as Kafka
         result.must_wait = p.options.flush_messages == 1 and atomic_load_i64(&p.flushed_offset) <= duplicate.last_offset
         return 0
     if code:

@@ -17,9 +17,9 @@ of a transaction are refused with INVALID_TXN_STATE).
 """
 
 from cpython.memoryview cimport PyMemoryView_FromMemory
-from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport INT64_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memcmp, memcpy
+from libc.string cimport memcmp, memcpy, strlen
 
 from kbroker._core.connection cimport (
     SLOT_CLOSE, SLOT_READY, SLOT_SILENT, begin_response, conn_t, count_error, request_t, slot_begin_response, slot_new, slot_settle, slot_t,
@@ -32,11 +32,11 @@ from kbroker._core.layout cimport (
     ATTRIBUTE_CODEC_MASK, ATTRIBUTE_TRANSACTIONAL, BATCH_HEADER_SIZE,
 )
 from kbroker._core.partition cimport (
-    NEEDS_HANDLER, ack_waiter_t, partition_append, partition_await_flush, partition_t, partition_unref,
+    NEEDS_HANDLER, ack_waiter_t, log_options_t, partition_append, partition_await_flush, partition_t, partition_unref,
 )
 from kbroker._core.processor cimport Processor
 from kbroker._core.record_batch cimport (
-    BATCH_NO_KEY, BATCH_OK, BATCH_OLD_MAGIC, BATCH_TOO_SHORT, BATCH_TRAILING, batch_check, batch_check_trailing,
+    BATCH_BAD_TIMESTAMP, BATCH_NO_KEY, BATCH_OK, batch_check, batch_check_timestamps, batch_check_trailing,
     batch_error_code, batch_header, batch_info_t, batch_walk,
 )
 from kbroker._core.sending cimport wall_ms
@@ -53,7 +53,6 @@ cdef enum:
     MESSAGE_TOO_LARGE = 10
     INVALID_TOPIC_EXCEPTION = 17
     RECORD_LIST_TOO_LARGE = 18
-    NOT_ENOUGH_REPLICAS = 19
     INVALID_REQUIRED_ACKS = 21
     INVALID_TIMESTAMP = 32
     UNSUPPORTED_VERSION = 35
@@ -86,7 +85,7 @@ cdef void drop_entries(produce_t *w) noexcept nogil:
         if e.partition != NULL:
             partition_unref(e.partition)
         free(e.recompressed)
-        free(e.keyless)
+        free(e.bad_records)
     w.count = 0
 
 
@@ -110,8 +109,8 @@ cdef entry_t *add_entry(produce_t *w) noexcept nogil:
     w.count += 1
     e.partition = NULL
     e.recompressed = NULL
-    e.keyless = NULL
-    e.keyless_count = 0
+    e.bad_records = NULL
+    e.bad_count = 0
     e.topic_partitions = 0
     e.error = 0
     e.unchecked = False
@@ -241,8 +240,6 @@ cdef void check(Processor processor, produce_t *w, entry_t *e, uint8_t *frame) n
         refuse(e, INVALID_REQUIRED_ACKS, True)
     elif is_internal(topic, e.topic_size) and not w.internal_allowed:
         refuse(e, INVALID_TOPIC_EXCEPTION, True)
-    elif w.acks == -1 and e.partition.options.min_insync_replicas > 1:
-        refuse(e, NOT_ENOUGH_REPLICAS, False)
     elif e.info.size > e.partition.options.max_message_bytes:
         refuse(e, MESSAGE_TOO_LARGE, True)
     else:
@@ -252,7 +249,7 @@ cdef void check(Processor processor, produce_t *w, entry_t *e, uint8_t *frame) n
         elif e.info.attributes & ATTRIBUTE_CODEC_MASK or must_recompress(e):
             e.unchecked = True
         else:
-            check_records(e, batch + BATCH_HEADER_SIZE, e.info.size - BATCH_HEADER_SIZE)
+            check_records(e, batch + BATCH_HEADER_SIZE, e.info.size - BATCH_HEADER_SIZE, processor.now_ms)
 
 
 cdef inline bint must_recompress(entry_t *e) noexcept nogil:
@@ -260,26 +257,35 @@ cdef inline bint must_recompress(entry_t *e) noexcept nogil:
     return wanted >= 0 and wanted != e.info.attributes & ATTRIBUTE_CODEC_MASK
 
 
-cdef void check_records(entry_t *e, const uint8_t *records, int64_t size) noexcept nogil:
-    cdef int finding = batch_walk(records, size, &e.info, e.partition.options.compacted)
+cdef void check_records(entry_t *e, const uint8_t *records, int64_t size, int64_t now_ms) noexcept nogil:
+    cdef log_options_t *options = &e.partition.options
+    cdef int finding = batch_walk(records, size, &e.info, options.compacted)
     e.unchecked = False
-    if finding == BATCH_NO_KEY:
-        find_keyless(e, records, records + size)
+    if finding == BATCH_OK:
+        finding = batch_check_timestamps(&e.info, options.log_append_time, now_ms, options.timestamp_before_max_ms,
+                                         options.timestamp_after_max_ms)
+    if finding == BATCH_NO_KEY or finding == BATCH_BAD_TIMESTAMP:
+        find_bad_records(e, records, records + size, finding, now_ms)
     if finding != BATCH_OK:
         refuse(e, batch_error_code(finding), False)
 
 
-cdef void find_keyless(entry_t *e, const uint8_t *p, const uint8_t *end) noexcept nogil:
-    """Note which records have no key; those behind one that cannot be read are not looked at."""
+cdef void find_bad_records(entry_t *e, const uint8_t *p, const uint8_t *end, int finding, int64_t now_ms) noexcept nogil:
+    """Note which records have no key, or a timestamp out of bounds; those behind one that cannot be read are not looked at."""
     cdef const uint8_t *stop
     cdef const uint8_t *data = NULL
     cdef int32_t body_size = 0
     cdef int32_t offset_delta = 0
     cdef int32_t key_size = 0
     cdef int64_t timestamp_delta = 0
+    cdef int64_t timestamp
+    cdef int64_t oldest = now_ms - e.partition.options.timestamp_before_max_ms
+    cdef int64_t newest = INT64_MAX
     cdef int32_t i
-    e.keyless = <int32_t *>malloc(<size_t>e.info.record_count * sizeof(int32_t))
-    if e.keyless == NULL:
+    if e.partition.options.timestamp_after_max_ms < INT64_MAX - now_ms:
+        newest = now_ms + e.partition.options.timestamp_after_max_ms
+    e.bad_records = <int32_t *>malloc(<size_t>e.info.record_count * sizeof(int32_t))
+    if e.bad_records == NULL:
         return
     for i in range(e.info.record_count):
         p = take_varint(p, end, &body_size)
@@ -290,9 +296,10 @@ cdef void find_keyless(entry_t *e, const uint8_t *p, const uint8_t *end) noexcep
         p = take_varint(p, stop, &offset_delta)
         if take_bytes(p, stop, &data, &key_size) == NULL:
             return
-        if key_size < 0:
-            e.keyless[e.keyless_count] = i
-            e.keyless_count += 1
+        timestamp = <int64_t>(<uint64_t>e.info.base_timestamp + <uint64_t>timestamp_delta)
+        if key_size < 0 if finding == BATCH_NO_KEY else timestamp != -1 and not oldest <= timestamp <= newest:
+            e.bad_records[e.bad_count] = i
+            e.bad_count += 1
         p = stop
 
 
@@ -319,7 +326,7 @@ cdef int check_compressed(Processor processor, entry_t *e, uint8_t *frame, int64
             return 0
         plain = inflated
         with nogil:
-            check_records(e, &plain[0] if plain.shape[0] else batch, plain.shape[0])
+            check_records(e, &plain[0] if plain.shape[0] else batch, plain.shape[0], wall_ms())
         if e.error or not must_recompress(e):
             return 0
         header = PyMemoryView_FromMemory(<char *>batch, BATCH_HEADER_SIZE, 0x100)
@@ -361,25 +368,27 @@ cdef bint append_all(produce_t *w, uint8_t *frame, int64_t now_ms, bint may_bloc
     return True
 
 
-cdef void write_errors(slot_t *slot, produce_t *w, entry_t *e, uint8_t *frame) noexcept nogil:
+cdef const char *refusal_text(int16_t error) noexcept nogil:
+    return b"the timestamp is out of the topic's bounds" if error == INVALID_TIMESTAMP else b"a compacted topic needs keys"
+
+
+cdef void write_errors(writer_t *out, produce_t *w, entry_t *e) noexcept nogil:
     """Version 8 on: which records were wrong, and a text, where Kafka has them."""
-    cdef writer_t *out = &slot.out
+    cdef const char *text = refusal_text(e.error)
     cdef int32_t i
-    write_array_count(out, e.keyless_count, w.flexible)
-    for i in range(e.keyless_count):
-        write_i32(out, e.keyless[i])
-        write_string(out, b"a compacted topic takes no record without a key", 47, w.flexible)
+    write_array_count(out, e.bad_count, w.flexible)
+    for i in range(e.bad_count):
+        write_i32(out, e.bad_records[i])
+        write_string(out, text, <int32_t>strlen(text), w.flexible)
         if w.flexible:
             write_uvarint(out, 0)
-    if e.keyless_count:
-        write_string(out, b"records without a key", 21, w.flexible)
-    elif e.error == INVALID_TIMESTAMP:
-        write_string(out, b"a timestamp is out of the topic's bounds", 40, w.flexible)
+    if e.bad_count or e.error == INVALID_TIMESTAMP:
+        write_string(out, text, <int32_t>strlen(text), w.flexible)
     else:
         write_string(out, NULL, -1, w.flexible)
 
 
-cdef int32_t write_partition(slot_t *slot, produce_t *w, entry_t *e, uint8_t *frame) noexcept nogil:
+cdef int32_t write_partition(slot_t *slot, produce_t *w, entry_t *e) noexcept nogil:
     """Returns where its error code stands."""
     cdef writer_t *out = &slot.out
     cdef int32_t error_at
@@ -397,7 +406,7 @@ cdef int32_t write_partition(slot_t *slot, produce_t *w, entry_t *e, uint8_t *fr
     if w.version >= 5:
         write_i64(out, log_start_offset)
     if w.version >= 8:
-        write_errors(slot, w, e, frame)
+        write_errors(out, w, e)
     if w.flexible:
         write_uvarint(out, 0)
     return error_at
@@ -442,7 +451,7 @@ cdef int32_t write_response(Processor processor, slot_t *slot, produce_t *w, uin
                 write_uvarint(out, 0)        # tags of the topic before
             write_string(out, frame + e.topic_at, e.topic_size, w.flexible)
             write_array_count(out, e.topic_partitions, w.flexible)
-        error_at = write_partition(slot, w, e, frame)
+        error_at = write_partition(slot, w, e)
         if e.error == 0 and e.result.must_wait:
             waiter = &slot.waiters[slot.waiter_count]
             waiter.partition = e.partition
