@@ -128,7 +128,7 @@ def variants() -> list[Figure]:
 
 
 def against_the_loop() -> list[Figure]:
-    """The same driver sends the same 1 MB requests of 1 KiB records to kbroker and to receive + CRC + append + answer."""
+    """The same driver sends the same 1 MB requests of 1 KiB records to kbroker and to receive, CRC, append, answer."""
     runs: dict[str, list[Measured]] = {"kbroker": [], "loop": []}
     with Kbroker() as peer:
         for number in range(4):

@@ -32,4 +32,4 @@ class Services:
     groups: GroupCoordinator
     producer_ids: ProducerIds
     endpoints_for: Callable[[Connection], Endpoint]
-    """Where this broker is reached by whoever came in on that connection (advertised.listeners, or what was dialled)."""
+    """Where this broker is reached by who came in on that connection (advertised.listeners, or what was dialled)."""

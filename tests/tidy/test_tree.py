@@ -74,6 +74,13 @@ def test_unit_tests_wait_for_events_and_never_sleep() -> None:
     assert [relative(path) for path in unit if sleeping.search(text_of(path))] == []
 
 
+def test_every_package_says_what_lives_in_it() -> None:
+    packages = [path for path in tracked_files() if path.name == "__init__.py" and relative(path).startswith("kbroker/")]
+    assert len(packages) > 10
+    silent = [relative(path) for path in packages if len(text_of(path).strip().strip('"').strip()) < 20]
+    assert silent == []
+
+
 def runtime_dependencies() -> list[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     return [re.split(r"[<>=!~ \[]", requirement)[0] for requirement in project["dependencies"]]
