@@ -40,7 +40,8 @@ class Topic:
     partitions: tuple[Partition, ...]
     configs: Mapping[str, str] = field(default_factory=dict)
     prepared: dict[str, Any] = field(default_factory=dict, repr=False)
-    """What readers have made of this value and want to find again: responses ready to encode. Dies with it."""
+    """What readers have made of this value and want to find again: responses ready to encode. Dies with it. Two readers
+    may make the same thing at once; either is right."""
 
     @property
     def is_internal(self) -> bool:

@@ -205,9 +205,12 @@ class Topics:
             return self._create_locked(wanted, validate_only)
 
     def ensure(self, names: Iterable[str]) -> list[Topic | ProtocolError]:
-        """The topics of these names, created with the broker's defaults where they are missing."""
+        """The topics of these names, created with the broker's defaults where they are missing. Waits only for those."""
+        distinct = list(dict.fromkeys(names))
+        topics = self._image.topics
+        if all(name in topics for name in distinct):
+            return [topics[name] for name in distinct]
         with self._change_lock:
-            distinct = list(dict.fromkeys(names))
             missing = [self._as_default(name) for name in distinct if name not in self._image.topics]
             made = {new.name: result for new, result in zip(missing, self._create_locked(missing, False), strict=True)}
             return [made.get(name) or self._image.topics[name] for name in distinct]
