@@ -57,9 +57,9 @@ class GroupCoordinator:
         self._topic = topic
         self.options = options
         self._clock = clock
-        self._deadlines = deadlines or Deadlines("GroupDeadlines", clock)
+        self._deadlines = deadlines or Deadlines("group-deadlines", clock)
         self._make_unique = make_unique
-        self._loader = Loader("GroupLoader")
+        self._loader = Loader("group-loader")
         self._lock = threading.Lock()
         """Guards what `_shards` holds; never held together with a shard's lock."""
         self._shards: dict[int, GroupShard] = {}
