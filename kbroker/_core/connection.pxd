@@ -106,6 +106,7 @@ ctypedef struct conn_t:
     int32_t readable         # the socket may hold bytes that were not received
     int32_t hung_up          # the peer sends no more: receive until the end of its stream
     int32_t ended            # the end was received: close when the last response has left
+    int32_t refused          # nothing more of it is served: close when what it asked before is answered
     int32_t blocked          # the socket takes no more bytes now
     int32_t in_ready         # linked in the processor's lists:
     int32_t in_dirty
@@ -190,6 +191,7 @@ cdef void count_error(processor_t *p, int16_t api_key, int16_t code) noexcept no
 cdef void conn_ready(conn_t *conn) noexcept nogil        # may be read from or served: look at it in the next turn
 cdef void conn_dirty(conn_t *conn) noexcept nogil        # send what is ready before the turn ends
 cdef void conn_close(conn_t *conn, const char *reason) noexcept nogil    # torn down later in this turn; NULL: nothing to log
+cdef void conn_refuse(conn_t *conn, const char *reason) noexcept nogil   # the same, once what it asked before is answered
 cdef void conn_unlink(conn_t *conn) noexcept nogil       # out of the lists of ready and dirty connections
 cdef conn_t *take_ready(processor_t *p) noexcept nogil
 cdef conn_t *take_dirty(processor_t *p) noexcept nogil

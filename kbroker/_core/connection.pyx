@@ -146,6 +146,8 @@ cdef void slot_settle(slot_t *slot, int32_t state) noexcept nogil:
             store_u32(slot.out.data, <uint32_t>(slot.size - 4))
             conn.unsent += <int64_t>slot.out.size
     slot.state = state
+    if state == SLOT_CLOSE:
+        conn.refused = True
     if slot.mutes:
         slot_unmute(slot)
     conn_dirty(conn)
@@ -276,9 +278,19 @@ cdef void conn_close(conn_t *conn, const char *reason) noexcept nogil:
     if conn.closing:
         return
     conn.closing = True
-    conn.reason = reason
+    if reason != NULL:
+        conn.reason = reason
     conn.next_doomed = conn.processor.doomed
     conn.processor.doomed = conn
+
+
+cdef void conn_refuse(conn_t *conn, const char *reason) noexcept nogil:
+    if conn.closing or conn.refused:
+        return
+    conn.refused = True
+    conn.reason = reason
+    if conn.slots == NULL and conn.wire == NULL:
+        conn_close(conn, reason)
 
 
 cdef bint overloaded(conn_t *conn) noexcept nogil:

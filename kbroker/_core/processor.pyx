@@ -19,7 +19,7 @@ from libc.string cimport memcpy
 
 from kbroker._core.connection cimport (
     ERROR_CODES, LATENCY_BUCKETS, MAX_API_KEY, SLOT_PREPARED, SLOT_RUNNING, TIMER_FETCH, TIMER_IDLE, api_t, begin_response, conn_close,
-    conn_dirty, conn_ready, conn_unlink, count_error, counters_t, overloaded, partial_append, partial_free, partial_keep,
+    conn_dirty, conn_ready, conn_refuse, conn_unlink, count_error, counters_t, overloaded, partial_append, partial_free, partial_keep,
     partial_room, read_header, slot_free, slot_settle, slot_unmute, take_dirty, take_ready,
 )
 from kbroker._core.cursor cimport (
@@ -104,7 +104,8 @@ _unfinished = []
 
 
 cdef inline bint may_serve(conn_t *conn) noexcept nogil:
-    return not (conn.muted or conn.closing or conn.processor.paused or conn.processor.stopping or overloaded(conn))
+    return not (conn.muted or conn.closing or conn.refused or conn.processor.paused or conn.processor.stopping or
+                overloaded(conn))
 
 
 cdef class Processor:
@@ -517,7 +518,7 @@ cdef class Processor:
 
     cdef bint frame_size_fits(self, conn_t *conn, int64_t size) noexcept nogil:
         if size > self.p.max_request_size:
-            conn_close(conn, "a request that is larger than socket.request.max.bytes")
+            conn_refuse(conn, "a request that is larger than socket.request.max.bytes")
             return False
         return True
 
@@ -533,7 +534,7 @@ cdef class Processor:
                 break
             at += 4 + frame_size
             self.serve(conn, at - frame_size, frame_size)
-        if at < end and not conn.closing and not partial_keep(conn, at, end - at):
+        if at < end and not conn.closing and not conn.refused and not partial_keep(conn, at, end - at):
             conn_close(conn, "memory is out")
 
     cdef void serve_partial(self, conn_t *conn) noexcept nogil:
@@ -558,12 +559,12 @@ cdef class Processor:
         cdef api_t *api
         cdef int outcome
         if not read_header(p, &request, frame, size):
-            conn_close(conn, "a request header that does not parse")
+            conn_refuse(conn, "a request header that does not parse")
             return
         conn.api_key = request.api_key
         conn.api_version = request.api_version
         if not 0 <= request.api_key < MAX_API_KEY or p.apis[request.api_key].min_version < 0:
-            conn_close(conn, "a request of an API that is not served")
+            conn_refuse(conn, "a request of an API that is not served")
             return
         api = &p.apis[request.api_key]
         p.counters[request.api_key].requests += 1
@@ -572,7 +573,7 @@ cdef class Processor:
             if request.api_key == API_VERSIONS:
                 self.refuse_api_versions(conn, &request)
             else:
-                conn_close(conn, "a request in a version that is not served")
+                conn_refuse(conn, "a request in a version that is not served")
             return
         if request.api_key == API_PRODUCE:
             outcome = produce(self, conn, &request)
@@ -585,7 +586,7 @@ cdef class Processor:
         if outcome == NEEDS_HANDLER:
             self.hand_over(conn, &request)
         elif outcome != 0:
-            conn_close(conn, "a request that does not parse")
+            conn_refuse(conn, "a request that does not parse")
 
     cdef void mute(self, conn_t *conn, slot_t *slot) noexcept nogil:
         slot.mutes = True

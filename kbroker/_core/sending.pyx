@@ -250,7 +250,7 @@ cdef bint passed(conn_t *conn, int64_t size) noexcept nogil:
         slot_pop(conn, now_ns)
         conn.warm_segment = NULL
         slot = conn.slots
-    if slot == NULL and conn.ended and conn.wire == NULL:
+    if slot == NULL and (conn.ended or conn.refused) and conn.wire == NULL:
         conn_close(conn, NULL)
     return not conn.closing
 

@@ -25,6 +25,7 @@ from tests.kit.wire import ConnectionClosed, WireClient
 Start = Callable[..., ProcessorRig]
 ECHO = 3  # an API that the test's own handler answers
 ECHO_VERSION = 1  # its header has no tags
+UNKNOWN_API = struct.pack(">ihhih", 10, 96, 0, 1, -1)
 
 
 @pytest.fixture
@@ -138,6 +139,31 @@ def test_what_is_no_request_closes_the_connection_with_one_line(start: Start, fr
         client.read_frame()
     (why,) = rig.why_closed()
     assert reason in why
+
+
+@pytest.mark.parametrize("inline", [True, False])
+def test_what_was_asked_before_the_nonsense_is_answered_and_nothing_behind_it(start: Start, inline: bool) -> None:
+    rig = start(handle=echo, inline=inline)
+    client = rig.connect()
+    client.send_raw(echo_frame(1, b"good") + echo_frame(2, b"good") + UNKNOWN_API + echo_frame(3, b"late"))
+    assert [echoed(client), echoed(client)] == [(1, b"good"), (2, b"good")]
+    with pytest.raises(ConnectionClosed):
+        client.read_frame()
+    (why,) = rig.why_closed()
+    assert "an API that is not served" in why
+
+
+def test_acknowledgements_that_wait_for_a_flush_come_before_the_nonsense_behind_them(start: Start) -> None:
+    rig = start()
+    rig.create("orders", flush_messages=1)
+    client = rig.connect()
+    request = produce_request("orders", batch_of([b"a"]))
+    sent = [encode_request(ApiKey.PRODUCE, 9, number, "c", request) for number in range(20)]
+    client.send_raw(b"".join(sent) + UNKNOWN_API)
+    for number in range(20):
+        answer = client.receive(ApiKey.PRODUCE, 9, number).responses[0].partition_responses[0]
+        assert (answer.error_code, answer.base_offset) == (0, number)
+    assert client.is_closed()
 
 
 @pytest.mark.parametrize("version", [5, 99, -1])
