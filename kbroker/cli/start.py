@@ -69,9 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"kbroker: {'warning: ' if notice.unknown else ''}{notice.text}", file=sys.stderr)
     for line in open_to_others(config):
         print(f"kbroker: warning: {line}", file=sys.stderr)
-    _interrupt_on(signal.SIGTERM)
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
-        _interrupt_on(signal.SIGHUP)
+    _stop_on_signals()
     return _serve(config, started)
 
 
@@ -111,26 +109,29 @@ def _say_ready(config: BrokerConfig, broker: Broker, elapsed_s: float) -> None:
     )
 
 
+def _stop_on_signals() -> None:
+    """The first Ctrl-C, SIGTERM or SIGHUP stops the broker, the second ends the process. What was ignored stays so."""
+    numbers = [n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        for number in numbers:
+            signal.signal(number, _give_up)
+        raise KeyboardInterrupt
+
+    for number in numbers:
+        signal.signal(number, interrupt)
+
+
 def _bound_stop(config: BrokerConfig) -> None:
-    """Make sure that the process ends: a second signal ends it at once, and so does a stop that takes too long."""
-    timeout_s = config["kbroker.stop.timeout.ms"] / 1000 + STOP_GRACE_S
-
-    def give_up(*_: object) -> None:
-        os.write(2, b"kbroker: stopped without finishing; the next start recovers the logs\n")
-        os._exit(1)
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, give_up)
-    timer = threading.Timer(timeout_s, give_up)
+    """End the process when the stop that begins now takes too long."""
+    timer = threading.Timer(config["kbroker.stop.timeout.ms"] / 1000 + STOP_GRACE_S, _give_up)
     timer.daemon = True
     timer.start()
 
 
-def _interrupt_on(number: signal.Signals) -> None:
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    signal.signal(number, interrupt)
+def _give_up(*_: object) -> None:
+    os.write(2, b"kbroker: ended before it had stopped; the next start recovers the logs\n")
+    os._exit(1)
 
 
 def _process_start() -> float:

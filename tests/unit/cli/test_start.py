@@ -1,0 +1,189 @@
+"""`kbroker start` as a process: what it says, how it stops, what it refuses."""
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tests.kit.broker import BrokerProcess
+
+READY = re.compile(
+    r"^kbroker \S+ serves PLAINTEXT://127\.0\.0\.1:(\d+); data in (\S+); ready in (\d+) ms$", re.MULTILINE
+)
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> BrokerProcess:
+    """Not started yet; killed at the end of the test by its `with`."""
+    return BrokerProcess(folder=tmp_path / "broker")
+
+
+def start_beside(*words: str) -> "subprocess.CompletedProcess[str]":
+    command = [
+        sys.executable,
+        "-m",
+        "kbroker.cli.main",
+        "start",
+        "--override",
+        "listeners=PLAINTEXT://127.0.0.1:0",
+        *words,
+    ]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+def test_it_says_address_directory_and_time_and_stops_on_sigterm(broker: BrokerProcess) -> None:
+    with broker:
+        found = READY.search(broker.output)
+        assert found is not None and (found[1], found[2]) == (str(broker.port), str(broker.data))
+        assert 0 < int(found[3]) < 60_000
+        assert broker.stop() == 0
+        assert "Traceback" not in broker.output
+
+
+def test_ctrl_c_stops_it_with_exit_code_0(broker: BrokerProcess) -> None:
+    with broker:
+        assert broker.process is not None
+        broker.process.send_signal(signal.SIGINT)
+        assert broker.process.wait(30) == 0
+        assert "Traceback" not in broker.output
+
+
+def test_port_0_is_the_port_that_the_line_names(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "kbroker.cli.main", "start", "--data", str(tmp_path / "data")]
+    command += ["--override", "listeners=PLAINTEXT://127.0.0.1:0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        found = READY.match(process.stdout.readline())
+        assert found is not None
+        socket.create_connection(("127.0.0.1", int(found[1])), timeout=10).close()
+        process.terminate()
+        assert process.wait(30) == 0
+
+
+def test_what_cannot_be_started_is_one_line_and_exit_code_1(broker: BrokerProcess, tmp_path: Path) -> None:
+    broker.overrides["kbroker.http.address"] = "127.0.0.1:0"
+    with broker:
+        served = re.search(r"on http://127\.0\.0\.1:(\d+)", broker.output)
+        assert served is not None
+        listeners = f"listeners=PLAINTEXT://127.0.0.1:{broker.port}"
+        for words, says in (
+            (["--data", str(broker.data)], f"{broker.data} is in use"),
+            (
+                ["--data", str(tmp_path / "other"), "--override", listeners],
+                f"127.0.0.1:{broker.port}: the port is in use",
+            ),
+            (
+                ["--data", str(tmp_path / "third"), "--override", f"kbroker.http.address=127.0.0.1:{served[1]}"],
+                f"kbroker.http.address: cannot listen on 127.0.0.1:{served[1]}: address already in use",
+            ),
+            (["--data", str(broker.folder / "output.txt")], "output.txt"),
+        ):
+            done = start_beside(*words, "--log-level", "error")
+            assert done.returncode == 1, words
+            assert says in done.stderr and done.stderr.count("\n") == 1, done.stderr
+
+
+def test_a_data_directory_of_another_broker_is_refused(broker: BrokerProcess) -> None:
+    with broker:
+        broker.stop()
+    done = start_beside("--data", str(broker.data), "--override", "broker.id=77")
+    assert done.returncode == 1 and "77" in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_warnings_name_settings_that_are_unknown_old_or_not_used(tmp_path: Path) -> None:
+    properties = tmp_path / "server.properties"
+    properties.write_text(
+        f"log.dirs={tmp_path}/data\nlisteners=PLAINTEXT://0.0.0.0:0\nlog.segment.byte=9\nlog.file.size=99999\n"
+        "zookeeper.connect=localhost:2181\nlog.retention.hours=1\n"
+    )
+    command = [sys.executable, "-m", "kbroker.cli.main", "start", str(properties)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.readline()
+        process.terminate()
+        assert process.wait(30) == 0
+        said = process.stderr.read()
+    assert "warning: server.properties:3: log.segment.byte: unknown setting; did you mean log.segment.bytes?" in said
+    assert "server.properties:4: log.file.size is an old name of log.segment.bytes" in said
+    assert "not used: zookeeper.connect (not yet" in said
+    assert "warning: PLAINTEXT://0.0.0.0:0 takes everybody who reaches it: there is no authentication" in said
+
+
+def test_metrics_health_and_readiness_are_served_on_their_own_port(broker: BrokerProcess) -> None:
+    broker.overrides["kbroker.http.address"] = "127.0.0.1:0"
+    with broker:
+        served = re.search(r"on (http://127\.0\.0\.1:\d+)", broker.output)
+        assert served is not None
+
+        def get(path: str) -> str:
+            with urllib.request.urlopen(served[1] + path, timeout=10) as answer:
+                assert answer.status == 200
+                text: str = answer.read().decode()
+                return text
+
+        assert get("/health") == get("/ready") == "ok\n"
+        kbroker = [sys.executable, "-m", "kbroker.cli.main"]
+        subprocess.run([*kbroker, "produce", "views", "-b", broker.address], input=b"a\nb\n", check=True, timeout=60)
+        words = ["consume", "views", "--group", "g", "--from-beginning", "--max-messages", "2", "-b", broker.address]
+        subprocess.run([*kbroker, *words], stdout=subprocess.DEVNULL, check=True, timeout=60)
+        lines = get("/metrics").splitlines()
+        values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+        assert values['kbroker_messages_in_total{topic="views"}'] == "2.0"
+        assert float(values['kbroker_requests_total{api="Produce"}']) >= 1
+        assert float(values['kbroker_requests_total{api="JoinGroup"}']) >= 1
+        assert float(values['kbroker_request_seconds_count{api="Fetch"}']) >= 1
+        assert values['kbroker_groups{state="Empty"}'] == "1.0"
+        assert 0 < float(values['kbroker_processor_idle_ratio{processor="0"}']) <= 1
+        assert float(values["process_resident_memory_bytes"]) > 0
+        with pytest.raises(urllib.error.HTTPError):
+            get("/nothing")
+
+
+MODULES = """
+import json, sys
+from kbroker.config.broker_config import load_config
+from kbroker.server.broker import Broker
+import kbroker.cli.main, kbroker.cli.start
+broker = Broker(load_config(None, ["listeners=PLAINTEXT://127.0.0.1:0"], sys.argv[1], {}))
+broker.start()
+print(json.dumps(sorted(name for name in sys.modules if "." not in name)))
+broker.stop()
+"""
+
+
+def test_a_started_broker_has_imported_nothing_heavy(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", MODULES, str(tmp_path)]
+    modules = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=60).stdout)
+    heavy = {
+        "numpy",
+        "pyarrow",
+        "rich",
+        "kazoo",
+        "prometheus_client",
+        "asyncio",
+        "ssl",
+        "http",
+        "unittest",
+        "multiprocessing",
+    }
+    assert heavy & set(modules) == set()
+
+
+def test_a_stop_that_does_not_end_is_ended(broker: BrokerProcess) -> None:
+    """A second signal while the broker stops ends the process at once; nothing acknowledged is lost by it."""
+    with broker:
+        assert broker.process is not None
+        broker.process.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + 30
+        while broker.process.poll() is None and time.monotonic() < deadline:
+            broker.process.send_signal(signal.SIGTERM)
+        assert broker.process.returncode in (0, 1)
+        assert "Traceback" not in broker.output
