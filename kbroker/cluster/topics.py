@@ -205,7 +205,7 @@ class Topics:
             return self._create_locked(wanted, validate_only)
 
     def ensure(self, names: Iterable[str]) -> list[Topic | ProtocolError]:
-        """The topics of these names, created with the broker's defaults where they are missing. Waits only for those."""
+        """The topics of these names; those missing are created with the broker's defaults, and waited for."""
         distinct = list(dict.fromkeys(names))
         topics = self._image.topics
         if all(name in topics for name in distinct):
