@@ -496,7 +496,7 @@ LOG = (
     Setting(
         "kbroker.flush.threads",
         INT,
-        4,
+        8,
         "Threads that flush, for each log directory; partitions that wait are flushed in parallel.",
         limits=Limits(1, 256),
     ),
