@@ -191,6 +191,7 @@ class LogManager:
         scheduler.every(options.retention_check_interval_ms, self.check_retention)
         scheduler.every(options.flush_scheduler_interval_ms, self.flush_due)
         scheduler.every(options.flush_checkpoint_interval_ms, self.write_checkpoints)
+        scheduler.every(options.start_offset_checkpoint_interval_ms, self.write_start_offsets)
         scheduler.every(options.producer_id_expiration_check_interval_ms, self.expire_producers)
         scheduler.start()
         for home in self._homes:
@@ -232,7 +233,8 @@ class LogManager:
             if home.directory.is_offline:
                 continue
             try:
-                self._write_checkpoints(home)
+                with home.checkpoint_lock:
+                    self._write_checkpoints(home)
                 if is_closed:
                     directories.set_clean_mark(self._fs, home.path)
             except OSError as error:
@@ -300,7 +302,8 @@ class LogManager:
         for home in self._homes:
             if topic_partition in home.departed:
                 # What the checkpoints say of an earlier log of that name must not be taken for this one's.
-                self._write_checkpoints(home)
+                with home.checkpoint_lock:
+                    self._write_checkpoints(home)
         with self._lock:
             log = self._logs.get(topic_partition)
             if log is not None:
@@ -387,24 +390,32 @@ class LogManager:
         request_due_flushes(self.logs(), self._clock.wall_ms())
 
     def write_checkpoints(self) -> None:
-        """Write down up to where each log is flushed, and where it starts."""
+        """Write down up to where each log is flushed and visible."""
+        self._in_each_home(self._write_checkpoints)
+
+    def write_start_offsets(self) -> None:
+        """Write down where each log starts."""
+        self._in_each_home(lambda home: self._write_start_offsets(home, self._logs_in(home)))
+
+    def _in_each_home(self, write: Callable[[_Home], None]) -> None:
         for home in self._homes:
             if not home.directory.is_offline:
                 try:
-                    self._write_checkpoints(home)
+                    with home.checkpoint_lock:
+                        write(home)
                 except OSError as error:
                     logger.error("%s: checkpoints: %s", home.path, error)
 
     def _write_checkpoints(self, home: _Home) -> None:
-        with home.checkpoint_lock:
-            departed = set(home.departed)
-            logs = self._logs_in(home)
-            points = {log.topic_partition: log.recovery_point for log in logs}
-            checkpoints.store_offsets(self._fs, f"{home.path}/{checkpoints.RECOVERY_POINTS}", points)
-            marks = {log.topic_partition: log.state.high_watermark for log in logs if log.is_open}
-            checkpoints.store_offsets(self._fs, f"{home.path}/{checkpoints.HIGH_WATERMARKS}", {**points, **marks})
-            self._write_start_offsets(home, logs)
-            home.departed -= departed
+        """`checkpoint_lock` is held."""
+        departed = set(home.departed)
+        logs = self._logs_in(home)
+        points = {log.topic_partition: log.recovery_point for log in logs}
+        checkpoints.store_offsets(self._fs, f"{home.path}/{checkpoints.RECOVERY_POINTS}", points)
+        marks = {log.topic_partition: log.state.high_watermark for log in logs if log.is_open}
+        checkpoints.store_offsets(self._fs, f"{home.path}/{checkpoints.HIGH_WATERMARKS}", {**points, **marks})
+        self._write_start_offsets(home, logs)
+        home.departed -= departed
 
     def _store_start_offsets(self, log: Log) -> None:
         home = self._home_of(log)

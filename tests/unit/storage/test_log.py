@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kbroker._core import record_batch
 from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.storage.log import Log
 from kbroker.storage.options import LogOptions
@@ -116,3 +117,145 @@ def test_truncation_drops_what_is_above(home: LogHome) -> None:
     assert [record.value for record in read_all(log)] == values[:41]
     more = fill(log, 3, start=41)
     assert [record.value for record in read_all(log)] == values[:41] + more
+
+
+def code_of(log: Log, batch: bytes) -> ErrorCode:
+    with pytest.raises(ProtocolError) as refused:
+        log.append(batch)
+    return refused.value.code
+
+
+def bases_of(log: Log) -> list[int]:
+    return [segment[0] for segment in log.state.segments()]
+
+
+def test_a_segment_is_closed_when_its_records_span_the_roll_time(tmp_path: Path) -> None:
+    log = LogHome(tmp_path, options=LogOptions(segment_ms=1000)).create()
+    for timestamp in (5000, 6000, 6001, 7001, 7002):
+        log.append(batch_of([b"x"], timestamp))
+    assert bases_of(log) == [0, 2, 4]
+
+
+def test_segments_of_records_without_timestamps_are_closed_by_the_clock(tmp_path: Path) -> None:
+    home = LogHome(tmp_path, options=LogOptions(segment_ms=1000))
+    log = home.create()
+    log.append(batch_of([b"x"], -1))
+    home.clock.now_ms += 1001
+    log.append(batch_of([b"x"], -1))
+    assert bases_of(log) == [0, 1]
+
+
+def test_jitter_shortens_the_roll_time_of_each_segment(tmp_path: Path) -> None:
+    log = LogHome(tmp_path, options=LogOptions(segment_ms=1000, segment_jitter_ms=900), seed=1).create()
+    for at in range(40):
+        log.append(batch_of([b"x"], 5000 + at * 100))
+    spans = {after - before for before, after in zip(bases_of(log), bases_of(log)[1:], strict=False)}
+    assert len(spans) > 1
+    assert max(spans) <= 11
+
+
+@pytest.mark.parametrize("index_max_bytes", [80, 96])
+def test_a_segment_is_closed_when_an_index_is_full(tmp_path: Path, index_max_bytes: int) -> None:
+    options = LogOptions(index_interval_bytes=0, index_max_bytes=index_max_bytes)
+    log = LogHome(tmp_path, options=options).create()
+    for at in range(50):
+        log.append(batch_of([b"x"], 1000 + at))
+    log.close()
+    for path in (tmp_path / "orders-0").iterdir():
+        if path.suffix in (".index", ".timeindex"):
+            assert path.stat().st_size <= index_max_bytes
+    assert len(list((tmp_path / "orders-0").glob("*.log"))) > 5
+
+
+def test_log_append_time_is_the_brokers_and_is_in_the_batch(tmp_path: Path) -> None:
+    home = LogHome(tmp_path, options=LogOptions(log_append_time=True))
+    log = home.create()
+    result = log.append(batch_of([b"a", b"b"], 5))
+    assert result.log_append_time == home.clock.now_ms
+    assert [record.timestamp for record in read_all(log)] == [home.clock.now_ms] * 2
+    assert log.offset_for_timestamp(home.clock.now_ms)[:2] == (home.clock.now_ms, 0)
+    assert log.offset_of_max_timestamp()[:2] == (home.clock.now_ms, 0)
+
+
+def test_timestamps_outside_of_the_topics_bounds_are_refused(tmp_path: Path) -> None:
+    home = LogHome(tmp_path, options=LogOptions(timestamp_before_max_ms=1000, timestamp_after_max_ms=500))
+    log = home.create()
+    now = home.clock.now_ms
+    for timestamp in (now - 1000, now, now + 500):
+        log.append(batch_of([b"x"], timestamp))
+    for timestamp in (now - 1001, now + 501):
+        assert code_of(log, batch_of([b"x"], timestamp)) is ErrorCode.INVALID_TIMESTAMP
+    assert log.log_end_offset == 3
+
+
+def test_a_largest_timestamp_that_lies_is_corrected(tmp_path: Path) -> None:
+    log = LogHome(tmp_path).create()
+    batch = bytearray(batch_of([b"x", b"y"], 1000))
+    record_batch.stamp_timestamp(batch, False, 999_999)
+    log.append(bytes(batch))
+    assert record_batch.verify(log.read(0, 1000)).max_timestamp == 1001
+    assert log.offset_of_max_timestamp()[:2] == (1001, 1)
+
+
+def test_transactions_are_refused_while_nobody_coordinates_them(tmp_path: Path) -> None:
+    log = LogHome(tmp_path).create()
+    batch = batch_of([b"x"], producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True)
+    assert code_of(log, batch) is ErrorCode.INVALID_TXN_STATE
+
+
+def test_a_compacted_topic_takes_no_record_without_a_key(tmp_path: Path) -> None:
+    log = LogHome(tmp_path, options=LogOptions(compacted=True)).create()
+    assert code_of(log, batch_of([b"x"])) is ErrorCode.INVALID_RECORD
+
+
+def test_a_batch_whose_crc_is_wrong_is_refused(tmp_path: Path) -> None:
+    log = LogHome(tmp_path).create()
+    batch = bytearray(batch_of([b"x"]))
+    batch[-1] ^= 1
+    assert code_of(log, bytes(batch)) is ErrorCode.CORRUPT_MESSAGE
+    assert code_of(log, bytes(batch[:30])) is ErrorCode.INVALID_RECORD
+
+
+def test_only_flushed_records_are_seen_where_that_is_asked_for(tmp_path: Path) -> None:
+    log = LogHome(tmp_path, options=LogOptions(flushed_visibility=True)).create()
+    for at in range(3):
+        log.append(batch_of([b"%d" % at]))
+    assert log.read(0, 1000) == b""
+    log.flush()
+    log.append(batch_of([b"3"]))
+    assert [batch.base_offset for batch in record_batch.batches(log.read(0, 1000))] == [0, 1, 2]
+    assert log.read(3, 1000) == b""
+
+
+def test_a_log_knows_since_when_it_holds_unflushed_records(home: LogHome) -> None:
+    log = home.create()
+    assert log.state.unflushed_since_ms == -1
+    first = home.clock.now_ms
+    log.append(batch_of([b"x"]))
+    home.clock.now_ms += 500
+    log.append(batch_of([b"x"]))
+    assert log.state.unflushed_since_ms == first
+    log.flush()
+    assert log.state.unflushed_since_ms == -1
+
+
+def test_deletion_beyond_the_end_is_refused(home: LogHome) -> None:
+    log = home.create()
+    fill(log, 10)
+    with pytest.raises(ProtocolError) as refused:
+        log.delete_records_before(11)
+    assert refused.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+    assert log.delete_records_before(-1) == 10
+    assert log.delete_records_before(3) == 10
+
+
+def test_an_epoch_ends_where_the_next_begins(home: LogHome) -> None:
+    log = home.create()
+    fill(log, 3)
+    log.set_leader_epoch(2)
+    fill(log, 4)
+    log.set_leader_epoch(5)
+    assert [log.end_offset_for_epoch(epoch) for epoch in (-1, 0, 1, 2, 3, 4, 5, 6)] == [
+        (-1, -1), (0, 3), (0, 3), (2, 7), (2, 7), (2, 7), (5, 7), (-1, -1),
+    ]  # fmt: skip
+    assert [batch.leader_epoch for batch in record_batch.batches(log.read(0, 10_000))] == [0] * 3 + [2] * 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,9 +32,9 @@ class Broker:
         self.known: Known = {}
         self.running: LogManager | None = None
 
-    def start(self) -> LogManager:
+    def start(self, *, background: bool = False) -> LogManager:
         self.running = LogManager(self.options, clock=self.clock)
-        self.running.start(self.known.get, 1, "c", background=False)
+        self.running.start(self.known.get, 1, "c", background=background)
         return self.running
 
     def stop(self) -> None:
@@ -201,3 +202,69 @@ def test_acks_wait_for_flushers_that_sync_each_partition_once_for_all_of_them(br
     for thread in threads:
         thread.join()
     assert log.recovery_point == log.log_end_offset == 200
+
+
+def test_records_older_than_flush_ms_are_flushed(broker: Broker) -> None:
+    logs = broker.start()
+    log = logs.create("orders", TOPIC_ID, 0, LogOptions(flush_ms=1000))
+    log.append(batch_of([b"x"]))
+    broker.clock.now_ms += 999
+    logs.flush_due()
+    assert log.state.unflushed_since_ms >= 0
+    broker.clock.now_ms += 1
+    logs.flush_due()
+    log.directory.stop_flushers()  # what was asked for is done before they end
+    broker.stop()
+    assert log.recovery_point == 1
+
+
+def test_retention_goes_through_all_logs_and_files_go_after_the_delay(broker: Broker, tmp_path: Path) -> None:
+    logs = broker.start()
+    options = dataclasses.replace(OPTIONS, retention_ms=1000, file_delete_delay_ms=500)
+    for partition_id in range(2):
+        log = logs.create("orders", TOPIC_ID, partition_id, options)
+        for _ in range(40):
+            log.append(batch_of([b"x" * 100], broker.clock.now_ms))
+    broker.clock.now_ms += 1001
+    logs.check_retention()
+    gone = list(tmp_path.rglob("*.deleted"))
+    assert len(gone) > 10
+    logs.run_due_jobs()
+    assert list(tmp_path.rglob("*.deleted")) == gone
+    broker.clock.now_ms += 500
+    logs.run_due_jobs()
+    assert list(tmp_path.rglob("*.deleted")) == []
+
+
+def test_after_an_unclean_stop_all_logs_are_recovered_in_the_background(broker: Broker) -> None:
+    logs = broker.start()
+    for partition_id in range(20):
+        broker.known[TopicPartition("orders", partition_id)] = TOPIC_ID, OPTIONS
+        logs.create("orders", TOPIC_ID, partition_id, OPTIONS).append(batch_of([b"x"]))
+    broker.kill()
+    logs = broker.start(background=True)
+    for thread in logs._recoverers:
+        thread.join()
+    assert all(log.is_open and log.log_end_offset == 1 for log in logs.logs())
+
+
+def test_a_stop_that_had_no_time_leaves_no_clean_mark(broker: Broker, tmp_path: Path) -> None:
+    logs = broker.start()
+    log = logs.create("orders", TOPIC_ID, 0, OPTIONS)
+    log.append(batch_of([b"x"]))
+    broker.known[ORDERS] = TOPIC_ID, OPTIONS
+    logs.stop(timeout_s=-1)
+    directory = next(tmp_path / name for name in ("a", "b") if (tmp_path / name / "orders-0").exists())
+    assert not (directory / CLEAN_MARK).exists()
+    again = broker.start().get(ORDERS)
+    assert again is not None
+    assert again.log_end_offset == 1
+
+
+def test_settings_of_a_topic_reach_its_logs(broker: Broker) -> None:
+    logs = broker.start()
+    log = logs.create("orders", TOPIC_ID, 0, OPTIONS)
+    logs.update_options("orders", dataclasses.replace(OPTIONS, max_message_bytes=10))
+    with pytest.raises(ProtocolError) as refused:
+        log.append(batch_of([b"x"]))
+    assert refused.value.code is ErrorCode.MESSAGE_TOO_LARGE
