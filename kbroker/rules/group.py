@@ -28,6 +28,7 @@ from kbroker.rules.group_member import (
     SyncAnswer,
     Token,
 )
+from kbroker.rules.group_members import GroupMembers
 
 NEVER = 1 << 62
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
@@ -58,17 +59,12 @@ class Group:
         self.protocol_type: str | None = None
         self.protocol_name: str | None = None
         self.generation = 0
-        self.leader: str | None = None
-        self.members: dict[str, Member] = {}
-        self.static_members: dict[str, str] = {}
-        """Member id by instance id."""
+        self._members = GroupMembers()
         self.pending_members: dict[str, int] = {}
         """Deadline by id: ids that were given away and have not come back yet (KIP-394)."""
         self.wake_ms = NEVER
         """Lower bound of every deadline."""
         self._awaiting_join = 0
-        self._supporters: dict[str, int] = {}
-        """How many members support a protocol."""
         self._unsynced: set[str] = set()
         """Members of this generation that have not sent their SyncGroup yet."""
         self._sync_deadline_ms = NEVER
@@ -100,15 +96,20 @@ class Group:
         """The member's metadata for the protocol of this generation."""
         return member.protocols.get(self.protocol_name or "", b"")
 
-    def check_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """FENCED_INSTANCE_ID where somebody newer has the instance id, UNKNOWN_MEMBER_ID, or NONE."""
-        if instance_id is not None:
-            current = self.static_members.get(instance_id)
-            if current is None:
-                return ErrorCode.UNKNOWN_MEMBER_ID
-            if current != member_id:
-                return ErrorCode.FENCED_INSTANCE_ID
-        return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
+    @property
+    def members(self) -> Mapping[str, Member]:
+        """By member id, in the order of their coming."""
+        return self._members.by_id
+
+    @property
+    def static_members(self) -> Mapping[str, str]:
+        """Member id by instance id."""
+        return self._members.static
+
+    @property
+    def leader(self) -> str | None:
+        """Member id of who assigns; None without members."""
+        return self._members.leader
 
     def check_commit(
         self, generation: int, member_id: str, instance_id: str | None, transactional: bool = False
@@ -119,7 +120,7 @@ class Group:
         if generation < 0 and self.state is GroupState.EMPTY:
             return ErrorCode.NONE  # an administrator, or a consumer that assigns partitions to itself
         if generation >= 0 or member_id or instance_id is not None:
-            error = self.check_member(member_id, instance_id)
+            error = self._members.check(member_id, instance_id)
             if error:
                 return error
             if generation != self.generation:
@@ -159,8 +160,7 @@ class Group:
     def _supports(self, protocol_type: str, protocols: Mapping[str, bytes]) -> bool:
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and bool(protocols)
-        count = len(self.members)
-        return self.protocol_type == protocol_type and any(self._supporters.get(name, 0) == count for name in protocols)
+        return self.protocol_type == protocol_type and self._members.all_support_one_of(protocols)
 
     def _join_new(self, token: Token, joining: Joining, unique: str, now_ms: int) -> None:
         member_id = f"{joining.client_id if joining.instance_id is None else joining.instance_id}-{unique}"
@@ -182,7 +182,7 @@ class Group:
             else:
                 self._add(token, joining, joining.member_id, now_ms)
             return
-        error = self.check_member(joining.member_id, joining.instance_id)
+        error = self._members.check(joining.member_id, joining.instance_id)
         if error:
             self._refuse_join(token, joining.member_id, error)
             return
@@ -235,27 +235,11 @@ class Group:
             self._newcomer_during_delay = True
         if not self.members:
             self.protocol_type = joining.protocol_type
-        self._insert(member)
+        self._members.add(member)
+        self.pending_members.pop(member_id, None)
         self._awaiting_join += 1
         member.deadline_ms = self._due(now_ms + NEW_MEMBER_JOIN_TIMEOUT_MS)
         self._maybe_prepare_rebalance(now_ms)
-
-    def _insert(self, member: Member) -> None:
-        self.members[member.member_id] = member
-        if member.instance_id is not None:
-            self.static_members[member.instance_id] = member.member_id
-        if self.leader is None:
-            self.leader = member.member_id
-        self._count_protocols(member, 1)
-        self.pending_members.pop(member.member_id, None)
-
-    def _count_protocols(self, member: Member, step: int) -> None:
-        for name in member.protocols:
-            count = self._supporters.get(name, 0) + step
-            if count:
-                self._supporters[name] = count
-            else:
-                del self._supporters[name]
 
     def _update(self, member: Member, joining: Joining, token: Token) -> None:
         if member.join_token is None:
@@ -264,19 +248,9 @@ class Group:
             # The same member asks twice: only the newer request can be answered with the generation.
             self._refuse_join(member.join_token, member.member_id, ErrorCode.REBALANCE_IN_PROGRESS)
         member.join_token = token
-        self._set_protocols(member, joining.protocols, joining.rebalance_timeout_ms, joining.session_timeout_ms)
-
-    def _set_protocols(
-        self, member: Member, protocols: Mapping[str, bytes], rebalance_timeout_ms: int, session_timeout_ms: int
-    ) -> None:
-        if member.protocols.keys() != protocols.keys():
-            self._count_protocols(member, -1)
-            member.protocols = protocols
-            self._count_protocols(member, 1)
-        else:
-            member.protocols = protocols
-        member.rebalance_timeout_ms = rebalance_timeout_ms
-        member.session_timeout_ms = session_timeout_ms
+        self._members.set_protocols(member, joining.protocols)
+        member.rebalance_timeout_ms = joining.rebalance_timeout_ms
+        member.session_timeout_ms = joining.session_timeout_ms
 
     # --- static members that come back (KIP-345) ---------------------------------------------------------
     def _replace_static(self, token: Token, joining: Joining, member_id: str, now_ms: int) -> None:
@@ -292,7 +266,7 @@ class Group:
             # The leader may have been told the old id already, so its assignment would not reach the new one.
             self._prepare_rebalance(now_ms)
         elif self.state is GroupState.STABLE:
-            if self._vote() == self.protocol_name:
+            if self._members.vote() == self.protocol_name:
                 skip = joining.can_skip_assignment
                 store = StoreReplacement(
                     self.generation, joining.instance_id, member_id, replaced_id, replaced_leader, *before, skip
@@ -306,13 +280,7 @@ class Group:
         old_id = member.member_id
         self._answer_join(member, JoinAnswer(ErrorCode.FENCED_INSTANCE_ID, old_id))
         self._answer_sync(member, SyncAnswer(ErrorCode.FENCED_INSTANCE_ID))
-        del self.members[old_id]
-        member.member_id = member_id
-        self.members[member_id] = member
-        if self.leader == old_id:
-            self.leader = member_id
-        assert member.instance_id is not None
-        self.static_members[member.instance_id] = member_id
+        self._members.rename(member, member_id)
         if old_id in self._unsynced:
             self._unsynced.remove(old_id)
             self._unsynced.add(member_id)
@@ -324,7 +292,9 @@ class Group:
         if error:
             token, member.join_token = member.join_token, None
             self._awaiting_join -= 1
-            self._set_protocols(member, store.protocols, store.rebalance_timeout_ms, store.session_timeout_ms)
+            self._members.set_protocols(member, store.protocols)
+            member.rebalance_timeout_ms = store.rebalance_timeout_ms
+            member.session_timeout_ms = store.session_timeout_ms
             self._rename(member, store.replaced_member_id)
             answer = JoinAnswer(
                 error, "", self.generation, self.protocol_type, self.protocol_name, store.replaced_leader
@@ -350,7 +320,7 @@ class Group:
             self._set_assignments({}, ErrorCode.REBALANCE_IN_PROGRESS, now_ms)
         self._unsynced.clear()
         self._sync_deadline_ms = NEVER
-        timeout_ms = self._rebalance_timeout_ms()
+        timeout_ms = self._members.rebalance_timeout_ms
         was_empty, self.state = self.state is GroupState.EMPTY, GroupState.PREPARING_REBALANCE
         if was_empty:
             delay_ms = self.initial_rebalance_delay_ms
@@ -362,9 +332,6 @@ class Group:
             self._initial_delay_left_ms = None
             self._join_deadline_ms = self._due(now_ms + timeout_ms)
             self._maybe_complete_join(now_ms)
-
-    def _rebalance_timeout_ms(self) -> int:
-        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def _maybe_complete_join(self, now_ms: int) -> None:
         if (
@@ -394,8 +361,8 @@ class Group:
             late = [m for m in self.members.values() if m.join_token is None and m.instance_id is None]
             for member in late:
                 self._remove(member.member_id)
-        if self.members and not self._elect_joined_leader():
-            self._join_deadline_ms = self._due(now_ms + max(self._rebalance_timeout_ms(), NOBODY_JOINED_RETRY_MS))
+        if self.members and not self._members.elect_joined_leader():
+            self._join_deadline_ms = self._due(now_ms + max(self._members.rebalance_timeout_ms, NOBODY_JOINED_RETRY_MS))
             return
         self._join_deadline_ms = NEVER
         self._initial_delay_left_ms = None
@@ -406,7 +373,7 @@ class Group:
             self.state = GroupState.EMPTY
             self._stores.append(StoreEmpty(self.generation))
             return
-        self.protocol_name = self._vote()
+        self.protocol_name = self._members.vote()
         self.state = GroupState.COMPLETING_REBALANCE
         for member in self.members.values():
             if member.join_token is not None:
@@ -414,27 +381,7 @@ class Group:
             member.is_new = False
             self._expect(member, now_ms)
         self._unsynced.update(self.members)
-        self._sync_deadline_ms = self._due(now_ms + self._rebalance_timeout_ms())
-
-    def _elect_joined_leader(self) -> bool:
-        """Makes somebody who has joined the leader, the present one if it can be; false when nobody has."""
-        if self.leader is not None and self.members[self.leader].join_token is not None:
-            return True
-        joined = next((m for m in self.members.values() if m.join_token is not None), None)
-        if joined is None:
-            return False
-        self.leader = joined.member_id
-        return True
-
-    def _vote(self) -> str:
-        """The protocol that most members prefer among those that all support; the first voted for where votes tie."""
-        count = len(self.members)
-        candidates = {name for name, supporters in self._supporters.items() if supporters == count}
-        votes: dict[str, int] = {}
-        for member in self.members.values():
-            choice = next(name for name in member.protocols if name in candidates)
-            votes[choice] = votes.get(choice, 0) + 1
-        return max(votes, key=votes.__getitem__)
+        self._sync_deadline_ms = self._due(now_ms + self._members.rebalance_timeout_ms)
 
     # --- syncing -----------------------------------------------------------------------------------------
     def sync(
@@ -473,7 +420,7 @@ class Group:
     ) -> ErrorCode:
         if self.state is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        error = self.check_member(member_id, instance_id)
+        error = self._members.check(member_id, instance_id)
         if error:
             return error
         if generation != self.generation:
@@ -518,7 +465,7 @@ class Group:
         """A member says that it lives; REBALANCE_IN_PROGRESS tells it to join again."""
         if self.state is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        error = self.check_member(member_id, instance_id)
+        error = self._members.check(member_id, instance_id)
         if error:
             return error
         if generation != self.generation:
@@ -549,7 +496,7 @@ class Group:
             self._maybe_complete_join(now_ms)
             return ErrorCode.NONE
         else:
-            error = self.check_member(member_id, instance_id)
+            error = self._members.check(member_id, instance_id)
             if error:
                 return error
         self._remove_and_rebalance(self.members[member_id], now_ms)
@@ -569,12 +516,7 @@ class Group:
         # Somebody new may have waited too long; told that it is unknown, it joins again if it is still there.
         self._answer_join(member, JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID, ""))
         self._answer_sync(member, SyncAnswer(ErrorCode.UNKNOWN_MEMBER_ID))
-        del self.members[member_id]
-        self._count_protocols(member, -1)
-        if member.instance_id is not None:
-            del self.static_members[member.instance_id]
-        if self.leader == member_id:
-            self.leader = next(iter(self.members), None)
+        self._members.remove(member)
 
     def _answer_join(self, member: Member, answer: JoinAnswer) -> None:
         if member.join_token is not None:
@@ -653,8 +595,9 @@ class Group:
         group.protocol_name = protocol_name
         group.generation = generation
         for member in members:
-            group._insert(member)
-        group.leader = leader if leader in group.members else next(iter(group.members), None)
+            group._members.add(member)
+        if leader in group.members:
+            group._members.leader = leader
         if group.members:
             group.state = GroupState.STABLE
         return group
