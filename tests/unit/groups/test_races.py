@@ -1,0 +1,156 @@
+"""Many threads at once, with the thread of the deadlines and a log that commits on a thread of its own."""
+
+from __future__ import annotations
+
+import queue
+import random
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from kbroker.clock import SystemClock
+from kbroker.errors import ErrorCode
+from kbroker.groups.coordinator import GroupCoordinator
+from kbroker.groups.options import GroupOptions
+from kbroker.model import TopicPartition
+from kbroker.rules.group_member import JoinAnswer, Joining, Leaving, SyncAnswer
+from kbroker.rules.group_offsets import CommittedOffset
+from kbroker.state_log.replica import Committed
+from tests.kit.memory_replica import MemoryOffsetsTopic, MemoryReplica
+
+THREADS, STEPS, GROUPS = 6, 250, ["a", "b", "c"]
+
+
+class LateReplica(MemoryReplica):
+    """Commits some appends before it returns, some on its own thread, and refuses some."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.random = random.Random(1)
+        self.queue: queue.SimpleQueue[tuple[Committed, ErrorCode, int] | None] = queue.SimpleQueue()
+        self.thread = threading.Thread(target=self.run)
+        self.thread.start()
+
+    def append(self, batch: bytes, leader_epoch: int, committed: Committed) -> None:
+        chance = self.random.random()
+        if chance < 0.1:
+            self.queue.put((committed, ErrorCode.NOT_ENOUGH_REPLICAS, -1))
+        elif chance < 0.6:
+            self.queue.put((committed, ErrorCode.NONE, self.put(batch)))
+        else:
+            super().append(batch, leader_epoch, committed)
+
+    def run(self) -> None:
+        while (entry := self.queue.get()) is not None:
+            committed, error, base_offset = entry
+            committed(error, base_offset)
+
+    def end(self) -> None:
+        self.queue.put(None)
+        self.thread.join()
+
+
+class Answers:
+    """Counts what is asked and what is answered; nobody may be answered twice."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.open: set[int] = set()
+        self.twice: list[int] = []
+        self.number = 0
+
+    def expect(self) -> int:
+        with self.lock:
+            self.number += 1
+            self.open.add(self.number)
+            return self.number
+
+    def came(self, number: int) -> None:
+        with self.lock:
+            if number not in self.open:
+                self.twice.append(number)
+            self.open.discard(number)
+
+
+@pytest.fixture
+def quick_switches() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("quick_switches")
+def test_everybody_is_answered_once_whatever_happens_at_the_same_time(caplog: pytest.LogCaptureFixture) -> None:
+    topic = MemoryOffsetsTopic(1)
+    replica = topic.replicas[0] = LateReplica()
+    options = GroupOptions(min_session_timeout_ms=1, max_size=8)
+    coordinator = GroupCoordinator(topic, options, SystemClock())
+    coordinator.start()
+    assert coordinator.await_loaded(10)
+    answers = Answers()
+    members: dict[str, list[tuple[str, int]]] = {group_id: [] for group_id in GROUPS}
+
+    def work(seed: int) -> None:
+        choose = random.Random(seed)
+        for _ in range(STEPS):
+            group_id = choose.choice(GROUPS)
+            known = members[group_id]
+            member_id, generation = choose.choice(known) if known and choose.random() < 0.8 else ("", -1)
+            number = answers.expect()
+            kind = choose.randrange(6)
+            if kind <= 1:
+                instance_id = choose.choice([None, None, "s"])
+                protocols = {"range": choose.choice([b"1", b"2"])}
+                joining = Joining(
+                    member_id, instance_id, "c", "/h", 60, 40, "consumer", protocols, choose.random() < 0.3
+                )
+
+                def joined(answer: JoinAnswer, number: int = number, known: list[tuple[str, int]] = known) -> None:
+                    answers.came(number)
+                    if answer.member_id:
+                        known.append((answer.member_id, answer.generation))
+
+                coordinator.join(group_id, joining, joined)
+            elif kind == 2:
+
+                def synced(answer: SyncAnswer, number: int = number) -> None:
+                    answers.came(number)
+
+                given = {each: b"a" for each, _ in known[-5:]}
+                coordinator.sync(group_id, generation, member_id, None, None, None, given, synced)
+            elif kind == 3:
+                coordinator.heartbeat(group_id, generation, member_id, None)
+                answers.came(number)
+            elif kind == 4:
+                offsets = {TopicPartition("t", seed): CommittedOffset(number, -1, "", 1)}
+
+                def committed(error: ErrorCode, _: object, number: int = number) -> None:
+                    answers.came(number)
+
+                coordinator.commit(group_id, generation, member_id, None, offsets, committed)
+            else:
+                if choose.random() < 0.2:
+                    coordinator.leave(group_id, [Leaving(member_id)])
+                elif choose.random() < 0.1:
+                    coordinator.delete_group(group_id)
+                else:
+                    coordinator.describe(group_id)
+                    coordinator.fetch_offsets(group_id, None, require_stable=True)
+                answers.came(number)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    finished = threading.Event()
+    for _ in range(1000):  # sessions and rebalances end within 60 ms of each other
+        if not answers.open or finished.wait(0.01):
+            break
+    replica.end()
+    assert answers.open == set() and answers.twice == []
+    coordinator.stop()
+    assert not [record for record in caplog.records if record.levelname == "ERROR"], caplog.text
