@@ -490,7 +490,8 @@ cdef inline bint follows_of_topic(fetch_t *f, fetch_entry_t *a, fetch_entry_t *b
     return a.topic_size == b.topic_size and memcmp(a.topic, b.topic, a.topic_size) == 0
 
 cdef inline bint tell(fetch_entry_t *e, cached_partition_t *cached) noexcept nogil:
-    """Whether an incremental response names this partition; the session remembers what the client now knows."""
+    """Whether an incremental response names this partition; the session remembers what the client now knows. After an
+    error that is a high watermark of -1, so that the partition is named again when the error goes away."""
     cdef bint changed = e.read.segment != NULL
     if cached.high_watermark != e.read.high_watermark:
         cached.high_watermark = e.read.high_watermark
@@ -498,10 +499,7 @@ cdef inline bint tell(fetch_entry_t *e, cached_partition_t *cached) noexcept nog
     if cached.log_start_offset != e.read.log_start_offset:
         cached.log_start_offset = e.read.log_start_offset
         changed = True
-    if e.error:
-        cached.high_watermark = -1
-        changed = True
-    return changed
+    return changed or e.error != 0
 
 cdef int32_t link_entries(fetch_t *f) noexcept nogil:
     """Link what goes into the response and return the first; behind the others come ids that are not known, then

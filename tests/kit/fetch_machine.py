@@ -193,6 +193,14 @@ class FetchMachine(RuleBasedStateMachine):
             ),
         )
 
+    @rule(which=st.integers(0, 11))
+    @precondition(lambda self: self.model.sessions)
+    def ask_session_for_news(self, which: int) -> None:
+        session_id = list(self.model.sessions)[which % len(self.model.sessions)]
+        session = self.model.sessions[session_id]
+        version = 17 if session.by_id else 12
+        self.fetch(version, fetch_request(version, [], session_id=session_id, session_epoch=session.epoch))
+
     @rule(data=st.data(), version=st.integers(7, 17), epoch=st.integers(-1, 4))
     @precondition(lambda self: self.model.sessions)
     def confuse_session(self, data: st.DataObject, version: int, epoch: int) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import itertools
 import socket
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
@@ -116,6 +118,14 @@ class SmallBroker:
 
     def close_log(self, name: str, partition_id: int) -> None:
         self.log(name, partition_id).close()
+
+    @contextmanager
+    def held_closed(self, name: str, partition_id: int) -> Iterator[None]:
+        """The log is closed, and whoever has to open it waits until the context ends."""
+        log = self.log(name, partition_id)
+        log.close()
+        with log._lock:
+            yield
 
     def segment_bytes(self, name: str, partition_id: int) -> bytes:
         """The bytes of the partition's .log files, one behind the other."""

@@ -320,8 +320,10 @@ def test_a_partition_that_is_deleted_answers_who_waits_for_it(
         )
         barrier(broker)
         broker.delete_topic(deleted.name)
-        answers = parts_of(waiting.receive(ApiKey.FETCH, version, asked))
-    assert [part.error_code for part in answers][:2] == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+        response = waiting.receive(ApiKey.FETCH, version, asked)
+    assert [part.error_code for part in parts_of(response)][:2] == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    if version < 13:
+        assert [topic.topic for topic in response.responses] == [kept.name, deleted.name, "nobody-made-this"]
     assert broker.waiting_fetches(kept.name, 0) == 0
 
 
@@ -391,6 +393,40 @@ def test_a_broker_stops_while_fetches_wait(tmp_path: Path) -> None:
 # --- sessions ---------------------------------------------------------------------------------------
 
 
+def test_who_gets_a_slot_of_the_session_cache(tmp_path: Path) -> None:
+    with (
+        SmallBroker(tmp_path, session_slots=2, min_eviction_ms=1000) as broker,
+        WireClient("127.0.0.1", broker.port) as client,
+    ):
+        broker.advance_ms(0)
+        name = broker.new_name()
+        broker.create_topic(name, 3)
+
+        def new_session(size: int) -> int:
+            request = fetch_request(12, [partition_request(name, each, 0) for each in range(size)], session_epoch=0)
+            return int(client.call(ApiKey.FETCH, 12, request).session_id)
+
+        def use(session_id: int, epoch: int) -> int:
+            request = fetch_request(12, [], session_id=session_id, session_epoch=epoch)
+            return int(client.call(ApiKey.FETCH, 12, request).error_code)
+
+        first, second = new_session(2), new_session(2)
+        assert new_session(3) == 0, "young sessions stay"
+        broker.advance_ms(1001)
+        assert use(first, 1) == use(second, 1) == 0
+        assert new_session(2) == 0, "one of the same size is worth no more"
+        third = new_session(3)
+        assert third, "a larger one takes the place of one that has had its time"
+        assert {use(first, 2), use(second, 2)} == {0, ErrorCode.FETCH_SESSION_ID_NOT_FOUND}
+        assert broker.sessions.counts() == (2, 5, 1)
+        broker.advance_ms(500)
+        assert use(third, 1) == 0
+        broker.advance_ms(501)
+        assert new_session(1), "one that was not used for long goes first"
+        assert use(third, 2) == 0
+        assert broker.sessions.counts() == (2, 4, 2)
+
+
 def test_a_session_that_is_evicted_while_its_fetch_waits_answers_all_the_same(tmp_path: Path) -> None:
     with (
         SmallBroker(tmp_path, session_slots=1, min_eviction_ms=-1) as broker,
@@ -426,6 +462,54 @@ def test_a_session_that_went_on_elsewhere_refuses_the_fetch_that_waits(broker: S
         topic.produce(1)
         refused = waiting.receive(ApiKey.FETCH, 12, asked)
         assert (refused.error_code, refused.session_id) == (ErrorCode.INVALID_FETCH_SESSION_EPOCH, session_id)
+
+
+def test_a_session_is_not_looked_at_while_another_request_changes_it(broker: SmallBroker, client: WireClient) -> None:
+    """A fetch waits; the next one of its session has changed the session already and is still being prepared."""
+    topic, closed = Topic(broker, client, 2), Topic(broker, client)
+    request = fetch_request(12, [partition_request(topic.name, each, 0) for each in range(2)], session_epoch=0)
+    session_id = client.call(ApiKey.FETCH, 12, request).session_id
+    with WireClient("127.0.0.1", broker.port) as waiting, WireClient("127.0.0.1", broker.port) as other:
+        asked = waiting.send(
+            ApiKey.FETCH, 12, fetch_request(12, [], session_id=session_id, session_epoch=1, max_wait_ms=LONG_MS)
+        )
+        barrier(broker)
+        with broker.held_closed(closed.name, 0):
+            added = [partition_request(closed.name, 0, 0)]
+            change = fetch_request(12, added, [(topic.name, 1)], session_id=session_id, session_epoch=2)
+            changing = other.send(ApiKey.FETCH, 12, change)
+            barrier(broker)
+            topic.produce(1)
+            refused = waiting.receive(ApiKey.FETCH, 12, asked)
+            assert refused.error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
+        assert other.receive(ApiKey.FETCH, 12, changing).error_code == 0
+
+
+def test_partitions_that_had_data_are_answered_last(broker: SmallBroker, client: WireClient) -> None:
+    """So that limits do not starve those behind."""
+    topic = Topic(broker, client, 3)
+    parts = [partition_request(topic.name, each, 0) for each in range(3)]
+    session_id = client.call(ApiKey.FETCH, 12, fetch_request(12, parts, session_epoch=0)).session_id
+    topic.produce(1)
+    order = []
+    for epoch in range(1, 4):
+        request = fetch_request(12, [], session_id=session_id, session_epoch=epoch)
+        order.append([part.partition_index for part in parts_of(client.call(ApiKey.FETCH, 12, request))])
+        for partition_id in (0, 2):
+            topic.produce(partition_id)
+    assert order == [[1], [0, 2, 1], [0, 2, 1]]
+
+
+def test_a_session_tells_of_a_partition_again_when_its_error_is_gone(broker: SmallBroker, client: WireClient) -> None:
+    topic = Topic(broker, client)
+    parts = [partition_request(topic.name, 0, 5)]
+    session_id = client.call(ApiKey.FETCH, 12, fetch_request(12, parts, session_epoch=0)).session_id
+    told = []
+    for epoch, update in enumerate([[], [partition_request(topic.name, 0, 0)], []], start=1):
+        request = fetch_request(12, update, session_id=session_id, session_epoch=epoch)
+        answers = parts_of(client.call(ApiKey.FETCH, 12, request))
+        told.append([(part.error_code, part.high_watermark) for part in answers])
+    assert told == [[(ErrorCode.OFFSET_OUT_OF_RANGE, -1)], [(0, 0)], []]
 
 
 def test_a_session_of_many_partitions_names_only_what_changed(broker: SmallBroker, client: WireClient) -> None:
