@@ -15,6 +15,7 @@ from kbroker.errors import ErrorCode
 from kbroker.groups.coordinator import GroupCoordinator
 from kbroker.groups.options import GroupOptions
 from kbroker.model import TopicPartition
+from kbroker.rules.group import Group
 from kbroker.rules.group_member import JoinAnswer, Joining, Leaving, SyncAnswer
 from kbroker.rules.group_offsets import CommittedOffset
 from kbroker.state_log.replica import Committed
@@ -82,14 +83,36 @@ def quick_switches() -> Iterator[None]:
     sys.setswitchinterval(before)
 
 
+def watch_the_lock(monkeypatch: pytest.MonkeyPatch, coordinator: GroupCoordinator) -> list[str]:
+    """Every call of a state machine is made with its shard's lock held; returns the names of those that were not."""
+    unguarded: list[str] = []
+
+    def watched(name: str) -> None:
+        call = getattr(Group, name)
+
+        def checked(self: Group, *arguments: object) -> object:
+            if not coordinator._shards[0].lock._is_owned():  # type: ignore[attr-defined]
+                unguarded.append(name)
+            return call(self, *arguments)
+
+        monkeypatch.setattr(Group, name, checked)
+
+    for name in ("join", "sync", "heartbeat", "leave", "advance", "stored", "committed", "take_answers", "take_stores"):
+        watched(name)
+    return unguarded
+
+
 @pytest.mark.usefixtures("quick_switches")
-def test_everybody_is_answered_once_whatever_happens_at_the_same_time(caplog: pytest.LogCaptureFixture) -> None:
+def test_everybody_is_answered_once_whatever_happens_at_the_same_time(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     topic = MemoryOffsetsTopic(1)
     replica = topic.replicas[0] = LateReplica()
     options = GroupOptions(min_session_timeout_ms=1, max_size=8)
     coordinator = GroupCoordinator(topic, options, SystemClock())
     coordinator.start()
     assert coordinator.await_loaded(10)
+    unguarded = watch_the_lock(monkeypatch, coordinator)
     answers = Answers()
     members: dict[str, list[tuple[str, int]]] = {group_id: [] for group_id in GROUPS}
 
@@ -151,6 +174,6 @@ def test_everybody_is_answered_once_whatever_happens_at_the_same_time(caplog: py
         if not answers.open or finished.wait(0.01):
             break
     replica.end()
-    assert answers.open == set() and answers.twice == []
+    assert answers.open == set() and answers.twice == [] and unguarded == []
     coordinator.stop()
     assert not [record for record in caplog.records if record.levelname == "ERROR"], caplog.text
