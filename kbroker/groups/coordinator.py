@@ -228,9 +228,13 @@ class GroupCoordinator:
             if served.armed_ms != due_ms:
                 return  # something earlier was scheduled, and has scheduled what comes after it
             served.armed_ms = NEVER
-            now_ms = self._deadlines.now_ms()
-            if served.machine.wake_ms <= now_ms:
-                served.machine.advance(now_ms)
+            now_ms, machine = self._deadlines.now_ms(), served.machine
+            if machine.wake_ms <= now_ms:
+                before = list(machine.members)
+                machine.advance(now_ms)
+                gone = [member_id for member_id in before if member_id not in machine.members]
+                if gone:
+                    LOG.info("group %r loses members that were not heard of in time: %s", machine.group_id, gone)
             answers = self._settle(shard, served)
         _deliver(answers)
 
@@ -548,6 +552,6 @@ def _deliver(answers: Answers) -> None:
     """Gives answers that have become due. The caller holds no lock."""
     for answer, what in answers:
         try:
-            cast(Callable[[object], None], answer)(what)
+            cast("Callable[[object], None]", answer)(what)
         except Exception:
             LOG.exception("an answer could not be given")

@@ -157,6 +157,9 @@ def decode_group_value(value: bytes) -> GroupValue:
         )
         for member in read.members
     ]
+    instances = [member.instance_id for member in members if member.instance_id is not None]
+    if len({member.member_id for member in members}) != len(members) or len(set(instances)) != len(instances):
+        raise MalformedBytes("a group with two members of the same id")
     return GroupValue(
         read.protocol_type, read.protocol, read.generation, read.leader, read.current_state_timestamp, members
     )

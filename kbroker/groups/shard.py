@@ -155,6 +155,7 @@ class GroupShard:
         else:
             assignments = {}
         served.state_timestamp_ms = self._clock.wall_ms()
+        LOG.info("group %r: generation %d, %d members", machine.group_id, machine.generation, len(machine.members))
         value = records.group_value(machine, assignments, served.state_timestamp_ms)
         self.partition.append([(records.group_key(machine.group_id), value)], committed)
 

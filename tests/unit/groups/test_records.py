@@ -108,6 +108,15 @@ def test_older_versions_of_a_group_are_read(version: int) -> None:
     assert read.members[0].rebalance_timeout_ms == (7000 if version >= 1 else 6000)
 
 
+@pytest.mark.parametrize("field", ["member_id", "instance_id"])
+def test_a_group_cannot_have_two_members_of_the_same_id(field: str) -> None:
+    twice = group()
+    for member in twice.members.values():
+        setattr(member, field, "same")
+    with pytest.raises(MalformedBytes, match="two members"):
+        records.decode_group_value(records.group_value(twice, {"m-1": b"", "m-2": b"", "same": b""}, 1))
+
+
 def test_keys_of_other_kinds_are_not_ours() -> None:
     assert records.decode_key(b"\0\3" + text("g")) is None
     assert records.decode_key(b"\xff\xff") is None
