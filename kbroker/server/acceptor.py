@@ -141,8 +141,8 @@ class Acceptor:
             host = host.removeprefix("::ffff:")
         problem = self._limit_reached(host)
         if problem is not None:
-            connection.close()
             self.refused[listener] += 1
+            connection.close()
             self._log_sometimes("connection of %s on %s refused: %s", host, listener, problem)
             return
         connection.setblocking(False)
