@@ -71,7 +71,8 @@ class LogManager:
         self._fs = fs or RealFileSystem()
         self._clock = clock or SystemClock()
         self._random = randomness or random.Random()
-        self._lock = threading.Lock()
+        # Taken again by its holder when a directory fails while a log is made in it.
+        self._lock = threading.RLock()
         self._locks: dict[str, directories.DirectoryLock] = {}
         self._homes: list[_Home] = []
         self._logs: dict[TopicPartition, Log] = {}

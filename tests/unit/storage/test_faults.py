@@ -170,6 +170,16 @@ def test_a_directory_that_failed_is_not_marked_as_stopped_cleanly(
     assert sorted(marks) == [False, True]
 
 
+def test_a_disk_that_breaks_while_a_log_is_made_is_offline(brittle: tuple[LogManager, Log, Log, Breaks]) -> None:
+    logs, _, _, breaks = brittle
+    breaks.call = "create"
+    breaks.is_armed = True
+    with pytest.raises(StorageFailed):
+        logs.create("orders", TOPIC_ID, 7, LogOptions())
+    assert len(logs.offline_directories) == 1
+    assert logs.create("orders", TOPIC_ID, 7, LogOptions()).append(batch_of([b"x"])).base_offset == 0
+
+
 def test_too_many_open_files_is_not_a_broken_disk(brittle: tuple[LogManager, Log, Log, Breaks]) -> None:
     _, first, _, breaks = brittle
     breaks.call, breaks.code = "create", errno.EMFILE
