@@ -187,3 +187,26 @@ def test_a_stop_that_does_not_end_is_ended(broker: BrokerProcess) -> None:
             broker.process.send_signal(signal.SIGTERM)
         assert broker.process.returncode in (0, 1)
         assert "Traceback" not in broker.output
+
+
+def test_dump_log_finds_nothing_wrong_with_what_a_broker_leaves_behind(broker: BrokerProcess) -> None:
+    broker.overrides.update({"log.segment.bytes": 20_000, "log.index.interval.bytes": 500})
+
+    def problems() -> str:
+        command = [sys.executable, "-m", "kbroker.cli.main", "dump-log", "--problems", str(broker.data)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert done.returncode == (1 if done.stdout else 0), done.stderr
+        return done.stdout
+
+    with broker:
+        for codec in ("none", "gzip", "snappy", "lz4", "zstd", "none", "none"):
+            lines = b"".join(b"%s message %d\n" % (codec.encode(), number) for number in range(500))
+            words = ["produce", "views", "--compression", codec, "-b", broker.address]
+            subprocess.run([sys.executable, "-m", "kbroker.cli.main", *words], input=lines, check=True, timeout=60)
+        assert problems() == ""
+        broker.kill()
+        assert problems() == ""
+        broker.start()
+        broker.stop()
+        assert problems() == ""
+    assert len(list(broker.data.glob("views-0/*.log"))) > 1
