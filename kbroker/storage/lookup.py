@@ -15,6 +15,7 @@ from kbroker.storage import segment as names
 if TYPE_CHECKING:
     from kbroker.storage.log import Log
 
+_MAGIC = 16  # where the byte stands that tells the format
 _SEGMENT = 1_000_000  # any number of bytes: only where a read would begin is asked for
 
 
@@ -73,7 +74,11 @@ def _search_segment(log: Log, base_offset: int, size: int, timestamp: int) -> Ti
             if found is None:
                 return None
             position, batch_size, first_offset, _, batch_timestamp, leader_epoch = found
-            for batch in read_batches(fs.pread(fd, batch_size, position)):
+            data = fs.pread(fd, batch_size, position)
+            if data[_MAGIC] < 2:
+                # A message of an old format; of a compressed set the last record's offset is all that its header tells.
+                return TimestampOffset(batch_timestamp, max(first_offset, log_start_offset), leader_epoch)
+            for batch in read_batches(data):
                 if batch.info.is_log_append_time:
                     return TimestampOffset(batch_timestamp, max(first_offset, log_start_offset), leader_epoch)
                 for record in batch.records():

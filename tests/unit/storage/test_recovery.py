@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import struct
+import zlib
 from pathlib import Path
 
 import pytest
@@ -198,18 +200,16 @@ def test_an_unreadable_file_is_a_storage_failure_and_not_an_empty_log(tmp_path: 
         os.close(fd)
 
 
-def test_messages_of_the_old_formats_are_walked_too(tmp_path: Path) -> None:
+def old_message(offset: int, magic: int, value: bytes) -> bytes:
     """Magic 0 and 1 as Kafka wrote them: offset, size, crc, magic, attributes, (timestamp,) key, value."""
-    import struct
-    import zlib
+    body = struct.pack(">bb", magic, 0) + (struct.pack(">q", 5000 + offset) if magic else b"")
+    body += struct.pack(">i", -1) + struct.pack(">i", len(value)) + value
+    body = struct.pack(">I", zlib.crc32(body)) + body
+    return struct.pack(">qi", offset, len(body)) + body
 
-    def message(offset: int, magic: int, value: bytes) -> bytes:
-        body = struct.pack(">bb", magic, 0) + (struct.pack(">q", 5000 + offset) if magic else b"")
-        body += struct.pack(">i", -1) + struct.pack(">i", len(value)) + value
-        body = struct.pack(">I", zlib.crc32(body)) + body
-        return struct.pack(">qi", offset, len(body)) + body
 
-    data = b"".join(message(at, at % 2, b"v" * at) for at in range(10))
+def test_messages_of_the_old_formats_are_walked_too(tmp_path: Path) -> None:
+    data = b"".join(old_message(at, at % 2, b"v" * at) for at in range(10))
     path = tmp_path / "00000000000000000000.log"
     path.write_bytes(data + data[:30])
     with path.open("rb") as file:
@@ -220,3 +220,15 @@ def test_messages_of_the_old_formats_are_walked_too(tmp_path: Path) -> None:
     path.write_bytes(broken)
     with path.open("rb") as file:
         assert scan_segment(file.fileno(), len(data), 0).next_offset == 9
+
+
+def test_a_log_of_old_messages_is_served_and_looked_up(home: LogHome) -> None:
+    home.create()
+    body = b"".join(old_message(at, 1, b"v") for at in range(20))
+    (home.log_path / "00000000000000000000.log").write_bytes(body)
+    log = home.reopen(clean=False)
+    assert (log.log_start_offset, log.log_end_offset) == (0, 20)
+    assert log.read(0, 10_000) == body
+    assert log.read(7, 1) == old_message(7, 1, b"v")
+    assert log.offset_for_timestamp(5007)[:2] == (5007, 7)
+    assert log.append(batch_of([b"new"])).base_offset == 20
