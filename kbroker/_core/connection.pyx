@@ -17,8 +17,8 @@ cdef enum:
     SMALLEST_PARTIAL = 512
     MAX_UNSENT = 1 << 20         # response bytes in memory of a connection that is not read from any more
     MAX_SLOTS = 1000             # requests of a connection that are under way
-    KEPT_SLOTS = 4096            # slots of a processor that wait to be used again
-    KEPT_RESPONSE = 4096         # bytes that such a slot's response buffer may keep
+    KEPT_SLOTS = 2048            # slots of a processor that wait to be used again
+    KEPT_RESPONSE = 1024         # bytes that such a slot's response buffer may keep
     KEPT_SPLICES = 64
     API_VERSIONS = 18
 
