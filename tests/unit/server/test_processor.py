@@ -412,6 +412,33 @@ def test_a_client_that_never_reads_is_not_read_from_for_ever(start: Start) -> No
         assert echoed(client) == (1, b"z" * 100_000)
 
 
+def test_a_client_that_never_stops_sending_leaves_room_for_others(start: Start) -> None:
+    rig = start(handle=echo, inline=True)
+    flooding, other = rig.connect(), rig.connect()
+    flood = b"".join(echo_frame(number, b"x" * 20) for number in range(5000))
+    is_done = threading.Event()
+
+    def send() -> None:
+        while not is_done.is_set():
+            flooding.socket.sendall(flood)
+        flooding.socket.shutdown(socket.SHUT_WR)
+
+    def receive() -> None:
+        while flooding.socket.recv(1 << 20):
+            pass
+
+    threads = [threading.Thread(target=send), threading.Thread(target=receive)]
+    for thread in threads:
+        thread.start()
+    for number in range(50):
+        other.socket.sendall(echo_frame(number, b"ping"))
+        assert echoed(other) == (number, b"ping")
+    is_done.set()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+
+
 def test_many_connections_come_and_go(start: Start) -> None:
     rig = start(processors=2, handle=echo, inline=True)
     rig.create("orders")
