@@ -1,0 +1,5 @@
+"""Apache Kafka 3.9.1 as the oracle: the same requests to both brokers, the same answers from both, and Kafka's own tools on our data.
+
+Read `scenario.py` first: a scenario is a function that asks one broker; `test_answers.py` runs it against both, at every
+version of its API, and compares what was answered field by field. `deviations.py` lists where we differ on purpose.
+"""

@@ -1,0 +1,186 @@
+"""A response as a tree that can be compared: what is drawn at random, or is the time or a port, has a name in its place."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from kbroker._core import record_batch
+from kbroker._core.record_batch import InvalidBatch
+from kbroker.errors import ErrorCode
+from kbroker.protocol.messages import Message, Struct
+from tests.kit.message_model import Field, fields_of
+
+Tree = Any
+
+UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+NEAR_NOW_MS = 3600 * 1000
+SHOWN_BYTES = 200
+
+# Fields that tell the elements of an array apart; an array is compared as a mapping by them.
+IDENTITY = (
+    "resource_type", "resource_name", "name", "topic", "topic_name", "topic_id", "group_id", "key", "api_key",
+    "partition_index", "partition", "index", "node_id", "broker_id", "group_instance_id", "batch_index",
+)  # fmt: skip
+RANDOM = {"topic_id": "topic id", "producer_id": "producer id", "session_id": "session id", "cluster_id": "cluster id"}
+"""Fields whose values the broker draws; each value is named by when it was first seen."""
+NO_VALUE = (None, "", 0, -1, bytes(16))
+TIMES = ("timestamp", "base_timestamp", "max_timestamp", "log_append_time_ms", "commit_timestamp")
+TEXTS = ("error_message", "batch_index_error_message", "documentation")
+
+
+class Names:
+    """Names for values that differ between brokers, given in the order in which the values are first seen."""
+
+    def __init__(self, port: int):
+        self.port = port
+        self.known: dict[tuple[str, Any], str] = {}
+
+    def learn(self, kind: str, value: Any, name: str) -> None:
+        """From now on the value is called that."""
+        self.known[kind, value] = f"<{kind} {name}>"
+
+    def of(self, kind: str, value: Any) -> str:
+        if (kind, value) not in self.known:
+            count = sum(one == kind for one, _ in self.known)
+            self.known[kind, value] = f"<{kind} {count + 1}>"
+        return self.known[kind, value]
+
+    def in_text(self, text: str) -> str:
+        return UUID.sub(lambda found: self.of("uuid", found.group()), text)
+
+
+def tree_of(message: Message, version: int, names: Names, words: bool = False) -> Tree:
+    """The fields that a version has. Texts of errors are only there or not there, unless `words`."""
+    return _Reader(type(message), version, names, words).struct(message, None)
+
+
+class _Reader:
+    def __init__(self, cls: type[Message], version: int, names: Names, words: bool):
+        self.cls, self.version, self.names, self.words = cls, version, names, words
+
+    def struct(self, value: Struct, struct: str | None) -> Tree:
+        known = [field for field in fields_of(self.cls, struct) if field.exists(self.version)]
+        # Arrays last: what is in them is named by the fields beside them first.
+        known.sort(key=lambda field: field.is_array and field.is_struct)
+        return {field.name: self.field(getattr(value, field.name), field) for field in known}
+
+    def field(self, value: Any, field: Field) -> Tree:
+        if value is None:
+            return None
+        if field.is_array and field.is_struct:
+            return self.array(value, field)
+        if field.is_struct:
+            return self.struct(value, field.element)
+        if field.is_array:
+            return [self.scalar(one, field) for one in value]
+        return self.scalar(value, field)
+
+    def array(self, values: list[Struct], field: Field) -> Tree:
+        """Elements in an order of their own: Kafka's own order comes from hash tables. The same ones stay beside each other."""
+        blind = _Reader(self.cls, self.version, _Blind(self.names), self.words)
+        ordered = sorted(values, key=lambda value: repr(blind.struct(value, field.element)))
+        trees = [self.struct(value, field.element) for value in ordered]
+        found: dict[str, Tree] = {}
+        for tree in trees:
+            identity = " ".join(str(tree[name]) for name in IDENTITY if name in tree) or "element"
+            twins = sum(key.split("#")[0] == identity for key in found)
+            found[identity if not twins else f"{identity}#{twins + 1}"] = tree
+        return found
+
+    def scalar(self, value: Any, field: Field) -> Tree:
+        name = field.name
+        if name == "throttle_time_ms":
+            return "<throttle>"
+        if field.element == "records":
+            return batches(value, self.names)
+        if name in RANDOM and value not in NO_VALUE:
+            return self.names.of(RANDOM[name], value)
+        if name == "port" and value == self.names.port:
+            return "<port>"
+        if name == "finalized_features_epoch":
+            return "<epoch>" if value >= 0 else value
+        if name in TIMES:
+            return time_of(value)
+        if name.endswith("error_code"):
+            return ErrorCode(value).name
+        if name in TEXTS and not self.words:
+            return "<text>"
+        if field.element == "string":
+            return self.names.in_text(value)
+        if field.element == "uuid" and value == bytes(16):
+            return "zero"
+        return short(bytes(value)) if isinstance(value, (bytes, bytearray, memoryview)) else value
+
+
+class _Blind(Names):
+    """Names that do not depend on what was seen before, to put elements in order by the rest of them."""
+
+    def __init__(self, names: Names):
+        super().__init__(names.port)
+        self.learned = {key: name for key, name in names.known.items() if not name.rstrip(">").split()[-1].isdigit()}
+
+    def of(self, kind: str, value: Any) -> str:
+        return self.learned.get((kind, value), f"<{kind}>")
+
+
+def time_of(value: int) -> int | str:
+    return "<now>" if abs(value - time.time() * 1000) < NEAR_NOW_MS else value
+
+
+def short(data: bytes) -> str:
+    return data.hex() if len(data) <= SHOWN_BYTES else f"{data[:SHOWN_BYTES].hex()}... {len(data)} bytes, hash {hash(data)}"
+
+
+def batches(data: bytes, names: Names) -> Tree:
+    """Record batches field by field, and how many bytes behind them are the beginning of one."""
+    view = memoryview(data)
+    found: dict[str, Tree] = {}
+    end = 0
+    for info in _batches(data):
+        end = info.position + info.size
+        payload = bytes(view[info.position + 61 : end])
+        found[f"batch {info.base_offset}"] = {
+            "size": info.size,
+            "leader_epoch": info.leader_epoch,
+            "attributes": info.attributes,
+            "last_offset_delta": info.last_offset_delta,
+            "base_timestamp": time_of(info.base_timestamp),
+            "max_timestamp": time_of(info.max_timestamp),
+            "producer_id": names.of("producer id", info.producer_id) if info.producer_id >= 0 else -1,
+            "producer_epoch": info.producer_epoch,
+            "base_sequence": info.base_sequence,
+            "record_count": info.record_count,
+            "payload": short(payload),
+            "crc": _crc_is_right(data, info.position),
+        }
+    found["bytes behind"] = len(data) - end
+    return found
+
+
+def _batches(data: bytes) -> Iterable[record_batch.BatchInfo]:
+    try:
+        return record_batch.batches(data)
+    except InvalidBatch:
+        return []
+
+
+def _crc_is_right(data: bytes, position: int) -> bool:
+    try:
+        record_batch.verify(data, position)
+    except InvalidBatch:
+        return False
+    return True
+
+
+def differences(kafka: Tree, ours: Tree, path: str = "") -> list[tuple[str, Tree, Tree]]:
+    """Where two trees differ: paths with the elements' names in brackets, Kafka's value and ours."""
+    if isinstance(kafka, dict) and isinstance(ours, dict):
+        found = []
+        for key in [*kafka, *(key for key in ours if key not in kafka)]:
+            below = f"{path}.{key}" if key.isidentifier() else f"{path}[{key}]"
+            found += differences(kafka.get(key, "<absent>"), ours.get(key, "<absent>"), below.lstrip("."))
+        return found
+    return [] if kafka == ours and type(kafka) is type(ours) else [(path, kafka, ours)]

@@ -1,0 +1,35 @@
+"""The scripts, a file per API or family of APIs; `requests.py` builds what most of them ask for. Importing this registers all."""
+
+from tests.oracle.scenarios import (
+    api_versions,
+    cluster,
+    configs,
+    fetch,
+    fetch_sessions,
+    group_admin,
+    group_members,
+    idempotence,
+    list_offsets,
+    metadata,
+    offsets,
+    produce,
+    records,
+    topics,
+)
+
+__all__ = [
+    "api_versions",
+    "cluster",
+    "configs",
+    "fetch",
+    "fetch_sessions",
+    "group_admin",
+    "group_members",
+    "idempotence",
+    "list_offsets",
+    "metadata",
+    "offsets",
+    "produce",
+    "records",
+    "topics",
+]
