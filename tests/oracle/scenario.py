@@ -11,6 +11,7 @@ brokers and nobody else's. A scenario may not look at what differs between broke
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -27,7 +28,9 @@ from tests.oracle.answers import Names, Tree, tree_of
 
 SCENARIOS: dict[str, Scenario] = {}
 KEYS = {f"{key.label}Request": key for key in ApiKey}
-TIMEOUT_S = 30.0
+TIMEOUT_S = 10.0
+RUN = secrets.token_hex(2)
+"""In every name, so that brokers that are kept running between runs can be asked again."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,7 @@ class Talk:
         self.steps: list[Step] = []
         self.clients: dict[str, WireClient] = {}
         self.topic_ids: dict[str, bytes] = {}
-        self.prefix = f"{scenario.id.replace('.', '-')}-{version}"
+        self.prefix = f"{scenario.id.replace('.', '-')}-{version}-{RUN}"
 
     # --- names and what is made for the scenario ------------------------------------------------------------------
     def name(self, word: str) -> str:
