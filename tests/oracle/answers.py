@@ -26,7 +26,7 @@ IDENTITY = (
 )  # fmt: skip
 RANDOM = {"topic_id": "topic id", "producer_id": "producer id", "session_id": "session id", "cluster_id": "cluster id"}
 """Fields whose values the broker draws; each value is named by when it was first seen."""
-NO_VALUE = (None, "", 0, -1, bytes(16))
+NO_VALUE = {"topic_id": bytes(16), "producer_id": -1, "session_id": 0, "cluster_id": ""}
 TIMES = ("timestamp", "base_timestamp", "max_timestamp", "log_append_time_ms", "commit_timestamp")
 TEXTS = ("error_message", "batch_index_error_message", "documentation")
 
@@ -85,7 +85,8 @@ class _Reader:
         trees = [self.struct(value, field.element) for value in ordered]
         found: dict[str, Tree] = {}
         for tree in trees:
-            identity = " ".join(str(tree[name]) for name in IDENTITY if name in tree) or "element"
+            named = [str(tree[name]) for name in IDENTITY if tree.get(name) is not None]
+            identity = " ".join(named[: 2 if "resource_type" in tree else 1]) or "element"
             twins = sum(key.split("#")[0] == identity for key in found)
             found[identity if not twins else f"{identity}#{twins + 1}"] = tree
         return found
@@ -96,7 +97,7 @@ class _Reader:
             return "<throttle>"
         if field.element == "records":
             return batches(value, self.names)
-        if name in RANDOM and value not in NO_VALUE:
+        if name in RANDOM and value != NO_VALUE[name]:
             return self.names.of(RANDOM[name], value)
         if name == "port" and value == self.names.port:
             return "<port>"

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
+from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
+from kbroker.protocol.messages import Message
 from tests.kit.broker import BrokerProcess, KafkaProcess
 from tests.kit.wire import WireClient
 from tests.oracle.scenario import Run, Scenario, run
@@ -22,6 +24,7 @@ NODE_ID = 0
 # The same for both, so that answers can be the same: short times, small groups, nothing that acts on its own.
 SETTINGS: dict[str, object] = {
     "offsets.topic.num.partitions": 3,
+    "offsets.topic.replication.factor": 1,
     "group.initial.rebalance.delay.ms": 0,
     "group.min.session.timeout.ms": 500,
     "group.max.session.timeout.ms": 60000,
@@ -30,32 +33,41 @@ SETTINGS: dict[str, object] = {
     "num.partitions": 2,
     "log.retention.ms": -1,
     "log.index.size.max.bytes": 65536,
+    "transaction.state.log.num.partitions": 3,
     "max.incremental.fetch.session.cache.slots": 5000,
 }
 KAFKA_SETTINGS: dict[str, object] = {**SETTINGS, "node.id": NODE_ID}
 OUR_SETTINGS: dict[str, object] = {**SETTINGS, "broker.id": NODE_ID}
 
+NOT_YET = (
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.CONCURRENT_TRANSACTIONS,
+)
+
 Case = tuple[Scenario, int]
 
 
-def await_coordinator(port: int) -> None:
-    """The topic of offsets is made when it is first needed; scenarios find it there."""
+def warm_up(port: int) -> None:
+    """Internal topics and blocks of producer ids are made when they are first needed; scenarios find them there."""
     deadline = time.monotonic() + 60
-    request = M.FindCoordinatorRequest(coordinator_keys=["warm"], key_type=0)
+
+    def until_it_is_there(client: WireClient, api: ApiKey, version: int, message: Message, code: Callable[[Any], int]) -> None:
+        while code(client.call(api, version, message)) in NOT_YET:
+            assert time.monotonic() < deadline, f"{api.label} is not served"
+            time.sleep(0.02)
+
     with WireClient("127.0.0.1", port) as client:
-        while client.call(ApiKey.FIND_COORDINATOR, 6, request).coordinators[0].error_code:
-            assert time.monotonic() < deadline, "no coordinator"
-            time.sleep(0.05)
-        for group in ("a", "b", "c", "d", "e", "f", "g", "h"):
-            while _commit(client, group):
-                assert time.monotonic() < deadline, "the coordinator does not load"
-                time.sleep(0.05)
-
-
-def _commit(client: WireClient, group: str) -> int:
-    request = M.OffsetFetchRequest(groups=[M.OffsetFetchRequest.OffsetFetchRequestGroup(group_id=f"warm-{group}", topics=None)])
-    error_code: int = client.call(ApiKey.OFFSET_FETCH, 8, request).groups[0].error_code
-    return error_code
+        for kind in (0, 1):
+            request = M.FindCoordinatorRequest(coordinator_keys=["warm"], key_type=kind)
+            until_it_is_there(client, ApiKey.FIND_COORDINATOR, 4, request, lambda answer: answer.coordinators[0].error_code)
+        for number in range(10):  # every partition of the topic of offsets, most likely
+            group = M.OffsetFetchRequest.OffsetFetchRequestGroup(group_id=f"warm-{number}", topics=None)
+            until_it_is_there(client, ApiKey.OFFSET_FETCH, 8, M.OffsetFetchRequest(groups=[group]), lambda answer: answer.groups[0].error_code)
+        for transactional_id in (None, *(f"warm-{number}" for number in range(20))):
+            asked = M.InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=60000)
+            until_it_is_there(client, ApiKey.INIT_PRODUCER_ID, 4, asked, lambda answer: answer.error_code)
 
 
 class Matrix:
@@ -70,7 +82,7 @@ class Matrix:
     def __enter__(self) -> Self:
         with ThreadPoolExecutor(2) as starting:
             for port in list(starting.map(self._start, self.ports)):
-                await_coordinator(port)
+                warm_up(port)
         return self
 
     def _start(self, name: str) -> int:

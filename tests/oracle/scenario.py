@@ -128,8 +128,9 @@ class Talk:
         )
         (made,) = self.do(M.CreateTopicsRequest(topics=[wanted], timeout_ms=30000)).topics
         self.must(made.error_code, f"creating {name}: {made.error_message}")
+        again = " again" if name in self.topic_ids else ""
         self.topic_ids[name] = made.topic_id
-        self.names.learn("topic id", made.topic_id, f"of {name}")
+        self.names.learn("topic id", made.topic_id, f"of {name}{again}")
         self.await_leaders(name, partitions)
         return name
 

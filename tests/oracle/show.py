@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> None:
         for one in SCENARIOS.values()
         if fnmatch.fnmatch(one.id, pattern)
         for version in one.versions
-        if not versions or str(version) in versions
+        if not versions or str(version) in versions or ("max" in versions and version == one.versions[-1])
     ]
     given = {name: int(os.environ[name]) for name in ("KAFKA_PORT", "KBROKER_PORT") if name in os.environ}
     if only_kafka:

@@ -223,7 +223,7 @@ def a_protocol_twice(t: Talk) -> None:
 @scenario(JOIN)
 def protocols_of_any_kind(t: Talk) -> None:
     """A group is more than consumers: the metadata are its members' business."""
-    Member(t, "a", protocol_type="connect", protocols=[("", b""), ("ä", b"\xff" * 2000)]).join()
+    Member(t, "a", protocol_type="connect", protocols=[("x y", b""), ("ä", b"\xff" * 2000)]).join()
 
 
 @scenario(JOIN)
