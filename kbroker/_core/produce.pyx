@@ -29,7 +29,7 @@ from kbroker._core.cursor cimport (
     write_i16, write_i32, write_i64, write_string, write_uvarint, writer_t,
 )
 from kbroker._core.layout cimport (
-    ATTRIBUTE_CODEC_MASK, ATTRIBUTE_TRANSACTIONAL, BATCH_HEADER_SIZE,
+    ATTRIBUTE_CODEC_MASK, ATTRIBUTE_TRANSACTIONAL, BATCH_ATTRIBUTES, BATCH_HEADER_SIZE, BATCH_MAGIC,
 )
 from kbroker._core.partition cimport (
     NEEDS_HANDLER, ack_waiter_t, log_options_t, partition_append, partition_await_flush, partition_t, partition_unref,
@@ -193,25 +193,37 @@ cdef inline bint is_internal(const uint8_t *topic, int32_t size) noexcept nogil:
 cdef bint check_all(Processor processor, produce_t *w, uint8_t *frame) noexcept nogil:
     """Look at every partition without appending; false when some batch needs a thread that may block."""
     cdef bint complete = True
-    cdef bint foreign_transaction = False
     cdef int32_t i
     cdef entry_t *e
+    if is_foreign_transaction(w, frame):
+        for i in range(w.count):
+            refuse(&w.entries[i], TRANSACTIONAL_ID_AUTHORIZATION_FAILED, True)
+        return True
     for i in range(w.count):
         e = &w.entries[i]
         check(processor, w, e, frame)
         if e.batch_at >= 0 and e.error == 0 and e.info.attributes & ATTRIBUTE_TRANSACTIONAL:
-            foreign_transaction = foreign_transaction or not w.transactional
             refuse(e, INVALID_TXN_STATE, False)
             e.unchecked = False
         if e.unchecked:
             if e.batch_size > SMALL_BATCH or must_recompress(e) or check_compressed(processor, e, frame, SMALL_INFLATED):
                 complete = False
-    if foreign_transaction:
-        # A transaction without its id: nobody is allowed to write for that, and the whole request says so.
-        for i in range(w.count):
-            refuse(&w.entries[i], TRANSACTIONAL_ID_AUTHORIZATION_FAILED, True)
-        return True
     return complete
+
+
+cdef bint is_foreign_transaction(produce_t *w, const uint8_t *frame) noexcept nogil:
+    """Whether a batch is of a transaction whose id the request does not name: nobody is allowed to write for that. Kafka
+    asks this before it looks at anything else."""
+    cdef const uint8_t *batch
+    cdef int32_t i
+    if w.transactional or w.version < FIRST_VERSION:
+        return False
+    for i in range(w.count):
+        batch = frame + w.entries[i].batch_at
+        if (w.entries[i].batch_at >= 0 and w.entries[i].batch_size >= BATCH_HEADER_SIZE and batch[BATCH_MAGIC] == 2
+                and batch[BATCH_ATTRIBUTES + 1] & ATTRIBUTE_TRANSACTIONAL):
+            return True
+    return False
 
 
 cdef void check(Processor processor, produce_t *w, entry_t *e, uint8_t *frame) noexcept nogil:

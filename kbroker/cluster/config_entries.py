@@ -33,6 +33,10 @@ def topic_entries(topic: Topic, image: MetadataImage, broker: BrokerConfigs) -> 
         own = topic.configs.get(config.name)
         value = format_value(broker_default(config, lookup)) if own is None else format_value(config.parse(own))
         synonyms = broker.synonyms(config.synonyms[0].name, image) if config.synonyms else []
+        if config.synonyms and config.synonyms[0].name not in broker.settings:
+            # A broker setting of Kafka's that is not one here: what it would say is the topic's default.
+            default = format_value(config.default)
+            synonyms = [Synonym(config.synonyms[0].name, default, ConfigSource.DEFAULT_CONFIG)]
         if own is not None:
             synonyms.insert(0, Synonym(config.name, value, ConfigSource.DYNAMIC_TOPIC_CONFIG))
         source = synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG

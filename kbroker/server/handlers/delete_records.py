@@ -28,6 +28,7 @@ def handle(services: Services, request: Request, message: M.DeleteRecordsRequest
                 name=topic.name, partitions=[_delete(services, topic.name, part) for part in topic.partitions]
             )
             for topic in message.topics
+            if topic.partitions
         ]
     )
 

@@ -137,7 +137,10 @@ def _by_name(image: MetadataImage, name: str, message: M.MetadataRequest) -> Top
         return _part(topic, message)
     is_legal = topic_name_problem(name) is None
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_legal else ErrorCode.INVALID_TOPIC_EXCEPTION
-    return TopicPart(error_code=code, name=name, is_internal=name in INTERNAL_TOPICS)
+    part = TopicPart(error_code=code, name=name, is_internal=name in INTERNAL_TOPICS)
+    if message.include_topic_authorized_operations:
+        part.topic_authorized_operations = authorized_operations.ON_TOPIC
+    return part
 
 
 def _part(topic: Topic, message: M.MetadataRequest) -> TopicPart:
