@@ -80,10 +80,11 @@ class Closed:
 
 @dataclass
 class Step:
-    """One answer. `seen` is the tree that is compared; `words` has the texts too."""
+    """One answer. `seen` is the tree that is compared; `words` has the texts too; `api` is empty for a note."""
 
     label: str
     seen: Tree
+    api: str = ""
     words: Tree = None
 
 
@@ -212,7 +213,7 @@ class Talk:
             return self._closed(sent)
         if keep is not None:
             keep(response)
-        step = Step(sent.label, tree_of(response, sent.version, self.names))
+        step = Step(sent.label, tree_of(response, sent.version, self.names), sent.api.label)
         step.words = tree_of(response, sent.version, self.names, words=True)
         if after_ms is not None:
             step.seen = {"took": (time.monotonic() - sent.at) * 1000 >= after_ms * 0.9, **step.seen}
@@ -230,7 +231,15 @@ class Talk:
             sent.client.socket.settimeout(TIMEOUT_S)
         self.note(f"{sent.label} still waits", waits)
 
-    def ask_bytes(self, api_key: int, version: int, body: bytes, on: str = "wire", flexible: bool | None = None) -> Any:
+    def ask_bytes(
+        self,
+        api_key: int,
+        version: int,
+        body: bytes,
+        on: str = "wire",
+        flexible: bool = False,
+        keep: Callable[[Any], None] | None = None,
+    ) -> Any:
         """A request by its bytes behind the header; the answer is read as one of that API and version if there is one."""
         label = f"{len(self.steps)} key {api_key}"
         header_version = 2 if flexible else 1
@@ -247,7 +256,10 @@ class Talk:
                 response = decode_response(sent.api, read_as, frame)[1]
             except KbrokerError:
                 continue
-            self.steps.append(Step(f"{label}, answered as v{read_as}", tree_of(response, read_as, self.names)))
+            if keep is not None:
+                keep(response)
+            seen = tree_of(response, read_as, self.names)
+            self.steps.append(Step(f"{label}, answered as v{read_as}", seen, sent.api.label))
             return response
         self.note(label, frame.hex())
         return frame

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
 
 from kbroker.protocol import messages as M
-from kbroker.protocol.api import SERVED, ApiKey
-from tests.oracle.scenario import Talk, scenario
+from kbroker.protocol.api import SERVED, ApiKey, is_flexible
+from tests.oracle.scenario import KEYS, Talk, scenario
 
 VERSIONS = ApiKey.API_VERSIONS
 
 
-def only_served(answer: M.ApiVersionsResponse) -> None:
-    """The APIs that we serve, too."""
-    answer.api_keys = [one for one in answer.api_keys if one.api_key in list(SERVED)]
+def only_served(answer: Any) -> None:
+    """Of an answer to ApiVersions, the APIs that we serve too."""
+    if isinstance(answer, M.ApiVersionsResponse):
+        answer.api_keys = [one for one in answer.api_keys if one.api_key in list(SERVED)]
 
 
 @scenario(VERSIONS)
@@ -99,3 +101,42 @@ def authentication_on_a_plain_listener(t: Talk) -> None:
         t.ask(M.SaslAuthenticateRequest(auth_bytes=data))
 
 
+
+
+@scenario(VERSIONS, only=0)
+def bytes_behind_a_request(t: Talk) -> None:
+    for message, version in (
+        (M.MetadataRequest(topics=[]), 4),
+        (M.MetadataRequest(topics=[]), 12),
+        (M.HeartbeatRequest(group_id=t.name("g"), generation_id=1, member_id="x"), 0),
+        (M.ProduceRequest(acks=1, timeout_ms=100, topic_data=[]), 9),
+        (M.FetchRequest(max_wait_ms=0, min_bytes=0, topics=[]), 4),
+        (M.ApiVersionsRequest(client_software_name="a", client_software_version="1"), 3),
+    ):
+        api = KEYS[type(message).__name__]
+        for behind in (b"\0", b"\xff" * 50):
+            t.ask_bytes(api, version, message.encode(version) + behind, flexible=is_flexible(api, version), keep=only_served)
+
+
+@scenario(VERSIONS, only=0)
+def texts_that_are_none(t: Talk) -> None:
+    """Bytes that are not UTF-8 where a name should be."""
+    request = M.MetadataRequest(topics=[M.MetadataRequest.MetadataRequestTopic(name="xx")], allow_auto_topic_creation=False)
+    for version in (4, 12):
+        for broken in (b"\xff\xfe", b"\xc3(", b"\xed\xa0"):
+            t.ask_bytes(ApiKey.METADATA, version, request.encode(version).replace(b"xx", broken), flexible=is_flexible(ApiKey.METADATA, version))
+
+
+@scenario(VERSIONS, only=0)
+def tagged_fields_nobody_knows(t: Talk) -> None:
+    """KIP-482: skipped. A tag twice or out of order is not checked."""
+    body = M.MetadataRequest(topics=[]).encode(12)
+    for tags in (b"\x01\x07\x02ab", b"\x02\x05\x01a\x07\x00", b"\x02\x07\x00\x05\x00", b"\x02\x05\x00\x05\x00", b"\x01\x05\x7f", b"\xff"):
+        t.ask_bytes(ApiKey.METADATA, 12, body[:-1] + tags, flexible=True)
+
+
+@scenario(VERSIONS, only=0)
+def counts_that_promise_too_much(t: Talk) -> None:
+    """No memory on the word of a count."""
+    for body in (b"\x7f\xff\xff\xff", b"\x00\x10\x00\x00", b"\x80\x00\x00\x00", b"\xff\xff\xff\xfe"):
+        t.ask_bytes(ApiKey.METADATA, 1, body, flexible=False)

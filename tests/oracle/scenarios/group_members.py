@@ -144,6 +144,12 @@ def settle(leader: Member, *others: Member) -> None:
 
 @scenario(JOIN)
 def the_first_member(t: Talk) -> None:
+    Member(t, "a").join()
+
+
+@scenario(JOIN, since=MEMBER_ID_FIRST)
+def a_first_member_that_asks_twice(t: Talk) -> None:
+    """Each time it is given another id; both may be used."""
     member = Member(t, "a")
     t.ask(member.join_request(), on="a")
     member.join()

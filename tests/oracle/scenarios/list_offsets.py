@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.compression import Codec
@@ -57,7 +59,11 @@ def by_time_over_segments(t: Talk) -> None:
 @scenario(LIST_OFFSETS)
 def log_append_time(t: Talk) -> None:
     topic = t.topic(message_timestamp_type="LogAppendTime")
-    t.produce(topic, records(3), records(3))
+    t.produce(topic, records(3))
+    then = time.time() + 0.003
+    while time.time() < then:  # so that the second batch has a time of its own
+        pass
+    t.produce(topic, records(3))
     ask(t, topic, T0, T0 * 2, MAX_TIMESTAMP)
 
 

@@ -99,7 +99,10 @@ def an_id_and_a_name(t: Talk) -> None:
 def authorized_operations(t: Talk) -> None:
     topic = t.topic()
     t.ask(named(topic, include_topic_authorized_operations=True))
-    t.ask(named(t.name("nowhere"), include_topic_authorized_operations=True))
+    t.ask(named(t.name("nowhere"), "a b", include_topic_authorized_operations=True))
+    if t.version >= NAMES_NULL_SINCE:
+        unknown = [Topic(topic_id=b"\x05" * 16, name=None)]
+        t.ask(M.MetadataRequest(topics=unknown, allow_auto_topic_creation=False, include_topic_authorized_operations=True))
     if t.version <= 10:
         t.ask(named(topic, include_cluster_authorized_operations=True))
 

@@ -221,6 +221,12 @@ def deleted_twice_at_once(t: Talk) -> None:
     t.ask(M.MetadataRequest(topics=[M.MetadataRequest.MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False))
 
 
+@scenario(DELETE)
+def deleted_with_little_time(t: Talk) -> None:
+    for number, timeout_ms in enumerate((0, -1)):
+        t.ask(delete(t, t.topic(str(number)), timeout_ms=timeout_ms))
+
+
 @scenario(DELETE, since=6)
 def topics_by_id(t: Talk) -> None:
     topic = t.topic()
@@ -280,6 +286,13 @@ def partitions_only_checked(t: Talk) -> None:
     t.ask(partitions({topic: 3}, check=True))
     t.ask(partitions({topic: 1}, check=True))
     t.ask(M.MetadataRequest(topics=[M.MetadataRequest.MetadataRequestTopic(name=topic)]))
+
+
+@scenario(PARTITIONS)
+def partitions_with_little_time(t: Talk) -> None:
+    topic = t.topic()
+    for timeout_ms in (0, -1):
+        t.ask(partitions({topic: 2}, timeout_ms=timeout_ms))
 
 
 @scenario(PARTITIONS)
