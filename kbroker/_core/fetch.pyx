@@ -65,6 +65,9 @@ cdef enum:
     LOOK_AGAIN = 1               # of a fetch that was prepared or parked: leave it out
     LOOK_PREPARE = 2             # open it
 
+    FIRST_ZSTD_VERSION = 10      # older clients may not read a topic that is compressed with zstd by its config (KIP-110)
+    CODEC_ZSTD = 4
+
     KNOWN = 0                    # fetch_entry_t.unknown
     UNKNOWN_ID = 1
     UNKNOWN_PARTITION = 2
@@ -77,6 +80,7 @@ cdef enum:
     INVALID_FETCH_SESSION_EPOCH = 71
     FENCED_LEADER_EPOCH = 74
     UNKNOWN_LEADER_EPOCH = 75
+    UNSUPPORTED_COMPRESSION_TYPE = 76
     UNKNOWN_TOPIC_ID = 100
     FETCH_SESSION_TOPIC_ID_ERROR = 106
 
@@ -461,7 +465,8 @@ cdef int look(fetch_t *f, int mode) noexcept nogil:
         elif e.read.segment != NULL:
             at_least_one = False
             f.bytes_ready += e.read.size
-            left = max(left - e.read.size, 0)
+            left -= e.read.size
+        left = max(left, 0)      # a negative max_bytes is an error of the first partition only, as in Kafka
     if not interesting or f.bytes_ready >= min(f.min_bytes, min(f.max_bytes, f.cache.fetch_max_bytes)):
         f.answer_now = True
     if not f.answer_now and f.bytes_ready > 0:
@@ -514,6 +519,9 @@ cdef int32_t link_entries(fetch_t *f) noexcept nogil:
             e = &f.entries[i]
             if e.unknown != pass_:
                 continue
+            if f.version < FIRST_ZSTD_VERSION and e.error == 0 and e.partition.options.compression == CODEC_ZSTD:
+                drop_read(e)
+                e.error = UNSUPPORTED_COMPRESSION_TYPE
             if e.error:
                 e.read.high_watermark = -1
                 e.read.last_stable_offset = -1
@@ -608,10 +616,11 @@ cdef void write_partition(fetch_t *f, fetch_entry_t *e, slot_t *slot, int32_t no
     write_i64(w, e.read.last_stable_offset)
     if f.version >= 5:
         write_i64(w, e.read.log_start_offset)
-    write_array_count(w, 0 if e.unknown or (f.committed and not e.error) else -1, flexible)   # aborted transactions
+    write_array_count(w, 0 if e.unknown or error == UNSUPPORTED_COMPRESSION_TYPE or (f.committed and not error) else -1,
+                      flexible)  # aborted transactions
     if f.version >= 11:
         write_i32(w, -1)         # preferred read replica
-    if f.context == CONTEXT_REFUSED:
+    if f.context == CONTEXT_REFUSED or error == UNSUPPORTED_COMPRESSION_TYPE:
         size = -1                # null
     if flexible:
         write_uvarint(w, <uint32_t>(size + 1))

@@ -1,4 +1,4 @@
-"""A response as a tree that can be compared: what is drawn at random, or is the time or a port, has a name in its place."""
+"""A response as a tree that can be compared: what is drawn at random, or is a time or a port, has a name instead."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class _Reader:
         return self.scalar(value, field)
 
     def array(self, values: list[Struct], field: Field) -> Tree:
-        """Elements in an order of their own: Kafka's own order comes from hash tables. The same ones stay beside each other."""
+        """Elements by what tells them apart, in an order of their own: Kafka's comes from hash tables."""
         blind = _Reader(self.cls, self.version, _Blind(self.names), self.words)
         ordered = sorted(values, key=lambda value: repr(blind.struct(value, field.element)))
         trees = [self.struct(value, field.element) for value in ordered]
@@ -132,7 +132,11 @@ def time_of(value: int) -> int | str:
 
 
 def short(data: bytes) -> str:
-    return data.hex() if len(data) <= SHOWN_BYTES else f"{data[:SHOWN_BYTES].hex()}... {len(data)} bytes, hash {hash(data)}"
+    return (
+        data.hex()
+        if len(data) <= SHOWN_BYTES
+        else f"{data[:SHOWN_BYTES].hex()}... {len(data)} bytes, hash {hash(data)}"
+    )
 
 
 def batches(data: bytes, names: Names) -> Tree:

@@ -1,4 +1,4 @@
-"""Where kbroker differs from Apache Kafka on purpose: the table that `test_answers.py` compares with, and docs/DEVIATIONS.md.
+"""Where kbroker differs from Apache Kafka on purpose: what `test_answers.py` compares with, and docs/DEVIATIONS.md.
 
 A difference that is not listed here fails its test, and so does a listed one that is not there any more.
 """
@@ -53,10 +53,25 @@ class Deviation:
         )
 
 
-TWICE = "A client that names a partition twice in a request has a bug; kbroker does what each entry says, in order, and answers each."
+@dataclass(frozen=True)
+class OtherDeviation:
+    """A deviation that no answer of the matrix shows. `test`: where it is tested."""
+
+    subject: str
+    what: str
+    why: str
+    test: str
+
+
+TWICE = (
+    "A client that names a partition twice in a request has a bug; "
+    "kbroker does what each entry says, in order, and answers each."
+)
 KAFKA_FAILS = "Kafka fails inside; kbroker says what is wrong with the request."
 NEVER_ANSWERS = "Kafka fails inside and leaves the client without an answer until its request times out."
-NO_TRANSACTIONS = "Transactions are not served yet: their users get an error that is not retried, instead of waiting for ever."
+NO_TRANSACTIONS = (
+    "Transactions are not served yet: their users get an error that is not retried, instead of waiting for ever."
+)
 NO_FEATURES = "Features are those of KRaft's metadata log, which kbroker does not have."
 STRICT = "What a field cannot mean is refused with its connection, rather than guessed at."
 OLD_FORMATS = "Needs the message formats of before Kafka 0.11, which kbroker does not convert yet."
@@ -66,16 +81,28 @@ OWN_DEFAULT = "A default of its own: for one machine, not for a cluster of them.
 DEVIATIONS: tuple[Deviation, ...] = (
     # --- ApiVersions and whatever comes before an API -----------------------------------------------------------
     Deviation(
-        ("api_versions.what_is_served", "api_versions.several_times*", "api_versions.names_of_software", "api_versions.bytes_behind*"),
+        (
+            "api_versions.what_is_served",
+            "api_versions.several_times*",
+            "api_versions.names_of_software",
+            "api_versions.bytes_behind*",
+        ),
         ("*.api_keys[1].min_version", "*.api_keys[8].min_version", "*.api_keys[9].min_version"),
         "Fetch is served from version 4, OffsetCommit from 2, OffsetFetch from 1; Kafka 3.9 serves them from 0. "
         "Produce 0 to 2 is advertised and answered with UNSUPPORTED_VERSION.",
-        "Fetch and Produce: " + OLD_FORMATS + " OffsetCommit 0 and 1 and OffsetFetch 0: ZooKeeper's offsets, and a field that was "
+        "Fetch and Produce: "
+        + OLD_FORMATS
+        + " OffsetCommit 0 and 1 and OffsetFetch 0: ZooKeeper's offsets, and a field that was "
         "dropped; Kafka 4 starts at the same versions.",
         kafka=0,
     ),
     Deviation(
-        ("api_versions.what_is_served", "api_versions.several_times*", "api_versions.names_of_software", "api_versions.bytes_behind*"),
+        (
+            "api_versions.what_is_served",
+            "api_versions.several_times*",
+            "api_versions.names_of_software",
+            "api_versions.bytes_behind*",
+        ),
         ("*.supported_features[*", "*.finalized_features[*", "*.finalized_features_epoch"),
         "No features are reported, and the epoch of features is -1.",
         NO_FEATURES,
@@ -132,7 +159,8 @@ DEVIATIONS: tuple[Deviation, ...] = (
     Deviation(
         ("produce.lengths_that_lie", "produce.older_magic"),
         ("*.error_message",),
-        "CORRUPT_MESSAGE has no text. Kafka has one for a length below the smallest and an unknown magic, but not for a wrong CRC.",
+        "CORRUPT_MESSAGE has no text. Kafka has one for a length below the smallest and an unknown magic, but not for "
+        "a wrong CRC.",
         "The code says it; clients retry it without showing the text.",
         kafka="<text>",
         ours=None,
@@ -171,30 +199,30 @@ DEVIATIONS: tuple[Deviation, ...] = (
         ours="INVALID_RECORD",
     ),
     Deviation(
-        ("produce.timestamps_out_of_range",),
-        ("*.record_errors[*",),
-        "Timestamps out of the topic's bounds: the batch is refused as a whole, without the list of the records that are wrong.",
-        "Bounds are checked on the oldest and newest timestamp of a batch, which the walk over its records finds anyway.",
-        ours="<absent>",
-        since=8,
+        ("produce.more_than_may_be_inflated",),
+        ("*.error_code", "*.base_offset"),
+        "A batch that inflates to more than kbroker.inflated.batch.max.bytes is MESSAGE_TOO_LARGE. Kafka has no limit.",
+        "A few kilobytes of zeros must not take the memory of the broker, nor of every consumer.",
     ),
     Deviation(
-        (
-            "produce.duplicates_of_the_last_five",
-            "produce.sequences_wrap",
-            "produce.sequences_belong_to_partitions",
-            "produce.a_duplicate_without_waiting_for_all",
-            "produce.records_that_are_gone*",
-        ),
-        ("*.log_append_time_ms",),
-        "The answer to a duplicate has no append time (-1) unless the topic has LogAppendTime. Kafka gives the batch's largest timestamp.",
-        "The same answer as to the batch itself: a producer takes it for the time at which the broker appended.",
-        ours=-1,
+        ("produce.numbers_with_excess_bits",),
+        ("[1 Produce]*.error_code", "[1 Produce]*.base_offset"),
+        "A varint with bits beyond its number's size is INVALID_RECORD. Kafka drops the bits.",
+        "Other readers do not drop them: they would see another record.",
+    ),
+    Deviation(
+        ("produce.numbers_with_excess_bits",),
+        ("[2 Produce]*.error_code",),
+        "A varint of more bytes than its number can have is INVALID_RECORD.",
+        KAFKA_FAILS,
+        kafka="UNKNOWN_SERVER_ERROR",
+        ours="INVALID_RECORD",
     ),
     Deviation(
         ("produce.a_transactional_id_without_a_transaction",),
         ("[1 Produce]*",),
-        "A batch of a transaction is INVALID_TXN_STATE. Kafka finds that the producer id is not the transactional id's first.",
+        "A batch of a transaction is INVALID_TXN_STATE. Kafka finds that the producer id is not the transactional "
+        "id's first.",
         NO_TRANSACTIONS,
     ),
     # --- Fetch --------------------------------------------------------------------------------------------------
@@ -205,12 +233,6 @@ DEVIATIONS: tuple[Deviation, ...] = (
         TWICE,
     ),
     Deviation(
-        ("fetch.limits_of_a_response",),
-        ("[6 Fetch]*",),
-        "A negative max_bytes is an error of every partition. Kafka gives it to the first and reads the others as if it were 0.",
-        STRICT,
-    ),
-    Deviation(
         ("fetch.epochs_that_diverge",),
         ("[2 Fetch]*", "[3 Fetch]*", "[4 Fetch]*"),
         "The epoch of the record that was fetched last is not looked at.",
@@ -219,14 +241,16 @@ DEVIATIONS: tuple[Deviation, ...] = (
     Deviation(
         ("fetch.a_topic_made_again_has_another_id",),
         ("*.error_code", "*.aborted_transactions"),
-        "In a session, a topic that was deleted and made again is UNKNOWN_TOPIC_OR_PARTITION. Kafka says INCONSISTENT_TOPIC_ID.",
+        "In a session, a topic that was deleted and made again is UNKNOWN_TOPIC_OR_PARTITION. Kafka says "
+        "INCONSISTENT_TOPIC_ID.",
         "The id is not that of the new topic. Clients ask for metadata after either.",
     ),
     # --- ListOffsets --------------------------------------------------------------------------------------------
     Deviation(
         ("list_offsets.by_time_over_segments",),
         ("[6 ListOffsets]*",),
-        "By time, right after records were deleted: the first record that is left. Kafka looks into a segment that is about to be "
+        "By time, right after records were deleted: the first record that is left. Kafka looks into a segment that is "
+        "about to be "
         "deleted, finds nothing and answers that there is none.",
         "A group that is reset by time would go to the end of the log.",
         since=1,
@@ -235,7 +259,8 @@ DEVIATIONS: tuple[Deviation, ...] = (
     Deviation(
         ("metadata.a_topic_made_by*", "metadata.two_topics_made_by*"),
         ("[0 Metadata].topics[*",),
-        "A topic that is made by being asked for is in the same answer, with its leaders. Kafka answers UNKNOWN_TOPIC_OR_PARTITION "
+        "A topic that is made by being asked for is in the same answer, with its leaders. Kafka answers "
+        "UNKNOWN_TOPIC_OR_PARTITION "
         "and makes it meanwhile.",
         "One machine makes it at once; the client need not ask again.",
     ),
@@ -307,7 +332,13 @@ DEVIATIONS: tuple[Deviation, ...] = (
     ),
     # --- configs ------------------------------------------------------------------------------------------------
     Deviation(
-        ("describe_configs.a_topic", "describe_configs.some_configs", "describe_configs.some_settings*", "describe_configs.several_resources", "describe_configs.the_broker"),
+        (
+            "describe_configs.a_topic",
+            "describe_configs.some_configs",
+            "describe_configs.some_settings*",
+            "describe_configs.several_resources",
+            "describe_configs.the_broker",
+        ),
         ("*.is_default",),
         "In version 0 a setting that has its default value says so. Kafka 3.9 says it of none.",
         "It is what the field is for.",
@@ -318,7 +349,8 @@ DEVIATIONS: tuple[Deviation, ...] = (
     Deviation(
         ("describe_configs.the_broker",),
         ("*.configs[num.*.value", "*.configs[group.initial.rebalance.delay.ms].synonyms*"),
-        "The defaults of num.network.threads, num.io.threads, num.recovery.threads.per.data.dir and group.initial.rebalance.delay.ms.",
+        "The defaults of num.network.threads, num.io.threads, num.recovery.threads.per.data.dir and "
+        "group.initial.rebalance.delay.ms.",
         OWN_DEFAULT,
     ),
     Deviation(
@@ -339,7 +371,8 @@ DEVIATIONS: tuple[Deviation, ...] = (
             "*.configs[log.flush.visibility]",
             "*.configs[producer.id.expiration.check.interval.ms]",
         ),
-        "A broker has the settings that kbroker reads: not all that Kafka has, also some of older releases, and its own.",
+        "A broker has the settings that kbroker reads: not all that Kafka has, also some of older releases, and its "
+        "own.",
         "What it does not read it does not claim to have; docs/CONFIG.md lists them.",
         kafka="<absent>",
     ),
@@ -356,5 +389,116 @@ DEVIATIONS: tuple[Deviation, ...] = (
         ("*.error_code", "*.error_message"),
         "An operation that is none of the four is INVALID_REQUEST.",
         KAFKA_FAILS,
+    ),
+)
+
+OTHERS: tuple[OtherDeviation, ...] = (
+    OtherDeviation(
+        "Produce 0 to 2",
+        "Advertised, and answered with UNSUPPORTED_VERSION in that version. Kafka 4.3 advertises them too and closes the "
+        "connection.",
+        "librdkafka compresses only if it sees them. " + OLD_FORMATS,
+        "tests/oracle/test_old_versions.py::test_produce_of_old_formats_is_advertised_and_refused",
+    ),
+    OtherDeviation(
+        "APIs and versions",
+        "An API or a version that Kafka 3.9 serves and kbroker does not closes the connection, as one that nobody serves, "
+        "with one line in the log that names the peer, the API and the version. docs/PROTOCOL.md lists what is served.",
+        "As Kafka does with what it does not serve; clients see it in ApiVersions before.",
+        "tests/oracle/test_old_versions.py::test_what_kafka_serves_and_kbroker_does_not_closes_the_connection",
+    ),
+    OtherDeviation(
+        "max.connections",
+        "Further connections are closed at once. Kafka lets them wait until one closes.",
+        "A client that is told no can try another broker.",
+        "tests/unit/server/test_acceptor.py::test_a_limit_on_all_connections_turns_the_next_one_away_until_one_closes",
+    ),
+    OtherDeviation(
+        "Order of answers",
+        "Topics, partitions and groups are in the order of the request, of joining, or of names. In Kafka they are in that of "
+        "a hash table.",
+        "It can be foreseen.",
+        "tests/oracle/test_order.py::test_topics_and_partitions_are_answered_in_the_order_of_the_request",
+    ),
+    OtherDeviation(
+        "flush.ms of a topic",
+        "Holds by itself. In Kafka it does nothing unless log.flush.scheduler.interval.ms is set, too.",
+        "Who sets it means it.",
+        "tests/unit/server/test_log_options.py::test_flush_ms_of_a_topic_holds_without_the_interval_of_the_scheduler",
+    ),
+    OtherDeviation(
+        "FindCoordinator for the first group of all",
+        "The topic of offsets is made first, and the answer is the coordinator. Kafka answers COORDINATOR_NOT_AVAILABLE and "
+        "makes it meanwhile; the client tries again.",
+        "Nobody waits for nothing.",
+        "tests/unit/groups/test_coordinator.py::test_nobody_is_served_before_the_topic_exists_and_prepare_creates_it",
+    ),
+    OtherDeviation(
+        "The first generation of a group",
+        "group.initial.rebalance.delay.ms is 0, not 3,000, and with 0 the first generation begins within the first "
+        "JoinGroup, in Kafka a moment later.",
+        "On one machine nobody has to wait for others to start.",
+        "tests/unit/rules/test_group.py::test_the_first_rebalance_of_a_group_waits_for_more_members",
+    ),
+    OtherDeviation(
+        "A JoinGroup or SyncGroup while an earlier one of the same member waits",
+        "The earlier one is answered with REBALANCE_IN_PROGRESS. Kafka never answers it.",
+        "No connection is stuck.",
+        "tests/unit/rules/test_group.py::test_a_request_that_is_sent_twice_is_not_left_hanging",
+    ),
+    OtherDeviation(
+        "A member that is removed while its SyncGroup waits",
+        "It hears UNKNOWN_MEMBER_ID, from Kafka nothing.",
+        "No connection is stuck.",
+        "tests/unit/rules/test_group.py::test_members_that_do_not_sync_in_time_are_dropped",
+    ),
+    OtherDeviation(
+        "A rebalance that nobody has joined",
+        "It is looked at again after a second at the earliest. Kafka does so after the members' rebalance timeout, with a "
+        "timeout of 0 without a pause.",
+        "No busy loop on the word of a client.",
+        "tests/unit/rules/test_group.py::test_a_rebalance_that_nobody_joins_is_tried_again_until_sessions_end",
+    ),
+    OtherDeviation(
+        "A static member that comes back between JoinGroup and SyncGroup",
+        "It has to sync under its new id. Kafka waits for the old one.",
+        "The old one will not come.",
+        "tests/unit/rules/test_group.py::test_a_return_while_assignments_are_awaited_makes_a_rebalance",
+    ),
+    OtherDeviation(
+        "A client id or instance id so long that the member id made of it fits into no record",
+        "INVALID_REQUEST. In Kafka storing the group fails later.",
+        "The client is told what is wrong.",
+        "tests/unit/groups/test_coordinator.py::test_names_that_would_make_too_long_a_member_id_are_refused",
+    ),
+    OtherDeviation(
+        "DeleteGroups when the log refuses the tombstones",
+        "The answer is the error, and the group stays. Kafka says that it is deleted and has it back after a restart.",
+        "What is answered holds.",
+        "tests/unit/groups/test_coordinator.py::test_a_group_that_cannot_be_deleted_in_the_log_stays",
+    ),
+    OtherDeviation(
+        "A group without members and offsets to which ids were given away",
+        "It stays until these have expired. Kafka removes it at the next check.",
+        "A member that was just told its id finds its group.",
+        "tests/unit/groups/test_coordinator.py::test_groups_with_nothing_go_at_the_next_check",
+    ),
+    OtherDeviation(
+        "Loading groups: a damaged batch of __consumer_offsets",
+        "It is skipped with a line in the log, and the rest is loaded. Kafka stops there and serves what it has read so far.",
+        "One bad batch does not take all groups behind it with it.",
+        "tests/unit/groups/test_replay.py::test_a_batch_that_is_damaged_is_skipped_and_the_rest_is_there",
+    ),
+    OtherDeviation(
+        "Loading groups: a partition that cannot be read at all",
+        "It is loaded again when somebody asks for one of its groups.",
+        "The disk may be well again.",
+        "tests/unit/groups/test_coordinator.py::test_a_partition_that_cannot_be_read_is_tried_again_when_somebody_asks",
+    ),
+    OtherDeviation(
+        "Topics whose offsets are neither deleted nor expire",
+        "Those of the members' subscriptions now. In Kafka those of the moment at which the generation began.",
+        "It is what the members read.",
+        "tests/unit/groups/test_coordinator.py::test_members_keep_the_offsets_of_what_they_are_subscribed_to",
     ),
 )

@@ -84,13 +84,13 @@ ERRORS: dict[ApiKey, Reasons] = {
             E.INVALID_FETCH_SESSION_EPOCH,
             E.UNKNOWN_TOPIC_ID,
             E.INCONSISTENT_TOPIC_ID,
+            E.UNSUPPORTED_COMPRESSION_TYPE,
             E.FETCH_SESSION_TOPIC_ID_ERROR,
         ),
         E.FENCED_LEADER_EPOCH: "the first epoch is 0 and there is none below that",
         E.OFFSET_NOT_AVAILABLE: MOVES,
         E.REPLICA_NOT_AVAILABLE: REPLICAS,
         E.CORRUPT_MESSAGE: DISK,
-        E.UNSUPPORTED_COMPRESSION_TYPE: "only below version 10 for topics that are compressed with zstd by their own config",
         E.OFFSET_MOVED_TO_TIERED_STORAGE: "only with tiered storage",
     },
     ApiKey.LIST_OFFSETS: {
@@ -192,7 +192,10 @@ ERRORS: dict[ApiKey, Reasons] = {
             E.FENCED_INSTANCE_ID,
         ),
     },
-    ApiKey.DESCRIBE_GROUPS: {**COORDINATOR, E.INVALID_GROUP_ID: "any text is a group's name here, that of a dead group"},
+    ApiKey.DESCRIBE_GROUPS: {
+        **COORDINATOR,
+        E.INVALID_GROUP_ID: "any text is a group's name here, that of a dead group",
+    },
     ApiKey.LIST_GROUPS: {
         E.COORDINATOR_LOAD_IN_PROGRESS: LOADS,
         E.COORDINATOR_NOT_AVAILABLE: MOVES,
@@ -226,9 +229,7 @@ ERRORS: dict[ApiKey, Reasons] = {
     },
     ApiKey.DELETE_RECORDS: {
         **LEADER,
-        **provoked(
-            E.OFFSET_OUT_OF_RANGE, E.UNKNOWN_TOPIC_OR_PARTITION, E.INVALID_TOPIC_EXCEPTION, E.POLICY_VIOLATION
-        ),
+        **provoked(E.OFFSET_OUT_OF_RANGE, E.UNKNOWN_TOPIC_OR_PARTITION, E.INVALID_TOPIC_EXCEPTION, E.POLICY_VIOLATION),
         E.REQUEST_TIMED_OUT: REPLICAS,
     },
     ApiKey.INIT_PRODUCER_ID: {

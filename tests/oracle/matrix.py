@@ -16,6 +16,7 @@ from kbroker.protocol.messages import Message
 from tests.kit.broker import BrokerProcess, KafkaProcess
 from tests.kit.wire import WireClient
 from tests.oracle.scenario import Run, Scenario, run
+from tests.oracle.scenarios.produce import INFLATED_LIMIT
 
 AT_ONCE = 8
 """Scenarios that run at a time against each broker: most of them wait for something."""
@@ -37,7 +38,7 @@ SETTINGS: dict[str, object] = {
     "max.incremental.fetch.session.cache.slots": 5000,
 }
 KAFKA_SETTINGS: dict[str, object] = {**SETTINGS, "node.id": NODE_ID}
-OUR_SETTINGS: dict[str, object] = {**SETTINGS, "broker.id": NODE_ID}
+OUR_SETTINGS: dict[str, object] = {**SETTINGS, "broker.id": NODE_ID, "kbroker.inflated.batch.max.bytes": INFLATED_LIMIT}
 
 NOT_YET = (
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -53,7 +54,9 @@ def warm_up(port: int) -> None:
     """Internal topics and blocks of producer ids are made when they are first needed; scenarios find them there."""
     deadline = time.monotonic() + 60
 
-    def until_it_is_there(client: WireClient, api: ApiKey, version: int, message: Message, code: Callable[[Any], int]) -> None:
+    def until_it_is_there(
+        client: WireClient, api: ApiKey, version: int, message: Message, code: Callable[[Any], int]
+    ) -> None:
         while code(client.call(api, version, message)) in NOT_YET:
             assert time.monotonic() < deadline, f"{api.label} is not served"
             time.sleep(0.02)
@@ -61,10 +64,18 @@ def warm_up(port: int) -> None:
     with WireClient("127.0.0.1", port) as client:
         for kind in (0, 1):
             request = M.FindCoordinatorRequest(coordinator_keys=["warm"], key_type=kind)
-            until_it_is_there(client, ApiKey.FIND_COORDINATOR, 4, request, lambda answer: answer.coordinators[0].error_code)
+            until_it_is_there(
+                client, ApiKey.FIND_COORDINATOR, 4, request, lambda answer: answer.coordinators[0].error_code
+            )
         for number in range(10):  # every partition of the topic of offsets, most likely
             group = M.OffsetFetchRequest.OffsetFetchRequestGroup(group_id=f"warm-{number}", topics=None)
-            until_it_is_there(client, ApiKey.OFFSET_FETCH, 8, M.OffsetFetchRequest(groups=[group]), lambda answer: answer.groups[0].error_code)
+            until_it_is_there(
+                client,
+                ApiKey.OFFSET_FETCH,
+                8,
+                M.OffsetFetchRequest(groups=[group]),
+                lambda answer: answer.groups[0].error_code,
+            )
         for transactional_id in (None, *(f"warm-{number}" for number in range(20))):
             asked = M.InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=60000)
             until_it_is_there(client, ApiKey.INIT_PRODUCER_ID, 4, asked, lambda answer: answer.error_code)

@@ -139,11 +139,19 @@ class Talk:
         """KRaft answers before the broker has become the leader, and shows the topic before that too."""
         one = M.ListOffsetsRequest.ListOffsetsPartition
         wanted = [one(partition_index=index, timestamp=-1) for index in range(partitions)]
-        asked = M.ListOffsetsRequest(replica_id=-1, topics=[M.ListOffsetsRequest.ListOffsetsTopic(name=name, partitions=wanted)])
+        asked = M.ListOffsetsRequest(
+            replica_id=-1, topics=[M.ListOffsetsRequest.ListOffsetsTopic(name=name, partitions=wanted)]
+        )
+        self.until(
+            lambda: all(found.error_code == 0 for found in self.do(asked).topics[0].partitions), f"leaders of {name}"
+        )
+
+    def until(self, is_so: Callable[[], bool], what: str) -> None:
+        """Ask, unseen, until it is so: Kafka does some things after it has answered."""
         deadline = time.monotonic() + TIMEOUT_S
-        while any(found.error_code for found in self.do(asked).topics[0].partitions):
+        while not is_so():
             if time.monotonic() > deadline:
-                raise Stopped(f"{name} has no leader")
+                raise Stopped(f"no {what}")
             time.sleep(0.002)
 
     def produce(self, topic: str, *batches: bytes, partition: int = 0, acks: int = -1) -> int:
@@ -152,7 +160,9 @@ class Talk:
         for batch in batches:
             data = M.ProduceRequest.PartitionProduceData(index=partition, records=batch)
             request = M.ProduceRequest(
-                acks=acks, timeout_ms=30000, topic_data=[M.ProduceRequest.TopicProduceData(name=topic, partition_data=[data])]
+                acks=acks,
+                timeout_ms=30000,
+                topic_data=[M.ProduceRequest.TopicProduceData(name=topic, partition_data=[data])],
             )
             (answer,) = self.do(request).responses[0].partition_responses
             self.must(answer.error_code, f"producing to {topic}: {answer.error_message}")
@@ -240,7 +250,7 @@ class Talk:
         flexible: bool = False,
         keep: Callable[[Any], None] | None = None,
     ) -> Any:
-        """A request by its bytes behind the header; the answer is read as one of that API and version if there is one."""
+        """A request by its bytes behind the header; an answer is read as one of that version, or of version 0."""
         label = f"{len(self.steps)} key {api_key}"
         header_version = 2 if flexible else 1
         header = RequestHeader(request_api_key=api_key, request_api_version=version, correlation_id=77, client_id=on)

@@ -26,10 +26,17 @@ def _telling(tree: Tree) -> Tree:
     return {key: value for key, value in kept.items() if value not in ({}, None, -1, "NONE", "<throttle>", "")}
 
 
+def _answers(run: Run, words: bool) -> dict[str, Tree]:
+    return {step.label: step.words if words and step.words is not None else step.seen for step in run.steps}
+
+
+def _short(tree: Tree) -> str:
+    return json.dumps(tree, default=str)[:400]
+
+
 def _print(run: Run, words: bool) -> None:
-    for step in run.steps:
-        shown = step.words if words and step.words is not None else step.seen
-        print(f"  {step.label}: {json.dumps(_telling(shown), default=str)[:1500]}")
+    for label, seen in _answers(run, words).items():
+        print(f"  {label}: {json.dumps(_telling(seen), default=str)[:1500]}")
     if run.stopped is not None:
         print(f"  !! {type(run.stopped).__name__}: {run.stopped}")
 
@@ -54,12 +61,11 @@ def main(arguments: list[str]) -> None:
         matrix.begin(cases)
         for scenario, version in cases:
             kafka, ours = matrix.of(scenario, version)
-            trees = [{step.label: step.words if words and step.words is not None else step.seen for step in one.steps} for one in (kafka, ours)]
-            found = differences(*trees)
             if kafka.stopped is not None:
                 print(f"{scenario.id} v{version}: Kafka stopped: {kafka.stopped!r}")
-            for path, theirs, mine in found:
-                print(f"{scenario.id} v{version}: {path}\n    kafka   {json.dumps(theirs, default=str)[:400]}\n    kbroker {json.dumps(mine, default=str)[:400]}")
+            for path, theirs, mine in differences(_answers(kafka, words), _answers(ours, words)):
+                print(f"{scenario.id} v{version}: {path}")
+                print(f"    kafka   {_short(theirs)}\n    kbroker {_short(mine)}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Every scenario at every version of its API: kbroker answers what Apache Kafka answers, but for the listed deviations."""
+"""Every scenario at every version of its API: kbroker answers what Apache Kafka answers, but for listed deviations."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.kit import build
 from tests.oracle import deviations, scenarios
 from tests.oracle.answers import differences
-from tests.oracle.deviations import DEVIATIONS
+from tests.oracle.deviations import DEVIATIONS, OTHERS
 from tests.oracle.errors import ERRORS
 from tests.oracle.matrix import Case, Matrix
 from tests.oracle.scenario import SCENARIOS, Run, codes_in
@@ -60,7 +61,9 @@ def test_kbroker_answers_as_kafka_does(matrix: Matrix, case: Case) -> None:
     listed = [one for one in DEVIATIONS if one.is_about(scenario.id, version)]
     found = differences(answered(kafka), answered(ours))
     unlisted = [one for one in found if not any(deviation.covers(*one) for deviation in listed)]
-    assert not unlisted, "\n".join(f"{path}\n    Kafka   {theirs}\n    kbroker {mine}" for path, theirs, mine in unlisted)
+    assert not unlisted, "\n".join(
+        f"{path}\n    Kafka   {theirs}\n    kbroker {mine}" for path, theirs, mine in unlisted
+    )
     gone = [deviation for deviation in listed if not any(deviation.covers(*one) for one in found)]
     assert not gone, f"listed, but not there any more: {gone}"
 
@@ -69,6 +72,12 @@ def test_deviations_name_scenarios_that_are_there() -> None:
     for deviation in DEVIATIONS:
         for pattern in deviation.scenarios:
             assert any(deviations.matches(pattern, one) for one in SCENARIOS), pattern
+
+
+def test_other_deviations_have_a_test() -> None:
+    for other in OTHERS:
+        path, _, name = other.test.partition("::")
+        assert f"def {name}(" in (build.ROOT / path).read_text(), other.test
 
 
 def test_each_error_that_kafka_can_give_was_given(request: pytest.FixtureRequest) -> None:

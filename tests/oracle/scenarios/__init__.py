@@ -1,4 +1,4 @@
-"""The scripts, a file per API or family of APIs; `requests.py` builds what most of them ask for. Importing this registers all."""
+"""The scripts, a file per API or family of APIs; `requests.py` builds what most ask for. Importing registers all."""
 
 from tests.oracle.scenarios import (
     api_versions,

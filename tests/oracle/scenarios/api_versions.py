@@ -24,7 +24,15 @@ def what_is_served(t: Talk) -> None:
 
 @scenario(VERSIONS, since=3)
 def names_of_software(t: Talk) -> None:
-    for name, version in (("", "1"), ("a", ""), ("a b", "1"), ("-a", "1"), ("a", "1 0"), ("a" * 5000, "1"), ("a-b.c", "1.0-x")):
+    for name, version in (
+        ("", "1"),
+        ("a", ""),
+        ("a b", "1"),
+        ("-a", "1"),
+        ("a", "1 0"),
+        ("a" * 5000, "1"),
+        ("a-b.c", "1.0-x"),
+    ):
         t.ask(M.ApiVersionsRequest(client_software_name=name, client_software_version=version), keep=only_served)
 
 
@@ -40,7 +48,11 @@ def versions_nobody_has(t: Talk) -> None:
 @scenario(VERSIONS, only=0)
 def several_times_on_a_connection(t: Talk) -> None:
     for version in (0, 3, 1):
-        t.ask(M.ApiVersionsRequest(client_software_name="oracle", client_software_version="1.0"), version=version, keep=only_served)
+        t.ask(
+            M.ApiVersionsRequest(client_software_name="oracle", client_software_version="1.0"),
+            version=version,
+            keep=only_served,
+        )
 
 
 @scenario(VERSIONS, only=0)
@@ -101,8 +113,6 @@ def authentication_on_a_plain_listener(t: Talk) -> None:
         t.ask(M.SaslAuthenticateRequest(auth_bytes=data))
 
 
-
-
 @scenario(VERSIONS, only=0)
 def bytes_behind_a_request(t: Talk) -> None:
     for message, version in (
@@ -115,23 +125,39 @@ def bytes_behind_a_request(t: Talk) -> None:
     ):
         api = KEYS[type(message).__name__]
         for behind in (b"\0", b"\xff" * 50):
-            t.ask_bytes(api, version, message.encode(version) + behind, flexible=is_flexible(api, version), keep=only_served)
+            t.ask_bytes(
+                api, version, message.encode(version) + behind, flexible=is_flexible(api, version), keep=only_served
+            )
 
 
 @scenario(VERSIONS, only=0)
 def texts_that_are_none(t: Talk) -> None:
     """Bytes that are not UTF-8 where a name should be."""
-    request = M.MetadataRequest(topics=[M.MetadataRequest.MetadataRequestTopic(name="xx")], allow_auto_topic_creation=False)
+    request = M.MetadataRequest(
+        topics=[M.MetadataRequest.MetadataRequestTopic(name="xx")], allow_auto_topic_creation=False
+    )
     for version in (4, 12):
         for broken in (b"\xff\xfe", b"\xc3(", b"\xed\xa0"):
-            t.ask_bytes(ApiKey.METADATA, version, request.encode(version).replace(b"xx", broken), flexible=is_flexible(ApiKey.METADATA, version))
+            t.ask_bytes(
+                ApiKey.METADATA,
+                version,
+                request.encode(version).replace(b"xx", broken),
+                flexible=is_flexible(ApiKey.METADATA, version),
+            )
 
 
 @scenario(VERSIONS, only=0)
 def tagged_fields_nobody_knows(t: Talk) -> None:
     """KIP-482: skipped. A tag twice or out of order is not checked."""
     body = M.MetadataRequest(topics=[]).encode(12)
-    for tags in (b"\x01\x07\x02ab", b"\x02\x05\x01a\x07\x00", b"\x02\x07\x00\x05\x00", b"\x02\x05\x00\x05\x00", b"\x01\x05\x7f", b"\xff"):
+    for tags in (
+        b"\x01\x07\x02ab",
+        b"\x02\x05\x01a\x07\x00",
+        b"\x02\x07\x00\x05\x00",
+        b"\x02\x05\x00\x05\x00",
+        b"\x01\x05\x7f",
+        b"\xff",
+    ):
         t.ask_bytes(ApiKey.METADATA, 12, body[:-1] + tags, flexible=True)
 
 

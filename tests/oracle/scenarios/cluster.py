@@ -22,10 +22,18 @@ def endpoints(t: Talk) -> None:
         t.ask(M.DescribeClusterRequest(endpoint_type=kind))
 
 
-def partitions(*names: str, limit: int = 2000, cursor: tuple[str, int] | None = None) -> M.DescribeTopicPartitionsRequest:
+def partitions(
+    *names: str, limit: int = 2000, cursor: tuple[str, int] | None = None
+) -> M.DescribeTopicPartitionsRequest:
     one = M.DescribeTopicPartitionsRequest.TopicRequest
-    start = None if cursor is None else M.DescribeTopicPartitionsRequest.Cursor(topic_name=cursor[0], partition_index=cursor[1])
-    return M.DescribeTopicPartitionsRequest(topics=[one(name=name) for name in names], response_partition_limit=limit, cursor=start)
+    start = (
+        None
+        if cursor is None
+        else M.DescribeTopicPartitionsRequest.Cursor(topic_name=cursor[0], partition_index=cursor[1])
+    )
+    return M.DescribeTopicPartitionsRequest(
+        topics=[one(name=name) for name in names], response_partition_limit=limit, cursor=start
+    )
 
 
 @scenario(PARTITIONS)
@@ -48,7 +56,18 @@ def pages(t: Talk) -> None:
     both = (two, one)
     for limit in (1, 2, 3, 4, 6, 7, 0, -1, 5000):
         t.ask(partitions(*both, limit=limit))
-    for cursor in ((one, 0), (one, 2), (one, 3), (two, 1), (two, 7), (t.name("a"), 0), (t.name("p"), 0), (t.name("z"), 0), (one, -1), ("", 0)):
+    for cursor in (
+        (one, 0),
+        (one, 2),
+        (one, 3),
+        (two, 1),
+        (two, 7),
+        (t.name("a"), 0),
+        (t.name("p"), 0),
+        (t.name("z"), 0),
+        (one, -1),
+        ("", 0),
+    ):
         t.ask(partitions(*both, limit=2, cursor=cursor))
 
 

@@ -2,43 +2,53 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from kbroker.config.definitions import SETTINGS
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
-from tests.oracle.scenario import TIMEOUT_S, Stopped, Talk, scenario
+from tests.oracle.scenario import Talk, scenario
 from tests.oracle.scenarios.requests import resource
 
 DESCRIBE, ALTER, INCREMENTAL = ApiKey.DESCRIBE_CONFIGS, ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS
 UNKNOWN, TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 0, 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 NODE = "0"
-OF_THE_INSTALLATION = {"listeners", "listener.security.protocol.map", "controller.listener.names", "log.dir", "log.dirs"}
+OF_THE_INSTALLATION = {
+    "listeners",
+    "listener.security.protocol.map",
+    "controller.listener.names",
+    "log.dir",
+    "log.dirs",
+}
 
 
-def describe(*resources: M.DescribeConfigsRequest.DescribeConfigsResource, synonyms: bool = False, documentation: bool = False) -> M.DescribeConfigsRequest:
-    return M.DescribeConfigsRequest(resources=list(resources), include_synonyms=synonyms, include_documentation=documentation)
+def describe(
+    *resources: M.DescribeConfigsRequest.DescribeConfigsResource, synonyms: bool = False, documentation: bool = False
+) -> M.DescribeConfigsRequest:
+    return M.DescribeConfigsRequest(
+        resources=list(resources), include_synonyms=synonyms, include_documentation=documentation
+    )
 
 
 def only_comparable(answer: M.DescribeConfigsResponse) -> None:
     """Settings that kbroker has too, and whose value is not that of one installation."""
     for result in answer.results:
         names = SETTINGS.keys() - OF_THE_INSTALLATION
-        result.configs = [config for config in result.configs if config.name in names and not config.name.startswith("kbroker.")]
+        result.configs = [
+            config for config in result.configs if config.name in names and not config.name.startswith("kbroker.")
+        ]
 
 
 def settled(t: Talk, kind: int, name: str, key: str, value: str | None) -> None:
     """Wait until a changed config is what the broker acts on: KRaft answers a moment earlier."""
-    deadline = time.monotonic() + TIMEOUT_S
-    while time.monotonic() < deadline:
+
+    def is_so() -> bool:
         found = t.do(describe(resource(kind, name, [key]))).results[0].configs
-        if any(config.value == value for config in found) or (value is None and not found):
-            return
-        time.sleep(0.002)
-    raise Stopped(f"{key} of {name} is not {value}")
+        return any(config.value == value for config in found) or (value is None and not found)
+
+    t.until(is_so, f"{value} in {key} of {name}")
 
 
 @scenario(DESCRIBE)
@@ -60,7 +70,14 @@ def some_configs(t: Talk) -> None:
 def several_resources(t: Talk) -> None:
     one, two = t.topic("one"), t.topic("two")
     key = ["retention.ms"]
-    t.ask(describe(resource(TOPIC, one, key), resource(TOPIC, two, key), resource(BROKER, NODE, key), resource(TOPIC, t.name("no"), key)))
+    t.ask(
+        describe(
+            resource(TOPIC, one, key),
+            resource(TOPIC, two, key),
+            resource(BROKER, NODE, key),
+            resource(TOPIC, t.name("no"), key),
+        )
+    )
     t.ask(describe(resource(TOPIC, one, key), resource(TOPIC, one, ["segment.bytes"])))
     t.ask(describe())
 
@@ -94,7 +111,14 @@ def the_broker(t: Talk) -> None:
 
 @scenario(DESCRIBE)
 def some_settings_of_the_broker(t: Talk) -> None:
-    names = ["message.max.bytes", "log.retention.ms", "log.retention.minutes", "num.partitions", "log.segment.bytes", "broker.id"]
+    names = [
+        "message.max.bytes",
+        "log.retention.ms",
+        "log.retention.minutes",
+        "num.partitions",
+        "log.segment.bytes",
+        "broker.id",
+    ]
     t.ask(describe(resource(BROKER, NODE, names), synonyms=True))
 
 
@@ -103,7 +127,9 @@ def alter(*resources: tuple[int, str, dict[str, str | None]], check: bool = Fals
     return M.AlterConfigsRequest(
         resources=[
             M.AlterConfigsRequest.AlterConfigsResource(
-                resource_type=kind, resource_name=name, configs=[one(name=key, value=value) for key, value in configs.items()]
+                resource_type=kind,
+                resource_name=name,
+                configs=[one(name=key, value=value) for key, value in configs.items()],
             )
             for kind, name, configs in resources
         ],
@@ -158,7 +184,16 @@ def only_checked_configs(t: Talk) -> None:
 
 @scenario(ALTER)
 def configs_of_what_is_not_there(t: Talk) -> None:
-    for kind, name in ((TOPIC, t.name("no")), (TOPIC, ""), (TOPIC, "a b"), (BROKER, "7"), (BROKER, "x"), (UNKNOWN, "x"), (64, "x"), (3, "x")):
+    for kind, name in (
+        (TOPIC, t.name("no")),
+        (TOPIC, ""),
+        (TOPIC, "a b"),
+        (BROKER, "7"),
+        (BROKER, "x"),
+        (UNKNOWN, "x"),
+        (64, "x"),
+        (3, "x"),
+    ):
         t.ask(alter((kind, name, {"retention.ms": "5"})))
     t.ask(alter((BROKER_LOGGER, NODE, {"root": "INFO"})))
 
@@ -166,7 +201,9 @@ def configs_of_what_is_not_there(t: Talk) -> None:
 @scenario(ALTER)
 def configs_of_several(t: Talk) -> None:
     topic, other = t.topic(), t.topic("other")
-    t.ask(alter((TOPIC, topic, {"retention.ms": "5"}), (TOPIC, t.name("no"), {}), (TOPIC, other, {"retention.ms": "x"})))
+    t.ask(
+        alter((TOPIC, topic, {"retention.ms": "5"}), (TOPIC, t.name("no"), {}), (TOPIC, other, {"retention.ms": "x"}))
+    )
     t.ask(alter())
     t.still_waits(t.send(alter((TOPIC, topic, {"retention.ms": "5"}), (TOPIC, topic, {"retention.ms": "6"}))))
 
@@ -246,7 +283,16 @@ def only_checked_changes(t: Talk) -> None:
 @scenario(INCREMENTAL)
 def changes_of_what_is_not_there(t: Talk) -> None:
     op: list[Op] = [("retention.ms", SET, "5")]
-    for kind, name in ((TOPIC, t.name("no")), (TOPIC, ""), (TOPIC, "a b"), (BROKER, "7"), (BROKER, "x"), (UNKNOWN, "x"), (64, "x"), (3, "x")):
+    for kind, name in (
+        (TOPIC, t.name("no")),
+        (TOPIC, ""),
+        (TOPIC, "a b"),
+        (BROKER, "7"),
+        (BROKER, "x"),
+        (UNKNOWN, "x"),
+        (64, "x"),
+        (3, "x"),
+    ):
         t.ask(change((kind, name, op)))
 
 
@@ -275,7 +321,14 @@ def wrong_changes_of_the_broker(t: Talk) -> None:
 
 @scenario(INCREMENTAL)
 def wrong_changes_of_loggers(t: Talk) -> None:
-    for name, key, op, value in ((NODE, "no.such.logger", SET, "INFO"), (NODE, "root", DELETE, None), (NODE, "root", APPEND, "INFO"), ("7", "root", SET, "INFO"), ("", "root", SET, "INFO"), (NODE, "root", SET, "LOUD")):
+    for name, key, op, value in (
+        (NODE, "no.such.logger", SET, "INFO"),
+        (NODE, "root", DELETE, None),
+        (NODE, "root", APPEND, "INFO"),
+        ("7", "root", SET, "INFO"),
+        ("", "root", SET, "INFO"),
+        (NODE, "root", SET, "LOUD"),
+    ):
         t.ask(change((BROKER_LOGGER, name, [(key, op, value)]), check=True))
 
 
@@ -295,7 +348,12 @@ def setting(t: Talk, name: str, key: str, value: str, before: str) -> Iterator[N
 def settings_of_the_broker_at_run_time(t: Talk) -> None:
     """A topic follows the broker's setting, the broker's own one goes before that of all brokers."""
     topic = t.topic()
-    asked = describe(resource(TOPIC, topic, ["max.message.bytes"]), resource(BROKER, NODE, ["message.max.bytes"]), resource(BROKER, ""), synonyms=True)
+    asked = describe(
+        resource(TOPIC, topic, ["max.message.bytes"]),
+        resource(BROKER, NODE, ["message.max.bytes"]),
+        resource(BROKER, ""),
+        synonyms=True,
+    )
     with setting(t, "", "message.max.bytes", "3000000", "1048588"):
         t.ask(asked, keep=only_comparable)
         with setting(t, NODE, "message.max.bytes", "2000000", "3000000"):

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
+from kbroker.protocol.compression import Codec
 from tests.oracle.scenario import Talk, scenario
 from tests.oracle.scenarios.requests import FetchPartition, FetchTopic, fetch, fetch_partition, produce, records
 
@@ -43,7 +44,11 @@ def before_the_log_start(t: Talk) -> None:
     topic = t.topic()
     t.produce(topic, records(3), records(3))
     cut = M.DeleteRecordsRequest.DeleteRecordsPartition(partition_index=0, offset=4)
-    t.do(M.DeleteRecordsRequest(topics=[M.DeleteRecordsRequest.DeleteRecordsTopic(name=topic, partitions=[cut])], timeout_ms=30000))
+    t.do(
+        M.DeleteRecordsRequest(
+            topics=[M.DeleteRecordsRequest.DeleteRecordsTopic(name=topic, partitions=[cut])], timeout_ms=30000
+        )
+    )
     for offset in (0, 3, 4):
         t.ask(fetch([one(t, topic, offset=offset)]))
 
@@ -145,6 +150,15 @@ def isolation(t: Talk) -> None:
         t.ask(fetch([one(t, topic, offset=9)], isolation_level=level))
 
 
+@scenario(FETCH)
+def zstd(t: Talk) -> None:
+    """Clients before version 10 do not know it: they may not read a topic that is compressed with it by its config."""
+    for codec in ("zstd", "producer"):
+        topic = t.topic(codec, compression_type=codec)
+        t.produce(topic, records(codec=Codec.ZSTD))
+        t.ask(fetch([one(t, topic)]))
+
+
 @scenario(FETCH, since=11)
 def a_rack(t: Talk) -> None:
     topic = t.topic()
@@ -233,7 +247,9 @@ def a_topic_deleted_under_a_long_poll(t: Talk) -> None:
 @scenario(FETCH)
 def an_internal_topic(t: Talk) -> None:
     """Its records are others' business; that it can be read is not."""
-    (found,) = t.do(M.MetadataRequest(topics=[M.MetadataRequest.MetadataRequestTopic(name="__consumer_offsets")])).topics
+    (found,) = t.do(
+        M.MetadataRequest(topics=[M.MetadataRequest.MetadataRequestTopic(name="__consumer_offsets")])
+    ).topics
     topic = FetchTopic(topic=found.name, topic_id=found.topic_id, partitions=[fetch_partition(offset=2**40)])
     t.names.learn("topic id", found.topic_id, f"of {found.name}")
 

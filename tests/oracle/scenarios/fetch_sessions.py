@@ -15,7 +15,9 @@ SINCE = 7
 
 
 def forgotten(t: Talk, topic: str, partitions: Iterable[int]) -> M.FetchRequest.ForgottenTopic:
-    return M.FetchRequest.ForgottenTopic(topic=topic, topic_id=t.topic_ids.get(topic, b"\x07" * 16), partitions=list(partitions))
+    return M.FetchRequest.ForgottenTopic(
+        topic=topic, topic_id=t.topic_ids.get(topic, b"\x07" * 16), partitions=list(partitions)
+    )
 
 
 def opened(t: Talk, topic: str, partitions: Iterable[int] = (0,)) -> int:
@@ -131,9 +133,10 @@ def a_deleted_topic_in_a_session(t: Talk) -> None:
 
 def gone_at_once(t: Talk, topic: str) -> None:
     """Wait until the broker does not know the topic any more: KRaft says so before its log is gone."""
-    asked = M.MetadataRequest(topics=[M.MetadataRequest.MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
-    while t.do(asked).topics[0].error_code == 0:
-        pass
+    asked = M.MetadataRequest(
+        topics=[M.MetadataRequest.MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False
+    )
+    t.until(lambda: bool(t.do(asked).topics[0].error_code), f"end of {topic}")
 
 
 @scenario(FETCH, since=BY_ID)
@@ -188,7 +191,11 @@ def high_watermark_changes_are_told(t: Talk) -> None:
     again(t, session, 1, [of(t, topic, [fetch_partition(0, offset=3)])])
     again(t, session, 2)
     cut = M.DeleteRecordsRequest.DeleteRecordsPartition(partition_index=0, offset=2)
-    t.do(M.DeleteRecordsRequest(topics=[M.DeleteRecordsRequest.DeleteRecordsTopic(name=topic, partitions=[cut])], timeout_ms=30000))
+    t.do(
+        M.DeleteRecordsRequest(
+            topics=[M.DeleteRecordsRequest.DeleteRecordsTopic(name=topic, partitions=[cut])], timeout_ms=30000
+        )
+    )
     again(t, session, 3)
     again(t, session, 4)
 

@@ -6,7 +6,7 @@ from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from tests.oracle.scenario import Talk, scenario
-from tests.oracle.scenarios.group_members import Member, alone, pair
+from tests.oracle.scenarios.group_members import Member, alone, keep_alive, pair
 from tests.oracle.scenarios.offsets import committed, store
 
 DESCRIBE, LIST, DELETE = ApiKey.DESCRIBE_GROUPS, ApiKey.LIST_GROUPS, ApiKey.DELETE_GROUPS
@@ -18,7 +18,8 @@ def describe(t: Talk, *groups: str, operations: bool = False) -> None:
 
 @scenario(DESCRIBE)
 def states(t: Talk) -> None:
-    first = Member(t, "a", session_ms=30000)
+    keep_alive(t, t.name("g"))
+    first = Member(t, "a")
     first.join()
     describe(t, first.group)
     first.sync(first.member_id)
@@ -86,7 +87,16 @@ def groups(t: Talk) -> None:
 def groups_by_state(t: Talk) -> None:
     alone(t, group=t.name("stable"))
     store(t, t.name("offsets"), t.topic(), (0, 5))
-    for states in (["Stable"], ["Empty"], ["stable"], ["Stable", "Empty"], ["NoSuchState"], ["Dead"], [""], ["Stable", "Stable"]):
+    for states in (
+        ["Stable"],
+        ["Empty"],
+        ["stable"],
+        ["Stable", "Empty"],
+        ["NoSuchState"],
+        ["Dead"],
+        [""],
+        ["Stable", "Stable"],
+    ):
         listed(t, *states)
 
 
@@ -115,6 +125,7 @@ def an_empty_group(t: Talk) -> None:
 
 @scenario(DELETE)
 def groups_that_cannot_be_deleted(t: Talk) -> None:
+    keep_alive(t, t.name("g"))
     member = alone(t)
     delete(t, member.group, t.name("nowhere"), "")
     member.beat()

@@ -64,7 +64,7 @@ def sequences_in_order(t: Talk) -> None:
 
 @scenario(PRODUCE)
 def duplicates_of_the_last_five(t: Talk) -> None:
-    """The five last batches are remembered: their duplicates are acknowledged with the old offsets, older ones refused."""
+    """The five last batches are remembered: duplicates are acknowledged with the old offsets, older ones refused."""
     topic, producer = t.topic(), producer_id(t)
     for sequence in range(0, 12, 2):
         send(t, topic, producer, sequence, count=2)

@@ -26,7 +26,11 @@ def the_ends_of_a_log(t: Talk) -> None:
     t.produce(topic, records(3), records(3))
     ask(t, topic, LATEST, EARLIEST)
     cut = M.DeleteRecordsRequest.DeleteRecordsPartition(partition_index=0, offset=2)
-    t.do(M.DeleteRecordsRequest(topics=[M.DeleteRecordsRequest.DeleteRecordsTopic(name=topic, partitions=[cut])], timeout_ms=30000))
+    t.do(
+        M.DeleteRecordsRequest(
+            topics=[M.DeleteRecordsRequest.DeleteRecordsTopic(name=topic, partitions=[cut])], timeout_ms=30000
+        )
+    )
     ask(t, topic, LATEST, EARLIEST)
 
 
@@ -52,7 +56,11 @@ def by_time_over_segments(t: Talk) -> None:
     t.produce(topic, *(records(1, 100, first=n, at=T0 + 100 * n) for n in range(8)))
     ask(t, topic, T0, T0 + 99, T0 + 100, T0 + 450, T0 + 700, T0 + 701)
     cut = M.DeleteRecordsRequest.DeleteRecordsPartition(partition_index=0, offset=5)
-    t.do(M.DeleteRecordsRequest(topics=[M.DeleteRecordsRequest.DeleteRecordsTopic(name=topic, partitions=[cut])], timeout_ms=30000))
+    t.do(
+        M.DeleteRecordsRequest(
+            topics=[M.DeleteRecordsRequest.DeleteRecordsTopic(name=topic, partitions=[cut])], timeout_ms=30000
+        )
+    )
     ask(t, topic, T0, T0 + 450, T0 + 600)
 
 
@@ -71,7 +79,10 @@ def log_append_time(t: Talk) -> None:
 def many_partitions(t: Talk) -> None:
     topic, other = t.topic(partitions=3), t.topic("other")
     t.produce(topic, records(4), partition=1)
-    wanted = [offsets_of(topic, [(2, LATEST), (0, EARLIEST), (1, LATEST), (9, LATEST)]), offsets_of(other, [(0, LATEST)])]
+    wanted = [
+        offsets_of(topic, [(2, LATEST), (0, EARLIEST), (1, LATEST), (9, LATEST)]),
+        offsets_of(other, [(0, LATEST)]),
+    ]
     t.ask(M.ListOffsetsRequest(replica_id=-1, topics=wanted))
 
 
@@ -114,7 +125,9 @@ def isolation(t: Talk) -> None:
     t.produce(topic, records())
     for level in (0, 1, 2, -1):
         for timestamp in (LATEST, EARLIEST, T0):
-            t.ask(M.ListOffsetsRequest(replica_id=-1, isolation_level=level, topics=[offsets_of(topic, [(0, timestamp)])]))
+            t.ask(
+                M.ListOffsetsRequest(replica_id=-1, isolation_level=level, topics=[offsets_of(topic, [(0, timestamp)])])
+            )
 
 
 @scenario(LIST_OFFSETS)

@@ -18,8 +18,7 @@ def named(*names: str, auto: bool = False, **fields: object) -> M.MetadataReques
 
 def settled(t: Talk, name: str, **fields: object) -> None:
     """Ask for a topic that was just made until its leaders are known: KRaft needs a moment."""
-    while any(one.error_code for one in t.do(named(name)).topics):
-        pass
+    t.until(lambda: all(one.error_code == 0 for one in t.do(named(name)).topics), name)
     t.ask(named(name, **fields))
 
 
@@ -102,7 +101,9 @@ def authorized_operations(t: Talk) -> None:
     t.ask(named(t.name("nowhere"), "a b", include_topic_authorized_operations=True))
     if t.version >= NAMES_NULL_SINCE:
         unknown = [Topic(topic_id=b"\x05" * 16, name=None)]
-        t.ask(M.MetadataRequest(topics=unknown, allow_auto_topic_creation=False, include_topic_authorized_operations=True))
+        t.ask(
+            M.MetadataRequest(topics=unknown, allow_auto_topic_creation=False, include_topic_authorized_operations=True)
+        )
     if t.version <= 10:
         t.ask(named(topic, include_cluster_authorized_operations=True))
 
@@ -116,9 +117,10 @@ def an_internal_topic(t: Talk) -> None:
 def a_deleted_topic(t: Talk) -> None:
     topic = t.topic()
     t.do(M.DeleteTopicsRequest(topics=[M.DeleteTopicsRequest.DeleteTopicState(name=topic)], timeout_ms=30000))
-    while t.do(named(topic)).topics[0].error_code == 0:
-        pass
+    t.until(lambda: bool(t.do(named(topic)).topics[0].error_code), f"end of {topic}")
     if t.version >= 4:
         t.ask(named(topic))
     if t.version >= NAMES_NULL_SINCE:
-        t.ask(M.MetadataRequest(topics=[Topic(topic_id=t.topic_ids[topic], name=None)], allow_auto_topic_creation=False))
+        t.ask(
+            M.MetadataRequest(topics=[Topic(topic_id=t.topic_ids[topic], name=None)], allow_auto_topic_creation=False)
+        )

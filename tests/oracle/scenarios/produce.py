@@ -13,6 +13,8 @@ from tests.oracle.scenario import Talk, scenario
 from tests.oracle.scenarios.requests import T0, fetch, fetch_partition, lie, produce, produce_all, records
 
 PRODUCE = ApiKey.PRODUCE
+INFLATED_LIMIT = 1 << 21
+"""What kbroker inflates a batch to at most, here."""
 
 
 def what_is_there(t: Talk, topic: str, partition: int = 0) -> None:
@@ -43,7 +45,11 @@ def without_acks_nothing_is_answered(t: Talk) -> None:
 @scenario(PRODUCE)
 def several_topics_and_partitions(t: Talk) -> None:
     one, two = t.topic("one", 2), t.topic("two", 2)
-    t.ask(produce_all({one: {0: records(), 1: records(5)}, two: {1: records(2), 7: records()}, t.name("no"): {0: records()}}))
+    t.ask(
+        produce_all(
+            {one: {0: records(), 1: records(5)}, two: {1: records(2), 7: records()}, t.name("no"): {0: records()}}
+        )
+    )
 
 
 @scenario(PRODUCE)
@@ -216,7 +222,11 @@ def codecs(t: Talk) -> None:
         t.note("answered", [one.error_code for one in answer.responses[0].partition_responses])
     t.produce(topic, records(1))
     one = M.ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=-1)
-    t.ask(M.ListOffsetsRequest(replica_id=-1, topics=[M.ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=[one])]))
+    t.ask(
+        M.ListOffsetsRequest(
+            replica_id=-1, topics=[M.ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=[one])]
+        )
+    )
 
 
 @scenario(PRODUCE)
@@ -232,6 +242,28 @@ def what_does_not_inflate(t: Talk) -> None:
     for codec in (1, 2, 3, 4):
         t.ask(produce(topic, lie(attributes=codec)))
         t.ask(produce(topic, lie(attributes=codec, payload=b"")))
+
+
+@scenario(PRODUCE)
+def more_than_may_be_inflated(t: Talk) -> None:
+    """A bomb: kbroker has a limit, which the matrix sets low."""
+    topic = t.topic()
+    for codec in (Codec.GZIP, Codec.LZ4):
+        t.ask(produce(topic, encode_batch([(T0, b"k", bytes(INFLATED_LIMIT + 1))], codec=codec)))
+
+
+@scenario(PRODUCE)
+def numbers_with_excess_bits(t: Talk) -> None:
+    """Varints of more bits than their number has room for."""
+    record = model.encode_record(model.Record(0, 0, b"k", b"value"))
+    assert record[0] == 2 * (len(record) - 1)
+    for size in (b"\x80\x80\x80\x00", b"\x80\x80\x80\x70", b"\x80\x80\x80\x80\x00"):
+        t.ask(
+            produce(
+                t.topic(str(size[-1]) + str(len(size))),
+                lie(count=1, payload=bytes([record[0] | 0x80]) + size + record[1:]),
+            )
+        )
 
 
 @scenario(PRODUCE)
@@ -318,7 +350,13 @@ def too_few_replicas(t: Talk) -> None:
 def a_transactional_id_without_a_transaction(t: Talk) -> None:
     topic = t.topic()
     t.ask(produce(topic, records(), transactional_id=t.name("txn")))
-    t.ask(produce(topic, lie(attributes=0x10, producer_id=77, producer_epoch=0, base_sequence=0), transactional_id=t.name("txn")))
+    t.ask(
+        produce(
+            topic,
+            lie(attributes=0x10, producer_id=77, producer_epoch=0, base_sequence=0),
+            transactional_id=t.name("txn"),
+        )
+    )
     t.ask(produce(topic, lie(attributes=0x10, producer_id=77, producer_epoch=0, base_sequence=0)))
 
 

@@ -13,7 +13,9 @@ DELETE_RECORDS, EPOCHS = ApiKey.DELETE_RECORDS, ApiKey.OFFSET_FOR_LEADER_EPOCH
 def delete_before(topics: dict[str, list[tuple[int, int]]], timeout_ms: int = 30000) -> M.DeleteRecordsRequest:
     one = M.DeleteRecordsRequest.DeleteRecordsPartition
     wanted = [
-        M.DeleteRecordsRequest.DeleteRecordsTopic(name=name, partitions=[one(partition_index=index, offset=offset) for index, offset in cuts])
+        M.DeleteRecordsRequest.DeleteRecordsTopic(
+            name=name, partitions=[one(partition_index=index, offset=offset) for index, offset in cuts]
+        )
         for name, cuts in topics.items()
     ]
     return M.DeleteRecordsRequest(topics=wanted, timeout_ms=timeout_ms)
@@ -80,12 +82,16 @@ def of_a_compacted_topic(t: Talk) -> None:
         t.ask(delete_before({topic: [(0, 2)]}))
 
 
-def epoch_ends(topics: dict[str, list[tuple[int, int]]], replica_id: int = -2, current: int = -1) -> M.OffsetForLeaderEpochRequest:
+def epoch_ends(
+    topics: dict[str, list[tuple[int, int]]], replica_id: int = -2, current: int = -1
+) -> M.OffsetForLeaderEpochRequest:
     one = M.OffsetForLeaderEpochRequest.OffsetForLeaderPartition
     wanted = [
         M.OffsetForLeaderEpochRequest.OffsetForLeaderTopic(
             topic=name,
-            partitions=[one(partition=index, current_leader_epoch=current, leader_epoch=epoch) for index, epoch in asked],
+            partitions=[
+                one(partition=index, current_leader_epoch=current, leader_epoch=epoch) for index, epoch in asked
+            ],
         )
         for name, asked in topics.items()
     ]

@@ -53,19 +53,26 @@ FetchPartition = M.FetchRequest.FetchPartition
 
 
 def fetch(topics: Sequence[FetchTopic], max_wait_ms: int = 0, min_bytes: int = 1, **fields: object) -> M.FetchRequest:
-    return M.FetchRequest(**{"max_wait_ms": max_wait_ms, "min_bytes": min_bytes, "max_bytes": 1 << 20, "topics": list(topics), **fields})  # type: ignore[arg-type]
+    return M.FetchRequest(
+        **{"max_wait_ms": max_wait_ms, "min_bytes": min_bytes, "max_bytes": 1 << 20, "topics": list(topics), **fields}
+    )  # type: ignore[arg-type]
 
 
 def fetch_partition(partition: int = 0, offset: int = 0, max_bytes: int = 1 << 20, **fields: int) -> FetchPartition:
     return FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=max_bytes, **fields)
 
 
-def offsets_of(name: str, partitions: Iterable[tuple[int, int]], **fields: int) -> M.ListOffsetsRequest.ListOffsetsTopic:
+def offsets_of(
+    name: str, partitions: Iterable[tuple[int, int]], **fields: int
+) -> M.ListOffsetsRequest.ListOffsetsTopic:
     one = M.ListOffsetsRequest.ListOffsetsPartition
     return M.ListOffsetsRequest.ListOffsetsTopic(
-        name=name, partitions=[one(partition_index=index, timestamp=timestamp, **fields) for index, timestamp in partitions]
+        name=name,
+        partitions=[one(partition_index=index, timestamp=timestamp, **fields) for index, timestamp in partitions],
     )
 
 
 def resource(kind: int, name: str, keys: list[str] | None = None) -> M.DescribeConfigsRequest.DescribeConfigsResource:
-    return M.DescribeConfigsRequest.DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=keys)
+    return M.DescribeConfigsRequest.DescribeConfigsResource(
+        resource_type=kind, resource_name=name, configuration_keys=keys
+    )

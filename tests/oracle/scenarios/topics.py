@@ -13,17 +13,23 @@ Creatable = M.CreateTopicsRequest.CreatableTopic
 Assignment = M.CreateTopicsRequest.CreatableReplicaAssignment
 
 
-def creatable(name: str, partitions: int = 1, replicas: int = 1, **configs: str | None) -> M.CreateTopicsRequest.CreatableTopic:
+def creatable(
+    name: str, partitions: int = 1, replicas: int = 1, **configs: str | None
+) -> M.CreateTopicsRequest.CreatableTopic:
     config = M.CreateTopicsRequest.CreatableTopicConfig
     wanted = [config(name=key.replace("_", "."), value=value) for key, value in configs.items()]
     return Creatable(name=name, num_partitions=partitions, replication_factor=replicas, configs=wanted)
 
 
-def create(*topics: M.CreateTopicsRequest.CreatableTopic, timeout_ms: int = 30000, check: bool = False) -> M.CreateTopicsRequest:
+def create(
+    *topics: M.CreateTopicsRequest.CreatableTopic, timeout_ms: int = 30000, check: bool = False
+) -> M.CreateTopicsRequest:
     return M.CreateTopicsRequest(topics=list(topics), timeout_ms=timeout_ms, validate_only=check)
 
 
-def by_hand(name: str, *assignments: tuple[int, list[int]], partitions: int = -1, replicas: int = -1) -> M.CreateTopicsRequest.CreatableTopic:
+def by_hand(
+    name: str, *assignments: tuple[int, list[int]], partitions: int = -1, replicas: int = -1
+) -> M.CreateTopicsRequest.CreatableTopic:
     placed = [Assignment(partition_index=index, broker_ids=brokers) for index, brokers in assignments]
     return Creatable(name=name, num_partitions=partitions, replication_factor=replicas, assignments=placed)
 
@@ -127,7 +133,9 @@ def replicas_by_hand_that_cannot_be(t: Talk) -> None:
 
 @scenario(CREATE)
 def configs(t: Talk) -> None:
-    t.ask(create(creatable(t.name("one"), retention_ms="1000", cleanup_policy="compact,delete", max_message_bytes="99")))
+    t.ask(
+        create(creatable(t.name("one"), retention_ms="1000", cleanup_policy="compact,delete", max_message_bytes="99"))
+    )
 
 
 @scenario(CREATE)
@@ -169,7 +177,11 @@ def only_checked(t: Talk) -> None:
     topic = t.topic()
     t.ask(create(creatable(t.name("new"), 2, retention_ms="5"), check=True))
     t.ask(create(creatable(t.name("new"), retention_ms="x"), creatable(topic), creatable("a b"), check=True))
-    t.ask(M.MetadataRequest(topics=[M.MetadataRequest.MetadataRequestTopic(name=t.name("new"))], allow_auto_topic_creation=False))
+    t.ask(
+        M.MetadataRequest(
+            topics=[M.MetadataRequest.MetadataRequestTopic(name=t.name("new"))], allow_auto_topic_creation=False
+        )
+    )
 
 
 @scenario(CREATE)
@@ -187,12 +199,16 @@ def made_again_after_its_end(t: Talk) -> None:
 
 def delete(t: Talk, *names: str, timeout_ms: int = 30000) -> M.DeleteTopicsRequest:
     state = M.DeleteTopicsRequest.DeleteTopicState
-    return M.DeleteTopicsRequest(topics=[state(name=name) for name in names], topic_names=list(names), timeout_ms=timeout_ms)
+    return M.DeleteTopicsRequest(
+        topics=[state(name=name) for name in names], topic_names=list(names), timeout_ms=timeout_ms
+    )
 
 
 def delete_ids(*topic_ids: bytes) -> M.DeleteTopicsRequest:
     state = M.DeleteTopicsRequest.DeleteTopicState
-    return M.DeleteTopicsRequest(topics=[state(name=None, topic_id=topic_id) for topic_id in topic_ids], timeout_ms=30000)
+    return M.DeleteTopicsRequest(
+        topics=[state(name=None, topic_id=topic_id) for topic_id in topic_ids], timeout_ms=30000
+    )
 
 
 @scenario(DELETE)
@@ -218,7 +234,9 @@ def nothing_to_delete(t: Talk) -> None:
 def deleted_twice_at_once(t: Talk) -> None:
     topic = t.topic()
     t.ask(delete(t, topic, topic, t.name("nowhere")))
-    t.ask(M.MetadataRequest(topics=[M.MetadataRequest.MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False))
+    t.ask(
+        M.MetadataRequest(topics=[M.MetadataRequest.MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
+    )
 
 
 @scenario(DELETE)
@@ -308,7 +326,16 @@ def partitions_placed_by_hand(t: Talk) -> None:
     topic = t.topic()
     one = M.CreatePartitionsRequest.CreatePartitionsTopic
     place = M.CreatePartitionsRequest.CreatePartitionsAssignment
-    for count, places in ((3, [[0]]), (2, [[7]]), (2, [[0, 0]]), (2, [[]]), (2, [[0], [0]]), (2, []), (2, [[0, 7]]), (3, [[0], [0]])):
+    for count, places in (
+        (3, [[0]]),
+        (2, [[7]]),
+        (2, [[0, 0]]),
+        (2, [[]]),
+        (2, [[0], [0]]),
+        (2, []),
+        (2, [[0, 7]]),
+        (3, [[0], [0]]),
+    ):
         wanted = one(name=topic, count=count, assignments=[place(broker_ids=brokers) for brokers in places])
         t.ask(M.CreatePartitionsRequest(topics=[wanted], timeout_ms=30000))
 

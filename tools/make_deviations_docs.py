@@ -1,0 +1,64 @@
+"""Writes docs/DEVIATIONS.md from the oracle's table. `--check` only says whether it is current (exit code 1: not)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+
+from kbroker.protocol.api import SERVED  # noqa: E402
+from tests.oracle.deviations import DEVIATIONS, OTHERS, Deviation  # noqa: E402
+
+PATH = ROOT / "docs" / "DEVIATIONS.md"
+HEAD = """# Where kbroker differs from Apache Kafka
+
+Made by `make docs` from `tests/oracle/deviations.py`; do not edit.
+
+The same requests go to Apache Kafka 3.9.1 and to kbroker, for every API at every version that is served, with what
+works and with every error that Kafka can give there on a single broker (`tests/oracle/errors.py` lists them). The
+answers are equal field by field, but for this list. Not compared are ids that are drawn at random, times, ports and
+throttle times; of texts only whether there is one. A difference that is not listed fails its test, and so does a listed
+one that is gone.
+"""
+TEST = "tests/oracle/test_answers.py::test_kbroker_answers_as_kafka_does"
+
+
+def versions(deviation: Deviation) -> str:
+    served = SERVED[deviation.api]
+    first, last = max(deviation.since, served.min), min(deviation.until, served.max)
+    if (first, last) == (served.min, served.max):
+        return ""
+    return f" (version {first})" if first == last else f" (versions {first} to {last})"
+
+
+def sections() -> Iterator[str]:
+    for api in SERVED:
+        listed = [one for one in DEVIATIONS if one.api == api]
+        if listed:
+            yield f"\n## {api.label}\n"
+        for one in listed:
+            tests = ", ".join(f"`{scenario.split('.')[1]}`" for scenario in one.scenarios)
+            yield f"- {one.what}{versions(one)} *Why:* {one.why} *Scenario:* {tests}."
+    yield "\n## Other\n"
+    for other in OTHERS:
+        yield f"- **{other.subject}**: {other.what} *Why:* {other.why} *Test:* `{other.test}`."
+
+
+def document() -> str:
+    """The whole text of docs/DEVIATIONS.md."""
+    return HEAD + f"Scenarios are those of `{TEST}`.\n" + "\n".join(sections()) + "\n"
+
+
+def main() -> int:
+    text = document()
+    if "--check" in sys.argv[1:]:
+        return 0 if PATH.exists() and PATH.read_text() == text else 1
+    PATH.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
