@@ -395,14 +395,16 @@ DEVIATIONS: tuple[Deviation, ...] = (
 OTHERS: tuple[OtherDeviation, ...] = (
     OtherDeviation(
         "Produce 0 to 2",
-        "Advertised, and answered with UNSUPPORTED_VERSION in that version. Kafka 4.3 advertises them too and closes the "
+        "Advertised, and answered with UNSUPPORTED_VERSION in that version. Kafka 4.3 advertises them too and closes "
+        "the "
         "connection.",
         "librdkafka compresses only if it sees them. " + OLD_FORMATS,
         "tests/oracle/test_old_versions.py::test_produce_of_old_formats_is_advertised_and_refused",
     ),
     OtherDeviation(
         "APIs and versions",
-        "An API or a version that Kafka 3.9 serves and kbroker does not closes the connection, as one that nobody serves, "
+        "An API or a version that Kafka 3.9 serves and kbroker does not closes the connection, as one that nobody "
+        "serves, "
         "with one line in the log that names the peer, the API and the version. docs/PROTOCOL.md lists what is served.",
         "As Kafka does with what it does not serve; clients see it in ApiVersions before.",
         "tests/oracle/test_old_versions.py::test_what_kafka_serves_and_kbroker_does_not_closes_the_connection",
@@ -415,7 +417,8 @@ OTHERS: tuple[OtherDeviation, ...] = (
     ),
     OtherDeviation(
         "Order of answers",
-        "Topics, partitions and groups are in the order of the request, of joining, or of names. In Kafka they are in that of "
+        "Topics, partitions and groups are in the order of the request, of joining, or of names. In Kafka they are in "
+        "that of "
         "a hash table.",
         "It can be foreseen.",
         "tests/oracle/test_order.py::test_topics_and_partitions_are_answered_in_the_order_of_the_request",
@@ -428,7 +431,8 @@ OTHERS: tuple[OtherDeviation, ...] = (
     ),
     OtherDeviation(
         "FindCoordinator for the first group of all",
-        "The topic of offsets is made first, and the answer is the coordinator. Kafka answers COORDINATOR_NOT_AVAILABLE and "
+        "The topic of offsets is made first, and the answer is the coordinator. Kafka answers "
+        "COORDINATOR_NOT_AVAILABLE and "
         "makes it meanwhile; the client tries again.",
         "Nobody waits for nothing.",
         "tests/unit/groups/test_coordinator.py::test_nobody_is_served_before_the_topic_exists_and_prepare_creates_it",
@@ -454,7 +458,8 @@ OTHERS: tuple[OtherDeviation, ...] = (
     ),
     OtherDeviation(
         "A rebalance that nobody has joined",
-        "It is looked at again after a second at the earliest. Kafka does so after the members' rebalance timeout, with a "
+        "It is looked at again after a second at the earliest. Kafka does so after the members' rebalance timeout, "
+        "with a "
         "timeout of 0 without a pause.",
         "No busy loop on the word of a client.",
         "tests/unit/rules/test_group.py::test_a_rebalance_that_nobody_joins_is_tried_again_until_sessions_end",
@@ -485,7 +490,8 @@ OTHERS: tuple[OtherDeviation, ...] = (
     ),
     OtherDeviation(
         "Loading groups: a damaged batch of __consumer_offsets",
-        "It is skipped with a line in the log, and the rest is loaded. Kafka stops there and serves what it has read so far.",
+        "It is skipped with a line in the log, and the rest is loaded. Kafka stops there and serves what it has read "
+        "so far.",
         "One bad batch does not take all groups behind it with it.",
         "tests/unit/groups/test_replay.py::test_a_batch_that_is_damaged_is_skipped_and_the_rest_is_there",
     ),

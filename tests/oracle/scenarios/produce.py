@@ -149,6 +149,25 @@ def counts_that_lie(t: Talk) -> None:
 
 
 @scenario(PRODUCE)
+def a_bad_batch_beside_a_good_one(t: Talk) -> None:
+    bad = {
+        "short": records()[:40],
+        "crc": records()[:-1] + b"x",
+        "length": records()[:8] + b"\0\0\0\x0d" + records()[12:],
+        "magic": lie(magic=3),
+        "old": lie(magic=1),
+        "codec": lie(attributes=7),
+        "inflate": lie(attributes=1),
+        "count": lie(record_count=7),
+        "empty": b"",
+    }
+    for word, batch in bad.items():
+        topic = t.topic(word, 2)
+        t.ask(produce(topic, batch, records()))
+        t.ask(produce(topic, records(), batch))
+
+
+@scenario(PRODUCE)
 def an_empty_batch(t: Talk) -> None:
     t.ask(produce(t.topic(), lie(count=0, max_timestamp=T0)))
 
