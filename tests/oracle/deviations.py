@@ -181,6 +181,27 @@ DEVIATIONS: tuple[Deviation, ...] = (
         ours="UNSUPPORTED_COMPRESSION_TYPE",
     ),
     Deviation(
+        ("produce.a_bad_batch_beside_a_good_one",),
+        ("[4 Produce]*", "[5 Produce]*", "[6 Produce]*", "[7 Produce]*"),
+        "A length below the smallest or an unknown magic refuses its partition. Kafka refuses all partitions of the "
+        "request.",
+        "Kafka reads all batches before it looks at any; nothing is wrong with the others.",
+    ),
+    Deviation(
+        ("produce.a_bad_batch_beside_a_good_one",),
+        ("[10 Produce]*", "[11 Produce]*"),
+        "An unknown codec refuses its partition. Kafka refuses all partitions of a request before version 7.",
+        KAFKA_FAILS,
+    ),
+    Deviation(
+        ("produce.a_bad_batch_beside_a_good_one",),
+        ("[12 Produce]*.error_code", "[13 Produce]*.error_code"),
+        "What does not inflate is INVALID_RECORD here, too.",
+        KAFKA_FAILS,
+        kafka="UNKNOWN_SERVER_ERROR",
+        ours="INVALID_RECORD",
+    ),
+    Deviation(
         ("produce.a_codec_nobody_knows",),
         ("*.log_start_offset",),
         "That answer names the log start. Kafka finds out before it has looked at the log.",
