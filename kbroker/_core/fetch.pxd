@@ -4,6 +4,9 @@ A fetch that can be answered is answered on the processor, in one call. One that
 waiter lists of its partitions and in the processor's timer wheel. One that would block (a log or a segment to open, an
 index that is not in memory) is prepared by another thread first and then served on its processor after all: only there is
 a connection touched.
+
+`fetch.pyx` decides; `fetch_request.pyx` reads the request, `fetch_response.pyx` writes the answer, `fetch_sessions.pyx`
+keeps the sessions.
 """
 
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t
@@ -14,6 +17,37 @@ from kbroker._core.mailbox cimport mail_t
 from kbroker._core.partition cimport fetch_waiter_t, partition_t, read_result_t
 from kbroker._core.processor cimport Processor
 from kbroker._core.timer_wheel cimport timer_node_t
+
+cdef enum:
+    # How a fetch stands to sessions (fetch_t.context).
+    CONTEXT_SESSIONLESS = 0
+    CONTEXT_FULL = 1             # asks for a new session
+    CONTEXT_INCREMENTAL = 2
+    CONTEXT_ERROR = 3            # the session it names cannot be used: `session_error`
+    CONTEXT_REFUSED = 4          # nothing is served: every partition has the error
+
+    INITIAL_EPOCH = 0            # fetch_t.session_epoch besides those of sessions that go on
+    FINAL_EPOCH = -1
+
+    READ_UNCOMMITTED = 0         # fetch_t.isolation
+    READ_COMMITTED = 1
+
+    KNOWN = 0                    # fetch_entry_t.unknown
+    UNKNOWN_ID = 1
+    UNKNOWN_PARTITION = 2
+
+    # The protocol's error codes that come from here (errors.ErrorCode).
+    UNKNOWN_SERVER_ERROR = -1
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    NOT_LEADER_OR_FOLLOWER = 6
+    KAFKA_STORAGE_ERROR = 56
+    FETCH_SESSION_ID_NOT_FOUND = 70
+    INVALID_FETCH_SESSION_EPOCH = 71
+    FENCED_LEADER_EPOCH = 74
+    UNKNOWN_LEADER_EPOCH = 75
+    UNSUPPORTED_COMPRESSION_TYPE = 76
+    UNKNOWN_TOPIC_ID = 100
+    FETCH_SESSION_TOPIC_ID_ERROR = 106
 
 ctypedef struct fetch_entry_t:
     # One partition of a fetch in progress: what is asked, and what the last look at it gave.
@@ -44,7 +78,7 @@ ctypedef struct fetch_t:
     int16_t version
     int8_t isolation             # as in the request
     int8_t committed             # it is read_committed
-    int8_t context               # how it stands to sessions, CONTEXT_* of fetch.pyx
+    int8_t context               # how it stands to sessions, CONTEXT_*
     int32_t replica_id           # -1: a consumer
     int32_t max_wait_ms
     int32_t min_bytes

@@ -13,53 +13,29 @@ A look at a fetch reads every partition's place without copying a byte; it is an
 error, or no reason to wait, and parked otherwise.
 """
 
-import logging
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcpy
 
-from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t
-from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memcmp, memcpy
-
-from kbroker._core.connection cimport (
-    TIMER_FETCH, conn_t, count_error, request_t, slot_begin_response, slot_finish, slot_new, slot_splice, slot_t,
-)
-from kbroker._core.cursor cimport (
-    is_utf8, read_array_count, read_i8, read_i16, read_i32, read_i64, read_string, read_uvarint, reader_init, reader_left,
-    reader_t, reader_take, skip_tags, write_array_count, write_i8, write_i16, write_i32, write_i64, write_raw,
-    write_string, write_uvarint, writer_free, writer_init, writer_t,
-)
+from kbroker._core.connection cimport TIMER_FETCH, conn_t, request_t, slot_begin_response, slot_finish, slot_new, slot_t
+from kbroker._core.cursor cimport read_array_count, read_i32, reader_t, skip_tags
+from kbroker._core.fetch_request cimport add_entry, next_forgotten, parse_request
+from kbroker._core.fetch_response cimport write_response
 from kbroker._core.fetch_sessions cimport (
-    FetchSessions, cached_partition_t, fetch_session_t, next_epoch, session_add, session_cache_t, session_drop,
-    session_find, session_list, session_move_last, session_new, session_place, session_remove, session_touch,
-    session_unref,
+    FetchSessions, cached_partition_t, fetch_session_t, next_epoch, session_add, session_drop, session_find, session_list,
+    session_move_last, session_new, session_place, session_remove, session_touch, session_unref,
 )
 from kbroker._core.mailbox cimport MAIL_FETCH
 from kbroker._core.partition cimport (
-    NEEDS_HANDLER, PARTITION_DELETED, fetch_waiter_t, partition_await_bytes, partition_forget_bytes,
-    partition_read, partition_ref, partition_t, partition_unref, partition_visible_end, segment_t, segment_unref,
+    NEEDS_HANDLER, PARTITION_DELETED, fetch_waiter_t, partition_await_bytes, partition_forget_bytes, partition_read,
+    partition_ref, partition_unref, partition_visible_end, segment_unref,
 )
 from kbroker._core.processor cimport Processor
 from kbroker._core.registry cimport Registry
-from kbroker._core.sync cimport (
-    atomic_add_i64, atomic_load_i32, atomic_load_i64, atomic_store_i64, mutex_lock, mutex_unlock,
-)
+from kbroker._core.sync cimport atomic_load_i32, atomic_store_i64, mutex_lock, mutex_unlock
 from kbroker._core.timer_wheel cimport wheel_add, wheel_remove
 
-logger = logging.getLogger("kbroker.server")
-
 cdef enum:
-    # How a fetch stands to sessions (fetch_t.context).
-    CONTEXT_SESSIONLESS = 0
-    CONTEXT_FULL = 1             # asks for a new session
-    CONTEXT_INCREMENTAL = 2
-    CONTEXT_ERROR = 3            # the session it names cannot be used: `session_error`
-    CONTEXT_REFUSED = 4          # nothing is served: every partition has the error
-
-    READ_UNCOMMITTED = 0
-    READ_COMMITTED = 1
-
-    INITIAL_EPOCH = 0
-    FINAL_EPOCH = -1
-
     # How a look treats a log or segment that is not open.
     LOOK_FRESH = 0               # NEEDS_HANDLER
     LOOK_AGAIN = 1               # of a fetch that was prepared or parked: leave it out
@@ -67,22 +43,6 @@ cdef enum:
 
     FIRST_ZSTD_VERSION = 10      # older clients may not read a topic that is compressed with zstd by its config (KIP-110)
     CODEC_ZSTD = 4
-
-    KNOWN = 0                    # fetch_entry_t.unknown
-    UNKNOWN_ID = 1
-    UNKNOWN_PARTITION = 2
-
-    UNKNOWN_SERVER_ERROR = -1
-    UNKNOWN_TOPIC_OR_PARTITION = 3
-    NOT_LEADER_OR_FOLLOWER = 6
-    KAFKA_STORAGE_ERROR = 56
-    FETCH_SESSION_ID_NOT_FOUND = 70
-    INVALID_FETCH_SESSION_EPOCH = 71
-    FENCED_LEADER_EPOCH = 74
-    UNKNOWN_LEADER_EPOCH = 75
-    UNSUPPORTED_COMPRESSION_TYPE = 76
-    UNKNOWN_TOPIC_ID = 100
-    FETCH_SESSION_TOPIC_ID_ERROR = 106
 
 # --- memory -------------------------------------------------------------------------------------------
 
@@ -115,158 +75,6 @@ cdef void fetch_free(fetch_t *f) noexcept nogil:
         f.dead = True
     else:
         free(f)
-
-cdef fetch_entry_t *add_entry(fetch_t *f) noexcept nogil:
-    cdef fetch_entry_t *grown
-    cdef int32_t capacity
-    if f.entry_count == f.entry_capacity:
-        capacity = f.entry_capacity * 2 if f.entry_capacity else 4
-        grown = <fetch_entry_t *>realloc(f.entries, <size_t>capacity * sizeof(fetch_entry_t))
-        if grown == NULL:
-            return NULL
-        f.entries = grown
-        f.entry_capacity = capacity
-    grown = &f.entries[f.entry_count]
-    f.entry_count += 1
-    grown.partition = NULL
-    grown.read.segment = NULL
-    grown.error = 0
-    grown.unknown = KNOWN
-    grown.cached = -1
-    return grown
-
-# --- the request --------------------------------------------------------------------------------------
-
-cdef bint read_topic(reader_t *r, bint flexible, bint by_id, const uint8_t **topic, int32_t *topic_size) noexcept nogil:
-    """A name, or 16 bytes of an id."""
-    if by_id:
-        topic[0] = reader_take(r, 16)
-        topic_size[0] = 0
-    else:
-        topic[0] = read_string(r, flexible, topic_size)
-        if topic[0] != NULL and not is_utf8(topic[0], topic_size[0]):
-            return False
-    return topic[0] != NULL
-
-cdef bint parse_topics(fetch_t *f, reader_t *r, bint flexible) noexcept nogil:
-    cdef bint by_id = f.version >= 13
-    cdef const uint8_t *topic = NULL
-    cdef int32_t topic_size = 0
-    cdef int32_t topic_count = read_array_count(r, flexible, 3)
-    cdef int32_t partition_count
-    cdef fetch_entry_t *e
-    if topic_count < 0:
-        return False
-    while topic_count > 0:
-        topic_count -= 1
-        if not read_topic(r, flexible, by_id, &topic, &topic_size):
-            return False
-        partition_count = read_array_count(r, flexible, 16)
-        if partition_count < 0:
-            return False
-        while partition_count > 0:
-            partition_count -= 1
-            e = add_entry(f)
-            if e == NULL:
-                return False
-            if by_id:
-                memcpy(e.topic_id, topic, 16)
-                e.topic = NULL
-            else:
-                e.topic = topic
-            e.topic_size = <int16_t>topic_size
-            e.partition_id = read_i32(r)
-            e.current_leader_epoch = read_i32(r) if f.version >= 9 else -1
-            e.offset = read_i64(r)
-            if f.version >= 12:
-                read_i32(r)      # last fetched epoch
-            if f.version >= 5:
-                read_i64(r)      # log start offset of a follower
-            e.max_bytes = read_i32(r)
-            if flexible:
-                skip_tags(r)
-            if r.failed:
-                return False
-        if flexible:
-            skip_tags(r)
-    return not r.failed
-
-cdef bint next_forgotten(reader_t *r, bint flexible, bint by_id, const uint8_t **topic, int32_t *topic_size,
-                         int32_t *partition_count) noexcept nogil:
-    """The next topic of forgotten_topics_data; its partitions stand at the reader."""
-    if not read_topic(r, flexible, by_id, topic, topic_size):
-        return False
-    partition_count[0] = read_array_count(r, flexible, 4)
-    return partition_count[0] >= 0
-
-cdef bint parse_forgotten(fetch_t *f, reader_t *r, bint flexible) noexcept nogil:
-    """Only that it is well-formed; open_session reads it again."""
-    cdef const uint8_t *topic = NULL
-    cdef int32_t topic_size = 0
-    cdef int32_t partition_count = 0
-    cdef int32_t topic_count = read_array_count(r, flexible, 3)
-    if topic_count < 0:
-        return False
-    while topic_count > 0:
-        topic_count -= 1
-        if not next_forgotten(r, flexible, f.version >= 13, &topic, &topic_size, &partition_count):
-            return False
-        reader_take(r, <int64_t>partition_count * 4)
-        if flexible:
-            skip_tags(r)
-        if r.failed:
-            return False
-    return True
-
-cdef void parse_tags(fetch_t *f, reader_t *r) noexcept nogil:
-    """Top-level tags: 0 cluster id (of the quorum, not for us), 1 replica state (version 15)."""
-    cdef uint32_t count = read_uvarint(r)
-    cdef uint32_t tag
-    cdef uint32_t size
-    cdef const uint8_t *data
-    cdef reader_t state
-    while count > 0 and not r.failed:
-        count -= 1
-        tag = read_uvarint(r)
-        size = read_uvarint(r)
-        data = reader_take(r, size)
-        if tag == 1 and f.version >= 15 and data != NULL:
-            reader_init(&state, data, size)
-            f.replica_id = read_i32(&state)
-            read_i64(&state)     # replica epoch
-            skip_tags(&state)
-            if state.failed or reader_left(&state):
-                r.failed = True
-
-cdef bint parse(fetch_t *f, request_t *request, reader_t *forgotten) noexcept nogil:
-    """The whole request; `forgotten` is left where its array begins. False when it does not parse."""
-    cdef reader_t r = request.body
-    cdef bint flexible = f.version >= 12
-    f.replica_id = read_i32(&r) if f.version < 15 else -1
-    f.max_wait_ms = read_i32(&r)
-    f.min_bytes = read_i32(&r)
-    f.max_bytes = read_i32(&r)
-    f.isolation = read_i8(&r)
-    f.committed = f.isolation == READ_COMMITTED
-    f.session_epoch = FINAL_EPOCH
-    if f.version >= 7:
-        f.session_id = read_i32(&r)
-        f.session_epoch = read_i32(&r)
-    if not parse_topics(f, &r, flexible):
-        return False
-    forgotten[0] = r
-    if f.version >= 7 and not parse_forgotten(f, &r, flexible):
-        return False
-    if f.version >= 11:
-        parse_rack(&r, flexible)
-    if flexible:
-        parse_tags(f, &r)
-    return not r.failed     # bytes behind the message are ignored, as Apache Kafka does
-
-cdef inline void parse_rack(reader_t *r, bint flexible) noexcept nogil:
-    cdef int32_t size = 0
-    if read_string(r, flexible, &size) == NULL:
-        r.failed = True
 
 # --- which partitions ---------------------------------------------------------------------------------
 
@@ -489,11 +297,6 @@ cdef bint has_older_segment(fetch_t *f) noexcept nogil:
 
 # --- the answer ---------------------------------------------------------------------------------------
 
-cdef inline bint follows_of_topic(fetch_t *f, fetch_entry_t *a, fetch_entry_t *b) noexcept nogil:
-    if f.version >= 13:
-        return memcmp(a.topic_id, b.topic_id, 16) == 0
-    return a.topic_size == b.topic_size and memcmp(a.topic, b.topic, a.topic_size) == 0
-
 cdef inline bint tell(fetch_entry_t *e, cached_partition_t *cached) noexcept nogil:
     """Whether an incremental response names this partition; the session remembers what the client now knows. After an
     error that is a high watermark of -1, so that the partition is named again when the error goes away."""
@@ -572,128 +375,6 @@ cdef int32_t make_session(fetch_t *f, int32_t first, int64_t now_ms) noexcept no
     if session_id == 0:
         session_unref(session)
     return session_id
-
-cdef inline bint names_leader(fetch_t *f, fetch_entry_t *e) noexcept nogil:
-    """Whether the client is told who leads the partition instead (KIP-951)."""
-    return f.version >= 16 and (e.error == FENCED_LEADER_EPOCH or e.error == NOT_LEADER_OR_FOLLOWER)
-
-cdef int32_t write_own_endpoint(Processor processor, conn_t *conn, writer_t *w) noexcept with gil:
-    """An entry of node_endpoints: this broker as who came in on that connection reaches it. The node id, -1 for none."""
-    cdef FetchSessions sessions = <FetchSessions>processor.fetch_sessions
-    cdef bytes host
-    cdef bytes rack
-    try:
-        if sessions.endpoint_of is None:
-            return -1
-        endpoint = sessions.endpoint_of(processor.connection_of(conn))
-        host = endpoint[1].encode()
-        write_i32(w, endpoint[0])
-        write_string(w, <const char *>host, <int32_t>len(host), True)
-        write_i32(w, endpoint[2])
-        if endpoint[3] is None:
-            write_string(w, NULL, -1, True)
-        else:
-            rack = endpoint[3].encode()
-            write_string(w, <const char *>rack, <int32_t>len(rack), True)
-        write_uvarint(w, 0)
-        return -1 if w.failed else endpoint[0]
-    except Exception:
-        logger.exception("nobody can tell how this broker is reached")
-        return -1
-
-cdef void write_partition(fetch_t *f, fetch_entry_t *e, slot_t *slot, int32_t node_id) noexcept nogil:
-    cdef writer_t *w = &slot.out
-    cdef bint flexible = f.version >= 12
-    cdef int64_t size = e.read.size if e.read.segment != NULL else 0
-    cdef int16_t error = e.error
-    if error == KAFKA_STORAGE_ERROR and f.version <= 5:
-        error = NOT_LEADER_OR_FOLLOWER
-    if error:
-        count_error(slot.conn.processor, slot.api_key, error)
-    write_i32(w, e.partition_id)
-    write_i16(w, error)
-    write_i64(w, e.read.high_watermark)
-    write_i64(w, e.read.last_stable_offset)
-    if f.version >= 5:
-        write_i64(w, e.read.log_start_offset)
-    write_array_count(w, 0 if e.unknown or error == UNSUPPORTED_COMPRESSION_TYPE or (f.committed and not error) else -1,
-                      flexible)  # aborted transactions
-    if f.version >= 11:
-        write_i32(w, -1)         # preferred read replica
-    if f.context == CONTEXT_REFUSED or error == UNSUPPORTED_COMPRESSION_TYPE:
-        size = -1                # null
-    if flexible:
-        write_uvarint(w, <uint32_t>(size + 1))
-    else:
-        write_i32(w, <int32_t>size)
-    if size > 0:
-        atomic_add_i64(&e.partition.bytes_out, size)
-        if slot_splice(slot, e.read.segment, e.read.position, size) < 0:
-            w.failed = True
-        e.read.segment = NULL
-    if not flexible:
-        return
-    if node_id >= 0 and names_leader(f, e):
-        write_uvarint(w, 1)
-        write_uvarint(w, 1)      # current leader
-        write_uvarint(w, 9)
-        write_i32(w, node_id)
-        write_i32(w, atomic_load_i32(&e.partition.leader_epoch))
-    write_uvarint(w, 0)          # no more tagged fields
-
-cdef void write_response(Processor processor, fetch_t *f, slot_t *slot, int32_t first, int16_t error,
-                         int32_t session_id) noexcept nogil:
-    cdef writer_t *w = &slot.out
-    cdef writer_t endpoint
-    cdef int32_t node_id = -1
-    cdef bint flexible = f.version >= 12
-    cdef int32_t topic_count = 0
-    cdef int32_t partition_count
-    cdef int32_t i = first
-    cdef int32_t k
-    cdef fetch_entry_t *e
-    write_i32(w, 0)              # throttle time
-    if error:
-        count_error(slot.conn.processor, slot.api_key, error)
-    if f.version >= 7:
-        write_i16(w, error)
-        write_i32(w, session_id)
-    writer_init(&endpoint)
-    while i >= 0:
-        e = &f.entries[i]
-        i = e.next
-        if endpoint.size == 0 and names_leader(f, e):
-            node_id = write_own_endpoint(processor, slot.conn, &endpoint)
-        if i < 0 or not follows_of_topic(f, e, &f.entries[i]):
-            topic_count += 1
-    write_array_count(w, topic_count, flexible)
-    i = first
-    while i >= 0:
-        e = &f.entries[i]
-        if f.version >= 13:
-            write_raw(w, e.topic_id, 16)
-        else:
-            write_string(w, e.topic, e.topic_size, flexible)
-        partition_count = 1
-        k = e.next
-        while k >= 0 and follows_of_topic(f, e, &f.entries[k]):
-            partition_count += 1
-            k = f.entries[k].next
-        write_array_count(w, partition_count, flexible)
-        while i != k:
-            write_partition(f, &f.entries[i], slot, node_id)
-            i = f.entries[i].next
-        if flexible:
-            write_uvarint(w, 0)
-    if node_id >= 0:
-        write_uvarint(w, 1)
-        write_uvarint(w, 0)      # node endpoints, one of them
-        write_uvarint(w, <uint32_t>endpoint.size + 1)
-        write_array_count(w, 1, True)
-        write_raw(w, endpoint.data, endpoint.size)
-    elif flexible:
-        write_uvarint(w, 0)
-    writer_free(&endpoint)
 
 cdef void answer(Processor processor, fetch_t *f, slot_t *slot) noexcept nogil:
     """Session lock held if there is one: it is given up here, and the fetch is freed."""
@@ -811,7 +492,7 @@ cdef fetch_t *fetch_begin(Processor processor, request_t *request) noexcept nogi
     f.timer.kind = TIMER_FETCH
     f.version = request.api_version
     f.cache = (<FetchSessions>processor.fetch_sessions).cache
-    if not parse(f, request, &forgotten):
+    if not parse_request(f, request, &forgotten):
         fetch_free(f)
         return NULL
     if f.isolation != READ_UNCOMMITTED and f.isolation != READ_COMMITTED:
