@@ -31,12 +31,10 @@ class Target:
 
     def corpus(self) -> Iterator[bytes]:
         """The kept inputs: a line each, as hex; what follows a # is for people."""
-        if not self.corpus_path.exists():
-            return
-        for line in self.corpus_path.read_text().splitlines():
-            text = line.partition("#")[0].strip()
-            if text:
-                yield bytes.fromhex(text)
+        for path in (self.corpus_path, CORPUS / f"{self.name}-recorded.hex"):
+            for line in path.read_text().splitlines() if path.exists() else ():
+                if text := line.partition("#")[0].strip():
+                    yield bytes.fromhex(text)
 
     def inputs(self) -> Iterator[bytes]:
         yield from self.seeds()
