@@ -45,6 +45,8 @@ NOT_YET = (
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.NOT_COORDINATOR,
     ErrorCode.CONCURRENT_TRANSACTIONS,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.LEADER_NOT_AVAILABLE,
 )
 
 Case = tuple[Scenario, int]
@@ -67,14 +69,17 @@ def warm_up(port: int) -> None:
             until_it_is_there(
                 client, ApiKey.FIND_COORDINATOR, 4, request, lambda answer: answer.coordinators[0].error_code
             )
-        for number in range(10):  # every partition of the topic of offsets, most likely
-            group = M.OffsetFetchRequest.OffsetFetchRequestGroup(group_id=f"warm-{number}", topics=None)
+        part = M.OffsetCommitRequest.OffsetCommitRequestPartition(partition_index=0, committed_offset=0)
+        topic = M.OffsetCommitRequest.OffsetCommitRequestTopic(name="warm", partitions=[part])
+        topics = M.MetadataRequest(topics=[M.MetadataRequest.MetadataRequestTopic(name="warm")])
+        until_it_is_there(client, ApiKey.METADATA, 8, topics, lambda answer: answer.topics[0].error_code)
+        for number in range(10):  # every partition of the topic of offsets, most likely, is written to
             until_it_is_there(
                 client,
-                ApiKey.OFFSET_FETCH,
-                8,
-                M.OffsetFetchRequest(groups=[group]),
-                lambda answer: answer.groups[0].error_code,
+                ApiKey.OFFSET_COMMIT,
+                7,
+                M.OffsetCommitRequest(group_id=f"warm-{number}", topics=[topic]),
+                lambda answer: answer.topics[0].partitions[0].error_code,
             )
         for transactional_id in (None, *(f"warm-{number}" for number in range(20))):
             asked = M.InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=60000)

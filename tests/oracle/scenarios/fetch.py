@@ -234,7 +234,7 @@ def answers_keep_the_order_of_requests(t: Talk) -> None:
     t.receive(ready)
 
 
-@scenario(FETCH)
+@scenario(FETCH, alone=True)
 def a_topic_deleted_under_a_long_poll(t: Talk) -> None:
     topic = t.topic()
     waiting = t.send(fetch([one(t, topic)], max_wait_ms=3000))

@@ -121,7 +121,7 @@ def topics_that_appear_and_disappear(t: Talk) -> None:
         again(t, session, 2)
 
 
-@scenario(FETCH, since=SINCE)
+@scenario(FETCH, since=SINCE, alone=True)
 def a_deleted_topic_in_a_session(t: Talk) -> None:
     topic, other = t.topic(), t.topic("other")
     answer = t.ask(fetch([of(t, topic, [fetch_partition()]), of(t, other, [fetch_partition()])], session_epoch=0))
@@ -139,7 +139,7 @@ def gone_at_once(t: Talk, topic: str) -> None:
     t.until(lambda: bool(t.do(asked).topics[0].error_code), f"end of {topic}")
 
 
-@scenario(FETCH, since=BY_ID)
+@scenario(FETCH, since=BY_ID, alone=True)
 def a_topic_made_again_has_another_id(t: Talk) -> None:
     topic = t.topic()
     session = opened(t, topic)

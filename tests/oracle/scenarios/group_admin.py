@@ -6,7 +6,7 @@ from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from tests.oracle.scenario import Talk, scenario
-from tests.oracle.scenarios.group_members import Member, alone, keep_alive, pair
+from tests.oracle.scenarios.group_members import Member, alone, pair
 from tests.oracle.scenarios.offsets import committed, store
 
 DESCRIBE, LIST, DELETE = ApiKey.DESCRIBE_GROUPS, ApiKey.LIST_GROUPS, ApiKey.DELETE_GROUPS
@@ -18,7 +18,6 @@ def describe(t: Talk, *groups: str, operations: bool = False) -> None:
 
 @scenario(DESCRIBE)
 def states(t: Talk) -> None:
-    keep_alive(t, t.name("g"))
     first = Member(t, "a")
     first.join()
     describe(t, first.group)
@@ -125,12 +124,19 @@ def an_empty_group(t: Talk) -> None:
 
 @scenario(DELETE)
 def groups_that_cannot_be_deleted(t: Talk) -> None:
-    keep_alive(t, t.name("g"))
     member = alone(t)
-    delete(t, member.group, t.name("nowhere"), "")
+    delete(t, member.group, t.name("nowhere"))
     member.beat()
     member.leave()
     delete(t, member.group)
+
+
+@scenario(DELETE, alone=True)
+def the_group_without_a_name(t: Talk) -> None:
+    """Others commit to it too, so nobody else may be at it."""
+    store(t, "", t.topic(), (0, 5))
+    delete(t, "")
+    delete(t, "")
 
 
 @scenario(DELETE)

@@ -132,13 +132,6 @@ def pair(t: Talk, **fields: Any) -> tuple[Member, Member]:
     return first, second
 
 
-def keep_alive(t: Talk, group: str) -> None:
-    """An offset, before it has members: without one Kafka forgets an empty group when any topic is deleted."""
-    one = M.OffsetCommitRequest.OffsetCommitRequestPartition(partition_index=0, committed_offset=1)
-    entry = M.OffsetCommitRequest.OffsetCommitRequestTopic(name=t.topic("kept"), partitions=[one])
-    t.do(M.OffsetCommitRequest(group_id=group, topics=[entry]))
-
-
 def together(first: Member, *others: Member) -> None:
     """Others join a group that `first` leads, and it joins again."""
     sent = [other.send_join() for other in others]
@@ -569,7 +562,6 @@ def one_of_two_leaves(t: Talk) -> None:
 
 @scenario(LEAVE)
 def the_last_leaves(t: Talk) -> None:
-    keep_alive(t, t.name("g"))
     member = alone(t)
     leaving(t, member.group, (member.member_id, None))
     t.ask(M.DescribeGroupsRequest(groups=[member.group]))

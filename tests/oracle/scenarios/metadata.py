@@ -113,7 +113,7 @@ def an_internal_topic(t: Talk) -> None:
     t.ask(named("__consumer_offsets"))
 
 
-@scenario(METADATA)
+@scenario(METADATA, alone=True)
 def a_deleted_topic(t: Talk) -> None:
     topic = t.topic()
     t.do(M.DeleteTopicsRequest(topics=[M.DeleteTopicsRequest.DeleteTopicState(name=topic)], timeout_ms=30000))

@@ -290,7 +290,7 @@ def as_a_member(t: Talk) -> None:
         t.ask(M.OffsetFetchRequest(groups=[group]))
 
 
-@scenario(FETCH)
+@scenario(FETCH, alone=True)
 def of_a_deleted_topic(t: Talk) -> None:
     """Its offsets go with it."""
     topic, group = t.topic(), t.name("g")

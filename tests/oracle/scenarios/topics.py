@@ -190,7 +190,7 @@ def with_little_time(t: Talk) -> None:
         t.ask(create(creatable(t.name(str(number))), timeout_ms=timeout_ms))
 
 
-@scenario(CREATE)
+@scenario(CREATE, alone=True)
 def made_again_after_its_end(t: Talk) -> None:
     topic = t.topic()
     t.do(M.DeleteTopicsRequest(topics=[M.DeleteTopicsRequest.DeleteTopicState(name=topic)], timeout_ms=30000))
@@ -211,26 +211,26 @@ def delete_ids(*topic_ids: bytes) -> M.DeleteTopicsRequest:
     )
 
 
-@scenario(DELETE)
+@scenario(DELETE, alone=True)
 def some_topics(t: Talk) -> None:
     one, two = t.topic("one"), t.topic("two", 2)
     t.ask(delete(t, one, two))
     t.ask(delete(t, one))
 
 
-@scenario(DELETE)
+@scenario(DELETE, alone=True)
 def topics_that_are_not_there(t: Talk) -> None:
     t.ask(delete(t, t.name("nowhere"), t.topic()))
     for name in INVALID_NAMES:
         t.ask(delete(t, name))
 
 
-@scenario(DELETE)
+@scenario(DELETE, alone=True)
 def nothing_to_delete(t: Talk) -> None:
     t.ask(delete(t))
 
 
-@scenario(DELETE)
+@scenario(DELETE, alone=True)
 def deleted_twice_at_once(t: Talk) -> None:
     topic = t.topic()
     t.ask(delete(t, topic, topic, t.name("nowhere")))
@@ -239,13 +239,13 @@ def deleted_twice_at_once(t: Talk) -> None:
     )
 
 
-@scenario(DELETE)
+@scenario(DELETE, alone=True)
 def deleted_with_little_time(t: Talk) -> None:
     for number, timeout_ms in enumerate((0, -1)):
         t.ask(delete(t, t.topic(str(number)), timeout_ms=timeout_ms))
 
 
-@scenario(DELETE, since=6)
+@scenario(DELETE, since=6, alone=True)
 def topics_by_id(t: Talk) -> None:
     topic = t.topic()
     t.ask(delete_ids(b"\x05" * 16))
@@ -254,7 +254,7 @@ def topics_by_id(t: Talk) -> None:
     t.ask(delete_ids(t.topic_ids[topic]))
 
 
-@scenario(DELETE, since=6)
+@scenario(DELETE, since=6, alone=True)
 def by_id_and_by_name(t: Talk) -> None:
     topic, other = t.topic(), t.topic("other")
     state = M.DeleteTopicsRequest.DeleteTopicState
