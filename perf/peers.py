@@ -5,8 +5,11 @@ from __future__ import annotations
 import subprocess
 import time
 
+from kbroker.protocol import messages as M
+from kbroker.protocol.api import ApiKey
 from perf import machine
 from tests.kit.broker import BrokerProcess, KafkaProcess, free_port
+from tests.kit.wire import WireClient
 
 __all__ = ["Kafka", "Kbroker", "Peer", "free_port", "java_tool"]
 
@@ -28,12 +31,19 @@ class Peer(BrokerProcess):
         admin = AdminClient({"bootstrap.servers": self.address})
         new = NewTopic(topic, num_partitions=partitions, replication_factor=1, config=config or {})
         admin.create_topics([new])[topic].result(60)
+        self.await_leaders(topic, partitions)
+
+    def await_leaders(self, topic: str, partitions: int) -> None:
+        """Kafka answers, and shows the topic, before it serves it."""
+        wanted = [M.ListOffsetsRequest.ListOffsetsPartition(partition_index=p, timestamp=-1) for p in range(partitions)]
+        request = M.ListOffsetsRequest(topics=[M.ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=wanted)])
         deadline = time.monotonic() + 30
-        while time.monotonic() < deadline:
-            known = admin.list_topics(topic, timeout=10).topics[topic].partitions
-            if len(known) == partitions and all(p.leader >= 0 for p in known.values()):
-                return
-            time.sleep(0.05)
+        with WireClient("127.0.0.1", self.port, client_id="perf") as client:
+            while time.monotonic() < deadline:
+                answer = client.call(ApiKey.LIST_OFFSETS, 5, request)
+                if all(found.error_code == 0 for found in answer.topics[0].partitions):
+                    return
+                time.sleep(0.05)
         raise RuntimeError(f"{topic} has no leaders")
 
 

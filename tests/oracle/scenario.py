@@ -42,8 +42,8 @@ class Scenario:
     run: Callable[[Talk], None]
     versions: range
     alone: bool
-    """Changes what belongs to the whole broker: nothing else may run beside it. Deleting a topic is of that kind: at that
-    moment both brokers forget every group that has neither members nor offsets."""
+    """Changes what belongs to the whole broker: nothing else may run beside it. Deleting a topic is of that kind: both
+    brokers then forget every group that has neither members nor offsets."""
 
     @property
     def is_about_versions(self) -> bool:
