@@ -5,10 +5,12 @@ from __future__ import annotations
 import operator
 import shutil
 import statistics
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 
+from perf import machine
 from perf.peers import Kafka, Kbroker, Peer
 
 Measured = dict[str, float]
@@ -55,8 +57,9 @@ class Duel:
     """kbroker and Apache Kafka, both started, loaded in turn: A B, B A, A B. A context manager."""
 
     def __init__(self, overrides: dict[str, object] | None = None, kbroker_only: dict[str, object] | None = None):
-        self.ours = Kbroker({**(overrides or {}), **(kbroker_only or {})})
-        self.kafka = Kafka(overrides)
+        both = {"log.segment.delete.delay.ms": 0, **(overrides or {})}
+        self.ours = Kbroker({**both, **(kbroker_only or {})})
+        self.kafka = Kafka(both)
         self.stack = ExitStack()
         self.topics = 0
 
@@ -78,14 +81,19 @@ class Duel:
         self, load: Callable[[Peer], Measured], rounds: int = 3, warm_up: bool = True
     ) -> tuple[Measured, Measured]:
         """Medians of what `load` measures, for kbroker and for Kafka."""
+
+        def measured(peer: Peer) -> Measured:
+            machine.touch_memory()
+            return load(peer)
+
         if warm_up:
-            load(self.kafka)
-            load(self.ours)
+            measured(self.kafka)
+            measured(self.ours)
         results: dict[str, list[Measured]] = {self.ours.name: [], self.kafka.name: []}
         for number in range(rounds):
             order = [self.ours, self.kafka] if number % 2 == 0 else [self.kafka, self.ours]
             for peer in order:
-                results[peer.name].append(load(peer))
+                results[peer.name].append(measured(peer))
         return medians(results[self.ours.name]), medians(results[self.kafka.name])
 
 
@@ -94,11 +102,16 @@ def medians(runs: list[Measured]) -> Measured:
 
 
 def delete_topic(peer: Peer, topic: str) -> None:
-    """A run's files go before the next run starts."""
+    """And its files, before the next run starts."""
     from confluent_kafka.admin import AdminClient
 
     admin = AdminClient({"bootstrap.servers": peer.address})
     admin.delete_topics([topic])[topic].result(60)
+    deadline = time.monotonic() + 30
+    while any((peer.folder / "data").glob(f"{topic}-*")):
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"{peer.name} keeps the files of {topic}")
+        time.sleep(0.05)
 
 
 def free_space_gb(peer: Peer) -> float:

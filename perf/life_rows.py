@@ -20,7 +20,7 @@ def start() -> list[Figure]:
         with Kbroker() as peer:
             empty.append(peer.ready_s)
             time.sleep(0.5)
-            memory.append(peer.memory_mb())
+            memory.append(peer.resident_mb())
     with TemporaryDirectory(prefix="kbroker-bench-") as folder:
         with Kbroker(folder=Path(folder)) as peer:
             for number in range(5):

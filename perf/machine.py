@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import platform
 import time
@@ -32,12 +33,12 @@ def resident_mb(pid: int) -> float:
     return 0.0
 
 
-def touch_memory(gigabytes: int = 4) -> None:
-    """Touch and free memory, so that the first run does not pay for pages the host has taken back."""
-    for _ in range(gigabytes):
-        block = bytearray(1 << 30)
-        block[::4096] = b"\1" * (len(block) // 4096)
-        del block
+def touch_memory(gigabytes: int = 6) -> None:
+    """Touch and free memory, so that a run does not pay for pages that a virtual machine's host has taken back.
+
+    Call it before every run that writes files: the first write to such a page costs thirty times the second.
+    """
+    mmap.mmap(-1, gigabytes << 30, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE).close()
 
 
 def describe() -> str:

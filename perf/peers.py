@@ -25,6 +25,9 @@ class Peer(BrokerProcess):
     def memory_mb(self) -> float:
         return machine.memory_mb(self.pid)
 
+    def resident_mb(self) -> float:
+        return machine.resident_mb(self.pid)
+
     def create_topic(self, topic: str, partitions: int, config: dict[str, str] | None = None) -> None:
         from confluent_kafka.admin import AdminClient, NewTopic
 

@@ -53,6 +53,7 @@ cdef class Processor:
     cdef int32_t closed_capacity
     cdef int32_t resumed               # atomic
     cdef int64_t stop_at_ns
+    cdef bint was_crowded        # the last turn had several connections to read from
     cdef unsigned long thread_id
 
     cdef void read_clocks(self) noexcept nogil

@@ -46,6 +46,7 @@ from kbroker._core.timer_wheel cimport (
 cdef extern from * nogil:
     """
     #include <pthread.h>
+    #include <sched.h>
     #include <sys/epoll.h>
     #include <sys/socket.h>
     #include <unistd.h>
@@ -74,11 +75,13 @@ cdef extern from * nogil:
     ssize_t recv(int fd, void *data, size_t size, int flags)
     int MSG_DONTWAIT
     int close(int fd)
+    int sched_yield()
     void name_thread(const char *name)
     int64_t next_connection_id()
 
 cdef enum:
     EVENTS = 256
+    CROWD = 2                    # connections with something to read in one turn
     FIRST_READ = 64 << 10        # bytes received at once from a connection that is between two frames
     TURN_BYTES = 1 << 20         # received from one connection before the others have their turn
     API_PRODUCE = 0
@@ -367,8 +370,11 @@ cdef class Processor:
                 due_ms = self.stop_at_ns // 1_000_000 + 1
             if due_ms >= 0:
                 timeout_ms = <int>max(0, min(due_ms - monotonic_ns() // 1_000_000, 60_000))
-        if timeout_ms != 0 and not mailbox_may_sleep(p.mailbox):
-            timeout_ms = 0
+        if timeout_ms != 0:
+            if self.was_crowded:
+                sched_yield()    # threads that compete for a core gather requests meanwhile, instead of a wake-up for each
+            if not mailbox_may_sleep(p.mailbox):
+                timeout_ms = 0
         now_ns = monotonic_ns()
         atomic_store_i64(&p.waiting_since_ns, now_ns)
         count = epoll_wait(p.epoll_fd, <epoll_event *>self.events, EVENTS, timeout_ms)
@@ -378,6 +384,7 @@ cdef class Processor:
         p.idle_ns += p.now_ns - now_ns
         atomic_store_i64(&p.waiting_since_ns, 0)
         p.turns += 1
+        self.was_crowded = count >= CROWD
         return max(count, 0)
 
     cdef void serve_ready(self) noexcept nogil:
