@@ -102,7 +102,7 @@ def throughput() -> list[Figure]:
 
 
 def produce_zstd(peer: Peer, topic: str, size: int, count: int) -> None:
-    """JSON-like messages that zstd halves, by the Python client: those of the performance tool are all the same byte."""
+    """JSON-like messages that zstd halves, by the Python client; those of the other tool are all one byte."""
     from confluent_kafka import Producer
 
     random_ = random.Random(0)
