@@ -53,9 +53,9 @@ def produce_arguments(broker: BrokerProcess, topic: str, **changes: Any) -> dict
     return {**defaults, **changes}
 
 
-def test_every_record_of_every_codec_is_there_again_after_a_restart(client: Client) -> None:
+@pytest.mark.parametrize("count", [COUNT // 5, pytest.param(COUNT, marks=pytest.mark.slow)])
+def test_every_record_of_every_codec_is_there_again_after_a_restart(client: Client, count: int) -> None:
     codecs = [codec for codec in CODECS if codec in client.codecs]
-    count = COUNT // len(codecs)
     with new_broker() as broker:
         topics = {codec: create_topic(broker, 3) for codec in codecs}
         for codec, topic in topics.items():

@@ -1,0 +1,207 @@
+"""The console and admin tools of Apache Kafka, unmodified, of 3.9 and of 4.3: what their users type works."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from tests.kit import maven
+from tests.kit.broker import BrokerProcess
+
+TOOLS = "org.apache.kafka.tools"
+# Tools that moved: the package of each version.
+PACKAGES = {
+    "3.9.1": {
+        "ConsoleProducer": "kafka.tools",
+        "BrokerApiVersionsCommand": "kafka.admin",
+        "ConfigCommand": "kafka.admin",
+    },
+    "4.3.1": {"ConfigCommand": "kafka.admin"},
+}
+READER_PROPERTY = {"3.9.1": "--property", "4.3.1": "--reader-property"}
+FORMATTER_PROPERTY = {"3.9.1": "--property", "4.3.1": "--formatter-property"}
+IN_PACKAGES = {"ConsoleConsumer": f"{TOOLS}.consumer", "ConsumerGroupCommand": f"{TOOLS}.consumer.group"}
+
+
+class Tools:
+    """Kafka's tools of one version, each run in a virtual machine of its own as the scripts in bin/ do."""
+
+    def __init__(self, version: str, broker: BrokerProcess, folder: Path):
+        self.version, self.broker, self.folder = version, broker, folder
+
+    def command(self, tool: str, *arguments: object, flag: str = "--bootstrap-server") -> list[str]:
+        package = PACKAGES[self.version].get(tool) or IN_PACKAGES.get(tool, TOOLS)
+        classpath = maven.fetch(
+            [f"org.apache.kafka:kafka_2.13:{self.version}", f"org.apache.kafka:kafka-tools:{self.version}"]
+        )
+        java = ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", classpath, f"{package}.{tool}"]
+        return [*java, flag, self.broker.address, *map(str, arguments)]
+
+    def run(self, tool: str, *arguments: object, stdin: str = "") -> str:
+        """What it prints; it must succeed."""
+        done = self.attempt(tool, *arguments, stdin=stdin)
+        assert done.returncode == 0, f"{tool} {arguments}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def attempt(self, tool: str, *arguments: object, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.command(tool, *arguments),
+            input=stdin, capture_output=True, text=True, timeout=90, check=False,
+            env={**os.environ, "LC_ALL": "C.UTF-8"},
+        )  # fmt: skip
+
+    def file(self, text: str) -> Path:
+        path = self.folder / uuid4().hex
+        path.write_text(text)
+        return path
+
+
+@pytest.fixture(params=[pytest.param("3.9.1", marks=pytest.mark.slow), "4.3.1"])
+def tools(request: pytest.FixtureRequest, broker: BrokerProcess, tmp_path: Path) -> Iterator[Tools]:
+    yield Tools(request.param, broker, tmp_path)
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"tools-{uuid4().hex[:10]}"
+
+
+def table(text: str) -> list[dict[str, str]]:
+    """Rows of what a tool prints with a line of headings."""
+    lines = [line.split() for line in text.splitlines() if line.strip()]
+    heading = next(number for number, line in enumerate(lines) if line[0] == "GROUP")
+    return [dict(zip(lines[heading], line, strict=False)) for line in lines[heading + 1 :]]
+
+
+def test_topics_are_made_described_extended_and_deleted(tools: Tools, topic: str) -> None:
+    made = tools.run(
+        "TopicCommand", "--create", "--topic", topic, "--partitions", 2, "--config", "retention.ms=3600000"
+    )
+    assert f"Created topic {topic}." in made
+    again = tools.attempt("TopicCommand", "--create", "--topic", topic)
+    assert again.returncode == 1
+    assert f"Topic '{topic}' already exists" in again.stdout + again.stderr
+    tools.run("TopicCommand", "--alter", "--topic", topic, "--partitions", 4)
+    described = tools.run("TopicCommand", "--describe", "--topic", topic)
+    assert re.search(rf"Topic: {topic}\s+TopicId: \S{{22}}\s+PartitionCount: 4\s+ReplicationFactor: 1", described)
+    assert "retention.ms=3600000" in described
+    assert len(re.findall(r"Partition: \d+\s+Leader: \d+\s+Replicas: \d+\s+Isr: \d+", described)) == 4
+    assert topic in tools.run("TopicCommand", "--list").split()
+    tools.run("TopicCommand", "--delete", "--topic", topic)
+    assert topic not in tools.run("TopicCommand", "--list").split()
+
+
+def test_configs_of_topics_and_brokers_are_read_and_altered(tools: Tools, topic: str) -> None:
+    of_topic = ("--entity-type", "topics", "--entity-name", topic)
+    tools.run("TopicCommand", "--create", "--topic", topic)
+    tools.run("ConfigCommand", *of_topic, "--alter", "--add-config", "max.message.bytes=2000,cleanup.policy=[delete]")
+    described = tools.run("ConfigCommand", *of_topic, "--describe")
+    assert "max.message.bytes=2000 sensitive=false synonyms={DYNAMIC_TOPIC_CONFIG:max.message.bytes=2000" in described
+    everything = tools.run("ConfigCommand", *of_topic, "--describe", "--all")
+    assert "retention.ms=" in everything
+    tools.run("ConfigCommand", *of_topic, "--alter", "--delete-config", "max.message.bytes")
+    assert "max.message.bytes" not in tools.run("ConfigCommand", *of_topic, "--describe")
+    wrong = tools.attempt("ConfigCommand", *of_topic, "--alter", "--add-config", "retention.ms=soon")
+    assert wrong.returncode == 1
+    assert "retention.ms" in wrong.stderr + wrong.stdout
+    of_default = ("--entity-type", "brokers", "--entity-default")
+    tools.run("ConfigCommand", *of_default, "--alter", "--add-config", "message.max.bytes=1048000")
+    assert "message.max.bytes=1048000" in tools.run("ConfigCommand", *of_default, "--describe")
+    tools.run("ConfigCommand", *of_default, "--alter", "--delete-config", "message.max.bytes")
+
+
+def test_the_console_producer_and_consumer_pass_lines_on(tools: Tools, topic: str) -> None:
+    tools.run("TopicCommand", "--create", "--topic", topic, "--partitions", 3)
+    lines = [f"k{number}:line {number} ü" for number in range(500)]
+    reader, formatter = READER_PROPERTY[tools.version], FORMATTER_PROPERTY[tools.version]
+    tools.run(
+        "ConsoleProducer", "--topic", topic, "--compression-codec", "lz4",
+        reader, "parse.key=true", reader, "key.separator=:", stdin="".join(f"{one}\n" for one in lines),
+    )  # fmt: skip
+    read = tools.run(
+        "ConsoleConsumer", "--topic", topic, "--from-beginning", "--max-messages", 500, "--timeout-ms", 30000,
+        formatter, "print.key=true", formatter, "key.separator=:",
+    )  # fmt: skip
+    assert sorted(read.splitlines()) == sorted(lines)
+
+
+def test_offsets_are_found_by_time_and_at_the_ends(tools: Tools, topic: str) -> None:
+    tools.run("TopicCommand", "--create", "--topic", topic)
+    tools.run("ConsoleProducer", "--topic", topic, stdin="a\nb\n")
+    middle_ms = time.time_ns() // 1_000_000 + 1
+    tools.run("ConsoleProducer", "--topic", topic, stdin="c\nd\ne\n")
+
+    def offset(at: object) -> str:
+        return tools.run("GetOffsetShell", "--topic", topic, "--time", at).strip()
+
+    assert offset(-1) == f"{topic}:0:5"
+    assert offset(-2) == f"{topic}:0:0"
+    assert offset(middle_ms) == f"{topic}:0:2"
+    assert offset("max-timestamp") in {f"{topic}:0:{last}" for last in (2, 3, 4)}
+
+
+def test_records_are_deleted_up_to_an_offset(tools: Tools, topic: str) -> None:
+    tools.run("TopicCommand", "--create", "--topic", topic)
+    tools.run("ConsoleProducer", "--topic", topic, stdin="".join(f"{number}\n" for number in range(10)))
+    asked = {"version": 1, "partitions": [{"topic": topic, "partition": 0, "offset": 4}]}
+    said = tools.run("DeleteRecordsCommand", "--offset-json-file", tools.file(json.dumps(asked)))
+    assert re.search(rf"partition: {topic}-0\s+low_watermark: 4", said)
+    read = tools.run(
+        "ConsoleConsumer", "--topic", topic, "--from-beginning", "--max-messages", 6, "--timeout-ms", 30000
+    )
+    assert read.split() == ["4", "5", "6", "7", "8", "9"]
+
+
+def test_groups_are_listed_described_reset_and_deleted(tools: Tools, topic: str) -> None:
+    group = f"g-{topic}"
+    tools.run("TopicCommand", "--create", "--topic", topic, "--partitions", 2)
+    tools.run("ConsoleProducer", "--topic", topic, stdin="".join(f"{number}\n" for number in range(20)))
+    tools.run(
+        "ConsoleConsumer", "--topic", topic, "--group", group, "--from-beginning", "--max-messages", 20,
+        "--timeout-ms", 30000,
+    )  # fmt: skip
+    assert group in tools.run("ConsumerGroupCommand", "--list").split()
+    rows = table(tools.run("ConsumerGroupCommand", "--describe", "--group", group))
+    assert sum(int(row["CURRENT-OFFSET"]) for row in rows if row["CURRENT-OFFSET"] != "-") == 20
+    assert {row["LAG"] for row in rows} <= {"0", "-"}
+    state = tools.run("ConsumerGroupCommand", "--describe", "--group", group, "--state")
+    assert re.search(rf"^{group}\s.*\sEmpty\s+0\s*$", state, re.MULTILINE), state
+    tools.run(
+        "ConsumerGroupCommand", "--group", group, "--topic", topic, "--reset-offsets", "--to-earliest", "--execute"
+    )
+    rows = table(tools.run("ConsumerGroupCommand", "--describe", "--group", group))
+    assert sum(int(row["LAG"]) for row in rows) == 20
+    tools.run("ConsumerGroupCommand", "--group", group, "--topic", topic, "--delete-offsets")
+    assert "deleted" in tools.run("ConsumerGroupCommand", "--delete", "--group", group).lower()
+    assert group not in tools.run("ConsumerGroupCommand", "--list").split()
+
+
+def test_the_verifiable_producer_and_consumer_agree(tools: Tools, topic: str) -> None:
+    count = 5000
+    tools.run("TopicCommand", "--create", "--topic", topic, "--partitions", 3)
+    with ThreadPoolExecutor() as pool:
+        consuming = pool.submit(
+            tools.run, "VerifiableConsumer", "--topic", topic, "--group-id", topic, "--max-messages", count,
+            "--reset-policy", "earliest", "--enable-autocommit",
+        )  # fmt: skip
+        produced = tools.run("VerifiableProducer", "--topic", topic, "--max-messages", count, "--acks", -1)
+        consumed = consuming.result(90)
+    events = [json.loads(line) for line in produced.splitlines() if line.startswith("{")]
+    assert sum(event["name"] == "producer_send_success" for event in events) == count
+    events = [json.loads(line) for line in consumed.splitlines() if line.startswith("{")]
+    assert sum(event["count"] for event in events if event["name"] == "records_consumed") == count
+
+
+def test_the_broker_describes_itself(tools: Tools) -> None:
+    versions = tools.run("BrokerApiVersionsCommand")
+    assert re.search(r"Produce\(0\): \d to \d+ \[usable: \d+\]", versions)
+    assert "UNSUPPORTED" in versions  # of what is not served
