@@ -11,7 +11,9 @@ Locks. `append_lock` is held over a whole append, write(2) included (order of of
 changes the list of segments; never over fsync or open. It guards the producer table and what only appends touch.
 `lock` is held for a few instructions, never over a system call that can touch a disk: it guards the segment list, the
 tail ring, the entries pending for the indexes and the waiter lists, so a read never waits for another one's write.
-Order: registry, append_lock, lock, log_dir, mailbox. Whoever holds the GIL gives it up before he takes any of them.
+`flush_lock` is held over fdatasync, one at a time for each partition: who comes meanwhile finds that it has served him
+too, or makes the next one with all the others who came.
+Order: registry, flush_lock, append_lock, lock, log_dir, mailbox. Whoever holds the GIL gives it up before he takes any of them.
 """
 
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
@@ -116,6 +118,7 @@ ctypedef struct log_options_t:
 ctypedef struct partition_t:
     int32_t refs               # atomic
     int32_t state              # atomic
+    mutex_t flush_lock
     mutex_t append_lock
     mutex_t lock
     char *topic                # UTF-8, owned
@@ -228,7 +231,9 @@ cdef void wake_fetches(partition_t *p, int64_t size) noexcept nogil
 cdef int32_t complete_acks(partition_t *p, int code) noexcept nogil
 cdef void drop_refs(partition_t *p, int32_t count) noexcept nogil
 cdef void request_flush(partition_t *p) noexcept nogil
-cdef int partition_flush(partition_t *p) noexcept nogil
+# fdatasync what is not on the device below offset `until` (-1: the log's end at the call), unless another one's call does
+# it meanwhile, and release the acks that waited for it. 0 or a Kafka error code.
+cdef int partition_flush(partition_t *p, int64_t until) noexcept nogil
 cdef int64_t recovery_point_locked(partition_t *p) noexcept nogil
 cdef void flusher_loop(log_dir_t *d) noexcept nogil
 cdef segment_t *find_segment(partition_t *p, int64_t base_offset) noexcept nogil

@@ -57,10 +57,20 @@ cdef enum:
     FLUSH_QUEUED = 1
     FLUSH_RUNNING = 2
     FLUSH_RUNNING_AGAIN = 3
+    FLUSH_DUE = -102             # besides NEEDS_HANDLER
 
 ctypedef struct need_t:
     int kind                     # PREPARE_*
     int64_t base_offset
+
+ctypedef struct unflushed_t:
+    # The oldest segment that is not on the device.
+    segment_t *segment
+    int64_t end                  # of what its fdatasync covers
+    int64_t appended_ms
+    uint32_t truncations
+    bint is_last
+    need_t need
 
 # --- references -------------------------------------------------------------------------------------
 
@@ -79,6 +89,7 @@ cdef void partition_free(partition_t *p) noexcept nogil:
         segment_unref(p.segments[i])
     free(p.segments)
     producers_free(p.producers)
+    mutex_destroy(&p.flush_lock)
     mutex_destroy(&p.append_lock)
     mutex_destroy(&p.lock)
     free(p.topic)
@@ -790,7 +801,7 @@ cdef void flusher_loop(log_dir_t *d) noexcept nogil:
             d.flush_tail = NULL
         p.flush_state = FLUSH_RUNNING
         mutex_unlock(&d.lock)
-        partition_flush(p)
+        partition_flush(p, -1)
         mutex_lock(&d.lock)
         again = p.flush_state == FLUSH_RUNNING_AGAIN
         if again:
@@ -819,84 +830,96 @@ cdef int64_t recovery_point_locked(partition_t *p) noexcept nogil:
     return p.segments[i].base_offset if p.segments[i].base_offset < p.flushed_offset else p.flushed_offset
 
 
-cdef int partition_flush(partition_t *p) noexcept nogil:
-    """fdatasync everything appended before the call and release the acks that waited for it. 0 or a Kafka error code."""
-    cdef segment_t *s
-    cdef int64_t end
-    cdef int64_t started_ns
-    cdef int64_t target = -1
-    cdef int64_t appended_ms
-    cdef int64_t base_offset
-    cdef uint32_t truncations
+cdef int partition_flush(partition_t *p, int64_t until) noexcept nogil:
+    cdef unflushed_t next
     cdef int32_t completed
-    cdef int32_t i
-    cdef bint is_last
-    cdef int kind
     cdef int failed
     cdef int code
     while True:
+        mutex_lock(&p.flush_lock)
         mutex_lock(&p.lock)
-        code = refusal(p)
-        if code == KAFKA_STORAGE_ERROR or code == UNKNOWN_TOPIC_OR_PARTITION:
+        if until < 0:
+            until = p.log_end_offset
+        code = look_for_unflushed(p, until, &next)
+        if code == FLUSH_DUE:
+            mutex_unlock(&p.lock)
+            failed = sync_segment(p, &next)
+            mutex_unlock(&p.flush_lock)
+            if failed:
+                # Never tried again: the kernel may have dropped the pages that it could not write.
+                directory_failed(p, failed)
+            continue
+        if code != NEEDS_HANDLER:
+            completed = complete_acks(p, code)
+            mutex_unlock(&p.lock)
+            mutex_unlock(&p.flush_lock)
+            drop_refs(p, completed)
+            return code
+        mutex_unlock(&p.lock)
+        mutex_unlock(&p.flush_lock)
+        # Without the lock: storage.Log flushes too, with its own one held.
+        code = prepare(p, next.need.kind, next.need.base_offset)
+        if code:
+            # What waits is told; the records stay and are flushed when it works again.
+            mutex_lock(&p.lock)
             completed = complete_acks(p, code)
             mutex_unlock(&p.lock)
             drop_refs(p, completed)
             return code
-        if target < 0:
-            target = p.log_end_offset
-        i = first_unflushed(p)
-        is_last = i == p.segment_count - 1
-        if code or i < 0 or (is_last and (p.flushed_offset >= target or p.flushed_offset >= p.log_end_offset)):
-            completed = complete_acks(p, 0)
-            mutex_unlock(&p.lock)
-            drop_refs(p, completed)
-            return 0
-        s = p.segments[i]
-        end = p.log_end_offset if is_last else p.segments[i + 1].base_offset
-        truncations = p.truncations
-        appended_ms = p.last_append_ms
-        if s.fd < 0 or not s.entry_synced:
-            kind = PREPARE_SEGMENT if s.fd < 0 else PREPARE_DIRECTORY
-            base_offset = s.base_offset
-            mutex_unlock(&p.lock)
-            code = prepare(p, kind, base_offset)
-            if code:
-                # What waits is told; the records stay and are flushed when it works again.
-                mutex_lock(&p.lock)
-                completed = complete_acks(p, code)
-                mutex_unlock(&p.lock)
-                drop_refs(p, completed)
-                return code
-            continue
-        segment_ref(s)
-        mutex_unlock(&p.lock)
 
-        started_ns = monotonic_ns()
-        failed = io_sync(s.file_system, s.fd)
-        if not is_last:
-            # Recovery trusts the indexes of segments below the recovery point.
-            if failed == 0 and s.index_fd >= 0:
-                failed = io_sync(s.file_system, s.index_fd)
-            if failed == 0 and s.time_index_fd >= 0:
-                failed = io_sync(s.file_system, s.time_index_fd)
-        atomic_add_i64(&p.dir.flush_count, 1)
-        atomic_add_i64(&p.dir.flush_ns, monotonic_ns() - started_ns)
-        if failed == 0 and not is_last:
-            mutex_lock(&p.lock)
-            s.indexes_dirty = False
-            mutex_unlock(&p.lock)
+
+cdef int look_for_unflushed(partition_t *p, int64_t until, unflushed_t *next) noexcept nogil:
+    """FLUSH_DUE: `next` says what to sync, with a reference; NEEDS_HANDLER: what to prepare first; else the outcome (`lock` held)."""
+    cdef segment_t *s
+    cdef int32_t i
+    cdef int code = refusal(p)
+    if code:
+        return 0 if code == NEEDS_HANDLER else code
+    i = first_unflushed(p)
+    next.is_last = i == p.segment_count - 1
+    if i < 0 or (next.is_last and (p.flushed_offset >= until or p.flushed_offset >= p.log_end_offset)):
+        return 0
+    s = p.segments[i]
+    if s.fd < 0 or not s.entry_synced:
+        next.need.kind = PREPARE_SEGMENT if s.fd < 0 else PREPARE_DIRECTORY
+        next.need.base_offset = s.base_offset
+        return NEEDS_HANDLER
+    segment_ref(s)
+    next.segment = s
+    next.end = p.log_end_offset if next.is_last else p.segments[i + 1].base_offset
+    next.truncations = p.truncations
+    next.appended_ms = p.last_append_ms
+    return FLUSH_DUE
+
+
+cdef int sync_segment(partition_t *p, unflushed_t *next) noexcept nogil:
+    """fdatasync the segment and drop the reference (`flush_lock` held). 0, and who waited is released, or -errno."""
+    cdef segment_t *s = next.segment
+    cdef int64_t started_ns = monotonic_ns()
+    cdef int32_t completed
+    cdef int failed = io_sync(s.file_system, s.fd)
+    if not next.is_last:
+        # Recovery trusts the indexes of segments below the recovery point.
+        if failed == 0 and s.index_fd >= 0:
+            failed = io_sync(s.file_system, s.index_fd)
+        if failed == 0 and s.time_index_fd >= 0:
+            failed = io_sync(s.file_system, s.time_index_fd)
+    atomic_add_i64(&p.dir.flush_count, 1)
+    atomic_add_i64(&p.dir.flush_ns, monotonic_ns() - started_ns)
+    if failed:
         segment_unref(s)
-        if failed:
-            # Never tried again: the kernel may have dropped the pages that it could not write.
-            directory_failed(p, failed)
-            continue
-        mutex_lock(&p.lock)
-        if p.truncations == truncations and end > p.flushed_offset:
-            atomic_store_i64(&p.flushed_offset, end)
-            atomic_store_i64(&p.unflushed_since_ms, -1 if end >= p.log_end_offset else appended_ms)
-            if p.options.flushed_visibility:
-                wake_fetches(p, INT32_MAX)
-        completed = complete_acks(p, 0)
-        mutex_unlock(&p.lock)
-        atomic_add_i64(&p.dir.acks_flushed, completed)
-        drop_refs(p, completed)
+        return failed
+    mutex_lock(&p.lock)
+    if not next.is_last:
+        s.indexes_dirty = False
+    if p.truncations == next.truncations and next.end > p.flushed_offset:
+        atomic_store_i64(&p.flushed_offset, next.end)
+        atomic_store_i64(&p.unflushed_since_ms, -1 if next.end >= p.log_end_offset else next.appended_ms)
+        if p.options.flushed_visibility:
+            wake_fetches(p, INT32_MAX)
+    completed = complete_acks(p, 0)
+    mutex_unlock(&p.lock)
+    segment_unref(s)
+    atomic_add_i64(&p.dir.acks_flushed, completed)
+    drop_refs(p, completed)
+    return 0

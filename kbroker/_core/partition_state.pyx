@@ -151,6 +151,7 @@ cdef class PartitionState:
         self.topic = topic
         self.partition_id = partition_id
         p.refs = 1
+        mutex_init(&p.flush_lock, NULL)
         mutex_init(&p.append_lock, NULL)
         mutex_init(&p.lock, NULL)
         p.topic = <char *>malloc(<size_t>len(name))
@@ -565,12 +566,15 @@ cdef class PartitionState:
             return KAFKA_STORAGE_ERROR, b""
         return 0, data
 
-    def flush(self):
-        """fdatasync everything appended before the call. Raises StorageFailed."""
+    def flush(self, int64_t until=-1):
+        """Return when what is below `until` (-1: everything appended before the call) is on the device. Raises StorageFailed.
+
+        Who calls it at the same time, and the flushers, share the fdatasync.
+        """
         cdef partition_t *p = self.p
         cdef int code
         with nogil:
-            code = partition_flush(p)
+            code = partition_flush(p, until)
         if code:
             raise StorageFailed(f"{self.topic}-{self.partition_id} cannot be flushed (error code {code})")
 

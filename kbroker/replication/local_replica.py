@@ -58,7 +58,7 @@ class FlushWaits:
 
     def __init__(self) -> None:
         self._waiting: queue.SimpleQueue[tuple[Log, int, Committed] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="StateFlusher", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="state-flusher", daemon=True)
 
     def start(self) -> None:
         self._thread.start()

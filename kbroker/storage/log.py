@@ -269,8 +269,8 @@ class Log:
     def append(self, batch: bytes, *, wait: bool = True) -> AppendResult:
         """Append one batch (magic 2) of our own making.
 
-        `wait`: it returns when the batch is as durable as the flush policy asks for. Raises ProtocolError with the code
-        that a producer would get.
+        `wait`: it returns when the batch is as durable as the flush policy asks for; one flush serves all who wait. Raises
+        ProtocolError with the code that a producer would get, StorageFailed when the flush fails.
         """
         code, base_offset, last_offset, log_append_time, log_start_offset, must_wait = self.state.append(
             batch, self.context.clock.wall_ms()
@@ -278,7 +278,7 @@ class Log:
         if code:
             raise ProtocolError(ErrorCode(code), f"{self}: {ErrorCode(code).name}")
         if must_wait and wait:
-            self.state.flush()
+            self.state.flush(last_offset + 1)
         return AppendResult(base_offset, last_offset, log_append_time, log_start_offset, must_wait)
 
     def read(self, offset: int, max_bytes: int, *, committed: bool = False) -> bytes:

@@ -10,12 +10,13 @@ import pytest
 
 from kbroker._core.record_batch import batches
 from kbroker.errors import ErrorCode, ProtocolError
+from kbroker.fs import RealFileSystem
 from kbroker.model import TopicPartition
 from kbroker.protocol.records import read_records
 from kbroker.storage.log import Log
 from kbroker.storage.log_manager import LogManager
 from kbroker.storage.options import LogOptions, StorageOptions
-from tests.kit.logs import TOPIC_ID, batch_of, read_all
+from tests.kit.logs import TOPIC_ID, LogHome, batch_of, read_all
 
 ORDERS = TopicPartition("orders", 0)
 
@@ -176,3 +177,56 @@ def test_truncation_and_reads_do_not_meet(manager: tuple[LogManager, Log]) -> No
 
     run_all(truncate, consume, consume)
     assert log.log_end_offset == 10
+
+
+class SlowDisk(RealFileSystem):
+    """No fdatasync ends before so many writes are there; both are counted."""
+
+    passthrough = False
+
+    def __init__(self, writes: int) -> None:
+        self.go_on = threading.Event()
+        self.writes_left = writes
+        self.syncs = 0
+        self._lock = threading.Lock()
+
+    def pwrite(self, fd: int, data: bytes, position: int) -> int:
+        written = super().pwrite(fd, data, position)
+        with self._lock:
+            self.writes_left -= 1
+            if self.writes_left == 0:
+                self.go_on.set()
+        return written
+
+    def fdatasync(self, fd: int) -> None:
+        with self._lock:
+            self.syncs += 1
+        assert self.go_on.wait(60)
+
+
+def test_all_who_wait_for_a_flush_at_the_same_time_share_it(tmp_path: Path) -> None:
+    count = 16
+    disk = SlowDisk(count)
+    home = LogHome(tmp_path, fs=disk, options=LogOptions(flush_messages=1))
+    log = home.create()
+    log.open()
+    disk.syncs, disk.writes_left = 0, count
+    disk.go_on.clear()
+    flushed: list[int] = []
+    are_flushed = threading.Semaphore(0)
+
+    def produce() -> None:
+        offset = log.append(batch_of([b"x"])).base_offset
+        assert log.state.flushed_offset > offset
+        flushed.append(offset)
+        are_flushed.release()
+
+    def stop_flusher() -> None:
+        for _ in range(count):
+            assert are_flushed.acquire(timeout=60)
+        home.directory.stop_flushers()
+
+    run_all(home.directory.run_flusher, stop_flusher, *[produce] * count)
+    assert sorted(flushed) == list(range(count))
+    # For who was there when it began, for who came meanwhile, and for the last if its write was all that it had done.
+    assert disk.syncs <= 3
