@@ -79,16 +79,33 @@ class LocalPartitions:
             self._groups.forget_topics([topic.name])
 
     def update_topic(self, topic: Topic) -> None:
-        self._logs.update_options(topic.name, log_options(topic.configs, self._config))
+        self._set_options(topic, log_options(topic.configs, self._config))
+
+    def _set_options(self, topic: Topic, options: LogOptions) -> None:
+        for partition in topic.partitions:
+            log = self._logs.get(TopicPartition(topic.name, partition.partition_id))
+            if log is not None:
+                log.update_options(options)
 
     def update_broker_configs(self, configs: Mapping[str, str]) -> None:
         # Others are let through too, as Kafka does: they may mean something to a broker of another release.
         known = {name: text for name, text in configs.items() if name in SETTINGS and SETTINGS[name].dynamic}
-        self._config = self._static.with_dynamic(known)
+        before, self._config = self._config, self._static.with_dynamic(known)
         self._on_config(self._config)
         if self._topics is not None:
-            for topic in self._topics.image.topics.values():
-                self.update_topic(topic)
+            self._follow_configs(self._topics.image.topics.values(), before)
+
+    def _follow_configs(self, topics: Iterable[Topic], before: BrokerConfig) -> None:
+        """Touch the logs whose options are others now; topics with the same settings of their own share the work."""
+        changed: dict[frozenset[tuple[str, str]], LogOptions | None] = {}
+        for topic in topics:
+            own = frozenset(topic.configs.items())
+            if own not in changed:
+                options = log_options(topic.configs, self._config)
+                changed[own] = None if options == log_options(topic.configs, before) else options
+            options_now = changed[own]
+            if options_now is not None:
+                self._set_options(topic, options_now)
 
 
 class OffsetsTopic:

@@ -269,8 +269,8 @@ class Log:
     def append(self, batch: bytes, *, wait: bool = True) -> AppendResult:
         """Append one batch (magic 2) of our own making.
 
-        `wait`: it returns when the batch is as durable as the flush policy asks for; one flush serves all who wait. Raises
-        ProtocolError with the code that a producer would get, StorageFailed when the flush fails.
+        `wait`: it returns when the batch is as durable as the flush policy asks for; one flush serves all who wait.
+        Raises ProtocolError with the code that a producer would get, StorageFailed when the flush fails.
         """
         code, base_offset, last_offset, log_append_time, log_start_offset, must_wait = self.state.append(
             batch, self.context.clock.wall_ms()

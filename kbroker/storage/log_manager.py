@@ -362,12 +362,6 @@ class LogManager:
         path, handles = log.delete()
         self._scheduler.once(log.options.file_delete_delay_ms, self._removal_of(path, handles))
 
-    def update_options(self, topic: str, options: LogOptions) -> None:
-        """New settings of a topic."""
-        for log in self.logs():
-            if log.topic_partition.topic == topic:
-                log.update_options(options)
-
     def _home_of(self, log: Log) -> _Home:
         return next(home for home in self._homes if home.directory is log.directory)
 

@@ -259,12 +259,3 @@ def test_a_stop_that_had_no_time_leaves_no_clean_mark(broker: Broker, tmp_path: 
     again = broker.start().get(ORDERS)
     assert again is not None
     assert again.log_end_offset == 1
-
-
-def test_settings_of_a_topic_reach_its_logs(broker: Broker) -> None:
-    logs = broker.start()
-    log = logs.create("orders", TOPIC_ID, 0, OPTIONS)
-    logs.update_options("orders", dataclasses.replace(OPTIONS, max_message_bytes=10))
-    with pytest.raises(ProtocolError) as refused:
-        log.append(batch_of([b"x"]))
-    assert refused.value.code is ErrorCode.MESSAGE_TOO_LARGE
