@@ -62,7 +62,7 @@ debug asan: $(VENV)/made $(VENV)/test-installed
 # Needs clang. TARGETS="batch segment" picks some; build/fuzz-findings holds what was found.
 SECONDS ?= 1800
 fuzz: $(VENV)/made $(VENV)/test-installed
-	$(PY) -m pip install --quiet --disable-pip-version-check --no-build-isolation -e .[fuzz]
+	KBROKER_BUILD=none $(PY) -m pip install --quiet --disable-pip-version-check --no-build-isolation -e .[fuzz]
 	$(PY) tools/variant_tree.py fuzz --run $(CURDIR)/$(PY) -m tests.fuzz.run --seconds $(SECONDS) $(TARGETS) $(ARGS)
 
 ROUNDS ?= 100
