@@ -31,8 +31,8 @@ NOTES = {
 
 TAIL = """
 A request of any other API or version closes its connection, with one log line. So does a request whose bytes do not
-parse: counts and sizes are believed only as far as bytes are there, strings must be UTF-8, nothing may follow the
-message, and one message has at most 1,048,576 array elements. Unknown tagged fields are skipped.
+parse: counts and sizes are believed only as far as bytes are there, strings must be UTF-8, and one message has
+at most 1,048,576 array elements. Unknown tagged fields are skipped, and so is what follows the message.
 
 Known, not served: """
 

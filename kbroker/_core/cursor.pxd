@@ -29,6 +29,12 @@ cdef extern from * nogil:
     void store_u32(void *p, uint32_t v)
     void store_u64(void *p, uint64_t v)
 
+cdef enum:
+    MOST_STRING = 0x7fff         # bytes; a compact string has no more than the old kind could have (KIP-482)
+    # Array elements of one message. A small element takes some forty times its bytes as objects or structs, so this
+    # bounds what a frame of the largest size can cost; the largest clusters ask for a tenth of it.
+    MOST_ELEMENTS = 1 << 20
+
 # --- reading ---------------------------------------------------------------------------------------
 
 ctypedef struct reader_t:
@@ -122,12 +128,14 @@ cdef inline int64_t read_varlong(reader_t *r) noexcept nogil:
     return <int64_t>((value >> 1) ^ (0 - (value & 1)))
 
 cdef inline const uint8_t *read_string(reader_t *r, bint flexible, int32_t *size) noexcept nogil:
-    """A (compact) string's bytes; NULL with size -1 when it is null."""
+    """A (compact) string's bytes, at most MOST_STRING; NULL with size -1 when it is null."""
     cdef int64_t n = <int64_t>read_uvarint(r) - 1 if flexible else read_i16(r)
-    size[0] = <int32_t>n
+    if n > MOST_STRING:
+        r.failed = True
     if n == -1 or r.failed:
         size[0] = -1
         return NULL
+    size[0] = <int32_t>n
     return reader_take(r, n)
 
 cdef inline bint is_utf8(const uint8_t *data, int32_t size) noexcept nogil:

@@ -6,7 +6,7 @@ from libc.string cimport memcpy
 
 from kbroker._core.connection cimport request_t
 from kbroker._core.cursor cimport (
-    is_utf8, read_array_count, read_i8, read_i32, read_i64, read_string, read_uvarint, reader_init, reader_left, reader_t,
+    MOST_ELEMENTS, is_utf8, read_array_count, read_i8, read_i32, read_i64, read_string, read_uvarint, reader_init, reader_left, reader_t,
     reader_take, skip_tags,
 )
 from kbroker._core.fetch cimport FINAL_EPOCH, KNOWN, READ_COMMITTED, fetch_entry_t, fetch_t
@@ -15,6 +15,8 @@ from kbroker._core.fetch cimport FINAL_EPOCH, KNOWN, READ_COMMITTED, fetch_entry
 cdef fetch_entry_t *add_entry(fetch_t *f) noexcept nogil:
     cdef fetch_entry_t *grown
     cdef int32_t capacity
+    if f.entry_count == MOST_ELEMENTS:
+        return NULL
     if f.entry_count == f.entry_capacity:
         capacity = f.entry_capacity * 2 if f.entry_capacity else 4
         grown = <fetch_entry_t *>realloc(f.entries, <size_t>capacity * sizeof(fetch_entry_t))

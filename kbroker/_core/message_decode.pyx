@@ -10,8 +10,8 @@ from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, u
 from libc.string cimport memcpy
 
 from kbroker._core.cursor cimport (
-    load_u16, load_u32, load_u64, read_array_count, read_bytes, read_string, read_uvarint, reader_init, reader_left,
-    reader_t, reader_take,
+    MOST_ELEMENTS, load_u16, load_u32, load_u64, read_array_count, read_bytes, read_string, read_uvarint, reader_init,
+    reader_left, reader_t, reader_take,
 )
 from kbroker._core.message_plan cimport (
     BOOL, BYTES, FIXED_SIZE, INT8, INT16, INT32, INT64, STRING, STRUCT, UINT16, UINT32, UUID, field_t, layout_of,
@@ -23,11 +23,6 @@ from kbroker._core.raw_objects cimport (
 )
 
 from kbroker.errors import MalformedBytes
-
-cdef enum:
-    # Array elements of one message. A small element takes some forty times its bytes as objects, so this bounds what a
-    # frame of the largest size can cost; the largest clusters ask for a tenth of it.
-    MOST_ELEMENTS = 1 << 20
 
 cdef struct source_t:
     reader_t reader
@@ -208,7 +203,7 @@ cdef PyObject *decode_value(plan_t *plan, op_t *op, source_t *source) except NUL
             value = PyFloat_FromDouble(number)
     elif op.kind == STRING:
         data = read_string(r, op.compact, &size)
-        if r.failed or size > 0x7fff:
+        if r.failed:
             malformed(plan, op.field, source, "not the length of a string that is there")
         if size < 0:
             return decode_null(plan, op, source)

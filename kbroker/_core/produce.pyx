@@ -25,7 +25,7 @@ from kbroker._core.connection cimport (
     SLOT_CLOSE, SLOT_READY, SLOT_SILENT, begin_response, conn_t, count_error, request_t, slot_begin_response, slot_new, slot_settle, slot_t,
 )
 from kbroker._core.cursor cimport (
-    read_array_count, read_bytes, read_i16, read_i32, read_string, reader_t, skip_tags, write_array_count,
+    MOST_ELEMENTS, is_utf8, read_array_count, read_bytes, read_i16, read_i32, read_string, reader_t, skip_tags, write_array_count,
     write_i16, write_i32, write_i64, write_string, write_uvarint, writer_t,
 )
 from kbroker._core.layout cimport (
@@ -89,6 +89,15 @@ cdef void drop_entries(produce_t *w) noexcept nogil:
     w.count = 0
 
 
+cdef void recycle(produce_t *w) noexcept nogil:
+    """It stays with the processor, but not the room that a request of many partitions took."""
+    drop_entries(w)
+    if w.capacity > KEPT_ENTRIES:
+        free(w.entries)
+        w.entries = NULL
+        w.capacity = 0
+
+
 cdef void produce_discard(produce_t *w) noexcept nogil:
     drop_entries(w)
     free(w.entries)
@@ -98,6 +107,8 @@ cdef void produce_discard(produce_t *w) noexcept nogil:
 cdef entry_t *add_entry(produce_t *w) noexcept nogil:
     cdef entry_t *e
     cdef int32_t capacity
+    if w.count == MOST_ELEMENTS:
+        return NULL
     if w.count == w.capacity:
         capacity = w.capacity * 2 if w.capacity else 4
         e = <entry_t *>realloc(w.entries, <size_t>capacity * sizeof(entry_t))
@@ -149,7 +160,7 @@ cdef bint parse(produce_t *w, request_t *request) noexcept nogil:
     while topic_count > 0 and not r.failed:
         topic_count -= 1
         name = read_string(&r, flexible, &name_size)
-        if name == NULL:
+        if name == NULL or not is_utf8(name, name_size):
             return False
         partition_count = read_array_count(&r, flexible, 6 if flexible else 8)
         first = w.count
@@ -517,7 +528,7 @@ cdef int produce(Processor processor, conn_t *conn, request_t *request) noexcept
             return -1
         processor.work = w
     if not parse(w, request):
-        drop_entries(w)
+        recycle(w)
         return -1
     if not check_all(processor, w, frame) or not append_all(w, frame, processor.now_ms, False):
         processor.handed = w
@@ -526,7 +537,7 @@ cdef int produce(Processor processor, conn_t *conn, request_t *request) noexcept
     waiting = count_waiting(w)
     slot = slot_new(conn, request)
     if slot == NULL:
-        drop_entries(w)
+        recycle(w)
         return -1
     slot_begin_response(slot, request)
     outcome = write_response(processor, slot, w, frame, waiting)
@@ -535,11 +546,7 @@ cdef int produce(Processor processor, conn_t *conn, request_t *request) noexcept
         slot.outstanding = 1
         if not await_acks(slot):
             slot.outstanding = 0
-    drop_entries(w)
-    if w.capacity > KEPT_ENTRIES:
-        free(w.entries)
-        w.entries = NULL
-        w.capacity = 0
+    recycle(w)
     if slot.outstanding == 0:
         slot_settle(slot, outcome)
     return 0

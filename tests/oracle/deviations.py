@@ -431,6 +431,20 @@ OTHERS: tuple[OtherDeviation, ...] = (
         "tests/oracle/test_old_versions.py::test_what_kafka_serves_and_kbroker_does_not_closes_the_connection",
     ),
     OtherDeviation(
+        "Names of topics in Produce and Fetch",
+        "One that is not UTF-8 closes the connection, as in any other request. Kafka answers that a topic with "
+        "replacement characters in its name is unknown.",
+        STRICT + " Two names would become one.",
+        "tests/unit/server/test_bad_input.py::test_a_topics_name_that_is_no_text_is_not_echoed",
+    ),
+    OtherDeviation(
+        "Numbers of elements",
+        "A request with more than 1,048,576 array elements closes the connection; in Produce and Fetch only partitions "
+        "are counted. Kafka has no limit but the size of the request.",
+        "Each takes many times the memory that it takes in the request.",
+        "tests/unit/server/test_processor.py::test_more_partitions_than_there_can_be_take_no_memory_for_long",
+    ),
+    OtherDeviation(
         "max.connections",
         "Further connections are closed at once. Kafka lets them wait until one closes.",
         "A client that is told no can try another broker.",
