@@ -178,6 +178,12 @@ cdef class Processor:
         cdef int i
         if p == NULL:
             return
+        if p.wheel != NULL:
+            # What came when the loop had ended: answers for connections that are closed, connections nobody welcomed.
+            atomic_store_i32(&p.stopping, 1)
+            self.serve_mail()
+            while p.doomed != NULL:
+                self.tear_down_doomed()
         if p.epoll_fd >= 0:
             close(p.epoll_fd)
         mailbox_close(&self.mailbox)
@@ -438,6 +444,10 @@ cdef class Processor:
                 conn.last_active_ms = now_ms     # somebody works for it
             if now_ms - conn.last_active_ms < self.p.idle_ms:
                 wheel_add(self.p.wheel, node, conn.last_active_ms + self.p.idle_ms)
+            elif conn.partial != NULL:
+                conn_close(conn, "the rest of its request did not come within connections.max.idle.ms")
+            elif conn.slots != NULL:
+                conn_close(conn, "it did not read its answers within connections.max.idle.ms")
             else:
                 conn_close(conn, NULL)
 
@@ -839,7 +849,9 @@ cdef class Processor:
         cdef ConnectionType connection = <ConnectionType>conn.info if conn.info != NULL else None
         if conn.reason != NULL or (connection is not None and connection.close_reason is not None):
             try:
-                reason = conn.reason.decode() if conn.reason != NULL else connection.close_reason
+                reason = connection.close_reason if connection is not None else None
+                if reason is None:
+                    reason = conn.reason.decode()
                 if conn.api_key or conn.api_version:
                     reason += f" (newest request: API key {conn.api_key}, version {conn.api_version})"
                 self.on_close(self.connection_of(conn), reason)

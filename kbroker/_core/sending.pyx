@@ -87,6 +87,7 @@ cdef extern from * nogil:
     int MSG_DONTWAIT
 
 cdef enum:
+    API_PRODUCE = 0
     VECTORS = 64
     REGION_STEP = 256 << 10      # file bytes per sendfile, so that residency is asked about what is sent next
     WARM_STEP = 1 << 20          # cold bytes that are read ahead for one connection at a time
@@ -228,6 +229,13 @@ cdef void ask_for_warmth(conn_t *conn, splice_t *splice, int64_t skip) noexcept 
     warm_ask(conn.processor.cold_reader, warm)
 
 
+cdef const char *why_closed(slot_t *slot) noexcept nogil:
+    """Of a slot that closes its connection, unless its handler has said why."""
+    if slot.api_key == API_PRODUCE and not slot.out.failed:
+        return "a produce request with acks=0 that was refused"
+    return "a request that could not be answered"
+
+
 cdef bint passed(conn_t *conn, int64_t size) noexcept nogil:
     """`size` more bytes of the queue have left; false when that closed the connection."""
     cdef slot_t *slot = conn.slots
@@ -239,7 +247,7 @@ cdef bint passed(conn_t *conn, int64_t size) noexcept nogil:
         if slot.state == SLOT_CLOSE:
             if conn.wire != NULL:
                 break
-            conn_close(conn, NULL)
+            conn_close(conn, conn.reason if conn.reason != NULL else why_closed(slot))
             return False
         if slot.state == SLOT_READY:
             if conn.sent < slot.size:

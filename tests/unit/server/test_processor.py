@@ -115,6 +115,30 @@ def test_a_length_out_of_bounds_closes_its_connection_only(start: Start, size: i
     assert echoed(bystander) == (2, b"still here")
 
 
+@pytest.mark.parametrize(("key", "version", "size"), [(0, 9, 6), (1, 12, 33)])
+def test_more_partitions_than_there_can_be_take_no_memory_for_long(
+    start: Start, key: int, version: int, size: int
+) -> None:
+    """A few bytes of a request are some hundred in memory: their number has a limit, as in every other message."""
+    rig = start()
+    bystander, client = rig.connect(), rig.connect()
+    head = b"\0" + struct.pack(">hi", 1, 1000) if key == 0 else struct.pack(">iiiibii", -1, 0, 1, 1000, 0, 0, -1)
+    count = (1 << 20) + 1
+    partitions = bytearray()
+    while count >> 7 * len(partitions):
+        partitions.append((count + 1) >> 7 * len(partitions) & 0x7F | 0x80)
+    partitions[-1] &= 0x7F
+    frame = struct.pack(">hhih", key, version, 1, -1) + b"\0" + head + b"\2\2t" + partitions + bytes(size * count)
+    before = resident_bytes()
+    client.socket.sendall(struct.pack(">i", len(frame)) + frame)
+    with pytest.raises(ConnectionClosed):
+        client.read_frame()
+    (why,) = rig.why_closed()
+    assert "does not parse" in why
+    wait_until(lambda: resident_bytes() < before + (32 << 20), "the memory is given back")
+    bystander.call(ApiKey.PRODUCE, 9, produce_request("nowhere", b""))
+
+
 @pytest.mark.parametrize(
     ("frame", "reason"),
     [
@@ -284,6 +308,8 @@ def test_a_request_that_is_dropped_unanswered_closes_its_connection(start: Start
     client.socket.sendall(echo_frame(1, b""))
     with pytest.raises(ConnectionClosed):
         client.read_frame()
+    (why,) = rig.why_closed()
+    assert why.startswith("a request that could not be answered")
 
 
 def test_a_request_is_answered_once(start: Start) -> None:
@@ -516,6 +542,27 @@ def test_idle_connections_are_closed_and_busy_ones_are_not(start: Start) -> None
     gate.set()
     assert echoed(busy) == (1, b"x")
     assert rig.why_closed() == []
+
+
+def test_half_a_request_and_silence_closes_the_connection_with_one_line(start: Start) -> None:
+    rig = start(handle=echo, idle_ms=50)
+    client = rig.connect()
+    client.socket.sendall(echo_frame(1, b"whole") + echo_frame(2, b"half")[:9])
+    assert echoed(client) == (1, b"whole")
+    with pytest.raises(ConnectionClosed):
+        client.read_frame()
+    (why,) = rig.why_closed()
+    assert why.startswith("the rest of its request did not come within connections.max.idle.ms")
+
+
+def test_answers_that_are_never_read_close_the_connection_with_one_line(start: Start) -> None:
+    rig = start(handle=lambda request: request.respond(bytes(8 << 20)), idle_ms=50)
+    lazy, other = rig.connect(small_buffers=True), rig.connect()
+    lazy.socket.sendall(echo_frame(1, b""))
+    wait_until(lambda: bool(rig.closed), "the reader that does not read is closed")
+    (why,) = rig.why_closed()
+    assert why.startswith("it did not read its answers within connections.max.idle.ms")
+    other.close()
 
 
 def test_a_processor_counts_what_it_serves(start: Start) -> None:
