@@ -26,9 +26,10 @@ from kbroker._core.fetch_sessions cimport (
     session_move_last, session_new, session_place, session_remove, session_touch, session_unref,
 )
 from kbroker._core.mailbox cimport MAIL_FETCH
+from kbroker._core.log_position cimport partition_read
 from kbroker._core.partition cimport (
-    NEEDS_HANDLER, PARTITION_DELETED, fetch_waiter_t, partition_await_bytes, partition_forget_bytes, partition_read,
-    partition_ref, partition_unref, partition_visible_end, segment_unref,
+    NEEDS_HANDLER, PARTITION_DELETED, fetch_waiter_t, partition_await_bytes, partition_forget_bytes, partition_ref,
+    partition_unref, partition_visible_end, segment_unref,
 )
 from kbroker._core.processor cimport Processor
 from kbroker._core.registry cimport Registry

@@ -1,7 +1,8 @@
 """Hot state of a partition's log: what an append and a read touch, as C structs with one small lock each.
 
-Python (`kbroker.storage`) creates, opens, rolls, deletes and recovers; the functions here append to the active segment,
-find offsets, wake waiting fetches and release waiting acknowledgements without the interpreter.
+Python (`kbroker.storage`) creates, opens, rolls, deletes and recovers; the functions here append to the active segment
+and wake waiting fetches without the interpreter. log_position.pxd finds offsets, log_flush.pxd flushes and releases
+waiting acknowledgements, partition_state.pxd lets Python drive it all.
 
 Ownership. `partition_t` and `segment_t` are reference-counted (`*_ref`, `*_unref`). A segment's descriptor and maps live
 until its last reference goes, so a file may be unlinked under a reader. The registry holds one reference of each
@@ -21,9 +22,13 @@ from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, u
 from kbroker._core.mailbox cimport mail_t
 from kbroker._core.producers cimport producers_t
 from kbroker._core.record_batch cimport batch_info_t
-from kbroker._core.sync cimport condition_t, mutex_t
+from kbroker._core.sync cimport atomic_add_i32, atomic_load_i32, atomic_load_i64, condition_t, mutex_t
 
 cdef enum:
+    # Of Kafka's error codes, those of a partition that does not serve (errors.ErrorCode).
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    KAFKA_STORAGE_ERROR = 56
+
     # What the compiled calls return besides Kafka's error codes (which are >= -1).
     NEEDS_PYTHON = -100        # run it in the interpreter, on this thread
     NEEDS_HANDLER = -101       # it may block: run it on a request handler thread
@@ -175,10 +180,11 @@ ctypedef struct read_result_t:
 # --- partitions and the registry ---------------------------------------------------------------------
 cdef void partition_ref(partition_t *p) noexcept nogil
 cdef void partition_unref(partition_t *p) noexcept nogil
-cdef void segment_ref(segment_t *s) noexcept nogil
+cdef inline void segment_ref(segment_t *s) noexcept nogil:
+    atomic_add_i32(&s.refs, 1)
 cdef void segment_unref(segment_t *s) noexcept nogil           # the last one closes the descriptor and unmaps
 
-# --- the two hot calls --------------------------------------------------------------------------------
+# --- appending ----------------------------------------------------------------------------------------
 # `may_block`: the caller is a request handler thread without the GIL. Then the call opens, rolls and waits for a stalled
 # directory itself, through storage.Log where needed, and never returns NEEDS_HANDLER. Otherwise NEEDS_HANDLER means that
 # nothing was changed and that the same call has to be made again from a handler thread.
@@ -190,28 +196,23 @@ cdef void segment_unref(segment_t *s) noexcept nogil           # the last one cl
 cdef int partition_append(partition_t *p, uint8_t *batch, batch_info_t *info, int64_t now_ms, bint may_block,
                           append_result_t *result) noexcept nogil
 
-# Where to read. Returns 0, OFFSET_OUT_OF_RANGE, ..., or NEEDS_HANDLER (a closed segment must be opened, or what stands
-# between index and offset is not in memory). With 0, result.segment is NULL when there is nothing to send: `offset` is at
-# the end of what may be read, or the first batch is larger than `max_bytes`. `max_bytes` limits size, the last batch may
-# be cut, but with `at_least_one` the first batch is whole however large (KIP-74). `committed`: stop at the last stable
-# offset, else at the high watermark. The three offsets of the result are always set but for UNKNOWN_TOPIC_OR_PARTITION.
-cdef int partition_read(partition_t *p, int64_t offset, int64_t max_bytes, bint at_least_one, bint committed,
-                        bint may_block, read_result_t *result) noexcept nogil
-
 # The end of what a fetch may see now: last stable offset or high watermark, not beyond what is flushed where only
 # flushed records are visible.
-cdef int64_t partition_visible_end(partition_t *p, bint committed) noexcept nogil
+cdef inline int64_t partition_visible_end(partition_t *p, bint committed) noexcept nogil:
+    cdef int64_t end = atomic_load_i64(&p.last_stable_offset) if committed else atomic_load_i64(&p.high_watermark)
+    cdef int64_t flushed
+    if p.options.flushed_visibility:
+        flushed = atomic_load_i64(&p.flushed_offset)
+        return flushed if flushed < end else end
+    return end
 
 # --- waiting ------------------------------------------------------------------------------------------
 # Link the waiter, unless what a fetch may see has passed `from_offset` already, or the partition is offline or deleted
 # (false then, nothing linked). forget: idempotent; once it has returned, no append touches the waiter or its mail.
 cdef bint partition_await_bytes(partition_t *p, fetch_waiter_t *waiter, int64_t from_offset, bint committed) noexcept nogil
 cdef void partition_forget_bytes(fetch_waiter_t *waiter) noexcept nogil
-# Link the waiter and ask the flushers; false when it is flushed already (nothing linked, `pending` untouched). When the
-# directory is offline: false, and `error` is KAFKA_STORAGE_ERROR.
-cdef bint partition_await_flush(partition_t *p, ack_waiter_t *waiter) noexcept nogil
 
-# --- for partition_state.pyx, which lets Python drive all this ------------------------------------------
+# --- for log_position.pyx, log_flush.pyx and partition_state.pyx -----------------------------------------
 cdef enum:
     # What storage.Log.prepare is asked for.
     PREPARE_NOTHING = 0        # only come again
@@ -221,20 +222,26 @@ cdef enum:
     PREPARE_SEGMENT = 4        # the segment with this base offset is closed
     PREPARE_DIRECTORY = 5      # the name of the segment with this base offset has to be made durable
 
-cdef int refusal(partition_t *p) noexcept nogil
+# Why the partition serves nothing, 0 if it does, NEEDS_HANDLER if it is closed.
+cdef inline int refusal(partition_t *p) noexcept nogil:
+    cdef int32_t state = atomic_load_i32(&p.state)
+    if state == PARTITION_DELETED:
+        return UNKNOWN_TOPIC_OR_PARTITION
+    if state == PARTITION_OFFLINE or atomic_load_i32(&p.dir.offline):
+        return KAFKA_STORAGE_ERROR
+    return 0 if state == PARTITION_OPEN else NEEDS_HANDLER
+
+ctypedef struct need_t:
+    int kind                   # PREPARE_*
+    int64_t base_offset
+
+cdef int prepare(partition_t *p, int kind, int64_t base_offset) noexcept with gil
+cdef void directory_failed(partition_t *p, int failed) noexcept nogil
 cdef int32_t index_count(segment_t *s) noexcept nogil
 cdef int32_t time_index_count(segment_t *s) noexcept nogil
 cdef int spill_indexes(partition_t *p, segment_t *s) noexcept nogil
 cdef void add_time_entry(segment_t *s) noexcept nogil
 cdef int write_failed(partition_t *p, segment_t *s, int failed) noexcept nogil
 cdef void wake_fetches(partition_t *p, int64_t size) noexcept nogil
-cdef int32_t complete_acks(partition_t *p, int code) noexcept nogil
-cdef void drop_refs(partition_t *p, int32_t count) noexcept nogil
-cdef void request_flush(partition_t *p) noexcept nogil
-# fdatasync what is not on the device below offset `until` (-1: the log's end at the call), unless another one's call does
-# it meanwhile, and release the acks that waited for it. 0 or a Kafka error code.
-cdef int partition_flush(partition_t *p, int64_t until) noexcept nogil
-cdef int64_t recovery_point_locked(partition_t *p) noexcept nogil
-cdef void flusher_loop(log_dir_t *d) noexcept nogil
 cdef segment_t *find_segment(partition_t *p, int64_t base_offset) noexcept nogil
 cdef void segment_close_files(segment_t *s) noexcept nogil

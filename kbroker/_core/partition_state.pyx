@@ -8,7 +8,11 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memmove, memset, strerror
 
 from kbroker._core.layout cimport ATTRIBUTE_CODEC_MASK, BATCH_HEADER_SIZE, INDEX_ENTRY_SIZE
+from kbroker._core.log_flush cimport (
+    complete_acks, drop_refs, flusher_loop, partition_flush, recovery_point_locked, request_flush,
+)
 from kbroker._core.log_io cimport io_close, io_read, io_sync, monotonic_ns
+from kbroker._core.log_position cimport partition_read
 from kbroker._core.partition cimport *
 from kbroker._core.producers cimport (
     ProducerTable, producers_copy, producers_expire, producers_free, producers_new, producers_t,
@@ -28,10 +32,6 @@ cdef extern from "<sys/mman.h>" nogil:
     int PROT_READ
     int MAP_SHARED
     int MAP_POPULATE
-
-cdef enum:
-    UNKNOWN_TOPIC_OR_PARTITION = 3
-    KAFKA_STORAGE_ERROR = 56
 
 
 cdef class LogDirectory:

@@ -31,8 +31,9 @@ from kbroker._core.cursor cimport (
 from kbroker._core.layout cimport (
     ATTRIBUTE_CODEC_MASK, ATTRIBUTE_TRANSACTIONAL, BATCH_ATTRIBUTES, BATCH_HEADER_SIZE, BATCH_MAGIC,
 )
+from kbroker._core.log_flush cimport partition_await_flush
 from kbroker._core.partition cimport (
-    NEEDS_HANDLER, ack_waiter_t, log_options_t, partition_append, partition_await_flush, partition_t, partition_unref,
+    NEEDS_HANDLER, ack_waiter_t, log_options_t, partition_append, partition_t, partition_unref,
 )
 from kbroker._core.processor cimport Processor
 from kbroker._core.record_batch cimport (

@@ -1,0 +1,14 @@
+"""Where in a log's files an offset stands: what a fetch sends is found here, without a copy and without the interpreter."""
+
+from libc.stdint cimport int64_t
+
+from kbroker._core.partition cimport partition_t, read_result_t
+
+# Where to read. Returns 0, OFFSET_OUT_OF_RANGE, ..., or NEEDS_HANDLER (a closed segment must be opened, or what stands
+# between index and offset is not in memory). With 0, result.segment is NULL when there is nothing to send: `offset` is at
+# the end of what may be read, or the first batch is larger than `max_bytes`. `max_bytes` limits size, the last batch may
+# be cut, but with `at_least_one` the first batch is whole however large (KIP-74). `committed`: stop at the last stable
+# offset, else at the high watermark. The three offsets of the result are always set but for UNKNOWN_TOPIC_OR_PARTITION.
+# `may_block` as of partition_append.
+cdef int partition_read(partition_t *p, int64_t offset, int64_t max_bytes, bint at_least_one, bint committed,
+                        bint may_block, read_result_t *result) noexcept nogil

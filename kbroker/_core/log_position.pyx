@@ -1,0 +1,270 @@
+"""Where in a log's files an offset stands; see log_position.pxd.
+
+Segments are searched by their base offsets, the active one first in the ring over its newest batches, then in the pending
+and written entries of its index; from the entry on, batch headers are walked.
+"""
+
+from libc.errno cimport EAGAIN
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+
+from kbroker._core.cursor cimport load_u32, load_u64
+from kbroker._core.layout cimport *
+from kbroker._core.log_io cimport io_read
+from kbroker._core.offset_index cimport index_find, index_position, index_relative_offset
+from kbroker._core.partition cimport *
+from kbroker._core.sync cimport *
+
+cdef extern from "<sys/mman.h>" nogil:
+    void *mmap(void *address, size_t size, int protection, int flags, int fd, int64_t offset)
+    int PROT_READ
+    int MAP_SHARED
+
+cdef enum:
+    OFFSET_OUT_OF_RANGE = 1
+    CORRUPT_MESSAGE = 2
+
+    SCAN_SIZE = 4096             # bytes of one pread while looking for a batch's header
+
+ctypedef struct found_t:
+    int64_t position             # of the first batch whose last offset is not below the one looked for
+    int64_t size                 # of that batch
+
+
+cdef int partition_read(partition_t *p, int64_t offset, int64_t max_bytes, bint at_least_one, bint committed,
+                        bint may_block, read_result_t *result) noexcept nogil:
+    cdef need_t need
+    cdef int code
+    while True:
+        need.kind = PREPARE_NOTHING
+        need.base_offset = -1
+        result.segment = NULL
+        result.position = 0
+        result.size = 0
+        code = read_once(p, offset, max_bytes, at_least_one, committed, may_block, result, &need)
+        if code != NEEDS_HANDLER or not may_block:
+            return code
+        code = prepare(p, need.kind, need.base_offset)
+        if code != 0:
+            return code
+
+
+cdef int read_once(partition_t *p, int64_t offset, int64_t max_bytes, bint at_least_one, bint committed, bint may_block,
+                   read_result_t *result, need_t *need) noexcept nogil:
+    cdef segment_t *s
+    cdef found_t start
+    cdef found_t limit
+    cdef int64_t end
+    cdef int64_t log_end
+    cdef int64_t end_position = 0
+    cdef int64_t next_base = -1
+    cdef int64_t after = -1
+    cdef int code = refusal(p)
+    result.high_watermark = -1
+    result.last_stable_offset = -1
+    result.log_start_offset = -1
+    if code == NEEDS_HANDLER:
+        need.kind = PREPARE_OPEN
+    if code and code != KAFKA_STORAGE_ERROR:
+        return code
+    end = partition_visible_end(p, committed)
+    result.high_watermark = end if not committed else partition_visible_end(p, False)
+    result.last_stable_offset = end if committed else partition_visible_end(p, True)
+    result.log_start_offset = atomic_load_i64(&p.log_start_offset)
+    log_end = atomic_load_i64(&p.log_end_offset)
+    if code:
+        return code
+    if offset < result.log_start_offset or offset > log_end:
+        return OFFSET_OUT_OF_RANGE
+    while offset < end:
+        s = segment_at(p, offset, after, &next_base, &log_end)
+        if s == NULL:
+            return 0
+        if s.fd < 0:
+            need.kind = PREPARE_SEGMENT
+            need.base_offset = s.base_offset
+            segment_unref(s)
+            return NEEDS_HANDLER
+        atomic_store_i32(&s.touched, 1)
+        code = locate(p, s, offset, may_block, &start, need)
+        if code == 0 and start.size:
+            # A visible end in this segment has to be found as well; usually it is the segment's own.
+            if (next_base >= 0 and end >= next_base) or (next_base < 0 and end >= log_end):
+                end_position = atomic_load_i64(&s.size)
+            else:
+                code = locate(p, s, end, may_block, &limit, need)
+                end_position = limit.position
+        if code:
+            segment_unref(s)
+            return code
+        if start.size:
+            break
+        # Nothing at or above `offset` in this segment: a gap that compaction left.
+        after = s.base_offset
+        segment_unref(s)
+    else:
+        return 0
+    if start.position >= end_position:
+        segment_unref(s)
+        return 0
+    if end_position - start.position <= max_bytes:
+        result.size = end_position - start.position
+    elif start.size <= max_bytes:
+        result.size = max_bytes
+    elif at_least_one:
+        result.size = start.size
+    else:
+        segment_unref(s)
+        return 0
+    result.position = start.position
+    result.segment = s
+    return 0
+
+
+cdef segment_t *segment_at(partition_t *p, int64_t offset, int64_t after, int64_t *next_base, int64_t *log_end) noexcept nogil:
+    """A reference of the last segment whose base offset is not above `offset`, but behind the one at `after`. NULL: none.
+
+    `next_base` is the following segment's base offset, -1 for the active one; `log_end` the log's end at that moment.
+    """
+    cdef int32_t low
+    cdef int32_t high
+    cdef int32_t middle
+    cdef segment_t *s = NULL
+    mutex_lock(&p.lock)
+    low = 0
+    high = p.segment_count
+    while low < high:
+        middle = (low + high) >> 1
+        if p.segments[middle].base_offset <= (offset if offset > after else after):
+            low = middle + 1
+        else:
+            high = middle
+    low -= 1
+    if low >= 0 and p.segments[low].base_offset <= after:
+        low += 1
+    elif low < 0 and p.segment_count:
+        low = 0      # `offset` stands before the first segment that is left
+    if 0 <= low < p.segment_count:
+        s = p.segments[low]
+        segment_ref(s)
+        next_base[0] = p.segments[low + 1].base_offset if low + 1 < p.segment_count else -1
+    log_end[0] = p.log_end_offset
+    mutex_unlock(&p.lock)
+    return s
+
+
+cdef int locate(partition_t *p, segment_t *s, int64_t offset, bint may_block, found_t *found, need_t *need) noexcept nogil:
+    """The first batch of the segment with records at or above `offset`: tail ring, else index and headers.
+
+    0 with found.size 0 and the segment's end as position: there is none. NEEDS_HANDLER: not in memory, or see `need`.
+    """
+    cdef int64_t position = 0
+    cdef int64_t size
+    cdef int64_t relative = offset - s.base_offset
+    mutex_lock(&p.lock)
+    size = s.size
+    if p.segments[p.segment_count - 1] == s:
+        if offset >= p.log_end_offset:
+            mutex_unlock(&p.lock)
+            found.position = size
+            found.size = 0
+            return 0
+        if locate_in_tail(p, s, offset, found):
+            mutex_unlock(&p.lock)
+            return 0
+    if offset > s.base_offset:
+        if s.pending != NULL and s.pending.count and index_relative_offset(s.pending.index, 0) <= relative:
+            position = floor_position(s.pending.index, s.pending.count, relative)
+        elif s.index_entries:
+            if s.index == NULL and s.index_fd < 0:
+                mutex_unlock(&p.lock)
+                need.kind = PREPARE_INDEX
+                need.base_offset = s.base_offset
+                return NEEDS_HANDLER
+            if s.index == NULL and not map_index(p, s):
+                mutex_unlock(&p.lock)
+                return KAFKA_STORAGE_ERROR
+            # The map holds as long as the segment is referenced; written entries never change.
+            position = -1
+    mutex_unlock(&p.lock)
+    if position < 0:
+        position = floor_position(s.index, s.index_entries, relative)
+    return scan(s.fd, position, size, offset, may_block, found)
+
+
+cdef inline int64_t floor_position(const uint8_t *entries, int32_t count, int64_t relative_offset) noexcept nogil:
+    """Position of the last entry whose offset is not above; 0 when there is none: the segment's start."""
+    cdef int64_t slot = index_find(entries, count, relative_offset)
+    return index_position(entries, slot) if slot >= 0 else 0
+
+
+cdef inline bint locate_in_tail(partition_t *p, segment_t *s, int64_t offset, found_t *found) noexcept nogil:
+    """Binary search in the ring over the newest batches (`lock` held)."""
+    cdef uint32_t newest = p.tail_count
+    cdef uint32_t low = newest - TAIL_RING if newest > TAIL_RING else 0
+    cdef uint32_t high = newest
+    cdef uint32_t middle
+    if low == high or offset < p.tail[low & (TAIL_RING - 1)].base_offset:
+        return False
+    while high - low > 1:
+        middle = low + ((high - low) >> 1)
+        if p.tail[middle & (TAIL_RING - 1)].base_offset <= offset:
+            low = middle
+        else:
+            high = middle
+    found.position = p.tail[low & (TAIL_RING - 1)].position
+    found.size = (p.tail[(low + 1) & (TAIL_RING - 1)].position if low + 1 < newest else s.size) - found.position
+    return True
+
+
+cdef bint map_index(partition_t *p, segment_t *s) noexcept nogil:
+    """Map the .index for lookups (`lock` held; mmap touches no disk). The active one grows: room for all it may become."""
+    cdef int64_t capacity = p.options.index_max_bytes
+    cdef void *address
+    if capacity < <int64_t>s.index_entries * INDEX_ENTRY_SIZE:
+        capacity = <int64_t>s.index_entries * INDEX_ENTRY_SIZE
+    address = mmap(NULL, <size_t>capacity, PROT_READ, MAP_SHARED, s.index_fd, 0)
+    if address == <void *>-1:
+        return False
+    s.index = <uint8_t *>address
+    s.index_capacity = capacity
+    return True
+
+
+cdef int scan(int32_t fd, int64_t position, int64_t end, int64_t offset, bint may_block, found_t *found) noexcept nogil:
+    """Walk headers from `position` to the first batch or message (any magic) whose last offset is not below `offset`."""
+    cdef uint8_t[SCAN_SIZE] buffer
+    cdef int64_t start = position      # of what is in `buffer`
+    cdef int64_t there = 0
+    cdef int64_t wanted
+    cdef int64_t last_offset
+    cdef int64_t length
+    cdef const uint8_t *header
+    while position < end:
+        wanted = end - position
+        if wanted < BATCH_MAGIC + 1:
+            return CORRUPT_MESSAGE
+        if wanted > BATCH_HEADER_SIZE:
+            wanted = BATCH_HEADER_SIZE
+        if position + wanted > start + there:
+            start = position
+            there = io_read(fd, buffer, SCAN_SIZE if end - start > SCAN_SIZE else end - start, start, may_block)
+            if there < wanted:
+                # Fewer bytes than the segment has: only a part of them is in memory, or the file was cut from outside.
+                return NEEDS_HANDLER if not may_block and (there >= 0 or there == -EAGAIN) else KAFKA_STORAGE_ERROR
+        header = buffer + (position - start)
+        length = <int32_t>load_u32(header + BATCH_LENGTH)
+        if length < 14 or LOG_OVERHEAD + length > end - position:
+            return CORRUPT_MESSAGE
+        last_offset = <int64_t>load_u64(header)
+        if header[BATCH_MAGIC] >= 2:
+            if wanted < BATCH_HEADER_SIZE:
+                return CORRUPT_MESSAGE
+            last_offset += <int32_t>load_u32(header + BATCH_LAST_OFFSET_DELTA)
+        if last_offset >= offset:
+            found.position = position
+            found.size = LOG_OVERHEAD + length
+            return 0
+        position += LOG_OVERHEAD + length
+    found.position = end
+    found.size = 0
+    return 0
