@@ -78,7 +78,7 @@ cdef int read_once(partition_t *p, int64_t offset, int64_t max_bytes, bint at_le
     while offset < end:
         s = segment_at(p, offset, after, &next_base, &log_end)
         if s == NULL:
-            return 0
+            return 0 if log_end >= 0 else let_go(p)
         if s.fd < 0:
             need.kind = PREPARE_SEGMENT
             need.base_offset = s.base_offset
@@ -123,7 +123,8 @@ cdef int read_once(partition_t *p, int64_t offset, int64_t max_bytes, bint at_le
 cdef segment_t *segment_at(partition_t *p, int64_t offset, int64_t after, int64_t *next_base, int64_t *log_end) noexcept nogil:
     """A reference of the last segment whose base offset is not above `offset`, but behind the one at `after`. NULL: none.
 
-    `next_base` is the following segment's base offset, -1 for the active one; `log_end` the log's end at that moment.
+    `next_base` is the following segment's base offset, -1 for the active one; `log_end` the log's end at that moment, -1
+    without segments.
     """
     cdef int32_t low
     cdef int32_t high
@@ -147,9 +148,15 @@ cdef segment_t *segment_at(partition_t *p, int64_t offset, int64_t after, int64_
         s = p.segments[low]
         segment_ref(s)
         next_base[0] = p.segments[low + 1].base_offset if low + 1 < p.segment_count else -1
-    log_end[0] = p.log_end_offset
+    log_end[0] = p.log_end_offset if p.segment_count else -1
     mutex_unlock(&p.lock)
     return s
+
+
+cdef inline int let_go(partition_t *p) noexcept nogil:
+    """Deleted or closed since the reader asked whether it is open: refuse, or come again."""
+    cdef int code = refusal(p)
+    return code if code else NEEDS_HANDLER
 
 
 cdef int locate(partition_t *p, segment_t *s, int64_t offset, bint may_block, found_t *found, need_t *need) noexcept nogil:
@@ -161,6 +168,9 @@ cdef int locate(partition_t *p, segment_t *s, int64_t offset, bint may_block, fo
     cdef int64_t size
     cdef int64_t relative = offset - s.base_offset
     mutex_lock(&p.lock)
+    if p.segment_count == 0:
+        mutex_unlock(&p.lock)
+        return let_go(p)
     size = s.size
     if p.segments[p.segment_count - 1] == s:
         if offset >= p.log_end_offset:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -154,6 +156,33 @@ def test_deleting_a_log_ends_its_appends_and_reads_with_an_error(manager: tuple[
         until_deleted(lambda: log.read(0, 1000)),
         delete,
     )
+
+
+def test_a_log_that_closes_between_two_looks_of_a_reader_is_opened_again(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """It ended the process with a segmentation fault, or the reader got nothing. Deletion does likewise."""
+    request.addfinalizer(partial(sys.setswitchinterval, sys.getswitchinterval()))
+    sys.setswitchinterval(1e-5)
+    log = LogHome(tmp_path).create()
+    batch = batch_of([b"x" * 100])
+    log.append(batch)
+    done = threading.Event()
+
+    def close() -> None:
+        try:
+            for _ in range(60):
+                log.state.close()
+                while log.state.state != "open":
+                    pass
+        finally:
+            done.set()
+
+    def consume() -> None:
+        while not done.is_set():
+            assert len(log.read(0, 1000)) == len(batch)
+
+    run_all(close, consume, consume, consume)
 
 
 def test_truncation_and_reads_do_not_meet(manager: tuple[LogManager, Log]) -> None:
