@@ -142,8 +142,8 @@ class Acceptor:
         problem = self._limit_reached(host)
         if problem is not None:
             self.refused[listener] += 1
-            connection.close()
             self._log_sometimes("connection of %s on %s refused: %s", host, listener, problem)
+            connection.close()
             return
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
