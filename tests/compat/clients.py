@@ -16,6 +16,8 @@ from tests.kit import maven
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
+# What is made from our sources belongs to this checkout; the cache is shared with others.
+BUILD = ROOT / "build" / "compat"
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
@@ -92,7 +94,7 @@ def java(version: str) -> Callable[[], list[str]]:
     def prepare() -> list[str]:
         jars = [f"org.apache.kafka:kafka-clients:{version}", "com.fasterxml.jackson.core:jackson-databind:2.18.2"]
         classpath = maven.fetch([*jars, "org.slf4j:slf4j-nop:1.7.36"])
-        source, target = HERE / "java" / "Driver.java", maven.cache_directory() / "compat" / f"java-{version}"
+        source, target = HERE / "java" / "Driver.java", BUILD / f"java-{version}"
         compiled = target / "Driver.class"
         if not compiled.exists() or compiled.stat().st_mtime < source.stat().st_mtime:
             subprocess.run(["javac", "-nowarn", "-cp", classpath, "-d", str(target), str(source)], check=True)
@@ -117,8 +119,7 @@ def node(folder: str) -> Callable[[], list[str]]:
             shutil.rmtree(target / "node_modules", ignore_errors=True)
             (target / "installing" / "node_modules").rename(target / "node_modules")
             shutil.copy(wanted, installed)
-        shutil.copy(source / "driver.js", target / "driver.js")
-        return ["node", str(target / "driver.js")]
+        return ["env", f"NODE_PATH={target / 'node_modules'}", "node", str(source / "driver.js")]
 
     return prepare
 
@@ -127,7 +128,7 @@ def go(folder: str) -> Callable[[], list[str]]:
     """A Go client; go build itself knows when nothing has changed."""
 
     def prepare() -> list[str]:
-        program = maven.cache_directory() / "compat" / folder / "driver"
+        program = BUILD / folder / "driver"
         subprocess.run(["go", "build", "-o", str(program), "."], cwd=HERE / folder, check=True)
         return [str(program)]
 
