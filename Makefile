@@ -69,6 +69,10 @@ ROUNDS ?= 100
 crash: build $(VENV)/test-installed
 	$(PY) -m tests.crash.kill_rounds --rounds $(ROUNDS)
 
+SOAK_SECONDS ?= 3600
+soak: build $(VENV)/test-installed
+	$(PY) -m tests.soak.run --seconds $(SOAK_SECONDS)
+
 bench: build $(VENV)/test-installed
 	$(PY) -m perf.bench $(ROWS) $(ARGS)
 
