@@ -35,6 +35,8 @@ EXAMPLES = """examples:
 
 # Beyond the time that the broker takes for itself (kbroker.stop.timeout.ms).
 STOP_GRACE_S = 5.0
+# Who sends a signal to a process and to its group, as timeout(1) does, means it once.
+SAME_SIGNAL_S = 0.5
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -69,8 +71,11 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"kbroker: {'warning: ' if notice.unknown else ''}{notice.text}", file=sys.stderr)
     for line in open_to_others(config):
         print(f"kbroker: warning: {line}", file=sys.stderr)
-    _stop_on_signals()
-    return _serve(config, started)
+    signals = StopSignals()
+    try:
+        return _serve(config, started, signals)
+    finally:
+        signals.ignore()  # there is nothing left to stop
 
 
 def open_to_others(config: BrokerConfig) -> list[str]:
@@ -82,16 +87,14 @@ def open_to_others(config: BrokerConfig) -> list[str]:
     ]
 
 
-def _serve(config: BrokerConfig, started: float) -> int:
+def _serve(config: BrokerConfig, started: float, signals: StopSignals) -> int:
     from kbroker.server.broker import Broker
 
     broker = Broker(config)
     try:
         broker.start()
         _say_ready(config, broker, time.clock_gettime(time.CLOCK_BOOTTIME) - started)
-        threading.Event().wait()
-    except KeyboardInterrupt:
-        pass
+        signals.wait()
     except OSError as error:
         raise KbrokerError(f"{error.filename or 'cannot start'}: {(error.strerror or str(error)).lower()}") from error
     finally:
@@ -109,17 +112,35 @@ def _say_ready(config: BrokerConfig, broker: Broker, elapsed_s: float) -> None:
     )
 
 
-def _stop_on_signals() -> None:
-    """The first Ctrl-C, SIGTERM or SIGHUP stops the broker, the second ends the process. What was ignored stays so."""
-    numbers = [n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
+class StopSignals:
+    """The first Ctrl-C, SIGTERM or SIGHUP ends `wait`, a later one the process. What was ignored stays so.
 
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        for number in numbers:
-            signal.signal(number, _give_up)
-        raise KeyboardInterrupt
+    Nothing is raised out of a signal: it may come where an exception is lost or a lock is held. `wait` reads what the
+    system's handler has written: it misses no signal, not even one that comes just before it waits.
+    """
 
-    for number in numbers:
-        signal.signal(number, interrupt)
+    def __init__(self) -> None:
+        self._first = 0.0
+        self._come, told = os.pipe()
+        os.set_blocking(told, False)
+        signal.set_wakeup_fd(told, warn_on_full_buffer=False)
+        stops = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        self._numbers = [number for number in stops if signal.getsignal(number) != signal.SIG_IGN]
+        for number in self._numbers:
+            signal.signal(number, self._take)
+
+    def wait(self) -> None:
+        os.read(self._come, 1)
+
+    def ignore(self) -> None:
+        for number in self._numbers:
+            signal.signal(number, signal.SIG_IGN)
+
+    def _take(self, _number: int, _frame: FrameType | None) -> None:
+        if self._first == 0.0:
+            self._first = time.monotonic()
+        elif time.monotonic() - self._first > SAME_SIGNAL_S:
+            _give_up()
 
 
 def _bound_stop(config: BrokerConfig) -> None:

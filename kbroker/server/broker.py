@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
+import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from kbroker._core.fetch_sessions import FetchSessions
 from kbroker._core.processor import Connection
@@ -40,6 +43,14 @@ LOG = logging.getLogger(__name__)
 # A thread that comes back from a compiled call waits this long for one that computes in Python; the default is 5 ms.
 SWITCH_INTERVAL_S = 0.0005
 PER_IP_OVERRIDES = "max.connections.per.ip.overrides"
+
+
+def name_threads() -> None:
+    """Give the system's threads their Python names, for debuggers and profilers; Python does so itself from 3.14 on."""
+    for thread in threading.enumerate():
+        if thread is not threading.main_thread():
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                Path(f"/proc/self/task/{thread.native_id}/comm").write_text(thread.name[:15])
 
 
 class Broker:
@@ -166,6 +177,7 @@ class Broker:
         self._start_http()
         self._acceptor.start()
         self._on_stop("acceptor", self._acceptor.stop)
+        name_threads()
         self.is_ready = True
 
     def _join_cluster(self) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit import build
 from tests.kit.broker import BrokerProcess
 
 READY = re.compile(
@@ -24,6 +25,14 @@ READY = re.compile(
 def broker(tmp_path: Path) -> BrokerProcess:
     """Not started yet; killed at the end of the test by its `with`."""
     return BrokerProcess(folder=tmp_path / "broker")
+
+
+def said_ready(broker: BrokerProcess) -> re.Match[str] | None:
+    """The line that is printed a moment after the first request can be answered."""
+    deadline = time.monotonic() + 30
+    while (found := READY.search(broker.output)) is None and time.monotonic() < deadline:
+        pass
+    return found
 
 
 def start_beside(*words: str) -> "subprocess.CompletedProcess[str]":
@@ -41,11 +50,33 @@ def start_beside(*words: str) -> "subprocess.CompletedProcess[str]":
 
 def test_it_says_address_directory_and_time_and_stops_on_sigterm(broker: BrokerProcess) -> None:
     with broker:
-        found = READY.search(broker.output)
+        found = said_ready(broker)
         assert found is not None and (found[1], found[2]) == (str(broker.port), str(broker.data))
         assert 0 < int(found[3]) < 60_000
         assert broker.stop() == 0
         assert "Traceback" not in broker.output
+
+
+def test_every_thread_has_a_name_that_the_documents_explain(broker: BrokerProcess) -> None:
+    table = (build.ROOT / "docs" / "THREADS.md").read_text().partition("## How work is passed on")[0]
+    explained = {name.replace("-N", "")[:15] for name in re.findall(r"^\| `([\w-]+)` \|", table, re.MULTILINE)}
+    with broker:
+        assert said_ready(broker)
+        tasks = Path(f"/proc/{broker.pid}/task")
+        names = {re.sub(r"-\d+$", "", (task / "comm").read_text().strip()) for task in tasks.iterdir()}
+        main = (tasks / str(broker.pid) / "comm").read_text().strip()
+        assert names - {main} <= explained
+        assert {"acceptor", "processor", "handler", "flusher", "log-cleaner"} <= names
+
+
+def test_one_signal_that_comes_twice_is_one(broker: BrokerProcess) -> None:
+    """timeout(1) sends its signal to the process and then to the group of both."""
+    with broker:
+        assert broker.process is not None
+        broker.process.send_signal(signal.SIGTERM)
+        broker.process.send_signal(signal.SIGTERM)
+        assert broker.process.wait(30) == 0
+        assert "before it had stopped" not in broker.output
 
 
 def test_ctrl_c_stops_it_with_exit_code_0(broker: BrokerProcess) -> None:
