@@ -76,6 +76,11 @@ soak: build $(VENV)/test-installed
 bench: build $(VENV)/test-installed
 	$(PY) -m perf.bench $(ROWS) $(ARGS)
 
+# LOAD: produce, consume, small-requests, groups. Needs Linux perf for compiled code; Python is sampled by py-spy.
+LOAD ?= produce
+profile: build $(VENV)/test-installed
+	$(PY) -m perf.profile $(LOAD) $(ARGS)
+
 # --- packing and documents --------------------------------------------------------------------------
 docs: build
 	for tool in tools/make_*_docs.py; do $(PY) $$tool || exit 1; done

@@ -191,6 +191,8 @@ class Member(Worker):
             partition_assignment_strategy=self.assignor,
             auto_offset_reset="earliest",
             auto_commit_interval_ms=500,
+            session_timeout_ms=10000,
+            heartbeat_interval_ms=500,
         )
         reader.subscribe([LEDGER])
         until = time.monotonic() + self.chance.uniform(2, 12)
