@@ -85,7 +85,8 @@ profile: build $(VENV)/test-installed
 docs: build
 	for tool in tools/make_*_docs.py; do $(PY) $$tool || exit 1; done
 
+# Without what an earlier one built: the wheel would hold modules that are gone from the tree.
 wheel: build
-	rm -rf dist
+	rm -rf dist build/lib*
 	KBROKER_BUILD=release $(PY) -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
 	@ls dist
