@@ -21,7 +21,7 @@ BUILD = HERE.resolve().parent.parent / "build"
 GROWN, FINDINGS, KEPT = BUILD / "fuzz-corpus", BUILD / "fuzz-findings", BUILD / "fuzz-kept"
 MEMORY_LIMIT_MB = 2000
 ONE_INPUT_TIMEOUT_S = 20
-KEPT_BYTES = 12_000
+KEPT_BYTES = 5_000
 """Of the corpus that is kept of one target, in the size of its inputs."""
 
 
@@ -134,7 +134,7 @@ def main() -> int:
     parser.add_argument("targets", nargs="*", help="default: all")
     parser.add_argument("--seconds", type=float, default=600, help="for all targets together")
     parser.add_argument("--keep", action="store_true", help="write tests/fuzz/corpus from what was found")
-    parser.add_argument("--show", type=Path, help="feed this file to the (one) target and see")
+    parser.add_argument("--show", type=Path, help="feed this file (of build/fuzz-findings) to the target")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--into", type=Path, help=argparse.SUPPRESS)
     own, behind = sys.argv[1:], []
@@ -152,7 +152,7 @@ def main() -> int:
     chosen = [targets[name] for name in arguments.targets or targets]
     if arguments.show:
         for target in chosen:
-            target.feed(arguments.show.read_bytes())
+            target.feed((FINDINGS / arguments.show).read_bytes())
         return 0
     if arguments.keep:
         for target in chosen:
@@ -161,7 +161,10 @@ def main() -> int:
     shares = sum(target.share for target in chosen)
     quiet = [run(target, arguments.seconds * target.share / shares) for target in chosen]
     if not all(quiet):
-        print(f"findings are in {FINDINGS}; show one again: make fuzz TARGETS=name ARGS='--show file'", file=sys.stderr)
+        print(
+            f"findings are in {FINDINGS}; show one again: make fuzz TARGETS=name ARGS='--show name-crash-...'",
+            file=sys.stderr,
+        )
     return 0 if all(quiet) else 1
 
 
