@@ -90,6 +90,7 @@ class FuzzedBroker:
         atexit.register(self.stop)
 
     def start(self) -> None:
+        self.findings.found.clear()  # what others in this process had to say before
         place = "/dev/shm" if Path("/dev/shm").is_dir() else None
         self.folder = Path(tempfile.mkdtemp(prefix="kbroker-fuzz-", dir=place))
         overrides = [f"{name}={value}" for name, value in SETTINGS.items()]
@@ -107,7 +108,6 @@ class FuzzedBroker:
         self.broker.stop()
         self.broker = None
         shutil.rmtree(self.folder, ignore_errors=True)
-        self.check_log()
 
     def ready(self) -> None:
         """A broker that answers, a fresh one when there is none or its topics are too many."""
@@ -116,6 +116,7 @@ class FuzzedBroker:
             self.ask_healthy()
             if len(self.metadata().topics) > TOPIC_LIMIT or self.inputs % 2000 == 0:
                 self.stop()
+                self.check_log()
         if self.broker is None:
             self.start()
 
