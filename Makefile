@@ -65,9 +65,12 @@ fuzz: $(VENV)/made $(VENV)/test-installed
 	KBROKER_BUILD=none $(PY) -m pip install --quiet --disable-pip-version-check --no-build-isolation -e .[fuzz]
 	$(PY) tools/variant_tree.py fuzz --run $(CURDIR)/$(PY) -m tests.fuzz.run --seconds $(SECONDS) $(TARGETS) $(ARGS)
 
+# kill -9 of real brokers under load, then power cuts of simulated ones over the injected file system.
 ROUNDS ?= 100
+SEEDS ?= 200
 crash: build $(VENV)/test-installed
 	$(PY) -m tests.crash.kill_rounds --rounds $(ROUNDS)
+	$(PY) tools/crash.py $(SEEDS) --first $(shell date +%s)
 
 SOAK_SECONDS ?= 3600
 soak: build $(VENV)/test-installed

@@ -2,7 +2,7 @@
 
 Real producers, plain and idempotent, go on producing while the broker is killed and started again. At the end every
 record that was acknowledged is where its acknowledgement said, whether it had been flushed or not; offsets have no
-hole; the idempotent producers' records are there exactly once and in order.
+hole; the idempotent producers' records are there exactly once and in order; no producer id was given out twice.
 """
 
 from __future__ import annotations
@@ -11,15 +11,21 @@ import argparse
 import random
 import threading
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from kbroker.protocol import messages as M
+from kbroker.protocol.api import ApiKey
 from tests.kit.broker import BrokerProcess
+from tests.kit.wire import WireClient
 
 TOPIC = "crash"
 PARTITIONS = 3
+PRODUCER_ID_BLOCK = 1000
+"""So many ids a broker takes from its store at once: asking for so many makes it take another block."""
 SETTINGS: tuple[dict[str, object], ...] = (
     {"acks": 1, "linger.ms": 1},
     {"acks": -1, "enable.idempotence": True, "linger.ms": 2},
@@ -105,6 +111,22 @@ def check(writers: list[Writer], found: dict[tuple[int, int], bytes]) -> None:
                 )
 
 
+def new_producer_ids(port: int, count: int) -> list[int]:
+    """What InitProducerId answers `count` producers."""
+    with WireClient("127.0.0.1", port) as client:
+        answers = [
+            client.call(ApiKey.INIT_PRODUCER_ID, 4, M.InitProducerIdRequest(transactional_id=None))
+            for _ in range(count)
+        ]
+    assert all(answer.error_code == 0 for answer in answers), f"InitProducerId: error {answers[-1].error_code}"
+    return [answer.producer_id for answer in answers]
+
+
+def check_producer_ids(given: list[int]) -> None:
+    again = sorted(producer_id for producer_id, count in Counter(given).items() if count > 1)
+    assert not again, f"{len(again)} producer ids were given out again after a kill: {again[:10]}"
+
+
 def run(rounds: int, seed: int, overrides: dict[str, object] | None = None) -> int:
     """Returns how many records were acknowledged."""
     chance = random.Random(seed)
@@ -116,10 +138,14 @@ def run(rounds: int, seed: int, overrides: dict[str, object] | None = None) -> i
         threads = [threading.Thread(target=writer.run, args=(broker.address, stop), daemon=True) for writer in writers]
         for thread in threads:
             thread.start()
+        producer_ids = new_producer_ids(broker.port, 3)
         for _ in range(rounds):
             time.sleep(chance.uniform(0.1, 1.0))
+            producer_ids += new_producer_ids(broker.port, chance.choice((1, 2, PRODUCER_ID_BLOCK)))
             broker.kill()
             broker.start()
+            producer_ids += new_producer_ids(broker.port, 2)
+        check_producer_ids(producer_ids)
         time.sleep(0.5)
         stop.set()
         for thread in threads:
