@@ -445,6 +445,21 @@ OTHERS: tuple[OtherDeviation, ...] = (
         "tests/unit/server/test_processor.py::test_more_partitions_than_there_can_be_take_no_memory_for_long",
     ),
     OtherDeviation(
+        "TLS, SASL and access control",
+        "Not served yet: a listener with another protocol than PLAINTEXT is refused at the start, and everybody who "
+        "reaches the broker may do everything. SaslHandshake and SaslAuthenticate answer as those of Kafka do on a "
+        "PLAINTEXT listener.",
+        "A broker that did without what it was told to ask for would be open without anybody knowing.",
+        "tests/unit/config/test_broker_config.py::test_a_malformed_value_is_refused_with_place_and_what_is_allowed",
+    ),
+    OtherDeviation(
+        "Fetch sessions",
+        "One cache holds them all, and its rules of who has to go hold for all. Kafka 3.9 divides slots among eight "
+        "caches by session id.",
+        "A slot is free for whoever comes, whichever id he gets.",
+        "tests/unit/server/test_fetch.py::test_who_gets_a_slot_of_the_session_cache",
+    ),
+    OtherDeviation(
         "max.connections",
         "Further connections are closed at once. Kafka lets them wait until one closes.",
         "A client that is told no can try another broker.",
