@@ -19,6 +19,7 @@ ROOT = HERE.parent.parent
 # What is made from our sources belongs to this checkout; the cache is shared with others.
 BUILD = ROOT / "build" / "compat"
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+ASSIGNORS = ("range", "roundrobin", "sticky", "cooperative-sticky")
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class Client:
     name: str
     prepare: Callable[[], list[str]]
     codecs: tuple[str, ...] = CODECS
+    assignors: tuple[str, ...] = ()
+    """Those that the driver can be told to take; with them it can be told to have static members too."""
     lacks: dict[str, str] = field(default_factory=dict)
     """Scenarios that this client cannot do, with the reason. The list only gets shorter."""
 
@@ -136,8 +139,16 @@ def go(folder: str) -> Callable[[], list[str]]:
 
 
 CLIENTS = [
-    Client("confluent", lambda: [sys.executable, str(HERE / "confluent" / "driver.py")]),
-    Client("aiokafka", lambda: [sys.executable, str(HERE / "aiokafka" / "driver.py")]),
+    Client(
+        "confluent",
+        lambda: [sys.executable, str(HERE / "confluent" / "driver.py")],
+        assignors=("range", "roundrobin", "cooperative-sticky"),
+    ),
+    Client(
+        "aiokafka",
+        lambda: [sys.executable, str(HERE / "aiokafka" / "driver.py")],
+        assignors=("range", "roundrobin", "sticky"),
+    ),
     Client("kafka-python-2.0", kafka_python("2.0.2"), codecs=CODECS),
     Client("kafka-python-3.0", kafka_python("3.0.12")),
     Client(
@@ -149,8 +160,8 @@ CLIENTS = [
             "restart": "records cannot be counted while they are sent",
         },
     ),
-    Client("java-3.9", java("3.9.1")),
-    Client("java-4.3", java("4.3.1")),
-    Client("franz-go", go("franz-go")),
+    Client("java-3.9", java("3.9.1"), assignors=ASSIGNORS),
+    Client("java-4.3", java("4.3.1"), assignors=ASSIGNORS),
+    Client("franz-go", go("franz-go"), assignors=ASSIGNORS),
     Client("kafkajs", node("kafkajs"), codecs=("none", "gzip", "snappy", "lz4")),
 ]

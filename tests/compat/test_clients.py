@@ -13,6 +13,15 @@ from tests.compat.conftest import new_broker
 from tests.compat.records import checksum
 from tests.kit.broker import BrokerProcess
 
+
+def often(client: Client) -> Any:
+    """One C and one Java client with every `make test`, the others with `make test-all`."""
+    return () if client.name in ("confluent", "java-4.3") else pytest.mark.slow
+
+
+TELLABLE = [client for client in CLIENTS if client.assignors]
+PAIRS = [pytest.param(client, one, marks=often(client)) for client in TELLABLE for one in client.assignors]
+STATIC = [pytest.param(client, marks=often(client)) for client in TELLABLE]
 COUNT = 100_000
 SIZE = 100
 
@@ -85,14 +94,34 @@ def test_headers_and_null_keys_and_values_come_back(client: Client, broker: Brok
     assert (read["count"], read["checksum"]) == (2000, done["checksum"])
 
 
+def form_a_group(client: Client, broker: BrokerProcess, assignor: str | None, static: bool) -> None:
+    """Two members, one after the other and then both; every record is read and the offsets committed."""
+    count = 20_000
+    topic = create_topic(broker, 4)
+    client.run("produce", **produce_arguments(broker, topic, count=count))
+    done = client.run(
+        "group", bootstrap=broker.address, topic=topic, group=f"g-{topic}", count=count, timeout_s=90,
+        assignor=assignor, static=static,
+    )  # fmt: skip
+    assert done["distinct"] == count
+    assert min(done["members"]) > 0
+    assert done["committed"] in (count, None)
+
+
 def test_a_group_rebalances_in_the_middle_and_loses_nothing(client: Client, broker: BrokerProcess) -> None:
     can(client, "group")
-    topic = create_topic(broker, 4)
-    client.run("produce", **produce_arguments(broker, topic, count=20_000))
-    done = client.run("group", bootstrap=broker.address, topic=topic, group=f"g-{topic}", count=20_000, timeout_s=90)
-    assert done["distinct"] == 20_000
-    assert min(done["members"]) > 0
-    assert done["committed"] in (20_000, None)
+    form_a_group(client, broker, None, static=False)
+
+
+@pytest.mark.parametrize(("client", "assignor"), PAIRS, ids=lambda one: one if isinstance(one, str) else one.name)
+def test_a_group_works_with_every_assignor(client: Client, assignor: str, broker: BrokerProcess) -> None:
+    form_a_group(client, broker, assignor, static=False)
+
+
+@pytest.mark.parametrize("client", STATIC, ids=lambda client: client.name)
+def test_a_group_of_static_members_rebalances_when_a_session_ends(client: Client, broker: BrokerProcess) -> None:
+    """A static member does not say that it leaves: the other one takes over when its session is over."""
+    form_a_group(client, broker, None, static=True)
 
 
 def test_seek_and_lookup_by_time(client: Client, broker: BrokerProcess) -> None:

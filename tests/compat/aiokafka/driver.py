@@ -11,6 +11,9 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError, TopicAlreadyExistsError
 
 from tests.compat.records import fingerprint, record
@@ -74,6 +77,13 @@ async def consume(a: Json) -> Json:
     return {"count": count, "checksum": str(total % 2**64), "partitions": partitions}
 
 
+ASSIGNORS = {
+    "range": RangePartitionAssignor,
+    "roundrobin": RoundRobinPartitionAssignor,
+    "sticky": StickyPartitionAssignor,
+}
+
+
 async def group(a: Json) -> Json:
     distinct: set[tuple[int, int]] = set()
     counts = [0, 0]
@@ -81,9 +91,12 @@ async def group(a: Json) -> Json:
     deadline = time.monotonic() + a["timeout_s"]
 
     async def member(number: int) -> None:
-        reader = consumer(
-            a, a["group"], a["topic"], session_timeout_ms=6000, heartbeat_interval_ms=300, max_poll_records=200
-        )
+        options: Json = {"session_timeout_ms": 6000, "heartbeat_interval_ms": 300, "max_poll_records": 200}
+        if a["assignor"]:
+            options["partition_assignment_strategy"] = [ASSIGNORS[a["assignor"]]]
+        if a["static"]:
+            options["group_instance_id"] = f"member-{number}"
+        reader = consumer(a, a["group"], a["topic"], **options)
         await reader.start()
         while not stopping[number]:
             for messages in (await reader.getmany(timeout_ms=100)).values():

@@ -86,8 +86,15 @@ def consume(a: Json) -> Json:
 
 
 def group(a: Json) -> Json:
-    first = consumer(a, a["group"], **{"session.timeout.ms": 6000, "heartbeat.interval.ms": 300})
-    second = consumer(a, a["group"], **{"session.timeout.ms": 6000, "heartbeat.interval.ms": 300})
+    def member(instance: str) -> Consumer:
+        settings: Json = {"session.timeout.ms": 6000, "heartbeat.interval.ms": 300}
+        if a["assignor"]:
+            settings["partition.assignment.strategy"] = a["assignor"]
+        if a["static"]:
+            settings["group.instance.id"] = instance
+        return consumer(a, a["group"], **settings)
+
+    first, second = member("one"), member("two")
     first.subscribe([a["topic"]])
     seen: set[tuple[int, int]] = set()
     counts = [0, 0]

@@ -37,6 +37,8 @@ type arguments struct {
 	Partition   int32
 	Offset      int64
 	TimestampMs int64 `json:"timestamp_ms"`
+	Assignor    string
+	Static      bool
 	Prefix      string
 }
 
@@ -148,6 +150,10 @@ func consume() result {
 	return result{"count": count, "checksum": strconv.FormatUint(total, 10), "partitions": partitions}
 }
 
+var balancers = map[string]func() kgo.GroupBalancer{
+	"range": kgo.RangeBalancer, "roundrobin": kgo.RoundRobinBalancer, "sticky": kgo.StickyBalancer, "cooperative-sticky": kgo.CooperativeStickyBalancer,
+}
+
 func group() result {
 	var lock sync.Mutex
 	distinct := map[string]bool{}
@@ -159,8 +165,15 @@ func group() result {
 	}
 	deadline := time.Now().Add(time.Duration(a.TimeoutS) * time.Second)
 	member := func(number int) (stop func()) {
-		c := client(kgo.ConsumeTopics(a.Topic), kgo.ConsumerGroup(a.Group), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.DisableAutoCommit(),
-			kgo.SessionTimeout(6*time.Second), kgo.HeartbeatInterval(300*time.Millisecond))
+		options := []kgo.Opt{kgo.ConsumeTopics(a.Topic), kgo.ConsumerGroup(a.Group), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
+			kgo.DisableAutoCommit(), kgo.SessionTimeout(6 * time.Second), kgo.HeartbeatInterval(300 * time.Millisecond)}
+		if a.Assignor != "" {
+			options = append(options, kgo.Balancers(balancers[a.Assignor]()))
+		}
+		if a.Static {
+			options = append(options, kgo.InstanceID(fmt.Sprintf("member-%d", number)))
+		}
+		c := client(options...)
 		running, cancel := context.WithCancel(context.Background())
 		done := make(chan struct{})
 		go func() {

@@ -80,9 +80,19 @@ public class Driver {
         return new KafkaProducer<>(properties(pairs), new ByteArraySerializer(), new ByteArraySerializer());
     }
 
+    static final Map<String, String> ASSIGNORS = Map.of(
+        "range", "RangeAssignor", "roundrobin", "RoundRobinAssignor", "sticky", "StickyAssignor", "cooperative-sticky", "CooperativeStickyAssignor");
+
     static KafkaConsumer<byte[], byte[]> consumer(String group) {
+        return consumer(group, null);
+    }
+
+    static KafkaConsumer<byte[], byte[]> consumer(String group, String instance) {
         Properties properties = properties("group.id", group, "auto.offset.reset", "earliest", "enable.auto.commit", false,
             "session.timeout.ms", 6000, "heartbeat.interval.ms", 1000, "max.poll.records", 200);
+        if (a.hasNonNull("assignor"))
+            properties.put("partition.assignment.strategy", "org.apache.kafka.clients.consumer." + ASSIGNORS.get(a.get("assignor").asText()));
+        if (instance != null && a.get("static").asBoolean()) properties.put("group.instance.id", instance);
         return new KafkaConsumer<>(properties, new ByteArrayDeserializer(), new ByteArrayDeserializer());
     }
 
@@ -130,13 +140,14 @@ public class Driver {
 
     /** A member polls in its own thread, as Java programs do. */
     static class Member extends Thread {
-        final KafkaConsumer<byte[], byte[]> consumer = consumer(a.get("group").asText());
+        final KafkaConsumer<byte[], byte[]> consumer;
         final Set<String> distinct;
         volatile long read;
         volatile boolean stop;
 
-        Member(Set<String> distinct) {
+        Member(String instance, Set<String> distinct) {
             this.distinct = distinct;
+            consumer = consumer(a.get("group").asText(), instance);
         }
 
         @Override
@@ -161,7 +172,7 @@ public class Driver {
     static void group(ObjectNode result) throws Exception {
         long count = a.get("count").asLong(), deadline = System.nanoTime() + a.get("timeout_s").asLong() * 1_000_000_000L;
         Set<String> distinct = Collections.synchronizedSet(new HashSet<>());
-        Member first = new Member(distinct), second = new Member(distinct);
+        Member first = new Member("one", distinct), second = new Member("two", distinct);
         first.start();
         while (distinct.size() < count / 10 && System.nanoTime() < deadline) Thread.sleep(5);
         second.start();
