@@ -38,6 +38,8 @@ cdef enum:
     PARTITION_OFFLINE = 2      # its log directory failed: KAFKA_STORAGE_ERROR
     PARTITION_DELETED = 3      # UNKNOWN_TOPIC_OR_PARTITION
 
+    FULL_TOLD_EVERY_S = 30     # a line about a full disk in the log, while appends are refused for it
+
     TAIL_RING = 64             # batches at the log's end whose position is remembered (a power of two)
     INDEX_PENDING = 64         # index entries of the active segment kept in memory before they are written in one go
 
@@ -51,6 +53,7 @@ ctypedef struct log_dir_t:
     int64_t flush_count        # atomic counters, for metrics
     int64_t flush_ns
     int64_t acks_flushed
+    int64_t full_told_ns       # atomic; when it was last said that there is no space
     int64_t stalled_until_ns   # atomic; while in the future, appends go to the handler threads (a write took too long)
 
 ctypedef struct pending_index_t:

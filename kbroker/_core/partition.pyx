@@ -340,9 +340,22 @@ cdef int write_failed(partition_t *p, segment_t *s, int failed) noexcept nogil:
     if failed == -ENOSPC or failed == -EDQUOT or failed == -EFBIG:
         failed = io_truncate(s.file_system, s.fd, s.size)
         if failed == 0:
+            directory_full(p)
             return KAFKA_STORAGE_ERROR
     directory_failed(p, failed)
     return KAFKA_STORAGE_ERROR
+
+
+cdef void directory_full(partition_t *p) noexcept nogil:
+    """Say it, but not for every append that is refused."""
+    cdef int64_t told_ns = atomic_load_i64(&p.dir.full_told_ns)
+    if told_ns and monotonic_ns() - told_ns < FULL_TOLD_EVERY_S * 1000000000LL:
+        return
+    with gil:
+        try:
+            (<object>p.directory).tell_full(f"{p.topic[:p.topic_size].decode('utf-8', 'replace')}-{p.partition_id}")
+        except BaseException:
+            logger.exception("telling that a disk is full")
 
 
 cdef void directory_failed(partition_t *p, int failed) noexcept nogil:

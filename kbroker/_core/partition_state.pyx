@@ -76,6 +76,15 @@ cdef class LogDirectory:
         if self.on_offline is not None:
             self.on_offline(reason)
 
+    def tell_full(self, str log):
+        """One line while there is no space, for the first append that is refused and then every 30 seconds."""
+        cdef int64_t now_ns = monotonic_ns()
+        cdef int64_t told_ns = atomic_load_i64(&self.dir.full_told_ns)
+        if told_ns and now_ns - told_ns < FULL_TOLD_EVERY_S * 1000000000LL:
+            return
+        atomic_store_i64(&self.dir.full_told_ns, now_ns)
+        logger.error("log directory %s is full: %s cannot be appended to until there is space", self.path, log)
+
     @property
     def is_offline(self):
         return atomic_load_i32(&self.dir.offline) != 0

@@ -146,6 +146,11 @@ def remove_partition_directory(fs: FileSystem, path: str) -> None:
     fs.rmdir(path)
 
 
+def reason_of(error: OSError) -> str:
+    """For people: 'permission denied (/var/lib/kbroker/.lock)'."""
+    return f"{(error.strerror or str(error)).lower()} ({error.filename})" if error.filename else str(error)
+
+
 def make_directory(fs: FileSystem, path: str) -> None:
     """A log directory and those above it, durably. Raises StorageFailed with what is wrong."""
     missing: list[str] = []
@@ -158,4 +163,4 @@ def make_directory(fs: FileSystem, path: str) -> None:
             fs.mkdir(made)
             fs.sync_directory(made.rpartition("/")[0] or "/")
     except OSError as error:
-        raise StorageFailed(f"log directory {path} cannot be made: {error}") from error
+        raise StorageFailed(f"log directory {path} cannot be made: {reason_of(error)}") from error

@@ -581,6 +581,8 @@ class _StorageErrors:
         if isinstance(error, OSError):
             if error.errno in DISK_ERRORS:
                 self._log.directory.fail(f"{self._log}: {error}")
+            elif error.errno in (errno.ENOSPC, errno.EDQUOT):
+                self._log.directory.tell_full(str(self._log))
             raise StorageFailed(f"{self._log}: {error}") from error
 
 

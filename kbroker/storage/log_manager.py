@@ -99,7 +99,7 @@ class LogManager:
             found = [directories.load_meta_properties(self._fs, path) for path in self._locks]
         except OSError as error:
             self._release()
-            raise StorageFailed(f"log directory {path}: {error}") from error
+            raise StorageFailed(f"log directory {path}: {directories.reason_of(error)}") from error
         except BaseException:
             self._release()
             raise
@@ -131,7 +131,7 @@ class LogManager:
             recovery_points = self._load_checkpoint(path, checkpoints.RECOVERY_POINTS)
             start_offsets = self._load_checkpoint(path, checkpoints.LOG_START_OFFSETS)
         except OSError as error:
-            raise StorageFailed(f"log directory {path}: {error}") from error
+            raise StorageFailed(f"log directory {path}: {directories.reason_of(error)}") from error
         directory = LogDirectory(path)
         home = _Home(
             path,

@@ -40,7 +40,9 @@ def largest_file(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_full_disk_refuses_appends_and_the_log_goes_on_when_there_is_space(tmp_path: Path) -> None:
+def test_a_full_disk_refuses_appends_and_the_log_goes_on_when_there_is_space(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     log = LogHome(tmp_path).create()
     for at in range(5):
         log.append(batch_of([b"%d" % at, b"x" * 100]))
@@ -52,6 +54,9 @@ def test_a_full_disk_refuses_appends_and_the_log_goes_on_when_there_is_space(tmp
             assert path.stat().st_size == size
         assert len(read_all(log)) == 10
         assert not log.directory.is_offline
+    assert [line for line in caplog.messages if "is full" in line] == [
+        f"log directory {tmp_path} is full: orders-0 cannot be appended to until there is space"
+    ]
     assert log.append(batch_of([b"on"])).base_offset == 10
     assert [record.value for record in read_all(log)][-1] == b"on"
 
