@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV ?= .venv
 PY := $(VENV)/bin/python
 BUILD ?= release
+# setuptools warns of editable installs, whatever they are for.
+PIP := PYTHONWARNINGS=ignore $(PY) -m pip install --quiet --disable-pip-version-check
 SOURCES := $(wildcard kbroker/_core/*.pyx kbroker/_core/*.pxd kbroker/_core/*.h)
 
 .PHONY: run build test test-all check bench profile fuzz asan debug crash soak docs wheel clean
@@ -11,11 +13,11 @@ SOURCES := $(wildcard kbroker/_core/*.pyx kbroker/_core/*.pxd kbroker/_core/*.h)
 # --- building ---------------------------------------------------------------------------------------
 $(VENV)/made: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(PY) -m pip install --quiet --disable-pip-version-check --upgrade pip setuptools==84.2.1 Cython==3.3.1
+	$(PIP) --upgrade pip setuptools==84.2.1 Cython==3.3.1
 	touch $@
 
 $(VENV)/installed: $(VENV)/made setup.py pyproject.toml
-	KBROKER_BUILD=none $(PY) -m pip install --quiet --disable-pip-version-check --no-build-isolation -e .
+	KBROKER_BUILD=none $(PIP) --no-build-isolation -e .
 	touch $@
 
 $(VENV)/compiled: $(VENV)/installed $(SOURCES)
@@ -23,7 +25,7 @@ $(VENV)/compiled: $(VENV)/installed $(SOURCES)
 	touch $@
 
 $(VENV)/test-installed: $(VENV)/installed pyproject.toml
-	KBROKER_BUILD=none $(PY) -m pip install --quiet --disable-pip-version-check --no-build-isolation -e .[test,check,perf]
+	KBROKER_BUILD=none $(PIP) --no-build-isolation -e .[test,check,perf]
 	touch $@
 
 # The bytecode too: where the environment forbids Python to write it, every start would compile 80 modules anew.
@@ -62,7 +64,7 @@ debug asan: $(VENV)/made $(VENV)/test-installed
 # Needs clang. TARGETS="batch segment" picks some; build/fuzz-findings holds what was found.
 SECONDS ?= 1800
 fuzz: $(VENV)/made $(VENV)/test-installed
-	KBROKER_BUILD=none $(PY) -m pip install --quiet --disable-pip-version-check --no-build-isolation -e .[fuzz]
+	KBROKER_BUILD=none $(PIP) --no-build-isolation -e .[fuzz]
 	$(PY) tools/variant_tree.py fuzz --run $(CURDIR)/$(PY) -m tests.fuzz.run --seconds $(SECONDS) $(TARGETS) $(ARGS)
 
 # kill -9 of real brokers under load, then power cuts of simulated ones over the injected file system.
