@@ -106,6 +106,24 @@ class ApiCounters(NamedTuple):
 _unfinished = []
 
 
+# What a mail or a timer stands in. The distance is that of a struct laid over it, of which nothing is read: measured from
+# NULL it would be undefined behaviour.
+
+cdef inline slot_t *slot_of_acks(mail_t *mail) noexcept nogil:
+    cdef slot_t *laid = <slot_t *>mail
+    return <slot_t *>(<char *>mail - (<char *>&laid.acks_mail - <char *>laid))
+
+
+cdef inline fetch_t *fetch_of_timer(timer_node_t *timer) noexcept nogil:
+    cdef fetch_t *laid = <fetch_t *>timer
+    return <fetch_t *>(<char *>timer - (<char *>&laid.timer - <char *>laid))
+
+
+cdef inline conn_t *conn_of_timer(timer_node_t *timer) noexcept nogil:
+    cdef conn_t *laid = <conn_t *>timer
+    return <conn_t *>(<char *>timer - (<char *>&laid.idle - <char *>laid))
+
+
 cdef inline bint may_serve(conn_t *conn) noexcept nogil:
     return not (conn.muted or conn.closing or conn.refused or conn.processor.paused or conn.processor.stopping or
                 overloaded(conn))
@@ -421,7 +439,7 @@ cdef class Processor:
             elif mail.kind == MAIL_SLOT:
                 self.slot_came(<slot_t *>mail, True)
             elif mail.kind == MAIL_ACKS:
-                self.slot_came(<slot_t *>(<char *>mail - <size_t>&(<slot_t *>NULL).acks_mail), False)
+                self.slot_came(slot_of_acks(mail), False)
             elif mail.kind == MAIL_CONNECTION:
                 self.welcome(<conn_t *>mail)
             else:
@@ -437,9 +455,9 @@ cdef class Processor:
             if node == NULL:
                 return
             if node.kind == TIMER_FETCH:
-                fetch_resume(self, <fetch_t *>(<char *>node - <size_t>&(<fetch_t *>NULL).timer), True)
+                fetch_resume(self, fetch_of_timer(node), True)
                 continue
-            conn = <conn_t *>(<char *>node - <size_t>&(<conn_t *>NULL).idle)
+            conn = conn_of_timer(node)
             if conn.slots != NULL and conn.slots.state == SLOT_RUNNING:
                 conn.last_active_ms = now_ms     # somebody works for it
             if now_ms - conn.last_active_ms < self.p.idle_ms:
