@@ -64,6 +64,7 @@ class GroupCoordinator:
         """Guards what `_shards` holds; never held together with a shard's lock."""
         self._shards: dict[int, GroupShard] = {}
         self._running = False
+        self._said = ""
 
     # --- life --------------------------------------------------------------------------------------------
     def start(self) -> None:
@@ -117,8 +118,11 @@ class GroupCoordinator:
         try:
             self._topic.ensure()
         except KbrokerError as error:
-            LOG.warning("%s cannot be created: %s", GROUP_OFFSETS_TOPIC, error)
+            if str(error) != self._said:  # clients ask again and again
+                self._said = str(error)
+                LOG.warning("%s cannot be created: %s", GROUP_OFFSETS_TOPIC, error)
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        self._said = ""
         partition_id = self.partition_for(group_id)
         # All of a new topic: what is empty is loaded at once, and nobody who asks is told to wait for it.
         for wanted in self._topic.led_partitions() if is_new else (partition_id,):

@@ -31,10 +31,14 @@ def test_nobody_is_served_before_the_topic_exists_and_prepare_creates_it() -> No
     assert [home.form(group_id).generation for group_id in "ghijk"] == [1] * 5, "every partition is served at once"
 
 
-def test_a_topic_that_cannot_be_created_makes_no_coordinator() -> None:
+def test_a_topic_that_cannot_be_created_makes_no_coordinator_and_is_told_of_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     home = Home(MemoryOffsetsTopic(exists=False))
     home.topic.cannot_be_created = True
-    assert home.coordinator.prepare("g") is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    for _ in range(3):
+        assert home.coordinator.prepare("g") is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert caplog.messages == ["__consumer_offsets cannot be created: no space"]
 
 
 def test_members_need_a_group_with_a_name(home: Home) -> None:
