@@ -6,6 +6,7 @@ Without a group the offsets are this command's own; with --group they are stored
 from __future__ import annotations
 
 import argparse
+import select
 import signal
 import sys
 import time
@@ -137,6 +138,8 @@ class _Reader:
         self._client = client
         self._arguments = arguments
         self._output = sys.stdout.buffer
+        self._output_errors = select.poll()
+        self._output_errors.register(self._output, 0)
         self._positions: dict[TopicPartition, int] = {}
         self._changed: set[TopicPartition] = set()
         self._ends: dict[TopicPartition, int] = {}
@@ -177,6 +180,9 @@ class _Reader:
                 for data in topic.partitions:
                     self._take(TopicPartition(topic.topic, data.partition_index), data)
         self._output.flush()
+        # Who reads the pipe may go while nothing comes that could not be written.
+        if self._output_errors.poll(0):
+            raise BrokenPipeError
 
     def _request(self, partitions: Sequence[TopicPartition]) -> M.FetchRequest:
         request = M.FetchRequest
