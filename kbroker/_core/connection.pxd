@@ -183,6 +183,9 @@ cdef int slot_splice(slot_t *slot, segment_t *segment, int64_t position, int64_t
 cdef void slot_finish(slot_t *slot) noexcept nogil                             # patches the size; SLOT_READY; sends if it can
 cdef void slot_settle(slot_t *slot, int32_t state) noexcept nogil              # READY (as slot_finish), SILENT or CLOSE
 cdef void slot_pop(conn_t *conn, int64_t now_ns) noexcept nogil                # the head: sent, or dropped
+cdef inline void slot_mute(slot_t *slot) noexcept nogil:                       # the connection is not read from
+    slot.mutes = True
+    slot.conn.muted = True
 cdef void slot_unmute(slot_t *slot) noexcept nogil                             # the connection is read from again
 cdef void slot_free(processor_t *p, slot_t *slot) noexcept nogil
 cdef void count_error(processor_t *p, int16_t api_key, int16_t code) noexcept nogil   # any thread

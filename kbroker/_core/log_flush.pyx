@@ -184,7 +184,7 @@ cdef int partition_flush(partition_t *p, int64_t until) noexcept nogil:
 
 
 cdef int look_for_unflushed(partition_t *p, int64_t until, unflushed_t *next) noexcept nogil:
-    """FLUSH_DUE: `next` says what to sync, with a reference; NEEDS_HANDLER: what to prepare first; else the outcome (`lock` held)."""
+    """What to do next (`lock` held): FLUSH_DUE, sync `next`, a reference; NEEDS_HANDLER, prepare `next.need`; else the outcome."""
     cdef segment_t *s
     cdef int32_t i
     cdef int code = refusal(p)

@@ -1,150 +1,34 @@
-"""Python's handles on log directories, segments and partitions; the work is done in partition.pyx."""
+"""Python's handle on a partition: its offsets, appends and reads; its segments are in segment_list.pyx."""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.ref cimport Py_INCREF
 from libc.stdint cimport INT32_MAX, int16_t, int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcpy, memmove, memset, strerror
+from libc.string cimport memcpy, memset
 
-from kbroker._core.layout cimport ATTRIBUTE_CODEC_MASK, BATCH_HEADER_SIZE, INDEX_ENTRY_SIZE
+from kbroker._core.layout cimport ATTRIBUTE_CODEC_MASK, BATCH_HEADER_SIZE
+from kbroker._core.log_directory cimport LogDirectory
 from kbroker._core.log_flush cimport (
-    complete_acks, drop_refs, flusher_loop, partition_flush, recovery_point_locked, request_flush,
+    complete_acks, drop_refs, partition_flush, recovery_point_locked, request_flush,
 )
-from kbroker._core.log_io cimport io_close, io_read, io_sync, monotonic_ns
+from kbroker._core.log_io cimport io_read
 from kbroker._core.log_position cimport partition_read
 from kbroker._core.partition cimport *
 from kbroker._core.producers cimport (
     ProducerTable, producers_copy, producers_expire, producers_free, producers_new, producers_t,
 )
 from kbroker._core.record_batch cimport BATCH_OK, batch_error_code, batch_info_t, batch_verify, batch_walk
+from kbroker._core.segment_list cimport SegmentList, handle_of
 from kbroker._core.sync cimport *
 
-import logging
-
 from kbroker.errors import StorageFailed
-
-logger = logging.getLogger("kbroker.storage")
-
-cdef extern from "<sys/mman.h>" nogil:
-    void *mmap(void *address, size_t size, int protection, int flags, int fd, int64_t offset)
-    int munmap(void *address, size_t size)
-    int PROT_READ
-    int MAP_SHARED
-    int MAP_POPULATE
-
-
-cdef class LogDirectory:
-    """One log directory: its flush queue and whether it still works."""
-
-    def __cinit__(self, str path):
-        self.path = path
-        self.on_offline = None
-        mutex_init(&self.dir.lock, NULL)
-        condition_init(&self.dir.wanted, NULL)
-
-    def __dealloc__(self):
-        mutex_destroy(&self.dir.lock)
-        condition_destroy(&self.dir.wanted)
-
-    def set_on_offline(self, callback):
-        """`callback(reason)` is called once, on the thread that saw the directory fail."""
-        self.on_offline = callback
-
-    def run_flusher(self):
-        """Body of a flusher thread: fsync partitions as they ask for it, until `stop_flushers`. Several may run."""
-        cdef log_dir_t *d = &self.dir
-        with nogil:
-            flusher_loop(d)
-
-    def stop_flushers(self):
-        """The flushers finish what is queued and return."""
-        cdef log_dir_t *d = &self.dir
-        with nogil:
-            mutex_lock(&d.lock)
-            d.stopping = True
-            condition_broadcast(&d.wanted)
-            mutex_unlock(&d.lock)
-
-    def fail(self, str reason):
-        """Take the directory offline; there is no way back but a restart."""
-        if atomic_claim_i32(&self.dir.offline, 0, 1):
-            self.tell_offline(reason)
-
-    def tell_offline(self, str reason):
-        logger.error("log directory %s is offline: %s", self.path, reason)
-        if self.on_offline is not None:
-            self.on_offline(reason)
-
-    def tell_full(self, str log):
-        """One line while there is no space, for the first append that is refused and then every 30 seconds."""
-        cdef int64_t now_ns = monotonic_ns()
-        cdef int64_t told_ns = atomic_load_i64(&self.dir.full_told_ns)
-        if told_ns and now_ns - told_ns < FULL_TOLD_EVERY_S * 1000000000LL:
-            return
-        atomic_store_i64(&self.dir.full_told_ns, now_ns)
-        logger.error("log directory %s is full: %s cannot be appended to until there is space", self.path, log)
-
-    @property
-    def is_offline(self):
-        return atomic_load_i32(&self.dir.offline) != 0
-
-    @property
-    def is_stalled(self):
-        return atomic_load_i64(&self.dir.stalled_until_ns) > monotonic_ns()
-
-    @property
-    def flush_count(self):
-        return atomic_load_i64(&self.dir.flush_count)
-
-    @property
-    def flush_ns(self):
-        return atomic_load_i64(&self.dir.flush_ns)
-
-    @property
-    def acks_flushed(self):
-        return atomic_load_i64(&self.dir.acks_flushed)
-
-
-cdef class SegmentHandle:
-    """A segment that has left its log, still open for the readers that were in it."""
-
-    def __init__(self):
-        raise TypeError("made by PartitionState")
-
-    def __dealloc__(self):
-        if self.s != NULL:
-            segment_unref(self.s)
-
-    @property
-    def base_offset(self):
-        return self.s.base_offset
-
-    @property
-    def size(self):
-        return self.s.size
-
-    @property
-    def in_use(self):
-        """Whether somebody reads it still."""
-        return atomic_load_i32(&self.s.refs) > 1
-
-
-cdef SegmentHandle handle_of(segment_t *s):
-    """Takes the caller's reference over."""
-    cdef SegmentHandle handle = SegmentHandle.__new__(SegmentHandle)
-    handle.s = s
-    return handle
-
 
 STATES = ("closed", "open", "offline", "deleted")
 
 
-cdef class PartitionState:
-    """One partition's hot state. Every method may be called from any thread; none keeps the GIL while it waits.
-
-    Who changes the list of segments (open, close, roll, remove) is serialized by storage.Log's lock.
-    """
+cdef class PartitionState(SegmentList):
+    """One partition's hot state. Every method may be called from any thread; none keeps the GIL while it waits."""
 
     def __cinit__(self, LogDirectory directory not None, str topic not None, int partition_id, bytes topic_id not None,
                   options, file_system=None, log=None):
@@ -183,10 +67,6 @@ cdef class PartitionState:
             Py_INCREF(log)
         self.update_options(options)
 
-    def __dealloc__(self):
-        if self.p != NULL:
-            partition_unref(self.p)
-
     def __repr__(self):
         return f"<PartitionState {self.topic}-{self.partition_id} {self.state}, ends at {self.log_end_offset}>"
 
@@ -206,7 +86,6 @@ cdef class PartitionState:
         fresh.compacted = options.compacted
         fresh.compression = options.compression
         fresh.flushed_visibility = options.flushed_visibility
-        fresh.min_insync_replicas = options.min_insync_replicas
         with nogil:
             mutex_lock(&p.append_lock)
             mutex_lock(&p.lock)
@@ -297,50 +176,6 @@ cdef class PartitionState:
     @property
     def fetches(self):
         return atomic_load_i64(&self.p.fetches)
-
-    @property
-    def size(self):
-        """Bytes of all segments' logs."""
-        cdef partition_t *p = self.p
-        cdef int64_t size = 0
-        cdef int32_t i
-        with nogil:
-            mutex_lock(&p.lock)
-            for i in range(p.segment_count):
-                size += p.segments[i].size
-            mutex_unlock(&p.lock)
-        return size
-
-    def segments(self):
-        """Per segment, ascending: (base_offset, size, max_timestamp, max_timestamp_offset, first_timestamp, created_ms,
-        index_count, time_index_count, is_open)."""
-        cdef partition_t *p = self.p
-        cdef segment_t *copies = NULL
-        cdef int32_t count = 0
-        cdef int32_t i
-        with nogil:
-            mutex_lock(&p.lock)
-            copies = <segment_t *>malloc(<size_t>(p.segment_count + 1) * sizeof(segment_t))
-            if copies != NULL:
-                count = p.segment_count
-                for i in range(count):
-                    copies[i] = p.segments[i][0]
-                    copies[i].index_entries = index_count(p.segments[i])
-                    copies[i].time_index_entries = time_index_count(p.segments[i])
-            mutex_unlock(&p.lock)
-        if copies == NULL:
-            raise MemoryError
-        try:
-            return [
-                (
-                    copies[i].base_offset, copies[i].size, copies[i].max_timestamp, copies[i].max_timestamp_offset,
-                    copies[i].first_timestamp, copies[i].created_ms, copies[i].index_entries,
-                    copies[i].time_index_entries, copies[i].fd >= 0,
-                )
-                for i in range(count)
-            ]
-        finally:
-            free(copies)
 
     # --- opening and closing
 
@@ -436,78 +271,6 @@ cdef class PartitionState:
         free(segments)
         return handles
 
-    def add_segment(self, segment, int fd, int64_t created_ms, int64_t roll_jitter_ms, bint active):
-        """Append a storage.segment.Segment to the list; takes the descriptor over (-1: closed). An active one must be open."""
-        cdef partition_t *p = self.p
-        cdef segment_t *s = <segment_t *>calloc(1, sizeof(segment_t))
-        if s == NULL:
-            raise MemoryError
-        s.refs = 1
-        s.fd = -1
-        s.index_fd = -1
-        s.time_index_fd = -1
-        try:
-            s.base_offset = segment.base_offset
-            s.size = segment.size
-            s.max_timestamp = segment.max_timestamp
-            s.max_timestamp_offset = segment.max_timestamp_offset
-            s.first_timestamp = segment.first_timestamp
-            s.index_entries = segment.index_count
-            s.time_index_entries = segment.time_index_count
-            s.last_time_entry = segment.last_time_entry
-            s.bytes_since_index = segment.bytes_since_index
-            s.entry_synced = segment.entry_synced
-            s.indexes_dirty = active
-            if active:
-                s.pending = <pending_index_t *>calloc(1, sizeof(pending_index_t))
-                if s.pending == NULL:
-                    raise MemoryError
-        except BaseException:
-            free(s)
-            raise
-        s.created_ms = created_ms
-        s.roll_jitter_ms = roll_jitter_ms
-        s.fd = fd
-        if p.file_system != NULL:
-            s.file_system = p.file_system
-            Py_INCREF(<object>s.file_system)
-        with nogil:
-            mutex_lock(&p.append_lock)
-        grown = self.grow_segments()
-        if grown:
-            with nogil:
-                mutex_lock(&p.lock)
-                p.segments[p.segment_count] = s
-                p.segment_count += 1
-                mutex_unlock(&p.lock)
-        mutex_unlock(&p.append_lock)
-        if not grown:
-            segment_unref(s)
-            raise MemoryError
-
-    cdef bint grow_segments(self) noexcept:
-        """Room for one more (append_lock held)."""
-        cdef partition_t *p = self.p
-        cdef segment_t **segments
-        cdef segment_t **old
-        cdef int32_t capacity
-        if p.segment_count < p.segment_capacity:
-            return True
-        capacity = p.segment_capacity * 2 if p.segment_capacity else 2
-        segments = <segment_t **>malloc(<size_t>capacity * sizeof(segment_t *))
-        if segments == NULL:
-            return False
-        with nogil:
-            mutex_lock(&p.lock)
-            old = p.segments
-            if p.segment_count:
-                memcpy(segments, old, <size_t>p.segment_count * sizeof(segment_t *))
-            p.segments = segments
-            p.segment_capacity = capacity
-            mutex_unlock(&p.lock)
-        free(old)
-        return True
-
     # --- appending and reading from Python
 
     def append(self, batch, int64_t now_ms):
@@ -569,6 +332,8 @@ cdef class PartitionState:
             target = <uint8_t *>PyBytes_AS_STRING(data)
             with nogil:
                 got = io_read(found.segment.fd, target, found.size, found.position, True)
+                if got < 0:
+                    directory_failed(p, <int>got)
         finally:
             segment_unref(found.segment)
         if got != found.size:
@@ -592,200 +357,6 @@ cdef class PartitionState:
         cdef partition_t *p = self.p
         with nogil:
             request_flush(p)
-
-    # --- rolling
-
-    def begin_roll(self):
-        """Hold appends back; returns the log's end, the base offset of the segment to make."""
-        return self.set_rolling(True)
-
-    def abort_roll(self):
-        """Appends go on in the segment there is."""
-        self.set_rolling(False)
-
-    cdef int64_t set_rolling(self, bint rolling) noexcept:
-        cdef partition_t *p = self.p
-        cdef int64_t end
-        with nogil:
-            mutex_lock(&p.append_lock)
-            p.rolling = rolling
-            end = p.log_end_offset
-            mutex_unlock(&p.append_lock)
-        return end
-
-    def set_index_files(self, int64_t base_offset, int index_fd, int time_index_fd):
-        """Descriptors for writing the indexes of an unflushed segment; takes them over. False: it has some already."""
-        cdef partition_t *p = self.p
-        cdef segment_t *s
-        cdef bint taken = False
-        with nogil:
-            mutex_lock(&p.append_lock)
-            mutex_lock(&p.lock)
-            s = find_segment(p, base_offset)
-            if s != NULL and s.index_fd < 0 and s.time_index_fd < 0:
-                s.index_fd = index_fd
-                s.time_index_fd = time_index_fd
-                taken = True
-            mutex_unlock(&p.lock)
-            mutex_unlock(&p.append_lock)
-        return taken
-
-    @property
-    def has_index_files(self):
-        """Whether the active segment's indexes have descriptors."""
-        cdef partition_t *p = self.p
-        cdef bint there = False
-        with nogil:
-            mutex_lock(&p.lock)
-            if p.segment_count:
-                there = p.segments[p.segment_count - 1].index_fd >= 0
-            mutex_unlock(&p.lock)
-        return there
-
-    def write_indexes(self, bint final, bint sync):
-        """Write the active segment's pending index entries; `final`: its largest timestamp too. Raises StorageFailed.
-
-        `sync`: and sync them; nobody may append meanwhile.
-        """
-        cdef partition_t *p = self.p
-        cdef segment_t *s
-        cdef int failed = 0
-        with nogil:
-            mutex_lock(&p.append_lock)
-            if p.segment_count:
-                s = p.segments[p.segment_count - 1]
-                if s.pending != NULL:
-                    if s.pending.time_count == INDEX_PENDING:
-                        failed = spill_indexes(p, s)
-                    if failed == 0 and final and s.size:
-                        mutex_lock(&p.lock)
-                        add_time_entry(s)
-                        mutex_unlock(&p.lock)
-                    if failed == 0:
-                        failed = spill_indexes(p, s)
-                    if failed == 0 and sync:
-                        failed = io_sync(s.file_system, s.index_fd)
-                    if failed == 0 and sync:
-                        failed = io_sync(s.file_system, s.time_index_fd)
-                    if failed:
-                        write_failed(p, s, failed)
-            mutex_unlock(&p.append_lock)
-        if failed:
-            raise StorageFailed(f"{self.topic}-{self.partition_id}: writing an index: {strerror(-failed).decode()}")
-
-    def finish_roll(self, segment, int fd, int64_t created_ms, int64_t roll_jitter_ms):
-        """The new, empty segment takes the appends from here on; takes the descriptor over."""
-        cdef partition_t *p = self.p
-        cdef segment_t *old
-        if segment.base_offset != self.log_end_offset or not p.rolling:
-            raise AssertionError(f"{self!r} cannot roll at {segment.base_offset}")
-        self.add_segment(segment, fd, created_ms, roll_jitter_ms, True)
-        with nogil:
-            mutex_lock(&p.append_lock)
-            mutex_lock(&p.lock)
-            old = p.segments[p.segment_count - 2]
-            free(old.pending)
-            old.pending = NULL
-            p.tail_count = 0
-            p.rolling = False
-            mutex_unlock(&p.lock)
-            mutex_unlock(&p.append_lock)
-
-    # --- closed segments
-
-    def open_segment(self, int64_t base_offset, int fd, int index_fd, int32_t index_count):
-        """Descriptor and map of a segment that was closed; takes both descriptors over. False: it is open, or gone."""
-        cdef partition_t *p = self.p
-        cdef segment_t *s
-        cdef bint taken = False
-        cdef void *address = NULL
-        cdef int64_t capacity = <int64_t>index_count * INDEX_ENTRY_SIZE
-        with nogil:
-            if index_count:
-                # Populated here, where it may block: a lookup on a processor finds the pages.
-                address = mmap(NULL, <size_t>capacity, PROT_READ, MAP_SHARED | MAP_POPULATE, index_fd, 0)
-            mutex_lock(&p.lock)
-            s = find_segment(p, base_offset)
-            if s != NULL and s.fd < 0 and address != <void *>-1:
-                s.index = <uint8_t *>address
-                s.index_capacity = capacity
-                s.index_entries = index_count
-                s.fd = fd
-                atomic_store_i32(&s.touched, 1)
-                taken = True
-            mutex_unlock(&p.lock)
-            if taken:
-                io_close(p.file_system, index_fd)
-            elif address != NULL and address != <void *>-1:
-                munmap(address, <size_t>capacity)
-        return taken
-
-    def set_entry_synced(self, int64_t base_offset):
-        """The names of the segment's files survive a power cut."""
-        cdef partition_t *p = self.p
-        cdef segment_t *s
-        with nogil:
-            mutex_lock(&p.lock)
-            s = find_segment(p, base_offset)
-            if s != NULL:
-                s.entry_synced = True
-            mutex_unlock(&p.lock)
-
-    def close_segment(self, int64_t base_offset):
-        """Close an inactive, flushed segment that nobody reads and nobody has used since the last call. Whether it is closed."""
-        cdef partition_t *p = self.p
-        cdef segment_t *s
-        cdef segment_t files
-        cdef bint closed = False
-        files.fd = -1
-        with nogil:
-            mutex_lock(&p.lock)
-            s = find_segment(p, base_offset)
-            if s == NULL or s.fd < 0:
-                closed = True
-            elif s != p.segments[p.segment_count - 1] and s.refs == 1 and p.flushed_offset > s.base_offset and (
-                segment_behind(p, s).base_offset <= p.flushed_offset
-            ):
-                if not atomic_claim_i32(&s.touched, 1, 0):
-                    files = s[0]
-                    s.fd = -1
-                    s.index_fd = -1
-                    s.time_index_fd = -1
-                    s.index = NULL
-                    closed = True
-            mutex_unlock(&p.lock)
-            if closed and files.fd >= 0:
-                segment_close_files(&files)
-        return closed
-
-    def remove_segments(self, int64_t before_offset, int64_t log_start_offset):
-        """Take out whole segments below `before_offset`, never the active one. Returns their handles; the log starts anew."""
-        cdef partition_t *p = self.p
-        cdef int32_t count = 0
-        cdef int32_t i
-        cdef segment_t **removed = NULL
-        with nogil:
-            mutex_lock(&p.append_lock)
-            mutex_lock(&p.lock)
-            while count + 1 < p.segment_count and p.segments[count + 1].base_offset <= before_offset:
-                count += 1
-            if count:
-                removed = <segment_t **>malloc(<size_t>count * sizeof(segment_t *))
-                if removed != NULL:
-                    memcpy(removed, p.segments, <size_t>count * sizeof(segment_t *))
-                    memmove(p.segments, p.segments + count, <size_t>(p.segment_count - count) * sizeof(segment_t *))
-                    p.segment_count -= count
-            if log_start_offset > p.log_start_offset:
-                atomic_store_i64(&p.log_start_offset, log_start_offset)
-            mutex_unlock(&p.lock)
-            mutex_unlock(&p.append_lock)
-        if count and removed == NULL:
-            raise MemoryError
-        handles = []
-        for i in range(count):
-            handles.append(handle_of(removed[i]))
-        free(removed)
-        return handles
 
     def advance_log_start_offset(self, int64_t offset):
         """Records below are not served any more."""
@@ -828,14 +399,6 @@ cdef class PartitionState:
             mutex_lock(&p.append_lock)
             producers_expire(p.producers, oldest_timestamp)
             mutex_unlock(&p.append_lock)
-
-
-cdef segment_t *segment_behind(partition_t *p, segment_t *s) noexcept nogil:
-    """The one after an inactive segment (`lock` held)."""
-    cdef int32_t i = p.segment_count - 1
-    while p.segments[i - 1] != s:
-        i -= 1
-    return p.segments[i]
 
 
 cdef int check_own_batch(const uint8_t *data, int64_t size, batch_info_t *info, bint key_required) noexcept nogil:

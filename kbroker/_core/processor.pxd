@@ -65,16 +65,8 @@ cdef class Processor:
     cdef void serve_timers(self) noexcept nogil
     cdef void welcome(self, conn_t *conn) noexcept nogil
     cdef void on_event(self, conn_t *conn, uint32_t events) noexcept nogil
-    cdef void read_turn(self, conn_t *conn) noexcept nogil
-    cdef bint frame_size_fits(self, conn_t *conn, int64_t size) noexcept nogil
-    cdef void serve_scratch(self, conn_t *conn, int64_t size) noexcept nogil
-    cdef void serve_partial(self, conn_t *conn) noexcept nogil
     cdef void serve(self, conn_t *conn, uint8_t *frame, int64_t size) noexcept nogil
-    cdef void mute(self, conn_t *conn, slot_t *slot) noexcept nogil
     cdef void refuse_api_versions(self, conn_t *conn, request_t *request) noexcept nogil
-    cdef void hand_over(self, conn_t *conn, request_t *request) noexcept nogil
-    cdef void slot_came(self, slot_t *slot, bint from_handler) noexcept nogil
-    cdef void serve_prepared(self, slot_t *slot) noexcept nogil
     cdef void warmed(self, warm_t *warm) noexcept nogil
     cdef void tear_down_doomed(self) noexcept nogil
     cdef void note_closed(self, int64_t token) noexcept nogil
@@ -82,8 +74,4 @@ cdef class Processor:
     cdef bint is_stopped(self) noexcept nogil
     cdef void report(self, what, error) noexcept
     cdef object connection_of(self, conn_t *conn)
-    cdef void call_on_request(self, conn_t *conn, slot_t *slot, request_t *header, uint8_t *buffer, int64_t at,
-                              int64_t capacity, void *work) noexcept with gil
-    cdef void resume_held(self) noexcept with gil
-    cdef void decrypt(self, conn_t *conn, int64_t size) noexcept with gil
     cdef void say_goodbye(self, conn_t *conn) noexcept with gil

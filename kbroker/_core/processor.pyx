@@ -10,30 +10,27 @@ from typing import NamedTuple
 
 from kbroker._core.request import Connection, Request
 
-from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
-from cpython.unicode cimport PyUnicode_DecodeUTF8
-from libc.errno cimport EAGAIN, EINTR, errno
+from libc.errno cimport errno
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memcpy
 
 from kbroker._core.connection cimport (
-    ERROR_CODES, LATENCY_BUCKETS, MAX_API_KEY, SLOT_PREPARED, SLOT_RUNNING, TIMER_FETCH, TIMER_IDLE, api_t, begin_response, conn_close,
-    conn_dirty, conn_ready, conn_refuse, conn_unlink, count_error, counters_t, overloaded, partial_append, partial_free, partial_keep,
-    partial_room, read_header, slot_free, slot_settle, slot_unmute, take_dirty, take_ready,
+    ERROR_CODES, LATENCY_BUCKETS, MAX_API_KEY, SLOT_RUNNING, TIMER_FETCH, TIMER_IDLE, api_t, begin_response,
+    conn_close, conn_dirty, conn_refuse, conn_unlink, count_error, counters_t, partial_free, read_header, slot_free,
+    slot_mute, take_dirty, take_ready,
 )
-from kbroker._core.cursor cimport (
-    load_u32, store_u16, store_u64, write_array_count, write_i16, writer_free,
-)
+from kbroker._core.cursor cimport write_array_count, write_i16, writer_free
 from kbroker._core.fetch cimport fetch, fetch_abandon, fetch_resume, fetch_t
+from kbroker._core.handover cimport hand_over, resume_held, slot_came
 from kbroker._core.mailbox cimport (
     MAIL_ACKS, MAIL_CONNECTION, MAIL_FETCH, MAIL_SLOT, mail_t, mailbox_awake, mailbox_close, mailbox_may_sleep,
     mailbox_open, mailbox_wake, post, take_all, take_next,
 )
 from kbroker._core.partition cimport NEEDS_HANDLER, segment_unref
 from kbroker._core.produce cimport produce, produce_discard, produce_t
-from kbroker._core.receive_buffers cimport LARGE_BUFFER, SMALL_BUFFERS_END, buffer_free, buffer_take
-from kbroker._core.request cimport Connection as ConnectionType, Frame, Request as RequestType
+from kbroker._core.receive_buffers cimport LARGE_BUFFER, buffer_free, buffer_take
+from kbroker._core.receiving cimport read_turn
+from kbroker._core.request cimport Connection as ConnectionType
 from kbroker._core.sending cimport SEND_SCRATCH, monotonic_ns, send_ready, wall_ms
 from kbroker._core.sync cimport (
     atomic_add_i32, atomic_load_i32, atomic_load_i64, atomic_store_i32, atomic_store_i64, mutex_destroy, mutex_init,
@@ -48,7 +45,6 @@ cdef extern from * nogil:
     #include <pthread.h>
     #include <sched.h>
     #include <sys/epoll.h>
-    #include <sys/socket.h>
     #include <unistd.h>
     static inline int watch(int epoll_fd, int fd, void *what) {
         struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, .data.ptr = what};
@@ -72,8 +68,6 @@ cdef extern from * nogil:
     int epoll_create1(int flags)
     int epoll_wait(int epoll_fd, epoll_event *events, int count, int timeout_ms)
     int watch(int epoll_fd, int fd, void *what)
-    ssize_t recv(int fd, void *data, size_t size, int flags)
-    int MSG_DONTWAIT
     int close(int fd)
     int sched_yield()
     void name_thread(const char *name)
@@ -82,8 +76,6 @@ cdef extern from * nogil:
 cdef enum:
     EVENTS = 256
     CROWD = 2                    # connections with something to read in one turn
-    FIRST_READ = 64 << 10        # bytes received at once from a connection that is between two frames
-    TURN_BYTES = 1 << 20         # received from one connection before the others have their turn
     API_PRODUCE = 0
     API_FETCH = 1
     API_VERSIONS = 18
@@ -122,11 +114,6 @@ cdef inline fetch_t *fetch_of_timer(timer_node_t *timer) noexcept nogil:
 cdef inline conn_t *conn_of_timer(timer_node_t *timer) noexcept nogil:
     cdef conn_t *laid = <conn_t *>timer
     return <conn_t *>(<char *>timer - (<char *>&laid.idle - <char *>laid))
-
-
-cdef inline bint may_serve(conn_t *conn) noexcept nogil:
-    return not (conn.muted or conn.closing or conn.refused or conn.processor.paused or conn.processor.stopping or
-                overloaded(conn))
 
 
 cdef class Processor:
@@ -367,7 +354,7 @@ cdef class Processor:
             if p.ready != NULL:
                 self.serve_ready()
             if atomic_load_i32(&self.resumed):
-                self.resume_held()
+                resume_held(self)
             self.serve_mail()
             self.serve_timers()
             self.send_dirty()
@@ -417,7 +404,7 @@ cdef class Processor:
         cdef conn_t *conn
         while self.p.ready != NULL:
             conn = take_ready(self.p)
-            self.read_turn(conn)
+            read_turn(self, conn)
             if conn == last:
                 return
 
@@ -437,9 +424,9 @@ cdef class Processor:
             if mail.kind == MAIL_FETCH:
                 fetch_resume(self, <fetch_t *>mail, False)
             elif mail.kind == MAIL_SLOT:
-                self.slot_came(<slot_t *>mail, True)
+                slot_came(self, <slot_t *>mail, True)
             elif mail.kind == MAIL_ACKS:
-                self.slot_came(slot_of_acks(mail), False)
+                slot_came(self, slot_of_acks(mail), False)
             elif mail.kind == MAIL_CONNECTION:
                 self.welcome(<conn_t *>mail)
             else:
@@ -493,99 +480,13 @@ cdef class Processor:
             conn.hung_up = True
         if events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR):
             conn.readable = True
-            self.read_turn(conn)
+            read_turn(self, conn)
         if events & (EPOLLHUP | EPOLLERR):
             # Nobody is there to take an answer.
             conn_close(conn, NULL)
         elif events & EPOLLOUT and conn.blocked:
             conn.blocked = False
             send_ready(conn)
-
-    cdef void read_turn(self, conn_t *conn) noexcept nogil:
-        """Serve what is there and receive, until nothing is left, the connection may not go on, or it is others' turn."""
-        cdef processor_t *p = self.p
-        cdef int64_t budget = TURN_BYTES
-        cdef ssize_t asked
-        cdef ssize_t got
-        if conn.partial != NULL:
-            self.serve_partial(conn)
-        while conn.readable and may_serve(conn) and not conn.ended:
-            if budget <= 0:
-                conn_ready(conn)
-                break
-            if conn.partial == NULL or conn.transport != NULL:
-                asked = FIRST_READ
-                got = recv(conn.fd, p.scratch, asked, MSG_DONTWAIT)
-            else:
-                if not partial_room(conn):
-                    conn_close(conn, "memory is out")
-                    break
-                asked = conn.partial_capacity - conn.partial_size
-                if conn.partial_size - conn.partial_at >= 4:
-                    asked = min(asked, 4 + <int64_t>load_u32(conn.partial + conn.partial_at)
-                                - (conn.partial_size - conn.partial_at))
-                got = recv(conn.fd, conn.partial + conn.partial_size, asked, MSG_DONTWAIT)
-            if got > 0:
-                budget -= got
-                conn.bytes_in += got
-                if got < asked and not conn.hung_up:
-                    conn.readable = False    # the kernel has no more; it says so when there is
-                if conn.transport != NULL:
-                    self.decrypt(conn, got)
-                    self.serve_partial(conn)
-                elif conn.partial == NULL:
-                    self.serve_scratch(conn, got)
-                else:
-                    conn.partial_size += got
-                    self.serve_partial(conn)
-            elif got == 0:
-                conn.readable = False
-                conn.ended = True
-                if conn.slots == NULL and conn.wire == NULL:
-                    conn_close(conn, NULL)
-            elif errno == EAGAIN:
-                conn.readable = False
-            elif errno != EINTR:
-                conn_close(conn, NULL)
-        conn.last_active_ms = p.now_ns // 1_000_000
-        if conn.in_dirty:
-            send_ready(conn)
-
-    cdef bint frame_size_fits(self, conn_t *conn, int64_t size) noexcept nogil:
-        if size > self.p.max_request_size:
-            conn_refuse(conn, "a request that is larger than socket.request.max.bytes")
-            return False
-        return True
-
-    cdef void serve_scratch(self, conn_t *conn, int64_t size) noexcept nogil:
-        cdef uint8_t *at = self.p.scratch
-        cdef uint8_t *end = at + size
-        cdef int64_t frame_size
-        while end - at >= 4 and may_serve(conn):
-            frame_size = <int64_t>load_u32(at)
-            if not self.frame_size_fits(conn, frame_size):
-                return
-            if end - at - 4 < frame_size:
-                break
-            at += 4 + frame_size
-            self.serve(conn, at - frame_size, frame_size)
-        if at < end and not conn.closing and not conn.refused and not partial_keep(conn, at, end - at):
-            conn_close(conn, "memory is out")
-
-    cdef void serve_partial(self, conn_t *conn) noexcept nogil:
-        cdef uint8_t *at
-        cdef int64_t frame_size
-        while conn.partial_size - conn.partial_at >= 4 and may_serve(conn):
-            at = conn.partial + conn.partial_at
-            frame_size = <int64_t>load_u32(at)
-            if not self.frame_size_fits(conn, frame_size):
-                return
-            if conn.partial_size - conn.partial_at - 4 < frame_size:
-                break
-            conn.partial_at += 4 + frame_size
-            self.serve(conn, at + 4, frame_size)
-        if conn.partial_at == conn.partial_size:
-            partial_free(conn)
 
     cdef void serve(self, conn_t *conn, uint8_t *frame, int64_t size) noexcept nogil:
         """One whole frame."""
@@ -615,17 +516,13 @@ cdef class Processor:
         elif request.api_key == API_FETCH:
             outcome = fetch(self, conn, &request, NULL)
             if conn.fetch != NULL:
-                self.mute(conn, conn.slots_tail)
+                slot_mute(conn.slots_tail)
         else:
             outcome = NEEDS_HANDLER
         if outcome == NEEDS_HANDLER:
-            self.hand_over(conn, &request)
+            hand_over(self, conn, &request)
         elif outcome != 0:
             conn_refuse(conn, "a request that does not parse")
-
-    cdef void mute(self, conn_t *conn, slot_t *slot) noexcept nogil:
-        slot.mutes = True
-        conn.muted = True
 
     cdef void refuse_api_versions(self, conn_t *conn, request_t *request) noexcept nogil:
         """UNSUPPORTED_VERSION in version 0, with what would have been right (KIP-511)."""
@@ -641,61 +538,6 @@ cdef class Processor:
         write_i16(&slot.out, self.p.apis[API_VERSIONS].max_version)
         count_error(self.p, API_VERSIONS, UNSUPPORTED_VERSION)
         slot_finish(slot)
-
-    cdef void hand_over(self, conn_t *conn, request_t *request) noexcept nogil:
-        """Give the request to Python, in memory of its own: a large buffer changes its owner, anything else is copied."""
-        cdef slot_t *slot = slot_new(conn, request)
-        cdef void *work = self.handed
-        cdef uint8_t *buffer = NULL
-        cdef int64_t capacity = 0
-        cdef int64_t at = 0
-        self.handed = NULL
-        if slot != NULL:
-            if conn.partial_capacity >= LARGE_BUFFER and conn.partial_at == conn.partial_size and \
-                    request.frame_size >= SMALL_BUFFERS_END:
-                # The last frame of the connection's own buffer, which nobody needs any more.
-                buffer = conn.partial
-                capacity = conn.partial_capacity
-                at = request.frame - buffer
-                conn.partial = NULL
-                partial_free(conn)
-            else:
-                buffer = buffer_take(max(request.frame_size, 1), &capacity)
-                if buffer != NULL:
-                    memcpy(buffer, request.frame, request.frame_size)
-        if buffer == NULL:
-            if work != NULL:
-                produce_discard(<produce_t *>work)
-            conn_close(conn, "memory is out")
-            return
-        slot.outstanding = 1
-        self.mute(conn, slot)
-        self.call_on_request(conn, slot, request, buffer, at, capacity, work)
-
-    cdef void slot_came(self, slot_t *slot, bint from_handler) noexcept nogil:
-        """One of the slot's mails."""
-        cdef conn_t *conn = slot.conn
-        cdef int32_t outstanding = atomic_add_i32(&slot.outstanding, -1)
-        if conn == NULL:
-            if outstanding == 0:
-                slot_free(self.p, slot)
-                self.p.orphans -= 1
-            return
-        if outstanding:
-            if from_handler and slot.mutes:
-                slot_unmute(slot)         # appended; only its acks are missing, the next requests go on
-            return
-        if slot.outcome == SLOT_PREPARED:
-            self.serve_prepared(slot)
-            return
-        slot_settle(slot, slot.outcome)
-
-    cdef void serve_prepared(self, slot_t *slot) noexcept nogil:
-        cdef conn_t *conn = slot.conn
-        cdef request_t request
-        read_header(self.p, &request, slot.frame + slot.frame_at, slot.frame_size)
-        if fetch(self, conn, &request, slot) != 0:
-            conn_close(conn, "a request that does not parse")
 
     cdef void warmed(self, warm_t *warm) noexcept nogil:
         cdef conn_t *conn = <conn_t *>warm.conn
@@ -806,61 +648,6 @@ cdef class Processor:
             Py_INCREF(connection)
             conn.info = <PyObject *>connection
         return <object>conn.info
-
-    cdef void call_on_request(self, conn_t *conn, slot_t *slot, request_t *header, uint8_t *buffer, int64_t at,
-                              int64_t capacity, void *work) noexcept with gil:
-        cdef Frame frame = Frame.__new__(Frame)
-        cdef RequestType request = RequestType.__new__(RequestType)
-        frame.buffer = buffer
-        frame.capacity = capacity
-        frame.at = at
-        frame.size = header.frame_size
-        request.frame = frame
-        request.body_at = header.body.at - header.body.start
-        request.processor = self
-        request.slot = slot
-        request.work = work
-        request.api_key = header.api_key
-        request.api_version = header.api_version
-        request.correlation_id = header.correlation_id
-        request.flexible = header.flexible
-        request.received_ns = slot.received_ns
-        try:
-            request.connection = self.connection_of(conn)
-            if header.client_id != NULL:
-                # Invalid UTF-8 is somebody's own name for himself; it is shown, never used as bytes.
-                request.client_id = PyUnicode_DecodeUTF8(<char *>header.client_id, header.client_id_size, "replace")
-            if self.on_request(request, self) is False:
-                self.held.append(request)
-                self.p.paused = True
-        except BaseException as error:
-            request.fail(error)
-
-    cdef void resume_held(self) noexcept with gil:
-        cdef conn_t *conn = self.p.conns
-        atomic_store_i32(&self.resumed, 0)
-        while self.held:
-            request = self.held[0]
-            try:
-                if self.on_request(request, self) is False:
-                    return
-            except BaseException as error:
-                (<RequestType>request).fail(error)
-            del self.held[0]
-        self.p.paused = False
-        while conn != NULL:
-            if conn.readable or conn.partial != NULL:
-                conn_ready(conn)
-            conn = conn.next
-
-    cdef void decrypt(self, conn_t *conn, int64_t size) noexcept with gil:
-        cdef const uint8_t[::1] plain
-        try:
-            plain = (<object>conn.transport).decrypt(PyBytes_FromStringAndSize(<char *>self.p.scratch, size))
-            if plain.shape[0] and not partial_append(conn, &plain[0], plain.shape[0]):
-                conn_close(conn, "memory is out")
-        except Exception:
-            conn_close(conn, "its transport cannot decrypt")
 
     cdef void say_goodbye(self, conn_t *conn) noexcept with gil:
         """What Python holds or wants to know of a connection that is being torn down."""

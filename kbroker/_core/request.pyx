@@ -13,6 +13,7 @@ from kbroker._core.connection cimport (
 )
 from kbroker._core.cursor cimport write_raw
 from kbroker._core.fetch cimport fetch_prepare
+from kbroker._core.handover cimport slot_came
 from kbroker._core.mailbox cimport post
 from kbroker._core.produce cimport produce_discard, produce_run, produce_t
 from kbroker._core.receive_buffers cimport buffer_free, buffer_take
@@ -131,7 +132,7 @@ cdef class Request:
     cdef void deliver(self, slot_t *slot, int32_t outcome) noexcept:
         slot.outcome = outcome
         if threading.get_ident() == self.processor.thread_id:
-            self.processor.slot_came(slot, True)
+            slot_came(self.processor, slot, True)
         else:
             with nogil:
                 post(&slot.mail)

@@ -1,6 +1,6 @@
 """The log: partitions on disk, in Apache Kafka's layout and formats.
 
 `log.py` is one partition's log and the file to read first; `log_manager.py` owns all of them and their directories.
-The hot paths (append, offset lookup, flush) are compiled: `_core/partition.pyx`. What is not here: who leads a
-partition and what a topic is called in the cluster.
+The hot paths are compiled: `partition.pyx` (append), `log_position.pyx` (lookup), `log_flush.pyx`, all in `_core`.
+What is not here: who leads a partition and what a topic is called in the cluster.
 """

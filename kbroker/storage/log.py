@@ -18,7 +18,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
-from kbroker._core.partition_state import LogDirectory, PartitionState, SegmentHandle
+from kbroker._core.log_directory import LogDirectory
+from kbroker._core.partition_state import PartitionState
+from kbroker._core.segment_list import SegmentHandle
 from kbroker.clock import Clock
 from kbroker.errors import ErrorCode, ProtocolError, StorageFailed
 from kbroker.fs import FileSystem

@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from kbroker._core.partition_state import LogDirectory, SegmentHandle
+from kbroker._core.log_directory import LogDirectory
 from kbroker._core.registry import Registry
+from kbroker._core.segment_list import SegmentHandle
 from kbroker.clock import Clock, SystemClock
 from kbroker.errors import DiskDamaged, ErrorCode, KbrokerError, ProtocolError, StorageFailed
 from kbroker.fs import FileSystem, RealFileSystem

@@ -1,0 +1,122 @@
+"""Requests on their way to Python and back; see handover.pxd."""
+
+from cpython.unicode cimport PyUnicode_DecodeUTF8
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.string cimport memcpy
+
+from kbroker._core.connection cimport (
+    SLOT_PREPARED, conn_close, conn_ready, conn_t, partial_free, read_header, request_t, slot_free, slot_mute, slot_new,
+    slot_settle, slot_t, slot_unmute,
+)
+from kbroker._core.fetch cimport fetch
+from kbroker._core.processor cimport Processor
+from kbroker._core.produce cimport produce_discard, produce_t
+from kbroker._core.receive_buffers cimport LARGE_BUFFER, SMALL_BUFFERS_END, buffer_take
+from kbroker._core.request cimport Frame, Request
+from kbroker._core.sync cimport atomic_add_i32, atomic_store_i32
+
+
+cdef void hand_over(Processor processor, conn_t *conn, request_t *request) noexcept nogil:
+    """Give the request to Python, in memory of its own: a large buffer changes its owner, anything else is copied."""
+    cdef slot_t *slot = slot_new(conn, request)
+    cdef void *work = processor.handed
+    cdef uint8_t *buffer = NULL
+    cdef int64_t capacity = 0
+    cdef int64_t at = 0
+    processor.handed = NULL
+    if slot != NULL:
+        if conn.partial_capacity >= LARGE_BUFFER and conn.partial_at == conn.partial_size and \
+                request.frame_size >= SMALL_BUFFERS_END:
+            # The last frame of the connection's own buffer, which nobody needs any more.
+            buffer = conn.partial
+            capacity = conn.partial_capacity
+            at = request.frame - buffer
+            conn.partial = NULL
+            partial_free(conn)
+        else:
+            buffer = buffer_take(max(request.frame_size, 1), &capacity)
+            if buffer != NULL:
+                memcpy(buffer, request.frame, request.frame_size)
+    if buffer == NULL:
+        if work != NULL:
+            produce_discard(<produce_t *>work)
+        conn_close(conn, "memory is out")
+        return
+    slot.outstanding = 1
+    slot_mute(slot)
+    call_on_request(processor, conn, slot, request, buffer, at, capacity, work)
+
+
+cdef void slot_came(Processor processor, slot_t *slot, bint from_handler) noexcept nogil:
+    """One of the slot's mails."""
+    cdef conn_t *conn = slot.conn
+    cdef int32_t outstanding = atomic_add_i32(&slot.outstanding, -1)
+    if conn == NULL:
+        if outstanding == 0:
+            slot_free(processor.p, slot)
+            processor.p.orphans -= 1
+        return
+    if outstanding:
+        if from_handler and slot.mutes:
+            slot_unmute(slot)         # appended; only its acks are missing, the next requests go on
+        return
+    if slot.outcome == SLOT_PREPARED:
+        serve_prepared(processor, slot)
+        return
+    slot_settle(slot, slot.outcome)
+
+
+cdef void serve_prepared(Processor processor, slot_t *slot) noexcept nogil:
+    cdef conn_t *conn = slot.conn
+    cdef request_t request
+    read_header(processor.p, &request, slot.frame + slot.frame_at, slot.frame_size)
+    if fetch(processor, conn, &request, slot) != 0:
+        conn_close(conn, "a request that does not parse")
+
+
+cdef void call_on_request(Processor processor, conn_t *conn, slot_t *slot, request_t *header, uint8_t *buffer, int64_t at,
+                          int64_t capacity, void *work) noexcept with gil:
+    cdef Frame frame = Frame.__new__(Frame)
+    cdef Request request = Request.__new__(Request)
+    frame.buffer = buffer
+    frame.capacity = capacity
+    frame.at = at
+    frame.size = header.frame_size
+    request.frame = frame
+    request.body_at = header.body.at - header.body.start
+    request.processor = processor
+    request.slot = slot
+    request.work = work
+    request.api_key = header.api_key
+    request.api_version = header.api_version
+    request.correlation_id = header.correlation_id
+    request.flexible = header.flexible
+    request.received_ns = slot.received_ns
+    try:
+        request.connection = processor.connection_of(conn)
+        if header.client_id != NULL:
+            # Invalid UTF-8 is somebody's own name for himself; it is shown, never used as bytes.
+            request.client_id = PyUnicode_DecodeUTF8(<char *>header.client_id, header.client_id_size, "replace")
+        if processor.on_request(request, processor) is False:
+            processor.held.append(request)
+            processor.p.paused = True
+    except BaseException as error:
+        request.fail(error)
+
+
+cdef void resume_held(Processor processor) noexcept with gil:
+    cdef conn_t *conn = processor.p.conns
+    atomic_store_i32(&processor.resumed, 0)
+    while processor.held:
+        request = processor.held[0]
+        try:
+            if processor.on_request(request, processor) is False:
+                return
+        except BaseException as error:
+            (<Request>request).fail(error)
+        del processor.held[0]
+    processor.p.paused = False
+    while conn != NULL:
+        if conn.readable or conn.partial != NULL:
+            conn_ready(conn)
+        conn = conn.next

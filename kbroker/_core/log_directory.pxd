@@ -1,0 +1,9 @@
+"""A log directory, shared by its partitions."""
+
+from kbroker._core.partition cimport log_dir_t
+
+cdef class LogDirectory:
+    """A log directory's flush queue and health, shared by its partitions."""
+    cdef log_dir_t dir
+    cdef readonly str path
+    cdef object on_offline     # callable(reason) or None; called once, on the thread that saw the failure

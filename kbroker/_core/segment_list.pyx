@@ -1,0 +1,380 @@
+"""A partition's segments as storage.Log changes them: rolled, opened, closed, taken out."""
+
+from cpython.ref cimport Py_INCREF
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcpy, memmove, strerror
+
+from kbroker._core.layout cimport INDEX_ENTRY_SIZE
+from kbroker._core.log_io cimport io_close, io_sync
+from kbroker._core.partition cimport *
+from kbroker._core.sync cimport *
+
+from kbroker.errors import StorageFailed
+
+cdef extern from "<sys/mman.h>" nogil:
+    void *mmap(void *address, size_t size, int protection, int flags, int fd, int64_t offset)
+    int munmap(void *address, size_t size)
+    int PROT_READ
+    int MAP_SHARED
+    int MAP_POPULATE
+
+
+cdef class SegmentHandle:
+    """A segment that has left its log, still open for the readers that were in it."""
+
+    def __init__(self):
+        raise TypeError("made by PartitionState")
+
+    def __dealloc__(self):
+        if self.s != NULL:
+            segment_unref(self.s)
+
+    @property
+    def base_offset(self):
+        return self.s.base_offset
+
+    @property
+    def size(self):
+        return self.s.size
+
+    @property
+    def in_use(self):
+        """Whether somebody reads it still."""
+        return atomic_load_i32(&self.s.refs) > 1
+
+
+cdef SegmentHandle handle_of(segment_t *s):
+    """Takes the caller's reference over."""
+    cdef SegmentHandle handle = SegmentHandle.__new__(SegmentHandle)
+    handle.s = s
+    return handle
+
+
+cdef class SegmentList:
+    """The segments of a PartitionState. Who changes the list (open, close, roll, remove) has storage.Log's lock."""
+
+    def __dealloc__(self):
+        if self.p != NULL:
+            partition_unref(self.p)
+
+    @property
+    def size(self):
+        """Bytes of all segments' logs."""
+        cdef partition_t *p = self.p
+        cdef int64_t size = 0
+        cdef int32_t i
+        with nogil:
+            mutex_lock(&p.lock)
+            for i in range(p.segment_count):
+                size += p.segments[i].size
+            mutex_unlock(&p.lock)
+        return size
+
+    def segments(self):
+        """Per segment, ascending: (base_offset, size, max_timestamp, max_timestamp_offset, first_timestamp, created_ms,
+        index_count, time_index_count, is_open)."""
+        cdef partition_t *p = self.p
+        cdef segment_t *copies = NULL
+        cdef int32_t count = 0
+        cdef int32_t i
+        with nogil:
+            mutex_lock(&p.lock)
+            copies = <segment_t *>malloc(<size_t>(p.segment_count + 1) * sizeof(segment_t))
+            if copies != NULL:
+                count = p.segment_count
+                for i in range(count):
+                    copies[i] = p.segments[i][0]
+                    copies[i].index_entries = index_count(p.segments[i])
+                    copies[i].time_index_entries = time_index_count(p.segments[i])
+            mutex_unlock(&p.lock)
+        if copies == NULL:
+            raise MemoryError
+        try:
+            return [
+                (
+                    copies[i].base_offset, copies[i].size, copies[i].max_timestamp, copies[i].max_timestamp_offset,
+                    copies[i].first_timestamp, copies[i].created_ms, copies[i].index_entries,
+                    copies[i].time_index_entries, copies[i].fd >= 0,
+                )
+                for i in range(count)
+            ]
+        finally:
+            free(copies)
+
+    def add_segment(self, segment, int fd, int64_t created_ms, int64_t roll_jitter_ms, bint active):
+        """Append a storage.segment.Segment to the list; takes the descriptor over (-1: closed). An active one must be open."""
+        cdef partition_t *p = self.p
+        cdef segment_t *s = <segment_t *>calloc(1, sizeof(segment_t))
+        if s == NULL:
+            raise MemoryError
+        s.refs = 1
+        s.fd = -1
+        s.index_fd = -1
+        s.time_index_fd = -1
+        try:
+            s.base_offset = segment.base_offset
+            s.size = segment.size
+            s.max_timestamp = segment.max_timestamp
+            s.max_timestamp_offset = segment.max_timestamp_offset
+            s.first_timestamp = segment.first_timestamp
+            s.index_entries = segment.index_count
+            s.time_index_entries = segment.time_index_count
+            s.last_time_entry = segment.last_time_entry
+            s.bytes_since_index = segment.bytes_since_index
+            s.entry_synced = segment.entry_synced
+            s.indexes_dirty = active
+            if active:
+                s.pending = <pending_index_t *>calloc(1, sizeof(pending_index_t))
+                if s.pending == NULL:
+                    raise MemoryError
+        except BaseException:
+            free(s)
+            raise
+        s.created_ms = created_ms
+        s.roll_jitter_ms = roll_jitter_ms
+        s.fd = fd
+        if p.file_system != NULL:
+            s.file_system = p.file_system
+            Py_INCREF(<object>s.file_system)
+        with nogil:
+            mutex_lock(&p.append_lock)
+        grown = self.grow_segments()
+        if grown:
+            with nogil:
+                mutex_lock(&p.lock)
+                p.segments[p.segment_count] = s
+                p.segment_count += 1
+                mutex_unlock(&p.lock)
+        mutex_unlock(&p.append_lock)
+        if not grown:
+            segment_unref(s)
+            raise MemoryError
+
+    cdef bint grow_segments(self) noexcept:
+        """Room for one more (append_lock held)."""
+        cdef partition_t *p = self.p
+        cdef segment_t **segments
+        cdef segment_t **old
+        cdef int32_t capacity
+        if p.segment_count < p.segment_capacity:
+            return True
+        capacity = p.segment_capacity * 2 if p.segment_capacity else 2
+        segments = <segment_t **>malloc(<size_t>capacity * sizeof(segment_t *))
+        if segments == NULL:
+            return False
+        with nogil:
+            mutex_lock(&p.lock)
+            old = p.segments
+            if p.segment_count:
+                memcpy(segments, old, <size_t>p.segment_count * sizeof(segment_t *))
+            p.segments = segments
+            p.segment_capacity = capacity
+            mutex_unlock(&p.lock)
+        free(old)
+        return True
+
+    # --- rolling
+
+    def begin_roll(self):
+        """Hold appends back; returns the log's end, the base offset of the segment to make."""
+        return self.set_rolling(True)
+
+    def abort_roll(self):
+        """Appends go on in the segment there is."""
+        self.set_rolling(False)
+
+    cdef int64_t set_rolling(self, bint rolling) noexcept:
+        cdef partition_t *p = self.p
+        cdef int64_t end
+        with nogil:
+            mutex_lock(&p.append_lock)
+            p.rolling = rolling
+            end = p.log_end_offset
+            mutex_unlock(&p.append_lock)
+        return end
+
+    def set_index_files(self, int64_t base_offset, int index_fd, int time_index_fd):
+        """Descriptors for writing the indexes of an unflushed segment; takes them over. False: it has some already."""
+        cdef partition_t *p = self.p
+        cdef segment_t *s
+        cdef bint taken = False
+        with nogil:
+            mutex_lock(&p.append_lock)
+            mutex_lock(&p.lock)
+            s = find_segment(p, base_offset)
+            if s != NULL and s.index_fd < 0 and s.time_index_fd < 0:
+                s.index_fd = index_fd
+                s.time_index_fd = time_index_fd
+                taken = True
+            mutex_unlock(&p.lock)
+            mutex_unlock(&p.append_lock)
+        return taken
+
+    @property
+    def has_index_files(self):
+        """Whether the active segment's indexes have descriptors."""
+        cdef partition_t *p = self.p
+        cdef bint there = False
+        with nogil:
+            mutex_lock(&p.lock)
+            if p.segment_count:
+                there = p.segments[p.segment_count - 1].index_fd >= 0
+            mutex_unlock(&p.lock)
+        return there
+
+    def write_indexes(self, bint final, bint sync):
+        """Write the active segment's pending index entries; `final`: its largest timestamp too. Raises StorageFailed.
+
+        `sync`: and sync them; nobody may append meanwhile.
+        """
+        cdef partition_t *p = self.p
+        cdef segment_t *s
+        cdef int failed = 0
+        with nogil:
+            mutex_lock(&p.append_lock)
+            if p.segment_count:
+                s = p.segments[p.segment_count - 1]
+                if s.pending != NULL:
+                    if s.pending.time_count == INDEX_PENDING:
+                        failed = spill_indexes(p, s)
+                    if failed == 0 and final and s.size:
+                        mutex_lock(&p.lock)
+                        add_time_entry(s)
+                        mutex_unlock(&p.lock)
+                    if failed == 0:
+                        failed = spill_indexes(p, s)
+                    if failed:
+                        write_failed(p, s, failed)
+                    elif sync:
+                        failed = io_sync(s.file_system, s.index_fd)
+                        if failed == 0:
+                            failed = io_sync(s.file_system, s.time_index_fd)
+                        if failed:
+                            # Whatever it was, never tried again.
+                            directory_failed(p, failed)
+            mutex_unlock(&p.append_lock)
+        if failed:
+            raise StorageFailed(f"{self.topic}-{self.partition_id}: writing an index: {strerror(-failed).decode()}")
+
+    def finish_roll(self, segment, int fd, int64_t created_ms, int64_t roll_jitter_ms):
+        """The new, empty segment takes the appends from here on; takes the descriptor over."""
+        cdef partition_t *p = self.p
+        cdef segment_t *old
+        if segment.base_offset != p.log_end_offset or not p.rolling:
+            raise AssertionError(f"{self!r} cannot roll at {segment.base_offset}")
+        self.add_segment(segment, fd, created_ms, roll_jitter_ms, True)
+        with nogil:
+            mutex_lock(&p.append_lock)
+            mutex_lock(&p.lock)
+            old = p.segments[p.segment_count - 2]
+            free(old.pending)
+            old.pending = NULL
+            p.tail_count = 0
+            p.rolling = False
+            mutex_unlock(&p.lock)
+            mutex_unlock(&p.append_lock)
+
+    # --- closed segments
+
+    def open_segment(self, int64_t base_offset, int fd, int index_fd, int32_t index_count):
+        """Descriptor and map of a segment that was closed; takes both descriptors over. False: it is open, or gone."""
+        cdef partition_t *p = self.p
+        cdef segment_t *s
+        cdef bint taken = False
+        cdef void *address = NULL
+        cdef int64_t capacity = <int64_t>index_count * INDEX_ENTRY_SIZE
+        with nogil:
+            if index_count:
+                # Populated here, where it may block: a lookup on a processor finds the pages.
+                address = mmap(NULL, <size_t>capacity, PROT_READ, MAP_SHARED | MAP_POPULATE, index_fd, 0)
+            mutex_lock(&p.lock)
+            s = find_segment(p, base_offset)
+            if s != NULL and s.fd < 0 and address != <void *>-1:
+                s.index = <uint8_t *>address
+                s.index_capacity = capacity
+                s.index_entries = index_count
+                s.fd = fd
+                atomic_store_i32(&s.touched, 1)
+                taken = True
+            mutex_unlock(&p.lock)
+            if taken:
+                io_close(p.file_system, index_fd)
+            elif address != NULL and address != <void *>-1:
+                munmap(address, <size_t>capacity)
+        return taken
+
+    def set_entry_synced(self, int64_t base_offset):
+        """The names of the segment's files survive a power cut."""
+        cdef partition_t *p = self.p
+        cdef segment_t *s
+        with nogil:
+            mutex_lock(&p.lock)
+            s = find_segment(p, base_offset)
+            if s != NULL:
+                s.entry_synced = True
+            mutex_unlock(&p.lock)
+
+    def close_segment(self, int64_t base_offset):
+        """Close an inactive, flushed segment that nobody reads and nobody has used since the last call. Whether it is closed."""
+        cdef partition_t *p = self.p
+        cdef segment_t *s
+        cdef segment_t files
+        cdef bint closed = False
+        files.fd = -1
+        with nogil:
+            mutex_lock(&p.lock)
+            s = find_segment(p, base_offset)
+            if s == NULL or s.fd < 0:
+                closed = True
+            elif s != p.segments[p.segment_count - 1] and s.refs == 1 and p.flushed_offset > s.base_offset and (
+                segment_behind(p, s).base_offset <= p.flushed_offset
+            ):
+                if not atomic_claim_i32(&s.touched, 1, 0):
+                    files = s[0]
+                    s.fd = -1
+                    s.index_fd = -1
+                    s.time_index_fd = -1
+                    s.index = NULL
+                    closed = True
+            mutex_unlock(&p.lock)
+            if closed and files.fd >= 0:
+                segment_close_files(&files)
+        return closed
+
+    def remove_segments(self, int64_t before_offset, int64_t log_start_offset):
+        """Take out whole segments below `before_offset`, never the active one. Returns their handles; the log starts anew."""
+        cdef partition_t *p = self.p
+        cdef int32_t count = 0
+        cdef int32_t i
+        cdef segment_t **removed = NULL
+        with nogil:
+            mutex_lock(&p.append_lock)
+            mutex_lock(&p.lock)
+            while count + 1 < p.segment_count and p.segments[count + 1].base_offset <= before_offset:
+                count += 1
+            if count:
+                removed = <segment_t **>malloc(<size_t>count * sizeof(segment_t *))
+                if removed != NULL:
+                    memcpy(removed, p.segments, <size_t>count * sizeof(segment_t *))
+                    memmove(p.segments, p.segments + count, <size_t>(p.segment_count - count) * sizeof(segment_t *))
+                    p.segment_count -= count
+            if log_start_offset > p.log_start_offset:
+                atomic_store_i64(&p.log_start_offset, log_start_offset)
+            mutex_unlock(&p.lock)
+            mutex_unlock(&p.append_lock)
+        if count and removed == NULL:
+            raise MemoryError
+        handles = []
+        for i in range(count):
+            handles.append(handle_of(removed[i]))
+        free(removed)
+        return handles
+
+
+cdef segment_t *segment_behind(partition_t *p, segment_t *s) noexcept nogil:
+    """The one after an inactive segment (`lock` held)."""
+    cdef int32_t i = p.segment_count - 1
+    while p.segments[i - 1] != s:
+        i -= 1
+    return p.segments[i]
