@@ -1,6 +1,6 @@
 """The log's file calls; see log_io.pxd."""
 
-from libc.errno cimport EAGAIN, EINTR, EIO, ENOSPC, EOPNOTSUPP, errno
+from libc.errno cimport EAGAIN, EINTR, EIO, ENOSPC, errno
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
@@ -95,9 +95,9 @@ cdef int64_t io_read(int32_t fd, uint8_t *data, int64_t size, int64_t position, 
         got = preadv2(fd, &vector, 1, position, RWF_NOWAIT)
         if got >= 0:
             return got
+        if errno == EAGAIN:
+            return -EAGAIN
         # A file system that cannot tell (tmpfs, overlays) is read as if all were in memory.
-        if errno != EOPNOTSUPP:
-            return -errno
     while done < size:
         got = pread(fd, data + done, <size_t>(size - done), position + done)
         if got < 0:

@@ -198,7 +198,7 @@ cdef int locate(partition_t *p, segment_t *s, int64_t offset, bint may_block, fo
     mutex_unlock(&p.lock)
     if position < 0:
         position = floor_position(s.index, s.index_entries, relative)
-    return scan(s.fd, position, size, offset, may_block, found)
+    return scan(p, s.fd, position, size, offset, may_block, found)
 
 
 cdef inline int64_t floor_position(const uint8_t *entries, int32_t count, int64_t relative_offset) noexcept nogil:
@@ -240,7 +240,8 @@ cdef bint map_index(partition_t *p, segment_t *s) noexcept nogil:
     return True
 
 
-cdef int scan(int32_t fd, int64_t position, int64_t end, int64_t offset, bint may_block, found_t *found) noexcept nogil:
+cdef int scan(partition_t *p, int32_t fd, int64_t position, int64_t end, int64_t offset, bint may_block,
+              found_t *found) noexcept nogil:
     """Walk headers from `position` to the first batch or message (any magic) whose last offset is not below `offset`."""
     cdef uint8_t[SCAN_SIZE] buffer
     cdef int64_t start = position      # of what is in `buffer`
@@ -260,7 +261,11 @@ cdef int scan(int32_t fd, int64_t position, int64_t end, int64_t offset, bint ma
             there = io_read(fd, buffer, SCAN_SIZE if end - start > SCAN_SIZE else end - start, start, may_block)
             if there < wanted:
                 # Fewer bytes than the segment has: only a part of them is in memory, or the file was cut from outside.
-                return NEEDS_HANDLER if not may_block and (there >= 0 or there == -EAGAIN) else KAFKA_STORAGE_ERROR
+                if not may_block and (there >= 0 or there == -EAGAIN):
+                    return NEEDS_HANDLER
+                if there < 0:
+                    directory_failed(p, <int>there)
+                return KAFKA_STORAGE_ERROR
         header = buffer + (position - start)
         length = <int32_t>load_u32(header + BATCH_LENGTH)
         if length < 14 or LOG_OVERHEAD + length > end - position:

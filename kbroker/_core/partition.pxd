@@ -121,7 +121,6 @@ ctypedef struct log_options_t:
     int8_t compacted           # a key is required in every record
     int8_t compression         # -1 producer, else the codec to recompress with (NEEDS_HANDLER)
     int8_t flushed_visibility  # log.flush.visibility=flushed
-    int32_t min_insync_replicas
 
 ctypedef struct partition_t:
     int32_t refs               # atomic

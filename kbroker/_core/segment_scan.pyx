@@ -4,7 +4,7 @@ Any magic: 2 is a record batch, 0 and 1 are messages (`offset:i64 size:i32 crc:u
 key value`), where a compressed one is a whole set and carries its last offset.
 """
 
-from libc.errno cimport EIO
+from libc.errno cimport ENODATA, ENOMEM
 from libc.stdint cimport INT32_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memmove, memset, strerror
@@ -121,7 +121,7 @@ cdef bint fill(scan_t *scan, int64_t size) noexcept nogil:
     if size > scan.capacity:
         grown = <uint8_t *>realloc(scan.buffer, <size_t>size)
         if grown == NULL:
-            scan.failed = -12
+            scan.failed = -ENOMEM
             return False
         scan.buffer = grown
         scan.capacity = size
@@ -129,7 +129,8 @@ cdef bint fill(scan_t *scan, int64_t size) noexcept nogil:
     got = io_read(scan.fd, scan.buffer, min(scan.capacity, scan.end - scan.position), scan.position, True)
     scan.there = max(got, 0)
     if got < size:
-        scan.failed = <int>got if got < 0 else -EIO
+        # Shorter than it was: cut from outside. Nothing is wrong with the disk then.
+        scan.failed = <int>got if got < 0 else -ENODATA
         return False
     return True
 
@@ -206,8 +207,8 @@ def scan_segment(int fd, int64_t size, int64_t base_offset, *, int64_t position=
     """Walk the batches of a segment file of `size` bytes from `position` to its end or to the first bad one.
 
     `verify` checks CRCs. `index` and `time_index` of the result are entries for what was walked. Batches from
-    `producers_from` on are replayed into `producers`. `progress(bytes)` is called now and then. Raises StorageFailed when
-    the file cannot be read.
+    `producers_from` on are replayed into `producers`. `progress(bytes)` is called now and then. Raises OSError when the
+    file cannot be read.
     """
     cdef scan_t scan
     cdef bint over = False
@@ -246,7 +247,7 @@ def scan_segment(int fd, int64_t size, int64_t base_offset, *, int64_t position=
                 progress(scan.position - reported)
                 reported = scan.position
         if scan.failed:
-            raise StorageFailed(f"reading a segment at byte {scan.position}: {strerror(-scan.failed).decode()}")
+            raise unreadable(&scan)
         if scan.index.failed or scan.time_index.failed or scan.epochs.failed:
             raise MemoryError
         result = SegmentScan.__new__(SegmentScan)
@@ -273,6 +274,10 @@ def scan_segment(int fd, int64_t size, int64_t base_offset, *, int64_t position=
         writer_free(&scan.epochs)
 
 
+cdef object unreadable(scan_t *scan):
+    return OSError(-scan.failed, f"reading a segment at byte {scan.position}: {strerror(-scan.failed).decode()}")
+
+
 cdef bytes written(writer_t *writer):
     return <bytes>(<char *>writer.data)[:writer.size] if writer.size else b""
 
@@ -280,8 +285,8 @@ cdef bytes written(writer_t *writer):
 def find_batch(int fd, int64_t size, *, int64_t position=0, int64_t timestamp=-1, int64_t offset=-1):
     """The first batch from `position` on whose maximum timestamp is at least `timestamp` and whose last offset is at least `offset`.
 
-    (position, size, base_offset, last_offset, max_timestamp, leader_epoch), or None. Raises StorageFailed when the file cannot
-    be read or is damaged.
+    (position, size, base_offset, last_offset, max_timestamp, leader_epoch), or None. Raises OSError when the file cannot be
+    read, StorageFailed when it is damaged.
     """
     cdef scan_t scan
     cdef batch_info_t info
@@ -305,7 +310,7 @@ def find_batch(int fd, int64_t size, *, int64_t position=0, int64_t timestamp=-1
             scan.position += info.size
     free(scan.buffer)
     if scan.failed:
-        raise StorageFailed(f"reading a segment at byte {scan.position}: {strerror(-scan.failed).decode()}")
+        raise unreadable(&scan)
     if scan.finding != BATCH_OK:
         raise StorageFailed(f"a damaged batch at byte {scan.position}: {REASONS.get(scan.finding, scan.finding)}")
     if not found:

@@ -8,7 +8,7 @@ With a transport (TLS), plaintext is gathered in bounded pieces, regions by prea
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
-from libc.errno cimport EAGAIN, EINTR, errno
+from libc.errno cimport EAGAIN, EINTR, EIO, errno
 from libc.stdint cimport int32_t, uint8_t
 from libc.stdlib cimport calloc
 from libc.string cimport memcpy
@@ -267,6 +267,8 @@ cdef bint stuck(conn_t *conn) noexcept nogil:
     """After a failed call on the socket: whether to stop. Closes the connection when the peer is gone."""
     if errno == EAGAIN:
         conn.blocked = True
+    elif errno == EIO:
+        conn_close(conn, "a file region to be sent cannot be read")
     elif errno != EINTR:
         conn_close(conn, NULL)
     else:

@@ -92,6 +92,7 @@ class LocalPartitions:
         known = {name: text for name, text in configs.items() if name in SETTINGS and SETTINGS[name].dynamic}
         before, self._config = self._config, self._static.with_dynamic(known)
         self._on_config(self._config)
+        self._logs.producer_id_expiration_ms = self._config["producer.id.expiration.ms"]
         if self._topics is not None:
             self._follow_configs(self._topics.image.topics.values(), before)
 

@@ -56,8 +56,6 @@ def log_options(own: Mapping[str, str], config: BrokerConfig) -> LogOptions:
         deleted_by_retention="delete" in policy,
         compression=CODECS[str(value["compression.type"])],
         flushed_visibility=config["log.flush.visibility"] == "flushed",
-        # As in Kafka, never more than a partition has: it has one replica.
-        min_insync_replicas=min(integer("min.insync.replicas"), 1),
         retention_ms=integer("retention.ms"),
         retention_bytes=integer("retention.bytes"),
         file_delete_delay_ms=integer("file.delete.delay.ms"),

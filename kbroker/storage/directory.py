@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import random
 import re
 import time
 from dataclasses import dataclass
@@ -133,6 +134,21 @@ def parse_partition_directory(name: str) -> TopicPartition | None:
     if match is None or str(int(match[2])) != match[2]:
         return None
     return TopicPartition(match[1], int(match[2]))
+
+
+def stray_directory_name(topic_partition: TopicPartition, randomness: random.Random) -> str:
+    """`topic-partition.<32 hex digits>-stray`: a directory that nobody knows, out of the way but kept."""
+    return _departed_name(topic_partition, randomness, names.DIRECTORY_STRAY)
+
+
+def delete_directory_name(topic_partition: TopicPartition, randomness: random.Random) -> str:
+    """`topic-partition.<32 hex digits>-delete`, the topic cut so that it is a file name."""
+    return _departed_name(topic_partition, randomness, names.DIRECTORY_DELETE)
+
+
+def _departed_name(topic_partition: TopicPartition, randomness: random.Random, suffix: str) -> str:
+    tail = f"-{topic_partition.partition_id}.{randomness.getrandbits(128):032x}{suffix}"
+    return topic_partition.topic[: 255 - len(tail)] + tail
 
 
 def remove_partition_directory(fs: FileSystem, path: str) -> None:

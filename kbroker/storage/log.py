@@ -27,11 +27,11 @@ from kbroker.fs import FileSystem
 from kbroker.model import TopicPartition
 from kbroker.storage import checkpoints, lookup, retention
 from kbroker.storage import segment as names
+from kbroker.storage.directory import delete_directory_name
 from kbroker.storage.leader_epochs import LeaderEpochs
 from kbroker.storage.options import LogOptions
 from kbroker.storage.producer_state import store_snapshot
-from kbroker.storage.recovery import LogLoader, Progress, create_segment
-from kbroker.storage.segment import Segment
+from kbroker.storage.recovery import LogLoader, Progress, create_segment, remove_segment
 
 logger = logging.getLogger("kbroker.storage")
 
@@ -418,21 +418,17 @@ class Log:
                 handles = self.state.close()
                 if code or base_offset < 0:
                     base_offset, position = min(offset, segments[0][0]), 0
-                self._truncate_files([at[0] for at in segments], base_offset, position)
+                # Indexes, epochs and producers are made from what is left, however much that is.
+                self._is_clean = False
                 self._recovery_point = min(self._recovery_point, offset)
                 self._checkpointed_start_offset = min(self._checkpointed_start_offset, offset)
-                # Indexes, epochs and producers are made from what is left.
-                self._is_clean = False
+                self._truncate_files([at[0] for at in segments], base_offset, position)
                 self._open_locked()
             del handles
 
     def _truncate_files(self, bases: list[int], base_offset: int, position: int) -> None:
         for gone in reversed([at for at in bases if at > base_offset]):
-            for suffix in (names.LOG, *names.INDEX_SUFFIXES, names.SNAPSHOT):
-                try:
-                    self._fs.unlink(self.path_of(gone, suffix))
-                except FileNotFoundError:
-                    pass
+            remove_segment(self._fs, self.path, gone)
         self._fs.sync_directory(self.path)
         if base_offset in bases:
             fd = self._fs.open(self.path_of(base_offset, names.LOG), os.O_RDWR)
@@ -493,18 +489,26 @@ class Log:
                 return
             self._write_indexes(final=True)
             self._store_snapshot()
-            segment = create_segment(self._fs, self.path, base_offset)
-            fd = self._fs.open(self.path_of(base_offset, names.LOG), os.O_RDWR)
-            try:
-                self.state.finish_roll(segment, fd, self.context.clock.wall_ms(), self._roll_jitter_ms())
-            except BaseException:
-                self._fs.close(fd)
-                raise
+            self._begin_segment(base_offset)
         finally:
             self.state.abort_roll()
         # As Kafka: a closed segment is flushed, so that recovery has only the newest to read.
         self.state.request_flush()
         self.context.on_segment_opened(self, active_base)
+
+    def _begin_segment(self, base_offset: int) -> None:
+        fd = -1
+        try:
+            segment = create_segment(self._fs, self.path, base_offset)
+            fd = self._fs.open(self.path_of(base_offset, names.LOG), os.O_RDWR)
+            self.state.finish_roll(segment, fd, self.context.clock.wall_ms(), self._roll_jitter_ms())
+        except BaseException:
+            # The active segment may take smaller batches still: an empty one at this offset would end the log here.
+            if fd >= 0:
+                self._fs.close(fd)
+            self._snapshot_offset = -1
+            remove_segment(self._fs, self.path, base_offset)
+            raise
 
     def _write_indexes(self, *, final: bool, sync: bool = False) -> None:
         if not self.state.has_index_files:
@@ -586,21 +590,3 @@ class _StorageErrors:
             elif error.errno in (errno.ENOSPC, errno.EDQUOT):
                 self._log.directory.tell_full(str(self._log))
             raise StorageFailed(f"{self._log}: {error}") from error
-
-
-def stray_directory_name(topic_partition: TopicPartition, randomness: random.Random) -> str:
-    """`topic-partition.<32 hex digits>-stray`: a directory that nobody knows, out of the way but kept."""
-    return _departed_name(topic_partition, randomness, names.DIRECTORY_STRAY)
-
-
-def delete_directory_name(topic_partition: TopicPartition, randomness: random.Random) -> str:
-    """`topic-partition.<32 hex digits>-delete`, the topic cut so that it is a file name."""
-    return _departed_name(topic_partition, randomness, names.DIRECTORY_DELETE)
-
-
-def _departed_name(topic_partition: TopicPartition, randomness: random.Random, suffix: str) -> str:
-    tail = f"-{topic_partition.partition_id}.{randomness.getrandbits(128):032x}{suffix}"
-    return topic_partition.topic[: 255 - len(tail)] + tail
-
-
-__all__ = ["AppendResult", "Log", "LogContext", "Segment", "delete_directory_name", "stray_directory_name"]

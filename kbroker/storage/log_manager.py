@@ -25,7 +25,7 @@ from kbroker.storage import checkpoints
 from kbroker.storage import directory as directories
 from kbroker.storage import segment as names
 from kbroker.storage.flush import Flushers, request_due_flushes
-from kbroker.storage.log import Log, LogContext, stray_directory_name
+from kbroker.storage.log import DISK_ERRORS, Log, LogContext
 from kbroker.storage.open_segments import OpenSegments
 from kbroker.storage.options import LogOptions, StorageOptions
 from kbroker.storage.scheduler import Scheduler
@@ -66,6 +66,8 @@ class LogManager:
         randomness: random.Random | None = None,
     ):
         self.options = options
+        self.producer_id_expiration_ms = options.producer_id_expiration_ms
+        """May be changed at any time; in force from the next look on."""
         self.registry = Registry()
         self.strays: dict[TopicPartition, str] = {}
         """Partitions on disk that the cluster does not know, and where they are. They are left alone."""
@@ -333,7 +335,7 @@ class LogManager:
         home = next(home for home in self._homes if path.startswith(home.path + "/"))
         if checkpoints.load_topic_id(self._fs, f"{path}/{checkpoints.PARTITION_METADATA}") == topic_id:
             return home, self._open_found(home, path, topic_partition, topic_id, options)
-        target = f"{home.path}/{stray_directory_name(topic_partition, self._random)}"
+        target = f"{home.path}/{directories.stray_directory_name(topic_partition, self._random)}"
         logger.warning("%s is of another topic with the same name; it is kept as %s", path, target)
         self._fs.rename(path, target)
         return home, None
@@ -401,6 +403,8 @@ class LogManager:
                         write(home)
                 except OSError as error:
                     logger.error("%s: checkpoints: %s", home.path, error)
+                    if error.errno in DISK_ERRORS:
+                        home.directory.fail(f"checkpoints: {error}")
 
     def _write_checkpoints(self, home: _Home) -> None:
         """`checkpoint_lock` is held."""
@@ -428,7 +432,7 @@ class LogManager:
 
     def expire_producers(self) -> None:
         """Forget idempotent producers that have been silent for producer.id.expiration.ms."""
-        oldest = self._clock.wall_ms() - self.options.producer_id_expiration_ms
+        oldest = self._clock.wall_ms() - self.producer_id_expiration_ms
         for log in self.logs():
             log.expire_producers(oldest)
 

@@ -31,7 +31,6 @@ class LogOptions:
     """The codec to store batches with; -1 leaves them as the producer made them."""
     flushed_visibility: bool = False
     """Consumers see flushed records only."""
-    min_insync_replicas: int = 1
     retention_ms: int = 7 * 24 * 3_600_000
     """-1: no limit."""
     retention_bytes: int = -1

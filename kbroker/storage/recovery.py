@@ -87,6 +87,8 @@ class LogLoader:
         present = set(self.fs.list_directory(self.directory))
         parsed = [names.parse_file_name(name) for name in present]
         bases = sorted(at[0] for at in parsed if at and at[1:] == (names.LOG, ""))
+        if len(bases) > 1 and self._is_failed_roll(bases[-2], bases[-1], present):
+            self._remove([Segment(bases.pop(), 0)])
         segments: list[Segment] = []
         for number, base_offset in enumerate(bases, start=1):
             goes_on, loaded = self._load_segment(base_offset, bases[number:], present)
@@ -95,15 +97,27 @@ class LogLoader:
                 break
         return segments
 
+    def _is_failed_roll(self, base_offset: int, next_base: int, present: set[str]) -> bool:
+        """Whether the newest segment is what is left of one that could not be made: the one before it went on."""
+        if self._log_size(next_base):
+            return False
+        fd = self.fs.open(self._path(base_offset, names.LOG), os.O_RDONLY)
+        try:
+            size = self.fs.file_size(fd)
+            is_trusted = self.is_clean and self._has_indexes(base_offset, present)
+            if is_trusted and self._trust_segment(fd, base_offset, size, None) is not None:
+                return self._next_offset > next_base
+            return scan_segment(fd, size, base_offset, verify=False).next_offset > next_base
+        finally:
+            self.fs.close(fd)
+
     def _load_segment(self, base_offset: int, behind: list[int], present: set[str]) -> tuple[bool, Segment]:
         """Whether the log goes on with the segments behind, and the segment."""
         next_base = behind[0] if behind else None
         fd = self.fs.open(self._path(base_offset, names.LOG), os.O_RDWR)
         try:
             size = self.fs.file_size(fd)
-            has_indexes = {
-                names.file_name(base_offset, suffix) for suffix in (names.INDEX, names.TIME_INDEX)
-            } <= present
+            has_indexes = self._has_indexes(base_offset, present)
             if has_indexes and (self.is_clean or (next_base is not None and next_base <= self.recovery_point)):
                 loaded = self._trust_segment(fd, base_offset, size, next_base)
                 if loaded is not None:
@@ -111,6 +125,9 @@ class LogLoader:
             return self._recover_segment(fd, base_offset, size, behind)
         finally:
             self.fs.close(fd)
+
+    def _has_indexes(self, base_offset: int, present: set[str]) -> bool:
+        return {names.file_name(base_offset, suffix) for suffix in (names.INDEX, names.TIME_INDEX)} <= present
 
     def _trust_segment(self, fd: int, base_offset: int, size: int, next_base: int | None) -> Segment | None:
         """A segment as its files tell; None when they contradict each other."""
@@ -237,11 +254,7 @@ class LogLoader:
         """From the newest on, so that what is left after a crash in the middle is a log."""
         for gone in reversed(segments):
             self._cut_bytes += gone.size
-            for suffix in (names.LOG, *names.INDEX_SUFFIXES, names.SNAPSHOT):
-                try:
-                    self.fs.unlink(self._path(gone.base_offset, suffix))
-                except FileNotFoundError:
-                    pass
+            remove_segment(self.fs, self.directory, gone.base_offset)
         self.fs.sync_directory(self.directory)
 
     # --- leader epochs and producers
@@ -311,6 +324,15 @@ def create_segment(fs: FileSystem, directory: str, base_offset: int) -> Segment:
         path = f"{directory}/{names.file_name(base_offset, suffix)}"
         fs.close(fs.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC))
     return Segment(base_offset, 0, max_timestamp_offset=base_offset, entry_synced=False)
+
+
+def remove_segment(fs: FileSystem, directory: str, base_offset: int) -> None:
+    """Every file of a segment that is there. Not durable before the directory is synced."""
+    for suffix in (names.LOG, *names.INDEX_SUFFIXES, names.SNAPSHOT):
+        try:
+            fs.unlink(f"{directory}/{names.file_name(base_offset, suffix)}")
+        except FileNotFoundError:
+            pass
 
 
 def finish_leftovers(fs: FileSystem, directory: str) -> None:

@@ -123,8 +123,7 @@ class CrashFileSystem(RealFileSystem):
 
     def open(self, path: str, flags: int, mode: int = 0o644) -> int:
         with self._lock:
-            if flags & os.O_CREAT:
-                self._maybe_fail("create", path)
+            self._maybe_fail("create" if flags & os.O_CREAT else "open", path)
             is_new = not os.path.exists(path)  # noqa: PTH110
             fd = super().open(path, flags, mode)
             if is_new:

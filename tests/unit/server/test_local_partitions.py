@@ -105,6 +105,16 @@ def test_a_setting_that_is_of_no_log_touches_none(broker: tuple[LocalPartitions,
     assert fs.opened == 0
 
 
+def test_a_changed_expiration_of_producers_is_for_the_next_look(
+    broker: tuple[LocalPartitions, LogManager, ListingOf],
+) -> None:
+    local, logs, _ = broker
+    local.update_broker_configs({"producer.id.expiration.ms": "7"})
+    assert logs.producer_id_expiration_ms == 7
+    local.update_broker_configs({})
+    assert logs.producer_id_expiration_ms == 86_400_000
+
+
 def test_a_changed_topic_touches_its_own_logs(broker: tuple[LocalPartitions, LogManager, ListingOf]) -> None:
     local, logs, fs = broker
     counts = calls_in(lambda: local.update_topic(topic_of(1, {"max.message.bytes": "10"})))

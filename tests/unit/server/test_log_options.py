@@ -10,7 +10,3 @@ def test_flush_ms_of_a_topic_holds_without_the_interval_of_the_scheduler() -> No
     config = load_config()
     assert log_options({"flush.ms": "50"}, config).flush_ms == 50
     assert storage_options(config).flush_scheduler_interval_ms == LONGEST_FLUSH_CHECK_MS
-
-
-def test_no_more_replicas_are_asked_for_than_a_partition_has() -> None:
-    assert log_options({"min.insync.replicas": "3"}, load_config()).min_insync_replicas == 1

@@ -216,13 +216,6 @@ def test_acks_that_mean_nothing_are_refused(rig: ProcessorRig, acks: int) -> Non
     assert rig.records("orders") == []
 
 
-def test_acks_of_all_replicas_need_no_more_than_there_are(rig: ProcessorRig) -> None:
-    """As Kafka: min.insync.replicas counts up to the number of replicas, and there is one."""
-    rig.create("orders", min_insync_replicas=2)
-    client = rig.connect()
-    assert [produced(client, "orders", GOOD, acks=acks).error_code for acks in (-1, 1)] == [0, 0]
-
-
 @pytest.mark.parametrize("topic", ["__consumer_offsets", "__transaction_state"])
 def test_internal_topics_take_nothing_from_clients(rig: ProcessorRig, topic: str) -> None:
     rig.create(topic)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from kbroker.storage.options import LogOptions
+from tests.kit.crash_fs import CrashFileSystem
 from tests.kit.crash_log import CrashRun, quick_directory
+from tests.kit.logs import LogHome, batch_of
 
 POLICIES = {
     "fsync before every ack": LogOptions(segment_bytes=1300, index_interval_bytes=150, flush_messages=1),
@@ -43,3 +46,25 @@ def test_a_killed_process_loses_nothing(run: CrashRun) -> None:
 def test_a_power_cut_during_recovery_changes_nothing(run: CrashRun) -> None:
     for position in some_positions(run, 40):
         run.check_power_cut_in_recovery(position, seed=position)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_leader_epoch_survives_with_the_records_that_it_covers(tmp_path: Path, seed: int) -> None:
+    (tmp_path / "disk").mkdir()
+    fs = CrashFileSystem(tmp_path / "disk")
+    home = LogHome(tmp_path / "disk", fs=fs)
+    log = home.create()
+    log.open()
+    for epoch in (3, 5):
+        log.set_leader_epoch(epoch)
+        log.append(batch_of([b"x", b"y"]))
+        log.flush()
+    log.roll()
+    log.flush()
+    fs.after_power_cut(fs.position, seed, tmp_path / "after")
+    again = LogHome(tmp_path / "after")
+    # The first segment is trusted: its epochs are those of the checkpoint, not of its batches.
+    again.recovery_point = 4
+    log = again.reopen(clean=False)
+    assert [log.epoch_at(offset) for offset in range(4)] == [3, 3, 5, 5]
+    assert log.leader_epoch == 5

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import errno
 import gc
+import os
 import random
 import resource
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +16,10 @@ from pathlib import Path
 import pytest
 
 from kbroker.errors import ErrorCode, ProtocolError, StorageFailed
+from kbroker.fs import RealFileSystem
 from kbroker.model import TopicPartition
+from kbroker.storage import checkpoints
+from kbroker.storage import segment as names
 from kbroker.storage.log import Log
 from kbroker.storage.log_manager import LogManager
 from kbroker.storage.options import LogOptions, StorageOptions
@@ -85,6 +91,108 @@ def test_space_may_run_out_at_any_call(tmp_path: Path, calls: int) -> None:
     assert [record.value for record in read_all(log)] == accepted
     home.recovery_point = log.recovery_point
     assert [record.value for record in read_all(home.reopen(clean=False))] == accepted
+
+
+CREATES_OF_A_ROLL = (names.LOG, names.INDEX, names.TIME_INDEX)
+
+
+class NoRoomFor:
+    """That file cannot be made for a while."""
+
+    def __init__(self, name: str):
+        self.name = name
+        self.is_armed = False
+
+    def __call__(self, call: str, what: object) -> int:
+        return errno.ENOSPC if self.is_armed and call == "create" and str(what).endswith(self.name) else 0
+
+
+def with_a_failed_roll(home: LogHome, fault: NoRoomFor) -> Log:
+    """A log that could not roll at offset 5 and took three more records that still fitted."""
+    log = home.create()
+    for at in range(5):
+        log.append(batch_of([b"%d" % at]))
+    fault.is_armed = True
+    with pytest.raises(StorageFailed):
+        log.roll()
+    for at in range(5, 8):
+        assert log.append(batch_of([b"%d" % at])).base_offset == at
+    return log
+
+
+@pytest.mark.parametrize("suffix", CREATES_OF_A_ROLL)
+@pytest.mark.parametrize("end", ["clean", "kill"])
+def test_a_roll_without_space_leaves_nothing_that_ends_the_log(tmp_path: Path, suffix: str, end: str) -> None:
+    fault = NoRoomFor(names.file_name(5, suffix))
+    home = LogHome(tmp_path, fs=CrashFileSystem(tmp_path, fault=fault))
+    log = with_a_failed_roll(home, fault)
+    assert not log.directory.is_offline
+    fault.is_armed = False
+    if end == "clean":
+        log.close()
+    home.recovery_point = log.recovery_point
+    log = home.reopen(clean=end == "clean")
+    assert log.log_end_offset == 8
+    assert [record.value for record in read_all(log)] == [b"%d" % at for at in range(8)]
+    assert log.append(batch_of([b"8"])).base_offset == 8
+    log.roll()
+    assert [segment[0] for segment in log.state.segments()] == [0, 9]
+
+
+@pytest.mark.parametrize("end", ["clean", "kill"])
+def test_what_a_failed_roll_has_left_behind_does_not_end_the_log(tmp_path: Path, end: str) -> None:
+    # As a power cut may bring it back: made, and its removal lost.
+    home = LogHome(tmp_path)
+    log = home.create()
+    for at in range(8):
+        log.append(batch_of([b"%d" % at]))
+    log.flush()
+    if end == "clean":
+        log.close()
+    home.recovery_point = 5 if end == "kill" else 8
+    (tmp_path / "orders-0" / "00000000000000000005.log").touch()
+    log = home.reopen(clean=end == "clean")
+    assert log.log_end_offset == 8
+    assert [record.value for record in read_all(log)] == [b"%d" % at for at in range(8)]
+    assert not (tmp_path / "orders-0" / "00000000000000000005.log").exists()
+
+
+@pytest.mark.parametrize("kept", range(4))
+def test_a_kill_between_a_roll_and_its_indexes_leaves_the_log_whole(tmp_path: Path, kept: int) -> None:
+    home = LogHome(tmp_path)
+    log = home.create()
+    for at in range(5):
+        log.append(batch_of([b"%d" % at]))
+    home.abandon()
+    for suffix in CREATES_OF_A_ROLL[:kept]:
+        (tmp_path / "orders-0" / f"00000000000000000005{suffix}").touch()
+    log = home.reopen(clean=False)
+    assert log.append(batch_of([b"5"])).base_offset == 5
+    assert [record.value for record in read_all(log)] == [b"%d" % at for at in range(6)]
+
+
+class SlowWrites(RealFileSystem):
+    """A write takes longer than appends on a network thread should wait for."""
+
+    passthrough = False
+    is_slow = False
+
+    def pwrite(self, fd: int, data: bytes, position: int) -> int:
+        started = time.monotonic()
+        while self.is_slow and time.monotonic() - started < 0.11:
+            threading.Event().wait(0.02)
+        return super().pwrite(fd, data, position)
+
+
+def test_a_slow_write_keeps_appends_off_the_processors_for_a_while(tmp_path: Path) -> None:
+    fs = SlowWrites()
+    log = LogHome(tmp_path, fs=fs).create()
+    log.append(batch_of([b"x"]))
+    assert not log.directory.is_stalled
+    fs.is_slow = True
+    log.append(batch_of([b"x"]))
+    assert log.directory.is_stalled
+    assert log.append(batch_of([b"x"])).base_offset == 2  # on a thread that may wait
 
 
 def test_short_writes_are_continued(tmp_path: Path) -> None:
@@ -175,6 +283,81 @@ def test_a_directory_that_failed_is_not_marked_as_stopped_cleanly(
     assert sorted(marks) == [False, True]
 
 
+def test_a_checkpoint_that_cannot_be_synced_takes_the_directory_offline(
+    brittle: tuple[LogManager, Log, Log, Breaks],
+) -> None:
+    logs, _, _, breaks = brittle
+    breaks.is_armed = True
+    logs.write_checkpoints()
+    assert len(logs.offline_directories) == 1
+
+
+def test_a_checkpoint_without_space_is_written_when_there_is_some(
+    brittle: tuple[LogManager, Log, Log, Breaks], tmp_path: Path
+) -> None:
+    logs, first, _, breaks = brittle
+    breaks.call, breaks.code = "pwrite", errno.ENOSPC
+    breaks.is_armed = True
+    logs.write_checkpoints()
+    assert logs.offline_directories == []
+    logs.write_checkpoints()
+    path = f"{first.directory.path}/{checkpoints.RECOVERY_POINTS}"
+    assert checkpoints.load_offsets(RealFileSystem(), path) == {first.topic_partition: 1}
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
+def test_an_index_that_cannot_be_synced_takes_the_directory_offline(
+    brittle: tuple[LogManager, Log, Log, Breaks], code: int
+) -> None:
+    _, first, _, breaks = brittle
+    first.flush()
+    breaks.code = code
+    breaks.is_armed = True
+    with pytest.raises(StorageFailed):
+        first.close()
+    assert first.directory.is_offline
+    assert breaks.count == 1
+
+
+def test_a_read_that_fails_takes_the_directory_offline(tmp_path: Path) -> None:
+    home = LogHome(tmp_path)
+    log = home.create()
+    for at in range(100):
+        log.append(batch_of([b"%d" % at, b"x" * 100]))
+    path = tmp_path / "orders-0" / "00000000000000000000.log"
+    (fd,) = (int(at.name) for at in Path("/proc/self/fd").iterdir() if at.is_symlink() and at.readlink() == path)
+    # A file whose first bytes cannot be read: EIO.
+    unreadable = os.open("/proc/self/mem", os.O_RDONLY)
+    os.dup2(unreadable, fd, inheritable=False)
+    os.close(unreadable)
+    with pytest.raises(ProtocolError) as refused:
+        log.read(0, 10_000)
+    assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert log.directory.is_offline
+
+
+class UnreadableLogs(RealFileSystem):
+    """Every .log has a hundred bytes that cannot be read: EIO, from the system itself."""
+
+    def open(self, path: str, flags: int, mode: int = 0o644) -> int:
+        return super().open("/proc/self/mem" if path.endswith(names.LOG) else path, flags, mode)
+
+    def file_size(self, fd: int) -> int:
+        return super().file_size(fd) or 100
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_log_that_recovery_cannot_read_takes_the_directory_offline(tmp_path: Path, clean: bool) -> None:
+    home = LogHome(tmp_path)
+    log = home.create()
+    log.append(batch_of([b"x"]))
+    log.close()
+    home.context.fs = UnreadableLogs()
+    with pytest.raises(StorageFailed, match="reading a segment"):
+        home.reopen(clean=clean)
+    assert home.directory.is_offline
+
+
 def test_a_disk_that_breaks_while_a_log_is_made_is_offline(brittle: tuple[LogManager, Log, Log, Breaks]) -> None:
     logs, _, _, breaks = brittle
     breaks.call = "create"
@@ -185,13 +368,15 @@ def test_a_disk_that_breaks_while_a_log_is_made_is_offline(brittle: tuple[LogMan
     assert logs.create("orders", TOPIC_ID, 7, LogOptions()).append(batch_of([b"x"])).base_offset == 0
 
 
-def test_too_many_open_files_is_not_a_broken_disk(brittle: tuple[LogManager, Log, Log, Breaks]) -> None:
+@pytest.mark.parametrize("call", ["create", "open"])
+def test_too_many_open_files_is_not_a_broken_disk(brittle: tuple[LogManager, Log, Log, Breaks], call: str) -> None:
     _, first, _, breaks = brittle
-    breaks.call, breaks.code = "create", errno.EMFILE
+    breaks.call, breaks.code = call, errno.EMFILE
     breaks.is_armed = True
     with pytest.raises(StorageFailed):
         first.roll()
     assert not first.directory.is_offline
+    assert not (Path(first.path) / "00000000000000000001.log").exists()
     assert first.append(batch_of([b"y"])).base_offset == 1
     first.roll()
     assert first.append(batch_of([b"y"])).base_offset == 2

@@ -259,3 +259,25 @@ def test_an_epoch_ends_where_the_next_begins(home: LogHome) -> None:
         (-1, -1), (0, 3), (0, 3), (2, 7), (2, 7), (2, 7), (5, 7), (-1, -1),
     ]  # fmt: skip
     assert [batch.leader_epoch for batch in record_batch.batches(log.read(0, 10_000))] == [0] * 3 + [2] * 4
+
+
+def test_a_flush_is_asked_for_even_if_nobody_waits_for_it(tmp_path: Path) -> None:
+    home = LogHome(tmp_path, options=LogOptions(flush_messages=3))
+    log = home.create()
+    home.directory.stop_flushers()  # what is asked for is done, then run_flusher returns
+    for flushed in (0, 0, 3, 3):
+        log.append(batch_of([b"x"]), wait=False)
+        home.directory.run_flusher()
+        assert log.state.flushed_offset == flushed
+
+
+def test_a_segment_that_is_closed_is_flushed_in_the_background(tmp_path: Path) -> None:
+    home = LogHome(tmp_path)
+    log = home.create()
+    log.append(batch_of([b"x"]))
+    home.directory.stop_flushers()
+    home.directory.run_flusher()
+    assert log.recovery_point == 0
+    log.roll()
+    home.directory.run_flusher()
+    assert log.recovery_point == 1
