@@ -49,7 +49,9 @@ def fuzz_one(name: str, folder: Path, options: list[str]) -> None:
         f"-artifact_prefix={FINDINGS / target.name}-",
         "-print_final_stats=1",
     ]
-    atheris.Setup([sys.argv[0], str(folder), *limits, *options], one)
+    # Merging starts the fuzzer again, through a shell, by what it takes for its name.
+    again = f"{sys.executable} -m tests.fuzz.run --one {target.name} --"
+    atheris.Setup([again, str(folder), *limits, *options], one)
     atheris.Fuzz()
 
 
