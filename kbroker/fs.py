@@ -10,6 +10,8 @@ import errno
 import os
 from typing import Protocol
 
+FALLOC_FL_KEEP_SIZE = 1  # <linux/falloc.h>
+
 
 class FileSystem(Protocol):
     """What the log asks of a file system. Errors are `OSError`, as from the `os` module.
@@ -25,6 +27,9 @@ class FileSystem(Protocol):
     def pwrite(self, fd: int, data: bytes, position: int) -> int: ...
     def fdatasync(self, fd: int) -> None: ...
     def ftruncate(self, fd: int, size: int) -> None: ...
+    def allocate(self, fd: int, size: int) -> None:
+        """Reserve the file's first `size` bytes on disk; its size stays. Nothing where the file system cannot."""
+
     def file_size(self, fd: int) -> int: ...
     def rename(self, source: str, target: str) -> None: ...
     def unlink(self, path: str) -> None: ...
@@ -90,6 +95,15 @@ class RealFileSystem:
 
     def ftruncate(self, fd: int, size: int) -> None:
         os.ftruncate(fd, size)
+
+    def allocate(self, fd: int, size: int) -> None:
+        import ctypes  # the os module has no fallocate that keeps the size
+
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.fallocate(fd, FALLOC_FL_KEEP_SIZE, ctypes.c_int64(0), ctypes.c_int64(size)):
+            code = ctypes.get_errno()
+            if code not in (errno.EOPNOTSUPP, errno.ENOSYS):
+                raise OSError(code, os.strerror(code))
 
     def file_size(self, fd: int) -> int:
         return os.fstat(fd).st_size

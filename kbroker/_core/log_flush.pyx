@@ -150,6 +150,7 @@ cdef int partition_flush(partition_t *p, int64_t until) noexcept nogil:
     cdef int32_t completed
     cdef int failed
     cdef int code
+    cdef bint is_news
     while True:
         mutex_lock(&p.flush_lock)
         mutex_lock(&p.lock)
@@ -159,10 +160,11 @@ cdef int partition_flush(partition_t *p, int64_t until) noexcept nogil:
         if code == FLUSH_DUE:
             mutex_unlock(&p.lock)
             failed = sync_segment(p, &next)
+            # Never tried again, not even by who waits for the lock: the kernel may have dropped what it could not write.
+            is_news = failed != 0 and take_offline(p)
             mutex_unlock(&p.flush_lock)
-            if failed:
-                # Never tried again: the kernel may have dropped the pages that it could not write.
-                directory_failed(p, failed)
+            if is_news:
+                tell_offline(p, failed)
             continue
         if code != NEEDS_HANDLER:
             completed = complete_acks(p, code)

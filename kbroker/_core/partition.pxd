@@ -238,7 +238,11 @@ ctypedef struct need_t:
     int64_t base_offset
 
 cdef int prepare(partition_t *p, int kind, int64_t base_offset) noexcept with gil
+# A disk that is broken: the log directory refuses everything from here on, and the server hears of it. The two halves are
+# for who holds a lock at the first and may not at the second; `take_offline` says whether it is news.
 cdef void directory_failed(partition_t *p, int failed) noexcept nogil
+cdef bint take_offline(partition_t *p) noexcept nogil
+cdef void tell_offline(partition_t *p, int failed) noexcept with gil
 cdef int32_t index_count(segment_t *s) noexcept nogil
 cdef int32_t time_index_count(segment_t *s) noexcept nogil
 cdef int spill_indexes(partition_t *p, segment_t *s) noexcept nogil

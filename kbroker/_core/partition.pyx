@@ -358,15 +358,21 @@ cdef void directory_full(partition_t *p) noexcept nogil:
             logger.exception("telling that a disk is full")
 
 
+cdef bint take_offline(partition_t *p) noexcept nogil:
+    return atomic_claim_i32(&p.dir.offline, 0, 1)
+
+
+cdef void tell_offline(partition_t *p, int failed) noexcept with gil:
+    try:
+        reason = f"{p.topic[:p.topic_size].decode('utf-8', 'replace')}-{p.partition_id}: {strerror(-failed).decode()}"
+        (<object>p.directory).tell_offline(reason)
+    except BaseException:
+        logger.exception("telling that a log directory is offline")
+
+
 cdef void directory_failed(partition_t *p, int failed) noexcept nogil:
-    if not atomic_claim_i32(&p.dir.offline, 0, 1):
-        return
-    with gil:
-        try:
-            reason = f"{p.topic[:p.topic_size].decode('utf-8', 'replace')}-{p.partition_id}: {strerror(-failed).decode()}"
-            (<object>p.directory).tell_offline(reason)
-        except BaseException:
-            logger.exception("telling that a log directory is offline")
+    if take_offline(p):
+        tell_offline(p, failed)
 
 
 cdef int prepare(partition_t *p, int kind, int64_t base_offset) noexcept with gil:

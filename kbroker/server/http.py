@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 DEADLINE_S = 2.0  # for a connection's request and response together
+RETRY_S = 0.1
 LARGEST_HEAD = 8192
 REASONS = {
     200: "OK",
@@ -78,6 +79,7 @@ class HttpServer:
         self._routes = routes
         self._deadline_s = deadline_s
         self._socket: socket.socket | None = None
+        self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
     @property
@@ -102,17 +104,19 @@ class HttpServer:
     def stop(self) -> None:
         if self._socket is None or self._thread is None:
             return
+        self._stopping.set()
         self._socket.shutdown(socket.SHUT_RDWR)  # wakes accept
         self._thread.join()
         self._socket.close()
 
     def _run(self) -> None:
         assert self._socket is not None
-        while True:
+        while not self._stopping.is_set():
             try:
                 connection, _ = self._socket.accept()
             except OSError:
-                return
+                self._stopping.wait(RETRY_S)  # no descriptor left, or the end
+                continue
             with connection:
                 try:
                     self._serve(connection)

@@ -59,4 +59,5 @@ def log_options(own: Mapping[str, str], config: BrokerConfig) -> LogOptions:
         retention_ms=integer("retention.ms"),
         retention_bytes=integer("retention.bytes"),
         file_delete_delay_ms=integer("file.delete.delay.ms"),
+        preallocate=bool(value["preallocate"]),
     )

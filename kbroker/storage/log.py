@@ -128,7 +128,7 @@ class Log:
         log = cls(path, topic_partition, topic_id, options, directory, context)
         with log._storage_errors():
             checkpoints.store_topic_id(context.fs, f"{path}/{checkpoints.PARTITION_METADATA}", topic_id)
-            create_segment(context.fs, path, 0)
+            create_segment(context.fs, path, 0, options.allocated_bytes)
         return log
 
     def __str__(self) -> str:
@@ -252,6 +252,7 @@ class Log:
                 self._write_indexes(final=True, sync=True)
                 self.state.flush()
                 self._store_snapshot()
+                self._release_allocated(*self.state.segments()[-1][:2])
             self._keep_offsets()
             self.state.close()
 
@@ -490,16 +491,26 @@ class Log:
             self._write_indexes(final=True)
             self._store_snapshot()
             self._begin_segment(base_offset)
+            self._release_allocated(active_base, active_size)
         finally:
             self.state.abort_roll()
         # As Kafka: a closed segment is flushed, so that recovery has only the newest to read.
         self.state.request_flush()
         self.context.on_segment_opened(self, active_base)
 
+    def _release_allocated(self, base_offset: int, size: int) -> None:
+        """What was reserved for a segment that takes no more messages, and not used."""
+        if self._options.preallocate:
+            fd = self._fs.open(self.path_of(base_offset, names.LOG), os.O_RDWR)
+            try:
+                self._fs.ftruncate(fd, size)
+            finally:
+                self._fs.close(fd)
+
     def _begin_segment(self, base_offset: int) -> None:
         fd = -1
         try:
-            segment = create_segment(self._fs, self.path, base_offset)
+            segment = create_segment(self._fs, self.path, base_offset, self._options.allocated_bytes)
             fd = self._fs.open(self.path_of(base_offset, names.LOG), os.O_RDWR)
             self.state.finish_roll(segment, fd, self.context.clock.wall_ms(), self._roll_jitter_ms())
         except BaseException:

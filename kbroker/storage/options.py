@@ -36,6 +36,13 @@ class LogOptions:
     retention_bytes: int = -1
     """-1: no limit."""
     file_delete_delay_ms: int = 60_000
+    preallocate: bool = False
+    """A new segment's file has its whole size reserved on disk."""
+
+    @property
+    def allocated_bytes(self) -> int:
+        """Reserved for each new segment."""
+        return self.segment_bytes if self.preallocate else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -318,11 +318,17 @@ def _recovered(base_offset: int, scan: SegmentScan, time_index_size: int, last_t
     )
 
 
-def create_segment(fs: FileSystem, directory: str, base_offset: int) -> Segment:
-    """An empty segment's files. Their names are made durable by the first flush."""
+def create_segment(fs: FileSystem, directory: str, base_offset: int, allocated: int = 0) -> Segment:
+    """An empty segment's files, `allocated` bytes reserved for its messages. Their names are made durable by the first
+    flush."""
     for suffix in (names.LOG, names.INDEX, names.TIME_INDEX):
         path = f"{directory}/{names.file_name(base_offset, suffix)}"
-        fs.close(fs.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC))
+        fd = fs.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        try:
+            if allocated and suffix == names.LOG:
+                fs.allocate(fd, allocated)
+        finally:
+            fs.close(fd)
     return Segment(base_offset, 0, max_timestamp_offset=base_offset, entry_synced=False)
 
 

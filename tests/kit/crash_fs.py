@@ -160,6 +160,11 @@ class CrashFileSystem(RealFileSystem):
             super().ftruncate(fd, size)
             self.journal.append(Truncate(self._descriptors[fd], size))
 
+    def allocate(self, fd: int, size: int) -> None:
+        """Blocks without content: a power cut cannot tell."""
+        with self._lock:
+            self._maybe_fail("allocate", fd)
+
     def rename(self, source: str, target: str) -> None:
         with self._lock:
             self._maybe_fail("rename", source)

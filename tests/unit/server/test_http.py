@@ -1,3 +1,4 @@
+import resource
 import socket
 import urllib.error
 import urllib.request
@@ -87,6 +88,23 @@ def test_a_silent_connection_does_not_keep_others_out_for_long() -> None:
         assert raw(server, b"GET /health HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 200 ")
         assert silent.recv(1) == b""
     server.stop()
+
+
+def test_it_goes_on_after_a_time_without_a_free_descriptor(server: HttpServer) -> None:
+    """A blocked accept has its descriptor already: the first connection is served, the next accept fails."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with socket.socket() as first, socket.socket() as second:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+        try:
+            for client in (first, second):
+                client.settimeout(10)
+                client.connect(server.address)
+            first.sendall(b"GET /health HTTP/1.1\r\n\r\n")
+            assert b"".join(iter(lambda: first.recv(65536), b"")).endswith(b"ok\n")
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        second.sendall(b"GET /health HTTP/1.1\r\n\r\n")
+        assert b"".join(iter(lambda: second.recv(65536), b"")).endswith(b"ok\n")
 
 
 def test_a_taken_port_is_an_error_at_start(server: HttpServer) -> None:

@@ -10,6 +10,7 @@ import resource
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -237,6 +238,30 @@ def brittle(tmp_path: Path) -> Iterator[tuple[LogManager, Log, Log, Breaks]]:
     yield logs, first, second, breaks
     breaks.is_armed = False
     logs.stop()
+
+
+@pytest.mark.parametrize("_", range(10))
+def test_none_of_those_who_wait_for_a_failed_fsync_tries_it_again(
+    brittle: tuple[LogManager, Log, Log, Breaks], _: int
+) -> None:
+    first, breaks = brittle[1], brittle[3]
+    breaks.is_armed = True
+    together = threading.Barrier(8)
+
+    def append(number: int) -> ErrorCode | None:
+        together.wait()
+        try:
+            first.append(batch_of([b"%d" % number]))
+        except ProtocolError as refused:
+            return refused.code
+        except StorageFailed:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        return None
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(append, range(8)))
+    assert answers == [ErrorCode.KAFKA_STORAGE_ERROR] * 8
+    assert breaks.count == 1
 
 
 def test_a_failed_fsync_takes_the_directory_offline_and_is_not_tried_again(

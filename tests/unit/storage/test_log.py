@@ -154,6 +154,24 @@ def test_jitter_shortens_the_roll_time_of_each_segment(tmp_path: Path) -> None:
     assert max(spans) <= 11
 
 
+def test_a_preallocated_segment_has_its_blocks_until_it_takes_no_more(tmp_path: Path) -> None:
+    size = 1 << 20
+    log = LogHome(tmp_path, options=dataclasses.replace(SMALL, segment_bytes=size, preallocate=True)).create()
+
+    def reserved() -> list[int]:
+        return [path.stat().st_blocks * 512 for path in sorted(Path(log.path).glob("*.log"))]
+
+    log.append(batch_of([b"a"]))
+    assert reserved()[0] >= size > (Path(log.path) / "00000000000000000000.log").stat().st_size
+    log.roll()
+    log.append(batch_of([b"b"]))
+    closed, active = reserved()
+    assert closed < size <= active
+    log.close()
+    assert max(reserved()) < size
+    assert [record.value for record in read_all(log)] == [b"a", b"b"]
+
+
 @pytest.mark.parametrize("index_max_bytes", [80, 96])
 def test_a_segment_is_closed_when_an_index_is_full(tmp_path: Path, index_max_bytes: int) -> None:
     options = LogOptions(index_interval_bytes=0, index_max_bytes=index_max_bytes)
