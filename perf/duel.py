@@ -36,6 +36,8 @@ class Figure:
 
     @property
     def verdict(self) -> str:
+        if not self.must:
+            return ""
         if not self.holds(self.must):
             return "**missed**"
         return "aim" if self.holds(self.aim) else "must"
