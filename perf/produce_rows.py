@@ -176,7 +176,7 @@ def against_the_loop() -> list[Figure]:
 def small_requests() -> list[Figure]:
     """One 100 B message per request: pipelined on one connection, and on 64; next to Kafka and to the loop.
 
-    64 connections have 5 requests each in flight, as the clients have by default. With one each, the loop itself does not
+    64 connections have 5 requests each in flight, as clients have by default. With one each, the loop itself does not
     reach three times what Kafka does: that ratio is shown and has no bound.
     """
     figures = []
