@@ -432,11 +432,15 @@ class Log:
             remove_segment(self._fs, self.path, gone)
         self._fs.sync_directory(self.path)
         if base_offset in bases:
-            fd = self._fs.open(self.path_of(base_offset, names.LOG), os.O_RDWR)
-            try:
-                self._fs.ftruncate(fd, position)
-            finally:
-                self._fs.close(fd)
+            self._cut_file(base_offset, position)
+
+    def _cut_file(self, base_offset: int, size: int) -> None:
+        """The segment's file has `size` bytes, and no blocks behind them."""
+        fd = self._fs.open(self.path_of(base_offset, names.LOG), os.O_RDWR)
+        try:
+            self._fs.ftruncate(fd, size)
+        finally:
+            self._fs.close(fd)
 
     def delete(self) -> tuple[str, list[SegmentHandle]]:
         """Take the log out of service and rename its directory: its new path, and its segments for their readers."""
@@ -501,11 +505,7 @@ class Log:
     def _release_allocated(self, base_offset: int, size: int) -> None:
         """What was reserved for a segment that takes no more messages, and not used."""
         if self._options.preallocate:
-            fd = self._fs.open(self.path_of(base_offset, names.LOG), os.O_RDWR)
-            try:
-                self._fs.ftruncate(fd, size)
-            finally:
-                self._fs.close(fd)
+            self._cut_file(base_offset, size)
 
     def _begin_segment(self, base_offset: int) -> None:
         fd = -1
