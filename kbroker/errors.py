@@ -147,6 +147,11 @@ class KbrokerError(Exception):
 
     code: ErrorCode = ErrorCode.UNKNOWN_SERVER_ERROR
 
+    @property
+    def client_message(self) -> str | None:
+        """What responses that have room for a text say beside the code."""
+        return str(self)
+
 
 class BadInput(KbrokerError):
     """What came from outside cannot be accepted; nothing was changed."""
@@ -169,6 +174,10 @@ class ProtocolError(BadInput):
         super().__init__(message or code.name)
         self.code = code
         self.message = message
+
+    @property
+    def client_message(self) -> str | None:
+        return self.message
 
 
 class NotNow(KbrokerError):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from kbroker.errors import ErrorCode
+
 MAX_LENGTH = 249
 """With the longest partition number behind it, a directory's name still fits into 255 bytes."""
 
@@ -23,6 +25,13 @@ def topic_name_problem(name: str) -> str | None:
     else:
         return None
     return f"Topic name is invalid: {problem}"
+
+
+def missing_topic_error(name: str) -> ErrorCode:
+    """What is answered about a topic that is not there."""
+    return (
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if topic_name_problem(name) is None else ErrorCode.INVALID_TOPIC_EXCEPTION
+    )
 
 
 def collision_key(name: str) -> str:

@@ -68,8 +68,7 @@ def outcomes(
                 _alter_loggers(services, name, wishes, validate_only)
             yield Outcome(resource_type, name, ErrorCode.NONE, None)
         except KbrokerError as error:
-            text = error.message if isinstance(error, ProtocolError) else str(error)
-            yield Outcome(resource_type, name, error.code, text)
+            yield Outcome(resource_type, name, error.code, error.client_message)
 
 
 class _OnlyValidated(Exception):

@@ -33,6 +33,5 @@ def handle(services: Services, request: Request, message: M.CreatePartitionsRequ
             services.cluster.add_partitions(name, topic.count, assignments, validate_only=message.validate_only)
             results.append(Result(name=name))
         except KbrokerError as error:
-            text = error.message if isinstance(error, ProtocolError) else str(error)
-            results.append(Result(name=name, error_code=error.code, error_message=text))
+            results.append(Result(name=name, error_code=error.code, error_message=error.client_message))
     return M.CreatePartitionsResponse(results=results)

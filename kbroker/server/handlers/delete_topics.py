@@ -84,5 +84,4 @@ def _find(state: State, image: MetadataImage, names: Counter[str | None], ids: C
 
 
 def _refused(state: State, error: KbrokerError) -> Result:
-    message = error.message if isinstance(error, ProtocolError) else str(error)
-    return Result(name=state.name, topic_id=state.topic_id, error_code=error.code, error_message=message)
+    return Result(name=state.name, topic_id=state.topic_id, error_code=error.code, error_message=error.client_message)

@@ -11,7 +11,7 @@ from kbroker.cluster.image import Topic
 from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.model import INTERNAL_TOPICS
 from kbroker.protocol import messages as M
-from kbroker.rules.topic_names import topic_name_problem
+from kbroker.rules.topic_names import missing_topic_error
 from kbroker.server.handlers import authorized_operations
 from kbroker.server.services import Services
 
@@ -58,9 +58,8 @@ def handle(
 
 
 def _unknown(name: str) -> TopicPart:
-    is_legal = topic_name_problem(name) is None
     return TopicPart(
-        error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_legal else ErrorCode.INVALID_TOPIC_EXCEPTION,
+        error_code=missing_topic_error(name),
         name=name,
         is_internal=name in INTERNAL_TOPICS,
         topic_authorized_operations=authorized_operations.ON_TOPIC,

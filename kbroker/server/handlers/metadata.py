@@ -21,7 +21,7 @@ from kbroker.cluster.image import MetadataImage, Topic
 from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.model import INTERNAL_TOPICS
 from kbroker.protocol import messages as M
-from kbroker.rules.topic_names import topic_name_problem
+from kbroker.rules.topic_names import missing_topic_error
 from kbroker.server.handlers import authorized_operations
 from kbroker.server.handlers.brokers import ReachableBroker, reachable_brokers
 from kbroker.server.services import Services
@@ -135,9 +135,7 @@ def _by_name(image: MetadataImage, name: str, message: M.MetadataRequest) -> Top
     topic = image.topic(name)
     if topic is not None:
         return _part(topic, message)
-    is_legal = topic_name_problem(name) is None
-    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_legal else ErrorCode.INVALID_TOPIC_EXCEPTION
-    part = TopicPart(error_code=code, name=name, is_internal=name in INTERNAL_TOPICS)
+    part = TopicPart(error_code=missing_topic_error(name), name=name, is_internal=name in INTERNAL_TOPICS)
     if message.include_topic_authorized_operations:
         part.topic_authorized_operations = authorized_operations.ON_TOPIC
     return part
