@@ -30,6 +30,8 @@ class Route(NamedTuple):
     """Handed to a request handler; else served on the processor's thread, where nothing may wait. A module of the
     latter kind may have `blocks(services, request, message)`: whether this one request must be handed over after all.
     """
+    appends: bool = False
+    """Writes to the log of groups: handed over while a log directory makes writers wait."""
     decoded: bool = True
     """`handle` gets the message; else None, and reads `request.body` itself."""
 
@@ -40,13 +42,13 @@ ROUTES: dict[ApiKey, Route] = {
     ApiKey.FETCH: Route("fetch", decoded=False),
     ApiKey.LIST_OFFSETS: Route("list_offsets"),
     ApiKey.METADATA: Route("metadata", blocking=False),
-    ApiKey.OFFSET_COMMIT: Route("offset_commit", blocking=False),
+    ApiKey.OFFSET_COMMIT: Route("offset_commit", blocking=False, appends=True),
     ApiKey.OFFSET_FETCH: Route("offset_fetch", blocking=False),
     ApiKey.FIND_COORDINATOR: Route("find_coordinator", blocking=False),
-    ApiKey.JOIN_GROUP: Route("join_group", blocking=False),
+    ApiKey.JOIN_GROUP: Route("join_group", blocking=False, appends=True),
     ApiKey.HEARTBEAT: Route("heartbeat", blocking=False),
-    ApiKey.LEAVE_GROUP: Route("leave_group", blocking=False),
-    ApiKey.SYNC_GROUP: Route("sync_group", blocking=False),
+    ApiKey.LEAVE_GROUP: Route("leave_group", blocking=False, appends=True),
+    ApiKey.SYNC_GROUP: Route("sync_group", blocking=False, appends=True),
     ApiKey.DESCRIBE_GROUPS: Route("describe_groups"),
     ApiKey.LIST_GROUPS: Route("list_groups"),
     ApiKey.SASL_HANDSHAKE: Route("sasl_handshake", blocking=False),
@@ -71,7 +73,7 @@ ROUTES: dict[ApiKey, Route] = {
 class _Served(NamedTuple):
     handle: Handler
     decode: Callable[[memoryview, int], tuple[Message, int]] | None
-    blocking: bool
+    route: Route
     blocks: Callable[[Services, Request, Any], bool] | None
 
 
@@ -87,12 +89,13 @@ class Dispatcher:
             # Bytes behind the message are ignored, as Kafka does: librdkafka sends some (Metadata 12).
             decode = request_class(api_key).decode_prefix if route.decoded else None
             blocks = getattr(module, "blocks", None)
-            self._served[api_key] = _Served(module.handle, decode, route.blocking, blocks)
+            self._served[api_key] = _Served(module.handle, decode, route, blocks)
 
     def on_request(self, request: Request, processor: Processor) -> bool:
         """On the processor's thread. False: the channel is full, and the processor is resumed when it is not."""
         served = self._served[request.api_key]
-        if served.blocking or not self._serve(request, served, may_block=False):
+        must_wait = served.route.blocking or (served.route.appends and self._services.logs.is_stalled)
+        if must_wait or not self._serve(request, served, may_block=False):
             return self._channel.put(request, processor)
         return True
 

@@ -34,11 +34,6 @@ PROTOCOL_NAME_NULLABLE_FROM = 7
 SKIP_ASSIGNMENT_FROM = 9
 
 
-def blocks(services: Services, request: Request, message: M.JoinGroupRequest) -> bool:
-    """Whether the append that may follow would make the processor wait."""
-    return services.logs.is_stalled
-
-
 def handle(services: Services, request: Request, message: M.JoinGroupRequest) -> None:
     """Answers when the generation begins, or at once with what is wrong."""
     version = request.api_version

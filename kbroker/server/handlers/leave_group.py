@@ -25,11 +25,6 @@ LOG = logging.getLogger(__name__)
 SEVERAL_FROM = 3
 
 
-def blocks(services: Services, request: Request, message: M.LeaveGroupRequest) -> bool:
-    """Whether the append that may follow would make the processor wait."""
-    return services.logs.is_stalled
-
-
 def handle(services: Services, request: Request, message: M.LeaveGroupRequest) -> M.LeaveGroupResponse:
     """Answers at once."""
     if request.api_version < SEVERAL_FROM:

@@ -28,11 +28,6 @@ if TYPE_CHECKING:
 NO_RETENTION_TIME = -1
 
 
-def blocks(services: Services, request: Request, message: M.OffsetCommitRequest) -> bool:
-    """Whether the append that may follow would make the processor wait."""
-    return services.logs.is_stalled
-
-
 def handle(services: Services, request: Request, message: M.OffsetCommitRequest) -> M.OffsetCommitResponse | None:
     """Answers when the offsets are stored; at once when there is none whose partition exists."""
     now_ms = services.clock.wall_ms()

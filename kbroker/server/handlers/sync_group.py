@@ -25,11 +25,6 @@ if TYPE_CHECKING:
 PROTOCOL_REQUIRED_FROM = 5
 
 
-def blocks(services: Services, request: Request, message: M.SyncGroupRequest) -> bool:
-    """Whether the append that may follow would make the processor wait."""
-    return services.logs.is_stalled
-
-
 def handle(services: Services, request: Request, message: M.SyncGroupRequest) -> M.SyncGroupResponse | None:
     """Answers when the leader's assignment is stored, or at once with what is wrong."""
     version = request.api_version
