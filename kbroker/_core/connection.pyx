@@ -1,9 +1,10 @@
 """Connections without their I/O; see connection.pxd."""
 
 from libc.stdint cimport INT32_MAX, uint16_t, uint64_t
-from libc.stdlib cimport calloc, free, realloc
+from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memmove
 
+from kbroker._core.arrays cimport with_room
 from kbroker._core.cursor cimport (
     load_u32, read_i16, read_i32, read_string, reader_init, skip_tags, store_u16, store_u32, store_u64, write_i8, write_i32, writer_free,
 )
@@ -101,18 +102,13 @@ cdef void begin_response(slot_t *slot, bint flexible) noexcept nogil:
 
 
 cdef int slot_splice(slot_t *slot, segment_t *segment, int64_t position, int64_t size) noexcept nogil:
-    cdef splice_t *grown
-    cdef splice_t *splice
-    cdef int32_t capacity
-    if slot.splice_count == slot.splice_capacity:
-        capacity = slot.splice_capacity * 2 if slot.splice_capacity else 4
-        grown = <splice_t *>realloc(slot.splices, capacity * sizeof(splice_t))
-        if grown == NULL:
-            segment_unref(segment)
-            slot.out.failed = True
-            return -1
-        slot.splices = grown
-        slot.splice_capacity = capacity
+    cdef splice_t *splice = <splice_t *>with_room(
+        slot.splices, slot.splice_count, &slot.splice_capacity, sizeof(splice_t))
+    if splice == NULL:
+        segment_unref(segment)
+        slot.out.failed = True
+        return -1
+    slot.splices = splice
     splice = &slot.splices[slot.splice_count]
     slot.splice_count += 1
     splice.at = slot.out.size

@@ -1,9 +1,9 @@
 """Reading a Fetch request, versions 4 to 17; what each version brought is told in fetch.pyx."""
 
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
-from libc.stdlib cimport realloc
 from libc.string cimport memcpy
 
+from kbroker._core.arrays cimport with_room
 from kbroker._core.connection cimport request_t
 from kbroker._core.cursor cimport (
     MOST_ELEMENTS, is_utf8, read_array_count, read_i8, read_i32, read_i64, read_string, read_uvarint, reader_init, reader_left, reader_t,
@@ -14,16 +14,12 @@ from kbroker._core.fetch cimport FINAL_EPOCH, KNOWN, READ_COMMITTED, fetch_entry
 
 cdef fetch_entry_t *add_entry(fetch_t *f) noexcept nogil:
     cdef fetch_entry_t *grown
-    cdef int32_t capacity
     if f.entry_count == MOST_ELEMENTS:
         return NULL
-    if f.entry_count == f.entry_capacity:
-        capacity = f.entry_capacity * 2 if f.entry_capacity else 4
-        grown = <fetch_entry_t *>realloc(f.entries, <size_t>capacity * sizeof(fetch_entry_t))
-        if grown == NULL:
-            return NULL
-        f.entries = grown
-        f.entry_capacity = capacity
+    grown = <fetch_entry_t *>with_room(f.entries, f.entry_count, &f.entry_capacity, sizeof(fetch_entry_t))
+    if grown == NULL:
+        return NULL
+    f.entries = grown
     grown = &f.entries[f.entry_count]
     f.entry_count += 1
     grown.partition = NULL

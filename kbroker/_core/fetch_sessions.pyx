@@ -3,13 +3,12 @@
 import os
 
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy, memset
 
-from kbroker._core.partition cimport partition_t, partition_unref
-from kbroker._core.sync cimport (
-    atomic_add_i32, atomic_load_i32, mutex_destroy, mutex_init, mutex_lock, mutex_unlock,
-)
+from kbroker._core.arrays cimport with_room
+from kbroker._core.partition cimport partition_unref
+from kbroker._core.sync cimport atomic_add_i32, mutex_destroy, mutex_init, mutex_lock, mutex_unlock
 
 cdef enum:
     FIRST_TABLE = 16
@@ -94,18 +93,14 @@ cdef bint grow_table(fetch_session_t *session) noexcept nogil:
 
 cdef int32_t take_place(fetch_session_t *session) noexcept nogil:
     cdef int32_t place = session.free_place
-    cdef int32_t capacity
     cdef cached_partition_t *grown
     if place >= 0:
         session.free_place = session.cached[place].next
         return place
-    if session.used == session.capacity:
-        capacity = session.capacity * 2 if session.capacity else 4
-        grown = <cached_partition_t *>realloc(session.cached, <size_t>capacity * sizeof(cached_partition_t))
-        if grown == NULL:
-            return -1
-        session.cached = grown
-        session.capacity = capacity
+    grown = <cached_partition_t *>with_room(session.cached, session.used, &session.capacity, sizeof(cached_partition_t))
+    if grown == NULL:
+        return -1
+    session.cached = grown
     place = session.used
     session.used += 1
     return place

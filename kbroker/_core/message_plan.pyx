@@ -2,7 +2,6 @@
 
 cimport cython
 from cpython.object cimport PyObject
-from libc.stdint cimport uint8_t
 from libc.stdlib cimport calloc
 
 from kbroker._core.raw_objects cimport (

@@ -12,8 +12,9 @@ from kbroker._core.request import Connection, Request
 
 from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 from libc.errno cimport errno
-from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.stdlib cimport calloc, free, malloc
 
+from kbroker._core.arrays cimport with_room
 from kbroker._core.connection cimport (
     ERROR_CODES, LATENCY_BUCKETS, MAX_API_KEY, SLOT_RUNNING, TIMER_FETCH, TIMER_IDLE, api_t, begin_response,
     conn_close, conn_dirty, conn_refuse, conn_unlink, count_error, counters_t, partial_free, read_header, slot_free,
@@ -591,17 +592,12 @@ cdef class Processor:
 
     cdef void note_closed(self, int64_t token) noexcept nogil:
         cdef int64_t *grown
-        cdef int32_t capacity
         if token < 0:
             return
         mutex_lock(&self.closed_lock)
-        if self.closed_count == self.closed_capacity:
-            capacity = max(64, 2 * self.closed_capacity)
-            grown = <int64_t *>realloc(self.closed, capacity * sizeof(int64_t))
-            if grown != NULL:
-                self.closed = grown
-                self.closed_capacity = capacity
-        if self.closed_count < self.closed_capacity:
+        grown = <int64_t *>with_room(self.closed, self.closed_count, &self.closed_capacity, sizeof(int64_t))
+        if grown != NULL:
+            self.closed = grown
             self.closed[self.closed_count] = token
             self.closed_count += 1
         mutex_unlock(&self.closed_lock)

@@ -17,10 +17,11 @@ of a transaction are refused with INVALID_TXN_STATE).
 """
 
 from cpython.memoryview cimport PyMemoryView_FromMemory
-from libc.stdint cimport INT64_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.stdint cimport INT64_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy, strlen
 
+from kbroker._core.arrays cimport with_room
 from kbroker._core.connection cimport (
     SLOT_CLOSE, SLOT_READY, SLOT_SILENT, begin_response, conn_t, count_error, request_t, slot_begin_response, slot_new, slot_settle, slot_t,
 )
@@ -32,9 +33,7 @@ from kbroker._core.layout cimport (
     ATTRIBUTE_CODEC_MASK, ATTRIBUTE_TRANSACTIONAL, BATCH_ATTRIBUTES, BATCH_HEADER_SIZE, BATCH_MAGIC,
 )
 from kbroker._core.log_flush cimport partition_await_flush
-from kbroker._core.partition cimport (
-    NEEDS_HANDLER, ack_waiter_t, log_options_t, partition_append, partition_t, partition_unref,
-)
+from kbroker._core.partition cimport NEEDS_HANDLER, ack_waiter_t, log_options_t, partition_append, partition_unref
 from kbroker._core.processor cimport Processor
 from kbroker._core.record_batch cimport (
     BATCH_BAD_TIMESTAMP, BATCH_NO_KEY, BATCH_OK, batch_check, batch_check_timestamps, batch_check_trailing,
@@ -107,16 +106,12 @@ cdef void produce_discard(produce_t *w) noexcept nogil:
 
 cdef entry_t *add_entry(produce_t *w) noexcept nogil:
     cdef entry_t *e
-    cdef int32_t capacity
     if w.count == MOST_ELEMENTS:
         return NULL
-    if w.count == w.capacity:
-        capacity = w.capacity * 2 if w.capacity else 4
-        e = <entry_t *>realloc(w.entries, <size_t>capacity * sizeof(entry_t))
-        if e == NULL:
-            return NULL
-        w.entries = e
-        w.capacity = capacity
+    e = <entry_t *>with_room(w.entries, w.count, &w.capacity, sizeof(entry_t))
+    if e == NULL:
+        return NULL
+    w.entries = e
     e = &w.entries[w.count]
     w.count += 1
     e.partition = NULL

@@ -5,9 +5,9 @@ key value`), where a compressed one is a whole set and carries its last offset.
 """
 
 from libc.errno cimport ENODATA, ENOMEM
-from libc.stdint cimport INT32_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc, realloc
-from libc.string cimport memmove, memset, strerror
+from libc.string cimport memset, strerror
 
 from kbroker._core.crc cimport crc32
 from kbroker._core.cursor cimport load_u32, load_u64, writer_free, writer_init, writer_t, write_i32, write_i64
