@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -60,9 +61,9 @@ def handled(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return outcome
 
 
-def dispatcher(capacity: int = 1, **route: Any) -> tuple[Dispatcher, RequestChannel]:
+def dispatcher(capacity: int = 1, services: Any = NOTHING, **route: Any) -> tuple[Dispatcher, RequestChannel]:
     channel = RequestChannel(capacity)
-    return Dispatcher(NOTHING, channel, {ApiKey.HEARTBEAT: Route("heartbeat", **route)}), channel
+    return Dispatcher(services, channel, {ApiKey.HEARTBEAT: Route("heartbeat", **route)}), channel
 
 
 def test_every_served_api_has_a_handler() -> None:
@@ -152,6 +153,18 @@ def test_a_handler_may_say_that_this_request_blocks(handled: list[Any], monkeypa
     assert serving.on_request(cast(Any, Asked()), NOTHING)
     assert len(channel) == 1
     blocks[0] = False
+    asked = Asked()
+    assert serving.on_request(cast(Any, asked), NOTHING)
+    assert len(asked.answers) == 1
+
+
+def test_what_appends_is_handed_over_while_writers_have_to_wait(handled: list[Any]) -> None:
+    handled.append(M.HeartbeatResponse())
+    logs = SimpleNamespace(is_stalled=True)
+    serving, channel = dispatcher(services=SimpleNamespace(logs=logs), blocking=False, appends=True)
+    assert serving.on_request(cast(Any, Asked()), NOTHING)
+    assert len(channel) == 1
+    logs.is_stalled = False
     asked = Asked()
     assert serving.on_request(cast(Any, asked), NOTHING)
     assert len(asked.answers) == 1
