@@ -21,7 +21,7 @@ from kbroker.protocol import messages as M
 from kbroker.protocol.api import SERVED, ApiKey
 from kbroker.protocol.records import encode_batch, read_records
 from kbroker.rules.group import Group
-from tests.kit.broker import BrokerProcess, KafkaProcess
+from tests.kit.broker import BrokerProcess, KafkaInMemory
 from tests.kit.memory_replica import MemoryOffsetsTopic
 from tests.kit.wire import WireClient
 from tests.unit.groups.conftest import Home
@@ -50,7 +50,7 @@ def prepare(broker: BrokerProcess) -> None:
 
 @pytest.fixture(scope="module")
 def brokers() -> Iterator[tuple[BrokerProcess, BrokerProcess]]:
-    with KafkaProcess(SETTINGS) as kafka, BrokerProcess(SETTINGS) as ours:
+    with KafkaInMemory(SETTINGS) as kafka, BrokerProcess(SETTINGS) as ours:
         for broker in (kafka, ours):
             prepare(broker)
         yield kafka, ours
@@ -404,7 +404,7 @@ def test_groups_that_kafka_stored_are_replayed(brokers: tuple[BrokerProcess, Bro
 
 def tool(*arguments: str) -> str:
     """What one of Kafka's own tools prints."""
-    command = ["java", "-cp", KafkaProcess.classpath(), *arguments]
+    command = ["java", "-cp", KafkaInMemory.classpath(), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout

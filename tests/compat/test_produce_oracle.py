@@ -14,7 +14,7 @@ from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.records import encode_batch
-from tests.kit.broker import BrokerProcess, KafkaProcess
+from tests.kit.broker import BrokerProcess, KafkaInMemory
 from tests.kit.wire import ConnectionClosed, WireClient
 
 VERSIONS = range(3, 12)
@@ -213,7 +213,7 @@ class Broker:
 @pytest.fixture(scope="module")
 def brokers() -> Iterator[tuple[Broker, Broker]]:
     settings: dict[str, object] = {"auto.create.topics.enable": "false", "offsets.topic.num.partitions": 1}
-    with BrokerProcess(settings) as ours, KafkaProcess(settings) as kafka:
+    with BrokerProcess(settings) as ours, KafkaInMemory(settings) as kafka:
         yield Broker(ours), Broker(kafka)
 
 

@@ -17,6 +17,7 @@ from tests.kit import maven
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
+MEMORY_DISK = Path("/dev/shm")
 API_VERSIONS_V0 = bytes.fromhex("0000000e 0012 0000 00000007 0004") + b"test"
 
 
@@ -165,3 +166,14 @@ class KafkaProcess(BrokerProcess):
             ]
             subprocess.run(storage_format, check=True, capture_output=True, env=os.environ)
         return [*java, "kafka.Kafka", str(properties)]
+
+
+class KafkaInMemory(KafkaProcess):
+    """Apache Kafka with its files in memory where there is room: what it answers is asked, and a slow disk, which it
+    waits for before it answers, is not to decide that."""
+
+    def __init__(self, overrides: dict[str, object] | None = None):
+        roomy = MEMORY_DISK.is_dir() and shutil.disk_usage(MEMORY_DISK).free > 1 << 30
+        folder = tempfile.mkdtemp(prefix="kafka-test-", dir=MEMORY_DISK if roomy else None)
+        super().__init__(overrides, Path(folder))
+        self.owns_folder = True

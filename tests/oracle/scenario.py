@@ -28,7 +28,7 @@ from tests.oracle.answers import Names, Tree, tree_of
 
 SCENARIOS: dict[str, Scenario] = {}
 KEYS = {f"{key.label}Request": key for key in ApiKey}
-TIMEOUT_S = 10.0
+TIMEOUT_S = 30.0
 RUN = secrets.token_hex(2)
 """In every name, so that brokers that are kept running between runs can be asked again."""
 
@@ -104,7 +104,7 @@ class Sent:
 class Talk:
     """One run of a scenario: its version, its broker, and what was answered."""
 
-    def __init__(self, scenario: Scenario, version: int, host: str, port: int):
+    def __init__(self, scenario: Scenario, version: int, host: str, port: int, attempt: str = ""):
         self.scenario = scenario
         self.version = version
         self.host, self.port = host, port
@@ -112,7 +112,7 @@ class Talk:
         self.steps: list[Step] = []
         self.clients: dict[str, WireClient] = {}
         self.topic_ids: dict[str, bytes] = {}
-        self.prefix = f"{scenario.id.replace('.', '-')}-{version}-{RUN}"
+        self.prefix = f"{scenario.id.replace('.', '-')}-{version}-{RUN}{attempt}"
 
     # --- names and what is made for the scenario ------------------------------------------------------------------
     def name(self, word: str) -> str:
@@ -310,9 +310,9 @@ class Run:
     stopped: BaseException | None = None
 
 
-def run(scenario: Scenario, version: int, host: str, port: int) -> Run:
-    """Run a scenario at a version against a broker; never raises."""
-    talk = Talk(scenario, version, host, port)
+def run(scenario: Scenario, version: int, host: str, port: int, attempt: str = "") -> Run:
+    """Run a scenario at a version against a broker; never raises. A second attempt has names of its own."""
+    talk = Talk(scenario, version, host, port, attempt)
     stopped: BaseException | None = None
     try:
         scenario.run(talk)

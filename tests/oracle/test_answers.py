@@ -50,6 +50,7 @@ def answered(run: Run) -> dict[str, object]:
     return {step.label: step.seen for step in run.steps}
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("case", PARAMETERS)
 def test_kbroker_answers_as_kafka_does(matrix: Matrix, case: Case) -> None:
     scenario, version = case
