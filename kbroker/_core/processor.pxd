@@ -5,20 +5,10 @@ else, and what Produce and Fetch cannot finish without blocking or without the i
 `Request` (request.pxd). Connections and their queues of responses are in connection.pxd.
 """
 
-from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 
 from kbroker._core.cold_reader cimport ColdReader, warm_t
-from kbroker._core.connection cimport (
-    conn_t,
-    processor_t,
-    request_t,
-    slot_begin_response,
-    slot_finish,
-    slot_new,
-    slot_splice,
-    slot_t,
-    splice_t,
-)
+from kbroker._core.connection cimport conn_t, processor_t
 from kbroker._core.mailbox cimport mailbox_t
 from kbroker._core.registry cimport Registry
 from kbroker._core.sync cimport mutex_t
@@ -65,8 +55,6 @@ cdef class Processor:
     cdef void serve_timers(self) noexcept nogil
     cdef void welcome(self, conn_t *conn) noexcept nogil
     cdef void on_event(self, conn_t *conn, uint32_t events) noexcept nogil
-    cdef void serve(self, conn_t *conn, uint8_t *frame, int64_t size) noexcept nogil
-    cdef void refuse_api_versions(self, conn_t *conn, request_t *request) noexcept nogil
     cdef void warmed(self, warm_t *warm) noexcept nogil
     cdef void tear_down_doomed(self) noexcept nogil
     cdef void note_closed(self, int64_t token) noexcept nogil

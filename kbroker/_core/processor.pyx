@@ -16,19 +16,18 @@ from libc.stdlib cimport calloc, free, malloc
 
 from kbroker._core.arrays cimport with_room
 from kbroker._core.connection cimport (
-    ERROR_CODES, LATENCY_BUCKETS, MAX_API_KEY, SLOT_RUNNING, TIMER_FETCH, TIMER_IDLE, api_t, begin_response,
-    conn_close, conn_dirty, conn_refuse, conn_unlink, count_error, counters_t, partial_free, read_header, slot_free,
-    slot_mute, take_dirty, take_ready,
+    ERROR_CODES, LATENCY_BUCKETS, MAX_API_KEY, SLOT_RUNNING, TIMER_FETCH, TIMER_IDLE, conn_close, conn_dirty,
+    conn_unlink, count_error, counters_t, partial_free, slot_free, slot_t, take_dirty, take_ready,
 )
-from kbroker._core.cursor cimport write_array_count, write_i16, writer_free
-from kbroker._core.fetch cimport fetch, fetch_abandon, fetch_resume, fetch_t
-from kbroker._core.handover cimport hand_over, resume_held, slot_came
+from kbroker._core.cursor cimport writer_free
+from kbroker._core.fetch cimport fetch_abandon, fetch_resume, fetch_t
+from kbroker._core.handover cimport resume_held, slot_came
 from kbroker._core.mailbox cimport (
     MAIL_ACKS, MAIL_CONNECTION, MAIL_FETCH, MAIL_SLOT, mail_t, mailbox_awake, mailbox_close, mailbox_may_sleep,
     mailbox_open, mailbox_wake, post, take_all, take_next,
 )
-from kbroker._core.partition cimport NEEDS_HANDLER, segment_unref
-from kbroker._core.produce cimport produce, produce_discard, produce_t
+from kbroker._core.partition cimport segment_unref
+from kbroker._core.produce cimport produce_discard, produce_t
 from kbroker._core.receive_buffers cimport LARGE_BUFFER, buffer_free, buffer_take
 from kbroker._core.receiving cimport read_turn
 from kbroker._core.request cimport Connection as ConnectionType
@@ -77,10 +76,6 @@ cdef extern from * nogil:
 cdef enum:
     EVENTS = 256
     CROWD = 2                    # connections with something to read in one turn
-    API_PRODUCE = 0
-    API_FETCH = 1
-    API_VERSIONS = 18
-    UNSUPPORTED_VERSION = 35
     NEVER_FLEXIBLE = 32767
 
 
@@ -488,57 +483,6 @@ cdef class Processor:
         elif events & EPOLLOUT and conn.blocked:
             conn.blocked = False
             send_ready(conn)
-
-    cdef void serve(self, conn_t *conn, uint8_t *frame, int64_t size) noexcept nogil:
-        """One whole frame."""
-        cdef processor_t *p = self.p
-        cdef request_t request
-        cdef api_t *api
-        cdef int outcome
-        if not read_header(p, &request, frame, size):
-            conn_refuse(conn, "a request header that does not parse")
-            return
-        conn.api_key = request.api_key
-        conn.api_version = request.api_version
-        if not 0 <= request.api_key < MAX_API_KEY or p.apis[request.api_key].min_version < 0:
-            conn_refuse(conn, "a request of an API that is not served")
-            return
-        api = &p.apis[request.api_key]
-        p.counters[request.api_key].requests += 1
-        p.counters[request.api_key].bytes_in += 4 + size
-        if not api.min_version <= request.api_version <= api.max_version:
-            if request.api_key == API_VERSIONS:
-                self.refuse_api_versions(conn, &request)
-            else:
-                conn_refuse(conn, "a request in a version that is not served")
-            return
-        if request.api_key == API_PRODUCE:
-            outcome = produce(self, conn, &request)
-        elif request.api_key == API_FETCH:
-            outcome = fetch(self, conn, &request, NULL)
-            if conn.fetch != NULL:
-                slot_mute(conn.slots_tail)
-        else:
-            outcome = NEEDS_HANDLER
-        if outcome == NEEDS_HANDLER:
-            hand_over(self, conn, &request)
-        elif outcome != 0:
-            conn_refuse(conn, "a request that does not parse")
-
-    cdef void refuse_api_versions(self, conn_t *conn, request_t *request) noexcept nogil:
-        """UNSUPPORTED_VERSION in version 0, with what would have been right (KIP-511)."""
-        cdef slot_t *slot = slot_new(conn, request)
-        if slot == NULL:
-            conn_close(conn, "memory is out")
-            return
-        begin_response(slot, False)
-        write_i16(&slot.out, UNSUPPORTED_VERSION)
-        write_array_count(&slot.out, 1, False)
-        write_i16(&slot.out, API_VERSIONS)
-        write_i16(&slot.out, self.p.apis[API_VERSIONS].min_version)
-        write_i16(&slot.out, self.p.apis[API_VERSIONS].max_version)
-        count_error(self.p, API_VERSIONS, UNSUPPORTED_VERSION)
-        slot_finish(slot)
 
     cdef void warmed(self, warm_t *warm) noexcept nogil:
         cdef conn_t *conn = <conn_t *>warm.conn

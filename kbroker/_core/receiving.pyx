@@ -10,6 +10,7 @@ from kbroker._core.connection cimport (
 )
 from kbroker._core.cursor cimport load_u32
 from kbroker._core.processor cimport Processor
+from kbroker._core.routing cimport serve
 from kbroker._core.sending cimport send_ready
 
 cdef extern from "<sys/socket.h>" nogil:
@@ -95,7 +96,7 @@ cdef void serve_scratch(Processor processor, conn_t *conn, int64_t size) noexcep
         if end - at - 4 < frame_size:
             break
         at += 4 + frame_size
-        processor.serve(conn, at - frame_size, frame_size)
+        serve(processor, conn, at - frame_size, frame_size)
     if at < end and not conn.closing and not conn.refused and not partial_keep(conn, at, end - at):
         conn_close(conn, "memory is out")
 
@@ -111,7 +112,7 @@ cdef void serve_partial(Processor processor, conn_t *conn) noexcept nogil:
         if conn.partial_size - conn.partial_at - 4 < frame_size:
             break
         conn.partial_at += 4 + frame_size
-        processor.serve(conn, at + 4, frame_size)
+        serve(processor, conn, at + 4, frame_size)
     if conn.partial_at == conn.partial_size:
         partial_free(conn)
 
