@@ -1,10 +1,10 @@
-"""Writes docs/CONFIG.md from the tables of settings. `--check` only says whether it is current (exit code 1: not)."""
+"""Writes docs/CONFIG.md from the tables of settings."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator
-from pathlib import Path
+
+import generated_page
 
 from kbroker.cluster.topic_configs import TOPIC_CONFIGS
 from kbroker.config.definitions import ALIASES, SECTIONS
@@ -12,7 +12,6 @@ from kbroker.config.not_read import NOT_READ
 from kbroker.config.setting import Setting
 from kbroker.rules.config_values import INT32_MAX, INT64_MAX, Value, format_value
 
-PATH = Path(__file__).parent.parent / "docs" / "CONFIG.md"
 HEAD = """# Settings
 
 Made by `make docs` from `kbroker/config/definitions.py` and `kbroker/cluster/topic_configs.py`; do not edit.
@@ -89,13 +88,5 @@ def document() -> str:
     return "\n".join(lines) + "\n"
 
 
-def main() -> int:
-    text = document()
-    if "--check" in sys.argv[1:]:
-        return 0 if PATH.exists() and PATH.read_text() == text else 1
-    PATH.write_text(text)
-    return 0
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(generated_page.write("CONFIG.md", document()))

@@ -1,18 +1,17 @@
-"""Writes docs/DEVIATIONS.md from the oracle's table. `--check` only says whether it is current (exit code 1: not)."""
+"""Writes docs/DEVIATIONS.md from the oracle's table."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
+import generated_page
 
-from kbroker.protocol.api import SERVED  # noqa: E402
-from tests.oracle.deviations import DEVIATIONS, OTHERS, Deviation  # noqa: E402
+sys.path.insert(0, str(generated_page.DOCS.parent))
 
-PATH = ROOT / "docs" / "DEVIATIONS.md"
+from kbroker.protocol.api import SERVED
+from tests.oracle.deviations import DEVIATIONS, OTHERS, Deviation
+
 HEAD = """# Where kbroker differs from Apache Kafka
 
 Made by `make docs` from `tests/oracle/deviations.py`; do not edit.
@@ -52,13 +51,5 @@ def document() -> str:
     return HEAD + f"Scenarios are those of `{TEST}`.\n" + "\n".join(sections()) + "\n"
 
 
-def main() -> int:
-    text = document()
-    if "--check" in sys.argv[1:]:
-        return 0 if PATH.exists() and PATH.read_text() == text else 1
-    PATH.write_text(text)
-    return 0
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(generated_page.write("DEVIATIONS.md", document()))

@@ -1,13 +1,11 @@
-"""Writes docs/METRICS.md from the table of metrics. `--check` only says whether it is current (exit code 1: not)."""
+"""Writes docs/METRICS.md from the table of metrics."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
+import generated_page
 
 from kbroker.metrics.definitions import METRICS
 
-PATH = Path(__file__).parent.parent / "docs" / "METRICS.md"
 HEAD = """# Metrics
 
 Made by `make docs` from `kbroker/metrics/definitions.py`; do not edit.
@@ -30,13 +28,5 @@ def document() -> str:
     return HEAD + "\n".join(rows) + "\n"
 
 
-def main() -> int:
-    text = document()
-    if "--check" in sys.argv[1:]:
-        return 0 if PATH.exists() and PATH.read_text() == text else 1
-    PATH.write_text(text)
-    return 0
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(generated_page.write("METRICS.md", document()))

@@ -1,16 +1,10 @@
-"""Writes `docs/PROTOCOL.md` from `kbroker/protocol/api.py`.
-
-Run: `python tools/make_protocol_docs.py [--check]`; `--check` only says whether the page is current.
-"""
+"""Writes docs/PROTOCOL.md from the table of APIs."""
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
+import generated_page
 
 from kbroker.protocol.api import SERVED, ApiKey, request_class
-
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "PROTOCOL.md"
 
 HEAD = """\
 # The protocol that kbroker serves
@@ -52,7 +46,8 @@ def note(api_key: ApiKey) -> str:
     return "; ".join(notes)
 
 
-def page() -> str:
+def document() -> str:
+    """The whole text of docs/PROTOCOL.md."""
     lines = ["| key | API | versions | flexible from | |", "|---|---|---|---|---|"]
     for api_key, served in SERVED.items():
         flexible = "" if served.flexible_from is None else served.flexible_from
@@ -63,17 +58,5 @@ def page() -> str:
     return HEAD + "\n".join(lines) + "\n" + TAIL + others + ".\n"
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--check", action="store_true", help="only say whether the page is current")
-    options = parser.parse_args()
-    current = PAGE.exists() and PAGE.read_text() == page()
-    if not options.check:
-        PAGE.write_text(page())
-    elif not current:
-        print(f"{PAGE} is stale: run python tools/make_protocol_docs.py")
-    return 0 if current or not options.check else 1
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(generated_page.write("PROTOCOL.md", document()))
