@@ -12,6 +12,7 @@ from kbroker.errors import ErrorCode, KbrokerError, MalformedBytes
 from kbroker.protocol.api import ApiKey, request_class
 from kbroker.protocol.error_responses import error_response
 from kbroker.protocol.messages import Message
+from kbroker.server.answering import answer
 from kbroker.server.request_channel import RequestChannel
 from kbroker.server.services import Services
 
@@ -113,16 +114,10 @@ class Dispatcher:
                 return False
             response = served.handle(self._services, request, message)
             if response is not None:
-                self._answer(request, response)
+                answer(request, response, getattr(response, "error_code", ErrorCode.NONE))
         except Exception as error:
             self._fail(request, message, error)
         return True
-
-    def _answer(self, request: Request, response: Message) -> None:
-        code = getattr(response, "error_code", ErrorCode.NONE)
-        if code:
-            request.count_error(code)
-        request.respond(response.encode(request.api_version))
 
     def _fail(self, request: Request, message: Message | None, error: Exception) -> None:
         """The API's error response. If the request could not be read, or that fails too, the connection is closed."""
@@ -137,12 +132,12 @@ class Dispatcher:
             else:
                 code = ErrorCode.UNKNOWN_SERVER_ERROR
                 logger.error("%r failed", request, exc_info=error)
-            request.count_error(code)
             response = error_response(ApiKey(request.api_key), request.api_version, message, code, str(error))
             if response is None:
+                request.count_error(code)
                 request.close(f"a request without a response failed: {error}")
             else:
-                request.respond(response.encode(request.api_version))
+                answer(request, response, code)
         except Exception:
             logger.exception("%r failed, and so did answering it", request)
             try:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from kbroker.protocol import messages as M
 from kbroker.rules.group_member import JoinAnswer, Joining
+from kbroker.server.answering import answer
 
 if TYPE_CHECKING:
     from kbroker._core.request import Request
@@ -53,30 +54,26 @@ def handle(services: Services, request: Request, message: M.JoinGroupRequest) ->
     if message.reason:
         LOG.debug("group %r, member %r joins: %s", message.group_id, message.member_id, message.reason)
 
-    def answer(joined: JoinAnswer) -> None:
-        if joined.error:
-            request.count_error(joined.error)
-        request.respond(encode(joined, version))
+    def joined(given: JoinAnswer) -> None:
+        answer(request, response_of(given, version), given.error)
 
-    services.groups.join(message.group_id, joining, answer)
+    services.groups.join(message.group_id, joining, joined)
 
 
-def encode(answer: JoinAnswer, version: int) -> bytes:
-    """The body of the response."""
-    name = answer.protocol_name
-    response = M.JoinGroupResponse(
-        error_code=answer.error,
-        generation_id=answer.generation,
-        protocol_type=answer.protocol_type,
+def response_of(given: JoinAnswer, version: int) -> M.JoinGroupResponse:
+    name = given.protocol_name
+    return M.JoinGroupResponse(
+        error_code=given.error,
+        generation_id=given.generation,
+        protocol_type=given.protocol_type,
         protocol_name=name if version >= PROTOCOL_NAME_NULLABLE_FROM else name or "",
-        leader=answer.leader,
-        skip_assignment=answer.skip_assignment,
-        member_id=answer.member_id,
+        leader=given.leader,
+        skip_assignment=given.skip_assignment,
+        member_id=given.member_id,
         members=[
             M.JoinGroupResponse.JoinGroupResponseMember(
                 member_id=member_id, group_instance_id=instance_id, metadata=metadata
             )
-            for member_id, instance_id, metadata in answer.members
+            for member_id, instance_id, metadata in given.members
         ],
     )
-    return response.encode(version)

@@ -20,6 +20,7 @@ from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M
 from kbroker.rules.group_offsets import NO_EXPIRY, CommittedOffset
+from kbroker.server.answering import answer
 
 if TYPE_CHECKING:
     from kbroker._core.request import Request
@@ -49,12 +50,9 @@ def handle(services: Services, request: Request, message: M.OffsetCommitRequest)
             )
     if not offsets:
         return _response(unknown, (), ErrorCode.NONE, frozenset())
-    version = request.api_version
 
-    def answer(error: ErrorCode, too_long: frozenset[TopicPartition]) -> None:
-        if error:
-            request.count_error(error)
-        request.respond(_response(unknown, offsets, error, too_long).encode(version))
+    def committed(error: ErrorCode, too_long: frozenset[TopicPartition]) -> None:
+        answer(request, _response(unknown, offsets, error, too_long), error)
 
     services.groups.commit(
         message.group_id,
@@ -62,7 +60,7 @@ def handle(services: Services, request: Request, message: M.OffsetCommitRequest)
         message.member_id,
         message.group_instance_id,
         offsets,
-        answer,
+        committed,
     )
     return None
 

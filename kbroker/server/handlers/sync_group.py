@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.rules.group_member import SyncAnswer
+from kbroker.server.answering import answer
 
 if TYPE_CHECKING:
     from kbroker._core.request import Request
@@ -27,14 +28,19 @@ PROTOCOL_REQUIRED_FROM = 5
 
 def handle(services: Services, request: Request, message: M.SyncGroupRequest) -> M.SyncGroupResponse | None:
     """Answers when the leader's assignment is stored, or at once with what is wrong."""
-    version = request.api_version
-    if version >= PROTOCOL_REQUIRED_FROM and (message.protocol_type is None or message.protocol_name is None):
+    if request.api_version >= PROTOCOL_REQUIRED_FROM and (
+        message.protocol_type is None or message.protocol_name is None
+    ):
         return M.SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
 
-    def answer(synced: SyncAnswer) -> None:
-        if synced.error:
-            request.count_error(synced.error)
-        request.respond(encode(synced, version))
+    def synced(given: SyncAnswer) -> None:
+        response = M.SyncGroupResponse(
+            error_code=given.error,
+            protocol_type=given.protocol_type,
+            protocol_name=given.protocol_name,
+            assignment=given.assignment,
+        )
+        answer(request, response, given.error)
 
     services.groups.sync(
         message.group_id,
@@ -44,17 +50,6 @@ def handle(services: Services, request: Request, message: M.SyncGroupRequest) ->
         message.protocol_type,
         message.protocol_name,
         {entry.member_id: entry.assignment for entry in message.assignments},
-        answer,
+        synced,
     )
     return None
-
-
-def encode(answer: SyncAnswer, version: int) -> bytes:
-    """The body of the response."""
-    response = M.SyncGroupResponse(
-        error_code=answer.error,
-        protocol_type=answer.protocol_type,
-        protocol_name=answer.protocol_name,
-        assignment=answer.assignment,
-    )
-    return response.encode(version)
