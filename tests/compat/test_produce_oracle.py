@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from kbroker._core.crc import crc32c_of
 from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.records import encode_batch
+from tests.kit.batches import changed
 from tests.kit.broker import BrokerProcess, KafkaInMemory
 from tests.kit.wire import ConnectionClosed, WireClient
 
@@ -31,15 +31,6 @@ TOPICS: dict[str, dict[str, str]] = {
     "gzipped": {"compression.type": "gzip"},
     "bare": {"compression.type": "uncompressed"},
 }
-
-
-def changed(batch: bytes, at: int, value: bytes, *, crc: bool = True) -> bytes:
-    """`batch` with other bytes at a place, and the checksum that belongs to it."""
-    made = bytearray(batch)
-    made[at : at + len(value)] = value
-    if crc:
-        made[17:21] = crc32c_of(bytes(made[21:])).to_bytes(4, "big")
-    return bytes(made)
 
 
 def batch(*values: bytes, key: bytes | None = b"k", **fields: Any) -> bytes:

@@ -1,6 +1,6 @@
 """Producer ids never repeat, whoever restarts or dies."""
 
-import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,6 +9,7 @@ from kbroker.cluster.producer_ids import BLOCK_SIZE, MAX_PRODUCER_ID, ProducerId
 from kbroker.coordination import paths
 from kbroker.coordination.embedded import EmbeddedStore
 from kbroker.coordination.paths import ProducerIdBlock
+from tests.kit.threads import run_all
 
 
 @pytest.fixture
@@ -53,11 +54,7 @@ def test_brokers_at_the_same_time_share_no_id(store: EmbeddedStore) -> None:
         ids = ProducerIds(store.connect(), node_id)
         given[node_id] += [ids.next() for _ in range(2500)]
 
-    threads = [threading.Thread(target=take, args=(node_id,)) for node_id in range(len(given))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_all(*(partial(take, node_id) for node_id in range(len(given))))
     together = [producer_id for ids in given for producer_id in ids]
     assert len(together) == len(set(together)) == 10_000
 

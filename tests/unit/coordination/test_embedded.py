@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from kbroker.coordination.store import (
     StoreUnavailable,
     WatchEvent,
 )
+from tests.kit.threads import run_all
 
 
 @pytest.fixture
@@ -199,30 +201,21 @@ def test_paths_that_are_none_are_refused(store: EmbeddedStore, bad: str) -> None
 
 def test_many_threads_see_each_of_their_own_changes_and_lose_none(store: EmbeddedStore) -> None:
     store.connect().create("/counter", b"0")
-    failures: list[Exception] = []
 
     def work(number: int) -> None:
         session = store.connect()
-        try:
-            for each in range(50):
-                path = session.create(f"/t{number}-", str(each).encode(), sequential=True)
-                assert session.get(path)[0] == str(each).encode()
-                session.set("/counter", b"")
-                alive = session.create(f"/alive{number}", ephemeral=True)
-                if each % 2:
-                    session.delete(alive)
-                else:
-                    session.close()
-                    session = store.connect()
-        except Exception as error:
-            failures.append(error)
+        for each in range(50):
+            path = session.create(f"/t{number}-", str(each).encode(), sequential=True)
+            assert session.get(path)[0] == str(each).encode()
+            session.set("/counter", b"")
+            alive = session.create(f"/alive{number}", ephemeral=True)
+            if each % 2:
+                session.delete(alive)
+            else:
+                session.close()
+                session = store.connect()
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
+    run_all(*(partial(work, number) for number in range(4)))
     session = store.connect()
     assert session.get("/counter")[1].version == 200
     names = session.children("/")

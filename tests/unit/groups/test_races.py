@@ -7,6 +7,7 @@ import random
 import sys
 import threading
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -20,6 +21,7 @@ from kbroker.rules.group_member import JoinAnswer, Joining, Leaving, SyncAnswer
 from kbroker.rules.group_offsets import CommittedOffset
 from kbroker.state_log.replica import Committed
 from tests.kit.memory_replica import MemoryOffsetsTopic, MemoryReplica
+from tests.kit.threads import run_all
 
 THREADS, STEPS, GROUPS = 6, 250, ["a", "b", "c"]
 
@@ -164,11 +166,7 @@ def test_everybody_is_answered_once_whatever_happens_at_the_same_time(
                     coordinator.fetch_offsets(group_id, None, require_stable=True)
                 answers.came(number)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(THREADS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_all(*(partial(work, seed) for seed in range(THREADS)))
     finished = threading.Event()
     for _ in range(1000):  # sessions and rebalances end within 60 ms of each other
         if not answers.open or finished.wait(0.01):

@@ -15,13 +15,13 @@ from typing import Any, NamedTuple, TypeVar
 import psutil
 import pytest
 
-from kbroker._core.crc import crc32c_of
 from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import SERVED, ApiKey, is_flexible
 from kbroker.protocol.compression import Codec, deflate
 from kbroker.protocol.headers import encode_request
 from kbroker.protocol.records import encode_batch, read_records
+from tests.kit.batches import changed
 from tests.kit.broker import BrokerProcess
 from tests.kit.wire import ConnectionClosed, WireClient
 
@@ -96,12 +96,6 @@ def broker(process: BrokerProcess) -> Iterator[BrokerProcess]:
     assert "Traceback" not in process.output
 
 
-@pytest.fixture
-def client(broker: BrokerProcess) -> Iterator[WireClient]:
-    with WireClient("127.0.0.1", broker.port) as connected:
-        yield connected
-
-
 def create_topic(client: WireClient, name: str, **configs: str) -> None:
     topic = M.CreateTopicsRequest.CreatableTopic(
         name=name,
@@ -167,19 +161,11 @@ GOOD = encode_batch([(1, b"k", b"first"), (2, b"k", b"second"), (3, b"k", b"thir
 LENGTH, MAGIC, CRC, ATTRIBUTES, LAST_DELTA, PRODUCER, COUNT, RECORDS = 8, 16, 17, 21, 23, 43, 57, 61
 
 
-def changed(at: int, new: bytes, *, crc: bool = True, batch: bytes = GOOD) -> bytes:
-    made = bytearray(batch)
-    made[at : at + len(new)] = new
-    if crc:
-        struct.pack_into(">I", made, CRC, crc32c_of(made[ATTRIBUTES:]))
-    return bytes(made)
-
-
 def compressed(codec: int, payload: bytes) -> bytes:
     made = bytearray(GOOD[:RECORDS] + payload)
     struct.pack_into(">i", made, LENGTH, len(made) - 12)
     struct.pack_into(">h", made, ATTRIBUTES, codec)
-    return changed(0, b"", batch=bytes(made))
+    return changed(made, 0, b"")
 
 
 def bombs() -> dict[str, bytes]:
@@ -195,31 +181,31 @@ BAD_BATCHES: dict[str, tuple[bytes | None, ErrorCode]] = {
     "nothing": (b"", ErrorCode.INVALID_RECORD),
     "half a header": (GOOD[:30], ErrorCode.INVALID_RECORD),
     "half a batch": (GOOD[:-3], ErrorCode.INVALID_RECORD),
-    "magic 3": (changed(MAGIC, b"\3"), ErrorCode.CORRUPT_MESSAGE),
-    "magic -1": (changed(MAGIC, b"\xff"), ErrorCode.CORRUPT_MESSAGE),
-    "magic 0 in a version for magic 2": (changed(MAGIC, b"\0"), ErrorCode.INVALID_RECORD),
-    "a bad CRC": (changed(CRC, b"\1\2\3\4", crc=False), ErrorCode.CORRUPT_MESSAGE),
-    "a flipped bit": (changed(70, bytes([GOOD[70] ^ 1]), crc=False), ErrorCode.CORRUPT_MESSAGE),
-    "a length that is negative": (changed(LENGTH, b"\xff\xff\xff\xff"), ErrorCode.CORRUPT_MESSAGE),
-    "a length beyond the request": (changed(LENGTH, b"\0\x0f\xff\xff"), ErrorCode.INVALID_RECORD),
-    "a length beyond everything": (changed(LENGTH, b"\x7f\xff\xff\xff"), ErrorCode.CORRUPT_MESSAGE),
-    "a count too high": (changed(COUNT, struct.pack(">i", 4)), ErrorCode.INVALID_RECORD),
-    "a count too low": (changed(COUNT, struct.pack(">i", 2)), ErrorCode.INVALID_RECORD),
+    "magic 3": (changed(GOOD, MAGIC, b"\3"), ErrorCode.CORRUPT_MESSAGE),
+    "magic -1": (changed(GOOD, MAGIC, b"\xff"), ErrorCode.CORRUPT_MESSAGE),
+    "magic 0 in a version for magic 2": (changed(GOOD, MAGIC, b"\0"), ErrorCode.INVALID_RECORD),
+    "a bad CRC": (changed(GOOD, CRC, b"\1\2\3\4", crc=False), ErrorCode.CORRUPT_MESSAGE),
+    "a flipped bit": (changed(GOOD, 70, bytes([GOOD[70] ^ 1]), crc=False), ErrorCode.CORRUPT_MESSAGE),
+    "a length that is negative": (changed(GOOD, LENGTH, b"\xff\xff\xff\xff"), ErrorCode.CORRUPT_MESSAGE),
+    "a length beyond the request": (changed(GOOD, LENGTH, b"\0\x0f\xff\xff"), ErrorCode.INVALID_RECORD),
+    "a length beyond everything": (changed(GOOD, LENGTH, b"\x7f\xff\xff\xff"), ErrorCode.CORRUPT_MESSAGE),
+    "a count too high": (changed(GOOD, COUNT, struct.pack(">i", 4)), ErrorCode.INVALID_RECORD),
+    "a count too low": (changed(GOOD, COUNT, struct.pack(">i", 2)), ErrorCode.INVALID_RECORD),
     "a count of billions": (
-        changed(LAST_DELTA, struct.pack(">i", 0x7FFFFFFE), batch=changed(COUNT, struct.pack(">i", 0x7FFFFFFF))),
+        changed(changed(GOOD, COUNT, struct.pack(">i", 0x7FFFFFFF)), LAST_DELTA, struct.pack(">i", 0x7FFFFFFE)),
         ErrorCode.INVALID_RECORD,
     ),
-    "a negative count": (changed(COUNT, struct.pack(">i", -3)), ErrorCode.INVALID_RECORD),
-    "a last offset delta that lies": (changed(LAST_DELTA, struct.pack(">i", 7)), ErrorCode.INVALID_RECORD),
-    "an offset delta that lies": (changed(RECORDS + 3, b"\x08"), ErrorCode.INVALID_RECORD),
-    "a record longer than the batch": (changed(RECORDS, b"\x7e"), ErrorCode.INVALID_RECORD),
-    "a key longer than its record": (changed(RECORDS + 4, b"\x7e"), ErrorCode.INVALID_RECORD),
-    "a codec that does not exist": (changed(ATTRIBUTES, b"\0\7"), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
+    "a negative count": (changed(GOOD, COUNT, struct.pack(">i", -3)), ErrorCode.INVALID_RECORD),
+    "a last offset delta that lies": (changed(GOOD, LAST_DELTA, struct.pack(">i", 7)), ErrorCode.INVALID_RECORD),
+    "an offset delta that lies": (changed(GOOD, RECORDS + 3, b"\x08"), ErrorCode.INVALID_RECORD),
+    "a record longer than the batch": (changed(GOOD, RECORDS, b"\x7e"), ErrorCode.INVALID_RECORD),
+    "a key longer than its record": (changed(GOOD, RECORDS + 4, b"\x7e"), ErrorCode.INVALID_RECORD),
+    "a codec that does not exist": (changed(GOOD, ATTRIBUTES, b"\0\7"), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
     "what does not inflate": (compressed(2, b"\xff" * 40), ErrorCode.INVALID_RECORD),
     "two batches": (GOOD + GOOD, ErrorCode.INVALID_RECORD),
-    "a control batch": (changed(ATTRIBUTES, b"\0\x20"), ErrorCode.INVALID_RECORD),
+    "a control batch": (changed(GOOD, ATTRIBUTES, b"\0\x20"), ErrorCode.INVALID_RECORD),
     "over message.max.bytes": (encode_batch([(0, None, b"x" * MESSAGE_MAX)]), ErrorCode.MESSAGE_TOO_LARGE),
-    "a producer without a sequence": (changed(PRODUCER, struct.pack(">qhi", 7, 0, -1)), ErrorCode.INVALID_RECORD),
+    "a producer without a sequence": (changed(GOOD, PRODUCER, struct.pack(">qhi", 7, 0, -1)), ErrorCode.INVALID_RECORD),
     **{name: (batch, ErrorCode.MESSAGE_TOO_LARGE) for name, batch in bombs().items()},
 }
 
@@ -481,7 +467,7 @@ def test_an_api_versions_request_of_tomorrow_is_answered_in_version_0(client: Wi
     assert client.call(ApiKey.API_VERSIONS, 0, M.ApiVersionsRequest()).error_code == 0
 
 
-@pytest.mark.parametrize("batch", [changed(CRC, b"\1\2\3\4", crc=False), compressed(2, b"\xff" * 40)])
+@pytest.mark.parametrize("batch", [changed(GOOD, CRC, b"\1\2\3\4", crc=False), compressed(2, b"\xff" * 40)])
 def test_an_error_without_acks_closes_the_connection_with_one_line(broker: BrokerProcess, batch: bytes) -> None:
     (line,) = lines_after(broker, encode_request(ApiKey.PRODUCE, 9, 7, "c", produce_request(batch, acks=0)))
     assert "a produce request with acks=0 that was refused (newest request: API key 0, version 9)" in line

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,18 +20,6 @@ from tests.kit.wire import ConnectionClosed, WireClient
 
 ALL_VERSIONS = range(4, 18)
 LONG_MS = 60_000  # longer than a test may take
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SmallBroker]:
-    with SmallBroker(tmp_path_factory.mktemp("fetch")) as broker:
-        yield broker
-
-
-@pytest.fixture
-def client(broker: SmallBroker) -> Iterator[WireClient]:
-    with WireClient("127.0.0.1", broker.port) as client:
-        yield client
 
 
 class Topic:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from kbroker.errors import ErrorCode
@@ -12,29 +12,11 @@ from kbroker.protocol.api import ApiKey
 from kbroker.protocol.records import encode_batch, read_records
 from tests.kit.fetch_machine import fetch_request, partition_request, produce_request
 from tests.kit.small_broker import SmallBroker
+from tests.kit.threads import run_all
 from tests.kit.wire import ConnectionClosed, WireClient
 
 PARTITIONS = 4
 RECORDS = 1200
-
-
-def run_all(bodies: list[Callable[[], None]]) -> None:
-    """Each in a thread of its own; the first error of any of them is raised."""
-    errors: list[BaseException] = []
-
-    def run(body: Callable[[], None]) -> None:
-        try:
-            body()
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=(body,)) for body in bodies]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
 
 
 def test_every_tail_consumer_sees_every_record_once_and_in_order(tmp_path: Path) -> None:
@@ -93,10 +75,8 @@ def test_every_tail_consumer_sees_every_record_once_and_in_order(tmp_path: Path)
                     sent[partition_id] += count
 
         consumers = [(12, True, 1), (17, True, 1), (17, True, 500), (4, False, 1), (12, False, 1), (17, False, 2000)]
-        run_all(
-            [lambda each=each: consume(*each) for each in consumers]  # type: ignore[misc]
-            + [lambda: produce([0, 1]), lambda: produce([2, 3])]
-        )
+        bodies = [partial(consume, *each) for each in consumers] + [partial(produce, each) for each in ([0, 1], [2, 3])]
+        run_all(*bodies)
         assert all(broker.waiting_fetches("t", each) == 0 for each in range(PARTITIONS))
 
 

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import struct
-import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kbroker._core.crc import crc32c_of
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.records import encode_batch, read_batches
+from tests.kit.batches import changed
 from tests.kit.logs import batch_of
 from tests.kit.processors import ProcessorRig, produce_request
+from tests.kit.threads import run_all
 from tests.kit.wire import ConnectionClosed, WireClient
 
 VERSIONS = range(3, 12)
@@ -38,15 +39,6 @@ def produced(
     """The answer about that partition."""
     request = produce_request(topic, batch, acks=acks, partition_id=partition_id)
     return client.call(ApiKey.PRODUCE, version, request).responses[0].partition_responses[0]
-
-
-def changed(batch: bytes, at: int, value: bytes, *, crc: bool = True) -> bytes:
-    """`batch` with other bytes at a place, and the checksum that belongs to it."""
-    made = bytearray(batch)
-    made[at : at + len(value)] = value
-    if crc:
-        made[17:21] = crc32c_of(bytes(made[21:])).to_bytes(4, "big")
-    return bytes(made)
 
 
 # --- what is appended -------------------------------------------------------------------------------------
@@ -314,11 +306,7 @@ def test_one_flush_serves_many_producers(rig: ProcessorRig) -> None:
         for _ in range(50):
             client.read_frame()
 
-    threads = [threading.Thread(target=load, args=(client,)) for client in clients]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    run_all(*(partial(load, client) for client in clients))
     assert log.log_end_offset == log.state.flushed_offset == 400
     assert directory.flush_count < 400
 

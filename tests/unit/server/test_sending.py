@@ -7,6 +7,7 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from kbroker.protocol.api import ApiKey
 from tests.kit.logs import batch_of
 from tests.kit.processors import ProcessorRig, produce_request, wait_until
 from tests.kit.stub_transport import BrokenTransport, XorTransport, scrambled
+from tests.kit.threads import run_all
 from tests.kit.wire import ConnectionClosed, WireClient
 
 SIZES = [0, 1, 100, 5_000, 31_000, 33_000, 70_000, 300_000, 900_000]
@@ -253,10 +255,5 @@ def test_readers_and_writers_share_two_processors(tmp_path: Path) -> None:
             with lock:
                 seen.extend(values)
 
-        threads = [threading.Thread(target=produce, args=(number,)) for number in range(6)]
-        threads += [threading.Thread(target=consume, args=(number,)) for number in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
+        run_all(*(partial(produce, each) for each in range(6)), *(partial(consume, each) for each in range(3)))
         assert sorted(seen) == sorted(expected)

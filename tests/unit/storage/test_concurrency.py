@@ -19,26 +19,9 @@ from kbroker.storage.log import Log
 from kbroker.storage.log_manager import LogManager
 from kbroker.storage.options import LogOptions, StorageOptions
 from tests.kit.logs import TOPIC_ID, LogHome, batch_of, read_all
+from tests.kit.threads import run_all
 
 ORDERS = TopicPartition("orders", 0)
-
-
-def run_all(*bodies: Callable[[], None]) -> None:
-    failures: list[BaseException] = []
-
-    def guarded(body: Callable[[], None]) -> None:
-        try:
-            body()
-        except BaseException as failure:
-            failures.append(failure)
-
-    threads = [threading.Thread(target=guarded, args=(body,)) for body in bodies]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failures:
-        raise failures[0]
 
 
 @pytest.fixture(params=[1 << 30, 1], ids=["page cache", "fsync before ack"])

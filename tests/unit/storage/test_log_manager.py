@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import UUID
@@ -18,6 +17,7 @@ from kbroker.storage.log_manager import LogManager
 from kbroker.storage.options import LogOptions, StorageOptions
 from tests.kit.logs import TOPIC_ID, ManualClock, batch_of, read_all
 from tests.kit.processors import wait_until
+from tests.kit.threads import run_all
 
 ORDERS = TopicPartition("orders", 0)
 OPTIONS = LogOptions(segment_bytes=2000, index_interval_bytes=200)
@@ -197,11 +197,7 @@ def test_acks_wait_for_flushers_that_sync_each_partition_once_for_all_of_them(br
         for _ in range(50):
             log.append(batch_of([b"x"]))
 
-    threads = [threading.Thread(target=produce) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_all(*[produce] * 4)
     assert log.recovery_point == log.log_end_offset == 200
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from kbroker.errors import ErrorCode
@@ -14,18 +12,6 @@ from kbroker.protocol.records import encode_batch
 from tests.kit.fetch_machine import fetch_request, partition_request, produce_request
 from tests.kit.small_broker import SmallBroker
 from tests.kit.wire import WireClient
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SmallBroker]:
-    with SmallBroker(tmp_path_factory.mktemp("delete-records")) as broker:
-        yield broker
-
-
-@pytest.fixture
-def client(broker: SmallBroker) -> Iterator[WireClient]:
-    with WireClient("127.0.0.1", broker.port) as client:
-        yield client
 
 
 @pytest.fixture

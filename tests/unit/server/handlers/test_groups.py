@@ -35,12 +35,6 @@ def broker() -> Iterator[BrokerProcess]:
 
 
 @pytest.fixture
-def client(broker: BrokerProcess) -> Iterator[WireClient]:
-    with WireClient("127.0.0.1", broker.port) as connected:
-        yield connected
-
-
-@pytest.fixture
 def group() -> str:
     return f"group-{uuid4().hex[:8]}"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +12,6 @@ from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from tests.kit.small_broker import SmallBroker
 from tests.kit.wire import WireClient
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SmallBroker]:
-    with SmallBroker(tmp_path_factory.mktemp("init-producer-id")) as broker:
-        yield broker
-
-
-@pytest.fixture
-def client(broker: SmallBroker) -> Iterator[WireClient]:
-    with WireClient("127.0.0.1", broker.port) as client:
-        yield client
 
 
 def ask(client: WireClient, version: int, **fields: Any) -> tuple[int, int, int]:

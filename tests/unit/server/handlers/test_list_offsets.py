@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -23,21 +22,14 @@ SINCE = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIE
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SmallBroker]:
-    with SmallBroker(tmp_path_factory.mktemp("list-offsets")) as broker:
-        # Partition 0 has records at 100, 105, 300, 305, 200 and 205; partition 1 none.
-        broker.create_topic("t", 2)
-        with WireClient("127.0.0.1", broker.port) as client:
-            for timestamp in (100, 300, 200):
-                batch = encode_batch([(timestamp, None, b"x"), (timestamp + 5, None, b"y")])
-                client.call(ApiKey.PRODUCE, 9, produce_request("t", 0, batch))
-        yield broker
-
-
-@pytest.fixture
-def client(broker: SmallBroker) -> Iterator[WireClient]:
+def broker(broker: SmallBroker) -> SmallBroker:
+    # Partition 0 has records at 100, 105, 300, 305, 200 and 205; partition 1 none.
+    broker.create_topic("t", 2)
     with WireClient("127.0.0.1", broker.port) as client:
-        yield client
+        for timestamp in (100, 300, 200):
+            batch = encode_batch([(timestamp, None, b"x"), (timestamp + 5, None, b"y")])
+            client.call(ApiKey.PRODUCE, 9, produce_request("t", 0, batch))
+    return broker
 
 
 def ask(client: WireClient, version: int, *asked: dict[str, Any], topic: str = "t", **fields: Any) -> list[Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,21 +18,14 @@ EPOCH = SmallBroker.leader_epoch
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SmallBroker]:
-    with SmallBroker(tmp_path_factory.mktemp("epochs")) as broker:
-        # Partition 0: two records of epoch 1, three of epoch 4. Partition 1: none.
-        broker.create_topic("t", 2)
-        with WireClient("127.0.0.1", broker.port) as client:
-            client.call(ApiKey.PRODUCE, 9, produce_request("t", 0, encode_batch([(1, None, b"x")] * 2)))
-            broker.log("t", 0).set_leader_epoch(4)
-            client.call(ApiKey.PRODUCE, 9, produce_request("t", 0, encode_batch([(1, None, b"x")] * 3)))
-        yield broker
-
-
-@pytest.fixture
-def client(broker: SmallBroker) -> Iterator[WireClient]:
+def broker(broker: SmallBroker) -> SmallBroker:
+    # Partition 0: two records of epoch 1, three of epoch 4. Partition 1: none.
+    broker.create_topic("t", 2)
     with WireClient("127.0.0.1", broker.port) as client:
-        yield client
+        client.call(ApiKey.PRODUCE, 9, produce_request("t", 0, encode_batch([(1, None, b"x")] * 2)))
+        broker.log("t", 0).set_leader_epoch(4)
+        client.call(ApiKey.PRODUCE, 9, produce_request("t", 0, encode_batch([(1, None, b"x")] * 3)))
+    return broker
 
 
 def ask(client: WireClient, version: int, leader_epoch: int, topic: str = "t", **fields: Any) -> tuple[int, int, int]:

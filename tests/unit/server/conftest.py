@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.kit.broker import BrokerProcess
+from tests.kit.small_broker import SmallBroker
+from tests.kit.wire import WireClient
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SmallBroker]:
+    """Without topics. A module that wants some, or a whole broker, has a fixture of that name itself."""
+    with SmallBroker(tmp_path_factory.mktemp("broker")) as broker:
+        yield broker
+
+
+@pytest.fixture
+def client(broker: SmallBroker | BrokerProcess) -> Iterator[WireClient]:
+    with WireClient("127.0.0.1", broker.port) as client:
+        yield client
