@@ -21,6 +21,9 @@ works and with every error that Kafka can give there on a single broker (`tests/
 answers are equal field by field, but for this list. Not compared are ids that are drawn at random, times, ports and
 throttle times; of texts only whether there is one. A difference that is not listed fails its test, and so does a listed
 one that is gone.
+
+In the same way the nodes of the coordination store are compared with those that Apache Kafka 3.9.1 keeps in a real
+ZooKeeper (`tests/oracle/test_znodes.py`).
 """
 TEST = "tests/oracle/test_answers.py::test_kbroker_answers_as_kafka_does"
 

@@ -10,8 +10,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 from tests.kit import maven
 
@@ -40,11 +42,23 @@ def serves(port: int) -> bool:
         return False
 
 
-class BrokerProcess:
-    """One broker and its directory. `stop` (SIGTERM), `kill` (SIGKILL) and `start` again keep port and data."""
+def folder_in_memory() -> Path:
+    """A new directory in memory where there is room, else on disk."""
+    roomy = MEMORY_DISK.is_dir() and shutil.disk_usage(MEMORY_DISK).free > 1 << 30
+    return Path(tempfile.mkdtemp(prefix="kafka-test-", dir=MEMORY_DISK if roomy else None))
 
-    def __init__(self, overrides: dict[str, object] | None = None, folder: Path | None = None):
-        self.overrides = dict(overrides or {})
+
+def write_properties(path: Path, settings: Mapping[str, object]) -> Path:
+    """Make a Java properties file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+    return path
+
+
+class ServerProcess:
+    """One server and its directory. `stop` (SIGTERM), `kill` (SIGKILL) and `start` again keep port and data."""
+
+    def __init__(self, folder: Path | None = None):
         self.owns_folder = folder is None
         self.folder = folder or Path(tempfile.mkdtemp(prefix="kbroker-test-"))
         self.port = free_port()
@@ -71,11 +85,12 @@ class BrokerProcess:
         return (self.folder / "output.txt").read_text(errors="replace")
 
     def command(self) -> list[str]:
-        settings = {"listeners": f"PLAINTEXT://127.0.0.1:{self.port}", **self.overrides}
-        command = [sys.executable, "-m", "kbroker.cli.main", "start", "--data", str(self.data)]
-        for key, value in settings.items():
-            command += ["--override", f"{key}={value}"]
-        return command
+        """What starts it."""
+        raise NotImplementedError
+
+    def is_ready(self) -> bool:
+        """Whether it serves."""
+        raise NotImplementedError
 
     def start(self) -> None:
         command = self.command()
@@ -83,14 +98,14 @@ class BrokerProcess:
         started = time.perf_counter()
         with (self.folder / "output.txt").open("ab") as output:
             self.process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=self.folder)
-        while not serves(self.port):
+        while not self.is_ready():
             if self.process.poll() is not None or time.perf_counter() - started > START_TIMEOUT_S:
-                raise RuntimeError(f"the broker did not start:\n{self.output[-4000:]}")
+                raise RuntimeError(f"{type(self).__name__} did not start:\n{self.output[-4000:]}")
             time.sleep(0.002)
         self.ready_s = time.perf_counter() - started
 
     def stop(self) -> int:
-        """SIGTERM; returns the exit code. A broker that does not stop in time is killed and the stop fails."""
+        """SIGTERM; returns the exit code. A server that does not stop in time is killed and the stop fails."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
         try:
@@ -98,7 +113,9 @@ class BrokerProcess:
         except subprocess.TimeoutExpired:
             self.process.send_signal(signal.SIGABRT)  # faulthandler prints every thread's stack
             self.process.wait(10)
-            raise RuntimeError(f"the broker did not stop within {STOP_TIMEOUT_S} s:\n{self.output[-4000:]}") from None
+            raise RuntimeError(
+                f"{type(self).__name__} did not stop within {STOP_TIMEOUT_S} s:\n{self.output[-4000:]}"
+            ) from None
 
     def kill(self) -> None:
         """SIGKILL, as a crash of the process."""
@@ -110,7 +127,7 @@ class BrokerProcess:
         self.stop()
         self.start()
 
-    def __enter__(self) -> BrokerProcess:
+    def __enter__(self) -> Self:
         self.start()
         return self
 
@@ -121,6 +138,24 @@ class BrokerProcess:
             self.kill() if kind else self.stop()
         if self.owns_folder:
             shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class BrokerProcess(ServerProcess):
+    """kbroker."""
+
+    def __init__(self, overrides: dict[str, object] | None = None, folder: Path | None = None):
+        super().__init__(folder)
+        self.overrides = dict(overrides or {})
+
+    def command(self) -> list[str]:
+        settings = {"listeners": f"PLAINTEXT://127.0.0.1:{self.port}", **self.overrides}
+        command = [sys.executable, "-m", "kbroker.cli.main", "start", "--data", str(self.data)]
+        for key, value in settings.items():
+            command += ["--override", f"{key}={value}"]
+        return command
+
+    def is_ready(self) -> bool:
+        return serves(self.port)
 
 
 class KafkaProcess(BrokerProcess):
@@ -134,6 +169,11 @@ class KafkaProcess(BrokerProcess):
         return maven.fetch(
             [f"org.apache.kafka:kafka_2.13:{cls.version}", f"org.apache.kafka:kafka-tools:{cls.version}"]
         )
+
+    @classmethod
+    def java(cls) -> list[str]:
+        """How its classes are run."""
+        return ["java", f"-Xms{cls.heap}", f"-Xmx{cls.heap}", "-cp", cls.classpath()]
 
     def command(self) -> list[str]:
         controller = free_port()
@@ -150,10 +190,8 @@ class KafkaProcess(BrokerProcess):
             "group.initial.rebalance.delay.ms": 0,
             **self.overrides,
         }
-        self.folder.mkdir(parents=True, exist_ok=True)
-        properties = self.folder / "server.properties"
-        properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-        java = ["java", f"-Xms{self.heap}", f"-Xmx{self.heap}", "-cp", self.classpath()]
+        properties = write_properties(self.folder / "server.properties", settings)
+        java = self.java()
         if not (self.data / "meta.properties").exists():
             storage_format = [
                 *java,
@@ -173,7 +211,5 @@ class KafkaInMemory(KafkaProcess):
     waits for before it answers, is not to decide that."""
 
     def __init__(self, overrides: dict[str, object] | None = None):
-        roomy = MEMORY_DISK.is_dir() and shutil.disk_usage(MEMORY_DISK).free > 1 << 30
-        folder = tempfile.mkdtemp(prefix="kafka-test-", dir=MEMORY_DISK if roomy else None)
-        super().__init__(overrides, Path(folder))
+        super().__init__(overrides, folder_in_memory())
         self.owns_folder = True

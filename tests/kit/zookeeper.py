@@ -1,0 +1,122 @@
+"""Apache Kafka in ZooKeeper mode, a real ZooKeeper under it, and the tree of nodes that it holds."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple
+
+from kazoo.client import KazooClient
+
+from kbroker.coordination.store import Store
+from tests.kit.broker import KafkaProcess, ServerProcess, folder_in_memory, write_properties
+
+HEAP = "128m"
+TIMEOUT_S = 30.0
+
+
+class Node(NamedTuple):
+    """One node of a tree as a reader sees it."""
+
+    data: bytes
+    is_ephemeral: bool
+    version: int
+
+
+Nodes = Mapping[str, Node]
+
+
+class ZooKeeperProcess(ServerProcess):
+    """One ZooKeeper server, of the release that Kafka 3.9.1 brings."""
+
+    def command(self) -> list[str]:
+        settings = {
+            "dataDir": self.data,
+            "clientPort": self.port,
+            "clientPortAddress": "127.0.0.1",
+            "tickTime": 500,
+            "admin.enableServer": "false",
+        }
+        properties = write_properties(self.folder / "zookeeper.properties", settings)
+        java = ["java", f"-Xmx{HEAP}", "-XX:TieredStopAtLevel=1", "-cp", KafkaProcess.classpath()]
+        return [*java, "org.apache.zookeeper.server.quorum.QuorumPeerMain", str(properties)]
+
+    def is_ready(self) -> bool:
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
+                connection.settimeout(5)
+                connection.sendall(b"srvr")
+                return connection.recv(1) == b"Z"  # "Zookeeper version: ...", or that it does not serve yet
+        except OSError:
+            return False
+
+    def nodes(self) -> dict[str, Node]:
+        """All that is in it but what is its own."""
+        client = KazooClient(self.address, timeout=TIMEOUT_S, read_only=True)
+        client.start(TIMEOUT_S)
+        try:
+            found = {}
+            waiting = ["/"]
+            while waiting:
+                path = waiting.pop()
+                data, stat = client.get(path)
+                found[path] = Node(data or b"", stat.ephemeralOwner != 0, stat.version)
+                waiting += [f"{path.rstrip('/')}/{name}" for name in client.get_children(path) if name != "zookeeper"]
+            return found
+        finally:
+            client.stop()
+            client.close()
+
+
+class KafkaOnZooKeeper(KafkaProcess):
+    """Apache Kafka 3.9.1 in ZooKeeper mode, the oracle of files and nodes, with its files in memory where there is
+    room. The ZooKeeper outlives `stop`, as an ensemble would; the end of the context ends both."""
+
+    def __init__(self, overrides: dict[str, object] | None = None, folder: Path | None = None):
+        super().__init__(overrides, folder or folder_in_memory())
+        self.owns_folder = folder is None
+        self.zookeeper = ZooKeeperProcess(self.folder / "zookeeper")
+
+    def command(self) -> list[str]:
+        settings = {
+            "broker.id": 0,
+            "zookeeper.connect": self.zookeeper.address,
+            "listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
+            "log.dirs": self.data,
+            "offsets.topic.replication.factor": 1,
+            "transaction.state.log.replication.factor": 1,
+            "transaction.state.log.min.isr": 1,
+            "group.initial.rebalance.delay.ms": 0,
+            **self.overrides,
+        }
+        properties = write_properties(self.folder / "server.properties", settings)
+        return [*self.java(), "kafka.Kafka", str(properties)]
+
+    def start(self) -> None:
+        if self.zookeeper.process is None:
+            self.zookeeper.start()
+        super().start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if self.process is not None and self.process.poll() is None:
+                self.kill() if kind else self.stop()
+        finally:
+            self.zookeeper.kill()
+            super().__exit__(kind, error, trace)
+
+
+def nodes_of(store: Store) -> dict[str, Node]:
+    """All that a coordination store of ours has."""
+    found = {}
+    waiting = ["/"]
+    while waiting:
+        path = waiting.pop()
+        data, stat = store.get(path)
+        found[path] = Node(data, stat.owner != 0, stat.version)
+        waiting += [f"{path.rstrip('/')}/{name}" for name in store.children(path)]
+    return found

@@ -1,0 +1,251 @@
+"""The tree of nodes that kbroker keeps is the one that Apache Kafka 3.9.1 keeps in a real ZooKeeper.
+
+The same requests go to both; then paths, data, versions and which nodes are ephemeral are equal, but for what differs
+from one run to the next (`known_by_name`) and what is `LISTED`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kbroker.config.broker_config import load_config
+from kbroker.coordination.embedded import EmbeddedStore, store_path
+from kbroker.server.broker import Broker
+from tests.kit import maven
+from tests.kit.zookeeper import KafkaOnZooKeeper, Node, Nodes, nodes_of
+from tests.oracle.deviations import OTHERS, matches
+from tests.oracle.history import TIMEOUT_S, History
+from tests.oracle.scenarios.configs import APPEND, BROKER, DELETE, SET, SUBTRACT, TOPIC, alter, change
+from tests.oracle.scenarios.requests import records
+
+SETTINGS: dict[str, object] = {
+    "broker.id": 0,
+    "broker.rack": "r1",
+    "num.partitions": 2,
+    "offsets.topic.num.partitions": 3,
+    "offsets.topic.replication.factor": 1,
+    "group.initial.rebalance.delay.ms": 0,
+    "auto.create.topics.enable": "true",
+}
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A way of differing on purpose: at which paths, how, and which of `deviations.OTHERS` says why."""
+
+    path: str
+    differs: Callable[[Node | None, Node | None], bool]
+    subject: str
+
+    def is_about(self, path: str, kafka: Node | None, ours: Node | None) -> bool:
+        return matches(self.path, path) and self.differs(kafka, ours)
+
+
+def only_in_order(kafka: Node | None, ours: Node | None) -> bool:
+    """The same JSON, its fields in another order."""
+    if kafka is None or ours is None:
+        return False
+    return kafka._replace(data=b"") == ours._replace(data=b"") and bool(json.loads(kafka.data) == json.loads(ours.data))
+
+
+def not_there(kafka: Node | None, ours: Node | None) -> bool:
+    return kafka is not None and ours is None
+
+
+LISTED = (
+    Listed("/brokers/topics/wide", only_in_order, "Nodes: order of fields"),
+    Listed("/config/topics/*", only_in_order, "Nodes: order of fields"),
+    Listed("/config/changes/*", not_there, "Nodes: /config/changes"),
+)
+
+
+class Kbroker:
+    """kbroker in this process, whose nodes can be seen while it runs: the ephemeral ones are in no file."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.broker: Broker | None = None
+        self.port = 0
+
+    def start(self) -> None:
+        overrides = ["listeners=PLAINTEXT://127.0.0.1:0", *(f"{name}={value}" for name, value in SETTINGS.items())]
+        self.broker = Broker(load_config(None, overrides, self.folder, {}))
+        self.broker.start()
+        self.port = self.broker.endpoints[0].port
+
+    def stop(self) -> None:
+        if self.broker is not None:
+            self.broker.stop()
+            self.broker = None
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def nodes(self) -> dict[str, Node]:
+        """Of the running broker; of the stopped one those that are in its file."""
+        if self.broker is not None:
+            return self._nodes(self.broker._store)
+        store = EmbeddedStore(store_path(str(self.folder)))
+        try:
+            return self._nodes(store)
+        finally:
+            store.stop()
+
+    @staticmethod
+    def _nodes(store: EmbeddedStore) -> dict[str, Node]:
+        session = store.connect()
+        try:
+            return nodes_of(session)
+        finally:
+            session.close()
+
+
+def accepted(answer: Any) -> list[int]:
+    return [each.error_code for each in answer.responses]
+
+
+def change_everything(port: int) -> None:
+    """All that makes, changes and removes nodes, and some requests that are refused."""
+    with History(port) as h:
+        h.create("assigned", assignment=[[0], [0], [0]])
+        h.create("counted", 4, configs={"retention.ms": "1000000", "cleanup.policy": "compact", "segment.bytes": "999"})
+        h.create("default")
+        h.create("odd.name_x-1", 1, configs={"follower.replication.throttled.replicas": "*"})
+        h.create("wide", 12)
+        h.await_leaders("made-by-asking")
+        h.grow("default", 4, [[0], [0]])
+        h.grow("wide", 14)
+
+        topic_changes = [
+            [("cleanup.policy", APPEND, "delete"), ("segment.bytes", DELETE, None), ("retention.bytes", SET, "77")],
+            [("cleanup.policy", SUBTRACT, "compact")],
+        ]
+        for wishes in topic_changes:
+            h.do(change((TOPIC, "counted", wishes)), accepted)
+        h.do(change((TOPIC, "default", [("max.message.bytes", SET, "5000")])), accepted)
+        h.do(change((TOPIC, "default", [("max.message.bytes", DELETE, None)])), accepted)
+        h.do(change((TOPIC, "wide", [("retention.ms", DELETE, None)])), accepted)
+        h.do(alter((TOPIC, "assigned", {"flush.ms": "5", "retention.ms": "-1"})), accepted)
+        h.do(alter((TOPIC, "assigned", {"retention.ms": "7"})), accepted)
+
+        h.do(change((BROKER, "0", [("background.threads", SET, "8"), ("max.connections", SET, "900")])), accepted)
+        h.do(change((BROKER, "", [("log.retention.ms", SET, "99999999"), ("max.connections", SET, "800")])), accepted)
+        h.do(change((BROKER, "", [("max.connections", DELETE, None)])), accepted)
+        h.do(alter((BROKER, "0", {"max.connections.per.ip": "700"})), accepted)
+
+        refused = [
+            change((TOPIC, "default", [("retention.ms", SET, "no number")])),
+            change((TOPIC, "default", [("retention.ms", SET, "5")]), check=True),
+            change((BROKER, "0", [("log.dirs", SET, "/elsewhere")])),
+            alter((TOPIC, "nowhere", {"retention.ms": "7"})),
+        ]
+        for request in refused:
+            h.ask(request)
+
+        h.create("gone", 2, configs={"retention.ms": "5"})
+        h.create("back", 2, configs={"retention.ms": "5"})
+        h.delete("gone", "back")
+        h.create_again("back")
+
+        h.ask_for_a_producer_id()
+        h.produce("default", 0, records())
+        h.commit_offset("g", "default")
+
+
+def known_by_name(nodes: Nodes, port: int) -> dict[str, Node]:
+    """Names in the place of ports, times and random ids; what has not their form stays as it is."""
+    patterns = {
+        rb'"timestamp":"\d{13}"': b'"timestamp":"<time>"',
+        rb'"topic_id":"[\w-]{22}"': b'"topic_id":"<id>"',
+        rb'^{"version":"1","id":"[\w-]{22}"}$': b'{"version":"1","id":"<id>"}',
+        rb":%d\b" % port: b":<port>",
+    }
+    found = {}
+    for path, node in nodes.items():
+        data = node.data
+        for pattern, name in patterns.items():
+            data = re.sub(pattern, name, data)
+        # How often a broker writes its registration while it starts is its own affair.
+        found[path] = node._replace(data=data, version=0 if node.is_ephemeral else node.version)
+    return found
+
+
+@dataclass
+class Both:
+    """The two brokers, after the same history."""
+
+    kafka: KafkaOnZooKeeper
+    kbroker: Kbroker
+
+    def settled_nodes_of_kafka(self) -> Nodes:
+        """Once nothing is left to be deleted: Kafka answers first."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while True:
+            nodes = self.kafka.zookeeper.nodes()
+            if not any(matches("/admin/delete_topics/*", path) for path in nodes):
+                return nodes
+            assert time.monotonic() < deadline, "Kafka does not delete"
+
+    def assert_same_nodes(self) -> None:
+        kafka = known_by_name(self.settled_nodes_of_kafka(), self.kafka.port)
+        ours = known_by_name(self.kbroker.nodes(), self.kbroker.port)
+        found = {
+            path: (kafka.get(path), ours.get(path))
+            for path in sorted(kafka.keys() | ours.keys())
+            if kafka.get(path) != ours.get(path)
+        }
+        unlisted = {
+            path: nodes for path, nodes in found.items() if not any(one.is_about(path, *nodes) for one in LISTED)
+        }
+        assert not unlisted, "\n".join(
+            f"{path}\n    Kafka   {nodes[0]}\n    kbroker {nodes[1]}" for path, nodes in unlisted.items()
+        )
+        gone = [one for one in LISTED if not any(one.is_about(path, *nodes) for path, nodes in found.items())]
+        assert not gone, f"listed, but not there any more: {gone}"
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
+    try:
+        KafkaOnZooKeeper.classpath()
+    except maven.MavenFailed as missing:
+        pytest.skip(str(missing))
+    kbroker = Kbroker(tmp_path_factory.mktemp("nodes"))
+    with KafkaOnZooKeeper(SETTINGS) as kafka:
+        kbroker.start()
+        try:
+            for port in (kafka.port, kbroker.port):
+                change_everything(port)
+            yield Both(kafka, kbroker)
+        finally:
+            kbroker.stop()
+
+
+def test_nodes_are_those_that_kafka_has_in_zookeeper(both: Both) -> None:
+    both.assert_same_nodes()
+
+
+def test_nodes_are_those_of_kafka_after_a_restart_and_a_clean_stop(both: Both) -> None:
+    for broker in (both.kafka, both.kbroker):
+        broker.restart()
+        with History(broker.port) as h:
+            h.create("late", 3)
+            h.grow("late", 4)
+            h.ask_for_a_producer_id()
+    both.assert_same_nodes()
+    for broker in (both.kafka, both.kbroker):
+        broker.stop()
+    both.assert_same_nodes()
+
+
+def test_what_differs_on_purpose_is_in_the_documents() -> None:
+    assert {one.subject for one in LISTED} <= {other.subject for other in OTHERS}
