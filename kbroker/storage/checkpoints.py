@@ -99,7 +99,7 @@ def load_topic_id(fs: FileSystem, path: str) -> UUID | None:
 
 def store_topic_id(fs: FileSystem, path: str, topic_id: UUID) -> None:
     """Write partition.metadata. Not synced: who opens the partition knows the id and writes it again."""
-    _write_plain(fs, path, f"version: 0\ntopic_id: {encode_uuid(topic_id)}\n".encode())
+    _write_plain(fs, path, f"version: 0\ntopic_id: {encode_uuid(topic_id)}".encode())
 
 
 def _write_plain(fs: FileSystem, path: str, data: bytes) -> None:

@@ -9,7 +9,7 @@ import random
 import re
 import time
 from dataclasses import dataclass
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from kbroker.errors import KbrokerError, StorageFailed
 from kbroker.fs import FileSystem, read_file, replace_file
@@ -103,11 +103,13 @@ def ensure_meta_properties(fs: FileSystem, path: str, node_id: int, cluster_id: 
             raise WrongDirectory(f"log directory {path} belongs to cluster {found.cluster_id}, not to {cluster_id}")
         if found.node_id is not None and found.cluster_id == cluster_id:
             return found
-    directory_id = (found.directory_id if found else None) or uuid4()
-    text = (
-        f"#\n#{time.strftime('%a %b %d %H:%M:%S UTC %Y', time.gmtime())}\n"
-        f"broker.id={node_id}\ncluster.id={cluster_id}\ndirectory.id={encode_uuid(directory_id)}\nversion=0\n"
-    )
+    # Only KRaft gives directories ids; one that is there stays.
+    directory_id = found.directory_id if found else None
+    fields = [f"broker.id={node_id}", "version=0", f"cluster.id={cluster_id}"]
+    if directory_id is not None:
+        fields.append(f"directory.id={encode_uuid(directory_id)}")
+    head = ["#", f"#{time.strftime('%a %b %d %H:%M:%S UTC %Y', time.gmtime())}"]
+    text = "\n".join([*head, *fields, ""])
     replace_file(fs, f"{path}/{META_PROPERTIES}", text.encode(), temporary=f"{path}/{META_PROPERTIES}.tmp")
     return MetaProperties(node_id, cluster_id, directory_id)
 

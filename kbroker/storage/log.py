@@ -528,7 +528,7 @@ class Log:
 
     def _store_snapshot(self) -> None:
         producers, offset = self.state.producers()
-        if offset == self._snapshot_offset:
+        if offset in (0, self._snapshot_offset):  # before the first record there are no producers
             return
         try:
             store_snapshot(self._fs, self.path, offset, producers)

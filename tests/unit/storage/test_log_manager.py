@@ -171,7 +171,7 @@ def test_checkpoints_are_in_the_text_form_of_kafka(broker: Broker, tmp_path: Pat
     assert (directory / checkpoints.LOG_START_OFFSETS).read_text() == "0\n1\norders 0 2\n"
     assert (directory / "orders-0" / checkpoints.LEADER_EPOCHS).read_text() == "0\n2\n0 2\n4 3\n"
     assert (directory / "orders-0" / checkpoints.PARTITION_METADATA).read_text() == (
-        f"version: 0\ntopic_id: {checkpoints.encode_uuid(TOPIC_ID)}\n"
+        f"version: 0\ntopic_id: {checkpoints.encode_uuid(TOPIC_ID)}"
     )
     meta = (directory / "meta.properties").read_text().splitlines()
     assert {"broker.id=1", "cluster.id=c", "version=0"} <= set(meta)
@@ -183,10 +183,13 @@ def test_a_leader_epoch_is_known_before_the_log_is_open(broker: Broker) -> None:
     broker.stop()
     log = broker.start().get(ORDERS)
     log.set_leader_epoch(2)
+    checkpoint = Path(log.path) / checkpoints.LEADER_EPOCHS
     assert not log.is_open
     assert log.leader_epoch == 2
+    assert checkpoint.read_text() == "0\n1\n0 0\n"
     log.open()
     assert log.leader_epoch == 2
+    assert checkpoint.read_text() == "0\n2\n0 0\n2 1\n"
 
 
 def test_acks_wait_for_flushers_that_sync_each_partition_once_for_all_of_them(broker: Broker) -> None:
