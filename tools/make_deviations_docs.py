@@ -23,7 +23,8 @@ throttle times; of texts only whether there is one. A difference that is not lis
 one that is gone.
 
 In the same way the nodes of the coordination store are compared with those that Apache Kafka 3.9.1 keeps in a real
-ZooKeeper (`tests/oracle/test_znodes.py`).
+ZooKeeper (`tests/oracle/test_znodes.py`), and the files of stopped brokers byte for byte
+(`tests/oracle/test_files.py`).
 """
 TEST = "tests/oracle/test_answers.py::test_kbroker_answers_as_kafka_does"
 

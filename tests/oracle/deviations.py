@@ -571,4 +571,47 @@ OTHERS: tuple[OtherDeviation, ...] = (
         "It tells other brokers; a broker that keeps its nodes itself has none.",
         "tests/oracle/test_znodes.py::test_nodes_are_those_that_kafka_has_in_zookeeper",
     ),
+    OtherDeviation(
+        "Files: order of lines",
+        "In recovery-point-offset-checkpoint and replication-offset-checkpoint partitions are sorted. In Kafka they "
+        "are in "
+        "the order of a hash table.",
+        "It can be foreseen, and people find theirs.",
+        "tests/oracle/test_files.py::test_files_are_those_that_kafka_leaves",
+    ),
+    OtherDeviation(
+        "Files: log-start-offset-checkpoint",
+        "Says where each log starts that does not start at 0. Kafka leaves out those that start with their first "
+        "segment.",
+        "A power cut may bring back the names of segments that retention has deleted; their records stay deleted.",
+        "tests/oracle/test_files.py::test_files_are_those_that_kafka_leaves",
+    ),
+    OtherDeviation(
+        "Files: leader-epoch-checkpoint",
+        "The entry of a new epoch is written when the log is first used in it. Kafka writes it when the epoch begins.",
+        "A start with thousands of partitions writes nothing for those that nobody uses.",
+        "tests/unit/storage/test_log_manager.py::test_a_leader_epoch_is_known_before_the_log_is_open",
+    ),
+    OtherDeviation(
+        "Files: snapshots of producers",
+        "A log whose records were all deleted has one at its end after a clean stop. Kafka writes none, and does not "
+        "know "
+        "its producers after the next start.",
+        "What such a producer sends again is still recognized.",
+        "tests/oracle/test_files.py::test_files_are_those_that_kafka_leaves",
+    ),
+    OtherDeviation(
+        "Files: cleaner-offset-checkpoint",
+        "Not written. Kafka makes it, empty, in every log directory.",
+        "It tells how far logs were compacted, and there is no compaction yet.",
+        "tests/oracle/test_files.py::test_files_are_those_that_kafka_leaves",
+    ),
+    OtherDeviation(
+        "Files: .lock and coordination.sqlite",
+        ".lock stays after a stop, with the number of the process that had it; the nodes that Kafka keeps in "
+        "ZooKeeper are "
+        "in coordination.sqlite in the first log directory.",
+        "Whoever removes a lock file may remove that of the next; a broker alone needs nothing beside it.",
+        "tests/oracle/test_files.py::test_files_are_those_that_kafka_leaves",
+    ),
 )

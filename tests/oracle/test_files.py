@@ -1,0 +1,280 @@
+"""The files that kbroker leaves after a clean stop are those of Apache Kafka 3.9.1 in ZooKeeper mode, byte for byte.
+
+The same batches go to both; then names and bytes of all files are equal, but for ids and dates (`known_by_name`) and
+what is `LISTED`.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from kbroker.protocol import messages as M
+from kbroker.protocol.records import Record, read_batches
+from tests.kit import maven
+from tests.kit.broker import BrokerProcess
+from tests.kit.zookeeper import KafkaOnZooKeeper
+from tests.oracle.deviations import OTHERS, matches
+from tests.oracle.history import TIMEOUT_S, History
+from tests.oracle.scenarios.requests import T0, fetch, fetch_partition, offsets_of, records
+
+SETTINGS: dict[str, object] = {
+    "broker.id": 0,
+    "log.segment.bytes": 20_000,
+    "log.index.interval.bytes": 300,
+    "log.retention.ms": -1,
+    "log.retention.check.interval.ms": 200,
+    "log.segment.delete.delay.ms": 100,
+}
+KAFKA_SETTINGS: dict[str, object] = {**SETTINGS, "log.initial.task.delay.ms": 100}
+
+Files = Mapping[str, bytes]
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A way of differing on purpose: at which paths, how, and which of `deviations.OTHERS` says why."""
+
+    path: str
+    differs: Callable[[bytes | None, bytes | None], bool]
+    subject: str
+
+    def is_about(self, path: str, kafka: bytes | None, ours: bytes | None) -> bool:
+        return matches(self.path, path) and self.differs(kafka, ours)
+
+
+def only_in_order(kafka: bytes | None, ours: bytes | None) -> bool:
+    """The same lines in another order."""
+    return kafka is not None and ours is not None and sorted(kafka.split(b"\n")) == sorted(ours.split(b"\n"))
+
+
+def more_lines(kafka: bytes | None, ours: bytes | None) -> bool:
+    """All of Kafka's entries, and others."""
+    if kafka is None or ours is None:
+        return False
+    return set(kafka.splitlines()[2:]) < set(ours.splitlines()[2:])
+
+
+def not_there(kafka: bytes | None, ours: bytes | None) -> bool:
+    return kafka is not None and ours is None
+
+
+def only_here(kafka: bytes | None, ours: bytes | None) -> bool:
+    return kafka is None and ours is not None
+
+
+LISTED = (
+    Listed("recovery-point-offset-checkpoint", only_in_order, "Files: order of lines"),
+    Listed("replication-offset-checkpoint", only_in_order, "Files: order of lines"),
+    Listed("cleaner-offset-checkpoint", not_there, "Files: cleaner-offset-checkpoint"),
+    Listed("log-start-offset-checkpoint", more_lines, "Files: log-start-offset-checkpoint"),
+    Listed("emptied-0/00000000000000000040.snapshot", only_here, "Files: snapshots of producers"),
+    Listed(".lock", only_here, "Files: .lock and coordination.sqlite"),
+    Listed("coordination.sqlite", only_here, "Files: .lock and coordination.sqlite"),
+)
+
+
+def write_everything(port: int) -> None:
+    """Partitions of many kinds; every byte of their batches is told here."""
+    with History(port) as h:
+        h.create("never-used", 2)
+        h.create("orders", 2)
+        for at in range(150):
+            # Every codec, sizes of all kinds, and times that go back now and then.
+            at_ms = T0 + at * 10 - (500 if at % 11 == 0 else 0)
+            h.produce("orders", at % 3 % 2, records(at % 7 + 1, 20 + at * 3 % 200, at=at_ms, codec=at % 5))
+        h.create("large", 1, configs={"index.interval.bytes": "4096", "segment.bytes": "1000000"})
+        for at in range(20):
+            h.produce("large", 0, records(3, 30_000 if at % 4 else 100, at=T0 + at))
+        h.create("rolled-by-time", 1, configs={"segment.ms": "1000"})
+        for at in range(30):
+            h.produce("rolled-by-time", 0, records(2, at=T0 + at * 300))
+        h.create("rolled-by-index", 1, configs={"segment.index.bytes": "100", "index.interval.bytes": "0"})
+        for at in range(30):
+            h.produce("rolled-by-index", 0, records(2, at=T0 + at))
+        h.create("idempotent")
+        for at in range(120):
+            one = at % 3
+            fields = {"producer_id": 100 + one, "producer_epoch": one, "base_sequence": at // 3 * 3}
+            h.produce("idempotent", 0, records(3, 200, at=T0 + at, **fields))
+        h.create("trimmed")
+        for at in range(100):
+            h.produce("trimmed", 0, records(4, 200, at=T0 + at))
+        delete_records(h, "trimmed", 250)
+        h.create("emptied")
+        for at in range(10):
+            h.produce("emptied", 0, records(4, 200, at=T0 + at, producer_id=7, producer_epoch=0, base_sequence=4 * at))
+        delete_records(h, "emptied", -1)
+        h.create("bounded", 1, configs={"retention.bytes": "50000"})
+        for at in range(100):
+            h.produce("bounded", 0, records(4, 200, at=T0 + at))
+        h.create("gone", 2)
+        h.produce("gone", 0, records())
+        h.delete("gone")
+        h.create("later-more", 1)
+        h.grow("later-more", 2)
+        h.produce("later-more", 1, records())
+
+
+def delete_records(h: History, topic: str, offset: int) -> None:
+    one = M.DeleteRecordsRequest.DeleteRecordsPartition(partition_index=0, offset=offset)
+    entry = M.DeleteRecordsRequest.DeleteRecordsTopic(name=topic, partitions=[one])
+    h.do(
+        M.DeleteRecordsRequest(topics=[entry], timeout_ms=30000),
+        lambda answer: [answer.topics[0].partitions[0].error_code],
+    )
+
+
+def await_deletions(data: Path) -> None:
+    """Until retention and what was deleted are carried out."""
+    deadline = time.monotonic() + TIMEOUT_S
+    first = [data / f"{name}-0" / "00000000000000000000.log" for name in ("bounded", "trimmed")]
+    while any(path.exists() for path in first) or [*data.glob("*-delete"), *data.glob("*/*.deleted")]:
+        assert time.monotonic() < deadline, sorted(map(str, data.rglob("*")))
+        time.sleep(0.05)
+
+
+def files_in(data: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(data)): path.read_bytes() for path in sorted(data.rglob("*")) if path.is_file()}
+
+
+def known_by_name(files: Files) -> dict[str, bytes]:
+    """Names in the place of random ids and dates; what has not their form stays as it is."""
+    patterns = {
+        rb"^topic_id: [\w-]{22}$": b"topic_id: <id>",
+        rb"^cluster\.id=[\w-]{22}$": b"cluster.id=<id>",
+        rb"^#\w{3} \w{3} \d\d \d\d:\d\d:\d\d UTC \d{4}$": b"#<date>",
+    }
+    found = {}
+    for path, data in files.items():
+        if Path(path).name in ("partition.metadata", "meta.properties"):
+            for pattern, name in patterns.items():
+                data = re.sub(pattern, name, data, flags=re.MULTILINE)
+        found[path] = data
+    return found
+
+
+@dataclass
+class Both:
+    """The two brokers, stopped after the same history."""
+
+    kafka: KafkaOnZooKeeper
+    kbroker: BrokerProcess
+
+
+@pytest.fixture(scope="module")
+def both() -> Iterator[Both]:
+    try:
+        KafkaOnZooKeeper.classpath()
+    except maven.MavenFailed as missing:
+        pytest.skip(str(missing))
+    with KafkaOnZooKeeper(KAFKA_SETTINGS) as kafka, BrokerProcess(SETTINGS) as kbroker:
+        for broker in (kafka, kbroker):
+            write_everything(broker.port)
+        for broker in (kafka, kbroker):
+            await_deletions(broker.data)
+            broker.stop()
+        yield Both(kafka, kbroker)
+
+
+def test_files_are_those_that_kafka_leaves(both: Both) -> None:
+    kafka, ours = (known_by_name(files_in(broker.data)) for broker in (both.kafka, both.kbroker))
+    paths = sorted(kafka.keys() | ours.keys())
+    found = {path: (kafka.get(path), ours.get(path)) for path in paths if kafka.get(path) != ours.get(path)}
+    unlisted = {path: data for path, data in found.items() if not any(one.is_about(path, *data) for one in LISTED)}
+    assert not unlisted, "\n".join(
+        f"{path}\n    Kafka   {data[0] and data[0][:300]!r}\n    kbroker {data[1] and data[1][:300]!r}"
+        for path, data in unlisted.items()
+    )
+    gone = [one for one in LISTED if not any(one.is_about(path, *data) for path, data in found.items())]
+    assert not gone, f"listed, but not there any more: {gone}"
+
+
+# --- one broker over the files of the other -----------------------------------------------------------------------
+
+
+Contents = dict[str, list[Record]]
+"""The records of each partition, `topic-number`."""
+
+
+def in_files(data: Path) -> Contents:
+    """What there is to be read."""
+    lines = (data / "log-start-offset-checkpoint").read_text().splitlines()[2:]
+    starts = {f"{topic}-{partition_id}": int(offset) for topic, partition_id, offset in map(str.split, lines)}
+    return {
+        path.name: [
+            record
+            for segment in sorted(path.glob("*.log"))
+            for batch in read_batches(segment.read_bytes())
+            for record in batch.records()
+            if record.offset >= starts.get(path.name, 0)
+        ]
+        for path in data.iterdir()
+        if path.is_dir()
+    }
+
+
+def served(h: History, names: Iterable[str]) -> Contents:
+    """What a consumer reads of these partitions from the first offset on."""
+    split = ((name, *name.rsplit("-", 1)) for name in names)
+    return {name: read_from_start(h, topic, int(partition_id)) for name, topic, partition_id in split}
+
+
+def read_from_start(h: History, topic: str, partition_id: int) -> list[Record]:
+    h.await_leaders(topic)
+    asked = M.ListOffsetsRequest(replica_id=-1, topics=[offsets_of(topic, [(partition_id, -2)])])
+    answer = h.do(asked, lambda answer: [answer.topics[0].partitions[0].error_code], version=5)
+    start = offset = answer.topics[0].partitions[0].offset
+    found: list[Record] = []
+    while True:
+        one = M.FetchRequest.FetchTopic(topic=topic, partitions=[fetch_partition(partition_id, offset)])
+        answer = h.do(fetch([one]), lambda answer: [answer.responses[0].partitions[0].error_code], version=12)
+        batches = list(read_batches(answer.responses[0].partitions[0].records or b""))
+        if not batches:
+            return found
+        found += [record for batch in batches for record in batch.records() if record.offset >= start]
+        offset = found[-1].offset + 1
+
+
+def go_on(h: History) -> None:
+    """The producers go on where they were, and are remembered: what they send again is not appended again."""
+    for base_sequence in (120, 117, 120):
+        fields = {"producer_id": 101, "producer_epoch": 1, "base_sequence": base_sequence}
+        h.produce("idempotent", 0, records(3, 200, at=T0 + 1000 + base_sequence, **fields))
+    for topic in ("orders", "emptied", "bounded", "never-used"):
+        h.produce(topic, 0, records(5, at=T0 + 5000))
+
+
+def test_a_directory_goes_from_kafka_to_us_and_back(both: Both, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(both.kafka.data, data)
+    indexes = {path: path.stat().st_mtime_ns for path in data.rglob("*.index")}
+    expected = in_files(data)
+    assert sum(map(bool, expected.values())) >= 8
+    with BrokerProcess({**SETTINGS, "log.retention.check.interval.ms": 3_600_000}, folder=tmp_path) as kbroker:
+        with History(kbroker.port) as h:
+            assert served(h, expected) == expected
+            assert {path: path.stat().st_mtime_ns for path in indexes} == indexes, "a clean directory needs no new ones"
+            go_on(h)
+            extended = served(h, expected)
+        kbroker.stop()
+    assert extended == in_files(data)
+    added = {name: len(extended[name]) - len(expected[name]) for name in expected}
+    assert {name: count for name, count in added.items() if count} == {
+        "idempotent-0": 3, "orders-0": 5, "emptied-0": 5, "bounded-0": 5, "never-used-0": 5
+    }  # fmt: skip
+    both.kafka.overrides["log.dirs"] = data
+    both.kafka.start()
+    with History(both.kafka.port) as h:
+        assert served(h, expected) == extended
+    both.kafka.stop()
+
+
+def test_what_differs_on_purpose_is_in_the_documents() -> None:
+    assert {one.subject for one in LISTED} <= {other.subject for other in OTHERS}
