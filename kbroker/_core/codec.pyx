@@ -9,7 +9,7 @@ from cpython.object cimport PyObject
 from kbroker._core.message_decode cimport decode_message
 from kbroker._core.message_encode cimport encode_message
 from kbroker._core.message_plan cimport define_class, define_fields, layout_of, layout_t, parse_range, range_t
-from kbroker._core.raw_objects cimport Py_TYPE, slot_at
+from kbroker._core.raw_objects cimport Py_TYPE, let_others_run, slot_at
 
 
 @cython.auto_pickle(False)
@@ -33,6 +33,9 @@ cdef class Struct:
         return True
 
     __hash__ = None
+
+    def __dealloc__(self):
+        let_others_run()          # a list of a million parts takes its time to go
 
     def __repr__(self):
         cdef layout_t *layout = layout_of(<PyObject *>Py_TYPE(<PyObject *>self))

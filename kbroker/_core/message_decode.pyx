@@ -18,8 +18,9 @@ from kbroker._core.message_plan cimport (
     new_default, op_t, plan_for, plan_t,
 )
 from kbroker._core.raw_objects cimport (
-    Py_DECREF, Py_False, Py_INCREF, Py_None, Py_True, Py_XDECREF, PyFloat_FromDouble, PyList_New, PyList_SET_ITEM,
-    PyLong_FromLong, PyLong_FromLongLong, PyUnicode_DecodeUTF8, allocate, new_bytes, slot_at, take_utf8_position,
+    Py_DECREF, Py_False, Py_INCREF, Py_None, Py_True, Py_XDECREF, PyFloat_FromDouble, PyList_SET_ITEM,
+    PyLong_FromLong, PyLong_FromLongLong, PyUnicode_DecodeUTF8, allocate, let_others_run, new_bytes, new_list, slot_at,
+    take_utf8_position,
 )
 
 from kbroker.errors import MalformedBytes
@@ -139,7 +140,7 @@ cdef PyObject *decode_array(plan_t *plan, op_t *op, source_t *source) except NUL
     source.elements_left -= count
     if source.elements_left < 0:
         malformed(plan, op.field, source, f"more than {MOST_ELEMENTS} elements in one message")
-    items = PyList_New(count)
+    items = new_list(count)
     if items == NULL:
         raise MemoryError
     if count and (<decode_items_t>decode_items)(plan, op, items, count, source) < 0:
@@ -155,6 +156,7 @@ cdef int decode_items(plan_t *plan, op_t *op, PyObject *items, int32_t count, so
     if op.kind == STRUCT:
         for i in range(count):
             PyList_SET_ITEM(items, i, decode_struct(op.child, source))
+            let_others_run()
     elif op.kind == INT32:
         data = reader_take(&source.reader, <int64_t>count * 4)
         for i in range(count):
@@ -165,6 +167,7 @@ cdef int decode_items(plan_t *plan, op_t *op, PyObject *items, int32_t count, so
     else:
         for i in range(count):
             PyList_SET_ITEM(items, i, decode_value(plan, op, source))
+            let_others_run()
     return 0
 
 

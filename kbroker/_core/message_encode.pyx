@@ -1,7 +1,7 @@
 """Plans run over slots: bytes come out.
 
-No Python code runs between the first and the last byte, so that the GIL protects the one scratch buffer of all
-encoding. Version rules, defaults and tagged fields follow KIP-482 and Kafka's own generated classes: a value that a
+No Python code runs in between, but other threads do when a message is long: nobody may change a message that is being
+encoded. Version rules, defaults and tagged fields follow KIP-482 and Kafka's own generated classes: a value that a
 version cannot carry is dropped when the schema allows it, else it is an error.
 """
 
@@ -24,7 +24,7 @@ from kbroker._core.message_plan cimport (
 from kbroker._core.raw_objects cimport (
     Py_None, Py_TYPE, PyByteArray_Check, PyBytes_AS_STRING, PyBytes_Check, PyBytes_GET_SIZE, PyErr_Clear,
     PyFloat_AS_DOUBLE, PyFloat_Check, PyList_Check, PyMemoryView_Check, PySequence_Fast_GET_SIZE, PySequence_Fast_ITEMS,
-    PyTuple_Check, PyUnicode_AsUTF8AndSize, PyUnicode_Check, PyUnicode_Compare, int_value, slot_at,
+    PyTuple_Check, PyUnicode_AsUTF8AndSize, PyUnicode_Check, PyUnicode_Compare, int_value, let_others_run, slot_at,
 )
 
 from kbroker.errors import ErrorCode, ProtocolError
@@ -32,6 +32,7 @@ from kbroker.errors import ErrorCode, ProtocolError
 cdef int64_t *LOWEST = [0, -128, -32768, 0, INT32_MIN, 0, INT64_MIN]
 cdef int64_t *HIGHEST = [1, 127, 32767, 65535, INT32_MAX, UINT32_MAX, INT64_MAX]
 
+# Kept for the next message, as the GIL protects it; whoever encodes has taken it.
 cdef writer_t scratch
 writer_init(&scratch)
 
@@ -40,18 +41,31 @@ cdef enum:
 
 
 cdef bytes encode_message(object message, int version):
+    global scratch
     cdef PyObject *borrowed = <PyObject *>message
     cdef plan_t *plan = plan_for(layout_of(<PyObject *>Py_TYPE(borrowed)), version)
+    cdef writer_t writer = scratch
     cdef bytes body
-    scratch.size = 0
-    scratch.failed = False
-    encode_struct(plan, borrowed, &scratch)
-    if scratch.failed:
-        raise MemoryError
-    body = PyBytes_FromStringAndSize(<char *>scratch.data, scratch.size)
-    if scratch.capacity > SCRATCH_KEPT:
-        writer_free(&scratch)
-    return body
+    cdef char *data
+    writer_init(&scratch)
+    writer.size = 0
+    writer.failed = False
+    try:
+        encode_struct(plan, borrowed, &writer)
+        if writer.failed:
+            raise MemoryError
+        if writer.size <= SCRATCH_KEPT:
+            return PyBytes_FromStringAndSize(<char *>writer.data, writer.size)
+        body = PyBytes_FromStringAndSize(NULL, writer.size)
+        data = <char *>PyBytes_AS_STRING(<PyObject *>body)
+        with nogil:
+            memcpy(data, writer.data, writer.size)
+        return body
+    finally:
+        if scratch.data == NULL and writer.capacity <= SCRATCH_KEPT:
+            scratch = writer
+        else:
+            writer_free(&writer)
 
 
 cdef int wrong(plan_t *plan, field_t *field, PyObject *value) except -1:
@@ -164,11 +178,13 @@ cdef int encode_array(plan_t *plan, op_t *op, PyObject *value, writer_t *w) exce
             if Py_TYPE(items[i]) != op.child.layout.cls:
                 wrong(plan, op.field, items[i])
             encode_struct(op.child, items[i], w)
+            let_others_run()
     else:
         for i in range(count):
             if items[i] == Py_None:
                 wrong(plan, op.field, items[i])
             encode_value(plan, op, items[i], w)
+            let_others_run()
     return 0
 
 

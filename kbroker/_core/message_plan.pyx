@@ -5,8 +5,8 @@ from cpython.object cimport PyObject
 from libc.stdlib cimport calloc
 
 from kbroker._core.raw_objects cimport (
-    Py_DECREF, Py_INCREF, Py_XDECREF, PyDict_GetItem, PyList_New, PyTuple_GET_ITEM, PyTuple_GET_SIZE, PyTypeObject,
-    PyUnicode_Compare, PyVectorcall_NARGS, allocate, member_offset, set_constructor, slot_at, vectorcallfunc,
+    Py_DECREF, Py_INCREF, Py_XDECREF, PyDict_GetItem, PyTuple_GET_ITEM, PyTuple_GET_SIZE, PyTypeObject,
+    PyUnicode_Compare, PyVectorcall_NARGS, allocate, member_offset, new_list, set_constructor, slot_at, vectorcallfunc,
 )
 
 from kbroker.errors import ErrorCode, ProtocolError
@@ -172,7 +172,7 @@ cdef PyObject *new_default(field_t *field) except NULL:
         Py_INCREF(field.default_value)
         return field.default_value
     if field.default_kind == NEW_LIST:
-        value = PyList_New(0)
+        value = new_list(0)
     else:
         value = construct(<PyObject *>field.child.cls, NULL, 0, NULL)
     if value == NULL:

@@ -31,7 +31,22 @@ cdef extern from *:
         return overflow != 0;
     }
 
-    static inline PyObject *allocate(PyTypeObject *cls) { return cls->tp_alloc(cls, 0); }
+    /* Messages are trees: the cycle collector need not walk a million parts again and again to learn that. */
+    static inline PyObject *untracked(PyObject *made) {
+        if (made != NULL) PyObject_GC_UnTrack(made);
+        return made;
+    }
+    static inline PyObject *allocate(PyTypeObject *cls) { return untracked(cls->tp_alloc(cls, 0)); }
+    static inline PyObject *new_list(Py_ssize_t size) { return untracked(PyList_New(size)); }
+    /* Called for each piece of a long work that holds the GIL: lets others have it, about every millisecond. */
+    enum { PIECES_AT_ONCE = 4096 };
+    static inline void let_others_run(void) {
+        static int pieces = 0;
+        if (++pieces < PIECES_AT_ONCE) return;
+        pieces = 0;
+        Py_BEGIN_ALLOW_THREADS
+        Py_END_ALLOW_THREADS
+    }
     static inline PyObject **slot_at(PyObject *object, Py_ssize_t offset) {
         return (PyObject **)((char *)object + offset);
     }
@@ -61,6 +76,8 @@ cdef extern from *:
     ctypedef PyObject *(*vectorcallfunc)(PyObject *, PyObject *const *, size_t, PyObject *)
     int int_value(PyObject *object, int64_t *value) noexcept
     PyObject *allocate(PyTypeObject *cls) noexcept
+    PyObject *new_list(Py_ssize_t size) noexcept
+    void let_others_run() noexcept
     PyObject **slot_at(PyObject *object, Py_ssize_t offset) noexcept
     Py_ssize_t member_offset(object descriptor) noexcept
     Py_ssize_t take_utf8_position() noexcept
@@ -89,7 +106,6 @@ cdef extern from "Python.h":
     Py_ssize_t PyBytes_GET_SIZE(PyObject *object) noexcept
     const char *PyUnicode_AsUTF8AndSize(PyObject *object, Py_ssize_t *size) noexcept
     int PyUnicode_Compare(PyObject *left, PyObject *right) noexcept
-    PyObject *PyList_New(Py_ssize_t size) noexcept
     bint PyList_Check(PyObject *object) noexcept
     bint PyTuple_Check(PyObject *object) noexcept
     void PyList_SET_ITEM(PyObject *list, Py_ssize_t index, PyObject *item) noexcept

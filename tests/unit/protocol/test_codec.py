@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import copy
+import gc
+import select
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -314,6 +319,65 @@ def test_nothing_leaks_from_refused_bytes() -> None:
     for _ in range(10):
         refuse_all()
     assert sys.getallocatedblocks() - before < len(body)
+
+
+# --- long messages ----------------------------------------------------------------------------------------------------
+
+
+def test_the_collector_of_cycles_has_no_work_with_messages() -> None:
+    """A message of a million parts would have it walk millions of objects, again and again, while nobody else runs."""
+    decoded = M.MetadataResponse.decode(METADATA.encode(12), 12)
+    for message in (decoded, M.MetadataResponse(), METADATA.topics[0]):
+        assert not gc.is_tracked(message)
+    assert not gc.is_tracked(decoded.topics)
+    assert not gc.is_tracked(decoded.topics[0].partitions[0].isr_nodes)
+
+
+def test_other_threads_run_while_a_long_message_is_read_written_and_forgotten() -> None:
+    """Each of the three is one call that does not come back to the interpreter before it is done."""
+    names = [M.MetadataRequest.MetadataRequestTopic(name=f"t{number}") for number in range(300_000)]
+    body = M.MetadataRequest(topics=names).encode(9)
+    turns = 0
+    stopping = threading.Event()
+
+    def take_turns() -> None:
+        nonlocal turns
+        while not stopping.is_set():
+            turns += 1
+            select.select((), (), (), 0)  # the next turn comes when the GIL is given up again
+
+    def turns_during(work: Callable[[], Any]) -> tuple[int, Any]:
+        before = turns
+        result = work()
+        return turns - before, result
+
+    most = [0, 0, 0]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(0.0001)
+    other = threading.Thread(target=take_turns)
+    other.start()
+    try:
+        for _ in range(40):  # on a busy machine the other thread may miss its chances
+            read, decoded = turns_during(lambda: [M.MetadataRequest.decode(body, 9)])
+            written, _ = turns_during(lambda message=decoded[0]: message.encode(9))
+            forgotten, _ = turns_during(decoded.clear)
+            most = [max(pair) for pair in zip(most, (read, written, forgotten), strict=True)]
+            if min(most) > 5:
+                break
+    finally:
+        stopping.set()
+        other.join()
+        sys.setswitchinterval(interval)
+    assert min(most) > 5, "all turns of one kind came before or after the call"
+
+
+def test_messages_are_written_by_several_threads_at_once() -> None:
+    """The room that one writes in is nobody else's until it is done."""
+    sent = [M.DescribeGroupsRequest(groups=[f"{thread}-{number}" for number in range(50_000)]) for thread in range(4)]
+    expected = [message.encode(5) for message in sent]
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(3):
+            assert list(pool.map(lambda message: message.encode(5), sent)) == expected
 
 
 # --- the schema data --------------------------------------------------------------------------------------------------
