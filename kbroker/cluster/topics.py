@@ -36,6 +36,8 @@ from kbroker.model import Endpoint, TopicPartition
 
 log = logging.getLogger(__name__)
 
+TOO_MANY_PARTITIONS = ProtocolError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
+
 
 class PartitionHost(Protocol):
     """Who keeps the logs of this broker. Called by one thread at a time."""
@@ -211,7 +213,11 @@ class Topics:
         if all(name in topics for name in distinct):
             return [topics[name] for name in distinct]
         with self._change_lock:
-            missing = [self._as_default(name) for name in distinct if name not in self._image.topics]
+            topics = self._image.topics
+            absent = [name for name in distinct if name not in topics]
+            if len(absent) > MAX_PARTITIONS_PER_REQUEST:
+                return [topics.get(name, TOO_MANY_PARTITIONS) for name in distinct]
+            missing = [self._as_default(name) for name in absent]
             made = {new.name: result for new, result in zip(missing, self._create_locked(missing, False), strict=True)}
             return [made.get(name) or self._image.topics[name] for name in distinct]
 
@@ -228,13 +234,11 @@ class Topics:
             or (self._defaults.partition_count if new.partition_count == -1 else new.partition_count)
             for new in wanted
         )
+        if total > MAX_PARTITIONS_PER_REQUEST:
+            return [TOO_MANY_PARTITIONS] * len(wanted)
         results: list[Topic | ProtocolError] = []
         for new in wanted:
             try:
-                if total > MAX_PARTITIONS_PER_REQUEST:
-                    raise ProtocolError(
-                        ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request."
-                    )
                 results.append(self._planned(new))
             except ProtocolError as error:
                 results.append(error)

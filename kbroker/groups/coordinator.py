@@ -13,7 +13,7 @@ import functools
 import logging
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias, cast
 
 from kbroker.clock import Clock
@@ -29,7 +29,7 @@ from kbroker.groups.subscription import subscribed_topics
 from kbroker.model import GROUP_OFFSETS_TOPIC, TopicPartition
 from kbroker.rules.group import NEVER, GroupState
 from kbroker.rules.group_member import JoinAnswer, Joining, Leaving, Store, SyncAnswer, Token
-from kbroker.rules.group_offsets import CommittedOffset
+from kbroker.rules.group_offsets import CommittedOffset, GroupOffsets
 from kbroker.rules.java_hash import java_string_hash
 from kbroker.state_log.loader import Loader
 from kbroker.state_log.partition import Phase, StatePartition
@@ -37,6 +37,8 @@ from kbroker.state_log.partition import Phase, StatePartition
 LOG = logging.getLogger(__name__)
 
 NO_OFFSET = -1
+MOST_LOOKED_UP_LOCKED = 1000
+"""Offsets that are fetched with the shard's lock held; more are looked up in a copy, and other groups go on."""
 
 _LONGEST_UNIQUE = str(uuid.UUID(int=0))
 
@@ -404,7 +406,7 @@ class GroupCoordinator:
         return outcome
 
     def fetch_offsets(
-        self, group_id: str, partitions: Iterable[TopicPartition] | None, require_stable: bool
+        self, group_id: str, partitions: Sequence[TopicPartition] | None, require_stable: bool
     ) -> tuple[ErrorCode, list[FetchedOffset]]:
         """OffsetFetch; `partitions` None: all that the group has committed."""
         shard = self._acquire(group_id, empty_id_allowed=True)
@@ -412,22 +414,12 @@ class GroupCoordinator:
             return shard, []
         try:
             served = shard.groups.get(group_id)
-            if served is None:
-                return ErrorCode.NONE, [_no_offset(partition, ErrorCode.NONE) for partition in partitions or ()]
-            offsets = served.offsets
-            fetched = []
-            for partition in sorted(offsets.committed) if partitions is None else partitions:
-                committed = offsets.committed.get(partition)
-                if require_stable and offsets.is_unstable(partition):
-                    fetched.append(_no_offset(partition, ErrorCode.UNSTABLE_OFFSET_COMMIT))
-                elif committed is None:
-                    fetched.append(_no_offset(partition, ErrorCode.NONE))
-                else:
-                    stored = (committed.offset, committed.leader_epoch, committed.metadata)
-                    fetched.append(FetchedOffset(partition, *stored, ErrorCode.NONE))
-            return ErrorCode.NONE, fetched
+            if served is not None and (partitions is None or len(partitions) <= MOST_LOOKED_UP_LOCKED):
+                return ErrorCode.NONE, _fetched(served.offsets, partitions, require_stable)
+            offsets = GroupOffsets() if served is None else served.offsets.copy()
         finally:
             shard.lock.release()
+        return ErrorCode.NONE, _fetched(offsets, partitions, require_stable)
 
     def delete_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition]
@@ -546,6 +538,22 @@ class GroupCoordinator:
                 LOG.info("%d offsets expired", removed)
         finally:
             self._schedule_expiry()
+
+
+def _fetched(
+    offsets: GroupOffsets, partitions: Iterable[TopicPartition] | None, require_stable: bool
+) -> list[FetchedOffset]:
+    fetched = []
+    for partition in sorted(offsets.committed) if partitions is None else partitions:
+        committed = offsets.committed.get(partition)
+        if require_stable and offsets.is_unstable(partition):
+            fetched.append(_no_offset(partition, ErrorCode.UNSTABLE_OFFSET_COMMIT))
+        elif committed is None:
+            fetched.append(_no_offset(partition, ErrorCode.NONE))
+        else:
+            stored = (committed.offset, committed.leader_epoch, committed.metadata)
+            fetched.append(FetchedOffset(partition, *stored, ErrorCode.NONE))
+    return fetched
 
 
 def _no_offset(partition: TopicPartition, error: ErrorCode) -> FetchedOffset:

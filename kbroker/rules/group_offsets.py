@@ -40,6 +40,13 @@ class GroupOffsets:
         """Whether a commit or a transaction is on its way."""
         return bool(self._pending or self.transactions)
 
+    def copy(self) -> GroupOffsets:
+        """What is known now, for a reader who takes his time."""
+        copied = GroupOffsets()
+        copied.committed, copied._pending = dict(self.committed), dict(self._pending)
+        copied.transactions = {producer_id: dict(offsets) for producer_id, offsets in self.transactions.items()}
+        return copied
+
     # --- commits -----------------------------------------------------------------------------------------
     def begin(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
         """`offsets` are on their way into the log."""

@@ -71,6 +71,10 @@ ROUTES: dict[ApiKey, Route] = {
 }
 
 
+LARGE_REQUEST_SIZE = 64 << 10
+"""Bytes from which a request is always handed over: what takes its time to read must not hold up a processor."""
+
+
 class _Served(NamedTuple):
     handle: Handler
     decode: Callable[[memoryview, int], tuple[Message, int]] | None
@@ -95,7 +99,11 @@ class Dispatcher:
     def on_request(self, request: Request, processor: Processor) -> bool:
         """On the processor's thread. False: the channel is full, and the processor is resumed when it is not."""
         served = self._served[request.api_key]
-        must_wait = served.route.blocking or (served.route.appends and self._services.logs.is_stalled)
+        must_wait = (
+            served.route.blocking
+            or (served.route.appends and self._services.logs.is_stalled)
+            or len(request.body) > LARGE_REQUEST_SIZE
+        )
         if must_wait or not self._serve(request, served, may_block=False):
             return self._channel.put(request, processor)
         return True

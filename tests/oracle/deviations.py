@@ -445,6 +445,13 @@ OTHERS: tuple[OtherDeviation, ...] = (
         "tests/unit/server/test_processor.py::test_more_partitions_than_there_can_be_take_no_memory_for_long",
     ),
     OtherDeviation(
+        "Groups and resources that a request names twice",
+        "DescribeGroups, DescribeConfigs and OffsetFetch for all offsets of a group answer each once. Kafka answers it "
+        "as often as it is named.",
+        "A small request could have an answer that no memory holds.",
+        "tests/unit/server/handlers/test_groups.py::test_a_group_that_is_named_twice_is_described_and_fetched_once",
+    ),
+    OtherDeviation(
         "TLS, SASL and access control",
         "Not served yet: a listener with another protocol than PLAINTEXT is refused at the start, and everybody who "
         "reaches the broker may do everything. SaslHandshake and SaslAuthenticate answer as those of Kafka do on a "

@@ -33,11 +33,10 @@ UNKNOWN_RESOURCE = (
 def handle(services: Services, request: Request, message: M.DescribeConfigsRequest) -> M.DescribeConfigsResponse:
     image = services.cluster.image
     response = M.DescribeConfigsResponse()
-    for resource in message.resources:
-        result = Result(resource_type=resource.resource_type, resource_name=resource.resource_name, error_message="")
+    for (resource_type, name), keys in _asked(message).items():
+        result = Result(resource_type=resource_type, resource_name=name, error_message="")
         try:
-            keys = set(resource.configuration_keys) if resource.configuration_keys else None
-            entries = _entries(resource.resource_type, resource.resource_name, services, image)
+            entries = _entries(resource_type, name, services, image)
             result.configs = [
                 _config(entry, request.api_version, message) for entry in entries if keys is None or entry.name in keys
             ]
@@ -45,6 +44,19 @@ def handle(services: Services, request: Request, message: M.DescribeConfigsReque
             result.error_code, result.error_message = error.code, error.message or ""
         response.results.append(result)
     return response
+
+
+def _asked(message: M.DescribeConfigsRequest) -> dict[tuple[int, str], set[str] | None]:
+    """The keys that are wanted of each resource, None for all; one that is named again and again is answered once."""
+    asked: dict[tuple[int, str], set[str] | None] = {}
+    for resource in message.resources:
+        resource_id = (resource.resource_type, resource.resource_name)
+        before = asked.setdefault(resource_id, set())
+        if not resource.configuration_keys:
+            asked[resource_id] = None
+        elif before is not None:
+            before.update(resource.configuration_keys)
+    return asked
 
 
 def _entries(resource_type: int, name: str, services: Services, image: MetadataImage) -> Iterable[ConfigEntry]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def handle(services: Services, request: Request, message: M.DescribeGroupsRequest) -> M.DescribeGroupsResponse:
     """Answers at once."""
     operations = ON_GROUP if message.include_authorized_operations else NOT_ASKED_FOR
-    groups = [_describe(services.groups, group_id, operations) for group_id in message.groups]
+    groups = [_describe(services.groups, group_id, operations) for group_id in dict.fromkeys(message.groups)]
     return M.DescribeGroupsResponse(groups=groups)
 
 

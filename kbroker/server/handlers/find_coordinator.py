@@ -60,8 +60,11 @@ def handle(services: Services, request: Request, message: M.FindCoordinatorReque
             port=found.port,
         )
     coordinators = []
+    by_partition: dict[int, _Found] = {}
     for key in message.coordinator_keys:
-        found = _find(services, request, message.key_type, key)
+        partition_id = services.groups.partition_for(key) if message.key_type == GROUP_TYPE else -1
+        found = by_partition.get(partition_id) or _find(services, request, message.key_type, key)
+        by_partition[partition_id] = found
         coordinators.append(
             M.FindCoordinatorResponse.Coordinator(
                 key=key,

@@ -38,6 +38,9 @@ FIRST_VERSION_WITH_IDS = 10
 FIRST_VERSION_BY_ID = 12
 NO_ID = bytes(16)
 
+MAX_REFUSALS_SAID = 5
+"""Topics of one request that the log names when they cannot be created."""
+
 MAX_PREPARED_BODIES = 8
 """Bodies that answer for all topics, kept per image: one per version and way in. With 5,000 partitions, 300 KB each."""
 
@@ -77,9 +80,12 @@ def _may_create(services: Services, message: M.MetadataRequest, version: int) ->
 
 
 def _create(services: Services, names: Sequence[str]) -> None:
-    for name, result in zip(names, services.cluster.ensure(names), strict=True):
-        if isinstance(result, ProtocolError):
-            log.info("topic %r is not created for a client that asked for it: %s", name, result)
+    results = zip(names, services.cluster.ensure(names), strict=True)
+    refused = [(name, result) for name, result in results if isinstance(result, ProtocolError)]
+    for name, error in refused[:MAX_REFUSALS_SAID]:
+        log.info("topic %r is not created for a client that asked for it: %s", name, error)
+    if len(refused) > MAX_REFUSALS_SAID:
+        log.info("nor are %d more topics of the same request", len(refused) - MAX_REFUSALS_SAID)
 
 
 def _check_ids(topics: Iterable[M.MetadataRequest.MetadataRequestTopic], version: int) -> None:

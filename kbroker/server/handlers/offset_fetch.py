@@ -37,7 +37,9 @@ def handle(services: Services, request: Request, message: M.OffsetFetchRequest) 
     """Answers at once."""
     version = request.api_version
     if version >= SEVERAL_GROUPS_FROM:
-        return M.OffsetFetchResponse(groups=[_fetch_group(services, g, message.require_stable) for g in message.groups])
+        # Whoever names a group again and again hears all of its offsets once.
+        once = {(g.group_id, None if g.topics is None else number): g for number, g in enumerate(message.groups)}
+        return M.OffsetFetchResponse(groups=[_fetch_group(services, g, message.require_stable) for g in once.values()])
     partitions = _partitions_of(message.topics)
     error, fetched = services.groups.fetch_offsets(message.group_id, partitions, message.require_stable)
     if error and version < GROUP_ERROR_FROM:

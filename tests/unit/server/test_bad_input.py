@@ -473,6 +473,64 @@ def test_an_error_without_acks_closes_the_connection_with_one_line(broker: Broke
     assert "a produce request with acks=0 that was refused (newest request: API key 0, version 9)" in line
 
 
+# --- what takes its time ----------------------------------------------------------------------------------------
+
+MANY = 100_000
+UNKNOWN = [f"t{number}" for number in range(MANY)]
+
+
+def long_requests() -> dict[str, tuple[ApiKey, int, M.Message]]:
+    """Requests of so many names as fit in REQUEST_MAX, that a processor would have to work on for a while."""
+    by_name = [M.MetadataRequest.MetadataRequestTopic(name=name) for name in UNKNOWN]
+    one = M.DescribeConfigsRequest.DescribeConfigsResource(resource_type=2, resource_name=TOPIC)
+    fetched = M.OffsetFetchRequest.OffsetFetchRequestTopic(name=TOPIC, partition_indexes=list(range(4 * MANY)))
+    return {
+        "Metadata": (
+            ApiKey.METADATA,
+            9,
+            M.MetadataRequest(topics=by_name, allow_auto_topic_creation=False),
+        ),
+        "Metadata that creates": (ApiKey.METADATA, 9, M.MetadataRequest(topics=by_name)),
+        "OffsetFetch": (ApiKey.OFFSET_FETCH, 7, M.OffsetFetchRequest(group_id="g", topics=[fetched])),
+        "FindCoordinator": (ApiKey.FIND_COORDINATOR, 4, M.FindCoordinatorRequest(coordinator_keys=UNKNOWN)),
+        "DescribeConfigs": (ApiKey.DESCRIBE_CONFIGS, 4, M.DescribeConfigsRequest(resources=[one] * MANY)),
+        "DescribeGroups": (ApiKey.DESCRIBE_GROUPS, 5, M.DescribeGroupsRequest(groups=UNKNOWN)),
+        "DeleteTopics": (ApiKey.DELETE_TOPICS, 4, M.DeleteTopicsRequest(topic_names=UNKNOWN, timeout_ms=1000)),
+    }
+
+
+@pytest.mark.parametrize("name", long_requests())
+def test_while_a_long_request_is_worked_on_others_are_answered(broker: BrokerProcess, name: str) -> None:
+    """Others on every processor, the same one included; one that is answered after the long one waited for it."""
+    key, version, message = long_requests()[name]
+    find = M.FindCoordinatorRequest(key="g", key_type=0)
+    frame = encode_request(key, version, 1, "long", message)
+    assert len(frame) < REQUEST_MAX
+    with ExitStack() as stack:
+        others = [stack.enter_context(WireClient("127.0.0.1", broker.port)) for _ in range(4)]
+        long = stack.enter_context(WireClient("127.0.0.1", broker.port, timeout_s=60))
+        for other in others:
+            assert other.call(ApiKey.FIND_COORDINATOR, 3, find).error_code == 0
+        memory, said = resident(broker), len(broker.output)
+        long.send_raw(frame)
+        long.socket.setblocking(False)
+        rounds = 0
+        while not has_come(long.socket):
+            for other in others:
+                assert other.call(ApiKey.FIND_COORDINATOR, 3, find).error_code == 0
+            rounds += 1
+        assert rounds > (name != "DescribeConfigs"), "nobody was answered until it was"
+        assert resident(broker) - memory < 4 * MEMORY_BOUND
+        assert broker.output.count("\n", said) < 20, "a line for each name"
+
+
+def has_come(waiting: socket.socket) -> bool:
+    try:
+        return len(waiting.recv(1, socket.MSG_PEEK)) > 0
+    except BlockingIOError:
+        return False
+
+
 # --- who is slow, or silent, or many ----------------------------------------------------------------------------
 
 

@@ -12,7 +12,7 @@ import pytest
 from kbroker.errors import ErrorCode, NotNow, ProtocolError
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import SERVED, ApiKey
-from kbroker.server.dispatch import ROUTES, Dispatcher, Route
+from kbroker.server.dispatch import LARGE_REQUEST_SIZE, ROUTES, Dispatcher, Route
 from kbroker.server.handlers import heartbeat
 from kbroker.server.request_channel import RequestChannel
 
@@ -143,6 +143,16 @@ def test_what_cannot_block_is_served_at_once(handled: list[Any]) -> None:
     assert serving.on_request(cast(Any, asked), NOTHING)
     assert len(asked.answers) == 1
     assert len(channel) == 0
+
+
+def test_a_large_request_is_never_read_on_the_processors_thread(handled: list[Any]) -> None:
+    handled.append(M.HeartbeatResponse())
+    serving, channel = dispatcher(blocking=False)
+    message = M.HeartbeatRequest(group_id="g", generation_id=1, member_id="m").encode(4)
+    for size, is_handed_over in [(LARGE_REQUEST_SIZE, False), (LARGE_REQUEST_SIZE + 1, True)]:
+        asked = Asked(message.ljust(size, b"\0"))
+        assert serving.on_request(cast(Any, asked), NOTHING)
+        assert (len(asked.answers), len(channel)) == (0 if is_handed_over else 1, is_handed_over)
 
 
 def test_a_handler_may_say_that_this_request_blocks(handled: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,6 +42,18 @@ def describe(ask: Ask, resource_type: int, name: str, *keys: str) -> dict[str, t
     return {config.name: (config.value, config.config_source) for config in result.configs}
 
 
+def test_a_resource_that_is_named_twice_is_described_once_with_all_that_was_asked_for(ask: Ask) -> None:
+    """Else a small request could have an answer of any size."""
+    asked = [("a", ["retention.ms"]), ("b", ["retention.ms"]), ("a", ["segment.ms"]), ("b", None)]
+    resources = [
+        D.DescribeConfigsResource(resource_type=TOPIC, resource_name=name, configuration_keys=keys)
+        for name, keys in asked
+    ]
+    first, second = ask(ApiKey.DESCRIBE_CONFIGS, 4, D(resources=resources)).results
+    assert (first.resource_name, {config.name for config in first.configs}) == ("a", {"retention.ms", "segment.ms"})
+    assert (second.resource_name, len(second.configs) > 20) == ("b", True)
+
+
 def changing(*resources: tuple[int, str, list[Change]], **fields: Any) -> M.IncrementalAlterConfigsRequest:
     return I(
         resources=[

@@ -318,6 +318,19 @@ def test_groups_are_described(client: WireClient, group: str, version: int) -> N
     assert described.authorized_operations == (328 if version >= 3 else -(2**31))
 
 
+def test_a_group_that_is_named_twice_is_described_and_fetched_once(client: WireClient, group: str) -> None:
+    """Else a small request could have an answer of any size."""
+    commit(client, group, {(TOPIC, 0): 1})
+    described = client.call(ApiKey.DESCRIBE_GROUPS, 5, M.DescribeGroupsRequest(groups=[group, "other", group])).groups
+    assert [each.group_id for each in described] == [group, "other"]
+    R = M.OffsetFetchRequest
+    partition = R.OffsetFetchRequestTopics(name=TOPIC, partition_indexes=[0])
+    asked = [R.OffsetFetchRequestGroup(group_id=group, topics=topics) for topics in ([partition], None, None)]
+    asked.append(R.OffsetFetchRequestGroup(group_id="other", topics=None))
+    fetched = client.call(ApiKey.OFFSET_FETCH, 8, R(groups=asked)).groups
+    assert [each.group_id for each in fetched] == [group, group, "other"], "once in part, once all of it"
+
+
 @pytest.mark.parametrize("version", versions(ApiKey.LIST_GROUPS))
 def test_groups_are_listed(client: WireClient, group: str, version: int) -> None:
     form(client, group)

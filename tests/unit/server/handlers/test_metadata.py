@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import pytest
 
-from kbroker.cluster.new_topics import NewTopic
+from kbroker.cluster.new_topics import MAX_PARTITIONS_PER_REQUEST, NewTopic
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M
@@ -108,6 +109,20 @@ def test_names_that_cannot_be_topics_are_told_apart_from_unknown_ones(cluster: C
 def test_a_topic_asked_for_twice_is_answered_once(cluster: Cluster, ask: Ask) -> None:
     cluster.topics.create([NewTopic("a")])
     assert codes(ask(ApiKey.METADATA, 12, asking("a", "a"))) == [("a", 0)]
+
+
+def test_what_is_refused_to_a_long_request_takes_a_few_lines_of_the_log(
+    cluster: Cluster, ask: Ask, caplog: pytest.LogCaptureFixture
+) -> None:
+    names = [f"t{number}" for number in range(MAX_PARTITIONS_PER_REQUEST + 1)]
+    with caplog.at_level(logging.INFO):
+        response = ask(ApiKey.METADATA, 12, asking(*names))
+    assert codes(response) == [(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) for name in names]
+    assert cluster.topics.image.topics == {}
+    *named, others = [record.getMessage() for record in caplog.records]
+    assert [name for name, said in zip(names, named, strict=False) if repr(name) in said] == names[: len(named)]
+    assert others == f"nor are {len(names) - len(named)} more topics of the same request"
+    assert len(named) < 10
 
 
 def test_internal_topics_are_marked_and_made_as_the_broker_needs_them(ask: Ask) -> None:
