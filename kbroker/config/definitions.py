@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from kbroker.config.listeners import counts_problem
 from kbroker.config.setting import Alias, Setting
 from kbroker.rules.config_values import INT32_MAX, INT64_MAX, Kind, Limits
 
@@ -197,8 +198,11 @@ SERVER = (
         "max.connections.per.ip.overrides",
         STRING,
         "",
-        "max.connections.per.ip of single addresses or names: HOST:COUNT, separated by commas.",
+        "max.connections.per.ip of single addresses, or of all that a name stands for when it is set: HOST:COUNT, "
+        "separated by commas.",
         dynamic=True,
+        limits=Limits(problem=counts_problem),
+        form="HOST:COUNT pairs, separated by commas",
     ),
     Setting(
         "connections.max.idle.ms",

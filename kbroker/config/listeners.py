@@ -1,4 +1,5 @@
-"""The grammar of `listeners` and `advertised.listeners`: NAME://HOST:PORT, separated by commas (KIP-103)."""
+"""The grammar of `listeners` and `advertised.listeners`, NAME://HOST:PORT, separated by commas (KIP-103); and of hosts
+with counts."""
 
 from __future__ import annotations
 
@@ -7,11 +8,13 @@ from collections.abc import Mapping, Sequence
 
 from kbroker.errors import ConfigError
 from kbroker.model import Endpoint
+from kbroker.rules.config_values import INT32_MAX, Value
 
 SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 SERVED_PROTOCOLS = ("PLAINTEXT",)
 WILDCARD_HOSTS = frozenset({"", "0.0.0.0", "::"})
 
+_COUNT_OF_HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([0-9A-Fa-f:.]+|[^\[\]:;\s]+))\s*:\s*([0-9]{1,10})", re.ASCII)
 _LISTENER = re.compile(r"([A-Za-z0-9_-]+)://(?:\[([0-9A-Fa-f:.%\w]*)\]|([^\[\]:/,\s]*)):(\d{1,5})")
 
 
@@ -61,17 +64,26 @@ def parse_address(setting: str, text: str) -> tuple[str, int]:
     return match[1] or match[2], int(match[3])
 
 
-def parse_counts(setting: str, text: str) -> dict[str, int]:
-    """HOST:COUNT pairs separated by commas, as max.connections.per.ip.overrides has them."""
+def parse_counts(text: str) -> dict[str, int]:
+    """HOST:COUNT pairs separated by commas, as max.connections.per.ip.overrides has them. ValueError: others."""
     counts = {}
     for pair in (piece.strip() for piece in text.split(",")):
         if not pair:
             continue
-        host, _, count = pair.rpartition(":")
-        if not host or not (count.isascii() and count.isdigit()):
-            raise ConfigError(f"{setting}={text}: {pair!r} is not HOST:COUNT")
-        counts[host.strip("[]")] = int(count)
+        match = _COUNT_OF_HOST.fullmatch(pair)
+        if match is None or int(match[3]) > INT32_MAX:
+            raise ValueError(f"{pair[:80]!r} is not HOST:COUNT with a count from 0 to 2^31-1")
+        counts[match[1] or match[2]] = int(match[3])
     return counts
+
+
+def counts_problem(_: str, value: Value) -> str | None:
+    """What is wrong with the text of such a setting, None if nothing is."""
+    try:
+        parse_counts(str(value))
+    except ValueError as error:
+        return str(error)
+    return None
 
 
 def _refuse_duplicates(setting: str, text: str, endpoints: Sequence[Endpoint]) -> None:

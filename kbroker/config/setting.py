@@ -31,6 +31,8 @@ class Setting:
     dynamic: bool = False
     aliases: tuple[Alias, ...] = ()
     kafka_default: str = ""
+    form: str = ""
+    """What the text of one that `limits` has a test of its own for must look like."""
 
     @property
     def sensitive(self) -> bool:
@@ -53,7 +55,7 @@ class Setting:
         if self.kind is Kind.LIST:
             return "a comma-separated list"
         if self.kind not in INTEGER_RANGE and self.kind is not Kind.DOUBLE:
-            return "text"
+            return self.form or "text"
         lowest, highest = INTEGER_RANGE.get(self.kind, (None, None))
         low = lowest if limits.at_least is None else limits.at_least
         high = highest if limits.at_most is None else limits.at_most

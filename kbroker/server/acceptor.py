@@ -204,17 +204,31 @@ class Acceptor:
             logger.warning(message, *arguments)
 
 
-def per_ip_limit(default: Callable[[], int], overrides: Mapping[str, int]) -> Callable[[str], int]:
-    """max.connections.per.ip with its overrides; names among them are resolved once."""
-    by_address: dict[str, int] = {}
-    for host, count in overrides.items():
-        try:
-            found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-        except OSError:
-            logger.warning("max.connections.per.ip.overrides: %s cannot be resolved", host)
-            continue
-        by_address |= {str(address[4][0]): count for address in found}
-    return lambda host: by_address.get(host, default())
+class AddressLimits:
+    """max.connections.per.ip (`default`) and its overrides, which may change at any time. Any thread."""
+
+    def __init__(self, default: Callable[[], int]):
+        self._default = default
+        self._overrides: Mapping[str, int] = {}
+        self._by_address: Mapping[str, int] = {}
+
+    def override(self, overrides: Mapping[str, int]) -> None:
+        """For new connections, from now on. Names are resolved here, once; nothing is done when nothing changes."""
+        if overrides == self._overrides:
+            return
+        by_address: dict[str, int] = {}
+        for host, count in overrides.items():
+            try:
+                found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+            except (OSError, UnicodeError):  # the latter: no label of a name is that long
+                logger.warning("max.connections.per.ip.overrides: %s cannot be resolved", host)
+                continue
+            by_address |= {str(address[4][0]): count for address in found}
+        self._overrides, self._by_address = overrides, by_address
+
+    def of(self, host: str) -> int:
+        """The limit of one numeric address."""
+        return self._by_address.get(host, self._default())
 
 
 def _open_reserve() -> int:

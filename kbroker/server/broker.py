@@ -26,7 +26,7 @@ from kbroker.groups.options import GroupOptions
 from kbroker.model import Endpoint
 from kbroker.net.endpoints import AdvertisedEndpoints
 from kbroker.replication.local_replica import FlushWaits
-from kbroker.server.acceptor import Acceptor, ConnectionLimits, per_ip_limit, raise_descriptor_limit
+from kbroker.server.acceptor import Acceptor, AddressLimits, ConnectionLimits, raise_descriptor_limit
 from kbroker.server.dispatch import Dispatcher
 from kbroker.server.found_logs import found_partitions
 from kbroker.server.handler_pool import HandlerPool
@@ -64,6 +64,7 @@ class Broker:
         self.is_ready = False
         self._logs = LogManager(storage_options(config), clock=self.clock)
         self._flush_waits = FlushWaits()
+        self._address_limits = AddressLimits(lambda: int(self.config["max.connections.per.ip"]))
         self._services: Services | None = None
         self._stops: list[tuple[str, Callable[[], object]]] = []
 
@@ -116,6 +117,7 @@ class Broker:
     def _take_config(self, config: BrokerConfig) -> None:
         """Dynamic settings are others now."""
         self.config = config
+        self._address_limits.override(parse_counts(config[PER_IP_OVERRIDES]))
         if self._services is not None:
             self._services.config = config
 
@@ -153,10 +155,10 @@ class Broker:
             ),
             [endpoint.listener for endpoint in config.listeners],
         )
-        overrides = parse_counts(PER_IP_OVERRIDES, config[PER_IP_OVERRIDES])
+        self._address_limits.override(parse_counts(config[PER_IP_OVERRIDES]))
         limits = ConnectionLimits(
             max_connections=lambda: int(self.config["max.connections"]),
-            max_connections_per_ip=per_ip_limit(lambda: int(self.config["max.connections.per.ip"]), overrides),
+            max_connections_per_ip=self._address_limits.of,
             send_buffer_size=config["socket.send.buffer.bytes"],
             receive_buffer_size=config["socket.receive.buffer.bytes"],
             backlog=config["socket.listen.backlog.size"],

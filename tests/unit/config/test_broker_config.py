@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from kbroker.config.broker_config import BrokerConfig, environment_name, load_config, refuse_unknown
 from kbroker.config.definitions import ALIASES, SETTINGS
+from kbroker.config.listeners import parse_counts
 from kbroker.config.not_read import NOT_READ
 from kbroker.errors import ConfigError
 from kbroker.model import Endpoint
@@ -144,6 +145,13 @@ def test_data_wins_over_log_dirs_and_a_home_is_expanded(tmp_path: Path) -> None:
             "group.min.session.timeout.ms=9000000 is larger than group.max.session.timeout.ms=1800000",
         ),
         ("log.dirs=/a,/a", "a directory is there twice"),
+        *(
+            (
+                f"max.connections.per.ip.overrides={text}",
+                f"--override: max.connections.per.ip.overrides={text}: must be HOST:COUNT pairs, separated by commas",
+            )
+            for text in ("a", "a:", ":5", "a:x", "a:-1", "a:5,b", "a:2147483648", "a b:5", "a:5;b:6", "[::1:5")
+        ),
         ("kbroker.http.address=9100", "kbroker.http.address=9100: not HOST:PORT"),
         ("authorizer.class.name=kafka.security.authorizer.AclAuthorizer", "kbroker does not check access yet"),
         ("nothing", "--override nothing: not NAME=VALUE"),
@@ -202,6 +210,22 @@ def test_a_name_that_stands_twice_in_a_file_is_pointed_out(tmp_path: Path) -> No
 )
 def test_coarser_settings_stand_in_for_finer_ones(overrides: list[str], name: str, value: int) -> None:
     assert config(*overrides)[name] == value
+
+
+@pytest.mark.parametrize(
+    ("text", "counts"),
+    [
+        ("", {}),
+        (" , ", {}),
+        ("10.0.0.1:5", {"10.0.0.1": 5}),
+        ("a.example:0, b : 2147483647 ,a.example:7", {"a.example": 7, "b": 2**31 - 1}),
+        ("[::1]:3,2001:db8::1:4", {"::1": 3, "2001:db8::1": 4}),
+    ],
+)
+def test_counts_of_hosts_are_read_as_kafka_reads_them(text: str, counts: dict[str, int]) -> None:
+    assert (
+        parse_counts(config(f"max.connections.per.ip.overrides={text}")["max.connections.per.ip.overrides"]) == counts
+    )
 
 
 def test_listeners_on_both_families_and_with_names_are_understood() -> None:

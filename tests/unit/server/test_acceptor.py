@@ -17,7 +17,7 @@ from kbroker._core.registry import Registry
 from kbroker.errors import ConfigError
 from kbroker.model import Endpoint
 from kbroker.net.endpoints import listen
-from kbroker.server.acceptor import Acceptor, ConnectionLimits, per_ip_limit, raise_descriptor_limit
+from kbroker.server.acceptor import Acceptor, AddressLimits, ConnectionLimits, raise_descriptor_limit
 from kbroker.server.processor import ClosedConnectionLog, Processors
 from tests.kit.processors import wait_until
 from tests.kit.wire import WireClient
@@ -125,7 +125,9 @@ def test_a_limit_on_all_connections_turns_the_next_one_away_until_one_closes(
 
 
 def test_a_limit_on_one_address_leaves_the_others_alone(start: Start, processors: Processors) -> None:
-    port = start(max_connections_per_ip=per_ip_limit(lambda: 2, {"localhost": 1, "127.0.0.9": 0})).endpoints[0].port
+    limits = AddressLimits(lambda: 2)
+    limits.override({"localhost": 1, "127.0.0.9": 0})
+    port = start(max_connections_per_ip=limits.of).endpoints[0].port
 
     def connect(host: str) -> WireClient:
         return WireClient("127.0.0.1", port, source=(host, 0))
@@ -144,6 +146,34 @@ def test_a_limit_on_one_address_leaves_the_others_alone(start: Start, processors
         wait_until(lambda: processors.connection_count == 3, f"there is room again, round {round_}")
     for client in [one, *others]:
         client.close()
+
+
+def test_a_changed_limit_is_for_new_connections(start: Start, processors: Processors) -> None:
+    limits = AddressLimits(lambda: 2)
+    port = start(max_connections_per_ip=limits.of).endpoints[0].port
+    first, second = WireClient("127.0.0.1", port), WireClient("127.0.0.1", port)
+    wait_until(lambda: processors.connection_count == 2, "they are accepted")
+    limits.override({"127.0.0.1": 1})
+    with WireClient("127.0.0.1", port) as refused:
+        assert refused.is_closed()
+    assert processors.connection_count == 2, "those that are there stay"
+    limits.override({"localhost": 3})
+    with WireClient("127.0.0.1", port):
+        wait_until(lambda: processors.connection_count == 3, "there is room for one more")
+    limits.override({})
+    assert limits.of("127.0.0.1") == 2
+    for client in (first, second):
+        client.close()
+
+
+@pytest.mark.parametrize("host", ["nowhere.invalid", "x" * 70, "a..b"])
+def test_a_name_that_stands_for_nothing_is_said_and_limits_nobody(host: str, caplog: pytest.LogCaptureFixture) -> None:
+    limits = AddressLimits(lambda: 2)
+    limits.override({host: 0, "10.0.0.1": 1})
+    assert caplog.messages == [f"max.connections.per.ip.overrides: {host} cannot be resolved"]
+    assert (limits.of("10.0.0.1"), limits.of("10.0.0.2")) == (1, 2)
+    limits.override({host: 0, "10.0.0.1": 1})
+    assert len(caplog.messages) == 1, "what does not change is not looked up again"
 
 
 def test_running_out_of_descriptors_neither_spins_nor_stops_the_acceptor(
