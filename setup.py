@@ -66,24 +66,26 @@ def extension(source: Path) -> Extension:
 
 
 DEBUG = BUILD != "release"
-setup(
-    ext_modules=cythonize(
-        [extension(path) for path in sorted(CORE.glob("*.pyx"))] if BUILD != "none" else [],
-        nthreads=0 if STRICT else int(os.environ.get("KBROKER_BUILD_JOBS", os.cpu_count() or 1)),
-        build_dir="build/cython-strict" if STRICT else f"build/cython-{BUILD}",
-        force=STRICT,
-        compiler_directives={
-            "language_level": 3,
-            "boundscheck": DEBUG,
-            "wraparound": False,
-            "initializedcheck": DEBUG,
-            "cdivision": True,
-            "embedsignature": True,
-            "binding": True,
-            "freethreading_compatible": False,
-            "warn.unused": True,
-            "warn.maybe_uninitialized": True,
-            "warn.multiple_declarators": True,
-        },
-    ),
-)
+# Cython translates in processes of its own; from Python 3.14 on each of them imports this file first.
+if __name__ == "__main__":
+    setup(
+        ext_modules=cythonize(
+            [extension(path) for path in sorted(CORE.glob("*.pyx"))] if BUILD != "none" else [],
+            nthreads=0 if STRICT else int(os.environ.get("KBROKER_BUILD_JOBS", os.cpu_count() or 1)),
+            build_dir="build/cython-strict" if STRICT else f"build/cython-{BUILD}",
+            force=STRICT,
+            compiler_directives={
+                "language_level": 3,
+                "boundscheck": DEBUG,
+                "wraparound": False,
+                "initializedcheck": DEBUG,
+                "cdivision": True,
+                "embedsignature": True,
+                "binding": True,
+                "freethreading_compatible": False,
+                "warn.unused": True,
+                "warn.maybe_uninitialized": True,
+                "warn.multiple_declarators": True,
+            },
+        ),
+    )
