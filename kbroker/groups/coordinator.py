@@ -77,12 +77,12 @@ class GroupCoordinator:
         self._schedule_expiry()
 
     def stop(self) -> None:
-        """Serves nobody any more; requests that wait stay without an answer, their connections are about to close."""
+        """Serves nobody any more; members that wait for others hear COORDINATOR_NOT_AVAILABLE."""
         self._running = False
         with self._lock:
             shards = list(self._shards.values())
         for shard in shards:
-            shard.partition.end()
+            _deliver(shard.end(ErrorCode.COORDINATOR_NOT_AVAILABLE))
         self._loader.stop()
         self._deadlines.stop()
 

@@ -170,12 +170,13 @@ class Broker:
     def _start(self) -> None:
         timeout_s = self.config["kbroker.stop.timeout.ms"] / 1000
         self._join_cluster()
-        self._groups.start()
-        self._on_stop("groups", self._groups.stop)
         self._handlers.start()
         self._on_stop("handlers", lambda: self._handlers.stop(timeout_s))
         self._processors.start()
         self._on_stop("processors", lambda: self._processors.stop(timeout_s))
+        # Stops before the processors do: they wait until everybody has an answer, members wait for other members.
+        self._groups.start()
+        self._on_stop("groups", self._groups.stop)
         self._start_http()
         self._acceptor.start()
         self._on_stop("acceptor", self._acceptor.stop)

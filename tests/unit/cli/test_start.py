@@ -9,12 +9,17 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from kbroker.errors import ErrorCode
+from kbroker.protocol.api import ApiKey
 from tests.kit import build
 from tests.kit.broker import BrokerProcess
+from tests.kit.group_load import Member, await_coordinator, rebalance
+from tests.kit.wire import WireClient
 
 READY = re.compile(
     r"^kbroker \S+ serves PLAINTEXT://127\.0\.0\.1:(\d+); data in (\S+); ready in (\d+) ms$", re.MULTILINE
@@ -77,6 +82,24 @@ def test_one_signal_that_comes_twice_is_one(broker: BrokerProcess) -> None:
         broker.process.send_signal(signal.SIGTERM)
         assert broker.process.wait(30) == 0
         assert "before it had stopped" not in broker.output
+
+
+def test_a_stop_does_not_wait_for_members_that_wait_for_each_other(broker: BrokerProcess) -> None:
+    """The second one's JoinGroup would be answered when the first one joins again, or after a minute."""
+    broker.overrides["kbroker.stop.timeout.ms"] = 120_000  # longer than the broker is waited for
+    with broker, ExitStack() as clients:
+        await_coordinator("127.0.0.1", broker.port, "g")
+        first, second = (
+            Member(clients.enter_context(WireClient("127.0.0.1", broker.port, timeout_s=60)), "g") for _ in range(2)
+        )
+        rebalance([first], "t")
+        waiting = second.send_join("t")
+        in_progress = ErrorCode.REBALANCE_IN_PROGRESS
+        while first.client.receive(ApiKey.HEARTBEAT, 2, first.send_heartbeat()).error_code != in_progress:
+            pass
+        assert broker.stop() == 0
+        with pytest.raises(RuntimeError, match="COORDINATOR_NOT_AVAILABLE"):
+            second.receive_join(waiting)
 
 
 def test_ctrl_c_stops_it_with_exit_code_0(broker: BrokerProcess) -> None:

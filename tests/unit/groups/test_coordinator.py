@@ -76,6 +76,13 @@ def test_a_stopped_coordinator_serves_nobody(home: Home) -> None:
     assert home.coordinator.prepare("g") is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
+def test_whoever_waits_hears_when_the_coordinator_stops(home: Home) -> None:
+    home.form()
+    waiting = home.join()
+    home.coordinator.stop()
+    assert waiting == [JoinAnswer(ErrorCode.COORDINATOR_NOT_AVAILABLE, "c-2")]
+
+
 def test_while_a_partition_is_loading_clients_are_kept_waiting(home: Home) -> None:
     home.form()
     home.coordinator.stop()
