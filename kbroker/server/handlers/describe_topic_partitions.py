@@ -18,9 +18,6 @@ from kbroker.server.services import Services
 R = M.DescribeTopicPartitionsResponse
 TopicPart = M.DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic
 
-MAX_PARTITIONS = 2000
-"""max.request.partition.size.limit of Kafka, whose default nobody changes."""
-
 
 def handle(
     services: Services, request: Request, message: M.DescribeTopicPartitionsRequest
@@ -37,7 +34,7 @@ def handle(
             raise ProtocolError(ErrorCode.INVALID_REQUEST, f"the cursor's topic {cursor.topic_name} is not asked for")
         if names[:1] == [cursor.topic_name]:
             first_partition_id = cursor.partition_index
-    left = max(1, min(message.response_partition_limit, MAX_PARTITIONS))
+    left = max(1, min(message.response_partition_limit, services.config["max.request.partition.size.limit"]))
     response = R()
     for name in names:
         topic = image.topic(name)

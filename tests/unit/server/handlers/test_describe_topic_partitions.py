@@ -13,6 +13,7 @@ from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from tests.kit.cluster import Cluster
+from tests.kit.handlers import call, services_on
 from tests.unit.server.handlers.conftest import Ask
 
 Q = M.DescribeTopicPartitionsRequest
@@ -65,6 +66,12 @@ def test_a_page_ends_at_the_limit_and_says_where_to_go_on(
     response = ask(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, asking(names, limit, cursor))
     assert shown(response) == (parts, next_cursor)
     assert all(topic.topic_authorized_operations == 3576 for topic in response.topics)
+
+
+def test_the_broker_has_a_limit_of_its_own(cluster: Cluster) -> None:
+    services = services_on(cluster, max_request_partition_size_limit="2")
+    response = call(services, ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, asking(["q1"], limit=2000))
+    assert shown(response) == ([("q1", 0, [0, 1])], ("q1", 2))
 
 
 @pytest.mark.parametrize("cursor", [("q2", 1), ("nope", 1), ("zz", 0), ("q1", -1)])
