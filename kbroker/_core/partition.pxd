@@ -120,6 +120,7 @@ ctypedef struct log_options_t:
     int8_t log_append_time     # message.timestamp.type
     int8_t compacted           # a key is required in every record
     int8_t compression         # -1 producer, else the codec to recompress with (NEEDS_HANDLER)
+    int32_t compression_level  # of that codec, as its setting has it
     int8_t flushed_visibility  # log.flush.visibility=flushed
 
 ctypedef struct partition_t:

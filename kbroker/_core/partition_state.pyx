@@ -85,6 +85,7 @@ cdef class PartitionState(SegmentList):
         fresh.log_append_time = options.log_append_time
         fresh.compacted = options.compacted
         fresh.compression = options.compression
+        fresh.compression_level = options.compression_level
         fresh.flushed_visibility = options.flushed_visibility
         with nogil:
             mutex_lock(&p.append_lock)

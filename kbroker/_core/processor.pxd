@@ -31,7 +31,7 @@ cdef class Processor:
     cdef object on_request             # callable(Request, Processor) on this thread, with the GIL; False: the channel is full
     cdef object on_close               # callable(Connection, reason)
     cdef object inflate                # callable(codec, data, limit) -> buffer; errors are KbrokerError with the code to answer
-    cdef object recompress             # callable(header, records, codec) -> the batch with that codec
+    cdef object recompress             # callable(header, records, codec, level) -> the batch with that codec
     cdef int64_t max_inflated_size
     cdef tuple listeners               # their names
     cdef tuple transports              # per listener: None, or what makes a connection's transport

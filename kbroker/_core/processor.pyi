@@ -31,7 +31,7 @@ class Processor:
         on_close: Callable[[Connection, str], None],
         *,
         inflate: Callable[[int, memoryview, int], Buffer],
-        recompress: Callable[[memoryview, Buffer, int], Buffer],
+        recompress: Callable[[memoryview, Buffer, int, int], Buffer],
         listeners: Sequence[str] = ...,
         transports: Mapping[str, Callable[[], Transport]] | None = None,
         max_request_size: int = ...,

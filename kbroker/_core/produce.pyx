@@ -349,7 +349,9 @@ cdef int check_compressed(Processor processor, entry_t *e, uint8_t *frame, int64
         if e.error or not must_recompress(e):
             return 0
         header = PyMemoryView_FromMemory(<char *>batch, BATCH_HEADER_SIZE, 0x100)
-        made = processor.recompress(header, inflated, <int>e.partition.options.compression)
+        made = processor.recompress(
+            header, inflated, <int>e.partition.options.compression, <int>e.partition.options.compression_level
+        )
         e.recompressed = <uint8_t *>malloc(made.shape[0])
         if e.recompressed == NULL:
             raise MemoryError()

@@ -90,7 +90,7 @@ def inflate_shared(codec: int, data: Buffer, limit: int, *, strict: bool = False
 
 
 def deflate(codec: int, data: Buffer, level: int | None = None) -> bytes:
-    """`data` compressed as Kafka's clients do; `level` None is the codec's default, snappy has none."""
+    """`data` compressed as Kafka's clients do, at a `level` as Kafka counts: None is the default, snappy has none."""
     function = _DEFLATE.get(codec)
     if function is None:
         raise UnknownCodec(f"unknown compression codec {codec}")
@@ -176,12 +176,14 @@ def _has_linked_blocks(data: Buffer) -> bool:
 
 
 def _deflate_gzip(data: Buffer, level: int | None) -> bytes:
-    return bytes(cramjam.gzip.compress(data, level=6 if level is None else level))
+    return bytes(cramjam.gzip.compress(data, level=6 if level in (None, -1) else level))
 
 
 def _deflate_lz4(data: Buffer, level: int | None) -> bytes:
+    # Kafka's default level, 9, means its fast compressor, which is level 1 here.
+    fast = level in (None, -1, 9)
     # Independent blocks and no checksum of the content: all that Kafka's Lz4BlockInputStream reads.
-    compressor = cramjam.lz4.Compressor(level=1 if level is None else level, content_checksum=False, block_linked=False)
+    compressor = cramjam.lz4.Compressor(level=1 if fast else level, content_checksum=False, block_linked=False)
     compressor.compress(data)
     return bytes(compressor.finish())
 

@@ -11,6 +11,7 @@ from kbroker.storage.options import LogOptions, StorageOptions
 # Kafka's default never looks, so that a topic's flush.ms alone does nothing there; here it does.
 LONGEST_FLUSH_CHECK_MS = 1000
 CODECS = {"producer": -1, "uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+LEVELED_CODECS = {"gzip", "lz4", "zstd"}
 
 
 def storage_options(config: BrokerConfig) -> StorageOptions:
@@ -33,6 +34,7 @@ def log_options(own: Mapping[str, str], config: BrokerConfig) -> LogOptions:
     """One topic's options: its own settings, else the broker's, else the defaults."""
     value = effective_configs(own, config.text)
     policy = value["cleanup.policy"]
+    codec = str(value["compression.type"])
     assert isinstance(policy, tuple)
 
     def integer(name: str) -> int:
@@ -54,7 +56,8 @@ def log_options(own: Mapping[str, str], config: BrokerConfig) -> LogOptions:
         log_append_time=value["message.timestamp.type"] == "LogAppendTime",
         compacted="compact" in policy,
         deleted_by_retention="delete" in policy,
-        compression=CODECS[str(value["compression.type"])],
+        compression=CODECS[codec],
+        compression_level=integer(f"compression.{codec}.level") if codec in LEVELED_CODECS else -1,
         flushed_visibility=config["log.flush.visibility"] == "flushed",
         retention_ms=integer("retention.ms"),
         retention_bytes=integer("retention.bytes"),

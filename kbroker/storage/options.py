@@ -29,6 +29,8 @@ class LogOptions:
     """cleanup.policy contains delete."""
     compression: int = -1
     """The codec to store batches with; -1 leaves them as the producer made them."""
+    compression_level: int = -1
+    """Of that codec, as `compression.gzip.level` and its like count; without meaning where it has none."""
     flushed_visibility: bool = False
     """Consumers see flushed records only."""
     retention_ms: int = 7 * 24 * 3_600_000

@@ -37,9 +37,9 @@ def inflate(codec: int, data: Buffer, limit: int) -> memoryview:
     return inflate_shared(codec, data, limit, strict=True)
 
 
-def recompress(header: Buffer, records: Buffer, codec: int) -> bytes:
-    """A batch with the `header` of another one and its inflated `records`, compressed with `codec`."""
-    body = deflate(codec, bytes(records))
+def recompress(header: Buffer, records: Buffer, codec: int, level: int) -> bytes:
+    """A batch with the `header` of another one and its inflated `records`, compressed with `codec` at `level`."""
+    body = deflate(codec, bytes(records), level)
     batch = bytearray(header)
     batch += body
     _LENGTH.pack_into(batch, _LENGTH_AT, _HEADER_SIZE + len(body) - _COUNTED_FROM)

@@ -180,7 +180,7 @@ def test_a_wrong_checksum_inside_the_codec_is_noticed() -> None:
         inflate(Codec.GZIP, damaged, 1 << 20)
 
 
-@pytest.mark.parametrize("level", [None, 1, 9])
+@pytest.mark.parametrize("level", [None, -1, 1, 8, 9])
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
 def test_every_level_is_read_again(codec: Codec, level: int | None) -> None:
     assert inflate(codec, deflate(codec, SAMPLE, level), len(SAMPLE)) == SAMPLE

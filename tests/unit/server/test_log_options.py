@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from kbroker.config.broker_config import load_config
 from kbroker.server.log_options import LONGEST_FLUSH_CHECK_MS, log_options, storage_options
 
@@ -10,3 +12,21 @@ def test_flush_ms_of_a_topic_holds_without_the_interval_of_the_scheduler() -> No
     config = load_config()
     assert log_options({"flush.ms": "50"}, config).flush_ms == 50
     assert storage_options(config).flush_scheduler_interval_ms == LONGEST_FLUSH_CHECK_MS
+
+
+@pytest.mark.parametrize(
+    ("own", "codec", "level"),
+    [
+        ({}, -1, -1),
+        ({"compression.type": "uncompressed"}, 0, -1),
+        ({"compression.type": "snappy"}, 2, -1),
+        ({"compression.type": "gzip"}, 1, -1),
+        ({"compression.type": "gzip", "compression.gzip.level": "9"}, 1, 9),
+        ({"compression.type": "lz4"}, 3, 9),
+        ({"compression.type": "zstd"}, 4, 7),
+        ({"compression.type": "zstd", "compression.zstd.level": "-5"}, 4, -5),
+    ],
+)
+def test_the_level_is_that_of_the_topics_codec(own: dict[str, str], codec: int, level: int) -> None:
+    options = log_options(own, load_config(None, ["compression.zstd.level=7"], environment={}))
+    assert (options.compression, options.compression_level) == (codec, level)

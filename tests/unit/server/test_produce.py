@@ -127,6 +127,19 @@ def test_a_topics_own_codec_replaces_the_producers(rig: ProcessorRig, codec: int
     assert batch.records()[7].timestamp == NOW_MS + 7
 
 
+@pytest.mark.parametrize(("codec", "least", "most"), [(1, 1, 9), (4, -1000, 19)])
+def test_a_topic_may_be_compressed_harder(rig: ProcessorRig, codec: int, least: int, most: int) -> None:
+    values = [b"%d, %d; " % (number, number * number) * 20 for number in range(200)]
+    sizes = []
+    for topic, level in (("fast", least), ("small", most)):
+        rig.create(topic, compression=codec, compression_level=level)
+        assert produced(rig.connect(), topic, batch_of(values)).error_code == 0
+        log = rig.logs.get(TopicPartition(topic, 0))
+        assert log is not None
+        sizes.append(len(log.read(0, 1 << 20)))
+    assert sizes[1] < sizes[0]
+
+
 def test_idempotent_batches_are_taken_once_and_in_order(rig: ProcessorRig) -> None:
     rig.create("orders")
     client = rig.connect()
