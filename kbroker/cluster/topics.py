@@ -7,6 +7,7 @@ made, what is marked for deletion goes. A log directory without a topic is there
 
 from __future__ import annotations
 
+import functools
 import logging
 import random
 import threading
@@ -106,6 +107,8 @@ class Topics:
         registry.ensure_layout(store)
         known_id = registry.ensure_cluster_id(store, cluster_id, lambda: self._heritage(found_partitions()))
         self._image, self._doomed = load_image(store, known_id)
+        self._pending: list[tuple[str, Callable[[], None]]] = []
+        """What is to be taken back of refused changes, by topic; not in the store: a restart lets it stand."""
 
     def _heritage(self, found: Iterable[FoundPartition]) -> Iterator[Operation]:
         """The topics of logs that another broker left on disk (Apache Kafka, say); their configs are not there."""
@@ -229,6 +232,11 @@ class Topics:
         return NewTopic(name, new.partition_count, factor, configs=new.configs)
 
     def _create_locked(self, wanted: Sequence[NewTopic], validate_only: bool) -> list[Topic | ProtocolError]:
+        if not validate_only:
+            try:
+                self._undo_pending()
+            except ProtocolError as error:
+                return [error for _ in wanted]
         total = sum(
             len(new.assignment)
             or (self._defaults.partition_count if new.partition_count == -1 else new.partition_count)
@@ -275,16 +283,9 @@ class Topics:
             except KbrokerError as error:
                 log.error("topic %s is not created: %s", topic.name, error)
                 refused[topic.name] = ProtocolError(error.code, str(error))
-                self._take_back(topic)
+                self._undo(topic.name, functools.partial(self._delete_locked, topic))
         self._image = self._image.with_topics(topic for topic in topics if topic.name not in refused)
         return refused
-
-    def _take_back(self, topic: Topic) -> None:
-        try:
-            self._store.multi([*self._fence, Create(paths.delete_topic_path(topic.name))])
-            self._finish_deletion(topic)
-        except KbrokerError as error:
-            log.error("topic %s: what was made of it goes with the next start: %s", topic.name, error)
 
     def _creation(self, topic: Topic) -> list[Operation]:
         return [
@@ -324,6 +325,7 @@ class Topics:
             grown = topic.changed(partitions=(*topic.partitions, *added))
             if validate_only:
                 return grown
+            self._undo_pending()
             assignment = SetData(paths.topic_path(name), self._assignment_of(grown))
             creation = (step for partition in added for step in self._partition_creation(name, partition))
             self._store.multi([*self._fence, assignment, *creation])
@@ -331,17 +333,17 @@ class Topics:
                 self._host_or_fail().create_partitions(grown, self._mine(added))
             except KbrokerError as error:
                 log.error("topic %s does not grow: %s", name, error)
-                self._shrink_back(topic, added)
+                self._undo(name, functools.partial(self._shrink_back, topic, added))
                 raise
             self._image = self._image.with_topics([grown])
             return grown
 
     def _shrink_back(self, topic: Topic, added: Sequence[Partition]) -> None:
         """Store first: a log without its partition does no harm, being empty, and is taken when it is added again."""
+        deletion = (Delete(path) for partition in added for path in _partition_paths(topic.name, partition))
+        assignment = SetData(paths.topic_path(topic.name), self._assignment_of(topic))
+        self._store.multi([*self._fence, assignment, *deletion])
         try:
-            deletion = (Delete(path) for partition in added for path in _partition_paths(topic.name, partition))
-            assignment = SetData(paths.topic_path(topic.name), self._assignment_of(topic))
-            self._store.multi([*self._fence, assignment, *deletion])
             self._host_or_fail().delete_partitions(topic, self._mine(added))
         except KbrokerError as error:
             log.error("topic %s: not all of its new partitions could be removed: %s", topic.name, error)
@@ -357,14 +359,18 @@ class Topics:
             topic = self._image.topics.get(name)
             if topic is None:
                 raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            self._store.multi([*self._fence, Create(paths.delete_topic_path(name))])
-            self._image = self._image.with_topics((), [name])
-            try:
-                self._finish_deletion(topic)
-            except KbrokerError as error:
-                log.error("topic %s: its deletion goes on with the next start: %s", name, error)
-                self._doomed[name] = topic
+            self._undo_pending()
+            self._delete_locked(topic)
             return topic
+
+    def _delete_locked(self, topic: Topic) -> None:
+        self._store.multi([*self._fence, Create(paths.delete_topic_path(topic.name))])
+        self._image = self._image.with_topics((), self._image.topics.keys() & {topic.name})
+        try:
+            self._finish_deletion(topic)
+        except KbrokerError as error:
+            log.error("topic %s: its deletion goes on with the next start: %s", topic.name, error)
+            self._doomed[topic.name] = topic
 
     def _finish_deletion(self, topic: Topic) -> None:
         """Logs first: while the mark is there, the next start knows what they were."""
@@ -409,6 +415,27 @@ class Topics:
     def _put(self, path: str, data: bytes) -> None:
         exists = self._store.exists(path) is not None
         self._store.multi([*self._fence, SetData(path, data) if exists else Create(path, data)])
+
+    # --- taking back ----------------------------------------------------------------------------------------------
+
+    def _undo(self, name: str, step: Callable[[], None]) -> None:
+        """Take back what was made of a refused change; where the store resists, before the next change of topics."""
+        try:
+            step()
+        except KbrokerError as error:
+            log.error("topic %s: what was made of it could not be taken back yet: %s", name, error)
+            self._pending.append((name, step))
+
+    def _undo_pending(self) -> None:
+        """ProtocolError while there is something that cannot be taken back: the store would hold it against us."""
+        pending, self._pending = self._pending, []
+        for name, step in pending:
+            self._undo(name, step)
+        if self._pending:
+            names = ", ".join(sorted({name for name, _ in self._pending}))
+            raise ProtocolError(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"What was begun with {names} cannot be taken back; is the disk full?"
+            )
 
     # --- shared ---------------------------------------------------------------------------------------------------
 

@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any, cast
 
 from kbroker.cluster.new_topics import NewTopic, TopicDefaults
 from kbroker.cluster.topics import FoundPartition, Topics
 from kbroker.coordination.embedded import EmbeddedSession, EmbeddedStore
+from kbroker.coordination.store import Operation, Store, StoreUnavailable
 from kbroker.model import Endpoint
 from tests.kit.folder_host import FolderHost
 
 NODE_ID = 1
 INTERNAL = {"__consumer_offsets": NewTopic("__consumer_offsets", 5, 3, configs={"cleanup.policy": "compact"})}
+
+
+class FullDisk:
+    """A session of a store that can be told that its disk is full: it is read, and nothing is changed."""
+
+    def __init__(self, session: EmbeddedSession):
+        self._session = session
+        self.is_full = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+    def multi(self, operations: Sequence[Operation]) -> Any:
+        if self.is_full:
+            raise StoreUnavailable("the disk is full; nothing was changed")
+        return self._session.multi(operations)
 
 
 class Cluster:
@@ -33,8 +51,9 @@ class Cluster:
     def load(self) -> Topics:
         self.store = EmbeddedStore(str(self.folder / "store"))
         self.session: EmbeddedSession = self.store.connect()
+        self.disk = FullDisk(self.session)
         self.topics = Topics(
-            self.session,
+            cast(Store, self.disk),
             NODE_ID,
             defaults=TopicDefaults(partition_count=2),
             internal_topics=INTERNAL,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from kbroker.cluster.image import Partition, Topic
@@ -20,6 +20,8 @@ class FolderHost:
         folder.mkdir(exist_ok=True)
         self.failing: set[str] = set()
         """Directory names whose creation or deletion fails."""
+        self.on_failure: Callable[[], None] = lambda: None
+        """Called before a creation fails."""
         self.steps_until_crash: int | None = None
         """Each directory made or removed is two steps: before and after."""
         self.topic_configs: dict[str, dict[str, str]] = {}
@@ -29,6 +31,7 @@ class FolderHost:
         for partition in partitions:
             name = f"{topic.name}-{partition.partition_id}"
             if name in self.failing:
+                self.on_failure()
                 raise StorageFailed(f"{name}: no space left on device")
             self._step()
             (self.folder / name).mkdir(exist_ok=True)

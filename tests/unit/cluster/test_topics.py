@@ -99,6 +99,36 @@ def test_a_topic_whose_logs_cannot_be_made_is_taken_back_whole(cluster: Cluster)
     create(cluster.topics, NewTopic("a", 2))
 
 
+@pytest.mark.parametrize("grow", [False, True])
+def test_what_a_full_disk_does_not_let_take_back_is_taken_back_before_the_next_change(
+    cluster: Cluster, grow: bool
+) -> None:
+    if grow:
+        create(cluster.topics, NewTopic("a", 1))
+    cluster.host.failing = {"a-1"}
+    cluster.host.on_failure = lambda: setattr(cluster.disk, "is_full", True)
+
+    def change() -> Topic | ProtocolError:
+        return cluster.topics.add_partitions("a", 2) if grow else cluster.topics.create([NewTopic("a", 2)])[0]
+
+    def refused() -> ErrorCode:
+        try:
+            return refusal(change())[0]
+        except (StorageFailed, ProtocolError) as error:
+            return ErrorCode(error.code)
+
+    assert refused() is ErrorCode.KAFKA_STORAGE_ERROR
+    cluster.host.failing = set()
+    assert refused() is ErrorCode.KAFKA_STORAGE_ERROR
+    assert refusal(cluster.topics.create([NewTopic("b", 1)])[0])[0] is ErrorCode.KAFKA_STORAGE_ERROR
+    assert [len(topic.partitions) for topic in cluster.topics.image.topics.values()] == [1] * grow
+    cluster.disk.is_full = False
+    changed = change()
+    assert isinstance(changed, Topic) and len(changed.partitions) == 2
+    assert len(cluster.reopen().image.topics["a"].partitions) == 2
+    assert cluster.host.names() == ["a-0", "a-1"]
+
+
 def test_a_crash_after_the_commit_and_before_the_logs_is_finished_by_the_next_start(cluster: Cluster) -> None:
     create(cluster.topics, NewTopic("a", 2))
     for name in cluster.host.names():
