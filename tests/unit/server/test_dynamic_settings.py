@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import pytest
 
-from kbroker.config.broker_config import load_config
 from kbroker.config.definitions import SETTINGS
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
-from kbroker.server.broker import Broker
 from kbroker.server.log_options import CODECS
+from tests.kit.whole_broker import WholeBroker
 from tests.kit.wire import WireClient
 
 TOPIC, BROKER = 2, 4
@@ -23,35 +21,28 @@ OF_ALL_BROKERS = ""
 R = M.IncrementalAlterConfigsRequest
 
 
-class Running:
-    """A broker in this process, with one topic that has no settings of its own."""
+class Running(WholeBroker):
+    """With one topic that has no settings of its own."""
 
-    def __init__(self, folder: Path):
-        overrides = ["listeners=PLAINTEXT://127.0.0.1:0", "num.network.threads=1", "num.io.threads=1"]
-        self.broker = Broker(load_config(None, overrides, folder, environment={}))
-        self.broker.start()
-        self.client = WireClient("127.0.0.1", self.broker.endpoints[0].port)
+    def __enter__(self) -> Self:
+        super().__enter__()
         asked = [M.MetadataRequest.MetadataRequestTopic(name="t")]
-        (topic,) = self.client.call(ApiKey.METADATA, 12, M.MetadataRequest(topics=asked)).topics
+        (topic,) = self.call(ApiKey.METADATA, 12, M.MetadataRequest(topics=asked)).topics
         assert topic.error_code == 0
+        return self
 
     def alter(self, name: str, value: str | None) -> tuple[ErrorCode, str | None]:
         """Set, or with None delete, one setting of all brokers."""
         config = R.AlterableConfig(name=name, config_operation=0 if value is not None else 1, value=value)
         resource = R.AlterConfigsResource(resource_type=BROKER, resource_name=OF_ALL_BROKERS, configs=[config])
-        (answer,) = self.client.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, R(resources=[resource])).responses
+        (answer,) = self.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, R(resources=[resource])).responses
         return ErrorCode(answer.error_code), answer.error_message
-
-    def close(self) -> None:
-        self.client.close()
-        self.broker.stop()
 
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    started = Running(tmp_path_factory.mktemp("data"))
-    yield started
-    started.close()
+    with Running(tmp_path_factory.mktemp("data")) as started:
+        yield started
 
 
 Look = Callable[[Running], Any]
@@ -74,7 +65,7 @@ def of_topics(name: str) -> Look:
     def look(running: Running) -> Any:
         D = M.DescribeConfigsRequest
         resource = D.DescribeConfigsResource(resource_type=TOPIC, resource_name="t", configuration_keys=[name])
-        (result,) = running.client.call(ApiKey.DESCRIBE_CONFIGS, 4, D(resources=[resource])).results
+        (result,) = running.call(ApiKey.DESCRIBE_CONFIGS, 4, D(resources=[resource])).results
         (config,) = result.configs
         return config.value
 
@@ -149,7 +140,7 @@ def test_a_dynamic_setting_has_effect_while_the_broker_runs(running: Running, na
 
 
 def test_a_limit_for_one_address_is_held_to_from_the_change_on(running: Running) -> None:
-    port = running.broker.endpoints[0].port
+    port = running.port
     name = "max.connections.per.ip.overrides"
     with WireClient("127.0.0.1", port) as other:
         assert running.alter(name, "localhost:1") == (ErrorCode.NONE, None)
