@@ -63,9 +63,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # Python flushes stdout once more at exit; give it somewhere to go.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _forget_output()
         return BROKEN_PIPE
+    except OSError as error:
+        _forget_output()
+        named = f"{error.filename}: " if error.filename else "input or output: "
+        print(f"kbroker: {named}{(error.strerror or str(error)).lower()}", file=sys.stderr)
+        return FAILED
+
+
+def _forget_output() -> None:
+    """Python flushes stdout once more at exit; this gives it somewhere to go."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(argv: Sequence[str]) -> int:

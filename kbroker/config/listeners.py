@@ -12,6 +12,7 @@ from kbroker.rules.config_values import INT32_MAX, Value
 
 SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 SERVED_PROTOCOLS = ("PLAINTEXT",)
+LARGEST_PORT = 65535
 WILDCARD_HOSTS = frozenset({"", "0.0.0.0", "::"})
 
 _COUNT_OF_HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([0-9A-Fa-f:.]+|[^\[\]:;\s]+))\s*:\s*([0-9]{1,10})", re.ASCII)
@@ -28,7 +29,9 @@ def parse_listeners(setting: str, text: str, protocols: Mapping[str, str]) -> tu
         if not part:
             continue
         match = _LISTENER.fullmatch(part)
-        if match is None or int(match[4]) > 65535:
+        if match is not None and int(match[4]) > LARGEST_PORT:
+            raise ConfigError(f"{setting}={text}: port {match[4]} is larger than {LARGEST_PORT}")
+        if match is None:
             raise ConfigError(f"{setting}={text}: {part!r} is not NAME://HOST:PORT; an IPv6 host stands in [brackets]")
         name = match[1].upper()
         protocol = protocols.get(name)

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -103,6 +104,15 @@ def test_lines_go_in_and_come_out(kbroker: Run, topic: str) -> None:
     sent = [b"line %d" % number for number in range(1000)]
     kbroker("produce", topic, stdin=b"\n".join(sent))
     assert sorted(read(kbroker, topic)) == sorted(sent)
+
+
+def test_output_that_cannot_be_written_is_one_line(broker: BrokerProcess, kbroker: Run, topic: str) -> None:
+    kbroker("produce", topic, stdin=b"a\n")
+    for words in (["topics", "list"], ["consume", topic, "--from-beginning", "--exit"]):
+        command = [sys.executable, "-m", "kbroker.cli.main", *words, "-b", broker.address]
+        with Path("/dev/full").open("wb") as full:
+            done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=60)
+        assert (done.returncode, done.stderr) == (1, b"kbroker: input or output: no space left on device\n")
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])

@@ -126,7 +126,7 @@ def test_data_wins_over_log_dirs_and_a_home_is_expanded(tmp_path: Path) -> None:
         ("log.cleanup.policy=delete,squash", "must be a comma-separated list of compact, delete"),
         ("log.cleaner.min.cleanable.ratio=1.5", "must be a number from 0 to 1"),
         ("listeners=nonsense", "--override: listeners=nonsense: 'nonsense' is not NAME://HOST:PORT"),
-        ("listeners=PLAINTEXT://:99999", "is not NAME://HOST:PORT"),
+        ("listeners=PLAINTEXT://:99999", "port 99999 is larger than 65535"),
         ("listeners=PLAINTEXT://::1:9092", "an IPv6 host stands in [brackets]"),
         (
             "listeners=INSIDE://:9092",
