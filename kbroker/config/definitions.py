@@ -448,7 +448,7 @@ LOG = (
         "log.cleanup.policy",
         LIST,
         ("delete",),
-        "What becomes of old segments: delete them, compact them by key, or both.",
+        "What becomes of old segments: delete them, compact them by key (not yet: they are kept), or both.",
         dynamic=True,
         limits=Limits(choices=("compact", "delete")),
     ),

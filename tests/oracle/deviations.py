@@ -460,6 +460,13 @@ OTHERS: tuple[OtherDeviation, ...] = (
         "tests/unit/config/test_broker_config.py::test_a_malformed_value_is_refused_with_place_and_what_is_allowed",
     ),
     OtherDeviation(
+        "cleanup.policy=compact",
+        "Every record needs a key, and all of them are kept: neither compacted nor deleted by age or size. With "
+        "compact,delete they are deleted by age and size, and not compacted.",
+        "Compaction is not there yet; nothing that it would keep is lost meanwhile.",
+        "tests/unit/storage/test_retention.py::test_a_topic_that_is_only_compacted_forgets_nothing_by_age_or_size",
+    ),
+    OtherDeviation(
         "Fetch sessions",
         "One cache holds them all, and its rules of who has to go hold for all. Kafka 3.9 divides slots among eight "
         "caches by session id.",
