@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
 from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
 
 from kbroker.coordination.store import Store
 from tests.kit.broker import KafkaProcess, ServerProcess, folder_in_memory, write_properties
@@ -37,6 +39,7 @@ class ZooKeeperProcess(ServerProcess):
             "clientPort": self.port,
             "clientPortAddress": "127.0.0.1",
             "tickTime": 500,
+            "maxSessionTimeout": 60_000,
             "admin.enableServer": "false",
         }
         properties = write_properties(self.folder / "zookeeper.properties", settings)
@@ -61,9 +64,13 @@ class ZooKeeperProcess(ServerProcess):
             waiting = ["/"]
             while waiting:
                 path = waiting.pop()
-                data, stat = client.get(path)
+                try:
+                    data, stat = client.get(path)
+                    names = client.get_children(path)
+                except NoNodeError:  # it has gone since its parent was read
+                    continue
                 found[path] = Node(data or b"", stat.ephemeralOwner != 0, stat.version)
-                waiting += [f"{path.rstrip('/')}/{name}" for name in client.get_children(path) if name != "zookeeper"]
+                waiting += [f"{path.rstrip('/')}/{name}" for name in names if name != "zookeeper"]
             return found
         finally:
             client.stop()
@@ -93,6 +100,13 @@ class KafkaOnZooKeeper(KafkaProcess):
         }
         properties = write_properties(self.folder / "server.properties", settings)
         return [*self.java(), "kafka.Kafka", str(properties)]
+
+    def await_end_of_session(self) -> None:
+        """Until ZooKeeper has noticed that a killed broker is gone: before, it does not start again."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while any(node.is_ephemeral for node in self.zookeeper.nodes().values()):
+            assert time.monotonic() < deadline, "the session of a killed broker does not end"
+            time.sleep(0.05)
 
     def start(self) -> None:
         if self.zookeeper.process is None:

@@ -6,6 +6,7 @@ what is `LISTED`.
 
 from __future__ import annotations
 
+import random
 import re
 import shutil
 import time
@@ -22,7 +23,7 @@ from tests.kit.broker import BrokerProcess
 from tests.kit.zookeeper import KafkaOnZooKeeper
 from tests.oracle.deviations import OTHERS, matches
 from tests.oracle.history import TIMEOUT_S, History
-from tests.oracle.scenarios.requests import T0, fetch, fetch_partition, offsets_of, records
+from tests.oracle.scenarios.requests import fetch, fetch_partition, offsets_of, records
 
 SETTINGS: dict[str, object] = {
     "broker.id": 0,
@@ -32,18 +33,29 @@ SETTINGS: dict[str, object] = {
     "log.retention.check.interval.ms": 200,
     "log.segment.delete.delay.ms": 100,
 }
-KAFKA_SETTINGS: dict[str, object] = {**SETTINGS, "log.initial.task.delay.ms": 100}
+KAFKA_SETTINGS: dict[str, object] = {
+    **SETTINGS,
+    "log.initial.task.delay.ms": 100,
+}
+
+NOW = int(time.time()) * 1000
+"""Of records: the same for both brokers, and not so old that producers expire with a restart."""
 
 Files = Mapping[str, bytes]
 
 
+ENDS = ("stopped", "restarted", "killed")
+"""How the brokers came to their end: stopped; stopped, started, used and stopped; killed, started and stopped."""
+
+
 @dataclass(frozen=True)
 class Listed:
-    """A way of differing on purpose: at which paths, how, and which of `deviations.OTHERS` says why."""
+    """A way of differing on purpose: at which paths, how, which of `deviations.OTHERS` says why, after which ends."""
 
     path: str
     differs: Callable[[bytes | None, bytes | None], bool]
     subject: str
+    ends: tuple[str, ...] = ENDS
 
     def is_about(self, path: str, kafka: bytes | None, ours: bytes | None) -> bool:
         return matches(self.path, path) and self.differs(kafka, ours)
@@ -61,6 +73,28 @@ def more_lines(kafka: bytes | None, ours: bytes | None) -> bool:
     return set(kafka.splitlines()[2:]) < set(ours.splitlines()[2:])
 
 
+def more_entries(kafka: bytes | None, ours: bytes | None) -> bool:
+    """All of Kafka's entries of an index, of either kind, and others."""
+    if kafka is None or ours is None:
+        return False
+
+    def entries(data: bytes, size: int) -> set[bytes]:
+        return {data[at : at + size] for at in range(0, len(data), size)}
+
+    return any(entries(kafka, size) < entries(ours, size) for size in (8, 12))
+
+
+def newer_epoch(kafka: bytes | None, ours: bytes | None) -> bool:
+    """One more epoch at the end; it takes the place of one that has no records."""
+    if kafka is None or ours is None:
+        return False
+    return ours.splitlines()[2:-1] in ([], kafka.splitlines()[2:])
+
+
+def larger(kafka: bytes | None, ours: bytes | None) -> bool:
+    return kafka is not None and ours is not None and len(kafka) < len(ours)
+
+
 def not_there(kafka: bytes | None, ours: bytes | None) -> bool:
     return kafka is not None and ours is None
 
@@ -74,7 +108,18 @@ LISTED = (
     Listed("replication-offset-checkpoint", only_in_order, "Files: order of lines"),
     Listed("cleaner-offset-checkpoint", not_there, "Files: cleaner-offset-checkpoint"),
     Listed("log-start-offset-checkpoint", more_lines, "Files: log-start-offset-checkpoint"),
-    Listed("emptied-0/00000000000000000040.snapshot", only_here, "Files: snapshots of producers"),
+    Listed(
+        "emptied-0/00000000000000000040.snapshot", only_here, "Files: snapshots of producers", ("stopped", "killed")
+    ),
+    Listed("emptied-0/00000000000000000040.snapshot", larger, "Files: snapshots of producers", ("restarted",)),
+    Listed(
+        "bounded-0/00000000000000000176.snapshot", only_here, "Files: snapshots of producers", ("restarted", "killed")
+    ),
+    Listed(
+        "trimmed-0/00000000000000000176.snapshot", only_here, "Files: snapshots of producers", ("restarted", "killed")
+    ),
+    Listed("random-*index", more_entries, "Files: entries of indexes", ("restarted",)),
+    Listed("*/leader-epoch-checkpoint", newer_epoch, "Files: leader epochs after a crash", ("killed",)),
     Listed(".lock", only_here, "Files: .lock and coordination.sqlite"),
     Listed("coordination.sqlite", only_here, "Files: .lock and coordination.sqlite"),
 )
@@ -87,39 +132,79 @@ def write_everything(port: int) -> None:
         h.create("orders", 2)
         for at in range(150):
             # Every codec, sizes of all kinds, and times that go back now and then.
-            at_ms = T0 + at * 10 - (500 if at % 11 == 0 else 0)
+            at_ms = NOW + at * 10 - (500 if at % 11 == 0 else 0)
             h.produce("orders", at % 3 % 2, records(at % 7 + 1, 20 + at * 3 % 200, at=at_ms, codec=at % 5))
         h.create("large", 1, configs={"index.interval.bytes": "4096", "segment.bytes": "1000000"})
         for at in range(20):
-            h.produce("large", 0, records(3, 30_000 if at % 4 else 100, at=T0 + at))
+            h.produce("large", 0, records(3, 30_000 if at % 4 else 100, at=NOW + at))
         h.create("rolled-by-time", 1, configs={"segment.ms": "1000"})
         for at in range(30):
-            h.produce("rolled-by-time", 0, records(2, at=T0 + at * 300))
+            h.produce("rolled-by-time", 0, records(2, at=NOW + at * 300))
         h.create("rolled-by-index", 1, configs={"segment.index.bytes": "100", "index.interval.bytes": "0"})
         for at in range(30):
-            h.produce("rolled-by-index", 0, records(2, at=T0 + at))
+            h.produce("rolled-by-index", 0, records(2, at=NOW + at))
         h.create("idempotent")
         for at in range(120):
             one = at % 3
             fields = {"producer_id": 100 + one, "producer_epoch": one, "base_sequence": at // 3 * 3}
-            h.produce("idempotent", 0, records(3, 200, at=T0 + at, **fields))
+            h.produce("idempotent", 0, records(3, 200, at=NOW + at, **fields))
         h.create("trimmed")
         for at in range(100):
-            h.produce("trimmed", 0, records(4, 200, at=T0 + at))
+            h.produce("trimmed", 0, records(4, 200, at=NOW + at))
         delete_records(h, "trimmed", 250)
         h.create("emptied")
         for at in range(10):
-            h.produce("emptied", 0, records(4, 200, at=T0 + at, producer_id=7, producer_epoch=0, base_sequence=4 * at))
+            h.produce("emptied", 0, records(4, 200, at=NOW + at, producer_id=7, producer_epoch=0, base_sequence=4 * at))
         delete_records(h, "emptied", -1)
         h.create("bounded", 1, configs={"retention.bytes": "50000"})
         for at in range(100):
-            h.produce("bounded", 0, records(4, 200, at=T0 + at))
+            h.produce("bounded", 0, records(4, 200, at=NOW + at))
         h.create("gone", 2)
         h.produce("gone", 0, records())
         h.delete("gone")
         h.create("later-more", 1)
         h.grow("later-more", 2)
         h.produce("later-more", 1, records())
+
+
+def write_at_random(port: int, part: int) -> None:
+    """Some topics of other options each, and batches that are drawn; they go on in the next part."""
+    with History(port) as h:
+        for seed in range(8):
+            topic = f"random-{seed}"
+            randomness = random.Random(seed)
+            choose = randomness.choice
+            configs = {
+                "segment.bytes": choose(["5000", "20000", "100000"]),
+                "segment.ms": choose(["500", "5000", "1000000"]),
+                "segment.index.bytes": choose(["60", "200", "100000"]),
+                "index.interval.bytes": choose(["0", "1", "100", "300", "4096"]),
+                "preallocate": choose(["true", "false"]),
+            }
+            if part == 0:
+                h.create(topic, 1, configs=configs)
+            for batch in random_batches(random.Random(f"{seed} {part}"), first_producer=100 * part):
+                h.produce(topic, 0, batch)
+
+
+def random_batches(randomness: random.Random, first_producer: int) -> Iterator[bytes]:
+    choose = randomness.choice
+    at_ms = NOW + first_producer * 100
+    known: dict[int, tuple[int, int]] = {}
+    for _ in range(50):
+        at_ms += choose([0, 1, 50, -200, 700])
+        count = randomness.randint(1, 8)
+        fields = {"at": at_ms, "codec": choose([0, 0, 0, 1, 2, 3, 4])}
+        if randomness.random() < 0.5:
+            producer_id = first_producer + randomness.randint(1, 3)
+            epoch, sequence = known.get(producer_id, (0, 0))
+            if randomness.random() < 0.1:
+                epoch, sequence = epoch + 1, 0
+            known[producer_id] = epoch, sequence + count
+            fields |= {"producer_id": producer_id, "producer_epoch": epoch, "base_sequence": sequence}
+        elif randomness.random() < 0.1:
+            count, fields["at"] = 1, -1
+        yield records(count, choose([5, 100, 500]), **fields)
 
 
 def delete_records(h: History, topic: str, offset: int) -> None:
@@ -164,35 +249,58 @@ def known_by_name(files: Files) -> dict[str, bytes]:
 class Both:
     """The two brokers, stopped after the same history."""
 
+    end: str
     kafka: KafkaOnZooKeeper
     kbroker: BrokerProcess
 
 
-@pytest.fixture(scope="module")
-def both() -> Iterator[Both]:
+@pytest.fixture(scope="module", params=[ENDS[0], *(pytest.param(end, marks=pytest.mark.slow) for end in ENDS[1:])])
+def both(request: pytest.FixtureRequest) -> Iterator[Both]:
     try:
         KafkaOnZooKeeper.classpath()
     except maven.MavenFailed as missing:
         pytest.skip(str(missing))
-    with KafkaOnZooKeeper(KAFKA_SETTINGS) as kafka, BrokerProcess(SETTINGS) as kbroker:
+    # Short where its end is waited for; else a busy machine shall not end it.
+    session = {"zookeeper.session.timeout.ms": 6000 if request.param == "killed" else 60_000}
+    with KafkaOnZooKeeper({**KAFKA_SETTINGS, **session}) as kafka, BrokerProcess(SETTINGS) as kbroker:
         for broker in (kafka, kbroker):
             write_everything(broker.port)
-        for broker in (kafka, kbroker):
+            write_at_random(broker.port, 0)
             await_deletions(broker.data)
+        if request.param == "restarted":
+            for broker in (kafka, kbroker):
+                broker.restart()
+                await_leaders_of(broker)
+                write_at_random(broker.port, 1)
+        elif request.param == "killed":
+            for broker in (kafka, kbroker):
+                broker.kill()
+            kafka.await_end_of_session()
+            for broker in (kafka, kbroker):
+                broker.start()
+                await_leaders_of(broker)
+        for broker in (kafka, kbroker):
             broker.stop()
-        yield Both(kafka, kbroker)
+        yield Both(request.param, kafka, kbroker)
+
+
+def await_leaders_of(broker: BrokerProcess) -> None:
+    """Until all partitions are served, and therefore recovered."""
+    with History(broker.port) as h:
+        served(h, [path.name for path in broker.data.iterdir() if path.is_dir()])
 
 
 def test_files_are_those_that_kafka_leaves(both: Both) -> None:
     kafka, ours = (known_by_name(files_in(broker.data)) for broker in (both.kafka, both.kbroker))
     paths = sorted(kafka.keys() | ours.keys())
     found = {path: (kafka.get(path), ours.get(path)) for path in paths if kafka.get(path) != ours.get(path)}
-    unlisted = {path: data for path, data in found.items() if not any(one.is_about(path, *data) for one in LISTED)}
+    listed = [one for one in LISTED if both.end in one.ends]
+    unlisted = {path: data for path, data in found.items() if not any(one.is_about(path, *data) for one in listed)}
     assert not unlisted, "\n".join(
         f"{path}\n    Kafka   {data[0] and data[0][:300]!r}\n    kbroker {data[1] and data[1][:300]!r}"
         for path, data in unlisted.items()
     )
-    gone = [one for one in LISTED if not any(one.is_about(path, *data) for path, data in found.items())]
+    gone = [one for one in listed if not any(one.is_about(path, *data) for path, data in found.items())]
     assert not gone, f"listed, but not there any more: {gone}"
 
 
@@ -246,17 +354,18 @@ def go_on(h: History) -> None:
     """The producers go on where they were, and are remembered: what they send again is not appended again."""
     for base_sequence in (120, 117, 120):
         fields = {"producer_id": 101, "producer_epoch": 1, "base_sequence": base_sequence}
-        h.produce("idempotent", 0, records(3, 200, at=T0 + 1000 + base_sequence, **fields))
+        h.produce("idempotent", 0, records(3, 200, at=NOW + 1000 + base_sequence, **fields))
     for topic in ("orders", "emptied", "bounded", "never-used"):
-        h.produce(topic, 0, records(5, at=T0 + 5000))
+        h.produce(topic, 0, records(5, at=NOW + 5000))
 
 
+@pytest.mark.slow
 def test_a_directory_goes_from_kafka_to_us_and_back(both: Both, tmp_path: Path) -> None:
     data = tmp_path / "data"
     shutil.copytree(both.kafka.data, data)
     indexes = {path: path.stat().st_mtime_ns for path in data.rglob("*.index")}
     expected = in_files(data)
-    assert sum(map(bool, expected.values())) >= 8
+    assert sum(map(bool, expected.values())) >= 16
     with BrokerProcess({**SETTINGS, "log.retention.check.interval.ms": 3_600_000}, folder=tmp_path) as kbroker:
         with History(kbroker.port) as h:
             assert served(h, expected) == expected

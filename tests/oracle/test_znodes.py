@@ -220,7 +220,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
     except maven.MavenFailed as missing:
         pytest.skip(str(missing))
     kbroker = Kbroker(tmp_path_factory.mktemp("nodes"))
-    with KafkaOnZooKeeper(SETTINGS) as kafka:
+    with KafkaOnZooKeeper({**SETTINGS, "zookeeper.session.timeout.ms": 60_000}) as kafka:
         kbroker.start()
         try:
             for port in (kafka.port, kbroker.port):
@@ -234,6 +234,7 @@ def test_nodes_are_those_that_kafka_has_in_zookeeper(both: Both) -> None:
     both.assert_same_nodes()
 
 
+@pytest.mark.slow
 def test_nodes_are_those_of_kafka_after_a_restart_and_a_clean_stop(both: Both) -> None:
     for broker in (both.kafka, both.kbroker):
         broker.restart()
