@@ -211,7 +211,8 @@ class Topics:
 
     def ensure(self, names: Iterable[str]) -> list[Topic | ProtocolError]:
         """The topics of these names; those missing are created with the broker's defaults, and waited for."""
-        distinct = list(dict.fromkeys(names))
+        # Through a generator: over a list of a million names the loop in C would keep all other threads waiting.
+        distinct = list(dict.fromkeys(name for name in names))
         topics = self._image.topics
         if all(name in topics for name in distinct):
             return [topics[name] for name in distinct]

@@ -80,12 +80,14 @@ def _may_create(services: Services, message: M.MetadataRequest, version: int) ->
 
 
 def _create(services: Services, names: Sequence[str]) -> None:
-    results = zip(names, services.cluster.ensure(names), strict=True)
-    refused = [(name, result) for name, result in results if isinstance(result, ProtocolError)]
-    for name, error in refused[:MAX_REFUSALS_SAID]:
-        log.info("topic %r is not created for a client that asked for it: %s", name, error)
-    if len(refused) > MAX_REFUSALS_SAID:
-        log.info("nor are %d more topics of the same request", len(refused) - MAX_REFUSALS_SAID)
+    refused = 0
+    for name, result in zip(names, services.cluster.ensure(names), strict=True):
+        if isinstance(result, ProtocolError):
+            refused += 1
+            if refused <= MAX_REFUSALS_SAID:
+                log.info("topic %r is not created for a client that asked for it: %s", name, result)
+    if refused > MAX_REFUSALS_SAID:
+        log.info("nor are %d more topics of the same request", refused - MAX_REFUSALS_SAID)
 
 
 def _check_ids(topics: Iterable[M.MetadataRequest.MetadataRequestTopic], version: int) -> None:
