@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from uuid import UUID
 
 from kbroker._core.log_directory import LogDirectory
@@ -158,7 +159,7 @@ class LogManager:
     def _find_logs(self, home: _Home, resolve: Resolve) -> None:
         for name in sorted(self._fs.list_directory(home.path)):
             if name.endswith(names.DIRECTORY_DELETE):
-                self._scheduler.once(0, self._removal_of(f"{home.path}/{name}"))
+                self._scheduler.once(0, partial(self._remove_directory, f"{home.path}/{name}", []))
                 continue
             topic_partition = directories.parse_partition_directory(name)
             if topic_partition is None:
@@ -363,7 +364,7 @@ class LogManager:
             home.departed.add(topic_partition)
         self.registry.remove(log.state)
         path, handles = log.delete()
-        self._scheduler.once(log.options.file_delete_delay_ms, self._removal_of(path, handles))
+        self._scheduler.once(log.options.file_delete_delay_ms, partial(self._remove_directory, path, handles))
 
     def _home_of(self, log: Log) -> _Home:
         return next(home for home in self._homes if home.directory is log.directory)
@@ -453,14 +454,11 @@ class LogManager:
             except FileNotFoundError:
                 pass
 
-    def _removal_of(self, path: str, handles: list[SegmentHandle] | None = None) -> Callable[[], None]:
-        def remove() -> None:
-            if any(handle.in_use for handle in handles or ()):
-                self._scheduler.once(_READERS_WAIT_MS, remove)
-                return
-            directories.remove_partition_directory(self._fs, path)
-
-        return remove
+    def _remove_directory(self, path: str, handles: list[SegmentHandle]) -> None:
+        if any(handle.in_use for handle in handles):
+            self._scheduler.once(_READERS_WAIT_MS, lambda: self._remove_directory(path, handles))
+            return
+        directories.remove_partition_directory(self._fs, path)
 
     def _directory_failed(self, home: _Home) -> None:
         for log in self._logs_in(home):

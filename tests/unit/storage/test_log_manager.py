@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import UUID
@@ -120,6 +122,30 @@ def test_a_deleted_log_is_gone_at_once_and_its_files_after_the_delay(broker: Bro
     broker.clock.now_ms += OPTIONS.file_delete_delay_ms
     logs.run_due_jobs()
     assert not renamed.exists()
+
+
+def test_a_deleted_log_gives_its_descriptors_and_so_its_space_back_at_once(broker: Broker, tmp_path: Path) -> None:
+    """Not when the collector of cycles comes by, which on a quiet broker is never."""
+    logs = broker.start()
+    gc.disable()
+    try:
+        log = logs.create("orders", TOPIC_ID, 0, dataclasses.replace(OPTIONS, file_delete_delay_ms=0))
+        log.append(batch_of([b"x"]))
+        assert any(files_held(tmp_path))
+        logs.delete(ORDERS)
+        logs.run_due_jobs()
+        assert [name for name in files_held(tmp_path) if "orders" in name] == []
+    finally:
+        gc.enable()
+
+
+def files_held(folder: Path) -> list[str]:
+    """What this process has open below `folder`."""
+    held = []
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # that of the listing itself
+            held.append(str(descriptor.readlink()))
+    return [name for name in held if name.startswith(str(folder))]
 
 
 def test_a_log_made_again_under_the_same_name_is_not_taken_for_the_old_one(broker: Broker) -> None:
