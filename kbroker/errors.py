@@ -142,6 +142,15 @@ class ErrorCode(IntEnum):
     TRANSACTION_ABORTABLE = 120
 
 
+LONGEST_CLIENT_MESSAGE = 4096
+"""Characters, so that it fits into a string of the protocol however many bytes each takes."""
+
+
+def client_text(text: str) -> str:
+    """`text`, cut where it quotes more of a request than there is room for in an answer."""
+    return text if len(text) <= LONGEST_CLIENT_MESSAGE else text[: LONGEST_CLIENT_MESSAGE - 3] + "..."
+
+
 class KbrokerError(Exception):
     """Base of all errors that kbroker raises on purpose."""
 
@@ -150,7 +159,7 @@ class KbrokerError(Exception):
     @property
     def client_message(self) -> str | None:
         """What responses that have room for a text say beside the code."""
-        return str(self)
+        return client_text(str(self))
 
 
 class BadInput(KbrokerError):
@@ -171,9 +180,9 @@ class ProtocolError(BadInput):
     """A request is refused with one of the protocol's codes; `str()` is the error message for the client."""
 
     def __init__(self, code: ErrorCode, message: str | None = None):
-        super().__init__(message or code.name)
+        self.message = client_text(message) if message else message
+        super().__init__(self.message or code.name)
         self.code = code
-        self.message = message
 
     @property
     def client_message(self) -> str | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from kbroker.errors import ErrorCode
+from kbroker.errors import ErrorCode, client_text
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import SERVED, ApiKey, response_class
 
@@ -27,7 +27,7 @@ def error_response(
     """
     if code == ErrorCode.UNKNOWN_SERVER_ERROR:
         text = None
-    return BUILDERS[api_key](version, request, code, text)
+    return BUILDERS[api_key](version, request, code, client_text(text) if text else text)
 
 
 # --- one code at the top ----------------------------------------------------------------------------------------------

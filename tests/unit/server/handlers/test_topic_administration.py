@@ -60,6 +60,17 @@ def test_a_broker_setting_in_another_unit_is_a_source_of_created_configs(cluster
     assert configs["retention.ms"] == ("360000000", 4)
 
 
+def test_the_text_of_an_error_about_the_longest_name_fits_into_an_answer(cluster: Cluster, ask: Ask) -> None:
+    name = "\N{SNOWMAN}" * (32_767 // 3)
+    version = SERVED[ApiKey.CREATE_TOPICS].max
+    (result,) = ask(ApiKey.CREATE_TOPICS, version, creation(wanted(name))).topics
+    answer = M.CreateTopicsResponse(topics=[result])
+    assert M.CreateTopicsResponse.decode(answer.encode(version), version).topics[0].name == name
+    assert result.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert result.error_message.startswith("Topic name is invalid: the length of '\N{SNOWMAN}")
+    assert result.error_message.endswith("\N{SNOWMAN}...")
+
+
 @pytest.mark.parametrize("version", versions(ApiKey.CREATE_TOPICS))
 def test_refused_topics_carry_no_null_configs(ask: Ask, version: int) -> None:
     (result,) = ask(ApiKey.CREATE_TOPICS, version, creation(wanted("a/b"))).topics
