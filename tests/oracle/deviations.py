@@ -246,6 +246,13 @@ DEVIATIONS: tuple[Deviation, ...] = (
         "id's first.",
         NO_TRANSACTIONS,
     ),
+    Deviation(
+        ("produce.names_that_are_no_text",),
+        ("*key 0*",),
+        "A topic whose name is not UTF-8 closes the connection. Kafka answers that one with replacement characters in "
+        "its name is unknown.",
+        STRICT + " Two names would become one.",
+    ),
     # --- Fetch --------------------------------------------------------------------------------------------------
     Deviation(
         ("fetch.the_same_partition_twice",),
@@ -265,6 +272,13 @@ DEVIATIONS: tuple[Deviation, ...] = (
         "In a session, a topic that was deleted and made again is UNKNOWN_TOPIC_OR_PARTITION. Kafka says "
         "INCONSISTENT_TOPIC_ID.",
         "The id is not that of the new topic. Clients ask for metadata after either.",
+    ),
+    Deviation(
+        ("fetch.names_that_are_no_text",),
+        ("*key 1*",),
+        "A topic whose name is not UTF-8 closes the connection. Kafka answers that one with replacement characters in "
+        "its name is unknown.",
+        STRICT + " Two names would become one.",
     ),
     # --- ListOffsets --------------------------------------------------------------------------------------------
     Deviation(
@@ -431,13 +445,6 @@ OTHERS: tuple[OtherDeviation, ...] = (
         "tests/oracle/test_old_versions.py::test_what_kafka_serves_and_kbroker_does_not_closes_the_connection",
     ),
     OtherDeviation(
-        "Names of topics in Produce and Fetch",
-        "One that is not UTF-8 closes the connection, as in any other request. Kafka answers that a topic with "
-        "replacement characters in its name is unknown.",
-        STRICT + " Two names would become one.",
-        "tests/unit/server/test_bad_input.py::test_a_topics_name_that_is_no_text_is_not_echoed",
-    ),
-    OtherDeviation(
         "Numbers of elements",
         "A request with more than 1,048,576 array elements closes the connection; in Produce and Fetch only partitions "
         "are counted. Kafka has no limit but the size of the request.",
@@ -468,10 +475,10 @@ OTHERS: tuple[OtherDeviation, ...] = (
     ),
     OtherDeviation(
         "Fetch sessions",
-        "One cache holds them all, and its rules of who has to go hold for all. Kafka 3.9 divides slots among eight "
-        "caches by session id.",
+        "One cache holds them all, and its rules of who has to go hold for all. Kafka 3.9 divides the slots among "
+        "eight caches that new sessions go to in turn, full or not.",
         "A slot is free for whoever comes, whichever id he gets.",
-        "tests/unit/server/test_fetch.py::test_who_gets_a_slot_of_the_session_cache",
+        "tests/oracle/test_fetch_session_slots.py::test_a_slot_is_free_for_whoever_comes",
     ),
     OtherDeviation(
         "max.connections",

@@ -7,6 +7,7 @@ from typing import Any
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import SERVED, ApiKey, is_flexible
 from tests.oracle.scenario import KEYS, Talk, scenario
+from tests.oracle.scenarios.requests import NO_TEXTS
 
 VERSIONS = ApiKey.API_VERSIONS
 
@@ -137,7 +138,7 @@ def texts_that_are_none(t: Talk) -> None:
         topics=[M.MetadataRequest.MetadataRequestTopic(name="xx")], allow_auto_topic_creation=False
     )
     for version in (4, 12):
-        for broken in (b"\xff\xfe", b"\xc3(", b"\xed\xa0"):
+        for broken in NO_TEXTS:
             t.ask_bytes(
                 ApiKey.METADATA,
                 version,

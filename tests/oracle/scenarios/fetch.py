@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kbroker.protocol import messages as M
-from kbroker.protocol.api import ApiKey
+from kbroker.protocol.api import ApiKey, is_flexible
 from kbroker.protocol.compression import Codec
-from tests.oracle.scenario import Talk, scenario
-from tests.oracle.scenarios.requests import FetchPartition, FetchTopic, fetch, fetch_partition, produce, records
+from tests.oracle.scenario import Talk, lower, scenario
+from tests.oracle.scenarios.requests import (
+    NO_TEXTS,
+    FetchPartition,
+    FetchTopic,
+    fetch,
+    fetch_partition,
+    produce,
+    records,
+)
 
 FETCH = ApiKey.FETCH
 BY_ID = 13  # topics are named by their ids from this version on (KIP-516)
@@ -265,3 +273,10 @@ def what_was_not_acknowledged_by_all_is_read(t: Talk) -> None:
     topic = t.topic()
     t.do(produce(topic, records(), acks=1))
     t.ask(fetch([one(t, topic)], max_wait_ms=5000))
+
+
+@scenario(FETCH, until=BY_ID - 1)
+def names_that_are_no_text(t: Talk) -> None:
+    whole = lower(fetch([FetchTopic(topic="xx", partitions=[fetch_partition()])]), t.version).encode(t.version)
+    for broken in NO_TEXTS:
+        t.ask_bytes(FETCH, t.version, whole.replace(b"xx", broken), flexible=is_flexible(FETCH, t.version))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import struct
 
 from kbroker.protocol import messages as M
-from kbroker.protocol.api import ApiKey
+from kbroker.protocol.api import ApiKey, is_flexible
 from kbroker.protocol.compression import Codec
 from kbroker.protocol.records import encode_batch, encode_control_batch
 from tests.kit import record_batch_model as model
-from tests.oracle.scenario import Talk, scenario
-from tests.oracle.scenarios.requests import T0, fetch, fetch_partition, lie, produce, produce_all, records
+from tests.oracle.scenario import Talk, lower, scenario
+from tests.oracle.scenarios.requests import NO_TEXTS, T0, fetch, fetch_partition, lie, produce, produce_all, records
 
 PRODUCE = ApiKey.PRODUCE
 INFLATED_LIMIT = 1 << 21
@@ -397,3 +397,10 @@ def a_producer_without_sequences(t: Talk) -> None:
     t.ask(produce(topic, lie(producer_id=-1, producer_epoch=0, base_sequence=3)))
     t.ask(produce(topic, lie(producer_id=-1, producer_epoch=-1, base_sequence=3)))
     t.ask(produce(topic, lie(producer_id=-7, producer_epoch=3, base_sequence=3)))
+
+
+@scenario(PRODUCE)
+def names_that_are_no_text(t: Talk) -> None:
+    whole = lower(produce("xx", records()), t.version).encode(t.version)
+    for broken in NO_TEXTS:
+        t.ask_bytes(PRODUCE, t.version, whole.replace(b"xx", broken), flexible=is_flexible(PRODUCE, t.version))

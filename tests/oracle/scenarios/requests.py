@@ -8,6 +8,8 @@ from kbroker.protocol import messages as M
 from kbroker.protocol.records import encode_batch
 from tests.kit import record_batch_model as model
 
+NO_TEXTS = (b"\xff\xfe", b"\xc3(", b"\xed\xa0")
+"""Bytes that are not UTF-8, each of them two, where a name of two letters should be."""
 T0 = 1_700_000_000_000
 """A time of records: a fixed one, so that both brokers get the same bytes."""
 
