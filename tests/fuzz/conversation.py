@@ -19,29 +19,34 @@ import time
 import traceback
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
-from kbroker._core.crc import crc32c_of
 from kbroker.config.broker_config import load_config
 from kbroker.errors import BadInput, ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import SERVED, ApiKey, request_class
-from kbroker.protocol.headers import decode_request, decode_response, encode_request
-from kbroker.protocol.messages import Struct
+from kbroker.protocol.headers import decode_request, decode_request_header, decode_response, encode_request
+from kbroker.protocol.messages import RequestHeader, Struct
 from kbroker.protocol.records import encode_batch, read_records
 from kbroker.server.broker import Broker
-from tests.fuzz.parsers import HEADER_SIZE
-from tests.fuzz.target import Target
+from tests.fuzz.parsers import FIX_CRC, FIX_LENGTH, put_right
+from tests.fuzz.stretching import LENGTHS, choice, filled, places_of, stretched
+from tests.fuzz.target import LONG, Target
 from tests.kit.wire import WireClient
 
-OTHER_CONNECTION, LIE, MEND, PIECES = 1, 2, 4, 8
-"""Bits of `how`: on a second connection; without a length field of its own; put right by `mend`; in two pieces."""
+OTHER_CONNECTION, LIE, MEND, PIECES, STRETCH = 1, 2, 4, 8, 16
+"""Bits of `how`: on a second connection; without a length field of its own; put right by `mend`; in two pieces; with
+one of its fields made long (`stretching.py`)."""
 
 PATIENCE_S = 5.0
 QUIET_S = 0.02
 """So long nothing comes: what is not answered waits for something, or never will be."""
 LONGEST_POLL_MS = 8
+MANY_PARTITIONS = 100
+"""More are only more work: a few requests for 10,000 each, which is allowed, keep a sanitized broker busy for long."""
 TOPIC_LIMIT = 60
+MANY_PLACES = 24
 HEALTHY = "healthy"
 SETTINGS = {
     "listeners": "PLAINTEXT://127.0.0.1:0",
@@ -51,7 +56,7 @@ SETTINGS = {
     "log.segment.delete.delay.ms": 0,
     "log.cleaner.delete.retention.ms": 0,
     "message.max.bytes": 65536,
-    "socket.request.max.bytes": 262144,
+    "socket.request.max.bytes": 2 << 20,
     "kbroker.inflated.batch.max.bytes": 262144,
     "queued.max.requests": 8,
     "offsets.topic.num.partitions": 2,
@@ -185,8 +190,20 @@ def packed(frames: Iterable[bytes], how: int = MEND) -> bytes:
     return b"".join(bytes([how]) + len(frame).to_bytes(2) + frame for frame in frames)
 
 
+def make_long(data: bytes, random: Random) -> bytes:
+    """One of the frames with one of its fields stretched."""
+    frames = list(frames_of(data))
+    long_enough = [at for at, (_, frame) in enumerate(frames) if len(frame) >= 8]
+    if long_enough:
+        at = random.choice(long_enough)
+        how, frame = frames[at]
+        asked = choice(random.randrange(MANY_PLACES), random.choice(LENGTHS))
+        frames[at] = (how | STRETCH) & ~LIE, frame[:4] + asked.to_bytes(4) + frame[8:]
+    return b"".join(packed([frame], how) for how, frame in frames)
+
+
 def mend(frame: bytes) -> bytes:
-    """A frame that can be read, with what a fuzzer cannot guess put right, and without waits that lead nowhere."""
+    """A frame that can be read, with what a fuzzer cannot guess put right, without waits and work that lead nowhere."""
     try:
         header, message = decode_request(frame)
     except BadInput:
@@ -197,6 +214,12 @@ def mend(frame: bytes) -> bytes:
         for topic in message.topic_data:
             for part in topic.partition_data:
                 part.records = mend_records(part.records)
+    elif isinstance(message, M.CreateTopicsRequest):
+        for new in message.topics:
+            new.num_partitions = min(new.num_partitions, MANY_PARTITIONS)
+    elif isinstance(message, M.CreatePartitionsRequest):
+        for grown in message.topics:
+            grown.count = min(grown.count, MANY_PARTITIONS)
     elif isinstance(message, M.JoinGroupRequest):
         message.rebalance_timeout_ms = min(message.rebalance_timeout_ms, LONGEST_POLL_MS)
     try:
@@ -208,13 +231,9 @@ def mend(frame: bytes) -> bytes:
 
 
 def mend_records(records: bytes | memoryview | None) -> bytes | None:
-    if records is None or len(records) < HEADER_SIZE:
-        return records if records is None else bytes(records)
-    made = bytearray(records)
-    if made[0] & 1 == 0:
-        struct.pack_into(">i", made, 8, len(made) - 12)
-    struct.pack_into(">I", made, 17, crc32c_of(made[21:]))
-    return bytes(made)
+    if not records:
+        return None if records is None else b""
+    return put_right(FIX_CRC if records[0] & 1 else FIX_CRC | FIX_LENGTH, bytes(records))
 
 
 class Peer:
@@ -244,6 +263,8 @@ class Peer:
             return
         if how & MEND:
             frame = mend(frame)
+        if how & STRETCH:
+            frame = stretched(frame)
         if self.expected is not None and is_answered(frame):
             self.expected.append(struct.unpack(">hhi", frame[:8]))
         self.send(len(frame).to_bytes(4) + frame, bool(how & PIECES))
@@ -303,10 +324,11 @@ def is_answered(frame: bytes) -> bool:
     if int.from_bytes(frame[:2]) != ApiKey.PRODUCE:
         return True
     try:
-        _, message = decode_request(frame)
+        header, position = decode_request_header(frame)
+        # What follows the message does not matter.
+        message, _ = M.ProduceRequest.decode_prefix(memoryview(frame)[position:], header.request_api_version)
     except BadInput:
         return True
-    assert isinstance(message, M.ProduceRequest)
     return message.acks != 0
 
 
@@ -351,4 +373,19 @@ def frame_seeds() -> Iterator[bytes]:
             yield packed([encode_request(key, version, 7, "fuzz", request_class(key)())[4:]])
 
 
-TARGETS = [Target("frames", feed_frames, frame_seeds, 2048, share=6)]
+def long_seeds() -> Iterator[bytes]:
+    """Every served request in every version, with each of its fields as long as it may be, and longer."""
+    for key, versions in SERVED.items():
+        for version in range(versions.min, versions.max + 1):
+            message = filled(request_class(key), version)
+            for which in range(len(list(places_of(RequestHeader(), message, version)))):
+                ids = [choice(which, size) for size in (32_767, 32_768, 65_535, 1 << 20)]
+                yield packed([encode_request(key, version, one, "fuzz", message)[4:] for one in ids], MEND | STRETCH)
+
+
+def seeds() -> Iterator[bytes]:
+    yield from frame_seeds()
+    yield from long_seeds()
+
+
+TARGETS = [Target("frames", feed_frames, seeds, LONG, share=6, change=make_long)]

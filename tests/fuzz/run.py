@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from random import Random
 
 from tests.fuzz.target import HERE, Target
 
@@ -21,6 +22,8 @@ BUILD = HERE.resolve().parent.parent / "build"
 GROWN, FINDINGS, KEPT = BUILD / "fuzz-corpus", BUILD / "fuzz-findings", BUILD / "fuzz-kept"
 MEMORY_LIMIT_MB = 2000
 ONE_INPUT_TIMEOUT_S = 20
+CHANGED = 0.15
+"""Of the inputs of a target that has a change of its own."""
 KEPT_BYTES = 5_000
 """Of the corpus that is kept of one target, in the size of its inputs."""
 
@@ -41,6 +44,13 @@ def fuzz_one(name: str, folder: Path, options: list[str]) -> None:
     def one(data: bytes) -> None:
         target.feed(bytes(data))
 
+    def mutate(data: bytearray, max_size: int, seed: int) -> bytes | bytearray:
+        random = Random(seed)
+        if target.change is None or random.random() >= CHANGED:
+            return atheris.Mutate(data, max_size)
+        changed = target.change(bytes(data), random)
+        return changed if 0 < len(changed) <= max_size else atheris.Mutate(data, max_size)
+
     FINDINGS.mkdir(parents=True, exist_ok=True)
     limits = [
         f"-max_len={target.max_size}",
@@ -51,7 +61,7 @@ def fuzz_one(name: str, folder: Path, options: list[str]) -> None:
     ]
     # Merging starts the fuzzer again, through a shell, by what it takes for its name.
     again = f"{sys.executable} -m tests.fuzz.run --one {target.name} --"
-    atheris.Setup([again, str(folder), *limits, *options], one)
+    atheris.Setup([again, str(folder), *limits, *options], one, **({"custom_mutator": mutate} if target.change else {}))
     atheris.Fuzz()
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 
 HERE = Path(__file__).parent
 CORPUS = HERE / "corpus"
+LONG = 70_000
+"""Bytes of an input in which a field can be longer than 16 bits can say."""
 
 
 def nothing() -> Iterable[bytes]:
@@ -24,6 +27,8 @@ class Target:
     max_size: int = 4096
     share: int = 1
     """Of the time of a run."""
+    change: Callable[[bytes, Random], bytes] | None = None
+    """Changes an input as no flip of bits would."""
 
     @property
     def corpus_path(self) -> Path:

@@ -56,6 +56,8 @@ def test_nothing_gets_out_near_what_was_found_before(target: Target) -> None:
     until = time.monotonic() + MUTATING_S
     while time.monotonic() < until:
         data = mutated(random_, inputs, target.max_size)
+        if target.change is not None and random_.random() < 0.2:
+            data = target.change(data, random_)[: target.max_size]
         try:
             target.feed(data)
         except Exception as error:
