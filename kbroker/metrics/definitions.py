@@ -47,6 +47,13 @@ _ROWS = (
     Metric("kbroker_request_queue_capacity", Kind.GAUGE, "queued.max.requests."),
     # Connections and threads.
     Metric("kbroker_connections", Kind.GAUGE, "Open connections.", ("processor",)),
+    Metric("kbroker_connections_accepted_total", Kind.COUNTER, "Connections, refused ones included.", ("listener",)),
+    Metric(
+        "kbroker_connections_refused_total",
+        Kind.COUNTER,
+        "Connections closed at once, for max.connections, max.connections.per.ip or a lack of descriptors.",
+        ("listener",),
+    ),
     Metric("kbroker_processor_idle_seconds_total", Kind.COUNTER, "Time that a processor has waited.", ("processor",)),
     Metric("kbroker_processor_turns_total", Kind.COUNTER, "How often a processor has woken up.", ("processor",)),
     Metric("kbroker_handler_threads", Kind.GAUGE, "num.io.threads."),

@@ -179,6 +179,7 @@ class Acceptor:
     def _turn_away(self, sock: socket.socket, listener: str, error: OSError) -> None:
         """No descriptor is free: take one connection with the reserve and close it, so that the queue does not spin."""
         self._log_sometimes("no connection on %s can be accepted: %s", listener, error.strerror)
+        self.accepted[listener] += 1
         self.refused[listener] += 1
         if self._reserve >= 0:
             os.close(self._reserve)

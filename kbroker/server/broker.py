@@ -206,6 +206,7 @@ class Broker:
             node_id=self.node_id,
             cluster_id=self._topics.cluster_id,
             logs=self._logs,
+            acceptor=self._acceptor,
             processors=self._processors.all,
             channel=self._channel,
             handlers=self._handlers,

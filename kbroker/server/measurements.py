@@ -18,6 +18,7 @@ from kbroker.server.http import HttpServer, metrics_route, problems_route
 if TYPE_CHECKING:
     from kbroker._core.processor import Processor
     from kbroker.groups.coordinator import GroupCoordinator
+    from kbroker.server.acceptor import Acceptor
     from kbroker.server.handler_pool import HandlerPool
     from kbroker.server.request_channel import RequestChannel
     from kbroker.storage.log_manager import LogManager
@@ -29,6 +30,7 @@ def observe(
     node_id: int,
     cluster_id: str,
     logs: LogManager,
+    acceptor: Acceptor,
     processors: Sequence[Processor],
     channel: RequestChannel,
     handlers: HandlerPool,
@@ -47,6 +49,7 @@ def observe(
     registry = Registry()
     registry.add(measure_broker)
     registry.add(server.measure)
+    registry.add(lambda: measure_acceptor(acceptor))
     registry.add(lambda: measure_storage(logs))
     registry.add(lambda: measure_groups(groups))
 
@@ -159,6 +162,13 @@ def measure_requests(processors: Sequence[Processor]) -> Iterator[Sample]:
             errors.update(counters.errors)
         for code, count in sorted(errors.items()):
             yield Sample("kbroker_request_errors_total", count, (*labels, _error_name(code)))
+
+
+def measure_acceptor(acceptor: Acceptor) -> Iterator[Sample]:
+    """Connections by listener."""
+    for listener in sorted({endpoint.listener for endpoint in acceptor.endpoints}):
+        yield Sample("kbroker_connections_accepted_total", acceptor.accepted[listener], (listener,))
+        yield Sample("kbroker_connections_refused_total", acceptor.refused[listener], (listener,))
 
 
 def measure_groups(groups: GroupCoordinator) -> Iterator[Sample]:

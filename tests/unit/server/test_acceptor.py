@@ -18,6 +18,7 @@ from kbroker.errors import ConfigError
 from kbroker.model import Endpoint
 from kbroker.net.endpoints import listen
 from kbroker.server.acceptor import Acceptor, AddressLimits, ConnectionLimits, raise_descriptor_limit
+from kbroker.server.measurements import measure_acceptor
 from kbroker.server.processor import ClosedConnectionLog, Processors
 from tests.kit.processors import wait_until
 from tests.kit.wire import WireClient
@@ -115,7 +116,10 @@ def test_a_limit_on_all_connections_turns_the_next_one_away_until_one_closes(
     clients = [WireClient("127.0.0.1", port) for _ in range(3)]
     wait_until(lambda: processors.connection_count == 3, "three are accepted")
     assert not is_served(port)
-    assert acceptor.refused == {"PLAINTEXT": 1}
+    assert [(sample.name, sample.labels, sample.value) for sample in measure_acceptor(acceptor)] == [
+        ("kbroker_connections_accepted_total", ("PLAINTEXT",), 4),
+        ("kbroker_connections_refused_total", ("PLAINTEXT",), 1),
+    ]
     assert "max.connections" in caplog.text
     clients[0].close()
     wait_until(lambda: processors.connection_count == 2, "one is gone")
