@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from kbroker.errors import ErrorCode
+from kbroker.metrics.definitions import METRICS
 from kbroker.protocol.api import ApiKey
 from tests.kit import build
 from tests.kit.broker import BrokerProcess
@@ -190,6 +191,8 @@ def test_metrics_health_and_readiness_are_served_on_their_own_port(broker: Broke
         subprocess.run([*kbroker, *words], stdout=subprocess.DEVNULL, check=True, timeout=60)
         lines = get("/metrics").splitlines()
         values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+        sampled = {re.sub(r"\{.*|_bucket|_count$|_sum$", "", name) for name in values}
+        assert set(METRICS) - sampled == set()
         assert values['kbroker_messages_in_total{topic="views"}'] == "2.0"
         assert float(values['kbroker_requests_total{api="Produce"}']) >= 1
         assert float(values['kbroker_requests_total{api="JoinGroup"}']) >= 1
