@@ -33,7 +33,7 @@ UNKNOWN_RESOURCE = (
 def handle(services: Services, request: Request, message: M.DescribeConfigsRequest) -> M.DescribeConfigsResponse:
     image = services.cluster.image
     response = M.DescribeConfigsResponse()
-    for (resource_type, name), keys in _asked(message).items():
+    for resource_type, name, keys in _asked(message):
         result = Result(resource_type=resource_type, resource_name=name, error_message="")
         try:
             entries = _entries(resource_type, name, services, image)
@@ -46,17 +46,13 @@ def handle(services: Services, request: Request, message: M.DescribeConfigsReque
     return response
 
 
-def _asked(message: M.DescribeConfigsRequest) -> dict[tuple[int, str], set[str] | None]:
-    """The keys that are wanted of each resource, None for all; one that is named again and again is answered once."""
-    asked: dict[tuple[int, str], set[str] | None] = {}
-    for resource in message.resources:
-        resource_id = (resource.resource_type, resource.resource_name)
-        before = asked.setdefault(resource_id, set())
-        if not resource.configuration_keys:
-            asked[resource_id] = None
-        elif before is not None:
-            before.update(resource.configuration_keys)
-    return asked
+def _asked(message: M.DescribeConfigsRequest) -> Iterable[tuple[int, str, frozenset[str] | None]]:
+    """Each resource with the keys that are wanted of it, None for all. The same asked again and again is asked once:
+    a small request could have an answer of any size."""
+    return dict.fromkeys(
+        (each.resource_type, each.resource_name, frozenset(each.configuration_keys or ()) or None)
+        for each in message.resources
+    )
 
 
 def _entries(resource_type: int, name: str, services: Services, image: MetadataImage) -> Iterable[ConfigEntry]:
