@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -57,3 +59,10 @@ def test_every_stub_belongs_to_a_module() -> None:
 def test_all_compiled_code_is_in_the_core() -> None:
     everywhere = [path for pattern in ("*.pyx", "*.pxd") for path in (build.ROOT / "kbroker").rglob(pattern)]
     assert [str(path) for path in everywhere if path.parent != build.CORE] == []
+
+
+def test_setup_py_builds_nothing_when_a_process_of_its_own_build_imports_it() -> None:
+    """Python 3.14 starts the processes that Cython translates in by importing it anew in each."""
+    script = f"import runpy; runpy.run_path({str(build.ROOT / 'setup.py')!r}, run_name='__mp_main__')"
+    done = subprocess.run([sys.executable, "-c", script], cwd=build.ROOT, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
