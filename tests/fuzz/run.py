@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from random import Random
 
@@ -22,7 +23,7 @@ BUILD = HERE.resolve().parent.parent / "build"
 GROWN, FINDINGS, KEPT = BUILD / "fuzz-corpus", BUILD / "fuzz-findings", BUILD / "fuzz-kept"
 MEMORY_LIMIT_MB = 2000
 ONE_INPUT_TIMEOUT_S = 20
-CHANGED = 0.15
+CHANGED = 0.3
 """Of the inputs of a target that has a change of its own."""
 KEPT_BYTES = 5_000
 """Of the corpus that is kept of one target, in the size of its inputs."""
@@ -37,6 +38,8 @@ def all_targets() -> dict[str, Target]:
 def fuzz_one(name: str, folder: Path, options: list[str]) -> None:
     """In a process of its own: libFuzzer does not return. Python code counts as covered too, so it is imported here."""
     import atheris
+
+    os.environ["LD_PRELOAD"] = os.environ.get("LD_PRELOAD", "").partition(":")[0]
 
     with atheris.instrument_imports(include=["kbroker"]):
         target = all_targets()[name]
@@ -74,6 +77,15 @@ def unpack(target: Target) -> Path:
     return folder
 
 
+def environment_of(target: Target) -> dict[str, str]:
+    """libFuzzer, which is loaded before the interpreter, finds atheris' hook for changes only if that is too. Nothing
+    but Python can be started with it."""
+    hook = find_spec("atheris.custom_mutator")
+    if target.change is None or hook is None or hook.origin is None:
+        return dict(os.environ)
+    return {**os.environ, "LD_PRELOAD": f"{os.environ.get('LD_PRELOAD', '')}:{hook.origin}"}
+
+
 def run(target: Target, seconds: float) -> bool:
     """One target for so long; whether nothing was found."""
     folder = unpack(target)
@@ -90,7 +102,7 @@ def run(target: Target, seconds: float) -> bool:
     started = time.monotonic()
     output = BUILD / f"fuzz-{target.name}.txt"
     with output.open("w") as log:
-        done = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False)
+        done = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, env=environment_of(target), check=False)
     text = output.read_text(errors="replace")
     stats = dict(line.rsplit(":", 1) for line in text.splitlines() if line.startswith("stat::"))
     coverage = [line.split() for line in text.splitlines() if line.startswith("#") and " cov: " in line]
