@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 
-
-@lru_cache(maxsize=4096)
 def java_string_hash(text: str) -> int:
     """`abs(text.hashCode())`, and 0 for the one hash whose absolute value does not fit."""
     value = 0
