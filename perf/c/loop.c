@@ -1,7 +1,7 @@
 /* The machine's own limits: programs that do only what any broker must do.
  *
  *   loop append PORT FILE       receive size-prefixed frames, CRC-32C them, append them to FILE, answer each
- *   loop sendfile PORT FILE N   answer each frame with N bytes of FILE by sendfile, going round
+ *   loop sendfile PORT N FILE.. answer each frame with N bytes of a FILE by sendfile, going round; connections take turns with the files
  *   loop pingpong PORT          answer each frame with 32 bytes
  *   loop sink PORT              like append without checking or writing: what the client alone can do
  *   loop fsync FILE SIZE COUNT  append SIZE bytes and fdatasync, COUNT times
@@ -25,19 +25,21 @@ typedef struct {
     uint8_t *data;
     size_t size, capacity;
     int64_t to_send;   /* file bytes of the answer still to go */
+    int file;          /* what it reads, its size, and where it is in it */
+    int64_t file_size, read_at;
 } connection_t;
 
 static int mode, file = -1;
-static int64_t file_size, region, file_at, read_at, bytes_in, bytes_out, frames;
+static int64_t region, file_at, bytes_in, bytes_out, frames;
 
 static void push_file(connection_t *c) {
     while (c->to_send > 0) {
-        off_t at = read_at;
-        size_t want = c->to_send < file_size - read_at ? (size_t)c->to_send : (size_t)(file_size - read_at);
-        ssize_t n = sendfile(c->fd, file, &at, want);
+        off_t at = c->read_at;
+        size_t want = c->to_send < c->file_size - c->read_at ? (size_t)c->to_send : (size_t)(c->file_size - c->read_at);
+        ssize_t n = sendfile(c->fd, c->file, &at, want);
         if (n < 0 && errno == EAGAIN) return;
         if (n <= 0) { c->to_send = 0; return; }
-        read_at = (read_at + n) % file_size;
+        c->read_at = (c->read_at + n) % c->file_size;
         c->to_send -= n;
         bytes_out += n;
     }
@@ -80,7 +82,13 @@ static size_t serve(connection_t *c) {
     return at;
 }
 
-static void run(int port) {
+static void open_file(connection_t *c, const char *path) {
+    struct stat st;
+    if ((c->file = open(path, O_RDONLY)) < 0 || fstat(c->file, &st) || !st.st_size) die(path);
+    c->file_size = st.st_size;
+}
+
+static void run(int port, char **files, int file_count) {
     int listener = listen_on(port), ep = epoll_create1(0), open = 0, seen = 0;
     struct epoll_event events[256], e = {.events = EPOLLIN, .data.ptr = NULL};
     epoll_ctl(ep, EPOLL_CTL_ADD, listener, &e);
@@ -97,6 +105,7 @@ static void run(int port) {
                 setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
                 c = calloc(1, sizeof *c);
                 c->fd = fd;
+                if (file_count) open_file(c, files[seen % file_count]);
                 e.events = EPOLLIN | (mode == SENDFILE ? EPOLLOUT | EPOLLET : 0);
                 e.data.ptr = c;
                 epoll_ctl(ep, EPOLL_CTL_ADD, fd, &e);
@@ -111,6 +120,7 @@ static void run(int port) {
                 if (got < 0 && errno == EAGAIN) break;
                 if (got <= 0) {
                     close(c->fd);
+                    if (file_count) close(c->file);
                     free(c->data);
                     free(c);
                     open--;
@@ -162,18 +172,13 @@ int main(int argc, char **argv) {
         return 0;
     }
     for (mode = 0; mode < 4 && (argc < 3 || strcmp(argv[1], modes[mode])); mode++) {}
-    if (mode == 4 || (mode == APPEND && argc != 4) || (mode == SENDFILE && argc != 5)) {
-        fprintf(stderr, "usage: loop append PORT FILE | sendfile PORT FILE N | pingpong PORT | sink PORT | fsync FILE SIZE COUNT\n");
+    if (mode == 4 || (mode == APPEND && argc != 4) || (mode == SENDFILE && argc < 5)) {
+        fprintf(stderr, "usage: loop append PORT FILE | sendfile PORT N FILE.. | pingpong PORT | sink PORT | fsync FILE SIZE COUNT\n");
         return 2;
     }
     raise_descriptor_limit();
     if (mode == APPEND && (file = open(argv[3], O_CREAT | O_TRUNC | O_WRONLY, 0644)) < 0) die(argv[3]);
-    if (mode == SENDFILE) {
-        struct stat st;
-        if ((file = open(argv[3], O_RDONLY)) < 0 || fstat(file, &st)) die(argv[3]);
-        file_size = st.st_size;
-        region = strtol(argv[4], NULL, 10);
-    }
-    run(atoi(argv[2]));
+    if (mode == SENDFILE) region = strtol(argv[3], NULL, 10);
+    run(atoi(argv[2]), argv + 4, mode == SENDFILE ? argc - 4 : 0);
     return 0;
 }
