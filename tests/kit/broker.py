@@ -158,6 +158,15 @@ class BrokerProcess(ServerProcess):
         return serves(self.port)
 
 
+KAFKA_ALONE: dict[str, object] = {
+    "offsets.topic.replication.factor": 1,
+    "transaction.state.log.replication.factor": 1,
+    "transaction.state.log.min.isr": 1,
+    "group.initial.rebalance.delay.ms": 0,
+}
+"""What an Apache Kafka without other brokers needs, whatever its mode."""
+
+
 class KafkaProcess(BrokerProcess):
     """Apache Kafka 3.9.1 in KRaft mode as the oracle of answers."""
 
@@ -184,10 +193,7 @@ class KafkaProcess(BrokerProcess):
             "listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{controller}",
             "controller.listener.names": "CONTROLLER",
             "log.dirs": self.data,
-            "offsets.topic.replication.factor": 1,
-            "transaction.state.log.replication.factor": 1,
-            "transaction.state.log.min.isr": 1,
-            "group.initial.rebalance.delay.ms": 0,
+            **KAFKA_ALONE,
             **self.overrides,
         }
         properties = write_properties(self.folder / "server.properties", settings)
@@ -210,6 +216,6 @@ class KafkaInMemory(KafkaProcess):
     """Apache Kafka with its files in memory where there is room: what it answers is asked, and a slow disk, which it
     waits for before it answers, is not to decide that."""
 
-    def __init__(self, overrides: dict[str, object] | None = None):
-        super().__init__(overrides, folder_in_memory())
-        self.owns_folder = True
+    def __init__(self, overrides: dict[str, object] | None = None, folder: Path | None = None):
+        super().__init__(overrides, folder or folder_in_memory())
+        self.owns_folder = folder is None

@@ -13,7 +13,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 from kbroker.coordination.store import Store
-from tests.kit.broker import KafkaProcess, ServerProcess, folder_in_memory, write_properties
+from tests.kit.broker import KAFKA_ALONE, KafkaInMemory, ServerProcess, write_properties
 
 HEAP = "128m"
 TIMEOUT_S = 30.0
@@ -43,7 +43,7 @@ class ZooKeeperProcess(ServerProcess):
             "admin.enableServer": "false",
         }
         properties = write_properties(self.folder / "zookeeper.properties", settings)
-        java = ["java", f"-Xmx{HEAP}", "-XX:TieredStopAtLevel=1", "-cp", KafkaProcess.classpath()]
+        java = ["java", f"-Xmx{HEAP}", "-XX:TieredStopAtLevel=1", "-cp", KafkaInMemory.classpath()]
         return [*java, "org.apache.zookeeper.server.quorum.QuorumPeerMain", str(properties)]
 
     def is_ready(self) -> bool:
@@ -77,13 +77,12 @@ class ZooKeeperProcess(ServerProcess):
             client.close()
 
 
-class KafkaOnZooKeeper(KafkaProcess):
-    """Apache Kafka 3.9.1 in ZooKeeper mode, the oracle of files and nodes, with its files in memory where there is
-    room. The ZooKeeper outlives `stop`, as an ensemble would; the end of the context ends both."""
+class KafkaOnZooKeeper(KafkaInMemory):
+    """Apache Kafka 3.9.1 in ZooKeeper mode, the oracle of files and nodes. The ZooKeeper outlives `stop`, as an
+    ensemble would; the end of the context ends both."""
 
     def __init__(self, overrides: dict[str, object] | None = None, folder: Path | None = None):
-        super().__init__(overrides, folder or folder_in_memory())
-        self.owns_folder = folder is None
+        super().__init__(overrides, folder)
         self.zookeeper = ZooKeeperProcess(self.folder / "zookeeper")
 
     def command(self) -> list[str]:
@@ -92,10 +91,7 @@ class KafkaOnZooKeeper(KafkaProcess):
             "zookeeper.connect": self.zookeeper.address,
             "listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
             "log.dirs": self.data,
-            "offsets.topic.replication.factor": 1,
-            "transaction.state.log.replication.factor": 1,
-            "transaction.state.log.min.isr": 1,
-            "group.initial.rebalance.delay.ms": 0,
+            **KAFKA_ALONE,
             **self.overrides,
         }
         properties = write_properties(self.folder / "server.properties", settings)

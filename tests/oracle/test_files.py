@@ -10,7 +10,7 @@ import random
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,8 +21,9 @@ from kbroker.protocol.records import Record, read_batches
 from tests.kit import maven
 from tests.kit.broker import BrokerProcess
 from tests.kit.zookeeper import KafkaOnZooKeeper
-from tests.oracle.deviations import OTHERS, matches
+from tests.oracle.deviations import OTHERS
 from tests.oracle.history import TIMEOUT_S, History
+from tests.oracle.listed import Listed, assert_same_but_for, not_there
 from tests.oracle.scenarios.requests import fetch, fetch_partition, offsets_of, records
 
 SETTINGS: dict[str, object] = {
@@ -46,19 +47,6 @@ Files = Mapping[str, bytes]
 
 ENDS = ("stopped", "restarted", "killed")
 """How the brokers came to their end: stopped; stopped, started, used and stopped; killed, started and stopped."""
-
-
-@dataclass(frozen=True)
-class Listed:
-    """A way of differing on purpose: at which paths, how, which of `deviations.OTHERS` says why, after which ends."""
-
-    path: str
-    differs: Callable[[bytes | None, bytes | None], bool]
-    subject: str
-    ends: tuple[str, ...] = ENDS
-
-    def is_about(self, path: str, kafka: bytes | None, ours: bytes | None) -> bool:
-        return matches(self.path, path) and self.differs(kafka, ours)
 
 
 def only_in_order(kafka: bytes | None, ours: bytes | None) -> bool:
@@ -93,10 +81,6 @@ def newer_epoch(kafka: bytes | None, ours: bytes | None) -> bool:
 
 def larger(kafka: bytes | None, ours: bytes | None) -> bool:
     return kafka is not None and ours is not None and len(kafka) < len(ours)
-
-
-def not_there(kafka: bytes | None, ours: bytes | None) -> bool:
-    return kafka is not None and ours is None
 
 
 def only_here(kafka: bytes | None, ours: bytes | None) -> bool:
@@ -292,16 +276,7 @@ def await_leaders_of(broker: BrokerProcess) -> None:
 
 def test_files_are_those_that_kafka_leaves(both: Both) -> None:
     kafka, ours = (known_by_name(files_in(broker.data)) for broker in (both.kafka, both.kbroker))
-    paths = sorted(kafka.keys() | ours.keys())
-    found = {path: (kafka.get(path), ours.get(path)) for path in paths if kafka.get(path) != ours.get(path)}
-    listed = [one for one in LISTED if both.end in one.ends]
-    unlisted = {path: data for path, data in found.items() if not any(one.is_about(path, *data) for one in listed)}
-    assert not unlisted, "\n".join(
-        f"{path}\n    Kafka   {data[0] and data[0][:300]!r}\n    kbroker {data[1] and data[1][:300]!r}"
-        for path, data in unlisted.items()
-    )
-    gone = [one for one in listed if not any(one.is_about(path, *data) for path, data in found.items())]
-    assert not gone, f"listed, but not there any more: {gone}"
+    assert_same_but_for([one for one in LISTED if not one.ends or both.end in one.ends], kafka, ours)
 
 
 # --- one broker over the files of the other -----------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from tests.kit import maven
 from tests.kit.zookeeper import KafkaOnZooKeeper, Node, Nodes, nodes_of
 from tests.oracle.deviations import OTHERS, matches
 from tests.oracle.history import TIMEOUT_S, History
+from tests.oracle.listed import Listed, assert_same_but_for, not_there
 from tests.oracle.scenarios.configs import APPEND, BROKER, DELETE, SET, SUBTRACT, TOPIC, alter, change
 from tests.oracle.scenarios.requests import records
 
@@ -37,27 +38,11 @@ SETTINGS: dict[str, object] = {
 }
 
 
-@dataclass(frozen=True)
-class Listed:
-    """A way of differing on purpose: at which paths, how, and which of `deviations.OTHERS` says why."""
-
-    path: str
-    differs: Callable[[Node | None, Node | None], bool]
-    subject: str
-
-    def is_about(self, path: str, kafka: Node | None, ours: Node | None) -> bool:
-        return matches(self.path, path) and self.differs(kafka, ours)
-
-
 def only_in_order(kafka: Node | None, ours: Node | None) -> bool:
     """The same JSON, its fields in another order."""
     if kafka is None or ours is None:
         return False
     return kafka._replace(data=b"") == ours._replace(data=b"") and bool(json.loads(kafka.data) == json.loads(ours.data))
-
-
-def not_there(kafka: Node | None, ours: Node | None) -> bool:
-    return kafka is not None and ours is None
 
 
 LISTED = (
@@ -198,19 +183,7 @@ class Both:
     def assert_same_nodes(self) -> None:
         kafka = known_by_name(self.settled_nodes_of_kafka(), self.kafka.port)
         ours = known_by_name(self.kbroker.nodes(), self.kbroker.port)
-        found = {
-            path: (kafka.get(path), ours.get(path))
-            for path in sorted(kafka.keys() | ours.keys())
-            if kafka.get(path) != ours.get(path)
-        }
-        unlisted = {
-            path: nodes for path, nodes in found.items() if not any(one.is_about(path, *nodes) for one in LISTED)
-        }
-        assert not unlisted, "\n".join(
-            f"{path}\n    Kafka   {nodes[0]}\n    kbroker {nodes[1]}" for path, nodes in unlisted.items()
-        )
-        gone = [one for one in LISTED if not any(one.is_about(path, *nodes) for path, nodes in found.items())]
-        assert not gone, f"listed, but not there any more: {gone}"
+        assert_same_but_for(LISTED, kafka, ours)
 
 
 @pytest.fixture(scope="module")
