@@ -128,7 +128,7 @@ ctypedef struct conn_t:
     timer_node_t idle
     void *fetch              # the parked fetch_t, if any
     warm_t *warm             # cold bytes of the head slot on their way into memory
-    segment_t *warm_segment  # not a reference: what the cold reader has read for the head slot, from here to there
+    segment_t *warm_segment  # not a reference: what of the head slot is in memory, from here to there
     int64_t warm_from
     int64_t warm_until
     void *info               # PyObject: the Connection that Python sees, made on first use

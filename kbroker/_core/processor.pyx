@@ -31,7 +31,7 @@ from kbroker._core.produce cimport produce_discard, produce_t
 from kbroker._core.receive_buffers cimport LARGE_BUFFER, buffer_free, buffer_take
 from kbroker._core.receiving cimport read_turn
 from kbroker._core.request cimport Connection as ConnectionType
-from kbroker._core.sending cimport SEND_SCRATCH, monotonic_ns, send_ready, wall_ms
+from kbroker._core.sending cimport SEND_SCRATCH, monotonic_ns, note_warm, send_ready, wall_ms
 from kbroker._core.sync cimport (
     atomic_add_i32, atomic_load_i32, atomic_load_i64, atomic_store_i32, atomic_store_i64, mutex_destroy, mutex_init,
     mutex_lock, mutex_unlock,
@@ -490,9 +490,7 @@ cdef class Processor:
             self.p.orphans -= 1
         else:
             conn.warm = NULL
-            conn.warm_segment = warm.segment
-            conn.warm_from = warm.position
-            conn.warm_until = warm.position + warm.size
+            note_warm(conn, warm.segment, warm.position, warm.size)
             conn_dirty(conn)
         segment_unref(warm.segment)
         free(warm)

@@ -15,7 +15,7 @@ from libc.string cimport memcpy
 
 from kbroker._core.cold_reader cimport resident_prefix, warm_ask, warm_t
 from kbroker._core.mailbox cimport MAIL_WARM
-from kbroker._core.partition cimport segment_ref
+from kbroker._core.partition cimport segment_ref, segment_t
 from kbroker._core.connection cimport (
     SLOT_CLOSE,
     SLOT_READY,
@@ -51,12 +51,11 @@ cdef extern from * nogil:
         clock_gettime(CLOCK_REALTIME, &t);
         return t.tv_sec * 1000LL + t.tv_nsec / 1000000;
     }
-    static inline ssize_t send_vectors(int fd, struct iovec *vectors, size_t count, int more) {
+    static inline ssize_t send_vectors(int fd, struct iovec *vectors, size_t count) {
         struct msghdr message = {.msg_iov = vectors, .msg_iovlen = count};
-        int flags = MSG_NOSIGNAL | MSG_DONTWAIT | (more ? MSG_MORE : 0);
         if (count == 1)
-            return send(fd, vectors->iov_base, vectors->iov_len, flags);
-        return sendmsg(fd, &message, flags);
+            return send(fd, vectors->iov_base, vectors->iov_len, MSG_NOSIGNAL | MSG_DONTWAIT);
+        return sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     }
     static inline ssize_t send_region(int fd, int file, int64_t position, size_t size) {
         off_t at = position;
@@ -79,7 +78,7 @@ cdef extern from * nogil:
         size_t iov_len
     int64_t clock_ns()
     int64_t clock_wall_ms()
-    ssize_t send_vectors(int fd, iovec *vectors, size_t count, bint more)
+    ssize_t send_vectors(int fd, iovec *vectors, size_t count)
     ssize_t send_region(int fd, int file, int64_t position, size_t size)
     ssize_t read_region(int file, void *data, size_t size, int64_t position, bint nowait)
     ssize_t send(int fd, const void *data, size_t size, int flags)
@@ -89,8 +88,7 @@ cdef extern from * nogil:
 cdef enum:
     API_PRODUCE = 0
     VECTORS = 64
-    REGION_STEP = 256 << 10      # file bytes per sendfile, so that residency is asked about what is sent next
-    WARM_STEP = 1 << 20          # cold bytes that are read ahead for one connection at a time
+    REGION_STEP = 1 << 20        # file bytes of one connection that are asked about, read ahead and sent at a time
 
     GATHER_END = 0               # nothing more is ready
     GATHER_FULL = 1              # the vectors or the scratch are full
@@ -172,8 +170,14 @@ cdef int gather_bytes(conn_t *conn, gather_t *g, uint8_t *data, int64_t size, bi
     return 0
 
 
-cdef bint is_warmed(conn_t *conn, splice_t *splice, int64_t position) noexcept nogil:
-    """Read by the cold reader for this connection already: sent without another look, whatever became of it since."""
+cdef void note_warm(conn_t *conn, segment_t *segment, int64_t position, int64_t size) noexcept nogil:
+    conn.warm_segment = segment
+    conn.warm_from = position
+    conn.warm_until = position + size
+
+
+cdef bint is_warm(conn_t *conn, splice_t *splice, int64_t position) noexcept nogil:
+    """Found in memory or read by the cold reader already: sent without another look, whatever became of it since."""
     return splice.segment == conn.warm_segment and conn.warm_from <= position < conn.warm_until
 
 
@@ -193,7 +197,7 @@ cdef int gather_region(conn_t *conn, gather_t *g, splice_t *splice, int64_t skip
             return GATHER_FULL
     elif wanted == 0:
         return GATHER_FULL
-    got = read_region(splice.segment.fd, at, wanted, position, not is_warmed(conn, splice, position))
+    got = read_region(splice.segment.fd, at, wanted, position, not is_warm(conn, splice, position))
     if got < 0 and errno == EAGAIN:
         return GATHER_COLD
     if got <= 0:
@@ -224,7 +228,7 @@ cdef void ask_for_warmth(conn_t *conn, splice_t *splice, int64_t skip) noexcept 
     warm.segment = splice.segment
     segment_ref(warm.segment)
     warm.position = splice.position + skip
-    warm.size = min(splice.size - skip, WARM_STEP)
+    warm.size = min(splice.size - skip, REGION_STEP)
     conn.warm = warm
     warm_ask(conn.processor.cold_reader, warm)
 
@@ -286,15 +290,17 @@ cdef void send_plain(conn_t *conn) noexcept nogil:
     while True:
         outcome = gather(conn, &g, False)
         if g.vector_count:
-            sent = send_vectors(conn.fd, g.vectors, g.vector_count, outcome == GATHER_REGION)
+            # Not with MSG_MORE: the receiver wakes early, and the region's pages fill whole segments (measured).
+            sent = send_vectors(conn.fd, g.vectors, g.vector_count)
         elif outcome == GATHER_REGION:
             size = min(g.splice.size - g.skip, REGION_STEP)
-            if not is_warmed(conn, g.splice, g.splice.position + g.skip):
+            if not is_warm(conn, g.splice, g.splice.position + g.skip):
                 resident = resident_prefix(g.splice.segment.fd, g.splice.position + g.skip, size)
                 if resident == 0:
                     ask_for_warmth(conn, g.splice, g.skip)
                     return
                 size = resident
+                note_warm(conn, g.splice.segment, g.splice.position + g.skip, resident)
             sent = send_region(conn.fd, g.splice.segment.fd, g.splice.position + g.skip, size)
             if sent == 0:
                 conn_close(conn, "a file region to be sent is not in its file any more")

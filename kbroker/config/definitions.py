@@ -147,19 +147,21 @@ SERVER = (
     Setting(
         "socket.send.buffer.bytes",
         INT,
-        102400,
+        -1,
         "SO_SNDBUF of each connection; -1 leaves it to the system.",
         unit="bytes",
         aliases=(Alias("socket.send.buffer"),),
+        kafka_default="102400",
         limits=Limits(1, also=(-1,)),
     ),
     Setting(
         "socket.receive.buffer.bytes",
         INT,
-        102400,
+        -1,
         "SO_RCVBUF of each connection; -1 leaves it to the system.",
         unit="bytes",
         aliases=(Alias("socket.receive.buffer"),),
+        kafka_default="102400",
         limits=Limits(1, also=(-1,)),
     ),
     Setting(

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from kbroker._core.processor import Processor
 from kbroker.model import Endpoint
 from kbroker.net.endpoints import bound_endpoint, listen
+from kbroker.net.pacing import pace, stop_pacing
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +60,7 @@ class Acceptor:
         self._limits = limits
         self._selector = selectors.DefaultSelector()
         self._sockets: list[socket.socket] = []
+        self._pacing = b""
         self._next = 0
         # Processors give back a number for each closed connection: one for each address that has open ones.
         self._next_token = 0
@@ -78,6 +80,7 @@ class Acceptor:
             for index, endpoint in enumerate(endpoints):
                 sock = listen(endpoint, limits.backlog, limits.receive_buffer_size)
                 self._sockets.append(sock)
+                self._pacing = stop_pacing(sock)
                 bound.append(bound_endpoint(endpoint, sock))
                 self._selector.register(sock, selectors.EVENT_READ, (index, endpoint.listener))
         except BaseException:
@@ -150,6 +153,7 @@ class Acceptor:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if self._limits.send_buffer_size > 0:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._limits.send_buffer_size)
+        pace(connection, self._pacing)
         if host not in self._tokens:
             self._tokens[host] = self._next_token
             self._hosts[self._next_token] = host

@@ -91,6 +91,7 @@ static void open_file(connection_t *c, const char *path) {
 static void run(int port, char **files, int file_count) {
     int listener = listen_on(port), ep = epoll_create1(0), open = 0, seen = 0;
     struct epoll_event events[256], e = {.events = EPOLLIN, .data.ptr = NULL};
+    setsockopt(listener, IPPROTO_TCP, TCP_CONGESTION, "reno", 4); /* as kbroker does: BBR would pace by timers */
     epoll_ctl(ep, EPOLL_CTL_ADD, listener, &e);
     printf("ready\n");
     fflush(stdout);

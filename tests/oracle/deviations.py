@@ -399,9 +399,13 @@ DEVIATIONS: tuple[Deviation, ...] = (
     ),
     Deviation(
         ("describe_configs.the_broker",),
-        ("*.configs[num.*.value", "*.configs[group.initial.rebalance.delay.ms].synonyms*"),
-        "The defaults of num.network.threads, num.io.threads, num.recovery.threads.per.data.dir and "
-        "group.initial.rebalance.delay.ms.",
+        (
+            "*.configs[num.*.value",
+            "*.configs[socket.*.buffer.bytes].value",
+            "*.configs[group.initial.rebalance.delay.ms].synonyms*",
+        ),
+        "The defaults of num.network.threads, num.io.threads, num.recovery.threads.per.data.dir, "
+        "socket.send.buffer.bytes, socket.receive.buffer.bytes and group.initial.rebalance.delay.ms.",
         OWN_DEFAULT,
     ),
     Deviation(
