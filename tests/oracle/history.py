@@ -91,8 +91,11 @@ class History:
         )
         self.await_leaders(name)
 
-    def await_leaders(self, name: str) -> None:
-        asked = M.MetadataRequest(topics=[M.MetadataRequest.MetadataRequestTopic(name=name)])
+    def await_leaders(self, name: str, *, make: bool = False) -> None:
+        """`make`: by asking for it. A Kafka that has just started knows no brokers and refuses that for good."""
+        asked = M.MetadataRequest(
+            topics=[M.MetadataRequest.MetadataRequestTopic(name=name)], allow_auto_topic_creation=make
+        )
         self.do(
             asked,
             lambda answer: [

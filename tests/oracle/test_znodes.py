@@ -106,7 +106,7 @@ def change_everything(port: int) -> None:
         h.create("default")
         h.create("odd.name_x-1", 1, configs={"follower.replication.throttled.replicas": "*"})
         h.create("wide", 12)
-        h.await_leaders("made-by-asking")
+        h.await_leaders("made-by-asking", make=True)
         h.grow("default", 4, [[0], [0]])
         h.grow("wide", 14)
 
