@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import platform
@@ -15,6 +16,15 @@ def cpu_seconds(pid: int) -> float:
     """User and system time of all threads of `pid`, in seconds (resolution: one clock tick, 10 ms)."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+
+
+def thread_cpu_seconds(pid: int) -> dict[int, float]:
+    """User and system time of each thread of `pid` that is left; empty when the process is gone."""
+    seconds = {}
+    for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+        with contextlib.suppress(OSError, IndexError):
+            seconds[int(path.parent.name)] = int(path.read_text().split()[0]) / 1e9
+    return seconds
 
 
 def memory_mb(pid: int) -> float:
