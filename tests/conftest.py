@@ -1,6 +1,8 @@
-"""The test run refuses a compiled core that was made from other sources than those beside it."""
+"""What holds for every test run: the compiled core is made from the sources beside it, and Ctrl-C works."""
 
 from __future__ import annotations
+
+import signal
 
 import pytest
 
@@ -10,3 +12,6 @@ from tests.kit import build
 def pytest_configure(config: pytest.Config) -> None:
     if not build.is_current():
         raise pytest.UsageError("kbroker/_core has changed since it was compiled: run make build")
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A shell script that starts us in the background has it ignored, and so would all that the tests start.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
