@@ -14,7 +14,7 @@ UNPACED = b"reno"  # every kernel has it and everybody may choose it
 
 
 def stop_pacing(listener: socket.socket) -> bytes:
-    """Of all that `listener` accepts. Returns what `pace` needs: the system's choice if that was pacing, else b\"\"."""
+    """Of all that `listener` accepts. Returns what `pace` needs: the system's choice if that paces, else nothing."""
     with contextlib.suppress(OSError):
         chosen = listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, NAME_SIZE).rstrip(b"\0")
         if chosen.startswith(b"bbr"):
