@@ -13,7 +13,7 @@ from kbroker._core.processor cimport Processor
 from kbroker._core.produce cimport produce_discard, produce_t
 from kbroker._core.receive_buffers cimport LARGE_BUFFER, SMALL_BUFFERS_END, buffer_take
 from kbroker._core.request cimport Frame, Request
-from kbroker._core.sync cimport atomic_add_i32, atomic_store_i32
+from kbroker._core.sync cimport atomic_add_i32, atomic_load_i32, atomic_store_i32
 
 
 cdef void hand_over(Processor processor, conn_t *conn, request_t *request) noexcept nogil:
@@ -72,6 +72,8 @@ cdef void serve_prepared(Processor processor, slot_t *slot) noexcept nogil:
     read_header(processor.p, &request, slot.frame + slot.frame_at, slot.frame_size)
     if fetch(processor, conn, &request, slot) != 0:
         conn_close(conn, "a request that does not parse")
+    elif conn.fetch != NULL and atomic_load_i32(&processor.p.stopping):
+        conn_close(conn, NULL)        # parked too late to be found by begin_stop
 
 
 cdef void call_on_request(Processor processor, conn_t *conn, slot_t *slot, request_t *header, uint8_t *buffer, int64_t at,

@@ -19,7 +19,7 @@ from kbroker.protocol.api import SERVED, ApiKey
 from kbroker.protocol.headers import encode_request
 from tests.kit.logs import batch_of
 from tests.kit.parser_cases import mangled
-from tests.kit.processors import ProcessorRig, produce_request, resident_bytes, wait_until
+from tests.kit.processors import STOP_S, ProcessorRig, produce_request, resident_bytes, wait_until
 from tests.kit.wire import ConnectionClosed, WireClient
 
 Start = Callable[..., ProcessorRig]
@@ -619,6 +619,34 @@ def test_stopping_answers_what_was_read_and_closes_everything(start: Start) -> N
     assert echoed(waiting) == (1, b"last")
     with pytest.raises(ConnectionClosed):
         waiting.read_frame()
+    stopper.join(10)
+    assert not stopper.is_alive()
+
+
+def test_stopping_does_not_wait_for_a_long_poll_whose_log_was_being_opened(start: Start) -> None:
+    busy, gate = threading.Event(), threading.Event()
+
+    def wait(request: Request) -> None:
+        busy.set()
+        gate.wait(10)
+        echo(request)
+
+    rig = start(handle=wait, handlers=1)
+    rig.create("orders")
+    waiting, idle, polling = rig.connect(), rig.connect(), rig.connect()
+    waiting.socket.sendall(echo_frame(1, b"last"))
+    assert busy.wait(10)
+    polling.send(ApiKey.FETCH, 11, rig.fetch_request("orders", 0, max_wait_ms=60_000))
+    wait_until(lambda: len(rig.channel) == 1, "the fetch waits for the handler that opens its log")
+    stopper = threading.Thread(target=rig.stop)
+    stopper.start()
+    with pytest.raises(ConnectionClosed):
+        idle.read_frame()
+    gate.set()
+    assert echoed(waiting) == (1, b"last")
+    polling.socket.settimeout(STOP_S / 2)
+    with pytest.raises(ConnectionClosed):
+        polling.read_frame()
     stopper.join(10)
     assert not stopper.is_alive()
 
