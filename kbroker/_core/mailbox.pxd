@@ -36,6 +36,7 @@ cdef void mailbox_close(mailbox_t *box) noexcept nogil
 cdef void post(mail_t *mail) noexcept nogil
 # Any thread: the owner's next wait returns at once.
 cdef void mailbox_wake(mailbox_t *box) noexcept nogil
+cdef bint mailbox_is_empty(mailbox_t *box) noexcept nogil
 # Owner only, before it blocks; false when there is mail and it must not. Ends with mailbox_awake.
 cdef bint mailbox_may_sleep(mailbox_t *box) noexcept nogil
 cdef void mailbox_awake(mailbox_t *box) noexcept nogil

@@ -78,12 +78,18 @@ cdef void post(mail_t *mail) noexcept nogil:
         mailbox_wake(box)
 
 
-cdef bint mailbox_may_sleep(mailbox_t *box) noexcept nogil:
+cdef bint mailbox_is_empty(mailbox_t *box) noexcept nogil:
     cdef bint empty
-    atomic_store_i32(&box.asleep, 1)
     mutex_lock(&box.lock)
     empty = box.head == NULL
     mutex_unlock(&box.lock)
+    return empty
+
+
+cdef bint mailbox_may_sleep(mailbox_t *box) noexcept nogil:
+    cdef bint empty
+    atomic_store_i32(&box.asleep, 1)
+    empty = mailbox_is_empty(box)
     if not empty:
         atomic_store_i32(&box.asleep, 0)
     return empty

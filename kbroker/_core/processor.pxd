@@ -49,6 +49,7 @@ cdef class Processor:
     cdef void read_clocks(self) noexcept nogil
     cdef void loop(self) noexcept nogil
     cdef int wait(self) noexcept nogil
+    cdef int linger(self, int64_t until_ns) noexcept nogil
     cdef void serve_ready(self) noexcept nogil
     cdef void send_dirty(self) noexcept nogil
     cdef void serve_mail(self) noexcept nogil

@@ -23,8 +23,8 @@ from kbroker._core.cursor cimport writer_free
 from kbroker._core.fetch cimport fetch_abandon, fetch_resume, fetch_t
 from kbroker._core.handover cimport resume_held, slot_came
 from kbroker._core.mailbox cimport (
-    MAIL_ACKS, MAIL_CONNECTION, MAIL_FETCH, MAIL_SLOT, mail_t, mailbox_awake, mailbox_close, mailbox_may_sleep,
-    mailbox_open, mailbox_wake, post, take_all, take_next,
+    MAIL_ACKS, MAIL_CONNECTION, MAIL_FETCH, MAIL_SLOT, mail_t, mailbox_awake, mailbox_close, mailbox_is_empty,
+    mailbox_may_sleep, mailbox_open, mailbox_wake, post, take_all, take_next,
 )
 from kbroker._core.partition cimport segment_unref
 from kbroker._core.produce cimport produce_discard, produce_t
@@ -76,6 +76,7 @@ cdef extern from * nogil:
 cdef enum:
     EVENTS = 256
     CROWD = 2                    # connections with something to read in one turn
+    LINGER_NS = 20_000           # after such a turn; about what a sleep and a wake-up cost
     NEVER_FLEXIBLE = 32767
 
 
@@ -368,7 +369,7 @@ cdef class Processor:
         cdef int64_t now_ns
         cdef int64_t due_ms
         cdef int timeout_ms = -1
-        cdef int count
+        cdef int count = 0
         if p.ready != NULL or p.dirty != NULL or p.doomed != NULL:
             timeout_ms = 0
         else:
@@ -377,15 +378,15 @@ cdef class Processor:
                 due_ms = self.stop_at_ns // 1_000_000 + 1
             if due_ms >= 0:
                 timeout_ms = <int>max(0, min(due_ms - monotonic_ns() // 1_000_000, 60_000))
-        if timeout_ms != 0:
-            if self.was_crowded:
-                sched_yield()    # threads that compete for a core gather requests meanwhile, instead of a wake-up for each
-            if not mailbox_may_sleep(p.mailbox):
-                timeout_ms = 0
         now_ns = monotonic_ns()
         atomic_store_i64(&p.waiting_since_ns, now_ns)
-        count = epoll_wait(p.epoll_fd, <epoll_event *>self.events, EVENTS, timeout_ms)
-        mailbox_awake(p.mailbox)
+        if timeout_ms != 0 and self.was_crowded:
+            count = self.linger(now_ns + LINGER_NS)
+        if count == 0:
+            if timeout_ms != 0 and not mailbox_may_sleep(p.mailbox):
+                timeout_ms = 0
+            count = epoll_wait(p.epoll_fd, <epoll_event *>self.events, EVENTS, timeout_ms)
+            mailbox_awake(p.mailbox)
         self.read_clocks()
         atomic_store_i64(&p.waiting_since_ns, -1)
         p.idle_ns += p.now_ns - now_ns
@@ -393,6 +394,14 @@ cdef class Processor:
         p.turns += 1
         self.was_crowded = count >= CROWD
         return max(count, 0)
+
+    cdef int linger(self, int64_t until_ns) noexcept nogil:
+        """Events that come before `until_ns`, awake: other threads have the core and gather requests, nobody pays a wake-up."""
+        cdef int count = 0
+        while count == 0 and mailbox_is_empty(self.p.mailbox) and monotonic_ns() < until_ns:
+            sched_yield()
+            count = epoll_wait(self.p.epoll_fd, <epoll_event *>self.events, EVENTS, 0)
+        return count
 
     cdef void serve_ready(self) noexcept nogil:
         """Those that were ready when the turn began; whoever gets ready meanwhile waits for the next one."""
