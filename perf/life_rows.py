@@ -29,9 +29,9 @@ def start() -> list[Figure]:
             with Kbroker(folder=Path(folder)) as peer:
                 many.append(peer.ready_s)
     return [
-        absolute("ready after start, empty", sorted(empty)[2], "<= 0.4", "<= 0.2", "s"),
-        absolute("ready after start, 5,000 partitions", sorted(many)[1], "<= 2", "<= 0.5", "s"),
-        absolute("memory while idle", sorted(memory)[2], "<= 60", "<= 35", "MB"),
+        absolute("ready after start, empty", empty, "<= 0.4", "<= 0.2", "s"),
+        absolute("ready after start, 5,000 partitions", many, "<= 2", "<= 0.5", "s"),
+        absolute("memory while idle", memory, "<= 60", "<= 35", "MB"),
     ]
 
 
@@ -39,7 +39,7 @@ def connections() -> list[Figure]:
     """5,000 connections one after the other; 10,000 that do nothing."""
     figures = []
     with Kbroker() as peer:
-        taken = sorted(tools.drive("connect", peer.port, 5000)["seconds"] for _ in range(3))[1]
+        taken = [tools.drive("connect", peer.port, 5000)["seconds"] for _ in range(3)]
         figures.append(absolute("5,000 connections opened, one request each", taken, "<= 5", "<= 1", "s"))
     with Kbroker() as peer:
         before = peer.memory_mb()
@@ -58,8 +58,8 @@ def connections() -> list[Figure]:
         used = peer.cpu_seconds() - cpu
         for holder in holders:
             holder.wait()
-        figures.append(absolute("10,000 idle connections: CPU in 8 s", used, "<= 0.05", "<= 0.02", "s"))
-        figures.append(absolute("10,000 idle connections: memory each", each, "<= 20", "<= 8", "KB"))
+        figures.append(absolute("10,000 idle connections: CPU in 8 s", [used], "<= 0.05", "<= 0.02", "s"))
+        figures.append(absolute("10,000 idle connections: memory each", [each], "<= 20", "<= 8", "KB"))
     return figures
 
 
@@ -71,5 +71,5 @@ def rebalance() -> list[Figure]:
             topic = duel.new_topic(peer, 200)
             return {"ms": time_rebalance("127.0.0.1", peer.port, topic, members=200) * 1000}
 
-        ours, kafka = duel.alternate(load)
+        ours, kafka = duel.alternate(load, writes=False)
     return [compared("rebalance of 200 members after one leaves", ours["ms"], kafka["ms"], "<= 1.0", "<= 0.5", "ms")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import os
 import platform
@@ -18,13 +17,15 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
 
 
-def thread_cpu_seconds(pid: int) -> dict[int, float]:
-    """User and system time of each thread of `pid` that is left; empty when the process is gone."""
-    seconds = {}
-    for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
-        with contextlib.suppress(OSError, IndexError):
-            seconds[int(path.parent.name)] = int(path.read_text().split()[0]) / 1e9
-    return seconds
+def thread_state(pid: int) -> str:
+    """What the main thread of `pid` does: R running or ready to run, S waiting, ... (proc(5)); empty when it is gone.
+
+    CPU seconds do not tell whether a thread waits: in a virtual machine the time that its host takes is not among them.
+    """
+    try:
+        return Path(f"/proc/{pid}/task/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
 
 
 def memory_mb(pid: int) -> float:
@@ -43,10 +44,11 @@ def resident_mb(pid: int) -> float:
     return 0.0
 
 
-def touch_memory(gigabytes: int = 6) -> None:
+def touch_memory(gigabytes: int = 3) -> None:
     """Touch and free memory, so that a run does not pay for pages that a virtual machine's host has taken back.
 
-    Call it before every run that writes files: the first write to such a page costs thirty times the second.
+    Call it before every run that writes files: the first write to such a page costs thirty times the second. Where the
+    host takes free pages back all the time (free page reporting), it helps for about a gigabyte and a second.
     """
     mmap.mmap(-1, gigabytes << 30, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE).close()
 
