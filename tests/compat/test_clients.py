@@ -62,7 +62,7 @@ def produce_arguments(broker: BrokerProcess, topic: str, **changes: Any) -> dict
     return {**defaults, **changes}
 
 
-@pytest.mark.parametrize("count", [COUNT // 5, pytest.param(COUNT, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [COUNT // 5, pytest.param(COUNT, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
 def test_every_record_of_every_codec_is_there_again_after_a_restart(client: Client, count: int) -> None:
     codecs = [codec for codec in CODECS if codec in client.codecs]
     with new_broker() as broker:
