@@ -156,23 +156,27 @@ def variants() -> list[Figure]:
 
 
 def against_the_loop() -> list[Figure]:
-    """The same driver sends the same 1 MB requests of 1 KiB records to kbroker and to receive, CRC, append, answer."""
+    """The same driver sends the same 1 MB requests of 1 KiB records to kbroker and to receive, CRC, append, answer.
+
+    As many bytes to both, and no more than find memory that has just been touched: with more, that alone decides.
+    """
+    load = (PARTITIONS, 1024, 900, 4, 2, 600, 1)
     runs: Runs = {"kbroker": [], "loop": []}
     with Kbroker({"log.segment.delete.delay.ms": 0}) as peer:
-        for number in range(4):
+        for number in range(11):
             for who in ("kbroker", "loop") if number % 2 else ("loop", "kbroker"):
                 machine.touch_memory()
                 if who == "kbroker":
                     topic = f"loop-{number}"
                     peer.create_topic(topic, PARTITIONS)
                     before = peer.cpu_seconds()
-                    done = tools.drive("produce", peer.port, topic, PARTITIONS, 1024, 900, 4, 2, 4, 1)
+                    done = tools.drive("produce-count", peer.port, topic, *load)
                     cpu = peer.cpu_seconds() - before
                     delete_topic(peer, topic)
                 else:
                     port, path = free_port(), peer.folder / "loop.log"
                     with tools.Loop("append", port, path) as loop:
-                        done = tools.drive("produce", port, "loop", PARTITIONS, 1024, 900, 4, 2, 4, 1)
+                        done = tools.drive("produce-count", port, "loop", *load)
                     cpu = loop.result["cpu_s"]
                     path.unlink()
                 if number:

@@ -4,6 +4,8 @@
  *       sends the size-prefixed request in file FRAME over and over (correlation id patched), counts answers, times them
  *   drive produce PORT TOPIC PARTITIONS SIZE RECORDS CONNECTIONS IN_FLIGHT SECONDS ACKS
  *       Produce v7, one batch of RECORDS records of SIZE bytes per request; connections go over the partitions in turn
+ *   drive produce-count PORT TOPIC PARTITIONS SIZE RECORDS CONNECTIONS IN_FLIGHT REQUESTS ACKS
+ *       the same, that many requests instead of so many seconds
  *   drive fetch PORT TOPIC PARTITIONS MAX_BYTES SECONDS
  *       Fetch v11 without session, one connection per partition, from offset 0 to the end and again
  *   drive regions PORT BYTES CONNECTIONS SECONDS
@@ -123,7 +125,7 @@ typedef struct {
 } client_t;
 
 static samples_t latencies;
-static int64_t responses, errors;
+static int64_t responses, errors, most_requests = INT64_MAX;
 
 static void send_next(client_t *c, int in_flight) {
     put32(c->frame + 8, c->next);
@@ -161,7 +163,7 @@ static void drive_requests(client_t *clients, int count, int in_flight, double s
                 if (check && produce_error(body)) errors++;
                 responses++, waiting--;
                 at += 4 + size;
-                if (now < end) send_next(c, in_flight), waiting++;
+                if (now < end && responses + waiting < most_requests) send_next(c, in_flight), waiting++;
             }
             memmove(c->in, c->in + at, c->in_size - at);
             c->in_size -= at;
@@ -199,6 +201,12 @@ static int drive_produce(char **a) {
     }
     drive_requests(clients, count, atoi(a[6]), atof(a[7]), 1, (size_t)records);
     return errors != 0;
+}
+
+static int drive_produce_count(char **a) {
+    most_requests = atoll(a[7]);
+    a[7] = "100";
+    return drive_produce(a);
 }
 
 /* --- fetching ------------------------------------------------------------------------------------------- */
@@ -457,7 +465,7 @@ static int drive_wake(char **a) {
 int main(int argc, char **argv) {
     crc_start();
     static const struct { const char *name; int arguments; int (*run)(char **); } modes[] = {
-        {"frames", 5, drive_frames}, {"produce", 9, drive_produce}, {"fetch", 5, drive_fetch}, {"regions", 4, drive_regions}, {"end-to-end", 4, drive_end_to_end},
+        {"frames", 5, drive_frames}, {"produce", 9, drive_produce}, {"produce-count", 9, drive_produce_count}, {"fetch", 5, drive_fetch}, {"regions", 4, drive_regions}, {"end-to-end", 4, drive_end_to_end},
         {"connect", 2, drive_connect}, {"idle", 3, drive_idle}, {"wake", 5, drive_wake},
     };
     for (size_t i = 0; i < sizeof modes / sizeof *modes; i++)
