@@ -46,6 +46,17 @@ def echo(request: Request) -> None:
     request.respond(bytes(request.body))
 
 
+def echo_behind(gate: threading.Event, arrived: Callable[[], object] = lambda: None) -> Callable[[Request], None]:
+    """A handler that says that a request has arrived and echoes it once the gate is open."""
+
+    def handle(request: Request) -> None:
+        arrived()
+        gate.wait(20)
+        echo(request)
+
+    return handle
+
+
 def echo_frame(correlation_id: int, body: bytes) -> bytes:
     frame = struct.pack(">hhih", ECHO, ECHO_VERSION, correlation_id, -1) + body
     return struct.pack(">i", len(frame)) + frame
@@ -486,13 +497,7 @@ def test_many_connections_come_and_go(start: Start) -> None:
 
 def test_requests_of_a_closed_connection_are_answered_into_the_void(start: Start) -> None:
     arrived, gate = threading.Semaphore(0), threading.Event()
-
-    def wait(request: Request) -> None:
-        arrived.release()
-        gate.wait(10)
-        echo(request)
-
-    rig = start(handle=wait, handlers=4)
+    rig = start(handle=echo_behind(gate, arrived.release), handlers=4)
     clients = [rig.connect() for _ in range(4)]
     for client in clients:
         client.socket.sendall(echo_frame(1, b"x"))
@@ -510,12 +515,7 @@ def test_requests_of_a_closed_connection_are_answered_into_the_void(start: Start
 
 def test_a_client_that_sends_no_more_still_gets_its_answers(start: Start) -> None:
     gate = threading.Event()
-
-    def wait(request: Request) -> None:
-        gate.wait(10)
-        echo(request)
-
-    rig = start(handle=wait)
+    rig = start(handle=echo_behind(gate))
     client = rig.connect()
     client.socket.sendall(echo_frame(1, b"a") + echo_frame(2, b"b"))
     client.socket.shutdown(socket.SHUT_WR)
@@ -528,12 +528,7 @@ def test_a_client_that_sends_no_more_still_gets_its_answers(start: Start) -> Non
 
 def test_idle_connections_are_closed_and_busy_ones_are_not(start: Start) -> None:
     gate = threading.Event()
-
-    def wait(request: Request) -> None:
-        gate.wait(10)
-        echo(request)
-
-    rig = start(handle=wait, idle_ms=50)
+    rig = start(handle=echo_behind(gate), idle_ms=50)
     idle, busy = rig.connect(), rig.connect()
     busy.socket.sendall(echo_frame(1, b"x"))
     with pytest.raises(ConnectionClosed):
@@ -597,13 +592,7 @@ def test_an_idle_processor_does_not_turn(start: Start) -> None:
 
 def test_stopping_answers_what_was_read_and_closes_everything(start: Start) -> None:
     arrived, gate = threading.Semaphore(0), threading.Event()
-
-    def wait(request: Request) -> None:
-        arrived.release()
-        gate.wait(10)
-        echo(request)
-
-    rig = start(handle=wait)
+    rig = start(handle=echo_behind(gate, arrived.release))
     rig.create("orders")
     waiting, idle, polling = rig.connect(), rig.connect(), rig.connect()
     waiting.socket.sendall(echo_frame(1, b"last"))
@@ -625,13 +614,7 @@ def test_stopping_answers_what_was_read_and_closes_everything(start: Start) -> N
 
 def test_stopping_does_not_wait_for_a_long_poll_whose_log_was_being_opened(start: Start) -> None:
     busy, gate = threading.Event(), threading.Event()
-
-    def wait(request: Request) -> None:
-        busy.set()
-        gate.wait(10)
-        echo(request)
-
-    rig = start(handle=wait, handlers=1)
+    rig = start(handle=echo_behind(gate, busy.set), handlers=1)
     rig.create("orders")
     waiting, idle, polling = rig.connect(), rig.connect(), rig.connect()
     waiting.socket.sendall(echo_frame(1, b"last"))
@@ -653,13 +636,7 @@ def test_stopping_does_not_wait_for_a_long_poll_whose_log_was_being_opened(start
 
 def test_stopping_ends_in_time_whatever_handlers_do(start: Start) -> None:
     gate, arrived = threading.Event(), threading.Event()
-
-    def hang(request: Request) -> None:
-        arrived.set()
-        gate.wait(20)
-        echo(request)
-
-    rig = start(handle=hang)
+    rig = start(handle=echo_behind(gate, arrived.set))
     client = rig.connect()
     client.socket.sendall(echo_frame(1, b""))
     assert arrived.wait(10)
