@@ -13,7 +13,7 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 def cpu_seconds(pid: int) -> float:
     """User and system time of all threads of `pid`, in seconds (resolution: one clock tick, 10 ms)."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    fields = stat_fields(pid)
     return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
 
 
@@ -23,9 +23,14 @@ def thread_state(pid: int) -> str:
     CPU seconds do not tell whether a thread waits: in a virtual machine the time that its host takes is not among them.
     """
     try:
-        return Path(f"/proc/{pid}/task/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return stat_fields(pid)[0]
     except OSError:
         return ""
+
+
+def stat_fields(pid: int) -> list[str]:
+    """Those of /proc/<pid>/stat behind the name, the state first."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
 def memory_mb(pid: int) -> float:

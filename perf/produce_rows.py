@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import statistics
 import subprocess
 from collections.abc import Callable
 
@@ -141,17 +142,8 @@ def variants() -> list[Figure]:
         }
         figures = []
         for name, load in loads.items():
-            ours, kafka = duel.alternate(load)
-            figures.append(
-                compared(
-                    f"broker CPU per GB, 1 KiB, {name}",
-                    ours["cpu_per_gb"],
-                    kafka["cpu_per_gb"],
-                    "<= 0.8",
-                    "<= 0.5",
-                    "s",
-                )
-            )
+            ours, kafka = (runs["cpu_per_gb"] for runs in duel.alternate(load))
+            figures.append(compared(f"broker CPU per GB, 1 KiB, {name}", ours, kafka, "<= 0.8", "<= 0.5", "s"))
     return figures
 
 
@@ -225,7 +217,9 @@ def small_requests() -> list[Figure]:
                         ]
                     )
                 path.unlink()
-            figures.append(compared(f"requests/s : the loop, {name}", ours["per_s"], loops, ">= 0.4", ">= 0.7", "/s"))
+            # The loop's runs are nobody's neighbours: medians are compared.
+            medians = [statistics.median(ours["per_s"])], [statistics.median(loops)]
+            figures.append(compared(f"requests/s : the loop, {name}", *medians, ">= 0.4", ">= 0.7", "/s"))
     return figures
 
 
