@@ -1,4 +1,7 @@
-"""Byte positions of the record batch, magic 2 (https://kafka.apache.org/documentation/#recordbatch). On disk. Do not renumber."""
+"""Byte positions of the record batch (magic 2) and of the messages before it (magic 0 and 1). On disk. Do not renumber.
+
+Source: https://kafka.apache.org/documentation/#recordbatch and #messageset.
+"""
 
 cdef enum:
     BATCH_BASE_OFFSET = 0            # int64
@@ -24,6 +27,18 @@ cdef enum:
     ATTRIBUTE_CONTROL = 0x20
     ATTRIBUTE_DELETE_HORIZON = 0x40
     ATTRIBUTES_IN_USE = 0x7f
+
+    # A message shares LOG_OVERHEAD, the place of its magic and the bits of codec and LogAppendTime with a batch.
+    MESSAGE_OFFSET = 0               # int64; in a compressed message of magic 1 relative to the set's first
+    MESSAGE_LENGTH = 8               # int32, of everything behind this field
+    MESSAGE_CRC = 12                 # uint32, CRC-32 of everything from MESSAGE_MAGIC on
+    MESSAGE_MAGIC = 16               # int8
+    MESSAGE_ATTRIBUTES = 17          # int8
+    MESSAGE_TIMESTAMP = 18           # int64, magic 1 only
+    MESSAGE_KEY_V0 = 18              # int32 size and bytes; behind them the value, the same
+    MESSAGE_KEY_V1 = 26
+    MIN_MESSAGE_LENGTH_V0 = 14       # key and value null
+    MIN_MESSAGE_LENGTH_V1 = 22
 
     INDEX_ENTRY_SIZE = 8             # .index: int32 relative offset, int32 position
     TIME_INDEX_ENTRY_SIZE = 12       # .timeindex: int64 timestamp, int32 relative offset

@@ -19,7 +19,14 @@ cdef enum:
     BATCH_TRAILING = 12          # another batch behind this one (a produce request carries exactly one)
     BATCH_OLD_MAGIC = 13         # magic 0 or 1 where only 2 is allowed
     BATCH_BAD_BASE_OFFSET = 14   # a client's batch starts at 0
-    BATCH_FINDINGS = 15
+    # Of messages of magic 0 and 1, and of conversions.
+    BATCH_NESTED = 15            # a compressed message inside a compressed one
+    BATCH_MIXED_MAGIC = 16       # messages of two formats in one set
+    BATCH_BAD_WRAPPER = 17       # a compressed message's offset is below that of its last inner one
+    BATCH_EMPTY = 18             # no messages where there must be one
+    BATCH_OLD_ZSTD = 19          # zstd, which came after magic 2
+    BATCH_TOO_LARGE = 20         # a conversion makes more than its caller allows
+    BATCH_FINDINGS = 21
 
 ctypedef struct batch_info_t:
     # Filled by batch_header; all values in host order.

@@ -24,7 +24,6 @@ from kbroker._core.varint cimport take_bytes, take_varint, take_varlong
 from kbroker.errors import BadInput, ErrorCode
 
 cdef enum:
-    MESSAGE_OVERHEAD_V0 = 14     # smallest length of any message format
     RELEASE_FROM = 8192          # bytes from which a Python caller gives up the GIL
 
 # --- the findings -----------------------------------------------------------------------------------
@@ -46,6 +45,12 @@ FINDINGS = (
     ("BATCH_TRAILING", ErrorCode.INVALID_RECORD, "more than one batch for a partition"),
     ("BATCH_OLD_MAGIC", ErrorCode.INVALID_RECORD, "only magic 2 is allowed here"),
     ("BATCH_BAD_BASE_OFFSET", ErrorCode.INVALID_RECORD, "base offset of a produced batch must be 0"),
+    ("BATCH_NESTED", ErrorCode.INVALID_RECORD, "a compressed message inside a compressed one"),
+    ("BATCH_MIXED_MAGIC", ErrorCode.INVALID_RECORD, "messages of two formats in one set"),
+    ("BATCH_BAD_WRAPPER", ErrorCode.INVALID_RECORD, "offset of a compressed message is below its last inner one's"),
+    ("BATCH_EMPTY", ErrorCode.INVALID_RECORD, "a set without messages"),
+    ("BATCH_OLD_ZSTD", ErrorCode.INVALID_RECORD, "zstd in a message of magic 0 or 1"),
+    ("BATCH_TOO_LARGE", ErrorCode.MESSAGE_TOO_LARGE, "more bytes than allowed once converted"),
 )
 assert len(FINDINGS) == BATCH_FINDINGS
 
@@ -81,7 +86,7 @@ cdef int batch_header(const uint8_t *data, int64_t size, batch_info_t *info) noe
     if size < LOG_OVERHEAD:
         return BATCH_TOO_SHORT
     length = <int32_t>load_u32(data + BATCH_LENGTH)
-    if length < MESSAGE_OVERHEAD_V0 or length > INT32_MAX - LOG_OVERHEAD:
+    if length < MIN_MESSAGE_LENGTH_V0 or length > INT32_MAX - LOG_OVERHEAD:
         return BATCH_BAD_LENGTH
     if size <= BATCH_MAGIC:
         return BATCH_TOO_SHORT

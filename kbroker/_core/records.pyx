@@ -10,7 +10,7 @@ from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint16_t, uint32_
 from libc.string cimport memcpy
 
 from kbroker._core.crc cimport crc32c
-from kbroker._core.cursor cimport store_u16, store_u32, store_u64, writer_free, writer_init, writer_reserve, writer_t
+from kbroker._core.cursor cimport store_u16, store_u32, store_u64, writer_free, writer_init, writer_reserve
 from kbroker._core.layout cimport *
 from kbroker._core.record_batch cimport BATCH_BAD_COUNT, BATCH_BAD_RECORD, BATCH_OK, BatchInfo
 from kbroker._core.varint cimport put_varlong, take_bytes, take_varint, take_varlong, varlong_size
@@ -131,12 +131,6 @@ def decode_records(payload, BatchInfo batch not None):
 @cython.final
 cdef class RecordsBuilder:
     """Encodes records one behind the other; offset deltas are 0, 1, 2... unless given. Not safe for several threads."""
-
-    cdef writer_t out
-    cdef readonly int32_t count
-    cdef readonly int32_t last_offset_delta
-    cdef readonly int64_t base_timestamp
-    cdef readonly int64_t max_timestamp
 
     def __cinit__(self):
         writer_init(&self.out)

@@ -1,7 +1,7 @@
 """Walks over the batches of a segment file: recovery, the end of a cleanly closed log, lookup by time.
 
-Any magic: 2 is a record batch, 0 and 1 are messages (`offset:i64 size:i32 crc:u32 magic:i8 attributes:i8 [timestamp:i64]
-key value`), where a compressed one is a whole set and carries its last offset.
+Any magic: 2 is a record batch, 0 and 1 are messages (message_set.pyx), where a compressed one is a whole set and carries its
+last offset.
 """
 
 from libc.errno cimport ENODATA, ENOMEM
@@ -9,10 +9,10 @@ from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memset, strerror
 
-from kbroker._core.crc cimport crc32
 from kbroker._core.cursor cimport load_u32, load_u64, writer_free, writer_init, writer_t, write_i32, write_i64
 from kbroker._core.layout cimport *
 from kbroker._core.log_io cimport io_read
+from kbroker._core.message_set cimport message_header, message_t, message_verify
 from kbroker._core.producers cimport ProducerTable, producers_remember, producers_t
 from kbroker._core.record_batch cimport (
     BATCH_BAD_CRC, BATCH_BAD_LENGTH, BATCH_BAD_MAGIC, BATCH_OK, BATCH_OLD_MAGIC, BATCH_TOO_SHORT, batch_header,
@@ -24,7 +24,6 @@ from kbroker.errors import StorageFailed
 cdef enum:
     CHUNK = 1048576              # bytes read at a time
     SLICE = 67108864             # bytes between two reports to Python
-    MESSAGE_HEADER_SIZE = 26     # up to the attributes of magic 0, the timestamp of magic 1
     OFFSETS_GO_BACK = 100        # a finding of its own: an intact batch, but not of this place
 
 REASONS = {
@@ -65,18 +64,17 @@ ctypedef struct scan_t:
 
 cdef int old_message(const uint8_t *data, int64_t size, bint verify, batch_info_t *info) noexcept nogil:
     """A message of magic 0 or 1, told as a batch of one."""
-    cdef int64_t length = <int32_t>load_u32(data + BATCH_LENGTH)
+    cdef message_t message
+    cdef int finding = message_verify(data, size, &message) if verify else message_header(data, size, &message)
+    if finding != BATCH_OK:
+        return finding
     memset(info, 0, sizeof(batch_info_t))
-    if length < (14 if data[BATCH_MAGIC] == 0 else 22):
-        return BATCH_BAD_LENGTH
-    if verify and crc32(0, data + 16, <size_t>(length - 4)) != load_u32(data + LOG_OVERHEAD):
-        return BATCH_BAD_CRC
-    info.base_offset = <int64_t>load_u64(data)
-    info.size = <int32_t>(LOG_OVERHEAD + length)
+    info.base_offset = message.offset
+    info.size = message.size
     info.leader_epoch = -1
-    info.attributes = data[17]
-    info.max_timestamp = <int64_t>load_u64(data + 18) if data[BATCH_MAGIC] == 1 else -1
-    info.base_timestamp = info.max_timestamp
+    info.attributes = message.attributes
+    info.max_timestamp = message.timestamp
+    info.base_timestamp = message.timestamp
     info.producer_id = -1
     info.record_count = 1
     return BATCH_OK

@@ -1,0 +1,206 @@
+"""Records of one format in another: messages of magic 0 and 1 to a batch of magic 2, and back. Bytes only, inflated, no GIL.
+
+What is kept and dropped follows Apache Kafka 3.9 (LogValidator, RecordsUtil.downConvert, MemoryRecordsBuilder). The results are
+builders, so that who calls can deflate what they hold and finish with `build` or `wrap`.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from libc.stdint cimport INT32_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint64_t
+from libc.string cimport memcpy
+
+from kbroker._core.cursor cimport writer_reserve
+from kbroker._core.layout cimport *
+from kbroker._core.message_set cimport (
+    OUT_OF_MEMORY, Message, MessageSetBuilder, message_check, message_t, new_set_info, set_info_t, set_walk,
+)
+from kbroker._core.record_batch cimport (
+    BATCH_BAD_COUNT, BATCH_BAD_RECORD, BATCH_EMPTY, BATCH_NESTED, BATCH_NO_KEY, BATCH_OK, BATCH_TOO_LARGE, BatchInfo,
+)
+from kbroker._core.records cimport RecordsBuilder
+from kbroker._core.varint cimport put_varlong, take_bytes, take_varint, take_varlong, varlong_size
+
+from kbroker._core.record_batch import InvalidBatch
+
+cdef enum:
+    MIN_RECORD_SIZE = 7      # size, attributes, two deltas, key, value and header count of a byte each
+
+# --- magic 0 and 1 to 2 -----------------------------------------------------------------------------
+
+cdef inline uint8_t *put_sized(uint8_t *p, const uint8_t *data, int32_t size) noexcept nogil:
+    p += put_varlong(p, size)
+    if size > 0:
+        memcpy(p, data, <size_t>size)
+        p += size
+    return p
+
+
+cdef inline int64_t sized(int32_t size) noexcept nogil:
+    return varlong_size(size) + (size if size > 0 else 0)
+
+
+cdef int put_record(RecordsBuilder builder, int64_t limit, int64_t timestamp, const uint8_t *key, int32_t key_size,
+                    const uint8_t *value, int32_t value_size) noexcept nogil:
+    """One record with the next offset delta and no headers. BATCH_OK, BATCH_TOO_LARGE or OUT_OF_MEMORY."""
+    cdef int64_t base = timestamp if builder.count == 0 else builder.base_timestamp
+    cdef int64_t timestamp_delta = <int64_t>(<uint64_t>timestamp - <uint64_t>base)
+    cdef int64_t body = 2 + varlong_size(timestamp_delta) + varlong_size(builder.count) + sized(key_size) + sized(value_size)
+    cdef int64_t size = varlong_size(body) + body
+    cdef uint8_t *p
+    if size > limit - <int64_t>builder.out.size:
+        return BATCH_TOO_LARGE
+    p = writer_reserve(&builder.out, <size_t>size)
+    if p == NULL:
+        return OUT_OF_MEMORY
+    p += put_varlong(p, body)
+    p[0] = 0
+    p += 1
+    p += put_varlong(p, timestamp_delta)
+    p += put_varlong(p, builder.count)
+    p = put_sized(p, key, key_size)
+    p = put_sized(p, value, value_size)
+    p[0] = 0
+    builder.base_timestamp = base
+    if timestamp > builder.max_timestamp:    # -1 at first, as with Kafka, where no smaller one counts
+        builder.max_timestamp = timestamp
+    builder.last_offset_delta = builder.count
+    builder.count += 1
+    return BATCH_OK
+
+
+cdef int convert_up(const uint8_t *data, int64_t size, const message_t *wrapper, bint partial, bint restamp, int64_t now_ms,
+                    bint key_required, int64_t limit, RecordsBuilder builder, set_info_t *info) noexcept nogil:
+    cdef message_t message
+    cdef const uint8_t *end
+    cdef int64_t timestamp
+    cdef bint stamped = wrapper != NULL and wrapper.attributes & ATTRIBUTE_LOG_APPEND_TIME and wrapper.magic == 1
+    cdef int finding = set_walk(data, size, wrapper, partial, info)
+    if finding != BATCH_OK:
+        return finding
+    if info.codec:
+        info.size = 0
+        return BATCH_NESTED
+    if info.count == 0:
+        return BATCH_EMPTY
+    end = data + info.size
+    info.size = 0
+    while data + info.size < end:
+        # Checked again: nobody promises that the memory has not changed since.
+        finding = message_check(data + info.size, end - data - info.size, &message)
+        if finding != BATCH_OK:
+            return finding
+        if key_required and message.key_size < 0:
+            return BATCH_NO_KEY
+        timestamp = now_ms if restamp else wrapper.timestamp if stamped else message.timestamp
+        finding = put_record(builder, limit, timestamp, data + info.size + message.key_position, message.key_size,
+                             data + info.size + message.value_position, message.value_size)
+        if finding != BATCH_OK:
+            return finding
+        info.size += message.size
+    return BATCH_OK
+
+
+def batch_of_messages(buffer, *, Message wrapper=None, bint partial=False, log_append_time_ms=None, bint key_required=False,
+                      int64_t limit=INT32_MAX):
+    """The records of one batch of magic 2 from a flat set of magic 0 or 1: (RecordsBuilder, SetInfo of what was there).
+
+    With `wrapper`, `buffer` is what that compressed message holds, inflated. Offset deltas are 0, 1, 2... whatever the offsets
+    were. Magic 0 has no timestamps: -1. `log_append_time_ms` replaces them all; the caller sets the attribute when it builds.
+    `partial` lets a last message be cut short, and drops it; `limit` bounds the bytes of the records. Raises InvalidBatch,
+    also for a set without messages and for a compressed message among the others.
+    """
+    cdef Py_buffer view
+    cdef set_info_t info
+    cdef RecordsBuilder builder = RecordsBuilder()
+    cdef const message_t *outer = &wrapper.message if wrapper is not None else NULL
+    cdef bint restamp = log_append_time_ms is not None
+    cdef int64_t now_ms = log_append_time_ms if restamp else -1
+    cdef int finding
+    limit = min(limit, <int64_t>INT32_MAX - BATCH_HEADER_SIZE)
+    PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
+    try:
+        with nogil:
+            finding = convert_up(<const uint8_t *>view.buf, view.len, outer, partial, restamp, now_ms, key_required, limit, builder, &info)
+    finally:
+        PyBuffer_Release(&view)
+    if finding == OUT_OF_MEMORY:
+        raise MemoryError()
+    if finding != BATCH_OK:
+        raise InvalidBatch(finding, info.size)
+    return builder, new_set_info(&info)
+
+# --- magic 2 to 0 and 1 -----------------------------------------------------------------------------
+
+cdef int convert_down(const uint8_t *p, const uint8_t *end, BatchInfo batch, int64_t start_offset, MessageSetBuilder builder) noexcept nogil:
+    cdef const uint8_t *stop
+    cdef const uint8_t *key = NULL
+    cdef const uint8_t *value = NULL
+    cdef const uint8_t *content = NULL
+    cdef int64_t offset, timestamp, timestamp_delta = 0
+    cdef int32_t left = batch.info.record_count
+    cdef int32_t body_size = 0, offset_delta = 0, key_size = 0, value_size = 0, header_count = 0, content_size = 0
+    cdef int finding
+    if left < 0 or left > (end - p) // MIN_RECORD_SIZE:
+        return BATCH_BAD_COUNT
+    while left > 0:
+        left -= 1
+        p = take_varint(p, end, &body_size)
+        if body_size < 1 or body_size > end - p:
+            return BATCH_BAD_RECORD
+        stop = p + body_size
+        p = take_varlong(p + 1, stop, &timestamp_delta)
+        p = take_varint(p, stop, &offset_delta)
+        p = take_bytes(p, stop, &key, &key_size)
+        p = take_bytes(p, stop, &value, &value_size)
+        p = take_varint(p, stop, &header_count)
+        if p > stop or header_count < 0 or header_count > stop - p:
+            return BATCH_BAD_RECORD
+        while header_count > 0:
+            p = take_bytes(p, stop, &content, &content_size)
+            if content_size < 0:
+                return BATCH_BAD_RECORD
+            p = take_bytes(p, stop, &content, &content_size)
+            header_count -= 1
+        if p != stop:
+            return BATCH_BAD_RECORD
+        offset = <int64_t>(<uint64_t>batch.info.base_offset + <uint64_t>offset_delta)
+        if offset < start_offset:
+            continue
+        if builder.magic == 0:
+            timestamp = -1
+        elif builder.log_append_time:
+            timestamp = batch.info.max_timestamp
+        else:
+            timestamp = <int64_t>(<uint64_t>batch.info.base_timestamp + <uint64_t>timestamp_delta)
+        finding = builder.put(offset, timestamp, key, key_size, value, value_size)
+        if finding != BATCH_OK:
+            return finding
+    return BATCH_OK if p == end else BATCH_BAD_RECORD
+
+
+def messages_of_batch(BatchInfo batch not None, payload, int magic, *, int64_t start_offset=0, int64_t limit=INT32_MAX):
+    """The records of a batch of magic 2 as messages of magic 0 or 1: a MessageSetBuilder with the records' own offsets.
+
+    `payload` is what stands behind the batch's header, inflated. Headers are dropped, of a control batch everything (`count` is
+    0). A batch with a codec makes a set to be deflated and given to `wrap`, which holds all its records; one without leaves out
+    those before `start_offset`, as some librdkafka need it. `limit` bounds the bytes. Raises InvalidBatch.
+    """
+    cdef Py_buffer view
+    cdef bint compressed = batch.info.attributes & ATTRIBUTE_CODEC_MASK != 0
+    cdef MessageSetBuilder builder = MessageSetBuilder(
+        magic, compressed=compressed, log_append_time=batch.info.attributes & ATTRIBUTE_LOG_APPEND_TIME != 0, limit=limit)
+    cdef int finding
+    if batch.info.attributes & ATTRIBUTE_CONTROL:
+        return builder
+    if compressed:
+        start_offset = INT64_MIN
+    PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
+    try:
+        with nogil:
+            finding = convert_down(<const uint8_t *>view.buf, <const uint8_t *>view.buf + view.len, batch, start_offset, builder)
+    finally:
+        PyBuffer_Release(&view)
+    if finding == OUT_OF_MEMORY:
+        raise MemoryError()
+    if finding != BATCH_OK:
+        raise InvalidBatch(finding, batch.position)
+    return builder
