@@ -512,17 +512,17 @@ cdef bytes array_of(int64_t count, int64_t item_size):
     return PyBytes_FromStringAndSize(NULL, <Py_ssize_t>(count * item_size))
 
 
-cdef void fill_columns(const uint8_t *data, const set_info_t *info, const message_t *wrapper, int64_t *offsets,
+cdef bint fill_columns(const uint8_t *data, const set_info_t *info, const message_t *wrapper, int64_t *offsets,
                        int64_t *timestamps, int32_t *key_positions, int32_t *key_sizes, int32_t *value_positions,
                        int32_t *value_sizes) noexcept nogil:
-    """`set_walk` has checked all of it."""
+    """What `set_walk` has checked; false when the memory has changed since."""
     cdef message_t message
     cdef bint stamped = wrapper != NULL and wrapper.attributes & ATTRIBUTE_LOG_APPEND_TIME and wrapper.magic == 1
     cdef int64_t position = 0, row
     memset(&message, 0, sizeof(message))
     for row in range(info.count):
-        message_header(data + position, info.size - position, &message)
-        place_fields(data + position, &message)
+        if message_header(data + position, info.size - position, &message) != BATCH_OK or not place_fields(data + position, &message):
+            return False
         offsets[row] = <int64_t>(<uint64_t>message.offset + <uint64_t>info.base_offset)
         timestamps[row] = wrapper.timestamp if stamped else message.timestamp
         key_positions[row] = <int32_t>(position + message.key_position)
@@ -530,6 +530,7 @@ cdef void fill_columns(const uint8_t *data, const set_info_t *info, const messag
         value_positions[row] = <int32_t>(position + message.value_position)
         value_sizes[row] = message.value_size
         position += message.size
+    return True
 
 
 def message_columns(buffer, *, Message wrapper=None, bint partial=False):
@@ -545,6 +546,7 @@ def message_columns(buffer, *, Message wrapper=None, bint partial=False):
     cdef int32_t *key_size_items
     cdef int32_t *value_position_items
     cdef int32_t *value_size_items
+    cdef bint unchanged
     cdef int finding
     PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
     try:
@@ -565,8 +567,10 @@ def message_columns(buffer, *, Message wrapper=None, bint partial=False):
         value_size_items = <int32_t *>PyBytes_AS_STRING(value_sizes)
         if info.count:    # an empty bytes object is shared
             with nogil:
-                fill_columns(<const uint8_t *>view.buf, &info, outer, offset_items, timestamp_items, key_position_items,
-                             key_size_items, value_position_items, value_size_items)
+                unchanged = fill_columns(<const uint8_t *>view.buf, &info, outer, offset_items, timestamp_items,
+                                         key_position_items, key_size_items, value_position_items, value_size_items)
+            if not unchanged:
+                raise BufferError("the set was written to while it was read")
     finally:
         PyBuffer_Release(&view)
     made = MessageColumns.__new__(MessageColumns)

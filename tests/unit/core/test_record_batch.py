@@ -284,6 +284,7 @@ def test_every_finding_has_a_code_and_no_name_twice() -> None:
         ErrorCode.CORRUPT_MESSAGE,
         ErrorCode.INVALID_RECORD,
         ErrorCode.INVALID_TIMESTAMP,
+        ErrorCode.MESSAGE_TOO_LARGE,
         ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
     }
 
