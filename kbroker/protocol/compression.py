@@ -4,7 +4,10 @@ Inflating is bounded: bytes from outside never make more than `limit` bytes, and
 length field. It goes into address space that each thread reserves once; only where it is written it becomes memory.
 
 What is read: gzip with any number of members, lz4 frames with every option, zstd frames (both concatenated too), snappy
-raw and in the framing of snappy-java ("xerial"). What is written is what Kafka's own clients write for magic 2.
+raw and in the framing of snappy-java ("xerial"). What is written is what Kafka's own clients write.
+
+In messages of magic 0 Kafka made the check sum of an lz4 frame's descriptor over the frame's magic number too, which is
+wrong (KAFKA-3160): `magic=0` writes it so and takes any; everything later has the right one.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from typing import TYPE_CHECKING
 
 import cramjam
 
+from kbroker._core.xxh32 import xxh32_of
 from kbroker.errors import BadInput, ErrorCode
 
 if TYPE_CHECKING:
@@ -55,15 +59,16 @@ class InflatesTooLarge(BadInput):
     code = ErrorCode.MESSAGE_TOO_LARGE
 
 
-def inflate(codec: int, data: Buffer, limit: int) -> bytes:
+def inflate(codec: int, data: Buffer, limit: int, *, magic: int = 2) -> bytes:
     """`data` inflated, at most `limit` bytes. Raises UnknownCodec, BadCompression or InflatesTooLarge."""
-    return bytes(inflate_shared(codec, data, limit))
+    return bytes(inflate_shared(codec, data, limit, magic=magic))
 
 
-def inflate_shared(codec: int, data: Buffer, limit: int, *, strict: bool = False) -> memoryview:
+def inflate_shared(codec: int, data: Buffer, limit: int, *, strict: bool = False, magic: int = 2) -> memoryview:
     """As `inflate`, without the last copy: the result is overwritten by this thread's next call of either.
 
     `strict` is for what producers send: it refuses an lz4 frame with linked blocks, which no Java client can read.
+    `magic` is that of the message or batch that holds `data`.
     """
     if codec == Codec.NONE:
         plain = memoryview(data)
@@ -75,6 +80,8 @@ def inflate_shared(codec: int, data: Buffer, limit: int, *, strict: bool = False
         raise UnknownCodec(f"unknown compression codec {codec}")
     if strict and codec == Codec.LZ4 and _has_linked_blocks(data):
         raise BadCompression("lz4: linked blocks, which Kafka's clients cannot read")
+    if magic == 0 and codec == Codec.LZ4:
+        data = _with_lz4_checksum(data, broken=False)
     room = _scratch.room(limit)
     try:
         size = function(data, room)
@@ -89,12 +96,16 @@ def inflate_shared(codec: int, data: Buffer, limit: int, *, strict: bool = False
     return room[:size].toreadonly()
 
 
-def deflate(codec: int, data: Buffer, level: int | None = None) -> bytes:
-    """`data` compressed as Kafka's clients do, at a `level` as Kafka counts: None is the default, snappy has none."""
+def deflate(codec: int, data: Buffer, level: int | None = None, *, magic: int = 2) -> bytes:
+    """`data` compressed as Kafka's clients do, at a `level` as Kafka counts: None is the default, snappy has none.
+
+    `magic` is that of the message or batch that is to hold it.
+    """
     function = _DEFLATE.get(codec)
     if function is None:
         raise UnknownCodec(f"unknown compression codec {codec}")
-    return function(data, level)
+    small = function(data, level)
+    return _with_lz4_checksum(small, broken=True) if magic == 0 and codec == Codec.LZ4 else small
 
 
 # --- scratch memory ---------------------------------------------------------------------------------
@@ -166,17 +177,28 @@ def _deflate_snappy(data: Buffer, _level: int | None) -> bytes:
     return b"".join(parts)
 
 
-# --- the others -------------------------------------------------------------------------------------
+# --- lz4 --------------------------------------------------------------------------------------------
+
+# A frame: magic number, FLG, BD, content size (8 bytes) and dictionary (4 bytes) as FLG says, descriptor's check sum.
+_LZ4_MAGIC = b"\x04\x22\x4d\x18"
+_LZ4_INDEPENDENT_BLOCKS, _LZ4_CONTENT_SIZE, _LZ4_DICTIONARY = 0x20, 0x08, 0x01
+
+
+def _with_lz4_checksum(data: Buffer, *, broken: bool) -> bytes:
+    """An lz4 frame with its descriptor's right check sum, or with that of magic 0; what is no frame stays as it is."""
+    frame = bytearray(data)
+    if frame[:4] != _LZ4_MAGIC or len(frame) < 7:
+        return bytes(frame)
+    end = 6 + (8 if frame[4] & _LZ4_CONTENT_SIZE else 0) + (4 if frame[4] & _LZ4_DICTIONARY else 0)
+    if end < len(frame):
+        frame[end] = xxh32_of(frame[0 if broken else 4 : end]) >> 8 & 0xFF
+    return bytes(frame)
 
 
 def _has_linked_blocks(data: Buffer) -> bool:
     """Whether an lz4 frame's FLG byte lacks the bit of independent blocks."""
     start = bytes(memoryview(data).cast("B")[:5])
-    return start[:4] == b"\x04\x22\x4d\x18" and len(start) == 5 and not start[4] & 0x20
-
-
-def _deflate_gzip(data: Buffer, level: int | None) -> bytes:
-    return bytes(cramjam.gzip.compress(data, level=6 if level in (None, -1) else level))
+    return start[:4] == _LZ4_MAGIC and len(start) == 5 and not start[4] & _LZ4_INDEPENDENT_BLOCKS
 
 
 def _deflate_lz4(data: Buffer, level: int | None) -> bytes:
@@ -186,6 +208,13 @@ def _deflate_lz4(data: Buffer, level: int | None) -> bytes:
     compressor = cramjam.lz4.Compressor(level=1 if fast else level, content_checksum=False, block_linked=False)
     compressor.compress(data)
     return bytes(compressor.finish())
+
+
+# --- the others -------------------------------------------------------------------------------------
+
+
+def _deflate_gzip(data: Buffer, level: int | None) -> bytes:
+    return bytes(cramjam.gzip.compress(data, level=6 if level in (None, -1) else level))
 
 
 def _deflate_zstd(data: Buffer, level: int | None) -> bytes:

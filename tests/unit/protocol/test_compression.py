@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kbroker._core.xxh32 import xxh32_of
 from kbroker.errors import BadInput, ErrorCode
 from kbroker.protocol import compression
 from kbroker.protocol.compression import BadCompression, Codec, InflatesTooLarge, UnknownCodec, deflate, inflate
@@ -199,3 +200,35 @@ def test_import_stays_light() -> None:
     script = "import sys, kbroker.protocol.records; print(sorted({'numpy', 'pyarrow', 'rich'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "[]", done.stderr
+
+
+# --- lz4 in messages of magic 0 (KAFKA-3160) ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("data", [b"", b"abc", SAMPLE])
+def test_lz4_of_magic_0_has_the_wrong_check_sum_that_its_clients_expect(data: bytes) -> None:
+    right, wrong = deflate(Codec.LZ4, data), deflate(Codec.LZ4, data, magic=0)
+    assert deflate(Codec.LZ4, data, magic=1) == right
+    assert right[:6] + right[7:] == wrong[:6] + wrong[7:]
+    assert right[6] == xxh32_of(right[4:6]) >> 8 & 0xFF
+    assert wrong[6] == xxh32_of(right[:6]) >> 8 & 0xFF != right[6]
+    for frame in (right, wrong, right[:6] + b"\0" + right[7:]):
+        assert inflate(Codec.LZ4, frame, len(data), magic=0) == data
+    with pytest.raises(BadCompression):
+        inflate(Codec.LZ4, wrong, len(data), magic=1)
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY])
+def test_other_codecs_are_the_same_in_every_magic(codec: Codec) -> None:
+    assert inflate(codec, deflate(codec, SAMPLE, magic=0), len(SAMPLE), magic=0) == SAMPLE
+
+
+def test_a_content_size_moves_the_check_sum() -> None:
+    plain = deflate(Codec.LZ4, b"abc")
+    sized = plain[:4] + bytes([plain[4] | 0x08]) + plain[5:6] + struct.pack("<Q", 3) + b"?" + plain[7:]
+    assert inflate(Codec.LZ4, sized, 3, magic=0) == b"abc"
+
+
+def test_only_our_errors_come_out_of_a_hostile_frame_of_magic_0() -> None:
+    frame = deflate(Codec.LZ4, b"abc" * 10, magic=0)
+    assert parser_cases.feed(lambda data: inflate(Codec.LZ4, data, 1 << 16, magic=0), frame) > 0

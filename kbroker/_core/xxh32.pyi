@@ -1,0 +1,3 @@
+from typing_extensions import Buffer
+
+def xxh32_of(data: Buffer, seed: int = 0) -> int: ...
