@@ -12,8 +12,10 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from kbroker._core import message_set
 from kbroker._core.columns import RecordColumns
-from kbroker._core.crc import crc32c_of
+from kbroker._core.conversion import batch_of_messages, messages_of_batch
+from kbroker._core.crc import crc32_of, crc32c_of
 from kbroker._core.offset_index import (
     count_sane_offsets,
     count_sane_timestamps,
@@ -46,7 +48,7 @@ from kbroker.groups.replay import PartitionReplay
 from kbroker.groups.subscription import subscribed_topics
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import SERVED, ApiKey, request_class, response_class
-from kbroker.protocol.compression import inflate_shared
+from kbroker.protocol.compression import deflate, inflate_shared
 from kbroker.protocol.headers import decode_request, decode_response
 from kbroker.protocol.messages import Message
 from kbroker.protocol.records import Record, encode_batch, read_batches, read_columns, read_records
@@ -234,6 +236,88 @@ def compressed_seeds() -> Iterator[bytes]:
     for codec in range(1, 5):
         for value in (b"", b"abc", b"a" * 3000, bytes(range(256)) * 3):
             yield bytes([codec | 0x78]) + encode_batch([(0, None, value)], codec=codec)[HEADER_SIZE:]
+
+
+# --- messages of magic 0 and 1 --------------------------------------------------------------------------
+
+LENGTH_OF_MESSAGE, CRC_OF_MESSAGE = 8, 12
+
+
+def mend_messages(fixes: int, data: bytes) -> bytes:
+    """A set whose messages, one behind the other as their lengths say, have their check sums put right."""
+    made, at = bytearray(data), 0
+    while fixes & FIX_CRC and len(made) - at >= MAGIC_AT:
+        (length,) = struct.unpack_from(">i", made, at + LENGTH_OF_MESSAGE)
+        if length < 4 or at + 12 + length > len(made):
+            break
+        if fixes & FIX_MAGIC:
+            made[at + MAGIC_AT] &= 1
+        struct.pack_into(">I", made, at + CRC_OF_MESSAGE, crc32_of(made[at + MAGIC_AT : at + 12 + length]))
+        at += 12 + length
+    return bytes(made)
+
+
+def feed_message_set(data: bytes) -> None:
+    """Messages of magic 0 or 1: a finding, or the same from every reader and after a conversion there and back."""
+    if len(data) < 2:
+        return
+    messages = mend_messages(data[0], data[2:])
+    wrapper = message_set.check(WRAPPERS[data[1] % len(WRAPPERS)]) if data[1] & 0x80 else None
+    try:
+        columns = message_set.message_columns(messages, wrapper=wrapper, partial=bool(data[0] & PLAIN))
+        builder, found = batch_of_messages(
+            messages, wrapper=wrapper, partial=bool(data[0] & PLAIN), limit=INFLATED_LIMIT
+        )
+    except BadInput:
+        inflate_messages(messages)
+        return
+    assert builder.size <= INFLATED_LIMIT
+    assert (columns.count, builder.count) == (found.count, found.count)
+    batch = builder.build()
+    read = list(read_records(batch))
+    assert [record.timestamp for record in read] == columns.timestamps.tolist()
+    places = zip(columns.value_positions, columns.value_sizes, strict=True)
+    values = [None if size < 0 else messages[at:][:size] for at, size in places]
+    assert [record.value for record in read] == values
+    back = messages_of_batch(header(batch), batch[HEADER_SIZE:], found.magic)
+    again = message_set.message_columns(back.messages())
+    assert again.timestamps.tolist() == columns.timestamps.tolist()
+    assert again.value_sizes.tolist() == columns.value_sizes.tolist()
+
+
+def inflate_messages(messages: bytes) -> None:
+    """What is inside of those that are compressed."""
+    try:
+        for outer in message_set.messages(messages, partial=True):
+            if outer.codec:
+                value = messages[outer.value_position :][: outer.value_size]
+                inner = bytes(inflate_shared(outer.codec, value, INFLATED_LIMIT, magic=outer.magic))
+                message_set.walk(inner, wrapper=outer)
+    except BadInput:
+        pass
+
+
+WRAPPERS = [
+    message_set.wrap(b"", 1, magic, offset, 7, stamped)
+    for magic in (0, 1)
+    for offset in (0, 2, 2**63 - 1)
+    for stamped in (False, True)
+]
+
+
+def message_set_seeds() -> Iterator[bytes]:
+    for magic in (0, 1):
+        flat = message_set.MessageSetBuilder(magic)
+        inner = message_set.MessageSetBuilder(magic, compressed=True)
+        for builder in (flat, inner):
+            builder.append(0, 5, b"key", b"value")
+            builder.append(1, 6, None, b"x" * 200)
+            builder.append(2, -1, b"", None)
+        for second in (0, 0x80, 0x83, 0x88):
+            yield bytes([FIX_CRC, second]) + flat.messages()
+        yield bytes([FIX_CRC | PLAIN, 0]) + flat.messages()[:-3]
+        for codec in (1, 2, 3):
+            yield bytes([FIX_CRC, 0]) + inner.wrap(codec, deflate(codec, inner.messages(), magic=magic))
 
 
 # --- files of a log -----------------------------------------------------------------------------------
@@ -576,6 +660,7 @@ TARGETS = [
     Target("headers", feed_headers, max_size=256),
     Target("batch", feed_batch, batch_seeds, 1024, share=3),
     Target("compressed", feed_compressed, compressed_seeds, 1024),
+    Target("message-set", feed_message_set, message_set_seeds, 1024, share=2),
     Target("records", feed_records, records_seeds, 2048),
     Target("segment", feed_segment, segment_seeds, 2048, share=2),
     Target("index", feed_index, max_size=256),
