@@ -30,7 +30,7 @@ ctypedef struct set_info_t:
     int64_t last_offset
     int64_t max_timestamp        # -1 when no message has a later one
     int64_t max_timestamp_offset # offset of the first message that has it; -1 when there is none
-    int64_t min_timestamp        # of the messages whose timestamp is not -1; INT64_MAX when there is none
+    int64_t min_timestamp        # of the messages whose timestamp is not -1; INT64_MAX with a maximum of -1 when there is none
     int32_t magic                # of every message; -1 in an empty set
     int32_t attributes           # bits that any message has
     int32_t codec                # of the last compressed message

@@ -414,7 +414,7 @@ cdef class SetInfo:
     @property
     def min_timestamp(self):
         """Of the messages that have one; None when none has."""
-        return None if self.info.min_timestamp == INT64_MAX else self.info.min_timestamp
+        return None if self.info.min_timestamp == INT64_MAX and self.info.max_timestamp == -1 else self.info.min_timestamp
 
 
 cdef SetInfo new_set_info(const set_info_t *info):

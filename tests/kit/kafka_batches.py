@@ -71,6 +71,16 @@ class KafkaBatches:
         )
         return _unhex(words[0]) or b"", int(words[1])
 
+    def produce_old(self, messages: bytes) -> bytes:
+        """The batch that a broker would append at offset 1000 in epoch 5 for messages of magic 0 or 1. Raises Refused."""
+        (batch,) = self.ask("produce-old", messages.hex())
+        return _unhex(batch) or b""
+
+    def down(self, batches: bytes, magic: int, first_offset: int = 0) -> bytes:
+        """What a fetch from `first_offset` on gets of `batches` when it knows no magic above this."""
+        (messages,) = self.ask("down", magic, first_offset, batches.hex())
+        return _unhex(messages) or b""
+
     def read(self, batches: bytes) -> list[Record]:
         """The records that a Java consumer sees."""
         (text,) = self.ask("read", batches.hex())

@@ -34,6 +34,8 @@ import org.apache.kafka.storage.internals.log.RecordValidationException;
  *   produce batch compacted log-append-time now before-max after-max  -> ok, or the error's code
  *       what a broker says to a client's batch: ProduceRequest, then the checks of UnifiedLog, then LogValidator;
  *       with "ok" come the bytes it would append at offset 1000 in epoch 5, and their largest timestamp
+ *   produce-old messages  -> ok batch; the same for messages of magic 0 or 1, with create time and no bounds
+ *   down magic first-offset batches  -> ok messages; what a fetch of an old version gets
  *   read batches       -> ok offset timestamp key value name=value... for each record, separated by blanks and |
  *   write codec level records   -> ok batches; records are timestamp key value name=value...
  */
@@ -51,6 +53,8 @@ public class KafkaBatches {
             try {
                 answer = switch (words[0]) {
                     case "produce" -> produce(words);
+                    case "produce-old" -> produceOld(words);
+                    case "down" -> down(words);
                     case "read" -> read(words[1]);
                     case "write" -> write(words);
                     default -> throw new IllegalArgumentException(words[0]);
@@ -91,6 +95,30 @@ public class KafkaBatches {
         LogValidator.ValidationResult result =
             validator.validateMessagesAndAssignOffsets(PrimitiveRef.ofLong(1000), new Silent(), BufferSupplier.NO_CACHING);
         return "ok\t" + hex(result.validatedRecords.buffer()) + "\t" + result.maxTimestampMs;
+    }
+
+    private static String produceOld(String[] words) throws Exception {
+        MemoryRecords records = MemoryRecords.readableRecords(ByteBuffer.wrap(HEX.parseHex(words[1])));
+        CompressionType source = CompressionType.NONE;
+        for (MutableRecordBatch batch : records.batches()) {
+            if (!batch.isValid()) {
+                throw new CorruptRecordException("crc");
+            }
+            if (batch.compressionType() != CompressionType.NONE) {
+                source = batch.compressionType();
+            }
+        }
+        LogValidator validator = new LogValidator(records, PARTITION, new Fixed(0), source, Compression.of(source).build(), false,
+            RecordBatch.MAGIC_VALUE_V2, TimestampType.CREATE_TIME, Long.MAX_VALUE, Long.MAX_VALUE, 5, AppendOrigin.CLIENT,
+            MetadataVersion.latestTesting());
+        return "ok\t" + hex(validator.validateMessagesAndAssignOffsets(PrimitiveRef.ofLong(1000), new Silent(),
+            BufferSupplier.NO_CACHING).validatedRecords.buffer());
+    }
+
+    private static String down(String[] words) {
+        MemoryRecords records = MemoryRecords.readableRecords(ByteBuffer.wrap(HEX.parseHex(words[3])));
+        return "ok\t" + hex(((MemoryRecords) records.downConvert(Byte.parseByte(words[1]), Long.parseLong(words[2]),
+            new Fixed(0)).records()).buffer());
     }
 
     private static String read(String hex) {

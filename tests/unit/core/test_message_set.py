@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import accumulate
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from kafka.record.legacy_records import LegacyRecordBatch, LegacyRecordBatchBuilder
 
@@ -75,6 +75,7 @@ def read(data: bytes, partial: bool = False) -> list[tuple[int, int, bytes | Non
 
 
 @given(sets())
+@example([Message(0, 2**63 - 1, None, None)])
 def test_a_set_is_read_as_the_model_wrote_it(messages: list[Message]) -> None:
     data = model.encode_set(messages)
     info = message_set.walk(data)
