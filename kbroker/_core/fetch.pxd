@@ -1,9 +1,9 @@
-"""Fetch (key 1), versions 4 to 17, whole: sessions (KIP-227), limits (KIP-74), long polls, file regions.
+"""Fetch (key 1), versions 0 to 17, whole: sessions (KIP-227), limits (KIP-74), long polls, file regions.
 
 A fetch that can be answered is answered on the processor, in one call. One that has too little to send is parked on the
 waiter lists of its partitions and in the processor's timer wheel. One that would block (a log or a segment to open, an
 index that is not in memory) is prepared by another thread first and then served on its processor after all: only there is
-a connection touched.
+a connection touched. Versions 0 to 3 read messages of magic 0 or 1: another thread converts what they get.
 
 `fetch.pyx` decides; `fetch_request.pyx` reads the request, `fetch_response.pyx` writes the answer, `fetch_sessions.pyx`
 keeps the sessions.
@@ -25,6 +25,9 @@ cdef enum:
     CONTEXT_INCREMENTAL = 2
     CONTEXT_ERROR = 3            # the session it names cannot be used: `session_error`
     CONTEXT_REFUSED = 4          # nothing is served: every partition has the error
+
+    FIRST_BATCH_VERSION = 4      # lower ones read messages: magic 0 in versions 0 and 1, magic 1 in 2 and 3
+    CONVERTED_AT_ONCE = 8 << 20  # bytes of the log that one of their responses converts; the client comes again for the rest
 
     INITIAL_EPOCH = 0            # fetch_t.session_epoch besides those of sessions that go on
     FINAL_EPOCH = -1
@@ -61,6 +64,8 @@ ctypedef struct fetch_entry_t:
     int32_t max_bytes
     int32_t cached               # its place in the session, -1 none
     int32_t next                 # the entry that follows in the response, -1 at its end
+    uint8_t *converted           # owned: what versions 0 to 3 get instead of `read`
+    int64_t converted_size
     int8_t unknown               # 0, or what is not known here (`error` tells); answered behind the others
     int64_t offset
     int64_t visible_end          # what could be seen just before `read` was made
@@ -92,6 +97,7 @@ ctypedef struct fetch_t:
     fetch_entry_t *entries
     int32_t entry_count
     int32_t entry_capacity
+    int32_t first                # of the entries in the response, while another thread converts them; -1 none
     uint8_t *names               # owned copies of names that no partition keeps, once parked
     int64_t bytes_ready          # of the last look: what could be sent,
     int8_t answer_now            # and whether something else than bytes makes an answer due
@@ -103,6 +109,11 @@ ctypedef struct fetch_t:
 cdef int fetch(Processor processor, conn_t *conn, request_t *request, slot_t *slot) noexcept nogil
 # A thread that may block: opens what the request reads from.
 cdef void fetch_prepare(Processor processor, request_t *request) noexcept nogil
+# A thread that may block: convert what `f` (see handover.hand_over_answer) has read and write the response. Frees `f`;
+# returns what becomes of the slot (SLOT_*).
+cdef int32_t fetch_convert(Processor processor, slot_t *slot, fetch_t *f) noexcept nogil
+# Instead of fetch_convert. Any thread.
+cdef void fetch_discard(fetch_t *f) noexcept nogil
 # Processor's thread: mail or timer of a parked fetch; answers it, or parks it again, or frees a dead one.
 cdef void fetch_resume(Processor processor, fetch_t *parked, bint timed_out) noexcept nogil
 # Processor's thread: the connection is gone. `parked` is not to be used any more.

@@ -1,5 +1,6 @@
-"""Fetch (key 1), versions 4 to 17. The contract is in fetch.pxd.
+"""Fetch (key 1), versions 0 to 17. The contract is in fetch.pxd.
 
+v1  throttle time    v2  magic 1    v3  max_bytes of the whole response (KIP-74)
 v4  isolation level, last stable offset, aborted transactions (KIP-98)      v12 flexible, last fetched epoch (KIP-595)
 v5  log start offset (KIP-107)                                              v13 topics by id (KIP-516)
 v7  sessions (KIP-227)                                                      v15 replica id in a tagged field (KIP-903)
@@ -17,7 +18,9 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 
-from kbroker._core.connection cimport TIMER_FETCH, conn_t, request_t, slot_begin_response, slot_finish, slot_new, slot_t
+from kbroker._core.connection cimport (
+    SLOT_CLOSE, SLOT_READY, TIMER_FETCH, conn_t, request_t, slot_begin_response, slot_finish, slot_new, slot_settle, slot_t,
+)
 from kbroker._core.cursor cimport read_array_count, read_i32, reader_t, skip_tags
 from kbroker._core.fetch_request cimport add_entry, next_forgotten, parse_request
 from kbroker._core.fetch_response cimport write_response
@@ -25,6 +28,8 @@ from kbroker._core.fetch_sessions cimport (
     FetchSessions, cached_partition_t, fetch_session_t, next_epoch, session_add, session_drop, session_find, session_list,
     session_move_last, session_new, session_place, session_remove, session_touch, session_unref,
 )
+from kbroker._core.handover cimport hand_over_answer
+from kbroker._core.log_io cimport io_read
 from kbroker._core.mailbox cimport MAIL_FETCH
 from kbroker._core.log_position cimport partition_read
 from kbroker._core.partition cimport (
@@ -33,8 +38,10 @@ from kbroker._core.partition cimport (
 )
 from kbroker._core.processor cimport Processor
 from kbroker._core.registry cimport Registry
-from kbroker._core.sync cimport atomic_load_i32, atomic_store_i64, mutex_lock, mutex_unlock
+from kbroker._core.sync cimport atomic_add_i64, atomic_load_i32, atomic_store_i64, mutex_lock, mutex_unlock
 from kbroker._core.timer_wheel cimport wheel_add, wheel_remove
+
+from kbroker.errors import KbrokerError
 
 cdef enum:
     # How a look treats a log or segment that is not open.
@@ -56,6 +63,7 @@ cdef void drop_entries(fetch_t *f) noexcept nogil:
     cdef int32_t i
     for i in range(f.entry_count):
         drop_read(&f.entries[i])
+        free(f.entries[i].converted)
         if f.entries[i].partition != NULL:
             partition_unref(f.entries[i].partition)
     f.entry_count = 0
@@ -398,11 +406,85 @@ cdef void answer(Processor processor, fetch_t *f, slot_t *slot) noexcept nogil:
         elif f.context == CONTEXT_REFUSED:
             error = UNKNOWN_SERVER_ERROR
             session_id = f.session_id
+    if f.version < FIRST_BATCH_VERSION and has_bytes(f, first):
+        f.first = first
+        convert_elsewhere(processor, f, slot)
+        return
     write_response(processor, f, slot, first, error, session_id)
     if f.session != NULL:
         mutex_unlock(&f.session.lock)
     fetch_free(f)
     slot_finish(slot)
+
+# --- versions 0 to 3 ----------------------------------------------------------------------------------
+
+cdef inline bint has_bytes(fetch_t *f, int32_t i) noexcept nogil:
+    while i >= 0 and f.entries[i].read.segment == NULL:
+        i = f.entries[i].next
+    return i >= 0
+
+cdef void convert_elsewhere(Processor processor, fetch_t *f, slot_t *slot) noexcept nogil:
+    """What has been read goes to a request handler; the shell stays for mail that may be under way to it."""
+    cdef fetch_t *moved = <fetch_t *>calloc(1, sizeof(fetch_t))
+    if moved == NULL or not own_names(f):
+        free(moved)
+        fetch_free(f)
+        slot_settle(slot, SLOT_CLOSE)
+        return
+    moved.version = f.version
+    moved.context = f.context
+    moved.first = f.first
+    moved.entries = f.entries
+    moved.entry_count = f.entry_count
+    moved.names = f.names
+    f.entries = NULL
+    f.entry_count = 0
+    f.names = NULL
+    fetch_free(f)
+    hand_over_answer(processor, slot, moved)
+
+cdef void fetch_discard(fetch_t *f) noexcept nogil:
+    fetch_free(f)
+
+cdef int32_t fetch_convert(Processor processor, slot_t *slot, fetch_t *f) noexcept nogil:
+    cdef int32_t i = f.first
+    while i >= 0:
+        if f.entries[i].read.segment != NULL:
+            convert_entry(processor, f, &f.entries[i])
+        i = f.entries[i].next
+    write_response(processor, f, slot, f.first, 0, 0)
+    fetch_free(f)
+    return SLOT_READY
+
+cdef void convert_entry(Processor processor, fetch_t *f, fetch_entry_t *e) noexcept with gil:
+    """Read the batches of a partition and convert them to messages; on failure the partition gets an error."""
+    cdef bytearray data
+    cdef uint8_t *room
+    cdef const uint8_t[::1] messages
+    cdef int64_t got
+    cdef int64_t size = e.read.size
+    try:
+        data = bytearray(size)
+        room = data
+        with nogil:
+            got = io_read(e.read.segment.fd, room, size, e.read.position, True)
+        if got < 0:
+            raise OSError(-got, "reading a segment")
+        messages = processor.down_convert(memoryview(data)[:got], e.offset, 0 if f.version < 2 else 1)
+        e.converted = <uint8_t *>malloc(max(messages.shape[0], 1))
+        if e.converted == NULL:
+            raise MemoryError()
+        e.converted_size = messages.shape[0]
+        if e.converted_size:
+            memcpy(e.converted, &messages[0], e.converted_size)
+        atomic_add_i64(&e.partition.bytes_out, e.converted_size)
+    except KbrokerError as error:
+        e.error = error.code
+        e.read.high_watermark = -1
+    except BaseException as error:
+        processor.report("converting batches to messages", error)
+        e.error = UNKNOWN_SERVER_ERROR
+        e.read.high_watermark = -1
 
 # --- parking ------------------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
-"""Reading a Fetch request, versions 4 to 17; what each version brought is told in fetch.pyx."""
+"""Reading a Fetch request, versions 0 to 17; what each version brought is told in fetch.pyx."""
 
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
+from libc.stdint cimport INT32_MAX, int16_t, int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcpy
 
 from kbroker._core.arrays cimport with_room
@@ -9,7 +9,9 @@ from kbroker._core.cursor cimport (
     MOST_ELEMENTS, is_utf8, read_array_count, read_i8, read_i32, read_i64, read_string, read_uvarint, reader_init, reader_left, reader_t,
     reader_take, skip_tags,
 )
-from kbroker._core.fetch cimport FINAL_EPOCH, KNOWN, READ_COMMITTED, fetch_entry_t, fetch_t
+from kbroker._core.fetch cimport (
+    CONVERTED_AT_ONCE, FINAL_EPOCH, FIRST_BATCH_VERSION, KNOWN, READ_COMMITTED, READ_UNCOMMITTED, fetch_entry_t, fetch_t,
+)
 
 
 cdef fetch_entry_t *add_entry(fetch_t *f) noexcept nogil:
@@ -27,6 +29,7 @@ cdef fetch_entry_t *add_entry(fetch_t *f) noexcept nogil:
     grown.error = 0
     grown.unknown = KNOWN
     grown.cached = -1
+    grown.converted = NULL
     return grown
 
 cdef bint read_topic(reader_t *r, bint flexible, bint by_id, const uint8_t **topic, int32_t *topic_size) noexcept nogil:
@@ -135,8 +138,12 @@ cdef bint parse_request(fetch_t *f, request_t *request, reader_t *forgotten) noe
     f.replica_id = read_i32(&r) if f.version < 15 else -1
     f.max_wait_ms = read_i32(&r)
     f.min_bytes = read_i32(&r)
-    f.max_bytes = read_i32(&r)
-    f.isolation = read_i8(&r)
+    f.max_bytes = read_i32(&r) if f.version >= 3 else INT32_MAX
+    if f.version < FIRST_BATCH_VERSION:
+        f.max_bytes = min(f.max_bytes, CONVERTED_AT_ONCE)
+        f.isolation = READ_UNCOMMITTED
+    else:
+        f.isolation = read_i8(&r)
     f.committed = f.isolation == READ_COMMITTED
     f.session_epoch = FINAL_EPOCH
     if f.version >= 7:

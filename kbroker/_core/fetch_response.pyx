@@ -1,4 +1,4 @@
-"""Writing a Fetch response, versions 4 to 17; what each version brought is told in fetch.pyx."""
+"""Writing a Fetch response, versions 0 to 17; what each version brought is told in fetch.pyx."""
 
 import logging
 
@@ -11,7 +11,7 @@ from kbroker._core.cursor cimport (
     writer_t,
 )
 from kbroker._core.fetch cimport (
-    CONTEXT_REFUSED, FENCED_LEADER_EPOCH, KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER,
+    CONTEXT_REFUSED, FENCED_LEADER_EPOCH, FIRST_BATCH_VERSION, KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER,
     UNSUPPORTED_COMPRESSION_TYPE, fetch_entry_t, fetch_t,
 )
 from kbroker._core.fetch_sessions cimport FetchSessions
@@ -54,7 +54,7 @@ cdef int32_t write_own_endpoint(Processor processor, conn_t *conn, writer_t *w) 
         logger.exception("nobody can tell how this broker is reached")
         return -1
 
-cdef void write_partition(fetch_t *f, fetch_entry_t *e, slot_t *slot, int32_t node_id) noexcept nogil:
+cdef void write_partition(Processor processor, fetch_t *f, fetch_entry_t *e, slot_t *slot, int32_t node_id) noexcept nogil:
     cdef writer_t *w = &slot.out
     cdef bint flexible = f.version >= 12
     cdef int64_t size = e.read.size if e.read.segment != NULL else 0
@@ -62,10 +62,15 @@ cdef void write_partition(fetch_t *f, fetch_entry_t *e, slot_t *slot, int32_t no
     if error == KAFKA_STORAGE_ERROR and f.version <= 5:
         error = NOT_LEADER_OR_FOLLOWER
     if error:
-        count_error(slot.conn.processor, slot.api_key, error)
+        count_error(processor.p, slot.api_key, error)
     write_i32(w, e.partition_id)
     write_i16(w, error)
     write_i64(w, e.read.high_watermark)
+    if f.version < FIRST_BATCH_VERSION:
+        write_i32(w, <int32_t>e.converted_size if e.converted != NULL else 0)
+        if e.converted != NULL:
+            write_raw(w, e.converted, <size_t>e.converted_size)
+        return
     write_i64(w, e.read.last_stable_offset)
     if f.version >= 5:
         write_i64(w, e.read.log_start_offset)
@@ -105,9 +110,10 @@ cdef void write_response(Processor processor, fetch_t *f, slot_t *slot, int32_t 
     cdef int32_t i = first
     cdef int32_t k
     cdef fetch_entry_t *e
-    write_i32(w, 0)              # throttle time
+    if f.version >= 1:
+        write_i32(w, 0)          # throttle time
     if error:
-        count_error(slot.conn.processor, slot.api_key, error)
+        count_error(processor.p, slot.api_key, error)
     if f.version >= 7:
         write_i16(w, error)
         write_i32(w, session_id)
@@ -134,7 +140,7 @@ cdef void write_response(Processor processor, fetch_t *f, slot_t *slot, int32_t 
             k = f.entries[k].next
         write_array_count(w, partition_count, flexible)
         while i != k:
-            write_partition(f, &f.entries[i], slot, node_id)
+            write_partition(processor, f, &f.entries[i], slot, node_id)
             i = f.entries[i].next
         if flexible:
             write_uvarint(w, 0)

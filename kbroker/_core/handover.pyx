@@ -8,7 +8,7 @@ from kbroker._core.connection cimport (
     SLOT_PREPARED, conn_close, conn_ready, conn_t, partial_free, read_header, request_t, slot_free, slot_mute, slot_new,
     slot_settle, slot_t, slot_unmute,
 )
-from kbroker._core.fetch cimport fetch
+from kbroker._core.fetch cimport fetch, fetch_t
 from kbroker._core.processor cimport Processor
 from kbroker._core.produce cimport produce_discard, produce_t
 from kbroker._core.receive_buffers cimport LARGE_BUFFER, SMALL_BUFFERS_END, buffer_take
@@ -45,6 +45,35 @@ cdef void hand_over(Processor processor, conn_t *conn, request_t *request) noexc
     slot.outstanding = 1
     slot_mute(slot)
     call_on_request(processor, conn, slot, request, buffer, at, capacity, work)
+
+
+cdef void hand_over_answer(Processor processor, slot_t *slot, fetch_t *f) noexcept nogil:
+    slot.outstanding = 1
+    slot_mute(slot)
+    call_on_answer(processor, slot, f)
+
+
+cdef void call_on_answer(Processor processor, slot_t *slot, fetch_t *f) noexcept with gil:
+    cdef Request request = Request.__new__(Request)
+    request.processor = processor
+    request.slot = slot
+    request.converting = f
+    request.api_key = slot.api_key
+    request.api_version = slot.api_version
+    request.correlation_id = slot.correlation_id
+    request.received_ns = slot.received_ns
+    put(processor, slot.conn, request)
+
+
+cdef void put(Processor processor, conn_t *conn, Request request) noexcept:
+    """Give it to Python; what the request channel has no room for is held."""
+    try:
+        request.connection = processor.connection_of(conn)
+        if processor.on_request(request, processor) is False:
+            processor.held.append(request)
+            processor.p.paused = True
+    except BaseException as error:
+        request.fail(error)
 
 
 cdef void slot_came(Processor processor, slot_t *slot, bint from_handler) noexcept nogil:
@@ -95,15 +124,13 @@ cdef void call_on_request(Processor processor, conn_t *conn, slot_t *slot, reque
     request.flexible = header.flexible
     request.received_ns = slot.received_ns
     try:
-        request.connection = processor.connection_of(conn)
         if header.client_id != NULL:
             # Invalid UTF-8 is somebody's own name for himself; it is shown, never used as bytes.
             request.client_id = PyUnicode_DecodeUTF8(<char *>header.client_id, header.client_id_size, "replace")
-        if processor.on_request(request, processor) is False:
-            processor.held.append(request)
-            processor.p.paused = True
     except BaseException as error:
         request.fail(error)
+        return
+    put(processor, conn, request)
 
 
 cdef void resume_held(Processor processor) noexcept with gil:

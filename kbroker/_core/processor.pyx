@@ -117,13 +117,15 @@ cdef class Processor:
     """One thread's connections. `run` is the body of that thread; adopt, resume, stop and the counters are for others."""
 
     def __cinit__(self, str name, int index, Registry registry not None, fetch_sessions, ColdReader cold_reader not None,
-                  apis, on_request, on_close, *, inflate, recompress, listeners=("PLAINTEXT",), transports=None,
+                  apis, on_request, on_close, *, inflate, recompress, convert, down_convert,
+                  listeners=("PLAINTEXT",), transports=None,
                   int64_t max_request_size=100 << 20, int64_t idle_ms=600_000, int64_t max_inflated_size=100 << 20):
         """`apis`: (key, min version, max version, first flexible version or None) of every API that is served.
 
         `listeners` are the names that adopt's `listener` counts through; `transports` maps such a name to a callable
         that makes a connection's transport (kbroker.net.transports). `idle_ms` -1: idle connections stay. `inflate` and
-        `recompress` are kbroker.server.handlers.produce's, for batches that are compressed.
+        `recompress` are kbroker.server.handlers.produce's, for batches that are compressed; `convert` and `down_convert` for older
+        messages.
         """
         cdef int i
         cdef int64_t capacity = 0
@@ -144,6 +146,8 @@ cdef class Processor:
         self.on_close = on_close
         self.inflate = inflate
         self.recompress = recompress
+        self.convert = convert
+        self.down_convert = down_convert
         self.max_inflated_size = max_inflated_size
         self.listeners = tuple(listeners)
         self.transports = tuple(map((transports or {}).get, self.listeners))

@@ -20,11 +20,12 @@ ctypedef struct entry_t:
     int32_t partition_id
     int16_t error
     int8_t unchecked             # its records are compressed and not looked at yet
+    int8_t unconverted           # messages of magic 0 or 1
     int8_t done                  # appended, or refused
     int8_t before_append         # refused where Kafka does not know the log's start offset
     int64_t batch_at             # -1: null
     int64_t batch_size
-    uint8_t *recompressed        # owned: the batch to append instead
+    uint8_t *made                # owned: the batch to append instead of the producer's
     int32_t *bad_records         # owned: the places of the records for which the batch is refused, if they are known
     int32_t bad_count
     batch_info_t info

@@ -1,4 +1,4 @@
-"""Produce (key 0), versions 3 to 11; versions 0 to 2 are answered with UNSUPPORTED_VERSION, as Apache Kafka 4 does.
+"""Produce (key 0), versions 0 to 11. What versions 0 to 2 bring in messages of magic 0 or 1 becomes a record batch first.
 
     request  = [v3: transactional_id:string?] acks:i16 timeout_ms:i32 topic*
     topic    = name:string partition*
@@ -55,7 +55,6 @@ cdef enum:
     RECORD_LIST_TOO_LARGE = 18
     INVALID_REQUIRED_ACKS = 21
     INVALID_TIMESTAMP = 32
-    UNSUPPORTED_VERSION = 35
     INVALID_TXN_STATE = 48
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
     KAFKA_STORAGE_ERROR = 56
@@ -63,7 +62,7 @@ cdef enum:
     INVALID_RECORD = 87
 
     CODEC_ZSTD = 4
-    FIRST_VERSION = 3
+    FIRST_BATCH_VERSION = 3
     FIRST_ZSTD_VERSION = 7
     FIRST_FLEXIBLE_VERSION = 9
 
@@ -84,7 +83,7 @@ cdef void drop_entries(produce_t *w) noexcept nogil:
         e = &w.entries[i]
         if e.partition != NULL:
             partition_unref(e.partition)
-        free(e.recompressed)
+        free(e.made)
         free(e.bad_records)
     w.count = 0
 
@@ -115,12 +114,13 @@ cdef entry_t *add_entry(produce_t *w) noexcept nogil:
     e = &w.entries[w.count]
     w.count += 1
     e.partition = NULL
-    e.recompressed = NULL
+    e.made = NULL
     e.bad_records = NULL
     e.bad_count = 0
     e.topic_partitions = 0
     e.error = 0
     e.unchecked = False
+    e.unconverted = False
     e.done = False
     e.before_append = False
     return e
@@ -148,7 +148,7 @@ cdef bint parse(produce_t *w, request_t *request) noexcept nogil:
     w.flexible = flexible
     w.internal_allowed = is_admin_client(request)
     w.transactional = False
-    if w.version >= FIRST_VERSION:
+    if w.version >= FIRST_BATCH_VERSION:
         w.transactional = read_string(&r, flexible, &name_size) != NULL
     w.acks = read_i16(&r)
     read_i32(&r)                 # timeout: replicas are not waited for
@@ -209,11 +209,12 @@ cdef bint check_all(Processor processor, produce_t *w, uint8_t *frame) noexcept 
     for i in range(w.count):
         e = &w.entries[i]
         check(processor, w, e, frame)
-        if e.batch_at >= 0 and e.error == 0 and e.info.attributes & ATTRIBUTE_TRANSACTIONAL:
+        if e.batch_at >= 0 and e.error == 0 and not e.unconverted and e.info.attributes & ATTRIBUTE_TRANSACTIONAL:
             refuse(e, INVALID_TXN_STATE, False)
             e.unchecked = False
         if e.unchecked:
-            if e.batch_size > SMALL_BATCH or must_recompress(e) or check_compressed(processor, e, frame, SMALL_INFLATED):
+            if (e.unconverted or e.batch_size > SMALL_BATCH or must_recompress(e)
+                    or check_compressed(processor, e, frame, SMALL_INFLATED)):
                 complete = False
     return complete
 
@@ -223,7 +224,7 @@ cdef bint is_foreign_transaction(produce_t *w, const uint8_t *frame) noexcept no
     asks this before it looks at anything else."""
     cdef const uint8_t *batch
     cdef int32_t i
-    if w.transactional or w.version < FIRST_VERSION:
+    if w.transactional or w.version < FIRST_BATCH_VERSION:
         return False
     for i in range(w.count):
         batch = frame + w.entries[i].batch_at
@@ -238,9 +239,6 @@ cdef void check(Processor processor, produce_t *w, entry_t *e, uint8_t *frame) n
     cdef uint8_t *topic = frame + e.topic_at
     cdef uint8_t *batch = frame + e.batch_at
     cdef int finding
-    if w.version < FIRST_VERSION:
-        refuse(e, UNSUPPORTED_VERSION, True)
-        return
     e.partition = processor.registry.find(topic, e.topic_size, e.partition_id)
     if e.partition == NULL:
         refuse(e, UNKNOWN_TOPIC_OR_PARTITION, True)
@@ -248,17 +246,22 @@ cdef void check(Processor processor, produce_t *w, entry_t *e, uint8_t *frame) n
     if e.batch_at < 0:
         refuse(e, INVALID_RECORD, True)
         return
-    finding = batch_header(batch, e.batch_size, &e.info)
-    if finding == BATCH_OK:
-        finding = batch_check_trailing(batch, e.batch_size, &e.info)
+    e.unconverted = w.version < FIRST_BATCH_VERSION and e.batch_size > BATCH_MAGIC and batch[BATCH_MAGIC] < 2
+    finding = BATCH_OK
+    if not e.unconverted:
+        finding = batch_header(batch, e.batch_size, &e.info)
+        if finding == BATCH_OK:
+            finding = batch_check_trailing(batch, e.batch_size, &e.info)
     if finding != BATCH_OK:
         refuse(e, batch_error_code(finding), True)
-    elif e.info.attributes & ATTRIBUTE_CODEC_MASK == CODEC_ZSTD and w.version < FIRST_ZSTD_VERSION:
+    elif not e.unconverted and e.info.attributes & ATTRIBUTE_CODEC_MASK == CODEC_ZSTD and w.version < FIRST_ZSTD_VERSION:
         refuse(e, UNSUPPORTED_COMPRESSION_TYPE, True)
     elif not -1 <= w.acks <= 1:
         refuse(e, INVALID_REQUIRED_ACKS, True)
     elif is_internal(topic, e.topic_size) and not w.internal_allowed:
         refuse(e, INVALID_TOPIC_EXCEPTION, True)
+    elif e.unconverted:
+        e.unchecked = True
     elif e.info.size > e.partition.options.max_message_bytes:
         refuse(e, MESSAGE_TOO_LARGE, True)
     else:
@@ -332,7 +335,6 @@ cdef int check_compressed(Processor processor, entry_t *e, uint8_t *frame, int64
     cdef const uint8_t[::1] made
     cdef int codec = e.info.attributes & ATTRIBUTE_CODEC_MASK
     cdef int64_t allowed = min(limit, processor.max_inflated_size) if limit else processor.max_inflated_size
-    cdef batch_info_t info
     try:
         records = PyMemoryView_FromMemory(<char *>batch + BATCH_HEADER_SIZE, e.info.size - BATCH_HEADER_SIZE, 0x100)
         try:
@@ -352,19 +354,59 @@ cdef int check_compressed(Processor processor, entry_t *e, uint8_t *frame, int64
         made = processor.recompress(
             header, inflated, <int>e.partition.options.compression, <int>e.partition.options.compression_level
         )
-        e.recompressed = <uint8_t *>malloc(made.shape[0])
-        if e.recompressed == NULL:
-            raise MemoryError()
-        memcpy(e.recompressed, &made[0], made.shape[0])
-        info = e.info
-        if batch_header(e.recompressed, made.shape[0], &info) != BATCH_OK:
-            raise AssertionError(f"recompressing made {made.shape[0]} bytes that are no batch")
-        e.info.size = info.size
-        e.info.attributes = info.attributes
+        keep_made(e, made)
     except BaseException as error:
         processor.report("checking a compressed batch", error)
         e.unchecked = False
         refuse(e, UNKNOWN_SERVER_ERROR, False)
+    return 0
+
+
+cdef void convert(Processor processor, entry_t *e, uint8_t *frame) noexcept with gil:
+    """Messages of magic 0 or 1 become the batch to append, in their own codec if the topic wants no other."""
+    cdef const uint8_t[::1] batch
+    cdef log_options_t *options = &e.partition.options
+    cdef int finding
+    e.unchecked = False
+    try:
+        messages = PyMemoryView_FromMemory(<char *>frame + e.batch_at, e.batch_size, 0x100)
+        try:
+            converted, codec = processor.convert(messages, options.max_message_bytes, processor.max_inflated_size)
+        except KbrokerError as error:
+            refuse(e, error.code, error.code == MESSAGE_TOO_LARGE)
+            return
+        batch = converted
+        finding = batch_check(&batch[0], batch.shape[0], &e.info)
+        if finding != BATCH_OK:
+            raise AssertionError(f"converting made {batch.shape[0]} bytes that are no batch")
+        check_records(e, &batch[0] + BATCH_HEADER_SIZE, e.info.size - BATCH_HEADER_SIZE, wall_ms())
+        if e.error:
+            return
+        level = None
+        if options.compression >= 0:
+            codec, level = options.compression, options.compression_level
+        if codec:
+            view = memoryview(converted)
+            batch = processor.recompress(view[:BATCH_HEADER_SIZE], view[BATCH_HEADER_SIZE:], codec, level)
+        keep_made(e, batch)
+        if e.info.size > options.max_message_bytes:
+            refuse(e, MESSAGE_TOO_LARGE, True)
+    except BaseException as error:
+        processor.report("converting messages", error)
+        refuse(e, UNKNOWN_SERVER_ERROR, False)
+
+
+cdef int keep_made(entry_t *e, const uint8_t[::1] batch) except -1:
+    """The batch to append instead; its records are those that were walked."""
+    cdef batch_info_t info = e.info
+    e.made = <uint8_t *>malloc(batch.shape[0])
+    if e.made == NULL:
+        raise MemoryError()
+    memcpy(e.made, &batch[0], batch.shape[0])
+    if batch_header(e.made, batch.shape[0], &info) != BATCH_OK:
+        raise AssertionError(f"{batch.shape[0]} bytes were made that are no batch")
+    e.info.size = info.size
+    e.info.attributes = info.attributes
     return 0
 
 # --- appending and answering --------------------------------------------------------------------------
@@ -378,7 +420,7 @@ cdef bint append_all(produce_t *w, uint8_t *frame, int64_t now_ms, bint may_bloc
         e = &w.entries[i]
         if e.done:
             continue
-        code = partition_append(e.partition, e.recompressed if e.recompressed != NULL else frame + e.batch_at, &e.info,
+        code = partition_append(e.partition, e.made if e.made != NULL else frame + e.batch_at, &e.info,
                                 now_ms, may_block, &e.result)
         if code == NEEDS_HANDLER:
             return False
@@ -554,7 +596,9 @@ cdef int32_t produce_run(Processor processor, slot_t *slot, produce_t *w, uint8_
     cdef int32_t outcome
     cdef int32_t i
     for i in range(w.count):
-        if w.entries[i].unchecked:
+        if w.entries[i].unconverted:
+            convert(processor, &w.entries[i], frame)
+        elif w.entries[i].unchecked:
             check_compressed(processor, &w.entries[i], frame, 0)
     append_all(w, frame, wall_ms(), True)
     begin_response(slot, w.flexible)

@@ -32,6 +32,7 @@ cdef class Request:
     cdef Frame frame
     cdef int64_t body_at
     cdef void *work                    # produce_t: what is read and appended already
+    cdef void *converting              # fetch_t: an answer whose bytes are to be converted
     cdef int32_t answered              # atomic
     cdef bint flexible
     cdef readonly int api_key

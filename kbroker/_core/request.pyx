@@ -12,7 +12,7 @@ from kbroker._core.connection cimport (
     SLOT_CLOSE, SLOT_PREPARED, SLOT_READY, SLOT_SILENT, begin_response, read_header, request_t,
 )
 from kbroker._core.cursor cimport write_raw
-from kbroker._core.fetch cimport fetch_prepare
+from kbroker._core.fetch cimport fetch_convert, fetch_discard, fetch_prepare, fetch_t
 from kbroker._core.handover cimport slot_came
 from kbroker._core.mailbox cimport post
 from kbroker._core.produce cimport produce_discard, produce_run, produce_t
@@ -113,13 +113,15 @@ cdef class Request:
     def __dealloc__(self):
         if self.work != NULL:
             produce_discard(<produce_t *>self.work)
+        if self.converting != NULL:
+            fetch_discard(<fetch_t *>self.converting)
         if self.slot != NULL:
             self.deliver(self.slot, SLOT_CLOSE)
 
     @property
     def body(self) -> memoryview:
         if self.frame is None:
-            raise RuntimeError("the request has been answered by run_blocking")
+            raise RuntimeError("what run_blocking serves has no body any more")
         return memoryview(self.frame)[self.body_at:]
 
     cdef slot_t *claim(self) except NULL:
@@ -180,6 +182,7 @@ cdef class Request:
         cdef request_t header
         cdef int32_t outcome
         cdef produce_t *work
+        cdef fetch_t *read
         if self.api_key != API_PRODUCE and self.api_key != API_FETCH:
             raise RuntimeError(f"{self!r} is not one that run_blocking can serve")
         slot = self.claim()
@@ -188,6 +191,11 @@ cdef class Request:
             self.work = NULL
             with nogil:
                 outcome = produce_run(self.processor, slot, work, frame.buffer + frame.at)
+        elif self.converting != NULL:
+            read = <fetch_t *>self.converting
+            self.converting = NULL
+            with nogil:
+                outcome = fetch_convert(self.processor, slot, read)
         else:
             outcome = SLOT_PREPARED
             with nogil:
