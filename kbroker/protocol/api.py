@@ -123,8 +123,8 @@ class ApiVersions(NamedTuple):
 # compress without them), as Kafka 4 knows; Fetch, OffsetCommit and OffsetFetch start where Kafka 4 starts.
 # SaslHandshake and SaslAuthenticate answer ILLEGAL_SASL_STATE on a listener without SASL, as in Kafka.
 SERVED: dict[ApiKey, ApiVersions] = {
-    ApiKey.PRODUCE: ApiVersions(0, 11, 9, answered_from=3),
-    ApiKey.FETCH: ApiVersions(4, 17, 12),
+    ApiKey.PRODUCE: ApiVersions(0, 11, 9),
+    ApiKey.FETCH: ApiVersions(0, 17, 12),
     ApiKey.LIST_OFFSETS: ApiVersions(0, 9, 6),
     ApiKey.METADATA: ApiVersions(0, 12, 9),
     ApiKey.OFFSET_COMMIT: ApiVersions(2, 9, 8),

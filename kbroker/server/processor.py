@@ -16,6 +16,7 @@ from kbroker._core.registry import Registry
 from kbroker.net.transports import Transport
 from kbroker.protocol.api import SERVED
 from kbroker.server.handlers.produce import inflate, recompress
+from kbroker.server.old_messages import convert, down_convert
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +60,8 @@ class Processors:
                 self._log.on_close,
                 inflate=inflate,
                 recompress=recompress,
+                convert=convert,
+                down_convert=down_convert,
                 listeners=listeners,
                 transports=transports,
                 **limits._asdict(),

@@ -22,6 +22,7 @@ from kbroker.protocol.api import SERVED
 from kbroker.protocol.records import Record, read_batches
 from kbroker.server.handler_pool import HandlerPool
 from kbroker.server.handlers.produce import inflate, recompress
+from kbroker.server.old_messages import convert, down_convert
 from kbroker.server.request_channel import RequestChannel
 from kbroker.storage.log import Log
 from kbroker.storage.log_manager import LogManager
@@ -69,7 +70,8 @@ class ProcessorRig:
                 Processor(
                     f"processor-{index}", index, self.logs.registry, self.fetch_sessions, self.cold_reader, APIS,
                     self._on_request, self._on_close,
-                    inflate=inflate, recompress=recompress, listeners=listeners, transports=transports, **limits,
+                    inflate=inflate, recompress=recompress, convert=convert, down_convert=down_convert,
+                    listeners=listeners, transports=transports, **limits,
                 )
             )  # fmt: skip
         self.threads = [

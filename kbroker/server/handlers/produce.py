@@ -37,7 +37,7 @@ def inflate(codec: int, data: Buffer, limit: int) -> memoryview:
     return inflate_shared(codec, data, limit, strict=True)
 
 
-def recompress(header: Buffer, records: Buffer, codec: int, level: int) -> bytes:
+def recompress(header: Buffer, records: Buffer, codec: int, level: int | None) -> bytes:
     """A batch with the `header` of another one and its inflated `records`, compressed with `codec` at `level`."""
     body = deflate(codec, bytes(records), level)
     batch = bytearray(header)
