@@ -358,7 +358,7 @@ NONSENSE = {
     "an unknown API": Nonsense(framed(header(999, 0)), "API"),
     "an API that is not served": Nonsense(framed(header(ApiKey.LEADER_AND_ISR, 0) + bytes(8)), "API"),
     "an unknown version": Nonsense(framed(header(ApiKey.METADATA, 99) + bytes(8)), "version"),
-    "an old version that is gone": Nonsense(framed(header(ApiKey.FETCH, 0) + bytes(40)), "version"),
+    "a version that is not there yet": Nonsense(framed(header(ApiKey.FETCH, 18) + bytes(40)), "version"),
     "a body of nothing": Nonsense(framed(header(ApiKey.LIST_OFFSETS, 1)), "does not parse"),
     "an array of two billion": Nonsense(framed(header(ApiKey.METADATA, 1) + b"\x7f\xff\xff\xff"), "does not parse"),
     "a produce request that is cut": Nonsense(

@@ -270,20 +270,6 @@ def test_transactions_are_refused(rig: ProcessorRig) -> None:
     assert [part.error_code for part in parts] == [ErrorCode.INVALID_TXN_STATE, 0]
 
 
-@pytest.mark.parametrize("version", [0, 1, 2])
-def test_old_versions_are_told_that_they_are_not_served(rig: ProcessorRig, version: int) -> None:
-    rig.create("orders")
-    client = rig.connect()
-    records = b"anything"
-    body = struct.pack(">hiih", 1, 1000, 1, 6) + b"orders" + struct.pack(">iii", 1, 0, len(records)) + records
-    frame = struct.pack(">hhih", 0, version, 5, -1) + body
-    client.send_raw(struct.pack(">i", len(frame)) + frame)
-    expected = struct.pack(">iih", 5, 1, 6) + b"orders" + struct.pack(">iihq", 1, 0, ErrorCode.UNSUPPORTED_VERSION, -1)
-    expected += b"" if version < 2 else struct.pack(">q", -1)
-    expected += b"" if version < 1 else struct.pack(">i", 0)
-    assert client.read_frame() == expected
-
-
 # --- acks -------------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,183 @@
+"""Produce 0 to 2 and Fetch 0 to 3: messages of magic 0 and 1 in, record batches in the log, messages out."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kbroker._core.message_set import MessageSetBuilder, check, message_columns, messages, wrap
+from kbroker.errors import ErrorCode
+from kbroker.protocol.api import ApiKey
+from kbroker.protocol.compression import CODECS, Codec, deflate, inflate
+from kbroker.protocol.records import encode_batch
+from tests.kit.logs import batch_of
+from tests.kit.processors import ProcessorRig, produce_request, wait_until
+from tests.kit.wire import WireClient
+
+OLD_CODECS = [codec for name, codec in CODECS.items() if name != "zstd"]
+TIME = 1_700_000_000_000
+VALUES = [b"one", None, b"", b"four" * 100]
+KEYS = [b"a", b"b", None, b""]
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[ProcessorRig]:
+    with ProcessorRig(tmp_path / "logs", max_inflated_size=1 << 20) as rig:
+        yield rig
+
+
+def message_set(magic: int, codec: int = Codec.NONE) -> bytes:
+    builder = MessageSetBuilder(magic, compressed=codec != Codec.NONE)
+    for number, (key, value) in enumerate(zip(KEYS, VALUES, strict=True)):
+        builder.append(number, TIME + number if magic else -1, key, value)
+    if codec == Codec.NONE:
+        return builder.messages()
+    return builder.wrap(codec, deflate(codec, builder.messages()))
+
+
+def produced(client: WireClient, version: int, records: bytes, topic: str = "orders") -> Any:
+    request = produce_request(topic, records)
+    return client.call(ApiKey.PRODUCE, version, request).responses[0].partition_responses[0]
+
+
+def fetched(rig: ProcessorRig, client: WireClient, version: int, offset: int, **fields: Any) -> Any:
+    request = rig.fetch_request("orders", offset, **fields)
+    if version < 3:
+        request.max_bytes = 0x7FFFFFFF
+    return client.call(ApiKey.FETCH, version, request).responses[0].partitions[0]
+
+
+def read(data: bytes) -> list[tuple[int, int, bytes | None, bytes | None]]:
+    """Offset, timestamp, key and value of every message, inside compressed ones too."""
+    found = []
+    for outer in messages(data):
+        inner, wrapper = data[outer.position : outer.position + outer.size], None
+        if outer.codec:
+            at = outer.value_position
+            inner, wrapper = inflate(outer.codec, data[at : at + outer.value_size], 1 << 20), outer
+        columns = message_columns(inner, wrapper=wrapper)
+        for row in range(len(columns)):
+            parts = [
+                None if size < 0 else inner[position : position + size]
+                for position, size in (
+                    (columns.key_positions[row], columns.key_sizes[row]),
+                    (columns.value_positions[row], columns.value_sizes[row]),
+                )
+            ]
+            found.append((columns.offsets[row], columns.timestamps[row], *parts))
+    return found
+
+
+@pytest.mark.parametrize("codec", OLD_CODECS)
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_messages_become_one_batch_with_their_codec(rig: ProcessorRig, version: int, magic: int, codec: int) -> None:
+    (log,) = rig.create("orders")
+    client = rig.connect()
+    for turn in range(2):
+        answer = produced(client, version, message_set(magic, codec))
+        assert (answer.error_code, answer.base_offset, answer.log_append_time_ms) == (0, 4 * turn, -1)
+    records = rig.records("orders")
+    assert [(r.offset, r.key, r.value) for r in records] == [
+        (number, KEYS[number % 4], VALUES[number % 4]) for number in range(8)
+    ]
+    assert [r.timestamp for r in records] == [TIME + n % 4 if magic else -1 for n in range(8)]
+    stored = log.read(0, 1)
+    assert stored[16] == 2 and stored[22] & 7 == codec
+
+
+def test_a_topic_with_a_codec_of_its_own_gets_it(rig: ProcessorRig) -> None:
+    (log,) = rig.create("orders", compression=int(Codec.ZSTD))
+    assert produced(rig.connect(), 2, message_set(1, Codec.GZIP)).error_code == 0
+    assert log.read(0, 1)[22] & 7 == Codec.ZSTD and len(rig.records("orders")) == 4
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_a_batch_of_today_is_taken_as_it_is(rig: ProcessorRig, version: int) -> None:
+    rig.create("orders")
+    client = rig.connect()
+    assert produced(client, version, batch_of([b"x"])).error_code == 0
+    assert [record.value for record in rig.records("orders")] == [b"x"]
+
+
+def flipped(data: bytes, at: int) -> bytes:
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+
+@pytest.mark.parametrize(
+    ("records", "code"),
+    [
+        (flipped(message_set(0), 28), ErrorCode.CORRUPT_MESSAGE),
+        (flipped(message_set(1, Codec.GZIP), 60), ErrorCode.CORRUPT_MESSAGE),
+        (message_set(1, Codec.GZIP) * 2, ErrorCode.INVALID_RECORD),
+        (wrap(deflate(Codec.GZIP, message_set(1, Codec.GZIP)), Codec.GZIP, 1, 0, TIME), ErrorCode.INVALID_RECORD),
+        (wrap(deflate(Codec.GZIP, message_set(0)), Codec.GZIP, 1, 0, TIME), ErrorCode.INVALID_RECORD),
+        (wrap(bytes(20), Codec.GZIP, 1, 0, TIME), ErrorCode.INVALID_RECORD),
+        (wrap(deflate(Codec.GZIP, bytes(4 << 20)), Codec.GZIP, 1, 0, TIME), ErrorCode.MESSAGE_TOO_LARGE),
+    ],
+    ids=["crc", "outer crc", "two", "nested", "mixed magic", "no gzip", "a bomb"],
+)
+def test_what_is_wrong_is_refused_and_the_next_is_taken(rig: ProcessorRig, records: bytes, code: ErrorCode) -> None:
+    rig.create("orders")
+    client = rig.connect()
+    assert produced(client, 2, records).error_code == code
+    assert rig.records("orders") == []
+    assert produced(client, 2, message_set(1)).base_offset == 0
+
+
+def test_a_message_over_the_limit_is_refused(rig: ProcessorRig) -> None:
+    rig.create("orders", max_message_bytes=100)
+    assert produced(rig.connect(), 2, message_set(1)).error_code == ErrorCode.MESSAGE_TOO_LARGE
+
+
+@pytest.mark.parametrize("codec", OLD_CODECS)
+@pytest.mark.parametrize("version", [0, 1, 2, 3])
+def test_old_consumers_get_messages(rig: ProcessorRig, version: int, codec: int) -> None:
+    (log,) = rig.create("orders")
+    records = [(TIME + number, key, value) for number, (key, value) in enumerate(zip(KEYS, VALUES, strict=True))]
+    for _ in range(3):
+        log.append(bytearray(encode_batch(records, codec=codec)))
+    answer = fetched(rig, rig.connect(), version, 5)
+    assert (answer.error_code, answer.high_watermark) == (0, 12)
+    magic = 0 if version < 2 else 1
+    got = read(answer.records)
+    assert check(answer.records).magic == magic
+    first = 4 if codec else 5
+    assert got == [
+        (number, TIME + number % 4 if magic else -1, KEYS[number % 4], VALUES[number % 4])
+        for number in range(first, 12)
+    ]
+
+
+def test_a_long_poll_of_an_old_consumer_is_answered_when_something_comes(rig: ProcessorRig) -> None:
+    rig.create("orders")
+    consumer, producer = rig.connect(), rig.connect()
+    answers: list[Any] = []
+    waiting = threading.Thread(target=lambda: answers.append(fetched(rig, consumer, 3, 0, max_wait_ms=20_000)))
+    waiting.start()
+    assert produced(producer, 2, message_set(1)).error_code == 0
+    waiting.join(10)
+    assert [value for *_, value in read(answers[0].records)] == VALUES
+
+
+def test_an_old_consumer_that_leaves_during_the_conversion_disturbs_nobody(rig: ProcessorRig) -> None:
+    (log,) = rig.create("orders")
+    for _ in range(50):
+        log.append(bytearray(encode_batch([(TIME, None, b"x" * 1000)] * 100, codec=Codec.GZIP)))
+    for _ in range(20):
+        client = rig.connect()
+        client.send(ApiKey.FETCH, 3, rig.fetch_request("orders", 0, max_bytes=4 << 20))
+        client.close()
+    wait_until(lambda: rig.connection_count == 0, "all have left")
+    assert fetched(rig, rig.connect(), 3, 0).error_code == 0
+
+
+def test_zstd_has_no_messages(rig: ProcessorRig) -> None:
+    (log,) = rig.create("orders")
+    log.append(bytearray(encode_batch([(TIME, None, b"x")], codec=Codec.ZSTD)))
+    answer = fetched(rig, rig.connect(), 3, 0)
+    assert (answer.error_code, answer.records) == (ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, b"")
