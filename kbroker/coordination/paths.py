@@ -17,6 +17,7 @@ from kbroker.errors import KbrokerError
 from kbroker.model import NO_UUID, Endpoint
 
 CLUSTER_ID = "/cluster/id"
+CONSUMERS = "/consumers"
 CONTROLLER = "/controller"
 CONTROLLER_EPOCH = "/controller_epoch"
 BROKER_IDS = "/brokers/ids"
@@ -32,7 +33,7 @@ PRODUCER_ID_BLOCK = "/latest_producer_id_block"
 DEFAULT_ENTITY = "<default>"
 
 PERSISTENT = (
-    "/consumers",
+    CONSUMERS,
     BROKER_IDS,
     TOPICS,
     CONFIG_CHANGES,
@@ -91,6 +92,11 @@ def broker_config_path(entity: str) -> str:
 
 def delete_topic_path(topic: str) -> str:
     return f"{DELETE_TOPICS}/{topic}"
+
+
+def consumer_offset_path(group_id: str, topic: str, partition_id: int) -> str:
+    """Anything can be a group's name: not every such path is one (`store.check_path`)."""
+    return f"{CONSUMERS}/{group_id}/offsets/{topic}/{partition_id}"
 
 
 class TopicAssignment(NamedTuple):
@@ -281,6 +287,20 @@ def decode_producer_id_block(path: str, data: bytes) -> ProducerIdBlock:
         return ProducerIdBlock(int(fields["broker"]), int(fields["block_start"]), int(fields["block_end"]))
     except (KeyError, TypeError, ValueError) as error:
         raise StoreCorrupt(path, f"no block of producer ids: {error!r}") from error
+
+
+def encode_consumer_offset(offset: int) -> bytes:
+    return str(offset).encode()
+
+
+def decode_consumer_offset(path: str, data: bytes) -> int:
+    try:
+        offset = int(data)
+    except ValueError as error:
+        raise StoreCorrupt(path, f"no offset: {error}") from None
+    if not -(2**63) <= offset < 2**63:
+        raise StoreCorrupt(path, f"no offset: {offset}")
+    return offset
 
 
 def _encode(fields: Mapping[str, Any]) -> bytes:

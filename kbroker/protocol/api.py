@@ -120,15 +120,15 @@ class ApiVersions(NamedTuple):
 
 
 # The ranges of Apache Kafka 3.9, but for the old message formats: clients need to see Produce 0-2 (librdkafka does not
-# compress without them), as Kafka 4 knows; Fetch, OffsetCommit and OffsetFetch start where Kafka 4 starts.
+# compress without them), as Kafka 4 knows; Fetch starts where Kafka 4 starts.
 # SaslHandshake and SaslAuthenticate answer ILLEGAL_SASL_STATE on a listener without SASL, as in Kafka.
 SERVED: dict[ApiKey, ApiVersions] = {
     ApiKey.PRODUCE: ApiVersions(0, 11, 9),
     ApiKey.FETCH: ApiVersions(0, 17, 12),
     ApiKey.LIST_OFFSETS: ApiVersions(0, 9, 6),
     ApiKey.METADATA: ApiVersions(0, 12, 9),
-    ApiKey.OFFSET_COMMIT: ApiVersions(2, 9, 8),
-    ApiKey.OFFSET_FETCH: ApiVersions(1, 9, 6),
+    ApiKey.OFFSET_COMMIT: ApiVersions(0, 9, 8),
+    ApiKey.OFFSET_FETCH: ApiVersions(0, 9, 6),
     ApiKey.FIND_COORDINATOR: ApiVersions(0, 6, 3),
     ApiKey.JOIN_GROUP: ApiVersions(0, 9, 6),
     ApiKey.HEARTBEAT: ApiVersions(0, 4, 4),

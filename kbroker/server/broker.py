@@ -14,6 +14,7 @@ from kbroker._core.fetch_sessions import FetchSessions
 from kbroker._core.processor import Connection
 from kbroker.clock import SystemClock
 from kbroker.cluster.broker_configs import BrokerConfigs
+from kbroker.cluster.consumer_offsets import ConsumerOffsets
 from kbroker.cluster.new_topics import TopicDefaults
 from kbroker.cluster.producer_ids import ProducerIds
 from kbroker.cluster.topics import Topics
@@ -133,6 +134,7 @@ class Broker:
             broker_configs=self._broker_configs,
             logs=self._logs,
             groups=self._groups,
+            consumer_offsets=ConsumerOffsets(self._session),
             producer_ids=self._producer_ids,
             endpoints_for=self._endpoints_for,
         )

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from kbroker._core.processor import Connection
     from kbroker.clock import Clock
     from kbroker.cluster.broker_configs import BrokerConfigs
+    from kbroker.cluster.consumer_offsets import ConsumerOffsets
     from kbroker.cluster.producer_ids import ProducerIds
     from kbroker.cluster.topics import Topics
     from kbroker.config.broker_config import BrokerConfig
@@ -30,6 +31,7 @@ class Services:
     broker_configs: BrokerConfigs
     logs: LogManager
     groups: GroupCoordinator
+    consumer_offsets: ConsumerOffsets
     producer_ids: ProducerIds
     endpoints_for: Callable[[Connection], Endpoint]
     """Where this broker is reached by who came in on that connection (advertised.listeners, or what was dialled)."""

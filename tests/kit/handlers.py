@@ -9,6 +9,7 @@ from typing import Any, cast
 from kbroker._core.request import Connection
 from kbroker.clock import SystemClock
 from kbroker.cluster.broker_configs import BrokerConfigs
+from kbroker.cluster.consumer_offsets import ConsumerOffsets
 from kbroker.cluster.producer_ids import ProducerIds
 from kbroker.config.broker_config import Given, config_of
 from kbroker.config.definitions import SETTINGS
@@ -61,6 +62,7 @@ def services_on(cluster: Cluster, **settings: str) -> Services:
         broker_configs=BrokerConfigs(NODE_ID, SETTINGS, {**given, "broker.id": "1"}, config.with_dynamic),
         logs=LogManager(StorageOptions(directories=())),
         groups=cast(Any, None),
+        consumer_offsets=ConsumerOffsets(cluster.session),
         producer_ids=ProducerIds(cluster.session, NODE_ID),
         endpoints_for=endpoint_for,
     )

@@ -1,7 +1,9 @@
-"""OffsetCommit, key 8, versions 2 to 9: a group's offsets are stored.
+"""OffsetCommit, key 8, versions 0 to 9: a group's offsets are stored.
 
-Leaves out: v0, whose offsets are in ZooKeeper, and v1, whose commit timestamps come from the client.
+Leaves out: nothing.
 
+v0  stored where ZooKeeper's were, without a group: see `cluster/consumer_offsets.py`
+v1  stored in `__consumer_offsets`; generation and member, and the time of each commit
 v2  retention time of the commit, in place of the broker's
 v3  throttle time
 v4  as v3; the throttle is applied after the response
@@ -14,9 +16,10 @@ v9  member epoch of the newer group protocol (KIP-848), in the place of the gene
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from kbroker.errors import ErrorCode
+from kbroker.errors import ErrorCode, KbrokerError
 from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M
 from kbroker.rules.group_offsets import NO_EXPIRY, CommittedOffset
@@ -27,10 +30,18 @@ if TYPE_CHECKING:
     from kbroker.server.services import Services
 
 NO_RETENTION_TIME = -1
+NO_COMMIT_TIMESTAMP = -1
+
+
+def blocks(services: Services, request: Request, message: M.OffsetCommitRequest) -> bool:
+    """Version 0 waits for the coordination store."""
+    return request.api_version == 0
 
 
 def handle(services: Services, request: Request, message: M.OffsetCommitRequest) -> M.OffsetCommitResponse | None:
     """Answers when the offsets are stored; at once when there is none whose partition exists."""
+    if request.api_version == 0:
+        return _commit_to_store(services, message)
     now_ms = services.clock.wall_ms()
     retention_ms = message.retention_time_ms
     expiry_ms = NO_EXPIRY if retention_ms == NO_RETENTION_TIME else now_ms + retention_ms
@@ -45,8 +56,11 @@ def handle(services: Services, request: Request, message: M.OffsetCommitRequest)
                 unknown.append(topic_partition)
                 continue
             metadata = partition.committed_metadata or ""
+            timestamp_ms = partition.commit_timestamp
+            if timestamp_ms == NO_COMMIT_TIMESTAMP:
+                timestamp_ms = now_ms
             offsets[topic_partition] = CommittedOffset(
-                partition.committed_offset, partition.committed_leader_epoch, metadata, now_ms, expiry_ms
+                partition.committed_offset, partition.committed_leader_epoch, metadata, timestamp_ms, expiry_ms
             )
     if not offsets:
         return _response(unknown, (), ErrorCode.NONE, frozenset())
@@ -65,22 +79,47 @@ def handle(services: Services, request: Request, message: M.OffsetCommitRequest)
     return None
 
 
+def _commit_to_store(services: Services, message: M.OffsetCommitRequest) -> M.OffsetCommitResponse:
+    """Version 0: no coordinator, members or generations. Of a partition that is named twice the last offset stays."""
+    image = services.cluster.image
+    longest = services.config["offset.metadata.max.bytes"]
+    offsets: dict[TopicPartition, int] = {}
+    checked: list[tuple[TopicPartition, ErrorCode]] = []
+    for topic in message.topics:
+        for partition in topic.partitions:
+            at = TopicPartition(topic.name, partition.partition_index)
+            code = ErrorCode.NONE
+            if image.partition(at) is None:
+                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            elif len(partition.committed_metadata or "") > longest:
+                code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+            else:
+                offsets[at] = partition.committed_offset
+            checked.append((at, code))
+    stored = ErrorCode.NONE
+    if offsets:
+        try:
+            services.consumer_offsets.commit(message.group_id, offsets)
+        except KbrokerError as error:
+            stored = error.code
+    return _answer((at, code or stored) for at, code in checked)
+
+
 def _response(
     unknown: list[TopicPartition],
     offsets: dict[TopicPartition, CommittedOffset] | tuple[()],
     error: ErrorCode,
     too_long: frozenset[TopicPartition],
 ) -> M.OffsetCommitResponse:
+    coded = [(at, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) for at in unknown]
+    coded += [(at, ErrorCode.OFFSET_METADATA_TOO_LARGE if at in too_long else error) for at in offsets]
+    return _answer(coded)
+
+
+def _answer(coded: Iterable[tuple[TopicPartition, ErrorCode]]) -> M.OffsetCommitResponse:
     R = M.OffsetCommitResponse
     topics: dict[str, list[M.OffsetCommitResponse.OffsetCommitResponsePartition]] = {}
-    for name, partition_id in unknown:
-        partition = R.OffsetCommitResponsePartition(
-            partition_index=partition_id, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        )
-        topics.setdefault(name, []).append(partition)
-    for topic_partition in offsets:
-        code = ErrorCode.OFFSET_METADATA_TOO_LARGE if topic_partition in too_long else error
-        name, partition_id = topic_partition
+    for (name, partition_id), code in coded:
         partition = R.OffsetCommitResponsePartition(partition_index=partition_id, error_code=code)
         topics.setdefault(name, []).append(partition)
     return R(topics=[R.OffsetCommitResponseTopic(name=name, partitions=listed) for name, listed in topics.items()])

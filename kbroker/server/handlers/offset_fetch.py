@@ -1,8 +1,8 @@
-"""OffsetFetch, key 9, versions 1 to 9: what groups have committed.
+"""OffsetFetch, key 9, versions 0 to 9: what groups have committed.
 
-Leaves out: v0, whose offsets are in ZooKeeper. Member id and epoch of v9 are those of the newer group protocol
-(KIP-848) and not looked at.
+Leaves out: member id and epoch of v9 are those of the newer group protocol (KIP-848) and not looked at.
 
+v0  offsets that OffsetCommit 0 has stored, see `cluster/consumer_offsets.py`; UNKNOWN_TOPIC_OR_PARTITION for none
 v1  offsets of `__consumer_offsets`; what is wrong with the group is said for each partition
 v2  topics null: all of the group; the group's own error
 v3  throttle time
@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from kbroker.errors import ErrorCode
+from kbroker.errors import ErrorCode, KbrokerError
 from kbroker.groups.answers import FetchedOffset
 from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M
@@ -33,6 +33,11 @@ GROUP_ERROR_FROM = 2
 SEVERAL_GROUPS_FROM = 8
 
 
+def blocks(services: Services, request: Request, message: M.OffsetFetchRequest) -> bool:
+    """Version 0 asks the coordination store."""
+    return request.api_version == 0
+
+
 def handle(services: Services, request: Request, message: M.OffsetFetchRequest) -> M.OffsetFetchResponse:
     """Answers at once."""
     version = request.api_version
@@ -41,13 +46,33 @@ def handle(services: Services, request: Request, message: M.OffsetFetchRequest) 
         once = {(g.group_id, None if g.topics is None else number): g for number, g in enumerate(message.groups)}
         return M.OffsetFetchResponse(groups=[_fetch_group(services, g, message.require_stable) for g in once.values()])
     partitions = _partitions_of(message.topics)
-    error, fetched = services.groups.fetch_offsets(message.group_id, partitions, message.require_stable)
+    if version == 0:
+        error, fetched = ErrorCode.NONE, _fetch_from_store(services, message.group_id, partitions or [])
+    else:
+        error, fetched = services.groups.fetch_offsets(message.group_id, partitions, message.require_stable)
     if error and version < GROUP_ERROR_FROM:
         fetched = [FetchedOffset(partition, -1, -1, "", error) for partition in partitions or ()]
         error = ErrorCode.NONE
     R = M.OffsetFetchResponse
     topics = _topics(fetched, R.OffsetFetchResponseTopic, R.OffsetFetchResponsePartition)
     return M.OffsetFetchResponse(error_code=error, topics=topics)
+
+
+def _fetch_from_store(services: Services, group_id: str, partitions: list[TopicPartition]) -> list[FetchedOffset]:
+    # Whoever names a partition again and again has it looked up once.
+    once = {partition: _fetch_one_from_store(services, group_id, partition) for partition in dict.fromkeys(partitions)}
+    return [once[partition] for partition in partitions]
+
+
+def _fetch_one_from_store(services: Services, group_id: str, partition: TopicPartition) -> FetchedOffset:
+    nothing = FetchedOffset(partition, -1, -1, "", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    if services.cluster.image.partition(partition) is None:
+        return nothing
+    try:
+        offset = services.consumer_offsets.fetch(group_id, partition)
+    except KbrokerError as error:
+        return nothing._replace(error=error.code)
+    return nothing if offset is None else nothing._replace(offset=offset, error=ErrorCode.NONE)
 
 
 def _fetch_group(
