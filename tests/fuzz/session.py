@@ -440,7 +440,7 @@ class Run:
         entry = M.OffsetCommitRequest.OffsetCommitRequestPartition(partition_index=number, committed_offset=offset)
         topic = M.OffsetCommitRequest.OffsetCommitRequestTopic(name=name, partitions=[entry])
         request = M.OffsetCommitRequest(group_id=self.prefix + "alone", topics=[topic])
-        version = self.program.version(ApiKey.OFFSET_COMMIT)
+        version = max(1, self.program.version(ApiKey.OFFSET_COMMIT))  # 0 stores where OffsetFetch 2 does not look
         error = self.ask(ApiKey.OFFSET_COMMIT, version, request).topics[0].partitions[0].error_code
         if part is None:
             assert error

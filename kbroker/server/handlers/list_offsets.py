@@ -12,6 +12,7 @@ Nothing is tiered: -4 is the same as -2, and -5 finds nothing (offset -1, epoch 
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from pathlib import Path
 
@@ -120,11 +121,13 @@ def _old_style_offsets(log: Log, timestamp: int, max_count: int, end: int, servi
     """Up to `max_count` offsets, newest first: segments last changed by `timestamp`, and the log's end."""
     if max_count < 0:
         raise ProtocolError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{max_count} offsets")
-    starts = [
-        (max(base_offset, log.log_start_offset), int(Path(log.path_of(base_offset, LOG)).stat().st_mtime * 1000))
-        for base_offset, *_ in log.state.segments()
-    ]
-    if not starts or log.log_end_offset > starts[-1][0]:
+    segments = log.state.segments()
+    starts = []
+    for base_offset, *_ in segments:
+        with contextlib.suppress(FileNotFoundError):  # retention has deleted it since
+            changed_ms = Path(log.path_of(base_offset, LOG)).stat().st_mtime_ns // 1_000_000
+            starts.append((max(base_offset, log.log_start_offset), changed_ms))
+    if not starts or segments[-1][1] > 0:
         starts.append((log.log_end_offset, services.clock.wall_ms()))
     if timestamp == EARLIEST_TIMESTAMP:
         starts = starts[:1]

@@ -103,6 +103,12 @@ def test_rubbish_is_named_by_its_path_whoever_reads_it(data: bytes) -> None:
             decode("/some/node", data)
 
 
+@pytest.mark.parametrize("data", [b"", b"x", b"5.0", b"0x5", b"9223372036854775808", b"-9223372036854775809"])
+def test_what_is_no_offset_is_named_by_its_path(data: bytes) -> None:
+    with pytest.raises(paths.StoreCorrupt, match="/some/node"):
+        paths.decode_consumer_offset("/some/node", data)
+
+
 @given(st.uuids())
 def test_uuids_are_22_characters_and_read_back(value: UUID) -> None:
     text = paths.encode_uuid(value)

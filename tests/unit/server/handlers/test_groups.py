@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
 from kbroker.errors import ErrorCode
+from kbroker.groups import records
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import SERVED, ApiKey
+from kbroker.protocol.records import read_records
+from kbroker.rules.group_offsets import NO_EXPIRY
 from tests.kit.broker import BrokerProcess
 from tests.kit.wire import WireClient
 
@@ -18,8 +23,8 @@ TOPIC = "orders"
 SUBSCRIPTION = b"\0\0\0\0\0\1\0\6orders\xff\xff\xff\xff"
 
 
-def versions(api_key: ApiKey) -> range:
-    return range(SERVED[api_key].min, SERVED[api_key].max + 1)
+def versions(api_key: ApiKey, since: int = 0) -> range:
+    return range(max(SERVED[api_key].min, since), SERVED[api_key].max + 1)
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +109,18 @@ def fetch(client: WireClient, group: str, partitions: dict[str, list[int]] | Non
         answer = client.call(ApiKey.OFFSET_FETCH, version, R(group_id=group, topics=listed))
     assert answer.error_code == 0
     return {(t.name, p.partition_index): (p.committed_offset, p.metadata) for t in answer.topics for p in t.partitions}
+
+
+def old_offsets(client: WireClient, group: str, partitions: dict[str, list[int]]) -> list[tuple[object, ...]]:
+    """What OffsetFetch 0 says, in its order."""
+    R = M.OffsetFetchRequest
+    listed = [R.OffsetFetchRequestTopic(name=name, partition_indexes=indexes) for name, indexes in partitions.items()]
+    answer = client.call(ApiKey.OFFSET_FETCH, 0, R(group_id=group, topics=listed))
+    return [
+        (t.name, p.partition_index, p.committed_offset, p.metadata, p.error_code)
+        for t in answer.topics
+        for p in t.partitions
+    ]
 
 
 # --- the coordinator -----------------------------------------------------------------------------------------
@@ -221,7 +238,7 @@ def test_a_member_that_waits_is_answered_when_the_other_comes(client: WireClient
 
 
 # --- offsets -------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("version", versions(ApiKey.OFFSET_COMMIT))
+@pytest.mark.parametrize("version", versions(ApiKey.OFFSET_COMMIT, 1))
 def test_offsets_are_committed_for_partitions_that_exist(client: WireClient, group: str, version: int) -> None:
     offsets = {(TOPIC, 0): 5, (TOPIC, 9): 1, ("nowhere", 0): 1, (TOPIC, -1): 1}
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -230,7 +247,7 @@ def test_offsets_are_committed_for_partitions_that_exist(client: WireClient, gro
     assert fetch(client, group, None) == {(TOPIC, 0): (5, "m")}
 
 
-@pytest.mark.parametrize("version", versions(ApiKey.OFFSET_FETCH))
+@pytest.mark.parametrize("version", versions(ApiKey.OFFSET_FETCH, 1))
 def test_offsets_are_fetched_by_partition_or_all(client: WireClient, group: str, version: int) -> None:
     commit(client, group, {(TOPIC, 0): 5, (TOPIC, 1): 6})
     found = fetch(client, group, {TOPIC: [0, 7], "nowhere": [0]}, version)
@@ -239,6 +256,58 @@ def test_offsets_are_fetched_by_partition_or_all(client: WireClient, group: str,
     if version >= 2:
         assert fetch(client, group, None, version) == {(TOPIC, 0): (5, "m"), (TOPIC, 1): (6, "m")}
         assert fetch(client, f"{group}-unknown", None, version) == {}
+
+
+def test_offsets_of_version_0_are_others_and_have_no_metadata(client: WireClient, group: str) -> None:
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    offsets = {(TOPIC, 0): 5, (TOPIC, 9): 1, ("nowhere", 0): 1, (TOPIC, -1): 1}
+    expected = {(TOPIC, 0): ErrorCode.NONE, (TOPIC, 9): unknown, ("nowhere", 0): unknown, (TOPIC, -1): unknown}
+    assert commit(client, group, offsets, 0) == expected
+    commit(client, group, {(TOPIC, 1): 6}, 1)
+    assert old_offsets(client, group, {TOPIC: [0, 1, 9, 0], "nowhere": [0]}) == [
+        (TOPIC, 0, 5, "", 0), (TOPIC, 1, -1, "", unknown), (TOPIC, 9, -1, "", unknown), (TOPIC, 0, 5, "", 0),
+        ("nowhere", 0, -1, "", unknown),
+    ]  # fmt: skip
+    assert fetch(client, group, None) == {(TOPIC, 1): (6, "m")}
+    assert commit(client, group, {(TOPIC, 0): 7}, 0, metadata="x" * 4097) == {(TOPIC, 0): 12}
+    assert commit(client, "", {(TOPIC, 0): 7}, 0) == {(TOPIC, 0): ErrorCode.INVALID_GROUP_ID}
+    assert old_offsets(client, "", {TOPIC: [0]}) == [(TOPIC, 0, -1, "", ErrorCode.INVALID_GROUP_ID)]
+    assert old_offsets(client, group, {TOPIC: [0]}) == [(TOPIC, 0, 5, "", 0)]
+
+
+def test_a_member_commits_with_version_0_whatever_its_generation(client: WireClient, group: str) -> None:
+    form(client, group)
+    assert commit(client, group, {(TOPIC, 0): 5}, 0) == {(TOPIC, 0): ErrorCode.NONE}
+    assert commit(client, group, {(TOPIC, 0): 5}, 1) == {(TOPIC, 0): ErrorCode.UNKNOWN_MEMBER_ID}
+
+
+def test_offsets_of_version_0_survive_a_restart() -> None:
+    with BrokerProcess({}) as broker:
+        with WireClient("127.0.0.1", broker.port) as client:
+            topic = M.CreateTopicsRequest.CreatableTopic(name=TOPIC, num_partitions=1, replication_factor=1)
+            client.call(ApiKey.CREATE_TOPICS, 5, M.CreateTopicsRequest(topics=[topic]))
+            assert commit(client, "g", {(TOPIC, 0): 5}, 0) == {(TOPIC, 0): ErrorCode.NONE}
+        broker.kill()
+        broker.start()
+        with WireClient("127.0.0.1", broker.port) as client:
+            assert old_offsets(client, "g", {TOPIC: [0]}) == [(TOPIC, 0, 5, "", 0)]
+
+
+def test_version_1_brings_the_times_of_its_commits(broker: BrokerProcess, client: WireClient, group: str) -> None:
+    before_ms = int(time.time() * 1000)
+    message = committing(group, {(TOPIC, 0): 5, (TOPIC, 1): 6})
+    message.topics[0].partitions[0].commit_timestamp = 1234
+    answer = client.call(ApiKey.OFFSET_COMMIT, 1, message)
+    assert [p.error_code for p in answer.topics[0].partitions] == [0, 0]
+    stored = {}
+    for path in Path(broker.data).glob("__consumer_offsets-*/*.log"):
+        for record in read_records(path.read_bytes()):
+            key = records.decode_key(record.key or b"")
+            if isinstance(key, records.OffsetKey) and key.group_id == group:
+                stored[key.partition.partition_id] = records.decode_offset_value(record.value or b"", 0)
+    assert (stored[0].offset, stored[0].commit_timestamp_ms) == (5, 1234)
+    assert stored[1].offset == 6 and stored[1].commit_timestamp_ms >= before_ms
+    assert stored[0].expire_timestamp_ms == stored[1].expire_timestamp_ms == NO_EXPIRY
 
 
 def test_several_groups_are_fetched_at_once(client: WireClient, group: str) -> None:

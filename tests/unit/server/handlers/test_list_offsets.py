@@ -112,6 +112,15 @@ def test_version_0_lists_offsets_newest_first(client: WireClient) -> None:
     assert error(client, 0, LATEST, partition_index=7, max_num_offsets=1) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
+def test_version_0_lists_a_last_segment_whose_records_are_all_deleted(broker: SmallBroker, client: WireClient) -> None:
+    name = broker.new_name()
+    broker.create_topic(name, 1)
+    client.call(ApiKey.PRODUCE, 9, produce_request(name, 0, encode_batch([(10, None, b"x")])))
+    broker.delete_records(name, 0, 1)
+    (part,) = ask(client, 0, {"timestamp": LATEST, "max_num_offsets": 3}, topic=name)
+    assert part.old_style_offsets == [1, 1]
+
+
 @pytest.mark.parametrize("version", range(1, 10))
 def test_partitions_that_are_not_there(client: WireClient, version: int) -> None:
     assert error(client, version, LATEST, partition_index=9) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -1,0 +1,90 @@
+"""Offsets in the nodes where ZooKeeper had them: durable, one group beside the other, whatever groups are called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from kbroker.cluster.consumer_offsets import ConsumerOffsets
+from kbroker.coordination import paths
+from kbroker.coordination.embedded import EmbeddedStore
+from kbroker.errors import ErrorCode, ProtocolError
+from kbroker.model import TopicPartition
+from tests.kit.threads import run_all
+from tests.kit.zookeeper import nodes_of
+
+A, B = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[EmbeddedStore]:
+    store = EmbeddedStore(str(tmp_path / "store"))
+    store.connect().create(paths.CONSUMERS)
+    yield store
+    store.stop()
+
+
+def test_what_is_committed_is_read_by_its_group_only(store: EmbeddedStore) -> None:
+    offsets = ConsumerOffsets(store.connect())
+    offsets.commit("g", {A: 5, B: -(2**63)})
+    offsets.commit("g", {A: 2**63 - 1})
+    assert [offsets.fetch("g", at) for at in (A, B)] == [2**63 - 1, -(2**63)]
+    assert offsets.fetch("h", A) is None
+    assert offsets.fetch("g", TopicPartition("t", 2)) is None
+
+
+def test_the_nodes_are_those_of_zookeeper(store: EmbeddedStore) -> None:
+    ConsumerOffsets(store.connect()).commit("g", {A: 5})
+    ConsumerOffsets(store.connect()).commit("g", {A: 6})
+    found = {path: (node.data, node.version) for path, node in nodes_of(store.connect()).items()}
+    assert found.pop("/consumers/g/offsets/t/0") == (b"6", 1)
+    above = ["/", "/consumers", "/consumers/g", "/consumers/g/offsets", "/consumers/g/offsets/t"]
+    assert found == dict.fromkeys(above, (b"", 0))
+
+
+def test_offsets_are_there_after_the_store_was_opened_again(tmp_path: Path, store: EmbeddedStore) -> None:
+    ConsumerOffsets(store.connect()).commit("g", {A: 5})
+    store.stop()
+    again = EmbeddedStore(str(tmp_path / "store"))
+    try:
+        assert ConsumerOffsets(again.connect()).fetch("g", A) == 5
+    finally:
+        again.stop()
+
+
+@pytest.mark.parametrize("group_id", ["a/b", "offsets", " ", "ü", "a" * 30_000])
+def test_any_path_is_a_group(store: EmbeddedStore, group_id: str) -> None:
+    offsets = ConsumerOffsets(store.connect())
+    offsets.commit(group_id, {A: 5})
+    assert offsets.fetch(group_id, A) == 5
+
+
+@pytest.mark.parametrize("group_id", ["", "/a", "a/", "a//b", ".", "../brokers", "a\0b"])
+def test_what_is_in_no_path_is_refused_and_nothing_is_written(store: EmbeddedStore, group_id: str) -> None:
+    offsets = ConsumerOffsets(store.connect())
+    before = nodes_of(store.connect())
+    with pytest.raises(ProtocolError) as refused:
+        offsets.commit(group_id, {A: 5})
+    assert refused.value.code == ErrorCode.INVALID_GROUP_ID
+    with pytest.raises(ProtocolError):
+        offsets.fetch(group_id, A)
+    assert nodes_of(store.connect()) == before
+
+
+def test_a_node_that_is_no_offset_is_named(store: EmbeddedStore) -> None:
+    offsets = ConsumerOffsets(store.connect())
+    offsets.commit("g/offsets/t/0", {A: 5})  # makes nodes without data on its way
+    with pytest.raises(paths.StoreCorrupt, match="/consumers/g/offsets/t/0"):
+        offsets.fetch("g", A)
+
+
+def test_many_who_make_a_group_at_once_all_commit(store: EmbeddedStore) -> None:
+    def commit(number: int) -> None:
+        ConsumerOffsets(store.connect()).commit("g", {TopicPartition("t", number): number, A: 7})
+
+    run_all(*(partial(commit, number) for number in range(1, 9)))
+    offsets = ConsumerOffsets(store.connect())
+    assert [offsets.fetch("g", TopicPartition("t", number)) for number in range(9)] == [7, *range(1, 9)]
