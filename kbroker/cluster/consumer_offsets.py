@@ -59,7 +59,8 @@ class ConsumerOffsets:
             data, _ = self._store.get(path)
         except NoNode:
             return None
-        return paths.decode_consumer_offset(path, data)
+        # A node without data is on the way to another group's: groups can have slashes in their names.
+        return paths.decode_consumer_offset(path, data) if data else None
 
 
 def _path(group_id: str, at: TopicPartition) -> str:

@@ -130,7 +130,7 @@ def requests_about_groups_that_are_not_there(a: Asker) -> None:
                 a.ask(client, ApiKey.DELETE_GROUPS, version, M.DeleteGroupsRequest(groups_names=[group]))
             a.ask(client, ApiKey.OFFSET_DELETE, 0, deleting(group, {TOPIC: [0]}))
             a.ask(client, ApiKey.OFFSET_DELETE, 0, deleting(group, {"nowhere": [0]}))
-            for version in versions(ApiKey.OFFSET_COMMIT):
+            for version in versions(ApiKey.OFFSET_COMMIT, 1):
                 message = committing(group, {(TOPIC, 0): 1}, generation_id_or_member_epoch=3, member_id="stranger")
                 a.ask(client, ApiKey.OFFSET_COMMIT, version, message)
 
@@ -255,7 +255,7 @@ def members_that_have_too_little_in_common_or_are_too_many(a: Asker) -> None:
 def offsets(a: Asker) -> None:
     with a.client() as client:
         everything = {(TOPIC, 0): 5, (TOPIC, 1): 6, (TOPIC, 9): 1, ("nowhere", 0): 1, (TOPIC, -1): 1}
-        for version in versions(ApiKey.OFFSET_COMMIT):
+        for version in versions(ApiKey.OFFSET_COMMIT, 1):
             a.ask(client, ApiKey.OFFSET_COMMIT, version, committing(a.group, everything))
             a.ask(client, ApiKey.OFFSET_COMMIT, version, M.OffsetCommitRequest(group_id=a.group))
         for offsets_and_fields in (
@@ -269,7 +269,7 @@ def offsets(a: Asker) -> None:
         ):
             given, fields = offsets_and_fields
             a.ask(client, ApiKey.OFFSET_COMMIT, 9, committing(a.group, given, **fields))
-        for version in versions(ApiKey.OFFSET_FETCH):
+        for version in versions(ApiKey.OFFSET_FETCH, 1):
             for group in (a.group, f"{a.group}-unknown", ""):
                 a.said.append(fetch(client, group, {TOPIC: [0, 1, 7], "nowhere": [0]}, version))
                 a.said.append(fetch(client, group, {}, version))

@@ -88,13 +88,10 @@ DEVIATIONS: tuple[Deviation, ...] = (
             "api_versions.names_of_software",
             "api_versions.bytes_behind*",
         ),
-        ("*.api_keys[1].min_version", "*.api_keys[8].min_version", "*.api_keys[9].min_version"),
-        "Fetch is served from version 4, OffsetCommit from 2, OffsetFetch from 1; Kafka 3.9 serves them from 0. "
+        ("*.api_keys[1].min_version",),
+        "Fetch is served from version 4; Kafka 3.9 serves it from 0. "
         "Produce 0 to 2 is advertised and answered with UNSUPPORTED_VERSION.",
-        "Fetch and Produce: "
-        + OLD_FORMATS
-        + " OffsetCommit 0 and 1 and OffsetFetch 0: ZooKeeper's offsets, and a field that was "
-        "dropped; Kafka 4 starts at the same versions.",
+        OLD_FORMATS,
         kafka=0,
     ),
     Deviation(
@@ -323,6 +320,13 @@ DEVIATIONS: tuple[Deviation, ...] = (
         ("*",),
         "A partition that a request names twice is answered twice. Kafka 3.9 answers it once.",
         TWICE,
+    ),
+    Deviation(
+        ("offset_fetch.of_zookeeper",),
+        ("*",),
+        "OffsetCommit 0 and OffsetFetch 0 store and read offsets as Kafka with a ZooKeeper does. Kafka without one "
+        "answers UNSUPPORTED_VERSION, though it advertises both.",
+        "Clients of Kafka 0.8.1 can commit; the nodes are there with or without a ZooKeeper.",
     ),
     Deviation(
         ("offset_fetch.several_groups",),
@@ -607,6 +611,19 @@ OTHERS: tuple[OtherDeviation, ...] = (
         "partition on.",
         "It can be foreseen; a reader of JSON does not see it.",
         "tests/oracle/test_znodes.py::test_nodes_are_those_that_kafka_has_in_zookeeper",
+    ),
+    OtherDeviation(
+        "OffsetCommit 0 and OffsetFetch 0: a group id that is in no path",
+        "INVALID_GROUP_ID: for one that is empty, or has empty names, `.` or `..` between slashes, or a zero byte. "
+        "Kafka with a ZooKeeper answers UNKNOWN_SERVER_ERROR.",
+        KAFKA_FAILS,
+        "tests/oracle/test_znodes.py::test_offsets_of_version_0_are_those_of_kafka_on_zookeeper",
+    ),
+    OtherDeviation(
+        "OffsetCommit 0: a partition twice",
+        "The last offset is stored, once. Kafka with a ZooKeeper writes the node for each.",
+        "It is the last one in both.",
+        "tests/unit/server/handlers/test_groups.py::test_offsets_of_version_0_are_others_and_have_no_metadata",
     ),
     OtherDeviation(
         "Nodes: /config/changes",

@@ -18,6 +18,8 @@ import pytest
 
 from kbroker.config.broker_config import load_config
 from kbroker.coordination.embedded import EmbeddedStore, store_path
+from kbroker.errors import ErrorCode
+from kbroker.protocol import messages as M
 from kbroker.server.broker import Broker
 from tests.kit import maven
 from tests.kit.zookeeper import KafkaOnZooKeeper, Node, Nodes, nodes_of
@@ -94,6 +96,23 @@ class Kbroker:
             session.close()
 
 
+def old_commit(group: str, offsets: dict[str, dict[int, int]], metadata: str | None = "m") -> M.OffsetCommitRequest:
+    R = M.OffsetCommitRequest
+    topics = [
+        R.OffsetCommitRequestTopic(
+            name=name,
+            partitions=[
+                R.OffsetCommitRequestPartition(
+                    partition_index=index, committed_offset=offset, committed_metadata=metadata
+                )
+                for index, offset in each.items()
+            ],
+        )
+        for name, each in offsets.items()
+    ]
+    return R(group_id=group, topics=topics)
+
+
 def accepted(answer: Any) -> list[int]:
     return [each.error_code for each in answer.responses]
 
@@ -144,6 +163,8 @@ def change_everything(port: int) -> None:
         h.ask_for_a_producer_id()
         h.produce("default", 0, records())
         h.commit_offset("g", "default")
+        for offset in (5, 4):
+            h.ask(old_commit("old", {"default": {0: offset, 1: 7}, "wide": {11: offset}}), version=0)
 
 
 def known_by_name(nodes: Nodes, port: int) -> dict[str, Node]:
@@ -204,6 +225,64 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
 
 
 def test_nodes_are_those_that_kafka_has_in_zookeeper(both: Both) -> None:
+    both.assert_same_nodes()
+
+
+NO_PATHS = ("", "a//b", "/a", "a/", ".", "a/../b", "a\0b")
+
+
+def offsets_of_version_0(port: int) -> list[object]:
+    """What is answered, without the order: Kafka's is that of a hash table."""
+    said: list[object] = []
+    with History(port) as h:
+
+        def commit(group: str, offsets: dict[str, dict[int, int]], metadata: str | None = "m") -> None:
+            answer = h.ask(old_commit(group, offsets, metadata), version=0)
+            said.append(sorted((t.name, p.partition_index, p.error_code) for t in answer.topics for p in t.partitions))
+
+        def fetch(group: str, partitions: dict[str, list[int]]) -> None:
+            R = M.OffsetFetchRequest
+            topics = [R.OffsetFetchRequestTopic(name=name, partition_indexes=at) for name, at in partitions.items()]
+            answer = h.ask(R(group_id=group, topics=topics), version=0)
+            listed = [(t.name, p) for t in answer.topics for p in t.partitions]
+            said.append(
+                sorted((name, p.partition_index, p.committed_offset, p.metadata, p.error_code) for name, p in listed)
+            )
+
+        commit("v0", {"default": {0: 5, 1: 6, 9: 7, -1: 8}, "nowhere": {0: 1}, "wide": {3: 2}})
+        fetch("v0", {"default": [0, 1, 2, 9, -1], "nowhere": [0], "wide": [3, 4]})
+        fetch("v0-nobody", {"default": [0]})
+        for offset in (0, -1, -2, 2**63 - 1, -(2**63)):
+            commit("v0", {"default": {0: offset}})
+            fetch("v0", {"default": [0]})
+        for metadata in (None, "", "x" * 4096, "x" * 4097):
+            commit("v0-metadata", {"default": {0: 3}}, metadata)
+        fetch("v0-metadata", {"default": [0]})
+        commit("v0", {})
+        commit("v0", {"default": {}})
+        fetch("v0", {})
+        for group in ("a/b", "offsets", " ", "ü"):
+            commit(group, {"default": {0: 5}})
+            fetch(group, {"default": [0]})
+        commit("v0/offsets/default/3", {"default": {0: 5}})  # makes nodes without data
+        fetch("v0", {"default": [3]})
+        for group in NO_PATHS:
+            commit(group, {"default": {0: 5}, "nowhere": {0: 5}})
+            fetch(group, {"default": [0], "nowhere": [0]})
+        h.create("short-lived", 1)
+        commit("v0", {"short-lived": {0: 5}})
+        h.delete("short-lived")
+        h.create_again("short-lived")
+        fetch("v0", {"short-lived": [0]})
+    return said
+
+
+def test_offsets_of_version_0_are_those_of_kafka_on_zookeeper(both: Both) -> None:
+    kafka, ours = offsets_of_version_0(both.kafka.port), offsets_of_version_0(both.kbroker.port)
+    refused = int(ErrorCode.INVALID_GROUP_ID)
+    failed = int(ErrorCode.UNKNOWN_SERVER_ERROR)
+    assert str(ours).count(f" {refused})") == 2 * len(NO_PATHS)
+    assert str(ours).replace(f" {refused})", f" {failed})") == str(kafka)
     both.assert_same_nodes()
 
 

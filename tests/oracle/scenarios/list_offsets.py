@@ -147,3 +147,12 @@ def offsets_before_a_time(t: Talk) -> None:
         ask(t, topic, LATEST, EARLIEST, max_num_offsets=count)
     ask(t, topic, 0, 2**62, max_num_offsets=3)
     ask(t, t.topic("empty"), LATEST, EARLIEST, max_num_offsets=3)
+    cut = M.DeleteRecordsRequest.DeleteRecordsPartition(partition_index=0, offset=2)
+    whole = t.topic("whole")
+    t.produce(whole, records(2))
+    t.do(
+        M.DeleteRecordsRequest(
+            topics=[M.DeleteRecordsRequest.DeleteRecordsTopic(name=whole, partitions=[cut])], timeout_ms=30000
+        )
+    )
+    ask(t, whole, LATEST, EARLIEST, 2**62, max_num_offsets=3)

@@ -167,6 +167,16 @@ def leader_epochs(t: Talk) -> None:
         committed(t, group, topic)
 
 
+@scenario(COMMIT, only=1)
+def commit_timestamps(t: Talk) -> None:
+    topic, group = t.topic(), t.name("g")
+    for timestamp in (-1, 0, 2**62, -(2**63)):
+        one = Partition(partition_index=0, committed_offset=5, commit_timestamp=timestamp, committed_metadata="m")
+        entry = M.OffsetCommitRequest.OffsetCommitRequestTopic(name=topic, partitions=[one])
+        t.ask(M.OffsetCommitRequest(group_id=group, topics=[entry]))
+        committed(t, group, topic)
+
+
 @scenario(COMMIT, until=4)
 def retention_times(t: Talk) -> None:
     topic, group = t.topic(), t.name("g")
@@ -299,6 +309,15 @@ def of_a_deleted_topic(t: Talk) -> None:
     found = M.OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group, topics=None)
     t.until(lambda: not t.do(M.OffsetFetchRequest(groups=[found])).groups[0].topics, "end of the offsets")
     ask(t, {group: {topic: [0]}})
+
+
+@scenario(FETCH, only=0)
+def of_zookeeper(t: Talk) -> None:
+    """Version 0 of both APIs: Kafka refuses it where it has no ZooKeeper."""
+    topic, group = t.topic(), t.name("g")
+    one = M.OffsetFetchRequest.OffsetFetchRequestTopic(name=topic, partition_indexes=[0])
+    t.ask(commit_request(group, {topic: [(0, 5)]}), version=0)
+    t.ask(M.OffsetFetchRequest(group_id=group, topics=[one]))
 
 
 # --- OffsetDelete ----------------------------------------------------------------------------------------------------

@@ -77,6 +77,8 @@ def test_what_is_in_no_path_is_refused_and_nothing_is_written(store: EmbeddedSto
 def test_a_node_that_is_no_offset_is_named(store: EmbeddedStore) -> None:
     offsets = ConsumerOffsets(store.connect())
     offsets.commit("g/offsets/t/0", {A: 5})  # makes nodes without data on its way
+    assert offsets.fetch("g", A) is None
+    store.connect().set("/consumers/g/offsets/t/0", b"five")
     with pytest.raises(paths.StoreCorrupt, match="/consumers/g/offsets/t/0"):
         offsets.fetch("g", A)
 
