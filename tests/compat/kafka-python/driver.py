@@ -144,6 +144,32 @@ def seek(a: Json) -> Json:
     return {"at_offset": at, "by_time": by_time.offset if by_time else -1, "earliest": earliest, "latest": latest}
 
 
+def old_offsets(a: Json) -> Json:
+    """As a client of an old broker: no group membership, offsets by whichever version it knows."""
+    partition = TopicPartition(a["topic"], 0)
+
+    def reader() -> KafkaConsumer:
+        one = consumer(a, a["group"], api_version=tuple(a["api_version"]))
+        one.assign([partition])
+        return one
+
+    first = reader()
+    before = first.committed(partition)
+    if a["offset"] is not None:
+        first.commit({partition: OffsetAndMetadata(a["offset"], "m")})
+    first.close()
+    second = reader()
+    found = {
+        "before": before,
+        "committed": second.committed(partition),
+        "position": second.position(partition),
+        "earliest": second.beginning_offsets([partition])[partition],
+        "latest": second.end_offsets([partition])[partition],
+    }
+    second.close()
+    return found
+
+
 def limits(a: Json) -> Json:
     producer = KafkaProducer(bootstrap_servers=a["bootstrap"], max_request_size=100_000_000)
     try:
@@ -237,5 +263,13 @@ def finished(
 
 
 if __name__ == "__main__":
-    scenarios = {"produce": produce, "consume": consume, "group": group, "seek": seek, "limits": limits, "admin": admin}
+    scenarios = {
+        "produce": produce,
+        "consume": consume,
+        "group": group,
+        "seek": seek,
+        "old_offsets": old_offsets,
+        "limits": limits,
+        "admin": admin,
+    }
     print(json.dumps(scenarios[sys.argv[1]](json.loads(sys.argv[2]))))
