@@ -24,6 +24,11 @@ from kbroker.coordination.store import (
 from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.model import TopicPartition
 
+MOST_NAMES = 16
+LONGEST_GROUP_ID = 1024
+"""A group's name is in the path of each of its nodes, and each name between slashes is a node: without these limits a
+small request would make a store of hundreds of megabytes."""
+
 
 class ConsumerOffsets:
     """Thread-safe; keeps nothing itself. Waits for the store: not for a processor's thread."""
@@ -32,7 +37,7 @@ class ConsumerOffsets:
         self._store = store
 
     def commit(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """All of them or none, durable on return. INVALID_GROUP_ID for a name that no path can have."""
+        """All of them or none, durable on return. INVALID_GROUP_ID for a name that no path can have, or is too long."""
         data = {_path(group_id, at): paths.encode_consumer_offset(offset) for at, offset in offsets.items()}
         while True:
             try:
@@ -65,6 +70,8 @@ class ConsumerOffsets:
 
 def _path(group_id: str, at: TopicPartition) -> str:
     path = paths.consumer_offset_path(group_id, at.topic, at.partition_id)
+    if len(group_id) > LONGEST_GROUP_ID or group_id.count("/") >= MOST_NAMES:
+        raise ProtocolError(ErrorCode.INVALID_GROUP_ID, "a group id that is too long for a path")
     try:
         check_path(path)
     except InvalidPath as error:

@@ -620,10 +620,16 @@ OTHERS: tuple[OtherDeviation, ...] = (
         "tests/oracle/test_znodes.py::test_offsets_of_version_0_are_those_of_kafka_on_zookeeper",
     ),
     OtherDeviation(
+        "OffsetCommit 0 and OffsetFetch 0: a long group id",
+        "INVALID_GROUP_ID from 1025 characters or 17 names between slashes on. Kafka with a ZooKeeper makes the nodes.",
+        "The name is in the path of every node, and a small request would make nodes of hundreds of megabytes.",
+        "tests/unit/cluster/test_consumer_offsets.py::test_what_is_in_no_path_or_too_long_is_refused_and_nothing_is_written",
+    ),
+    OtherDeviation(
         "OffsetCommit 0: a partition twice",
         "The last offset is stored, once. Kafka with a ZooKeeper writes the node for each.",
         "It is the last one in both.",
-        "tests/unit/server/handlers/test_groups.py::test_offsets_of_version_0_are_others_and_have_no_metadata",
+        "tests/unit/server/handlers/test_groups.py::test_version_0_stores_the_last_offset_of_a_partition_named_twice",
     ),
     OtherDeviation(
         "Nodes: /config/changes",

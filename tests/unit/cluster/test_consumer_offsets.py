@@ -55,15 +55,17 @@ def test_offsets_are_there_after_the_store_was_opened_again(tmp_path: Path, stor
         again.stop()
 
 
-@pytest.mark.parametrize("group_id", ["a/b", "offsets", " ", "ü", "a" * 30_000])
+@pytest.mark.parametrize("group_id", ["a/b", "offsets", " ", "ü", "a" * 1024, "/".join("a" * 16)])
 def test_any_path_is_a_group(store: EmbeddedStore, group_id: str) -> None:
     offsets = ConsumerOffsets(store.connect())
     offsets.commit(group_id, {A: 5})
     assert offsets.fetch(group_id, A) == 5
 
 
-@pytest.mark.parametrize("group_id", ["", "/a", "a/", "a//b", ".", "../brokers", "a\0b"])
-def test_what_is_in_no_path_is_refused_and_nothing_is_written(store: EmbeddedStore, group_id: str) -> None:
+@pytest.mark.parametrize(
+    "group_id", ["", "/a", "a/", "a//b", ".", "../brokers", "a\0b", "a" * 1025, "/".join("a" * 17)]
+)
+def test_what_is_in_no_path_or_too_long_is_refused_and_nothing_is_written(store: EmbeddedStore, group_id: str) -> None:
     offsets = ConsumerOffsets(store.connect())
     before = nodes_of(store.connect())
     with pytest.raises(ProtocolError) as refused:

@@ -275,6 +275,18 @@ def test_offsets_of_version_0_are_others_and_have_no_metadata(client: WireClient
     assert old_offsets(client, group, {TOPIC: [0]}) == [(TOPIC, 0, 5, "", 0)]
 
 
+def test_version_0_stores_the_last_offset_of_a_partition_named_twice(client: WireClient, group: str) -> None:
+    message = committing(group, {(TOPIC, 0): 5})
+    entry = M.OffsetCommitRequest.OffsetCommitRequestPartition
+    message.topics[0].partitions += [
+        entry(partition_index=0, committed_offset=4, committed_metadata=""),
+        entry(partition_index=0, committed_offset=9, committed_metadata="x" * 4097),
+    ]
+    answer = client.call(ApiKey.OFFSET_COMMIT, 0, message)
+    assert [p.error_code for p in answer.topics[0].partitions] == [0, 0, ErrorCode.OFFSET_METADATA_TOO_LARGE]
+    assert old_offsets(client, group, {TOPIC: [0]}) == [(TOPIC, 0, 4, "", 0)]
+
+
 def test_a_member_commits_with_version_0_whatever_its_generation(client: WireClient, group: str) -> None:
     form(client, group)
     assert commit(client, group, {(TOPIC, 0): 5}, 0) == {(TOPIC, 0): ErrorCode.NONE}
