@@ -7,6 +7,7 @@ Do not call them from a processor's thread: they wait for a disk.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -201,15 +202,21 @@ class Store(Protocol):
         ...
 
 
+_IN_NO_PATH = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\ud800-\\uf8ff\\ufff0-\\U0010ffff]")
+"""What ZooKeeper allows in no name: controls, private use, specials, and what has two units in UTF-16."""
+
+
 def check_path(path: str) -> None:
-    """InvalidPath unless `path` is / or /name/name/..., without empty, '.' or '..' names and zero bytes."""
+    """InvalidPath unless `path` is / or /name/name/..., without empty, '.' or '..' names and what no path may have."""
     if path == "/":
         return
     if not path.startswith("/"):
         raise InvalidPath(path, "a path begins with /")
     for name in path[1:].split("/"):
-        if name in ("", ".", "..") or "\0" in name:
-            raise InvalidPath(path, "a path has no empty, '.' or '..' names and no zero byte")
+        if name in ("", ".", ".."):
+            raise InvalidPath(path, "a path has no empty, '.' or '..' names")
+    if _IN_NO_PATH.search(path):
+        raise InvalidPath(path, "a path has no control, private or special characters")
 
 
 def parent_of(path: str) -> str:

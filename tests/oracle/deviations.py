@@ -614,7 +614,8 @@ OTHERS: tuple[OtherDeviation, ...] = (
     ),
     OtherDeviation(
         "OffsetCommit 0 and OffsetFetch 0: a group id that is in no path",
-        "INVALID_GROUP_ID: for one that is empty, or has empty names, `.` or `..` between slashes, or a zero byte. "
+        "INVALID_GROUP_ID: for one that is empty, or has empty names, `.` or `..` between slashes, or control "
+        "characters, private ones or surrogates. "
         "Kafka with a ZooKeeper answers UNKNOWN_SERVER_ERROR.",
         KAFKA_FAILS,
         "tests/oracle/test_znodes.py::test_offsets_of_version_0_are_those_of_kafka_on_zookeeper",

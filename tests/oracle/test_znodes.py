@@ -228,7 +228,7 @@ def test_nodes_are_those_that_kafka_has_in_zookeeper(both: Both) -> None:
     both.assert_same_nodes()
 
 
-NO_PATHS = ("", "a//b", "/a", "a/", ".", "a/../b", "a\0b")
+NO_PATHS = ("", "a//b", "/a", "a/", ".", "a/../b", "a\0b", "a\tb", "\x80", "\uf000", "\U0001f600")
 
 
 def offsets_of_version_0(port: int) -> list[object]:
@@ -261,7 +261,7 @@ def offsets_of_version_0(port: int) -> list[object]:
         commit("v0", {})
         commit("v0", {"default": {}})
         fetch("v0", {})
-        for group in ("a/b", "offsets", " ", "ü"):
+        for group in ("a/b", "offsets", " ", "ü", "\u4e2d\ufb01"):
             commit(group, {"default": {0: 5}})
             fetch(group, {"default": [0]})
         commit("v0/offsets/default/3", {"default": {0: 5}})  # makes nodes without data

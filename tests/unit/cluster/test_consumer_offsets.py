@@ -63,7 +63,22 @@ def test_any_path_is_a_group(store: EmbeddedStore, group_id: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "group_id", ["", "/a", "a/", "a//b", ".", "../brokers", "a\0b", "a" * 1025, "/".join("a" * 17)]
+    "group_id",
+    [
+        "",
+        "/a",
+        "a/",
+        "a//b",
+        ".",
+        "../brokers",
+        "a\0b",
+        "a\tb",
+        "\x80",
+        "\uf000",
+        "\U0001f600",
+        "a" * 1025,
+        "/".join("a" * 17),
+    ],
 )
 def test_what_is_in_no_path_or_too_long_is_refused_and_nothing_is_written(store: EmbeddedStore, group_id: str) -> None:
     offsets = ConsumerOffsets(store.connect())
