@@ -52,7 +52,8 @@ def convert(messages: memoryview, largest: int, limit: int) -> tuple[bytes, int]
     if first.codec == Codec.ZSTD:
         raise UnknownCodec("zstd in a message of magic 0 or 1")
     payload = messages[first.value_position : first.value_position + first.value_size]
-    builder, _ = batch_of_messages(inflate_shared(first.codec, payload, limit, strict=True), wrapper=first, limit=limit)
+    inner = inflate_shared(first.codec, payload, limit, strict=True, magic=first.magic)
+    builder, _ = batch_of_messages(inner, wrapper=first, limit=limit)
     return builder.build(), first.codec
 
 
@@ -84,4 +85,4 @@ def _messages(batch: memoryview, start_offset: int, magic: int) -> bytes:
     builder = messages_of_batch(info, records, magic, start_offset=start_offset)
     if info.codec == Codec.NONE or not builder.count:
         return builder.messages()
-    return builder.wrap(info.codec, deflate(info.codec, builder.messages()))
+    return builder.wrap(info.codec, deflate(info.codec, builder.messages(), magic=magic))

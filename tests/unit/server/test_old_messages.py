@@ -36,7 +36,7 @@ def message_set(magic: int, codec: int = Codec.NONE) -> bytes:
         builder.append(number, TIME + number if magic else -1, key, value)
     if codec == Codec.NONE:
         return builder.messages()
-    return builder.wrap(codec, deflate(codec, builder.messages()))
+    return builder.wrap(codec, deflate(codec, builder.messages(), magic=magic))
 
 
 def produced(client: WireClient, version: int, records: bytes, topic: str = "orders") -> Any:
@@ -58,7 +58,7 @@ def read(data: bytes) -> list[tuple[int, int, bytes | None, bytes | None]]:
         inner, wrapper = data[outer.position : outer.position + outer.size], None
         if outer.codec:
             at = outer.value_position
-            inner, wrapper = inflate(outer.codec, data[at : at + outer.value_size], 1 << 20), outer
+            inner, wrapper = inflate(outer.codec, data[at : at + outer.value_size], 1 << 20, magic=outer.magic), outer
         columns = message_columns(inner, wrapper=wrapper)
         for row in range(len(columns)):
             parts = [
