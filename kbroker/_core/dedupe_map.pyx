@@ -1,0 +1,197 @@
+"""The newest offset of each key of a log, for compaction, in memory of a fixed size.
+
+As Kafka's SkimpyOffsetMap, a key is its hash of 128 bits and nothing else, 24 bytes a key with the offset: two keys of one
+hash would lose a record, and are not expected in the life of the world. That holds against chance; against somebody who
+looks for such keys the hash is SipHash-2-4 with 128 bits of result and a secret key of each map (Kafka: plain MD5).
+"""
+
+cimport cython
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.string cimport memcpy
+
+import os
+
+cdef enum:
+    SLOT_SIZE = 24
+    LEAST_SLOTS = 2
+
+cdef extern from * nogil:
+    """
+    #include <stddef.h>
+    #include <stdint.h>
+    #include <string.h>
+    #include <sys/mman.h>
+
+    #define SIP_TURN(x, b) ((x) << (b) | (x) >> (64 - (b)))
+    #define SIP_ROUND \\
+        v0 += v1; v1 = SIP_TURN(v1, 13); v1 ^= v0; v0 = SIP_TURN(v0, 32); \\
+        v2 += v3; v3 = SIP_TURN(v3, 16); v3 ^= v2; \\
+        v0 += v3; v3 = SIP_TURN(v3, 21); v3 ^= v0; \\
+        v2 += v1; v1 = SIP_TURN(v1, 17); v1 ^= v2; v2 = SIP_TURN(v2, 32);
+
+    /* SipHash-2-4 with a result of 128 bits (Aumasson, Bernstein); words are little-endian. */
+    static inline void siphash_128(const uint64_t key[2], const uint8_t *data, size_t size, uint64_t hash[2]) {
+        uint64_t v0 = 0x736f6d6570736575u ^ key[0], v1 = 0x646f72616e646f6du ^ key[1] ^ 0xee;
+        uint64_t v2 = 0x6c7967656e657261u ^ key[0], v3 = 0x7465646279746573u ^ key[1];
+        uint64_t word, last = (uint64_t)size << 56;
+        const uint8_t *end = data + (size & ~(size_t)7);
+        for (; data < end; data += 8) {
+            memcpy(&word, data, 8);
+            v3 ^= word;
+            SIP_ROUND SIP_ROUND
+            v0 ^= word;
+        }
+        for (size_t i = 0; i < (size & 7); i++)
+            last |= (uint64_t)data[i] << 8 * i;
+        v3 ^= last;
+        SIP_ROUND SIP_ROUND
+        v0 ^= last;
+        v2 ^= 0xee;
+        SIP_ROUND SIP_ROUND SIP_ROUND SIP_ROUND
+        hash[0] = v0 ^ v1 ^ v2 ^ v3;
+        v1 ^= 0xdd;
+        SIP_ROUND SIP_ROUND SIP_ROUND SIP_ROUND
+        hash[1] = v0 ^ v1 ^ v2 ^ v3;
+    }
+
+    /* Zeros: memory only where they are written. At `old` it takes the place of what is there. */
+    static inline void *map_zeros(void *old, size_t size) {
+        void *made = mmap(old, size, PROT_READ | PROT_WRITE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | (old ? MAP_FIXED : 0), -1, 0);
+        return made == MAP_FAILED ? NULL : made;
+    }
+    static inline uint64_t scaled(uint64_t hash, uint64_t count) {
+        return (uint64_t)(((unsigned __int128)hash * count) >> 64);
+    }
+    """
+    void siphash_128(const uint64_t *key, const uint8_t *data, size_t size, uint64_t *hash)
+    void *map_zeros(void *old, size_t size)
+    int munmap(void *where, size_t size)
+    uint64_t scaled(uint64_t hash, uint64_t count)
+
+
+cdef dedupe_slot_t *find_slot(const dedupe_map_t *map, const uint8_t *key, int64_t size, uint64_t *hash) noexcept nogil:
+    """The key's slot, or the free one where it would be: there is always one."""
+    cdef uint64_t at
+    cdef dedupe_slot_t *slot
+    siphash_128(map.key, key, <size_t>size, hash)
+    at = scaled(hash[0], map.slot_count)
+    while True:
+        slot = map.slots + at
+        if slot.next_offset == 0 or (slot.hash[0] == hash[0] and slot.hash[1] == hash[1]):
+            return slot
+        at += 1
+        if at == map.slot_count:
+            at = 0
+
+
+cdef bint dedupe_put(dedupe_map_t *map, const uint8_t *key, int64_t size, int64_t offset) noexcept nogil:
+    cdef uint64_t[2] hash
+    cdef dedupe_slot_t *slot = find_slot(map, key, size, hash)
+    if slot.next_offset == 0:
+        if map.count == map.capacity:
+            return False
+        memcpy(slot.hash, hash, sizeof(hash))
+        map.count += 1
+    if <uint64_t>offset + 1 > slot.next_offset:
+        slot.next_offset = <uint64_t>offset + 1
+    return True
+
+
+cdef int64_t dedupe_get(const dedupe_map_t *map, const uint8_t *key, int64_t size) noexcept nogil:
+    cdef uint64_t[2] hash
+    return <int64_t>(find_slot(map, key, size, hash).next_offset - 1)
+
+
+@cython.final
+cdef class DedupeMap:
+    """Key -> newest offset, within `buffer_size` bytes of which `load_factor` may be in use.
+
+    `latest_offset` is how far the log is in the map; who feeds it moves it on. One thread at a time.
+    """
+
+    def __cinit__(self, int64_t buffer_size, double load_factor=0.9, bytes hash_key=None):
+        cdef uint64_t slot_count
+        cdef const uint8_t *secret
+        if buffer_size < LEAST_SLOTS * SLOT_SIZE:
+            raise ValueError(f"a map of {buffer_size} bytes has room for no key")
+        if not 0 < load_factor <= 1:
+            raise ValueError(f"a load factor of {load_factor} is not in 0 to 1")
+        hash_key = os.urandom(16) if hash_key is None else hash_key
+        if len(hash_key) != 16:
+            raise ValueError("the key of the hash has 16 bytes")
+        secret = hash_key
+        memcpy(self.map.key, secret, 16)
+        slot_count = <uint64_t>buffer_size // SLOT_SIZE
+        self.map.slots = <dedupe_slot_t *>map_zeros(NULL, slot_count * SLOT_SIZE)
+        if self.map.slots == NULL:
+            raise MemoryError
+        self.map.slot_count = slot_count
+        # One slot is always free: it ends the search for a key that is not there.
+        self.map.capacity = min(slot_count - 1, max(<uint64_t>1, <uint64_t>(slot_count * load_factor)))
+        self.map.latest_offset = -1
+
+    def __dealloc__(self):
+        if self.map.slots != NULL:
+            munmap(self.map.slots, self.map.slot_count * SLOT_SIZE)
+
+    def __len__(self):
+        return self.map.count
+
+    @property
+    def capacity(self):
+        """Keys that it takes."""
+        return self.map.capacity
+
+    @property
+    def is_full(self):
+        return self.map.count == self.map.capacity
+
+    @property
+    def latest_offset(self):
+        return self.map.latest_offset
+
+    @latest_offset.setter
+    def latest_offset(self, int64_t offset):
+        self.map.latest_offset = offset
+
+    def put(self, key, int64_t offset):
+        """A lower offset than the one there is ignored. False when the key is new and the map full."""
+        cdef Py_buffer view
+        if offset < 0:
+            raise ValueError(f"offset {offset} is negative")
+        PyObject_GetBuffer(key, &view, PyBUF_SIMPLE)
+        try:
+            return dedupe_put(&self.map, <const uint8_t *>view.buf, view.len, offset)
+        finally:
+            PyBuffer_Release(&view)
+
+    def get(self, key):
+        """The newest offset of a key, -1 when it is not there."""
+        cdef Py_buffer view
+        PyObject_GetBuffer(key, &view, PyBUF_SIMPLE)
+        try:
+            return dedupe_get(&self.map, <const uint8_t *>view.buf, view.len)
+        finally:
+            PyBuffer_Release(&view)
+
+    def clear(self):
+        """Forget all, and give the memory back."""
+        if map_zeros(self.map.slots, self.map.slot_count * SLOT_SIZE) == NULL:
+            raise MemoryError
+        self.map.count = 0
+        self.map.latest_offset = -1
+
+
+def key_hash(bytes secret not None, bytes data not None):
+    """The map's hash, for its test against the published vectors."""
+    cdef uint64_t[2] made
+    cdef uint64_t[2] key
+    cdef const uint8_t *p = secret
+    if len(secret) != 16:
+        raise ValueError("the key of the hash has 16 bytes")
+    memcpy(key, p, 16)
+    p = data
+    siphash_128(key, p, <size_t>len(data), made)
+    return (<char *>made)[:16]
