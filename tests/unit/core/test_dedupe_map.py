@@ -51,7 +51,8 @@ def test_two_maps_place_keys_by_secrets_of_their_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "load_factor", "secret"), [(47, 0.9, None), (-1, 0.9, None), (480, 0.0, None), (480, 1.1, None), (480, 1, b"short")]
+    ("size", "load_factor", "secret"),
+    [(47, 0.9, None), (-1, 0.9, None), (480, 0.0, None), (480, 1.1, None), (480, 1, b"short")],
 )
 def test_a_map_without_room_or_sense_is_refused(size: int, load_factor: float, secret: bytes | None) -> None:
     with pytest.raises(ValueError, match=r"room|load factor|16 bytes"):

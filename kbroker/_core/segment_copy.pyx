@@ -1,0 +1,612 @@
+"""The two passes of compaction over a segment's bytes: the newest offset of each key into a map, then a copy of what stays.
+
+What stays follows Apache Kafka 3.9 (Cleaner, MemoryRecords.filterTo):
+- a record beyond the map's `latest_offset` stays. Any other stays when it has a key, the map has no newer offset of that
+  key, and it is no tombstone (null value) whose batch's delete horizon has passed;
+- a batch that keeps a tombstone gets a delete horizon (KIP-534) when it has none: now plus delete.retention.ms, written
+  as its base timestamp. So does the marker of a transaction of which nothing is left;
+- the records of an aborted transaction go, its marker with the horizon when they are gone;
+- a batch with the last sequence of a living producer stays without records, a header alone;
+- offsets, last offset delta, producer, epoch and codec of a batch do not change. One of which nothing went is copied as it lies.
+
+Messages of magic 0 and 1 are copied as they lie and not fed: their keys are not compacted.
+A batch is verified before it is read, so that damage is never given a new CRC.
+"""
+
+cimport cython
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.memoryview cimport PyMemoryView_FromMemory
+from libc.stdint cimport INT32_MAX, INT64_MAX, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy
+
+from kbroker._core.crc cimport crc32c
+from kbroker._core.cursor cimport (
+    load_u16, load_u32, load_u64, store_u16, store_u32, store_u64, write_i32, write_raw, writer_free, writer_init,
+    writer_reserve, writer_t,
+)
+from kbroker._core.dedupe_map cimport DedupeMap, dedupe_get, dedupe_map_t, dedupe_put
+from kbroker._core.layout cimport *
+from kbroker._core.record_batch cimport (
+    BATCH_BAD_COUNT, BATCH_BAD_LENGTH, BATCH_BAD_RECORD, BATCH_OK, BATCH_OLD_MAGIC, BATCH_TOO_SHORT, batch_info_t,
+    batch_verify,
+)
+from kbroker._core.varint cimport put_varlong, take_bytes, take_varint, take_varlong, varlong_size
+
+from collections import deque
+
+from kbroker._core.record_batch import InvalidBatch
+
+cdef enum:
+    PY_READ = 0x100
+    MAP_FULL = 100               # a finding of its own: the rest is for another cleaning
+    MARKER_ABORT = 0             # types of control records
+    MARKER_COMMIT = 1
+    NO_HORIZON = -1
+
+# --- what the passes are told ---------------------------------------------------------------------------
+
+ctypedef struct last_batch_t:
+    int64_t producer_id
+    int64_t data_offset          # last offset of its last data, -1 when only markers of it are known
+    int16_t epoch
+
+
+@cython.final
+cdef class LastBatches:
+    """Where the last sequence of each living producer lies: (producer id, last data offset or -1, epoch)."""
+
+    cdef last_batch_t *entries
+    cdef int64_t count
+
+    def __init__(self, producers=()):
+        rows = sorted(producers)
+        if self.entries != NULL:
+            raise TypeError("made once")
+        self.entries = <last_batch_t *>malloc(sizeof(last_batch_t) * (len(rows) + 1))
+        if self.entries == NULL:
+            raise MemoryError
+        for producer_id, data_offset, epoch in rows:
+            self.entries[self.count].producer_id = producer_id
+            self.entries[self.count].data_offset = data_offset
+            self.entries[self.count].epoch = epoch
+            self.count += 1
+
+    def __dealloc__(self):
+        free(self.entries)
+
+    def __len__(self):
+        return self.count
+
+
+cdef bint is_last_of_producer(LastBatches producers, const batch_info_t *info) noexcept nogil:
+    cdef int64_t low = 0
+    cdef int64_t high = producers.count
+    cdef int64_t middle
+    cdef last_batch_t *entry
+    if info.producer_id < 0:
+        return False
+    while low < high:
+        middle = (low + high) // 2
+        if producers.entries[middle].producer_id < info.producer_id:
+            low = middle + 1
+        else:
+            high = middle
+    if low == producers.count or producers.entries[low].producer_id != info.producer_id:
+        return False
+    entry = &producers.entries[low]
+    if entry.data_offset >= 0:
+        return info.base_offset + info.last_offset_delta == entry.data_offset
+    return info.attributes & ATTRIBUTE_CONTROL != 0 and info.producer_epoch == entry.epoch
+
+
+@cython.final
+cdef class Transactions:
+    """The transactions that a pass goes through, in order of offsets; one for each pass over a run of segments.
+
+    `aborted` are entries of .txnindex of that run, tuples that begin with (producer id, first offset). `kept` becomes
+    those of which data was still met: the entries of the copy's .txnindex.
+    """
+
+    cdef object waiting
+    cdef dict aborted            # producer id -> [entry, data was met]
+    cdef set committed           # producer ids, of transactions of which data was met
+    cdef readonly list kept
+
+    def __init__(self, aborted=()):
+        self.waiting = deque(sorted(aborted, key=lambda entry: entry[1]))
+        self.aborted = {}
+        self.committed = set()
+        self.kept = []
+
+    cdef int begin_to(self, int64_t offset) except -1:
+        while self.waiting and self.waiting[0][1] <= offset:
+            entry = self.waiting.popleft()
+            self.aborted.setdefault(entry[0], [entry, False])
+        return 0
+
+
+cdef int data_is_aborted(Transactions transactions, const batch_info_t *info) except -1 with gil:
+    transactions.begin_to(info.base_offset + info.last_offset_delta)
+    known = transactions.aborted.get(info.producer_id)
+    if known is None:
+        transactions.committed.add(info.producer_id)
+        return False
+    known[1] = True
+    return True
+
+
+cdef int marker_is_spent(Transactions transactions, const batch_info_t *info, int marker) except -1 with gil:
+    """Whether a transaction's end is the end of nothing: no data of it was met."""
+    transactions.begin_to(info.base_offset + info.last_offset_delta)
+    if marker == MARKER_ABORT:
+        known = transactions.aborted.pop(info.producer_id, None)
+        if known is None or not known[1]:
+            return True
+        transactions.kept.append(known[0])
+        return False
+    if marker == MARKER_COMMIT:
+        if info.producer_id not in transactions.committed:
+            return True
+        transactions.committed.discard(info.producer_id)
+    return False
+
+# --- one batch ------------------------------------------------------------------------------------------
+
+cdef struct pass_t:
+    dedupe_map_t *map
+    int64_t start_offset         # keys of records below are not fed
+    int64_t now_ms
+    int64_t horizon_ms           # what a new delete horizon is
+    # of the batch at hand
+    batch_info_t info
+    const uint8_t *records       # inflated
+    const uint8_t *end
+    Py_buffer inflated
+    bint is_inflated
+    bint has_tombstones
+    # of the whole pass
+    writer_t out
+    writer_t plain               # records of a batch before they are compressed
+    writer_t kept                # int32 positions in `records` of those that stay
+    int64_t batches_read
+    int64_t records_read
+    int64_t batches_kept
+    int64_t records_kept
+
+
+cdef struct record_t:
+    const uint8_t *stop
+    int64_t timestamp_delta
+    int32_t offset_delta
+    const uint8_t *rest          # key, value and headers
+    const uint8_t *key
+    int32_t key_size
+    int32_t value_size
+    uint8_t attributes
+
+
+cdef inline const uint8_t *take_record(const uint8_t *p, const uint8_t *end, record_t *record) noexcept nogil:
+    """One record; where the next one starts, or NULL. Headers are not looked at: they are only copied."""
+    cdef int32_t size = 0
+    cdef const uint8_t *value = NULL
+    p = take_varint(p, end, &size)
+    if size < 1 or size > end - p:
+        return NULL
+    record.stop = p + size
+    record.attributes = p[0]
+    p = take_varlong(p + 1, record.stop, &record.timestamp_delta)
+    p = take_varint(p, record.stop, &record.offset_delta)
+    record.rest = p
+    p = take_bytes(p, record.stop, &record.key, &record.key_size)
+    p = take_bytes(p, record.stop, &value, &record.value_size)
+    return record.stop if p < record.stop else NULL
+
+
+cdef int inflate_batch(pass_t *run, const uint8_t *batch, object inflate) except -1 with gil:
+    cdef const uint8_t *payload = batch + BATCH_HEADER_SIZE
+    view = PyMemoryView_FromMemory(<char *>payload, run.info.size - BATCH_HEADER_SIZE, PY_READ)
+    PyObject_GetBuffer(inflate(run.info.attributes & ATTRIBUTE_CODEC_MASK, view), &run.inflated, PyBUF_SIMPLE)
+    run.is_inflated = True
+    run.records = <const uint8_t *>run.inflated.buf
+    run.end = run.records + run.inflated.len
+    return 0
+
+
+cdef int release_batch(pass_t *run) except -1 with gil:
+    if run.is_inflated:
+        run.is_inflated = False
+        PyBuffer_Release(&run.inflated)
+    return 0
+
+
+cdef int open_batch(pass_t *run, const uint8_t *batch, object inflate) except -1 nogil:
+    """`records` of the batch whose header is in `info`. BATCH_OK or a finding."""
+    cdef batch_info_t *info = &run.info
+    if (info.base_offset < 0 or info.last_offset_delta < 0 or info.record_count < 0
+            or info.base_offset > INT64_MAX - 1 - info.last_offset_delta):
+        return BATCH_BAD_COUNT
+    run.records = batch + BATCH_HEADER_SIZE
+    run.end = batch + info.size
+    if info.record_count == 0:
+        return BATCH_OK if run.records == run.end else BATCH_BAD_COUNT
+    if info.attributes & ATTRIBUTE_CODEC_MASK:
+        inflate_batch(run, batch, inflate)
+        if run.end - run.records > INT32_MAX:
+            return BATCH_BAD_LENGTH
+    return BATCH_OK
+
+
+cdef int marker_of(pass_t *run) noexcept nogil:
+    """The type of a control batch's record; one that is not known is never an end of a transaction. Negative: no such record."""
+    cdef record_t record
+    if take_record(run.records, run.end, &record) == NULL or record.key_size < 4 or <int16_t>load_u16(record.key) < 0:
+        return -1
+    return load_u16(record.key + 2)
+
+
+cdef int judge(pass_t *run, Transactions transactions, bint *discardable) except -1 nogil:
+    """What the transactions say of the open batch. BATCH_OK or a finding."""
+    cdef int marker
+    discardable[0] = False
+    if run.info.attributes & ATTRIBUTE_CONTROL:
+        if run.info.record_count == 0:
+            discardable[0] = True    # cleaned before: the header alone
+            return BATCH_OK
+        marker = marker_of(run)
+        if marker < 0:
+            return BATCH_BAD_RECORD
+        discardable[0] = marker_is_spent(transactions, &run.info, marker)
+    elif run.info.attributes & ATTRIBUTE_TRANSACTIONAL:
+        discardable[0] = data_is_aborted(transactions, &run.info)
+    return BATCH_OK
+
+# --- first pass: into the map ---------------------------------------------------------------------------
+
+cdef int feed_batch(pass_t *run, const uint8_t *batch, Transactions transactions, object inflate) except -1 nogil:
+    cdef batch_info_t *info = &run.info
+    cdef const uint8_t *p
+    cdef record_t record
+    cdef int32_t left = info.record_count
+    cdef int32_t before = -1
+    cdef int64_t offset
+    cdef bint aborted = False
+    cdef int finding
+    if info.base_offset + info.last_offset_delta < run.start_offset and not (
+        info.attributes & (ATTRIBUTE_CONTROL | ATTRIBUTE_TRANSACTIONAL)
+    ):
+        return BATCH_OK
+    finding = open_batch(run, batch, inflate)
+    if finding == BATCH_OK:
+        finding = judge(run, transactions, &aborted)
+    if finding != BATCH_OK:
+        return finding
+    run.records_read += info.record_count
+    if not aborted and not info.attributes & ATTRIBUTE_CONTROL:
+        p = run.records
+        while left > 0:
+            left -= 1
+            p = take_record(p, run.end, &record)
+            if p == NULL:
+                return BATCH_BAD_RECORD
+            if record.offset_delta <= before or record.offset_delta > info.last_offset_delta:
+                return BATCH_BAD_COUNT
+            before = record.offset_delta
+            offset = info.base_offset + record.offset_delta
+            if record.key_size >= 0 and offset >= run.start_offset:
+                if not dedupe_put(run.map, record.key, record.key_size, offset):
+                    if offset - 1 > run.map.latest_offset:
+                        run.map.latest_offset = offset - 1
+                    return MAP_FULL
+        if p != run.end:
+            return BATCH_BAD_RECORD
+    offset = info.base_offset + info.last_offset_delta
+    if offset >= run.start_offset and offset > run.map.latest_offset:
+        run.map.latest_offset = offset
+    return BATCH_OK
+
+# --- second pass: the copy ------------------------------------------------------------------------------
+
+cdef inline bint stays(const pass_t *run, const record_t *record) noexcept nogil:
+    cdef int64_t offset = run.info.base_offset + record.offset_delta
+    if offset > run.map.latest_offset:
+        return True
+    if record.key_size < 0 or offset < dedupe_get(run.map, record.key, record.key_size):
+        return False
+    return (record.value_size >= 0 or not run.info.attributes & ATTRIBUTE_DELETE_HORIZON
+            or run.now_ms < run.info.base_timestamp)
+
+
+cdef int choose(pass_t *run, bint all_stay) noexcept nogil:
+    """The positions of the records that stay, into `kept`; `has_tombstones` when one of them has no value."""
+    cdef const uint8_t *p = run.records
+    cdef const uint8_t *here
+    cdef record_t record
+    cdef int32_t left = run.info.record_count
+    cdef int32_t before = -1
+    run.kept.size = 0
+    run.has_tombstones = False
+    while left > 0:
+        left -= 1
+        here = p
+        p = take_record(p, run.end, &record)
+        if p == NULL:
+            return BATCH_BAD_RECORD
+        if record.offset_delta <= before or record.offset_delta > run.info.last_offset_delta:
+            return BATCH_BAD_COUNT
+        before = record.offset_delta
+        if all_stay or stays(run, &record):
+            write_i32(&run.kept, <int32_t>(here - run.records))
+            if record.value_size < 0:
+                run.has_tombstones = True
+    return BATCH_OK if p == run.end else BATCH_BAD_RECORD
+
+
+cdef void write_header(const pass_t *run, uint8_t *at, int attributes, int64_t base_timestamp, int64_t max_timestamp,
+                       int32_t count, int64_t size) noexcept nogil:
+    """The header of a batch whose records stand behind it already."""
+    cdef const batch_info_t *info = &run.info
+    store_u64(at + BATCH_BASE_OFFSET, <uint64_t>info.base_offset)
+    store_u32(at + BATCH_LENGTH, <uint32_t>(size - LOG_OVERHEAD))
+    store_u32(at + BATCH_LEADER_EPOCH, <uint32_t>info.leader_epoch)
+    at[BATCH_MAGIC] = 2
+    store_u16(at + BATCH_ATTRIBUTES, <uint16_t>attributes)
+    store_u32(at + BATCH_LAST_OFFSET_DELTA, <uint32_t>info.last_offset_delta)
+    store_u64(at + BATCH_BASE_TIMESTAMP, <uint64_t>base_timestamp)
+    store_u64(at + BATCH_MAX_TIMESTAMP, <uint64_t>max_timestamp)
+    store_u64(at + BATCH_PRODUCER_ID, <uint64_t>info.producer_id)
+    store_u16(at + BATCH_PRODUCER_EPOCH, <uint16_t>info.producer_epoch)
+    store_u32(at + BATCH_BASE_SEQUENCE, <uint32_t>info.base_sequence)
+    store_u32(at + BATCH_RECORD_COUNT, <uint32_t>count)
+    store_u32(at + BATCH_CRC, crc32c(0, at + BATCH_ATTRIBUTES, <size_t>(size - BATCH_ATTRIBUTES)))
+
+
+cdef void write_record(writer_t *out, const record_t *record, int64_t timestamp_delta) noexcept nogil:
+    cdef int64_t rest_size = record.stop - record.rest
+    cdef int64_t size = 1 + varlong_size(timestamp_delta) + varlong_size(record.offset_delta) + rest_size
+    cdef uint8_t *p = writer_reserve(out, <size_t>(varlong_size(size) + size))
+    if p == NULL:
+        return
+    p += put_varlong(p, size)
+    p[0] = record.attributes
+    p += 1
+    p += put_varlong(p, timestamp_delta)
+    p += put_varlong(p, record.offset_delta)
+    memcpy(p, record.rest, <size_t>rest_size)
+
+
+cdef int64_t timestamp_of(const pass_t *run, const record_t *record) noexcept nogil:
+    if run.info.attributes & ATTRIBUTE_LOG_APPEND_TIME:
+        return run.info.max_timestamp
+    return <int64_t>(<uint64_t>run.info.base_timestamp + <uint64_t>record.timestamp_delta)
+
+
+cdef int compress_plain(pass_t *run, object deflate) except -1 with gil:
+    """`plain`, compressed, behind what is in `out`."""
+    cdef Py_buffer view
+    # A copy, as not every codec takes a view.
+    records = PyBytes_FromStringAndSize(<char *>run.plain.data, <Py_ssize_t>run.plain.size)
+    PyObject_GetBuffer(deflate(run.info.attributes & ATTRIBUTE_CODEC_MASK, records), &view, PyBUF_SIMPLE)
+    write_raw(&run.out, view.buf, <size_t>view.len)
+    PyBuffer_Release(&view)
+    return 0
+
+
+cdef int rewrite(pass_t *run, int64_t horizon_ms, object deflate) except -1 nogil:
+    """The batch with only its `kept` records; `horizon_ms` is its delete horizon."""
+    cdef const batch_info_t *info = &run.info
+    cdef bint is_compressed = info.attributes & ATTRIBUTE_CODEC_MASK != 0
+    cdef bint has_horizon = horizon_ms >= 0
+    cdef writer_t *into = &run.plain if is_compressed else &run.out
+    cdef size_t start = run.out.size
+    cdef int32_t count = <int32_t>(run.kept.size // 4)
+    cdef int64_t base_timestamp = horizon_ms
+    cdef int64_t max_timestamp = -1
+    cdef int64_t timestamp
+    cdef int64_t size
+    cdef int32_t i
+    cdef record_t record
+    cdef int attributes = info.attributes & (ATTRIBUTES_IN_USE & ~ATTRIBUTE_DELETE_HORIZON)
+    writer_reserve(&run.out, BATCH_HEADER_SIZE)
+    run.plain.size = 0
+    for i in range(count):
+        if take_record(run.records + load_u32(run.kept.data + 4 * <size_t>i), run.end, &record) == NULL:
+            return BATCH_BAD_RECORD
+        timestamp = timestamp_of(run, &record)
+        if i == 0 and not has_horizon:
+            base_timestamp = timestamp
+        if timestamp > max_timestamp:
+            max_timestamp = timestamp
+        write_record(into, &record, <int64_t>(<uint64_t>timestamp - <uint64_t>base_timestamp))
+    if info.attributes & ATTRIBUTE_LOG_APPEND_TIME:
+        max_timestamp = info.max_timestamp
+    if is_compressed and not run.plain.failed:
+        compress_plain(run, deflate)
+    if run.out.failed or run.plain.failed:
+        return out_of_memory()
+    size = <int64_t>(run.out.size - start)
+    if size > INT32_MAX - LOG_OVERHEAD:
+        return BATCH_BAD_LENGTH
+    if has_horizon:
+        attributes |= ATTRIBUTE_DELETE_HORIZON
+    write_header(run, run.out.data + start, attributes, base_timestamp, max_timestamp, count, size)
+    return BATCH_OK
+
+
+cdef int out_of_memory() except -1 with gil:
+    raise MemoryError
+
+
+cdef int copy_batch(pass_t *run, const uint8_t *batch, Transactions transactions, LastBatches producers, object inflate,
+                    object deflate) except -1 nogil:
+    cdef batch_info_t *info = &run.info
+    cdef uint8_t *at
+    cdef bint is_control = info.attributes & ATTRIBUTE_CONTROL != 0
+    cdef bint has_horizon = info.attributes & ATTRIBUTE_DELETE_HORIZON != 0
+    cdef bint discardable = False
+    cdef bint is_discarded
+    cdef bint needs_horizon
+    cdef int finding = open_batch(run, batch, inflate)
+    if finding == BATCH_OK:
+        finding = judge(run, transactions, &discardable)
+    if finding != BATCH_OK:
+        return finding
+    run.records_read += info.record_count
+    is_discarded = discardable and (not is_control or (has_horizon and info.base_timestamp <= run.now_ms))
+    run.kept.size = 0
+    if not is_discarded:
+        finding = choose(run, is_control)
+        if finding != BATCH_OK:
+            return finding
+        if run.kept.failed:
+            return out_of_memory()
+    if run.kept.size:
+        run.batches_kept += 1
+        run.records_kept += <int64_t>(run.kept.size // 4)
+        needs_horizon = not has_horizon and (run.has_tombstones or (discardable and is_control))
+        if run.kept.size == 4 * <size_t>info.record_count and not needs_horizon:
+            write_raw(&run.out, batch, <size_t>info.size)
+            return BATCH_OK
+        return rewrite(run, run.horizon_ms if needs_horizon else info.base_timestamp if has_horizon else NO_HORIZON, deflate)
+    if is_last_of_producer(producers, info):
+        run.batches_kept += 1
+        at = writer_reserve(&run.out, BATCH_HEADER_SIZE)
+        if at != NULL:
+            write_header(run, at, info.attributes & (ATTRIBUTE_LOG_APPEND_TIME | ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_CONTROL),
+                         -1, info.max_timestamp, 0, BATCH_HEADER_SIZE)
+    return BATCH_OK
+
+# --- for Python -----------------------------------------------------------------------------------------
+
+cdef int walk(pass_t *run, bint copying, const uint8_t *data, int64_t size, Transactions transactions, LastBatches producers,
+              object inflate, object deflate, int64_t *position) except -1 nogil:
+    """Batches until one is cut off, or until a finding other than BATCH_OK."""
+    cdef const uint8_t *batch
+    cdef int64_t offset
+    cdef int finding
+    while position[0] < size:
+        batch = data + position[0]
+        finding = batch_verify(batch, size - position[0], &run.info)
+        if finding == BATCH_TOO_SHORT:
+            return BATCH_OK
+        if finding == BATCH_OLD_MAGIC:
+            run.info.size = <int32_t>(LOG_OVERHEAD + load_u32(batch + BATCH_LENGTH))
+            offset = <int64_t>load_u64(batch + BATCH_BASE_OFFSET)
+            if copying:
+                write_raw(&run.out, batch, <size_t>run.info.size)
+                run.batches_kept += 1
+            elif offset >= run.start_offset and offset > run.map.latest_offset:
+                run.map.latest_offset = offset
+        elif finding == BATCH_OK:
+            if copying:
+                finding = copy_batch(run, batch, transactions, producers, inflate, deflate)
+            else:
+                finding = feed_batch(run, batch, transactions, inflate)
+            if run.is_inflated:
+                release_batch(run)
+            if finding != BATCH_OK:
+                return finding
+        else:
+            return finding
+        if run.out.failed:
+            return out_of_memory()
+        run.batches_read += 1
+        position[0] += run.info.size
+    return BATCH_OK
+
+
+cdef void pass_init(pass_t *run, DedupeMap map) noexcept:
+    run.map = &map.map
+    run.start_offset = 0
+    run.is_inflated = False
+    run.batches_read = run.records_read = run.batches_kept = run.records_kept = 0
+    writer_init(&run.out)
+    writer_init(&run.plain)
+    writer_init(&run.kept)
+
+
+cdef int pass_end(pass_t *run) except -1:
+    release_batch(run)
+    writer_free(&run.out)
+    writer_free(&run.plain)
+    writer_free(&run.kept)
+    return 0
+
+
+def feed_map(segment, DedupeMap map not None, *, inflate, int64_t start_offset=0, Transactions transactions=None):
+    """Keys and offsets of the batches in `segment` from `start_offset` on into the map, and its `latest_offset` moved on.
+
+    (bytes taken, records read, whether the map is full). A batch cut off at the end is left; when the map is full, the
+    rest is. `inflate(codec, data)` gives the records of a compressed batch. Raises InvalidBatch and what `inflate` raises.
+    """
+    cdef Py_buffer view
+    cdef pass_t run
+    cdef int64_t position = 0
+    cdef int finding
+    cdef LastBatches producers = LastBatches()
+    transactions = Transactions() if transactions is None else transactions
+    pass_init(&run, map)
+    run.start_offset = start_offset
+    PyObject_GetBuffer(segment, &view, PyBUF_SIMPLE)
+    try:
+        with nogil:
+            finding = walk(&run, False, <const uint8_t *>view.buf, view.len, transactions, producers, inflate, None, &position)
+    finally:
+        pass_end(&run)
+        PyBuffer_Release(&view)
+    if finding != BATCH_OK and finding != MAP_FULL:
+        raise InvalidBatch(finding, position)
+    return position, run.records_read, finding == MAP_FULL
+
+
+@cython.final
+cdef class SegmentCopy:
+    """What is left of some batches: `output`, of the first `taken` bytes of them."""
+
+    cdef readonly bytes output
+    cdef readonly int64_t taken
+    cdef readonly int64_t batches_read
+    cdef readonly int64_t records_read
+    cdef readonly int64_t batches_kept
+    cdef readonly int64_t records_kept
+
+    def __init__(self):
+        raise TypeError("made by copy_segment")
+
+
+def copy_segment(segment, DedupeMap map not None, *, inflate, deflate, int64_t now_ms, int64_t delete_retention_ms,
+                 Transactions transactions=None, LastBatches producers=None):
+    """Copy of what stays of the batches in `segment`. A batch cut off at the end is left.
+
+    `inflate(codec, data)` and `deflate(codec, data)` do the compression of batches that have one. Raises InvalidBatch and
+    what they raise.
+    """
+    cdef Py_buffer view
+    cdef pass_t run
+    cdef int64_t position = 0
+    cdef int finding
+    cdef SegmentCopy made = SegmentCopy.__new__(SegmentCopy)
+    if now_ms < 0 or delete_retention_ms < 0:
+        raise ValueError("times are not negative")
+    transactions = Transactions() if transactions is None else transactions
+    producers = LastBatches() if producers is None else producers
+    pass_init(&run, map)
+    run.now_ms = now_ms
+    run.horizon_ms = INT64_MAX if delete_retention_ms > INT64_MAX - now_ms else now_ms + delete_retention_ms
+    PyObject_GetBuffer(segment, &view, PyBUF_SIMPLE)
+    try:
+        with nogil:
+            finding = walk(&run, True, <const uint8_t *>view.buf, view.len, transactions, producers, inflate, deflate, &position)
+        if finding != BATCH_OK:
+            raise InvalidBatch(finding, position)
+        made.output = PyBytes_FromStringAndSize(<char *>run.out.data, <Py_ssize_t>run.out.size) if run.out.size else b""
+        made.taken = position
+        made.batches_read = run.batches_read
+        made.records_read = run.records_read
+        made.batches_kept = run.batches_kept
+        made.records_kept = run.records_kept
+        return made
+    finally:
+        pass_end(&run)
+        PyBuffer_Release(&view)
