@@ -51,6 +51,43 @@ cdef SegmentHandle handle_of(segment_t *s):
     return handle
 
 
+cdef segment_t *new_segment(partition_t *p, segment, int fd, int64_t created_ms, int64_t roll_jitter_ms, bint active) except NULL:
+    """One reference of a segment that is in no list yet."""
+    cdef segment_t *s = <segment_t *>calloc(1, sizeof(segment_t))
+    if s == NULL:
+        raise MemoryError
+    s.refs = 1
+    s.fd = -1
+    s.index_fd = -1
+    s.time_index_fd = -1
+    try:
+        s.base_offset = segment.base_offset
+        s.size = segment.size
+        s.max_timestamp = segment.max_timestamp
+        s.max_timestamp_offset = segment.max_timestamp_offset
+        s.first_timestamp = segment.first_timestamp
+        s.index_entries = segment.index_count
+        s.time_index_entries = segment.time_index_count
+        s.last_time_entry = segment.last_time_entry
+        s.bytes_since_index = segment.bytes_since_index
+        s.entry_synced = segment.entry_synced
+        s.indexes_dirty = active
+        if active:
+            s.pending = <pending_index_t *>calloc(1, sizeof(pending_index_t))
+            if s.pending == NULL:
+                raise MemoryError
+    except BaseException:
+        free(s)
+        raise
+    s.created_ms = created_ms
+    s.roll_jitter_ms = roll_jitter_ms
+    s.fd = fd
+    if p.file_system != NULL:
+        s.file_system = p.file_system
+        Py_INCREF(<object>s.file_system)
+    return s
+
+
 cdef class SegmentList:
     """The segments of a PartitionState. Who changes the list (open, close, roll, remove) has storage.Log's lock."""
 
@@ -105,38 +142,7 @@ cdef class SegmentList:
     def add_segment(self, segment, int fd, int64_t created_ms, int64_t roll_jitter_ms, bint active):
         """Append a storage.segment.Segment to the list; takes the descriptor over (-1: closed). An active one must be open."""
         cdef partition_t *p = self.p
-        cdef segment_t *s = <segment_t *>calloc(1, sizeof(segment_t))
-        if s == NULL:
-            raise MemoryError
-        s.refs = 1
-        s.fd = -1
-        s.index_fd = -1
-        s.time_index_fd = -1
-        try:
-            s.base_offset = segment.base_offset
-            s.size = segment.size
-            s.max_timestamp = segment.max_timestamp
-            s.max_timestamp_offset = segment.max_timestamp_offset
-            s.first_timestamp = segment.first_timestamp
-            s.index_entries = segment.index_count
-            s.time_index_entries = segment.time_index_count
-            s.last_time_entry = segment.last_time_entry
-            s.bytes_since_index = segment.bytes_since_index
-            s.entry_synced = segment.entry_synced
-            s.indexes_dirty = active
-            if active:
-                s.pending = <pending_index_t *>calloc(1, sizeof(pending_index_t))
-                if s.pending == NULL:
-                    raise MemoryError
-        except BaseException:
-            free(s)
-            raise
-        s.created_ms = created_ms
-        s.roll_jitter_ms = roll_jitter_ms
-        s.fd = fd
-        if p.file_system != NULL:
-            s.file_system = p.file_system
-            Py_INCREF(<object>s.file_system)
+        cdef segment_t *s = new_segment(p, segment, fd, created_ms, roll_jitter_ms, active)
         with nogil:
             mutex_lock(&p.append_lock)
         grown = self.grow_segments()
@@ -365,6 +371,50 @@ cdef class SegmentList:
             mutex_unlock(&p.append_lock)
         if count and removed == NULL:
             raise MemoryError
+        handles = []
+        for i in range(count):
+            handles.append(handle_of(removed[i]))
+        free(removed)
+        return handles
+
+    def replace_segments(self, segment, int64_t created_ms, int64_t roll_jitter_ms, int64_t before_offset):
+        """A closed storage.segment.Segment takes the place of the inactive ones from its base offset to `before_offset`.
+
+        Returns the handles of those that went; none when there are none, and then nothing has changed. No roll and no
+        deletion may go on meanwhile.
+        """
+        cdef partition_t *p = self.p
+        cdef segment_t **removed = NULL
+        cdef segment_t *added = NULL
+        cdef int64_t base_offset = segment.base_offset
+        cdef int32_t last
+        cdef int32_t first = 0
+        cdef int32_t count = 0
+        cdef int32_t i
+        added = new_segment(p, segment, -1, created_ms, roll_jitter_ms, False)
+        with nogil:
+            mutex_lock(&p.append_lock)
+            mutex_lock(&p.lock)
+            last = p.segment_count - 1
+            while first < last and p.segments[first].base_offset < base_offset:
+                first += 1
+            while first + count < last and p.segments[first + count].base_offset < before_offset:
+                count += 1
+            if count:
+                removed = <segment_t **>malloc(<size_t>count * sizeof(segment_t *))
+                if removed != NULL:
+                    memcpy(removed, p.segments + first, <size_t>count * sizeof(segment_t *))
+                    p.segments[first] = added
+                    memmove(p.segments + first + 1, p.segments + first + count,
+                            <size_t>(p.segment_count - first - count) * sizeof(segment_t *))
+                    p.segment_count -= count - 1
+            mutex_unlock(&p.lock)
+            mutex_unlock(&p.append_lock)
+        if removed == NULL:
+            segment_unref(added)
+            if count:
+                raise MemoryError
+            return []
         handles = []
         for i in range(count):
             handles.append(handle_of(removed[i]))

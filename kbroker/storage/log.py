@@ -31,7 +31,7 @@ from kbroker.storage.directory import delete_directory_name
 from kbroker.storage.leader_epochs import LeaderEpochs
 from kbroker.storage.options import LogOptions
 from kbroker.storage.producer_state import store_snapshot
-from kbroker.storage.recovery import LogLoader, Progress, create_segment, remove_segment
+from kbroker.storage.recovery import LogLoader, Progress, create_segment, index_segment, remove_segment
 
 logger = logging.getLogger("kbroker.storage")
 
@@ -391,18 +391,52 @@ class Log:
         start_offset = max(before_offset, self.state.log_start_offset)
         handles = self.state.remove_segments(before_offset, start_offset)
         self._epochs.truncate_from_start(start_offset)
+        paths = self._rename_to_deleted([handle.base_offset for handle in handles])
+        logger.info("%s: deleting %d segments below offset %d", self, len(handles), before_offset)
+        self.context.remove_later(self, handles, paths)
+        return len(handles)
+
+    def replace_segments(self, base_offset: int, before_offset: int) -> bool:
+        """Put the compacted segment `<base_offset>.log.cleaned` into the place of those from there to `before_offset`.
+
+        Never of the active one. The file must be on the device. False: they are gone meanwhile, and it was removed.
+        """
+        with self._lock:
+            cleaned = self.path_of(base_offset, names.LOG) + names.CLEANED
+            swap = self.path_of(base_offset, names.LOG) + names.SWAP
+            if self.state.state != "open":
+                self._fs.unlink(cleaned)
+                return False
+            with self._storage_errors():
+                old = [at for at in self.state.segments()[:-1] if base_offset <= at[0] < before_offset]
+                if not old or old[0][0] != base_offset:
+                    self._fs.unlink(cleaned)
+                    return False
+                # From here on a restart finishes what is begun.
+                self._fs.rename(cleaned, swap)
+                self._fs.sync_directory(self.path)
+                paths = self._rename_to_deleted([at[0] for at in old], keep_snapshot_of=base_offset)
+                self._fs.rename(swap, self.path_of(base_offset, names.LOG))
+                segment = index_segment(self._fs, self.path, base_offset, self._options.index_interval_bytes)
+                self._fs.sync_directory(self.path)
+                handles = self.state.replace_segments(segment, old[0][5], 0, before_offset)
+            self.context.remove_later(self, handles, paths)
+            return True
+
+    def _rename_to_deleted(self, bases: list[int], *, keep_snapshot_of: int = -1) -> list[str]:
+        """The files of segments on their way out; their new paths."""
         paths: list[str] = []
-        for handle in handles:
+        for base_offset in bases:
             for suffix in (names.LOG, *names.INDEX_SUFFIXES, names.SNAPSHOT):
-                path = self.path_of(handle.base_offset, suffix)
+                if suffix == names.SNAPSHOT and base_offset == keep_snapshot_of:
+                    continue
+                path = self.path_of(base_offset, suffix)
                 try:
                     self._fs.rename(path, path + names.DELETED)
                     paths.append(path + names.DELETED)
                 except FileNotFoundError:
                     pass
-        logger.info("%s: deleting %d segments below offset %d", self, len(handles), before_offset)
-        self.context.remove_later(self, handles, paths)
-        return len(handles)
+        return paths
 
     def truncate_to(self, offset: int) -> None:
         """Drop every batch with a record at or above `offset` (a leader has less). Raises StorageFailed."""

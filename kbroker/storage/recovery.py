@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from kbroker._core.producers import ProducerTable
 from kbroker._core.segment_scan import SegmentScan, find_batch, scan_segment
+from kbroker.errors import DiskDamaged
 from kbroker.fs import FileSystem, read_file, write_all
 from kbroker.storage import segment as names
 from kbroker.storage.leader_epochs import LeaderEpochs
@@ -316,6 +317,30 @@ def _recovered(base_offset: int, scan: SegmentScan, time_index_size: int, last_t
         last_time_entry=last_time_entry,
         bytes_since_index=scan.bytes_since_index,
     )
+
+
+def index_segment(fs: FileSystem, directory: str, base_offset: int, interval_bytes: int) -> Segment:
+    """New indexes for a whole segment that takes no more messages, on the device but for their names."""
+    fd = fs.open(f"{directory}/{names.file_name(base_offset, names.LOG)}", os.O_RDONLY)
+    try:
+        size = fs.file_size(fd)
+        scan = scan_segment(fd, size, base_offset, verify=False, index_interval_bytes=interval_bytes)
+    finally:
+        fs.close(fd)
+    if scan.valid_size < size:
+        raise DiskDamaged(directory, scan.valid_size, f"segment {base_offset}: {scan.reason}")
+    time_index, last_time_entry = scan.time_index, scan.last_time_entry
+    if scan.max_timestamp > last_time_entry:
+        time_index += names.TIME_INDEX_ENTRY.pack(scan.max_timestamp, scan.max_timestamp_offset - base_offset)
+        last_time_entry = scan.max_timestamp
+    for suffix, data in ((names.INDEX, scan.index), (names.TIME_INDEX, time_index)):
+        made = fs.open(f"{directory}/{names.file_name(base_offset, suffix)}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        try:
+            write_all(fs, made, data)
+            fs.fdatasync(made)
+        finally:
+            fs.close(made)
+    return _recovered(base_offset, scan, len(time_index), last_time_entry)
 
 
 def create_segment(fs: FileSystem, directory: str, base_offset: int, allocated: int = 0) -> Segment:
