@@ -79,6 +79,11 @@ cdef int read_once(partition_t *p, int64_t offset, int64_t max_bytes, bint at_le
         s = segment_at(p, offset, after, &next_base, &log_end)
         if s == NULL:
             return 0 if log_end >= 0 else let_go(p)
+        if next_base >= 0 and atomic_load_i64(&s.size) == 0:
+            # Compaction left nothing of it. Not opened: a row of them would close one another's files for ever.
+            after = s.base_offset
+            segment_unref(s)
+            continue
         if s.fd < 0:
             need.kind = PREPARE_SEGMENT
             need.base_offset = s.base_offset
