@@ -114,7 +114,6 @@ def read_all(log: Log, offset: int | None = None, max_bytes: int = 1 << 20) -> l
             break
         for batch in read_batches(data):
             found += [record for record in batch.records() if record.offset >= offset]
-        if not found:
-            break
-        offset = found[-1].offset + 1
+            # The batch says where the next one begins: compaction may have taken its last records.
+            offset = batch.info.last_offset + 1
     return found
