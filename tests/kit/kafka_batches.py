@@ -72,7 +72,7 @@ class KafkaBatches:
         return _unhex(words[0]) or b"", int(words[1])
 
     def produce_old(self, messages: bytes) -> bytes:
-        """The batch that a broker would append at offset 1000 in epoch 5 for messages of magic 0 or 1. Raises Refused."""
+        """The batch that a broker appends at offset 1000 in epoch 5 for messages of magic 0 or 1. Raises Refused."""
         (batch,) = self.ask("produce-old", messages.hex())
         return _unhex(batch) or b""
 
