@@ -38,9 +38,6 @@ def versions(low: int, high: int) -> str:
 def note(api_key: ApiKey) -> str:
     served, known = SERVED[api_key], request_class(api_key)
     notes = [NOTES[api_key]] if api_key in NOTES else []
-    if served.answered_from:
-        refused = versions(served.min, served.answered_from - 1)
-        notes.append(f"{refused} is advertised and answered with UNSUPPORTED_VERSION")
     if (served.min, served.max) != (known.MIN_VERSION, known.MAX_VERSION):
         notes.append(f"Kafka 3.9: {versions(known.MIN_VERSION, known.MAX_VERSION)}")
     return "; ".join(notes)

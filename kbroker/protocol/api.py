@@ -116,11 +116,9 @@ class ApiVersions(NamedTuple):
     min: int
     max: int
     flexible_from: int | None  # first version with tagged fields (KIP-482)
-    answered_from: int = 0  # lower ones are advertised and answered with UNSUPPORTED_VERSION
 
 
-# The ranges of Apache Kafka 3.9, but for the old message formats: clients need to see Produce 0-2 (librdkafka does not
-# compress without them), as Kafka 4 knows; Fetch starts where Kafka 4 starts.
+# The ranges of Apache Kafka 3.9.
 # SaslHandshake and SaslAuthenticate answer ILLEGAL_SASL_STATE on a listener without SASL, as in Kafka.
 SERVED: dict[ApiKey, ApiVersions] = {
     ApiKey.PRODUCE: ApiVersions(0, 11, 9),

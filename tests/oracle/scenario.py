@@ -57,7 +57,7 @@ def scenario(
 ) -> Callable[[Callable[[Talk], None]], Callable[[Talk], None]]:
     """Register a script for the served versions of an API from `since` to `until`."""
     served = SERVED[api]
-    first = max(served.min, served.answered_from, FIRST_IN_KRAFT.get(api, 0)) if since is None else since
+    first = max(served.min, FIRST_IN_KRAFT.get(api, 0)) if since is None else since
     last = served.max if until is None else until
     versions = range(first, last + 1) if only is None else range(only, only + 1)
 
