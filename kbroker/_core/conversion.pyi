@@ -1,3 +1,5 @@
+from collections.abc import Iterator
+
 from typing_extensions import Buffer
 
 from kbroker._core.message_set import Message, MessageSetBuilder, SetInfo
@@ -13,6 +15,6 @@ def batch_of_messages(
     key_required: bool = False,
     limit: int = ...,
 ) -> tuple[RecordsBuilder, SetInfo]: ...
-def messages_of_batch(
+def message_sets_of_batch(
     batch: BatchInfo, payload: Buffer, magic: int, *, start_offset: int = 0, limit: int = ...
-) -> MessageSetBuilder: ...
+) -> Iterator[MessageSetBuilder]: ...

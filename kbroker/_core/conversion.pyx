@@ -130,21 +130,37 @@ def batch_of_messages(buffer, *, Message wrapper=None, bint partial=False, log_a
 
 # --- magic 2 to 0 and 1 -----------------------------------------------------------------------------
 
-cdef int convert_down(const uint8_t *p, const uint8_t *end, BatchInfo batch, int64_t start_offset, MessageSetBuilder builder) noexcept nogil:
+cdef struct records_left_t:
+    # Of a batch of magic 2: where the next record starts, where the last one ends, how many there are.
+    const uint8_t *p
+    const uint8_t *end
+    int32_t count
+
+
+cdef int put_first(MessageSetBuilder builder, int64_t offset, int64_t timestamp, const uint8_t *key, int32_t key_size,
+                   const uint8_t *value, int32_t value_size) noexcept nogil:
+    """The first message of a set may be larger than the set should be: it is alone in it."""
+    cdef int64_t limit = builder.limit
+    cdef int finding
+    builder.limit = INT32_MAX
+    finding = builder.put(offset, timestamp, key, key_size, value, value_size)
+    builder.limit = limit
+    return finding
+
+
+cdef int convert_down(records_left_t *left, BatchInfo batch, int64_t start_offset, MessageSetBuilder builder) noexcept nogil:
+    """Until the builder is full or no record is left; `left` says where the next call goes on."""
+    cdef const uint8_t *p
     cdef const uint8_t *stop
     cdef const uint8_t *key = NULL
     cdef const uint8_t *value = NULL
     cdef const uint8_t *content = NULL
     cdef int64_t offset, timestamp, timestamp_delta = 0
-    cdef int32_t left = batch.info.record_count
     cdef int32_t body_size = 0, offset_delta = 0, key_size = 0, value_size = 0, header_count = 0, content_size = 0
     cdef int finding
-    if left < 0 or left > (end - p) // MIN_RECORD_SIZE:
-        return BATCH_BAD_COUNT
-    while left > 0:
-        left -= 1
-        p = take_varint(p, end, &body_size)
-        if body_size < 1 or body_size > end - p:
+    while left.count > 0:
+        p = take_varint(left.p, left.end, &body_size)
+        if body_size < 1 or body_size > left.end - p:
             return BATCH_BAD_RECORD
         stop = p + body_size
         p = take_varlong(p + 1, stop, &timestamp_delta)
@@ -163,44 +179,57 @@ cdef int convert_down(const uint8_t *p, const uint8_t *end, BatchInfo batch, int
         if p != stop:
             return BATCH_BAD_RECORD
         offset = <int64_t>(<uint64_t>batch.info.base_offset + <uint64_t>offset_delta)
-        if offset < start_offset:
-            continue
-        if builder.magic == 0:
-            timestamp = -1
-        elif builder.log_append_time:
-            timestamp = batch.info.max_timestamp
-        else:
-            timestamp = <int64_t>(<uint64_t>batch.info.base_timestamp + <uint64_t>timestamp_delta)
-        finding = builder.put(offset, timestamp, key, key_size, value, value_size)
-        if finding != BATCH_OK:
-            return finding
-    return BATCH_OK if p == end else BATCH_BAD_RECORD
+        if offset >= start_offset:
+            if builder.magic == 0:
+                timestamp = -1
+            elif builder.log_append_time:
+                timestamp = batch.info.max_timestamp
+            else:
+                timestamp = <int64_t>(<uint64_t>batch.info.base_timestamp + <uint64_t>timestamp_delta)
+            finding = put_first(builder, offset, timestamp, key, key_size, value, value_size) if builder.count == 0 else \
+                builder.put(offset, timestamp, key, key_size, value, value_size)
+            if finding != BATCH_OK:
+                return finding
+        left.p = p
+        left.count -= 1
+    return BATCH_OK if left.p == left.end else BATCH_BAD_RECORD
 
 
-def messages_of_batch(BatchInfo batch not None, payload, int magic, *, int64_t start_offset=0, int64_t limit=INT32_MAX):
-    """The records of a batch of magic 2 as messages of magic 0 or 1: a MessageSetBuilder with the records' own offsets.
+def message_sets_of_batch(BatchInfo batch not None, payload, int magic, *, int64_t start_offset=0, int64_t limit=INT32_MAX):
+    """Yield the records of a batch of magic 2 as messages of magic 0 or 1: MessageSetBuilders with the records' own offsets.
 
-    `payload` is what stands behind the batch's header, inflated. Headers are dropped, of a control batch everything (`count` is
-    0). A batch with a codec makes a set to be deflated and given to `wrap`, which holds all its records; one without leaves out
-    those before `start_offset`, as some librdkafka need it. `limit` bounds the bytes. Raises InvalidBatch.
+    A message takes up to five times the bytes of its record, so each set is full at `limit` bytes, or holds one message that is
+    larger, and the next set goes on.
+    `payload` is what stands behind the batch's header, inflated. Headers are dropped, and control batches. A batch with a codec
+    makes sets to be deflated and given to `wrap`, which hold all its records; one without leaves out those before
+    `start_offset`, as some librdkafka need it. Raises InvalidBatch.
     """
     cdef Py_buffer view
     cdef bint compressed = batch.info.attributes & ATTRIBUTE_CODEC_MASK != 0
-    cdef MessageSetBuilder builder = MessageSetBuilder(
-        magic, compressed=compressed, log_append_time=batch.info.attributes & ATTRIBUTE_LOG_APPEND_TIME != 0, limit=limit)
-    cdef int finding
+    cdef MessageSetBuilder builder
+    cdef records_left_t left
+    cdef int finding = BATCH_TOO_LARGE
     if batch.info.attributes & ATTRIBUTE_CONTROL:
-        return builder
+        return
     if compressed:
         start_offset = INT64_MIN
     PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
     try:
-        with nogil:
-            finding = convert_down(<const uint8_t *>view.buf, <const uint8_t *>view.buf + view.len, batch, start_offset, builder)
+        left.p = <const uint8_t *>view.buf
+        left.end = left.p + view.len
+        left.count = batch.info.record_count
+        if left.count < 0 or left.count > view.len // MIN_RECORD_SIZE:
+            raise InvalidBatch(BATCH_BAD_COUNT, batch.position)
+        while finding == BATCH_TOO_LARGE:
+            builder = MessageSetBuilder(
+                magic, compressed=compressed, log_append_time=batch.info.attributes & ATTRIBUTE_LOG_APPEND_TIME != 0, limit=limit)
+            with nogil:
+                finding = convert_down(&left, batch, start_offset, builder)
+            if finding == OUT_OF_MEMORY:
+                raise MemoryError()
+            if finding != BATCH_OK and (finding != BATCH_TOO_LARGE or not builder.count):
+                raise InvalidBatch(finding, batch.position)
+            if builder.count:
+                yield builder
     finally:
         PyBuffer_Release(&view)
-    if finding == OUT_OF_MEMORY:
-        raise MemoryError()
-    if finding != BATCH_OK:
-        raise InvalidBatch(finding, batch.position)
-    return builder

@@ -470,7 +470,7 @@ cdef void convert_entry(Processor processor, fetch_t *f, fetch_entry_t *e) noexc
             got = io_read(e.read.segment.fd, room, size, e.read.position, True)
         if got < 0:
             raise OSError(-got, "reading a segment")
-        messages = processor.down_convert(memoryview(data)[:got], e.offset, 0 if f.version < 2 else 1)
+        messages = processor.down_convert(memoryview(data)[:got], e.offset, 0 if f.version < 2 else 1, processor.max_inflated_size)
         e.converted = <uint8_t *>malloc(max(messages.shape[0], 1))
         if e.converted == NULL:
             raise MemoryError()

@@ -7,21 +7,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kbroker._core.conversion import batch_of_messages, messages_of_batch
+from kbroker._core.conversion import batch_of_messages, message_sets_of_batch
 from kbroker._core.message_set import check
 from kbroker._core.record_batch import header
 from kbroker.errors import BadInput, ErrorCode
 from kbroker.protocol.compression import Codec, UnknownCodec, deflate, inflate_shared
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from typing_extensions import Buffer
 
 _SIZE_AT = 8
 _OVERHEAD = 12
 _MAGIC_AT = 16
 _HEADER_SIZE = 61
-INFLATED_LIMIT = 100 << 20
-"""Bytes of one batch of the log, inflated to be converted."""
+_SET_SIZE = 8 << 20
+"""Bytes of messages that are made at a time; one compressed message holds no more, unless a record alone is larger."""
 
 
 class MessageTooLarge(BadInput):
@@ -57,10 +59,10 @@ def convert(messages: memoryview, largest: int, limit: int) -> tuple[bytes, int]
     return builder.build(), first.codec
 
 
-def down_convert(batches: memoryview, start_offset: int, magic: int) -> bytes:
+def down_convert(batches: memoryview, start_offset: int, magic: int, limit: int) -> bytes:
     """The messages of magic 0 or 1 for a client that asked for `start_offset`; a last batch cut short is left out.
 
-    Raises KbrokerError: zstd, which these formats do not have.
+    `limit` bounds what a batch inflates to. Raises KbrokerError: zstd, which these formats do not have.
     """
     parts: list[Buffer] = []
     position = 0
@@ -72,17 +74,18 @@ def down_convert(batches: memoryview, start_offset: int, magic: int) -> bytes:
         if batch[_MAGIC_AT] <= magic:
             parts.append(batch)
         else:
-            parts.append(_messages(batch, start_offset, magic))
+            parts.extend(_message_sets(batch, start_offset, magic, limit))
         position += size
     return b"".join(parts)
 
 
-def _messages(batch: memoryview, start_offset: int, magic: int) -> bytes:
+def _message_sets(batch: memoryview, start_offset: int, magic: int, limit: int) -> Iterator[bytes]:
     info = header(batch)
     if info.codec == Codec.ZSTD:
         raise UnknownCodec("zstd, which clients that ask for messages cannot read")
-    records = inflate_shared(info.codec, batch[_HEADER_SIZE:], INFLATED_LIMIT)
-    builder = messages_of_batch(info, records, magic, start_offset=start_offset)
-    if info.codec == Codec.NONE or not builder.count:
-        return builder.messages()
-    return builder.wrap(info.codec, deflate(info.codec, builder.messages(), magic=magic))
+    records = inflate_shared(info.codec, batch[_HEADER_SIZE:], limit)
+    for builder in message_sets_of_batch(info, records, magic, start_offset=start_offset, limit=_SET_SIZE):
+        if info.codec == Codec.NONE:
+            yield builder.messages()
+        else:
+            yield builder.wrap(info.codec, deflate(info.codec, builder.messages(), magic=magic))

@@ -10,7 +10,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from kbroker._core import message_set, record_batch
 from kbroker._core.columns import Columns, RecordColumns
-from kbroker._core.conversion import batch_of_messages, messages_of_batch
+from kbroker._core.conversion import batch_of_messages, message_sets_of_batch
 from kbroker._core.message_set import MessageColumns, MessageSetBuilder
 from kbroker._core.record_batch import BatchInfo
 from kbroker._core.records import RecordsBuilder
@@ -159,4 +159,4 @@ def test_a_batch_to_old_messages(benchmark: BenchmarkFixture) -> None:
     batch = batch_of_messages(old_set(500).messages())[0].build()
     info: BatchInfo = record_batch.check(batch)
     payload = memoryview(batch)[61:]
-    measure(benchmark, lambda: messages_of_batch(info, payload, 1), len(payload), 500)
+    measure(benchmark, lambda: list(message_sets_of_batch(info, payload, 1)), len(payload), 500)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from kbroker._core import message_set
 from kbroker._core.columns import RecordColumns
-from kbroker._core.conversion import batch_of_messages, messages_of_batch
+from kbroker._core.conversion import batch_of_messages, message_sets_of_batch
 from kbroker._core.crc import crc32_of, crc32c_of
 from kbroker._core.offset_index import (
     count_sane_offsets,
@@ -279,7 +279,7 @@ def feed_message_set(data: bytes) -> None:
     places = zip(columns.value_positions, columns.value_sizes, strict=True)
     values = [None if size < 0 else messages[at:][:size] for at, size in places]
     assert [record.value for record in read] == values
-    back = messages_of_batch(header(batch), batch[HEADER_SIZE:], found.magic)
+    (back,) = message_sets_of_batch(header(batch), batch[HEADER_SIZE:], found.magic)
     again = message_set.message_columns(back.messages())
     assert again.timestamps.tolist() == columns.timestamps.tolist()
     assert again.value_sizes.tolist() == columns.value_sizes.tolist()

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbroker._core import message_set, record_batch
-from kbroker._core.conversion import batch_of_messages, messages_of_batch
+from kbroker._core.conversion import batch_of_messages, message_sets_of_batch
 from kbroker._core.message_set import MessageSetBuilder
 from kbroker._core.record_batch import BatchInfo, InvalidBatch
 from kbroker._core.records import RecordsBuilder
@@ -100,10 +100,22 @@ def test_conversions_stop_at_the_limit() -> None:
     with pytest.raises(InvalidBatch) as refused:
         batch_of_messages(data, limit=builder.size - 1)
     assert refused.value.code == ErrorCode.MESSAGE_TOO_LARGE
-    batch = builder.build()
-    info = record_batch.check(batch)
-    assert messages_of_batch(info, batch[HEADER_SIZE:], 1, limit=len(data)).messages() == data
-    assert outcome(lambda: messages_of_batch(info, batch[HEADER_SIZE:], 1, limit=len(data) - 1)) == "BATCH_TOO_LARGE"
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+def test_a_set_that_is_full_is_followed_by_the_next(codec: Codec) -> None:
+    values = [b"v" * 100] * 3 + [b"large" * 1000] + [b"v" * 100] * 3
+    batch = gapped([Record(5 + at, 1, None, value, []) for at, value in enumerate(values)], codec)
+    info, records = split(batch)
+    whole = b"".join(built.messages() for built in message_sets_of_batch(info, records, 1, start_offset=6, limit=300))
+    sets = [made.messages() for made in message_sets_of_batch(info, records, 1, limit=300)]
+    assert [len(model.decode_set(one)) for one in sets] == [2, 1, 1, 2, 1]
+    if codec:
+        # Each set counts from its own first message, and its wrapper has the offset of its last one.
+        assert [m.offset for one in sets for m in model.decode_set(one)] == [0, 1, 0, 0, 0, 1, 0]
+        assert [built.last_offset for built in message_sets_of_batch(info, records, 1, limit=300)] == [6, 7, 8, 10, 11]
+    else:
+        assert [m.offset for m in model.decode_set(whole)] == list(range(6, 12))
 
 
 # --- from magic 2 -------------------------------------------------------------------------------------
@@ -132,7 +144,7 @@ def test_records_become_messages_with_their_own_offsets(
     if stamp:
         record_batch.stamp_timestamp(batch, True, 99)
     start = records[min(skip, len(records) - 1)].offset if skip >= 0 else 0
-    made = messages_of_batch(*split(bytes(batch)), magic, start_offset=start)
+    (made,) = message_sets_of_batch(*split(bytes(batch)), magic, start_offset=start)
     stamped = stamp and magic == 1
     expected = [
         Message(r.offset, -1 if not magic else 99 if stamp else r.timestamp, r.key, r.value, magic, 8 if stamped else 0)
@@ -155,7 +167,7 @@ def gapped(records: list[Record], codec: Codec = Codec.NONE) -> bytes:
 @given(batches_with_gaps(), st.sampled_from(MAGICS), st.sampled_from(OLD_CODECS))
 def test_a_compressed_batch_becomes_one_compressed_message(records: list[Record], magic: int, codec: Codec) -> None:
     # Kafka drops nothing of a compressed batch, wherever the fetch starts.
-    made = messages_of_batch(*split(gapped(records, codec)), magic, start_offset=records[-1].offset + 1)
+    (made,) = message_sets_of_batch(*split(gapped(records, codec)), magic, start_offset=records[-1].offset + 1)
     first = records[0].offset if magic else 0
     inner = [Message(r.offset - first, r.timestamp if magic else -1, r.key, r.value, magic) for r in records]
     assert made.messages() == model.encode_set(inner)
@@ -172,17 +184,17 @@ def test_a_compressed_batch_becomes_one_compressed_message(records: list[Record]
 @pytest.mark.parametrize("magic", MAGICS)
 def test_nothing_is_left_of_control_batches_and_of_empty_ones(magic: int) -> None:
     control = encode_control_batch(ControlType.COMMIT, 7, producer_id=1, producer_epoch=0, coordinator_epoch=0)
-    assert messages_of_batch(*split(control), magic).messages() == b""
+    assert not list(message_sets_of_batch(*split(control), magic))
     empty = bytearray(encode_batch([(1, None, b"v")])[:HEADER_SIZE])
     empty[8:12] = (HEADER_SIZE - 12).to_bytes(4)
     empty[57:61] = bytes(4)
-    assert messages_of_batch(record_batch.header(empty), b"", magic).count == 0
+    assert not list(message_sets_of_batch(record_batch.header(empty), b"", magic))
 
 
 @pytest.mark.parametrize("magic", MAGICS)
 def test_only_our_errors_come_out_of_hostile_records(magic: int) -> None:
     info, payload = split(encode_batch([(5, b"key", b"value", [("h", b"x")]), (6, None, b"")]))
-    assert parser_cases.feed(lambda data: messages_of_batch(info, data, magic), payload) > len(payload)
+    assert parser_cases.feed(lambda data: list(message_sets_of_batch(info, data, magic)), payload) > len(payload)
 
 
 @pytest.mark.parametrize("magic", MAGICS)
@@ -198,6 +210,8 @@ def test_there_and_back_is_the_same(rows: list[tuple[int, bytes | None, bytes | 
     messages = [Message(at, *row) for at, row in enumerate(rows)]
     data = model.encode_set(messages)
     builder, _ = batch_of_messages(data)
-    assert messages_of_batch(*split(builder.build()), 1).messages() == data
+    (made,) = message_sets_of_batch(*split(builder.build()), 1)
+    assert made.messages() == data
     without = model.encode_set([replace(m, magic=0, timestamp=-1) for m in messages])
-    assert messages_of_batch(*split(builder.build()), 0).messages() == without
+    (made,) = message_sets_of_batch(*split(builder.build()), 0)
+    assert made.messages() == without
