@@ -33,7 +33,7 @@ class Processor:
         inflate: Callable[[int, memoryview, int], Buffer],
         recompress: Callable[[memoryview, Buffer, int, int | None], Buffer],
         convert: Callable[[memoryview, int, int], tuple[bytes, int]],
-        down_convert: Callable[[memoryview, int, int], Buffer],
+        down_convert: Callable[[memoryview, int, int, int], Buffer],
         listeners: Sequence[str] = ...,
         transports: Mapping[str, Callable[[], Transport]] | None = None,
         max_request_size: int = ...,
