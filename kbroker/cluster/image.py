@@ -39,6 +39,8 @@ class Topic:
     topic_id: UUID
     partitions: tuple[Partition, ...]
     configs: Mapping[str, str] = field(default_factory=dict)
+    configs_given: bool = True
+    """False for a topic whose logs were found on disk: nobody knows what its configs were, so nothing of it may go."""
     prepared: dict[str, Any] = field(default_factory=dict, repr=False)
     """What readers have made of this value and want to find again: responses ready to encode. Dies with it. Two readers
     may make the same thing at once; either is right."""

@@ -20,7 +20,8 @@ def load_image(store: Store, cluster_id: str) -> tuple[MetadataImage, dict[str, 
     topics = {topic.name: topic for topic in _load_topics(store, store.children(paths.TOPICS))}
     doomed = {name: topics.pop(name) for name in store.children(paths.DELETE_TOPICS) if name in topics}
     entities = store.children(paths.BROKER_CONFIGS)
-    broker_configs = _load_configs(store, {entity: paths.broker_config_path(entity) for entity in entities})
+    found = _load_configs(store, {entity: paths.broker_config_path(entity) for entity in entities})
+    broker_configs = {entity: configs for entity, configs in found.items() if configs is not None}
     names = {topic.topic_id: topic.name for topic in topics.values() if topic.topic_id != NO_UUID}
     return MetadataImage(cluster_id, topics=topics, names=names, broker_configs=broker_configs), doomed
 
@@ -62,7 +63,8 @@ def _load_topics(store: Store, names: list[str]) -> Iterable[Topic]:
                     state_version=stat.version,
                 )
             )
-        yield Topic(name, assignment.topic_id, tuple(partitions), configs[name])
+        own = configs[name]
+        yield Topic(name, assignment.topic_id, tuple(partitions), own or {}, configs_given=own is not None)
 
 
 def _load_assignments(store: Store, names: list[str]) -> dict[str, paths.TopicAssignment]:
@@ -82,11 +84,15 @@ def _load_assignments(store: Store, names: list[str]) -> dict[str, paths.TopicAs
     return assignments
 
 
-def _load_configs(store: Store, path_of: Mapping[str, str]) -> dict[str, Mapping[str, str]]:
+def _load_configs(store: Store, path_of: Mapping[str, str]) -> dict[str, Mapping[str, str] | None]:
+    """None for what has no node."""
     decoded: dict[bytes, Mapping[str, str]] = {}
-    configs: dict[str, Mapping[str, str]] = {}
+    configs: dict[str, Mapping[str, str] | None] = {}
     for (name, path), found in zip(path_of.items(), store.get_many(list(path_of.values())), strict=True):
-        data = b"" if found is None else found[0]
+        if found is None:
+            configs[name] = None
+            continue
+        data = found[0]
         if data not in decoded:
             decoded[data] = paths.decode_config(path, data)
         configs[name] = decoded[data]

@@ -111,7 +111,8 @@ class Topics:
         """What is to be taken back of refused changes, by topic; not in the store: a restart lets it stand."""
 
     def _heritage(self, found: Iterable[FoundPartition]) -> Iterator[Operation]:
-        """The topics of logs that another broker left on disk (Apache Kafka, say); their configs are not there."""
+        """The topics of logs that another broker left on disk (Apache Kafka, say). Their configs are not there, but for
+        those of internal topics, which are always the same."""
         by_topic: dict[str, dict[int, FoundPartition]] = {}
         for each in found:
             by_topic.setdefault(each.topic_partition.topic, {})[each.topic_partition.partition_id] = each
@@ -123,9 +124,11 @@ class Topics:
                 self._new_partition(each, (self._node_id,), logs[each].leader_epoch + 1 if each in logs else 0)
                 for each in range(max(logs) + 1)
             )
-            own = self._internal_topics[name].configs if name in self._internal_topics else {}
+            new = self._internal_topics.get(name)
+            own = new.configs if new is not None else {}
             configs = {key: text for key, text in own.items() if text is not None}
-            yield from self._creation(Topic(name, known or registry.random_id(self._draw_uuid), partitions, configs))
+            topic_id = known or registry.random_id(self._draw_uuid)
+            yield from self._creation(Topic(name, topic_id, partitions, configs, configs_given=new is not None))
 
     @property
     def image(self) -> MetadataImage:
@@ -289,8 +292,10 @@ class Topics:
         return refused
 
     def _creation(self, topic: Topic) -> list[Operation]:
+        # On disk: a topic without a config node is one whose configs nobody has given yet.
+        configs = [Create(paths.topic_config_path(topic.name), paths.encode_config(topic.configs))]
         return [
-            Create(paths.topic_config_path(topic.name), paths.encode_config(topic.configs)),
+            *(configs if topic.configs_given else ()),
             Create(paths.topic_path(topic.name), self._assignment_of(topic)),
             Create(paths.partitions_path(topic.name)),
             *(step for partition in topic.partitions for step in self._partition_creation(topic.name, partition)),
@@ -389,14 +394,17 @@ class Topics:
     # --- configure ------------------------------------------------------------------------------------------------
 
     def set_topic_configs(self, name: str, change: Callable[[Topic], Mapping[str, str]]) -> None:
-        """Replace a topic's own configs by what `change` makes of it; whatever that raises leaves them as they were."""
+        """Replace a topic's own configs by what `change` makes of it; whatever that raises leaves them as they were.
+
+        From then on they are given, even if there are none.
+        """
         with self._change_lock:
             topic = self._image.topics.get(name)
             if topic is None:
                 raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
             configs = dict(change(topic))
             self._put(paths.topic_config_path(name), paths.encode_config(configs))
-            configured = topic.changed(configs=configs)
+            configured = topic.changed(configs=configs, configs_given=True)
             self._image = self._image.with_topics([configured])
             self._host_or_fail().update_topic(configured)
 

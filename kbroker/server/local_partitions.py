@@ -13,7 +13,7 @@ from kbroker.cluster.topics import Topics
 from kbroker.config.broker_config import BrokerConfig
 from kbroker.config.definitions import SETTINGS
 from kbroker.errors import ProtocolError
-from kbroker.model import GROUP_OFFSETS_TOPIC, TopicPartition
+from kbroker.model import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 from kbroker.replication.local_replica import FlushWaits, LocalReplica
 from kbroker.server.log_options import log_options
 from kbroker.storage.log_manager import LogManager
@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from kbroker.groups.coordinator import GroupCoordinator
 
 LOG = logging.getLogger(__name__)
+
+# Kafka's default of transaction.state.log.num.partitions, which nothing reads before there are transactions.
+TRANSACTION_PARTITIONS = 50
+MOST_NAMES = 100
+"""Topics that one line of the log names."""
 
 
 def internal_topics(config: BrokerConfig) -> dict[str, NewTopic]:
@@ -37,7 +42,18 @@ def internal_topics(config: BrokerConfig) -> dict[str, NewTopic]:
             "segment.bytes": str(config["offsets.topic.segment.bytes"]),
         },
     )
-    return {GROUP_OFFSETS_TOPIC: offsets}
+    transactions = NewTopic(
+        TRANSACTION_STATE_TOPIC,
+        TRANSACTION_PARTITIONS,
+        3,
+        configs={
+            "cleanup.policy": "compact",
+            "compression.type": "uncompressed",
+            "segment.bytes": str(100 << 20),
+            "unclean.leader.election.enable": "false",
+        },
+    )
+    return {GROUP_OFFSETS_TOPIC: offsets, TRANSACTION_STATE_TOPIC: transactions}
 
 
 class LocalPartitions:
@@ -54,14 +70,22 @@ class LocalPartitions:
     def resolve(self, topics: Topics, topic_partition: TopicPartition) -> tuple[UUID, LogOptions] | None:
         """What the cluster knows of a log found on disk."""
         topic = topics.owner_of(topic_partition)
-        return None if topic is None else (topic.topic_id, log_options(topic.configs, self._config))
+        return None if topic is None else (topic.topic_id, self._options_of(topic))
 
     def serve(self, topics: Topics, groups: GroupCoordinator) -> None:
         """From now on changes reach the groups too."""
         self._topics, self._groups = topics, groups
+        strangers = sorted(topic.name for topic in topics.image.topics.values() if not topic.configs_given)
+        if strangers:
+            more = f" and {len(strangers) - MOST_NAMES} more" if len(strangers) > MOST_NAMES else ""
+            LOG.warning(
+                "nothing is deleted from or compacted in %d topics whose settings are not known: %s%s; give them with "
+                "`kbroker configs alter topic NAME`, or all of them with `kbroker cluster import`",
+                len(strangers), ", ".join(strangers[:MOST_NAMES]), more,
+            )  # fmt: skip
 
     def create_partitions(self, topic: Topic, partitions: Sequence[Partition]) -> None:
-        options = log_options(topic.configs, self._config)
+        options = self._options_of(topic)
         for partition in partitions:
             log = self._logs.get(TopicPartition(topic.name, partition.partition_id))
             if log is None:
@@ -79,7 +103,10 @@ class LocalPartitions:
             self._groups.forget_topics([topic.name])
 
     def update_topic(self, topic: Topic) -> None:
-        self._set_options(topic, log_options(topic.configs, self._config))
+        self._set_options(topic, self._options_of(topic))
+
+    def _options_of(self, topic: Topic) -> LogOptions:
+        return log_options(topic.configs, self._config, configs_given=topic.configs_given)
 
     def _set_options(self, topic: Topic, options: LogOptions) -> None:
         for partition in topic.partitions:
@@ -98,12 +125,13 @@ class LocalPartitions:
 
     def _follow_configs(self, topics: Iterable[Topic], before: BrokerConfig) -> None:
         """Touch the logs whose options are others now; topics with the same settings of their own share the work."""
-        changed: dict[frozenset[tuple[str, str]], LogOptions | None] = {}
+        changed: dict[tuple[bool, frozenset[tuple[str, str]]], LogOptions | None] = {}
         for topic in topics:
-            own = frozenset(topic.configs.items())
+            own = (topic.configs_given, frozenset(topic.configs.items()))
             if own not in changed:
-                options = log_options(topic.configs, self._config)
-                changed[own] = None if options == log_options(topic.configs, before) else options
+                options = self._options_of(topic)
+                options_before = log_options(topic.configs, before, configs_given=topic.configs_given)
+                changed[own] = None if options == options_before else options
             options_now = changed[own]
             if options_now is not None:
                 self._set_options(topic, options_now)

@@ -30,10 +30,13 @@ def storage_options(config: BrokerConfig) -> StorageOptions:
     )
 
 
-def log_options(own: Mapping[str, str], config: BrokerConfig) -> LogOptions:
-    """One topic's options: its own settings, else the broker's, else the defaults."""
+def log_options(own: Mapping[str, str], config: BrokerConfig, *, configs_given: bool = True) -> LogOptions:
+    """One topic's options: its own settings, else the broker's, else the defaults.
+
+    Not `configs_given`: nobody knows what its own are. Its logs are neither deleted from nor compacted meanwhile.
+    """
     value = effective_configs(own, config.text)
-    policy = value["cleanup.policy"]
+    policy = value["cleanup.policy"] if configs_given else ()
     codec = str(value["compression.type"])
     assert isinstance(policy, tuple)
 
@@ -55,6 +58,7 @@ def log_options(own: Mapping[str, str], config: BrokerConfig) -> LogOptions:
         timestamp_after_max_ms=integer("message.timestamp.after.max.ms"),
         log_append_time=value["message.timestamp.type"] == "LogAppendTime",
         compacted="compact" in policy,
+        may_have_gaps=not configs_given,
         deleted_by_retention="delete" in policy,
         compression=CODECS[codec],
         compression_level=integer(f"compression.{codec}.level") if codec in LEVELED_CODECS else -1,

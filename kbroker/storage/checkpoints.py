@@ -29,14 +29,22 @@ def _load_lines(fs: FileSystem, path: str, fields: int) -> list[list[str]]:
         return []
     except UnicodeDecodeError as error:
         raise DiskDamaged(path, error.start, "not text") from error
-    lines = text.splitlines()
+    lines = text.splitlines(keepends=True)
     if not lines:
         return []
     if lines[0].strip() != "0" or len(lines) < 2 or not lines[1].strip().isdigit():
         raise DiskDamaged(path, 0, "not a checkpoint of version 0")
-    entries = [line.split() for line in lines[2:] if line.strip()]
-    if len(entries) != int(lines[1]) or any(len(entry) != fields for entry in entries):
-        raise DiskDamaged(path, 0, f"a checkpoint of {lines[1]} entries with {len(entries)}")
+    position = len(lines[0]) + len(lines[1])
+    entries = []
+    for line in lines[2:]:
+        entry = line.split()
+        if entry and len(entry) != fields:
+            raise DiskDamaged(path, position, f"a checkpoint's entry of {len(entry)} fields instead of {fields}")
+        if entry:
+            entries.append(entry)
+        position += len(line)
+    if len(entries) != int(lines[1]) or not text.endswith("\n"):
+        raise DiskDamaged(path, position, f"a checkpoint of {int(lines[1])} entries ends with {len(entries)}")
     return entries
 
 

@@ -84,6 +84,7 @@ class Log:
         recovery_point: int = 0,
         log_start_offset: int = 0,
         progress: Progress | None = None,
+        may_have_gaps: bool = False,
     ):
         self.path = path
         self.topic_partition = topic_partition
@@ -98,6 +99,7 @@ class Log:
         self._checkpointed_start_offset = log_start_offset
         self._durable_start_offset = log_start_offset
         self._progress = progress
+        self._may_have_gaps = may_have_gaps
         self._leader_epoch = 0
         self._epochs = LeaderEpochs(self._fs, path)
         self._snapshot_offset = -1
@@ -209,7 +211,7 @@ class Log:
     def _open_locked(self) -> None:
         loader = LogLoader(
             self._fs, self.path, self._options, self._epochs, self._is_clean, self._recovery_point,
-            self._checkpointed_start_offset, self._progress,
+            self._checkpointed_start_offset, self._progress, self._may_have_gaps,
         )  # fmt: skip
         loaded = loader.load()
         if loaded.cut_bytes:
@@ -236,6 +238,7 @@ class Log:
             for fd in fds:
                 self._fs.close(fd)
         self._is_clean = True
+        self._may_have_gaps = False
         self._recovery_point = loaded.flushed_offset
         if self._options.flushed_visibility:
             self.state.request_flush()

@@ -20,7 +20,7 @@ from kbroker._core.registry import Registry
 from kbroker._core.segment_list import SegmentHandle
 from kbroker.clock import Clock, SystemClock
 from kbroker.errors import DiskDamaged, ErrorCode, KbrokerError, ProtocolError, StorageFailed
-from kbroker.fs import FileSystem, RealFileSystem
+from kbroker.fs import FileSystem, RealFileSystem, read_file
 from kbroker.model import TopicPartition
 from kbroker.storage import checkpoints
 from kbroker.storage import directory as directories
@@ -47,7 +47,8 @@ class _Home:
     directory: LogDirectory
     flushers: Flushers
     is_clean: bool
-    recovery_points: dict[TopicPartition, int]
+    recovery_points: dict[TopicPartition, int] | None
+    """None: they are lost."""
     start_offsets: dict[TopicPartition, int]
     logs: dict[TopicPartition, Log] = field(default_factory=dict)
     departed: set[TopicPartition] = field(default_factory=set)
@@ -131,9 +132,14 @@ class LogManager:
     def _open_directory(self, path: str, node_id: int, cluster_id: str) -> _Home:
         try:
             directories.ensure_meta_properties(self._fs, path, node_id, cluster_id)
-            is_clean = directories.take_clean_mark(self._fs, path, set(self._fs.list_directory(path)))
-            recovery_points = self._load_checkpoint(path, checkpoints.RECOVERY_POINTS)
-            start_offsets = self._load_checkpoint(path, checkpoints.LOG_START_OFFSETS)
+            entries = set(self._fs.list_directory(path))
+            is_clean = directories.take_clean_mark(self._fs, path, entries)
+            recovery_points = self._load_recovery_points(path, entries)
+            start_offsets = self._load_checkpoint(
+                path,
+                checkpoints.LOG_START_OFFSETS,
+                "logs start with their first segments, records deleted from it return",
+            )
         except OSError as error:
             raise StorageFailed(f"log directory {path}: {directories.reason_of(error)}") from error
         directory = LogDirectory(path)
@@ -143,17 +149,30 @@ class LogManager:
             Flushers(directory, self.options.flusher_threads),
             # Without recovery points there is nothing that a clean mark could vouch for.
             is_clean and recovery_points is not None,
-            recovery_points or {},
+            recovery_points,
             start_offsets or {},
         )
         directory.set_on_offline(lambda reason: self._directory_failed(home))
         return home
 
-    def _load_checkpoint(self, path: str, name: str) -> dict[TopicPartition, int] | None:
+    def _load_recovery_points(self, path: str, entries: set[str]) -> dict[TopicPartition, int] | None:
+        # Kafka makes it empty, and an empty one says nothing.
+        if checkpoints.RECOVERY_POINTS in entries and read_file(self._fs, f"{path}/{checkpoints.RECOVERY_POINTS}"):
+            return self._load_checkpoint(path, checkpoints.RECOVERY_POINTS, "every log is recovered from its start")
+        if not any(directories.parse_partition_directory(name) for name in entries):
+            # From now on it is there, so that one that is not has been lost.
+            checkpoints.store_offsets(self._fs, f"{path}/{checkpoints.RECOVERY_POINTS}", {})
+            return {}
+        logger.warning(
+            "%s/%s is not there or empty; every log is recovered from its start", path, checkpoints.RECOVERY_POINTS
+        )
+        return None
+
+    def _load_checkpoint(self, path: str, name: str, otherwise: str) -> dict[TopicPartition, int] | None:
         try:
             return checkpoints.load_offsets(self._fs, f"{path}/{name}")
         except DiskDamaged as damage:
-            logger.error("%s; every log in %s is recovered from its start", damage, path)
+            logger.error("%s; %s", damage, otherwise)
             return None
 
     def _find_logs(self, home: _Home, resolve: Resolve) -> None:
@@ -185,9 +204,10 @@ class LogManager:
             home.directory,
             self._context,
             is_clean=home.is_clean,
-            recovery_point=home.recovery_points.get(topic_partition, 0),
+            recovery_point=(home.recovery_points or {}).get(topic_partition, 0),
             log_start_offset=home.start_offsets.get(topic_partition, 0),
             progress=None if home.is_clean else self._progress.read,
+            may_have_gaps=home.recovery_points is None,
         )
 
     def _start_background(self) -> None:

@@ -27,6 +27,9 @@ class LogOptions:
     """cleanup.policy contains compact: every record needs a key."""
     deleted_by_retention: bool = True
     """cleanup.policy contains delete."""
+    may_have_gaps: bool = False
+    """It may have been compacted before, whatever holds now: recovery keeps segments that do not begin where the one
+    before them ends."""
     compression: int = -1
     """The codec to store batches with; -1 leaves them as the producer made them."""
     compression_level: int = -1

@@ -54,6 +54,8 @@ class LogLoader:
     recovery_point: int
     log_start_offset: int
     progress: Progress | None = None
+    may_have_gaps: bool = False
+    """Nobody knows any more how far the log was flushed: what lies behind a gap may have been promised."""
     _scanned_epochs: list[tuple[int, int]] = field(default_factory=list)
     _scanned_from: int | None = None
     _cut_bytes: int = 0
@@ -221,7 +223,9 @@ class LogLoader:
 
     def _has_gap(self, next_offset: int, next_base: int) -> bool:
         """Whether records between two segments were lost, at a batch's boundary; what is behind was never promised."""
-        return not self.is_clean and not self.options.compacted and self.recovery_point < next_base > next_offset
+        if self.is_clean or self.may_have_gaps or self.options.compacted or self.options.may_have_gaps:
+            return False
+        return self.recovery_point < next_base > next_offset
 
     def _write_index(self, base_offset: int, suffix: str, data: bytes, *, durable: bool) -> None:
         """A new file, not the old one emptied: somebody may have that mapped still."""

@@ -302,6 +302,25 @@ def test_logs_of_another_broker_are_taken_up_by_a_new_store(tmp_path: Path) -> N
     cluster.close()
 
 
+def test_configs_of_topics_found_on_disk_are_unknown_until_somebody_gives_them(tmp_path: Path) -> None:
+    names = ("a", "b", "__consumer_offsets")
+    cluster = Cluster(tmp_path, [FoundPartition(TopicPartition(name, 0), None, 0) for name in names])
+
+    def given() -> dict[str, bool]:
+        return {name: topic.configs_given for name, topic in cluster.topics.image.topics.items()}
+
+    assert given() == {"a": False, "b": False, "__consumer_offsets": True}
+    cluster.topics.add_partitions("a", 2)
+    cluster.topics.set_topic_configs("b", lambda topic: {})
+    create(cluster.topics, NewTopic("c", 1))
+    for _ in range(2):
+        assert given() == {"a": False, "b": True, "c": True, "__consumer_offsets": True}
+        cluster.reopen()
+    cluster.topics.delete("a")
+    assert cluster.reopen().image.topic("a") is None
+    cluster.close()
+
+
 def test_logs_found_later_are_nobodys(cluster: Cluster) -> None:
     cluster.found = [FoundPartition(TopicPartition("a", 0), None, 4)]
     assert cluster.reopen().image.topics == {}

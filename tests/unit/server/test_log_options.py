@@ -30,3 +30,11 @@ def test_flush_ms_of_a_topic_holds_without_the_interval_of_the_scheduler() -> No
 def test_the_level_is_that_of_the_topics_codec(own: dict[str, str], codec: int, level: int) -> None:
     options = log_options(own, load_config(None, ["compression.zstd.level=7"], environment={}))
     assert (options.compression, options.compression_level) == (codec, level)
+
+
+def test_nothing_is_deleted_or_compacted_while_nobody_knows_the_settings() -> None:
+    config = load_config(None, ["log.cleanup.policy=compact,delete", "log.retention.ms=1"], environment={})
+    options = log_options({}, config, configs_given=False)
+    assert (options.compacted, options.deleted_by_retention, options.may_have_gaps) == (False, False, True)
+    options = log_options({}, config)
+    assert (options.compacted, options.deleted_by_retention, options.may_have_gaps) == (True, True, False)

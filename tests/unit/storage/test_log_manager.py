@@ -290,3 +290,45 @@ def test_a_stop_that_had_no_time_leaves_no_clean_mark(broker: Broker, tmp_path: 
     again = broker.start().get(ORDERS)
     assert again is not None
     assert again.log_end_offset == 1
+
+
+@pytest.mark.parametrize("damage", ["gone", "half", "empty"])
+def test_lost_recovery_points_lose_no_record(broker: Broker, tmp_path: Path, damage: str) -> None:
+    """Not even behind a gap: nobody knows how far the log was on the disk."""
+    broker.options = StorageOptions((str(tmp_path / "a"),), flusher_threads=1)
+    broker.known[ORDERS] = TOPIC_ID, OPTIONS
+    log = broker.start().create("orders", TOPIC_ID, 0, OPTIONS)
+    for at in range(200):
+        log.append(batch_of([b"%d" % at * 20]))
+    broker.stop()
+    segments = sorted((tmp_path / "a" / "orders-0").glob("*.log"))
+    for path in (tmp_path / "a" / "orders-0").glob(f"{segments[2].stem}*"):
+        path.unlink()
+    points = tmp_path / "a" / checkpoints.RECOVERY_POINTS
+    if damage == "gone":
+        points.unlink()
+    else:
+        points.write_text("0\n1\norde" if damage == "half" else "")
+    (tmp_path / "a" / CLEAN_MARK).unlink(missing_ok=True)
+    log = broker.start().get(ORDERS)
+    assert log is not None
+    read = [record.offset for record in read_all(log)]
+    assert read[-1] == 199
+    assert len(read) == 200 - (int(segments[3].stem) - int(segments[2].stem))
+
+
+def test_a_checkpoint_cut_in_half_is_told_with_its_place(
+    broker: Broker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.start()
+    broker.stop()
+    (tmp_path / "a" / checkpoints.RECOVERY_POINTS).write_text("0\n2\norders 0 17\norders")
+    (tmp_path / "a" / checkpoints.LOG_START_OFFSETS).write_text("0\n2\norders 0 17\n")
+    broker.start()
+    lines = [line for line in caplog.messages if "checkpoint" in line]
+    assert lines == [
+        f"{tmp_path}/a/{checkpoints.RECOVERY_POINTS}: a checkpoint's entry of 1 fields instead of 3 at byte 16; "
+        "every log is recovered from its start",
+        f"{tmp_path}/a/{checkpoints.LOG_START_OFFSETS}: a checkpoint of 2 entries ends with 1 at byte 16; "
+        "logs start with their first segments, records deleted from it return",
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import struct
@@ -231,3 +232,23 @@ def test_a_log_of_old_messages_is_served_and_looked_up(home: LogHome) -> None:
     assert log.read(7, 1) == old_message(7, 1, b"v")
     assert log.offset_for_timestamp(5007)[:2] == (5007, 7)
     assert log.append(batch_of([b"new"])).base_offset == 20
+
+
+def without_one_in_the_middle(home: LogHome) -> list[bytes]:
+    """A log of which compaction, say, has emptied one segment; what it still holds."""
+    log = home.create()
+    fill(log, 60)
+    segments = sorted(home.log_path.glob("*.log"))
+    log.close()
+    for suffix in (".log", ".index", ".timeindex"):
+        segments[2].with_suffix(suffix).unlink()
+    first, last = int(segments[2].stem), int(segments[3].stem)
+    return [value for at, value in enumerate(expected(60)) if not first <= at < last]
+
+
+def test_a_log_that_may_have_been_compacted_keeps_what_is_behind_a_gap(home: LogHome) -> None:
+    kept = without_one_in_the_middle(home)
+    home.options = dataclasses.replace(OPTIONS, may_have_gaps=True)
+    assert values_of(home.reopen(clean=False)) == kept
+    home.options = OPTIONS
+    assert len(values_of(home.reopen(clean=False))) < len(kept), "of others it was never promised"
