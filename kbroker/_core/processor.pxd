@@ -32,7 +32,7 @@ cdef class Processor:
     cdef object on_close               # callable(Connection, reason)
     cdef object inflate                # callable(codec, data, limit) -> buffer; errors are KbrokerError with the code to answer
     cdef object convert                # callable(messages, largest message, limit) -> a batch without codec, the codec they had
-    cdef object down_convert           # callable(batches, first offset wanted, magic) -> messages
+    cdef object down_convert           # callable(batches, first offset wanted, magic, inflated limit) -> messages
     cdef object recompress             # callable(header, records, codec, level) -> the batch with that codec
     cdef int64_t max_inflated_size
     cdef tuple listeners               # their names
