@@ -47,7 +47,7 @@ from kbroker.errors import DiskDamaged, KbrokerError
 log = logging.getLogger(__name__)
 
 FILE_NAME = "coordination.sqlite"
-"""In the first log directory."""
+"""In the first log directory, unless it was put into another one."""
 
 FORMAT = 1
 """On disk, as SQLite's user_version. Do not renumber."""

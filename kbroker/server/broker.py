@@ -21,7 +21,9 @@ from kbroker.cluster.topics import Topics
 from kbroker.config.broker_config import BrokerConfig
 from kbroker.config.definitions import DEFAULT_NODE_ID, SETTINGS
 from kbroker.config.listeners import parse_counts
+from kbroker.coordination.embedded import FILE_NAME as STORE_FILE
 from kbroker.coordination.embedded import EmbeddedStore, store_path
+from kbroker.errors import StorageFailed
 from kbroker.groups.coordinator import GroupCoordinator
 from kbroker.groups.options import GroupOptions
 from kbroker.model import Endpoint
@@ -37,6 +39,7 @@ from kbroker.server.measurements import observe
 from kbroker.server.processor import ProcessorLimits, Processors
 from kbroker.server.request_channel import RequestChannel
 from kbroker.server.services import Services
+from kbroker.storage.directory import WrongDirectory
 from kbroker.storage.log_manager import LogManager
 
 LOG = logging.getLogger(__name__)
@@ -52,6 +55,24 @@ def name_threads() -> None:
         if thread is not threading.main_thread():
             with contextlib.suppress(OSError):  # it has ended meanwhile
                 Path(f"/proc/self/task/{thread.native_id}/comm").write_text(thread.name[:15])
+
+
+def find_store(logs: LogManager) -> str:
+    """Where the coordination store is: in the log directory that has one; a new one in the first.
+
+    Raises StorageFailed when it may be in a directory that the disk refuses: without it no topic is known.
+    """
+    paths = [store_path(directory) for directory in logs.usable_directories]
+    there = [path for path in paths if Path(path).exists()]
+    if len(there) > 1:
+        raise WrongDirectory(f"{' and '.join(there)}: a broker has one of them; move away what is not this broker's")
+    if there:
+        return there[0]
+    if logs.left_out:
+        raise StorageFailed(
+            f"{'; '.join(logs.left_out)}; the store of topics ({STORE_FILE}) is in no other one and may be there"
+        )
+    return paths[0]
 
 
 class Broker:
@@ -83,7 +104,7 @@ class Broker:
         config, logs = self.config, self._logs
         identity = logs.take_directories()
         self._on_stop("logs", lambda: logs.stop(config["kbroker.stop.timeout.ms"] / 1000))
-        self._store = EmbeddedStore(store_path(str(config.log_dirs[0])))
+        self._store = EmbeddedStore(find_store(logs))
         self._on_stop("store", self._store.stop)
         self._session = self._store.connect()
         self.node_id = config.node_id
@@ -95,7 +116,7 @@ class Broker:
             defaults=TopicDefaults(config["num.partitions"], config["default.replication.factor"]),
             cluster_id=identity.cluster_id if identity else None,
             internal_topics=internal_topics(config),
-            found_partitions=lambda: found_partitions(config.log_dirs),
+            found_partitions=lambda: found_partitions(logs.usable_directories),
             clock=self.clock,
         )
         given = {name: each.text for name, each in config.given.items()}
@@ -191,6 +212,7 @@ class Broker:
         ]
         self._topics.register(advertised, self.config["broker.rack"])
         self._topics.start(self._partitions, new_leader_epochs=not self._logs.was_stopped_cleanly)
+        self._logs.set_on_directory_failed(self._topics.mark_failed)
         self._partitions.serve(self._topics, self._groups)
 
     def _endpoints_for(self, connection: Connection) -> Endpoint:

@@ -89,7 +89,9 @@ class LocalPartitions:
         for partition in partitions:
             log = self._logs.get(TopicPartition(topic.name, partition.partition_id))
             if log is None:
-                log = self._logs.create(topic.name, topic.topic_id, partition.partition_id, options)
+                # What a start does not find should be there: its directory may be offline.
+                is_new = self._topics is not None
+                log = self._logs.create(topic.name, topic.topic_id, partition.partition_id, options, is_new=is_new)
             if log.leader_epoch != partition.leader_epoch:
                 log.set_leader_epoch(partition.leader_epoch)
         # Groups take up the partitions of a new offsets topic when they are first asked for (`OffsetsTopic.replica`).

@@ -8,7 +8,9 @@ import os
 import random
 import re
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 from uuid import UUID
 
 from kbroker.errors import KbrokerError, StorageFailed
@@ -20,7 +22,14 @@ from kbroker.storage.checkpoints import decode_uuid, encode_uuid
 LOCK = ".lock"
 CLEAN_MARK = ".kafka_cleanshutdown"
 META_PROPERTIES = "meta.properties"
+METADATA_LOG = "__cluster_metadata-0"
 
+_NO_KRAFT = (
+    "the directory is of an Apache Kafka in KRaft mode, whose topics are in a metadata log that kbroker does not read; "
+    "start with another directory, and copy the topics over with a tool that consumes and produces"
+)
+
+_T = TypeVar("_T")
 _PARTITION_DIRECTORY = re.compile(r"([a-zA-Z0-9._-]+)-(\d+)")
 
 
@@ -69,26 +78,54 @@ class DirectoryLock:
 
 
 def load_meta_properties(fs: FileSystem, path: str) -> MetaProperties | None:
-    """None when there is no such file. Raises WrongDirectory when it is not for us to read."""
+    """None when there is no such file. Raises WrongDirectory when the directory is not for us to use."""
     file = f"{path}/{META_PROPERTIES}"
-    try:
-        lines = read_file(fs, file).decode("utf-8", "replace").splitlines()
-    except FileNotFoundError:
+    names_in_it = fs.list_directory(path)
+    if METADATA_LOG in names_in_it:
+        raise WrongDirectory(f"{path}/{METADATA_LOG}: {_NO_KRAFT}")
+    if META_PROPERTIES not in names_in_it:
         return None
-    pairs = (line.split("=", 1) for line in lines if "=" in line and not line.startswith(("#", "!")))
-    fields = {key.strip(): value.strip() for key, value in pairs}
+    data = read_file(fs, file)
+    fields: dict[str, tuple[str, int]] = {}
+    position = 0
+    for line in data.splitlines(keepends=True):
+        text = line.decode("utf-8", "replace").strip()
+        if text and text[0] not in "#!":
+            name, equals, value = text.partition("=")
+            if not equals or not line.endswith((b"\n", b"\r")):
+                raise _unreadable(file, position, f"the line {text!r} is cut short")
+            fields[name.strip()] = value.strip(), position
+        position += len(line)
+    version, at = fields.get("version", ("", position))
+    if version != "0":
+        if version == "1" or "node.id" in fields:
+            raise WrongDirectory(f"{file}: {_NO_KRAFT}")
+        if version.isdigit():
+            raise _unreadable(file, at, f"version {version} is of a newer format; this release of kbroker reads 0")
+        raise _unreadable(file, at, f"version={version} is no version" if version else "there is no version")
+    return MetaProperties(
+        _parsed(file, fields, "broker.id", int), _parsed(file, fields, "cluster.id", str),
+        _parsed(file, fields, "directory.id", decode_uuid),
+    )  # fmt: skip
+
+
+def _parsed(file: str, fields: dict[str, tuple[str, int]], name: str, parse: Callable[[str], _T]) -> _T | None:
+    """None for a field that is not there: Kafka before 0.10.1 wrote no cluster.id, before 3.7 no directory.id."""
+    if name not in fields:
+        return None
+    text, position = fields[name]
     try:
-        if fields.get("version", "0") not in ("0", "1"):
-            raise ValueError(f"version {fields['version']}")
-        node_id = fields.get("broker.id", fields.get("node.id"))
-        directory_id = fields.get("directory.id")
-        return MetaProperties(
-            int(node_id) if node_id is not None else None,
-            fields.get("cluster.id"),
-            decode_uuid(directory_id) if directory_id else None,
-        )
-    except ValueError as error:
-        raise WrongDirectory(f"{file} cannot be read: {error}") from error
+        if not text:
+            raise ValueError
+        return parse(text)
+    except ValueError:
+        raise _unreadable(file, position, f"{name}={text} is not one") from None
+
+
+def _unreadable(file: str, position: int, what: str) -> WrongDirectory:
+    return WrongDirectory(
+        f"{file}: {what} at byte {position}; put a copy back, or move the file away if you know better"
+    )
 
 
 def ensure_meta_properties(fs: FileSystem, path: str, node_id: int, cluster_id: str) -> MetaProperties:
@@ -101,11 +138,13 @@ def ensure_meta_properties(fs: FileSystem, path: str, node_id: int, cluster_id: 
             )
         if found.cluster_id and cluster_id and found.cluster_id != cluster_id:
             raise WrongDirectory(f"log directory {path} belongs to cluster {found.cluster_id}, not to {cluster_id}")
-        if found.node_id is not None and found.cluster_id == cluster_id:
+        if found.node_id is not None and (found.cluster_id or "") == cluster_id:
             return found
     # Only KRaft gives directories ids; one that is there stays.
     directory_id = found.directory_id if found else None
-    fields = [f"broker.id={node_id}", "version=0", f"cluster.id={cluster_id}"]
+    fields = [f"broker.id={node_id}", "version=0"]
+    if cluster_id:
+        fields.append(f"cluster.id={cluster_id}")
     if directory_id is not None:
         fields.append(f"directory.id={encode_uuid(directory_id)}")
     head = ["#", f"#{time.strftime('%a %b %d %H:%M:%S UTC %Y', time.gmtime())}"]
@@ -151,6 +190,15 @@ def delete_directory_name(topic_partition: TopicPartition, randomness: random.Ra
 def _departed_name(topic_partition: TopicPartition, randomness: random.Random, suffix: str) -> str:
     tail = f"-{topic_partition.partition_id}.{randomness.getrandbits(128):032x}{suffix}"
     return topic_partition.topic[: 255 - len(tail)] + tail
+
+
+def is_directory(fs: FileSystem, path: str) -> bool:
+    """Whether it can be listed. Raises OSError when the disk does not tell."""
+    try:
+        fs.list_directory(path)
+    except NotADirectoryError:
+        return False
+    return True
 
 
 def remove_partition_directory(fs: FileSystem, path: str) -> None:

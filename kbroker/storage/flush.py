@@ -31,7 +31,8 @@ class Flushers:
         """What is queued is flushed before this returns."""
         self._directory.stop_flushers()
         for thread in self._threads:
-            thread.join()
+            if thread.ident is not None:  # a start that failed started none
+                thread.join()
         # Whatever was asked for when there was nobody left.
         self._directory.run_flusher()
 

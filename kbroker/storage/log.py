@@ -113,7 +113,8 @@ class Log:
             self._fs,
             weakref.ref(self),
         )
-        self.state.set_closed_offsets(log_start_offset, recovery_point)
+        if not directory.is_offline:
+            self.state.set_closed_offsets(log_start_offset, recovery_point)
 
     @classmethod
     def create(

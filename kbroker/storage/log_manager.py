@@ -79,6 +79,8 @@ class LogManager:
         # Taken again by its holder when a directory fails while a log is made in it.
         self._lock = threading.RLock()
         self._locks: dict[str, directories.DirectoryLock] = {}
+        self._left_out: dict[str, str] = {}
+        self._on_directory_failed: Callable[[list[TopicPartition]], None] | None = None
         self._homes: list[_Home] = []
         self._logs: dict[TopicPartition, Log] = {}
         self._open_segments = OpenSegments(options.max_open_segments)
@@ -93,22 +95,57 @@ class LogManager:
     # --- start and stop
 
     def take_directories(self) -> directories.MetaProperties | None:
-        """Make and lock the directories, before anything in them is read or changed. What the first says whose it is.
+        """Make and lock the directories, before anything in them is read or changed; whose they say that they are.
 
-        Raises DirectoryInUse, WrongDirectory, StorageFailed.
+        Those that the disk refuses are left out while others are good. Raises DirectoryInUse, WrongDirectory,
+        StorageFailed.
         """
+        found: list[directories.MetaProperties] = []
         try:
             for path in (each.rstrip("/") or "/" for each in self.options.directories):
-                directories.make_directory(self._fs, path)
-                self._locks[path] = directories.DirectoryLock(path)
-            found = [directories.load_meta_properties(self._fs, path) for path in self._locks]
-        except OSError as error:
-            self._release()
-            raise StorageFailed(f"log directory {path}: {directories.reason_of(error)}") from error
+                try:
+                    directories.make_directory(self._fs, path)
+                    lock = directories.DirectoryLock(path)
+                    self._locks[path] = lock
+                    meta = directories.load_meta_properties(self._fs, path)
+                except (OSError, StorageFailed) as error:
+                    self._leave_out(path, error)
+                    continue
+                if meta is not None:
+                    found.append(meta)
+            self._refuse_if_none_is_left()
         except BaseException:
             self._release()
             raise
-        return next((meta for meta in found if meta is not None), None)
+        if not found:
+            return None
+        return directories.MetaProperties(
+            next((meta.node_id for meta in found if meta.node_id is not None), None),
+            next((meta.cluster_id for meta in found if meta.cluster_id), None),
+            None,
+        )
+
+    def _leave_out(self, path: str, error: Exception) -> None:
+        """The disk refuses a directory: its partitions are offline until the next start."""
+        lock = self._locks.pop(path, None)
+        if lock is not None:
+            lock.release()
+        reason = directories.reason_of(error) if isinstance(error, OSError) else str(error)
+        self._left_out[path] = reason if path in reason else f"log directory {path}: {reason}"
+
+    def _refuse_if_none_is_left(self) -> None:
+        if not self._locks:
+            raise StorageFailed("; ".join(self._left_out.values()) + "; no log directory can be used")
+
+    @property
+    def usable_directories(self) -> list[str]:
+        """Those that are taken, in the order of log.dirs."""
+        return list(self._locks)
+
+    @property
+    def left_out(self) -> list[str]:
+        """For each directory that the disk refused at the start, the reason."""
+        return list(self._left_out.values())
 
     def start(self, resolve: Resolve, node_id: int = 0, cluster_id: str = "", *, background: bool = True) -> None:
         """Find the logs in the directories, taking these if that was not done. `background`: run the cleaner's thread.
@@ -118,16 +155,29 @@ class LogManager:
         if not self._locks:
             self.take_directories()
         try:
-            for path in self._locks:
-                self._homes.append(self._open_directory(path, node_id, cluster_id))
+            for path in list(self._locks):
+                try:
+                    self._homes.append(self._open_directory(path, node_id, cluster_id))
+                except OSError as error:
+                    self._leave_out(path, error)
+            self._refuse_if_none_is_left()
+            for path, reason in self._left_out.items():
+                self._homes.append(self._failed_home(path, reason))
+            for home in self._homes:
+                if not home.directory.is_offline:
+                    self._find_logs(home, resolve)
         except BaseException:
             self._release()
             raise
         for home in self._homes:
-            self._find_logs(home, resolve)
             home.flushers.start()
         if background:
             self._start_background()
+
+    def _failed_home(self, path: str, reason: str) -> _Home:
+        directory = LogDirectory(path)
+        directory.fail(reason)
+        return _Home(path, directory, Flushers(directory, 0), False, None, {})
 
     def _open_directory(self, path: str, node_id: int, cluster_id: str) -> _Home:
         try:
@@ -177,15 +227,26 @@ class LogManager:
 
     def _find_logs(self, home: _Home, resolve: Resolve) -> None:
         for name in sorted(self._fs.list_directory(home.path)):
+            path = f"{home.path}/{name}"
             if name.endswith(names.DIRECTORY_DELETE):
-                self._scheduler.once(0, partial(self._remove_directory, f"{home.path}/{name}", []))
+                self._scheduler.once(0, partial(self._remove_directory, path, []))
+                continue
+            if name.endswith(names.DIRECTORY_STRAY):
+                logger.warning("%s is left alone: it was put aside as nobody's, and can be removed", path)
+                continue
+            if name.endswith(names.DIRECTORY_FUTURE):
+                logger.warning("%s is left alone: an unfinished copy of a log, which is whole where it was", path)
                 continue
             topic_partition = directories.parse_partition_directory(name)
             if topic_partition is None:
                 continue
-            path = f"{home.path}/{name}"
+            twin = self._logs.get(topic_partition)
+            if twin is not None:
+                raise directories.WrongDirectory(
+                    f"{path} and {twin.path} are of the same partition; move the one that is not wanted away"
+                )
             known = resolve(topic_partition)
-            if known is None or topic_partition in self._logs:
+            if known is None:
                 logger.warning("%s is left alone: the cluster does not know this partition", path)
                 self.strays[topic_partition] = path
                 home.departed.add(topic_partition)
@@ -220,7 +281,7 @@ class LogManager:
         scheduler.every(options.producer_id_expiration_check_interval_ms, self.expire_producers)
         scheduler.start()
         for home in self._homes:
-            if not home.is_clean and home.logs:
+            if not home.is_clean and home.logs and not home.directory.is_offline:
                 self._start_recovery(home)
 
     def _start_recovery(self, home: _Home) -> None:
@@ -321,11 +382,14 @@ class LogManager:
         with self._lock:
             return list(self._logs.values())
 
-    def create(self, topic: str, topic_id: UUID, partition_id: int, options: LogOptions) -> Log:
-        """A new log in the directory with the fewest, or the one there is. Raises StorageFailed."""
+    def create(self, topic: str, topic_id: UUID, partition_id: int, options: LogOptions, *, is_new: bool = True) -> Log:
+        """A new log in the directory with the fewest, or the one there is. Raises StorageFailed.
+
+        Not `is_new`: there should be one. While a directory is offline it is taken to be there, and is offline too.
+        """
         topic_partition = TopicPartition(topic, partition_id)
         for home in self._homes:
-            if topic_partition in home.departed:
+            if topic_partition in home.departed and not home.directory.is_offline:
                 # What the checkpoints say of an earlier log of that name must not be taken for this one's.
                 with home.checkpoint_lock:
                     self._write_checkpoints(home)
@@ -341,7 +405,10 @@ class LogManager:
                     home, found = self._settle_stray(stray, topic_partition, topic_id, options)
                     if found is not None:
                         return self._add(home, found)
-                home = self._emptiest()
+                home = self._offline_home_of_old(is_new) or self._emptiest()
+                if home.directory.is_offline:
+                    path = f"{home.path}/{topic_partition}"
+                    return self._add(home, Log(path, topic_partition, topic_id, options, home.directory, self._context))
                 path = f"{home.path}/{topic_partition}"
                 return self._add(
                     home, Log.create(path, topic_partition, topic_id, options, home.directory, self._context)
@@ -360,6 +427,9 @@ class LogManager:
         logger.warning("%s is of another topic with the same name; it is kept as %s", path, target)
         self._fs.rename(path, target)
         return home, None
+
+    def _offline_home_of_old(self, is_new: bool) -> _Home | None:
+        return None if is_new else next((home for home in self._homes if home.directory.is_offline), None)
 
     def _emptiest(self) -> _Home:
         online = [home for home in self._homes if not home.directory.is_offline]
@@ -478,11 +548,30 @@ class LogManager:
         if any(handle.in_use for handle in handles):
             self._scheduler.once(_READERS_WAIT_MS, lambda: self._remove_directory(path, handles))
             return
-        directories.remove_partition_directory(self._fs, path)
+        try:
+            directories.remove_partition_directory(self._fs, path)
+        except OSError as error:
+            # What is left goes at the next start, or somebody looks what it is.
+            logger.error("%s cannot be removed: %s", path, directories.reason_of(error))
 
     def _directory_failed(self, home: _Home) -> None:
-        for log in self._logs_in(home):
+        """On the thread that saw it, which may hold any lock: whoever else is to know hears of it on another one."""
+        logs = self._logs_in(home)
+        for log in logs:
             log.state.go_offline()
+        call = self._on_directory_failed
+        if call is not None:
+            failed = [log.topic_partition for log in logs]
+            threading.Thread(target=call, args=(failed,), name="directory-failed", daemon=True).start()
+
+    def set_on_directory_failed(self, call: Callable[[list[TopicPartition]], None]) -> None:
+        """`call(partitions)` for each directory that fails, on a thread of its own; and for those that have, now."""
+        self._on_directory_failed = call
+        failed = [
+            log.topic_partition for home in self._homes if home.directory.is_offline for log in self._logs_in(home)
+        ]
+        if failed:
+            call(failed)
 
     @property
     def was_stopped_cleanly(self) -> bool:

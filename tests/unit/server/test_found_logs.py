@@ -40,3 +40,8 @@ def test_what_is_no_topics_log_is_passed_over(tmp_path: Path) -> None:
 def test_damaged_notes_beside_a_log_do_not_hide_it(tmp_path: Path) -> None:
     partition(tmp_path, "a-0", "rubbish", "!!")
     assert list(found_partitions([tmp_path])) == [FoundPartition(TopicPartition("a", 0), None, -1)]
+
+
+def test_a_file_with_the_name_of_a_partition_is_no_log(tmp_path: Path) -> None:
+    (tmp_path / "a-0").write_text("")
+    assert list(found_partitions([tmp_path])) == []
