@@ -22,7 +22,8 @@ COMMANDS = {
     "consume": "print the messages of a topic",
     "groups": "list, describe and delete consumer groups, move their offsets",
     "configs": "show and change settings of topics and brokers",
-    "dump-log": "print what is in the files of a log directory, and what is wrong with them",
+    "dump-log": "print what is in the files of a log directory",
+    "verify-log": "check the files of log directories, and say at which byte something is wrong",
 }
 FAILED, USAGE, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from kbroker.inspection.directory_check import Verifier
 from kbroker.protocol import messages as M
 from kbroker.protocol.records import Record, read_batches
 from tests.kit import maven
@@ -277,6 +278,11 @@ def await_leaders_of(broker: BrokerProcess) -> None:
 def test_files_are_those_that_kafka_leaves(both: Both) -> None:
     kafka, ours = (known_by_name(files_in(broker.data)) for broker in (both.kafka, both.kbroker))
     assert_same_but_for([one for one in LISTED if not one.ends or both.end in one.ends], kafka, ours)
+
+
+def test_verify_log_finds_nothing_wrong(both: Both) -> None:
+    for broker in (both.kafka, both.kbroker):
+        assert list(Verifier().check(broker.data)) == []
 
 
 # --- one broker over the files of the other -----------------------------------------------------------------------

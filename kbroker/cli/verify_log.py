@@ -1,0 +1,75 @@
+"""Check the files of log directories, and say at which byte something is wrong.
+
+Takes log directories, directories of partitions and single files; writes nothing, and a broker may be at work in them:
+what it is writing at the moment is no finding. Exit code 0: nothing wrong, 1: something is. A broker repairs what it
+can when it starts, so nothing is repaired here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+
+from kbroker.inspection.directory_check import Verifier
+
+EXAMPLES = """examples:
+  kbroker verify-log data
+  kbroker verify-log disk1/data disk2/data           ids must agree over all of them
+  kbroker verify-log data/views-0 data/views-1/00000000000000000000.index
+  kbroker verify-log --json data | jq .file
+"""
+_EVERY_S = 0.2
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "path", nargs="+", type=Path, metavar="PATH", help="log directory, directory of a partition, or file"
+    )
+    parser.add_argument("--compacted", action="store_true", help="offsets may be missing, whatever the directory tells")
+    parser.add_argument("--json", action="store_true", help="one line of JSON for each finding")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    progress = ProgressLine()
+    verifier = Verifier(has_gaps=arguments.compacted, progress=progress.advance)
+    count = 0
+    for path in arguments.path:
+        for finding in verifier.check(path):
+            progress.clear()
+            count += 1
+            if arguments.json:
+                print(json.dumps({"file": finding.path, "position": finding.position, "what": finding.what}))
+            else:
+                print(finding)
+    progress.clear()
+    if count and not arguments.json:
+        print(f"kbroker: {count} problem{'s' if count > 1 else ''} found", file=sys.stderr)
+    return 1 if count else 0
+
+
+class ProgressLine:
+    """How many bytes have been read so far, on a terminal; elsewhere nothing."""
+
+    def __init__(self) -> None:
+        self._is_shown = sys.stderr.isatty()
+        self._bytes = 0
+        self._started = self._written = time.monotonic()
+        self._width = 0
+
+    def advance(self, size: int) -> None:
+        self._bytes += size
+        now = time.monotonic()
+        if self._is_shown and now - self._written >= _EVERY_S:
+            self._written = now
+            speed = self._bytes / (now - self._started) / 1e9
+            text = f"{self._bytes / 1e9:.1f} GB checked, {speed:.1f} GB/s"
+            print(f"\r{text:<{self._width}}", end="", file=sys.stderr, flush=True)
+            self._width = len(text)
+
+    def clear(self) -> None:
+        if self._width:
+            print(f"\r{'':<{self._width}}\r", end="", file=sys.stderr, flush=True)
+            self._width = 0

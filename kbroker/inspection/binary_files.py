@@ -1,0 +1,120 @@
+"""The small binary files of a partition: .index, .timeindex, .txnindex, .snapshot, each by itself.
+
+What an index says of its log is held against the log by `partition_check.py`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+from kbroker._core.crc import crc32c_of
+from kbroker.inspection.entries import Entry, Found, Problem
+from kbroker.storage import segment as names
+
+ABORTED_TRANSACTION = struct.Struct(">hqqqq")
+ABORTED_TRANSACTION_FIELDS = ("version", "producer_id", "first_offset", "last_offset", "last_stable_offset")
+SNAPSHOT_HEAD = struct.Struct(">hIi")
+SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
+SNAPSHOT_FIELDS = (
+    "producer_id",
+    "producer_epoch",
+    "last_sequence",
+    "last_offset",
+    "offset_delta",
+    "timestamp",
+    "coordinator_epoch",
+    "current_transaction_first_offset",
+)
+_SNAPSHOT_CRC_FROM = 6
+
+
+def used_size(data: bytes, entry_size: int) -> int:
+    """Bytes of whole entries, without those of zeros that a preallocated index ends with."""
+    whole = len(data) - len(data) % entry_size
+    end = len(data[:whole].rstrip(b"\0"))
+    return -(-end // entry_size) * entry_size
+
+
+def _odd_size(data: bytes, entry_size: int) -> Found:
+    if len(data) % entry_size:
+        yield Problem(
+            len(data) - len(data) % entry_size, f"{len(data) % entry_size} bytes, where an entry has {entry_size}"
+        )
+
+
+def read_offset_index(data: bytes, base_offset: int) -> Found:
+    size = names.INDEX_ENTRY.size
+    for at in range(0, used_size(data, size), size):
+        relative_offset, position = names.INDEX_ENTRY.unpack_from(data, at)
+        yield Entry("index", at, {"offset": base_offset + relative_offset, "position": position})
+    yield from _odd_size(data, size)
+
+
+def read_time_index(data: bytes, base_offset: int) -> Found:
+    size = names.TIME_INDEX_ENTRY.size
+    for at in range(0, used_size(data, size), size):
+        timestamp, relative_offset = names.TIME_INDEX_ENTRY.unpack_from(data, at)
+        yield Entry("time_index", at, {"timestamp": timestamp, "offset": base_offset + relative_offset})
+    yield from _odd_size(data, size)
+
+
+def read_transaction_index(data: bytes, base_offset: int) -> Found:
+    size = ABORTED_TRANSACTION.size
+    before = base_offset - 1
+    for at in range(0, len(data) - len(data) % size, size):
+        values = ABORTED_TRANSACTION.unpack_from(data, at)
+        version, producer_id, first_offset, last_offset, last_stable_offset = values
+        if version != 0:
+            unread = f"{len(data) - at} bytes from here on are not read"
+            yield Problem(at, f"version {version}, which is not known; {unread}")
+            return
+        yield Entry("aborted_transaction", at, dict(zip(ABORTED_TRANSACTION_FIELDS, values, strict=True)))
+        if producer_id < 0 or not 0 <= first_offset < last_offset or not 0 <= last_stable_offset <= last_offset + 1:
+            yield Problem(at, "impossible numbers for a transaction that was aborted")
+        elif last_offset <= before:
+            yield Problem(at, f"last offset {last_offset} does not come after {before}")
+        before = last_offset
+    yield from _odd_size(data, size)
+
+
+def read_snapshot(data: bytes, end_offset: int) -> Found:
+    """Producers as they were before the record at `end_offset`."""
+    if len(data) < SNAPSHOT_HEAD.size:
+        yield Problem(0, f"{len(data)} bytes are too few")
+        return
+    version, crc_stored, count = SNAPSHOT_HEAD.unpack_from(data)
+    if version != 1:
+        yield Problem(0, f"version {version}, which is not known")
+        return
+    if crc32c_of(data[_SNAPSHOT_CRC_FROM:]) != crc_stored:
+        yield Problem(2, "CRC does not match")
+    if len(data) != SNAPSHOT_HEAD.size + max(count, 0) * SNAPSHOT_ENTRY.size:
+        yield Problem(6, f"{count} producers do not fit {len(data)} bytes")
+        return
+    known: set[int] = set()
+    for at in range(SNAPSHOT_HEAD.size, len(data), SNAPSHOT_ENTRY.size):
+        fields = dict(zip(SNAPSHOT_FIELDS, SNAPSHOT_ENTRY.unpack_from(data, at), strict=True))
+        yield Entry("producer", at, fields)
+        producer_id, last_offset = fields["producer_id"], fields["last_offset"]
+        if producer_id in known:
+            yield Problem(at, f"producer {producer_id} for the second time")
+        known.add(producer_id)
+        if (
+            producer_id < 0
+            or fields["producer_epoch"] < -1
+            or fields["last_sequence"] < -1
+            or fields["offset_delta"] < 0
+            or last_offset < -1
+        ):
+            yield Problem(at, f"impossible numbers for producer {producer_id}")
+        if max(last_offset, fields["current_transaction_first_offset"]) >= end_offset:
+            yield Problem(at, f"producer {producer_id} has written offset {last_offset}, but this is of {end_offset}")
+
+
+BINARY_FILES: dict[str, Callable[[bytes, int], Found]] = {
+    names.INDEX: read_offset_index,
+    names.TIME_INDEX: read_time_index,
+    names.TRANSACTION_INDEX: read_transaction_index,
+    names.SNAPSHOT: read_snapshot,
+}

@@ -1,0 +1,285 @@
+"""Whole log directories, partitions and files: what `kbroker verify-log` is asked about.
+
+A directory that a broker writes is looked at up to three times where something seems wrong: what is not found again was
+a moment of its work.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import struct
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kbroker.errors import KbrokerError
+from kbroker.inspection.entries import WHOLE_FILE, Entry, Finding, Problem, read_whole, reason_of
+from kbroker.inspection.partition_check import (
+    PartitionCheck,
+    PartitionChecker,
+    PartitionContext,
+    Progress,
+    is_partition_file,
+)
+from kbroker.inspection.text_files import CLEANED_TO, OFFSET_CHECKPOINTS, TEXT_FILES
+from kbroker.model import TopicPartition
+from kbroker.storage import checkpoints, directory
+from kbroker.storage import segment as names
+
+KRAFT_LOG = "__cluster_metadata"
+_INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state")
+_ROOT_FILES = (*OFFSET_CHECKPOINTS, directory.META_PROPERTIES, directory.CLEAN_MARK)
+_OF_OTHERS = re.compile(r"\.lock|coordination\.sqlite(-.*)?|lost\+found")
+_DEPARTED = re.compile(r"(.+)-(\d+)\.[0-9a-f]{32}(-delete|-stray|-future)")
+_LOCK = struct.Struct("hhqqi4x")  # struct flock
+_LOOKS = 3
+_PAUSE_S = 0.1
+
+Offsets = dict[TopicPartition, tuple[int, int]]
+"""Of a checkpoint: the offset, and the byte of its line."""
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a broker has the log directory; asks, and takes no lock."""
+    try:
+        fd = os.open(path / directory.LOCK, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        question = _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        answer: bytes = fcntl.fcntl(fd, fcntl.F_GETLK, question)
+        return bool(_LOCK.unpack(answer)[0] != fcntl.F_UNLCK)
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+
+
+def is_partition_directory(path: Path) -> bool:
+    """By its name, and by what is in it if there is anything."""
+    if directory.parse_partition_directory(path.name) is None and _DEPARTED.fullmatch(path.name) is None:
+        return False
+    entries = os.listdir(path)  # noqa: PTH208
+    return not entries or any(is_partition_file(name) for name in entries)
+
+
+def is_log_directory(path: Path) -> bool:
+    """Whether it has a file that only log directories have, or partitions."""
+    with os.scandir(path) as entries:
+        return any(
+            entry.name in _ROOT_FILES
+            or (entry.is_dir() and directory.parse_partition_directory(entry.name) is not None
+                and is_partition_directory(Path(entry.path)))
+            for entry in entries
+        )  # fmt: skip
+
+
+def refuse_kraft(path: Path) -> None:
+    """KbrokerError when the file or directory is a metadata log of KRaft, or holds one."""
+    if any(part.startswith(f"{KRAFT_LOG}-") for part in path.absolute().parts) or path.name == "bootstrap.checkpoint":
+        raise KbrokerError(f"{path}: of the metadata log of Kafka in KRaft mode, which kbroker does not read")
+    if path.is_dir() and (path / f"{KRAFT_LOG}-0").exists():
+        raise KbrokerError(f"{path}: a log directory of Kafka in KRaft mode, which kbroker does not read")
+
+
+@dataclass(slots=True)
+class Totals:
+    """How much was looked at."""
+
+    partitions: int = 0
+    bytes: int = 0
+    files: int = 0
+
+
+@dataclass(slots=True)
+class Verifier:
+    """Checks paths one after the other; ids must agree over all of them."""
+
+    has_gaps: bool = False
+    """Offsets may be missing in any log, whatever the directory tells."""
+    progress: Progress | None = None
+    totals: Totals = field(default_factory=Totals)
+    _identities: dict[str, tuple[str, str]] = field(default_factory=dict)
+    _directory_ids: dict[str, str] = field(default_factory=dict)
+    _topic_ids: dict[str, tuple[str, str]] = field(default_factory=dict)
+    _homes: dict[TopicPartition, Path] = field(default_factory=dict)
+
+    def check(self, path: Path) -> Iterator[Finding]:
+        """The findings of a file, a partition's directory or a log directory. KbrokerError when it is none of them."""
+        try:
+            if not path.exists():
+                raise KbrokerError(f"{path}: no such file or directory")
+            refuse_kraft(path)
+            if not path.is_dir():
+                yield from self._check_file(path)
+            elif is_partition_directory(path):
+                yield from self._check_partition(path, LogDirectory(path.parent))
+            elif is_log_directory(path):
+                yield from self._check_log_directory(LogDirectory(path))
+            else:
+                raise KbrokerError(f"{path}: neither a log directory nor a partition's: none of their files is there")
+        except OSError as error:
+            raise KbrokerError(f"{error.filename or path}: {reason_of(error)}") from None
+
+    # --- one file
+
+    def _check_file(self, path: Path) -> Iterator[Finding]:
+        self.totals.files += 1
+        if path.name in _ROOT_FILES:
+            yield from self._check_root_file(path)
+            return
+        if not is_partition_file(path.name):
+            raise KbrokerError(f"{path}: no file of a log directory has this name")
+        read = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        os.close(read)
+        home = LogDirectory(path.parent.parent)
+        is_live = home.is_live
+        context = PartitionContext(self.has_gaps or home.has_gaps(path.parent.name), is_live, self.progress)
+        yield from _lasting(lambda: PartitionChecker(path.parent, context).check_file(path.name), is_live).findings
+
+    def _check_root_file(self, path: Path) -> Iterator[Finding]:
+        for item in TEXT_FILES[path.name](read_whole(str(path))):
+            if isinstance(item, Problem):
+                yield Finding(str(path), item.position, item.what)
+            elif path.name == directory.META_PROPERTIES:
+                yield from self._check_identity(path, item)
+
+    def _check_identity(self, path: Path, entry: Entry) -> Iterator[Finding]:
+        for name, value in entry.fields.items():
+            if name == "directory.id":
+                other = self._directory_ids.setdefault(value, str(path))
+                if other != str(path):
+                    yield Finding(str(path), entry.position, f"directory.id {value} is that of {other}, too")
+            elif name != "version":
+                known, other = self._identities.setdefault(name, (value, str(path)))
+                if known != value:
+                    yield Finding(str(path), entry.position, f"{name} {value}, but {other} has {known}")
+
+    # --- partitions
+
+    def _check_partition(self, path: Path, home: LogDirectory) -> Iterator[Finding]:
+        self.totals.partitions += 1
+        partition = directory.parse_partition_directory(path.name)
+
+        def look() -> PartitionCheck:
+            offsets = home.read_offsets() if home.is_live else home.offsets
+            has_gaps = self.has_gaps or home.is_live or home.has_gaps(path.name)
+            context = PartitionContext(has_gaps, home.is_live, self.progress)
+            checked = PartitionChecker(path, context).check()
+            if partition is not None and path.exists():
+                checked.findings += home.beyond_the_end(partition, checked, offsets)
+            return checked
+
+        checked = _lasting(look, home.is_live)
+        self.totals.bytes += checked.size
+        yield from checked.findings
+        if partition is None:
+            return
+        other = self._homes.setdefault(partition, path)
+        if other != path:
+            yield Finding(str(path), WHOLE_FILE, f"{partition} is in {other.parent}, too")
+        if checked.topic_id is not None:
+            file = path / checkpoints.PARTITION_METADATA
+            known, where = self._topic_ids.setdefault(partition.topic, (checked.topic_id, str(file)))
+            if known != checked.topic_id:
+                yield Finding(str(file), len("version: 0\n"), f"topic_id {checked.topic_id}, but {where} has {known}")
+
+    # --- log directories
+
+    def _check_log_directory(self, home: LogDirectory) -> Iterator[Finding]:
+        home.load()
+        partitions = []
+        for name in sorted(os.listdir(home.path)):  # noqa: PTH208
+            path = home.path / name
+            if name in _ROOT_FILES:
+                try:
+                    yield from self._check_root_file(path)
+                except FileNotFoundError:
+                    continue
+                except OSError as error:
+                    yield Finding(str(path), WHOLE_FILE, reason_of(error))
+            elif _OF_OTHERS.fullmatch(name) or name.removesuffix(".tmp") in _ROOT_FILES:
+                continue
+            elif path.is_dir() and (directory.parse_partition_directory(name) or _DEPARTED.fullmatch(name)):
+                if not name.endswith(names.DIRECTORY_DELETE):
+                    partitions.append(path)
+            elif path.exists():
+                kind = "directory" if path.is_dir() else "file"
+                yield Finding(str(path), WHOLE_FILE, f"no {kind} of a log directory has this name")
+        for path in partitions:
+            yield from self._check_partition(path, home)
+        yield from home.lost_partitions()
+
+
+class LogDirectory:
+    """What a log directory tells of its partitions."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.is_live = is_locked(path)
+        self.is_known = (path / directory.META_PROPERTIES).exists()
+        self.is_clean = (path / directory.CLEAN_MARK).exists()
+        self.offsets: dict[str, Offsets] = {}
+
+    def load(self) -> None:
+        self.offsets = self.read_offsets()
+
+    def read_offsets(self) -> dict[str, Offsets]:
+        """The offset checkpoints, as far as they can be read."""
+        return {name: _offsets_in(self.path / name) for name in OFFSET_CHECKPOINTS}
+
+    def has_gaps(self, partition_directory: str) -> bool:
+        """Whether offsets may be missing in a partition: it was compacted, or one cannot know."""
+        partition = directory.parse_partition_directory(partition_directory)
+        if not self.is_known or partition is None or partition.topic in _INTERNAL_TOPICS:
+            return True
+        return partition in _offsets_in(self.path / CLEANED_TO)
+
+    def beyond_the_end(
+        self, partition: TopicPartition, checked: PartitionCheck, offsets: dict[str, Offsets]
+    ) -> Iterator[Finding]:
+        """Checkpoints that know more of a log than there is of it."""
+        end_offset = checked.log_end_offset
+        if end_offset is None:
+            return
+        for name, known in offsets.items():
+            offset, position = known.get(partition, (0, 0))
+            if offset > end_offset:
+                yield Finding(str(self.path / name), position, f"{partition} at {offset}, its log ends at {end_offset}")
+
+    def lost_partitions(self) -> Iterator[Finding]:
+        """Entries of checkpoints without a directory. A crash may leave some; a clean stop none."""
+        if not self.is_clean or self.is_live:
+            return
+        for name, known in self.offsets.items():
+            for partition, (_, position) in known.items():
+                if not (self.path / str(partition)).is_dir():
+                    yield Finding(str(self.path / name), position, f"{partition} has no directory")
+
+
+def _offsets_in(path: Path) -> Offsets:
+    try:
+        items: Sequence[Entry | Problem] = list(TEXT_FILES[path.name](read_whole(str(path))))
+    except OSError:
+        return {}
+    return {
+        TopicPartition(item.fields["topic"], item.fields["partition"]): (item.fields["offset"], item.position)
+        for item in items
+        if isinstance(item, Entry)
+    }
+
+
+def _lasting(look: Callable[[], PartitionCheck], is_live: bool) -> PartitionCheck:
+    """What is found; in a live directory only what is found each time."""
+    checked = look()
+    for _ in range(_LOOKS - 1):
+        if not is_live or not checked.findings:
+            break
+        time.sleep(_PAUSE_S)
+        again = look()
+        again.findings = [finding for finding in again.findings if finding in checked.findings]
+        checked = again
+    return checked

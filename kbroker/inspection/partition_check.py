@@ -1,0 +1,360 @@
+"""One partition's directory: every segment walked, its files held against each other.
+
+The order of reading makes it right on a log that grows: an index before its log, the leader epochs behind both.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from kbroker._core import segment_check
+from kbroker._core.segment_check import SegmentCheck, check_segment
+from kbroker.inspection.binary_files import ABORTED_TRANSACTION, BINARY_FILES, used_size
+from kbroker.inspection.entries import (
+    WHOLE_FILE,
+    Entry,
+    Finding,
+    Found,
+    Problem,
+    open_regular,
+    read_whole,
+    reason_of,
+)
+from kbroker.inspection.text_files import TEXT_FILES
+from kbroker.protocol.compression import inflate_shared
+from kbroker.storage import checkpoints
+from kbroker.storage import segment as names
+
+INFLATED_LIMIT = 256 << 20  #: bytes that one batch may inflate to
+LEFT_BEHIND = (names.DELETED, names.CLEANED, names.SWAP)
+_TEMPORARY = ".tmp"
+_OPEN_TRANSACTIONS = 100_000  #: that are followed; more make the check of .txnindex incomplete, not wrong
+
+Progress = Callable[[int], None]
+
+
+def inflate(codec: int, payload: memoryview, magic: int) -> memoryview:
+    return inflate_shared(codec, payload, INFLATED_LIMIT, magic=magic)
+
+
+class Aborted(NamedTuple):
+    """A transaction that a marker in the log has aborted."""
+
+    producer_id: int
+    first_offset: int
+    """-1 when its beginning is not in the log."""
+    last_offset: int
+    last_stable_offset: int
+    position: int
+    """Of the marker."""
+
+
+@dataclass(slots=True)
+class TransactionWalk:
+    """Follows the transactions of a log through its batches."""
+
+    opened: dict[int, int] = field(default_factory=dict)
+    """First offsets of open transactions by producer."""
+    aborted: list[Aborted] = field(default_factory=list)
+    """Of the segment at hand."""
+    is_complete: bool = True
+    """Whether every transaction that is open is in `opened`, from its first record on."""
+
+    def take(self, events: Iterable[tuple[int, int, int, int, int]]) -> None:
+        for kind, position, first_offset, last_offset, producer_id in events:
+            if kind == segment_check.TRANSACTION_DATA:
+                if len(self.opened) < _OPEN_TRANSACTIONS:
+                    self.opened.setdefault(producer_id, first_offset)
+                else:
+                    self.is_complete = False
+                continue
+            begun = self.opened.pop(producer_id, -1)
+            if kind == segment_check.TRANSACTION_ABORT:
+                stable = min(self.opened.values(), default=last_offset + 1)
+                self.aborted.append(Aborted(producer_id, begun, last_offset, stable, position))
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionContext:
+    """What is known of a partition from outside of its directory."""
+
+    has_gaps: bool = True
+    """Offsets may be missing: the log was compacted, or nothing is known of it."""
+    is_live: bool = False
+    """A broker writes it at this moment."""
+    progress: Progress | None = None
+
+
+@dataclass(slots=True)
+class PartitionCheck:
+    """What was found in a partition's directory."""
+
+    findings: list[Finding] = field(default_factory=list)
+    log_end_offset: int | None = None
+    """None when the log was not read to its end, or there is none."""
+    size: int = 0
+    topic_id: str | None = None
+
+
+def is_partition_file(name: str) -> bool:
+    """Whether the log keeps files of this name in a partition's directory."""
+    if name in (checkpoints.LEADER_EPOCHS, checkpoints.PARTITION_METADATA):
+        return True
+    name = name.removesuffix(_TEMPORARY)
+    if name in (checkpoints.LEADER_EPOCHS, checkpoints.PARTITION_METADATA):
+        return True
+    parsed = names.parse_file_name(name)
+    return (
+        parsed is not None
+        and parsed[1] in (names.LOG, *names.INDEX_SUFFIXES, names.SNAPSHOT)
+        and parsed[2] in ("", *LEFT_BEHIND)
+    )
+
+
+class PartitionChecker:
+    """Checks one directory once."""
+
+    def __init__(self, path: Path, context: PartitionContext):
+        self._path = path
+        self._context = context
+        self._transactions = TransactionWalk()
+        self._runs: list[tuple[str, int, int, int, int]] = []
+        self.result = PartitionCheck()
+
+    def check(self) -> PartitionCheck:
+        try:
+            present = sorted(os.listdir(self._path))  # noqa: PTH208
+        except FileNotFoundError:
+            return self.result
+        except OSError as error:
+            self._add(self._path, WHOLE_FILE, reason_of(error))
+            return self.result
+        segments: dict[int, set[str]] = {}
+        for name in present:
+            parsed = names.parse_file_name(name)
+            if not is_partition_file(name):
+                self._add(self._path / name, WHOLE_FILE, "no file of a partition has this name")
+            elif parsed and not parsed[2] and parsed[1] != names.SNAPSHOT:
+                segments.setdefault(parsed[0], set()).add(parsed[1])
+        self._check_segments(segments)
+        for name in present:
+            if name in TEXT_FILES:
+                self._check_text(name)
+            parsed = names.parse_file_name(name)
+            if parsed and parsed[1:] == (names.SNAPSHOT, ""):
+                self._check_snapshot(name, parsed[0])
+        return self.result
+
+    def check_file(self, name: str) -> PartitionCheck:
+        """One file, with the segment that it belongs to."""
+        parsed = names.parse_file_name(name)
+        if name in TEXT_FILES:
+            self._check_text(name)
+        elif parsed and not parsed[2] and parsed[1] in (names.LOG, *names.INDEX_SUFFIXES):
+            self._transactions.is_complete = False
+            self._check_segment(parsed[0], None)
+        elif parsed and parsed[1] == names.LOG:
+            self._check_lone_log(name, parsed[0])
+        elif parsed and (data := self._read(name)) is not None:
+            self._items(self._path / name, BINARY_FILES[parsed[1]](data, parsed[0]))
+        path = str(self._path / name)
+        self.result.findings = [finding for finding in self.result.findings if finding.path == path]
+        return self.result
+
+    def _check_lone_log(self, name: str, base: int) -> None:
+        """A log on its way out or in: its indexes have other names."""
+        fd = open_regular(str(self._path / name))
+        try:
+            checked = check_segment(fd, os.fstat(fd).st_size, base, inflate=inflate, gaps=True)
+            self.result.findings += [Finding(str(self._path / name), at, what) for _, at, what in checked.findings]
+        finally:
+            os.close(fd)
+
+    def _add(self, path: Path | str, position: int, what: str) -> None:
+        self.result.findings.append(Finding(str(path), position, what))
+
+    def _read(self, name: str) -> bytes | None:
+        """None when it is gone, or is told of because it cannot be read."""
+        path = self._path / name
+        try:
+            return read_whole(str(path))
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self._add(path, WHOLE_FILE, reason_of(error))
+            return None
+
+    # --- segments
+
+    def _check_segments(self, segments: dict[int, set[str]]) -> None:
+        bases = sorted(base for base, suffixes in segments.items() if names.LOG in suffixes)
+        for base, suffixes in sorted(segments.items()):
+            if names.LOG not in suffixes:
+                for suffix in sorted(suffixes):
+                    self._add(self._path / names.file_name(base, suffix), WHOLE_FILE, "its .log is not there")
+        expected: int | None = None
+        self._transactions.is_complete = bases[:1] == [0]
+        for number, base in enumerate(bases):
+            end_offset = bases[number + 1] if number + 1 < len(bases) else None
+            if expected is not None and base > expected and not self._context.has_gaps:
+                what = f"begins at offset {base}, but the segment before it ends at {expected}"
+                self._add(self._path / names.file_name(base, names.LOG), 0, f"{what}, and nothing tells of compaction")
+            for suffix in (names.INDEX, names.TIME_INDEX):
+                if suffix not in segments[base]:
+                    self._add(self._path / names.file_name(base, names.LOG), WHOLE_FILE, f"its {suffix} is not there")
+            checked = self._check_segment(base, end_offset)
+            expected = checked.next_offset if checked is not None and checked.is_sure else None
+        self.result.log_end_offset = expected
+
+    def _check_segment(self, base: int, end_offset: int | None) -> SegmentCheck | None:
+        """None when it was not read to its end: what follows cannot be told from it."""
+        is_last = end_offset is None
+        paths = {suffix: self._path / names.file_name(base, suffix) for suffix in (names.LOG, *names.INDEX_SUFFIXES)}
+        indexes = {
+            suffix: self._index_entries(paths[suffix], entry.size, is_last)
+            for suffix, entry in ((names.INDEX, names.INDEX_ENTRY), (names.TIME_INDEX, names.TIME_INDEX_ENTRY))
+        }
+        aborted = self._read(paths[names.TRANSACTION_INDEX].name)
+        log = str(paths[names.LOG])
+        try:
+            fd = open_regular(log)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self._add(log, WHOLE_FILE, reason_of(error))
+            return None
+        try:
+            size = os.fstat(fd).st_size
+            self._transactions.aborted.clear()
+            checked = check_segment(
+                fd, size, base, inflate=inflate, index=indexes[names.INDEX], time_index=indexes[names.TIME_INDEX],
+                end_offset=end_offset, gaps=self._context.has_gaps, zeros_allowed=is_last and self._context.is_live,
+                transactions=self._transactions.take, progress=self._context.progress,
+            )  # fmt: skip
+        except OSError as error:
+            self._add(log, WHOLE_FILE, reason_of(error))
+            return None
+        finally:
+            os.close(fd)
+        self.result.size += size
+        files = {segment_check.LOG: log, segment_check.INDEX: str(paths[names.INDEX])}
+        for file, position, what in checked.findings:
+            self._add(files.get(file, str(paths[names.TIME_INDEX])), position, what)
+        if checked.finding_count > len(checked.findings):
+            self._add(log, WHOLE_FILE, f"{checked.finding_count - len(checked.findings)} more findings")
+        is_whole = checked.position == size or (is_last and self._context.is_live)
+        if not is_whole:
+            self._transactions = TransactionWalk(is_complete=False)
+            return None
+        if not is_last:
+            self._check_last_time(paths[names.TIME_INDEX], indexes[names.TIME_INDEX], checked)
+        self._check_aborted(paths[names.TRANSACTION_INDEX], aborted, base, log)
+        self._runs += [(log, *run) for run in checked.epochs]
+        return checked
+
+    def _index_entries(self, path: Path, entry_size: int, is_last: bool) -> bytes:
+        data = self._read(path.name) or b""
+        for item in BINARY_FILES[path.suffix](data[len(data) - len(data) % entry_size :], 0):
+            if isinstance(item, Problem):
+                self._add(path, len(data) - len(data) % entry_size, item.what)
+        used = used_size(data, entry_size)
+        if used < len(data) - len(data) % entry_size and not is_last:
+            # Only the active segment's index may be larger than its entries.
+            self._add(path, used, f"{len(data) - used} bytes of zeros to the end")
+        return data[:used]
+
+    def _check_last_time(self, path: Path, index: bytes, checked: SegmentCheck) -> None:
+        """A closed segment's last entry has its largest timestamp: lookups by time stop there."""
+        last = names.TIME_INDEX_ENTRY.unpack_from(index, len(index) - names.TIME_INDEX_ENTRY.size)[0] if index else -1
+        if last < checked.max_timestamp and not any(finding.path == str(path) for finding in self.result.findings):
+            self._add(path, len(index), f"ends at timestamp {last}; the segment's largest is {checked.max_timestamp}")
+
+    def _check_aborted(self, path: Path, data: bytes | None, base: int, log: str) -> None:
+        """`.txnindex` against the markers of its segment."""
+        markers = {marker.last_offset: marker for marker in self._transactions.aborted}
+        told = set()
+        is_known = self._transactions.is_complete and not self._context.has_gaps
+        for item in BINARY_FILES[names.TRANSACTION_INDEX](data or b"", base):
+            if isinstance(item, Problem):
+                self._add(path, item.position, item.what)
+                told.add(item.position)
+                continue
+            entry = item.fields
+            marker = markers.pop(entry["last_offset"], None)
+            if item.position in told:
+                continue
+            if marker is None or marker.producer_id != entry["producer_id"]:
+                what = f"no marker of producer {entry['producer_id']} aborts at offset {entry['last_offset']}"
+                self._add(path, item.position, what)
+            elif is_known and 0 <= marker.first_offset != entry["first_offset"]:
+                what = f"first offset {entry['first_offset']}, but the transaction began at {marker.first_offset}"
+                self._add(path, item.position, what)
+            elif is_known and marker.last_stable_offset != entry["last_stable_offset"]:
+                what = f"last stable offset {entry['last_stable_offset']}, but it was {marker.last_stable_offset}"
+                self._add(path, item.position, what)
+        if self._context.is_live or not is_known:
+            return
+        for marker in markers.values():
+            if marker.first_offset >= 0:
+                what = f"the abort of producer {marker.producer_id} at byte {marker.position} of the log is not there"
+                self._add(path, len(data or b"") // ABORTED_TRANSACTION.size * ABORTED_TRANSACTION.size, what)
+
+    # --- the other files
+
+    def _items(self, path: Path, found: Found) -> list[Entry]:
+        entries = []
+        for item in found:
+            if isinstance(item, Problem):
+                self._add(path, item.position, item.what)
+            else:
+                entries.append(item)
+        return entries
+
+    def _check_text(self, name: str) -> None:
+        data = self._read(name)
+        if data is None:
+            return
+        entries = self._items(self._path / name, TEXT_FILES[name](data))
+        if name == checkpoints.PARTITION_METADATA:
+            self.result.topic_id = next((e.fields["topic_id"] for e in entries if "topic_id" in e.fields), None)
+        elif name == checkpoints.LEADER_EPOCHS:
+            self._check_epochs(self._path / name, entries)
+
+    def _check_epochs(self, path: Path, entries: list[Entry]) -> None:
+        """The epochs of the batches are those that the checkpoint tells."""
+        starts = [entry.fields["start_offset"] for entry in entries]
+        epochs = [entry.fields["epoch"] for entry in entries]
+        if starts != sorted(starts):
+            return
+        for log, epoch, position, first, last in self._runs:
+            for offset in (first, last):
+                at = bisect_right(starts, offset) - 1
+                if (at >= 0 and epochs[at] != epoch) or (at < 0 and epochs and epoch > epochs[0]):
+                    entry = entries[max(at, 0)]
+                    known = f"epoch {entry.fields['epoch']} from offset {entry.fields['start_offset']} on"
+                    what = f"leader epoch {epoch} at offset {offset}; {path.name}, byte {entry.position}, has {known}"
+                    self._add(log, position, what)
+                    break
+        end_offset = self._known_end()
+        for entry in entries:
+            epoch, start_offset = entry.fields["epoch"], entry.fields["start_offset"]
+            if end_offset is not None and start_offset > end_offset:
+                self._add(path, entry.position, f"epoch {epoch} begins at {start_offset}, the log ends at {end_offset}")
+
+    def _check_snapshot(self, name: str, offset: int) -> None:
+        data = self._read(name)
+        if data is None:
+            return
+        self._items(self._path / name, BINARY_FILES[names.SNAPSHOT](data, offset))
+        end_offset = self._known_end()
+        if end_offset is not None and offset > end_offset:
+            self._add(self._path / name, WHOLE_FILE, f"is of offset {offset}, the log ends at {end_offset}")
+
+    def _known_end(self) -> int | None:
+        """Where the log ends, if it stays there."""
+        return None if self._context.is_live else self.result.log_end_offset
