@@ -31,6 +31,7 @@ class FileSystem(Protocol):
         """Reserve the file's first `size` bytes on disk; its size stays. Nothing where the file system cannot."""
 
     def file_size(self, fd: int) -> int: ...
+    def size_of(self, path: str) -> int: ...
     def rename(self, source: str, target: str) -> None: ...
     def unlink(self, path: str) -> None: ...
     def mkdir(self, path: str) -> None: ...
@@ -107,6 +108,9 @@ class RealFileSystem:
 
     def file_size(self, fd: int) -> int:
         return os.fstat(fd).st_size
+
+    def size_of(self, path: str) -> int:
+        return os.stat(path).st_size  # noqa: PTH116
 
     def rename(self, source: str, target: str) -> None:
         os.rename(source, target)  # noqa: PTH104 (the log's calls stay one to one with the system's)

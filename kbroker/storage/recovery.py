@@ -27,6 +27,8 @@ logger = logging.getLogger("kbroker.storage")
 
 Progress = Callable[[int], None]
 
+_INDEXES = {names.INDEX, names.TIME_INDEX}
+
 
 @dataclass(slots=True)
 class LoadedLog:
@@ -56,21 +58,32 @@ class LogLoader:
     progress: Progress | None = None
     may_have_gaps: bool = False
     """Nobody knows any more how far the log was flushed: what lies behind a gap may have been promised."""
+    _files: dict[int, set[str]] = field(default_factory=dict)
+    """By base offset, the suffixes of the files that are there."""
+    _segments: list[Segment] = field(default_factory=list)
+    _next_offset: int = -1
+    _producers: ProducerTable | None = None
+    _replayed_to: int = -1
+    """The producers are what the log tells up to here."""
     _scanned_epochs: list[tuple[int, int]] = field(default_factory=list)
     _scanned_from: int | None = None
     _cut_bytes: int = 0
     _has_new_names: bool = False
 
     def load(self) -> LoadedLog:
-        finish_leftovers(self.fs, self.directory)
+        for name in finish_leftovers(self.fs, self.directory):
+            at = names.parse_file_name(name)
+            if at is not None and not at[2]:
+                self._files.setdefault(at[0], set()).add(at[1])
         epochs_known = self.epochs.load()
         segments = self._load_segments()
         log_end_offset = self._end_of(segments)
         if log_end_offset < self.log_start_offset or not segments:
             # Records were deleted up to an offset that the log has lost: it goes on from there, offsets do not return.
             self._remove(segments)
+            self._producers, self._replayed_to = None, -1
             log_end_offset = self.log_start_offset
-            segments = [create_segment(self.fs, self.directory, log_end_offset)]
+            segments = self._segments = [create_segment(self.fs, self.directory, log_end_offset)]
         log_start_offset = max(self.log_start_offset, segments[0].base_offset)
         if not epochs_known:
             self._scan_epochs(segments)
@@ -78,7 +91,7 @@ class LogLoader:
             self.epochs.replace_from(self._scanned_from, self._scanned_epochs)
         self.epochs.truncate_from_end(log_end_offset)
         self.epochs.truncate_from_start(log_start_offset)
-        producers = self._load_producers(segments, log_end_offset)
+        producers = self._load_producers(log_end_offset)
         flushed_offset = log_end_offset
         if not self.is_clean:
             flushed_offset = max(segments[-1].base_offset, min(self.recovery_point, log_end_offset))
@@ -87,52 +100,55 @@ class LogLoader:
     # --- segments
 
     def _load_segments(self) -> list[Segment]:
-        present = set(self.fs.list_directory(self.directory))
-        parsed = [names.parse_file_name(name) for name in present]
-        bases = sorted(at[0] for at in parsed if at and at[1:] == (names.LOG, ""))
-        if len(bases) > 1 and self._is_failed_roll(bases[-2], bases[-1], present):
+        bases = sorted(base_offset for base_offset, suffixes in self._files.items() if names.LOG in suffixes)
+        if len(bases) > 1 and self._is_failed_roll(bases[-2], bases[-1]):
             self._remove([Segment(bases.pop(), 0)])
-        segments: list[Segment] = []
         for number, base_offset in enumerate(bases, start=1):
-            goes_on, loaded = self._load_segment(base_offset, bases[number:], present)
-            segments.append(loaded)
+            goes_on, loaded = self._load_segment(base_offset, bases[number:])
+            self._segments.append(loaded)
             if not goes_on:
                 break
-        return segments
+        return self._segments
 
-    def _is_failed_roll(self, base_offset: int, next_base: int, present: set[str]) -> bool:
+    def _is_failed_roll(self, base_offset: int, next_base: int) -> bool:
         """Whether the newest segment is what is left of one that could not be made: the one before it went on."""
         if self._log_size(next_base):
             return False
         fd = self.fs.open(self._path(base_offset, names.LOG), os.O_RDONLY)
         try:
             size = self.fs.file_size(fd)
-            is_trusted = self.is_clean and self._has_indexes(base_offset, present)
-            if is_trusted and self._trust_segment(fd, base_offset, size, None) is not None:
+            is_trusted = self.is_clean and self._has_indexes(base_offset)
+            if is_trusted and self._trust_active(fd, base_offset, size) is not None:
                 return self._next_offset > next_base
             return scan_segment(fd, size, base_offset, verify=False).next_offset > next_base
         finally:
             self.fs.close(fd)
 
-    def _load_segment(self, base_offset: int, behind: list[int], present: set[str]) -> tuple[bool, Segment]:
+    def _load_segment(self, base_offset: int, behind: list[int]) -> tuple[bool, Segment]:
         """Whether the log goes on with the segments behind, and the segment."""
-        next_base = behind[0] if behind else None
+        is_trusted = self._has_indexes(base_offset) and (
+            self.is_clean or (bool(behind) and behind[0] <= self.recovery_point)
+        )
+        if is_trusted and behind:
+            # Nothing but sizes and the last entries of its indexes: thousands of these are loaded at a start.
+            loaded = self._trust_segment(base_offset, self._log_size(base_offset))
+            if loaded is not None:
+                return True, loaded
         fd = self.fs.open(self._path(base_offset, names.LOG), os.O_RDWR)
         try:
             size = self.fs.file_size(fd)
-            has_indexes = self._has_indexes(base_offset, present)
-            if has_indexes and (self.is_clean or (next_base is not None and next_base <= self.recovery_point)):
-                loaded = self._trust_segment(fd, base_offset, size, next_base)
+            if is_trusted and not behind:
+                loaded = self._trust_active(fd, base_offset, size)
                 if loaded is not None:
                     return True, loaded
             return self._recover_segment(fd, base_offset, size, behind)
         finally:
             self.fs.close(fd)
 
-    def _has_indexes(self, base_offset: int, present: set[str]) -> bool:
-        return {names.file_name(base_offset, suffix) for suffix in (names.INDEX, names.TIME_INDEX)} <= present
+    def _has_indexes(self, base_offset: int) -> bool:
+        return self._files[base_offset] >= _INDEXES
 
-    def _trust_segment(self, fd: int, base_offset: int, size: int, next_base: int | None) -> Segment | None:
+    def _trust_segment(self, base_offset: int, size: int) -> Segment | None:
         """A segment as its files tell; None when they contradict each other."""
         loaded = Segment(base_offset, size, max_timestamp_offset=base_offset)
         last_entry = self._last_entry(base_offset, names.INDEX, names.INDEX_ENTRY.size)
@@ -146,14 +162,21 @@ class LogLoader:
             relative_offset, position = names.INDEX_ENTRY.unpack(entry)
             if relative_offset < 0 or not 0 <= position < size:
                 return None
+        loaded.bytes_since_index = size - position
         if time_entry:
             loaded.max_timestamp, relative_offset = names.TIME_INDEX_ENTRY.unpack(time_entry)
             if relative_offset < 0 or loaded.max_timestamp < 0:
                 return None
             loaded.max_timestamp_offset = base_offset + relative_offset
             loaded.last_time_entry = loaded.max_timestamp
-        if next_base is not None:
-            return loaded
+        return loaded
+
+    def _trust_active(self, fd: int, base_offset: int, size: int) -> Segment | None:
+        """The newest segment: its files, and what stands behind the last index entry."""
+        loaded = self._trust_segment(base_offset, size)
+        if loaded is None:
+            return None
+        position = size - loaded.bytes_since_index
         scan = scan_segment(
             fd, size, base_offset, position=position, verify=False, max_timestamp=loaded.max_timestamp,
             max_timestamp_offset=loaded.max_timestamp_offset, index_interval_bytes=(1 << 31) - 1,
@@ -165,13 +188,10 @@ class LogLoader:
             return None
         loaded.max_timestamp = scan.max_timestamp
         loaded.max_timestamp_offset = scan.max_timestamp_offset
-        loaded.bytes_since_index = size - position
         first = find_batch(fd, size) if size else None
         loaded.first_timestamp = first[4] if first else -1
         self._next_offset = scan.next_offset
         return loaded
-
-    _next_offset: int = -1
 
     def _last_entry(self, base_offset: int, suffix: str, entry_size: int) -> tuple[int, bytes] | None:
         """Entry count and the last entry of an index file; None when its size is impossible."""
@@ -185,9 +205,11 @@ class LogLoader:
             self.fs.close(fd)
 
     def _recover_segment(self, fd: int, base_offset: int, size: int, behind: list[int]) -> tuple[bool, Segment]:
+        self._replay_before(base_offset)
         scan = scan_segment(
-            fd, size, base_offset, index_interval_bytes=self.options.index_interval_bytes, progress=self.progress
-        )
+            fd, size, base_offset, index_interval_bytes=self.options.index_interval_bytes, progress=self.progress,
+            producers=self._producers, producers_from=self._replayed_to,
+        )  # fmt: skip
         is_cut = scan.valid_size < size
         is_active = not behind or is_cut or self._has_gap(scan.next_offset, behind[0])
         if is_active and behind:
@@ -219,6 +241,8 @@ class LogLoader:
             entry for entry in scan.epochs if not self._scanned_epochs or entry[0] > self._scanned_epochs[-1][0]
         ]
         self._next_offset = scan.next_offset
+        if self._producers is not None:
+            self._replayed_to = scan.next_offset
         return not is_active, _recovered(base_offset, scan, len(time_index), last_time_entry)
 
     def _has_gap(self, next_offset: int, next_base: int) -> bool:
@@ -260,6 +284,7 @@ class LogLoader:
         for gone in reversed(segments):
             self._cut_bytes += gone.size
             remove_segment(self.fs, self.directory, gone.base_offset)
+            self._files.pop(gone.base_offset, None)
         self.fs.sync_directory(self.directory)
 
     # --- leader epochs and producers
@@ -271,22 +296,55 @@ class LogLoader:
         self._scanned_from = segments[0].base_offset
         self._scanned_epochs = found
 
-    def _load_producers(self, segments: list[Segment], log_end_offset: int) -> ProducerTable:
+    def _load_producers(self, log_end_offset: int) -> ProducerTable:
         """The newest good snapshot, and the batches behind it."""
-        parsed = (names.parse_file_name(name) for name in self.fs.list_directory(self.directory))
-        offsets = sorted((at[0] for at in parsed if at and at[1:] == (names.SNAPSHOT, "")), reverse=True)
-        for offset in offsets:
-            producers = load_snapshot(self.fs, self.directory, offset) if offset <= log_end_offset else None
-            if producers is not None:
-                break
-            self.fs.unlink(self._path(offset, names.SNAPSHOT))
-        else:
-            producers, offset = ProducerTable(), -1
-        for at, loaded in enumerate(segments):
-            end = segments[at + 1].base_offset if at + 1 < len(segments) else log_end_offset
-            if offset < end:
-                self._scan(loaded, producers, offset)
+        self._drop_snapshots_above(log_end_offset)
+        if self._producers is None:
+            self._take_snapshot(log_end_offset)
+        producers = self._producers if self._producers is not None else ProducerTable()
+        self._replay(producers, log_end_offset)
         return producers
+
+    def _replay_before(self, base_offset: int) -> None:
+        """The producers are known up to a segment that is to be read anyhow, where a snapshot makes that cheap."""
+        if self._producers is None and not self._take_snapshot(base_offset):
+            if self._segments or base_offset:
+                return  # a snapshot from the midst of a segment may spare reading the whole log: see in the end
+            self._producers = ProducerTable()
+        if self._producers is not None:
+            self._replay(self._producers, base_offset)
+
+    def _take_snapshot(self, newest: int) -> bool:
+        """The newest good snapshot not above `newest`, if there is one; damaged ones on the way go."""
+        for offset in self._snapshots():
+            if offset <= newest:
+                self._producers = load_snapshot(self.fs, self.directory, offset)
+                if self._producers is not None:
+                    self._replayed_to = offset
+                    return True
+                self._drop_snapshot(offset)
+        return False
+
+    def _drop_snapshots_above(self, log_end_offset: int) -> None:
+        for offset in self._snapshots():
+            if offset > log_end_offset:
+                self._drop_snapshot(offset)
+
+    def _drop_snapshot(self, offset: int) -> None:
+        self.fs.unlink(self._path(offset, names.SNAPSHOT))
+        self._files[offset].discard(names.SNAPSHOT)
+
+    def _snapshots(self) -> list[int]:
+        """Newest first."""
+        return sorted((offset for offset, suffixes in self._files.items() if names.SNAPSHOT in suffixes), reverse=True)
+
+    def _replay(self, producers: ProducerTable, end_offset: int) -> None:
+        """What the loaded segments hold between what is replayed and `end_offset`, which ends the last of them."""
+        for number, loaded in enumerate(self._segments, start=1):
+            end = self._segments[number].base_offset if number < len(self._segments) else end_offset
+            if self._replayed_to < end:
+                self._scan(loaded, producers, self._replayed_to)
+        self._replayed_to = end_offset
 
     def _scan(self, loaded: Segment, producers: ProducerTable | None = None, offset: int = -1) -> SegmentScan:
         fd = self.fs.open(self._path(loaded.base_offset, names.LOG), os.O_RDONLY)
@@ -299,11 +357,7 @@ class LogLoader:
             self.fs.close(fd)
 
     def _log_size(self, base_offset: int) -> int:
-        fd = self.fs.open(self._path(base_offset, names.LOG), os.O_RDONLY)
-        try:
-            return self.fs.file_size(fd)
-        finally:
-            self.fs.close(fd)
+        return self.fs.size_of(self._path(base_offset, names.LOG))
 
     def _path(self, base_offset: int, suffix: str) -> str:
         return f"{self.directory}/{names.file_name(base_offset, suffix)}"
@@ -370,9 +424,18 @@ def remove_segment(fs: FileSystem, directory: str, base_offset: int) -> None:
             pass
 
 
-def finish_leftovers(fs: FileSystem, directory: str) -> None:
-    """Files that an interrupted roll, deletion or compaction left behind."""
-    entries = {name: names.parse_file_name(name) for name in fs.list_directory(directory)}
+def finish_leftovers(fs: FileSystem, directory: str) -> list[str]:
+    """Files that an interrupted roll, deletion or compaction left behind. Returns the names that are there then."""
+    present = fs.list_directory(directory)
+    entries = {name: names.parse_file_name(name) for name in present}
+    logs = {at[0] for at in entries.values() if at and at[1] == names.LOG and not at[2]}
+    orphans = [
+        name
+        for name, at in entries.items()
+        if at and at[1] in names.INDEX_SUFFIXES and not at[2] and at[0] not in logs
+    ]  # fmt: skip
+    if not orphans and not any(at[2] if at else name.endswith(".tmp") for name, at in entries.items()):
+        return present
     cleaned = [at[0] for at in entries.values() if at and at[2] == names.CLEANED]
     swapped: list[int] = []
     for name, at in entries.items():
@@ -392,15 +455,10 @@ def finish_leftovers(fs: FileSystem, directory: str) -> None:
                 swapped.append(at[0])
     for base_offset in sorted(swapped):
         _finish_swap(fs, directory, base_offset, entries)
-    orphans = [
-        name
-        for name, at in entries.items()
-        if at and at[1] in names.INDEX_SUFFIXES and not at[2]
-        and at[0] not in swapped
-        and names.file_name(at[0], names.LOG) not in entries
-    ]  # fmt: skip
     for name in orphans:
-        fs.unlink(f"{directory}/{name}")
+        if int(name[:20]) not in swapped:
+            fs.unlink(f"{directory}/{name}")
+    return fs.list_directory(directory)
 
 
 def _finish_swap(

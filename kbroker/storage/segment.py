@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import struct
 from dataclasses import dataclass
+from functools import lru_cache
 
 LOG = ".log"
 INDEX = ".index"
@@ -26,7 +27,8 @@ DIRECTORY_FUTURE = "-future"
 INDEX_ENTRY = struct.Struct(">ii")
 TIME_INDEX_ENTRY = struct.Struct(">qi")
 
-_FILE_NAME = re.compile(r"(\d{20})(\.[a-z]+)((?:\.[a-z]+)?)")
+_DIGITS = re.compile(r"[0-9]{20}")
+_SUFFIXES = re.compile(r"(\.[a-z]+)((?:\.[a-z]+)?)")
 
 
 def file_name(base_offset: int, suffix: str) -> str:
@@ -35,8 +37,14 @@ def file_name(base_offset: int, suffix: str) -> str:
 
 def parse_file_name(name: str) -> tuple[int, str, str] | None:
     """`(base offset, suffix, state suffix or "")`, None for a file that is none of the log's."""
-    match = _FILE_NAME.fullmatch(name)
-    return (int(match[1]), match[2], match[3]) if match else None
+    suffixes = _parse_suffixes(name[20:])
+    return (int(name[:20]), *suffixes) if suffixes and _DIGITS.fullmatch(name, 0, 20) else None
+
+
+@lru_cache(maxsize=64)
+def _parse_suffixes(tail: str) -> tuple[str, str] | None:
+    match = _SUFFIXES.fullmatch(tail)
+    return (match[1], match[2]) if match else None
 
 
 @dataclass(slots=True)
