@@ -1,8 +1,8 @@
 """Where in a log's files an offset stands: what a fetch sends is found here, without a copy and without the interpreter."""
 
-from libc.stdint cimport int64_t
+from libc.stdint cimport int32_t, int64_t
 
-from kbroker._core.partition cimport partition_t, read_result_t
+from kbroker._core.partition cimport need_t, partition_t, read_result_t, segment_t
 
 # Where to read. Returns 0, OFFSET_OUT_OF_RANGE, ..., or NEEDS_HANDLER (a closed segment must be opened, or what stands
 # between index and offset is not in memory). With 0, result.segment is NULL when there is nothing to send: `offset` is at
@@ -12,3 +12,17 @@ from kbroker._core.partition cimport partition_t, read_result_t
 # `may_block` as of partition_append.
 cdef int partition_read(partition_t *p, int64_t offset, int64_t max_bytes, bint at_least_one, bint committed,
                         bint may_block, read_result_t *result) noexcept nogil
+
+# --- for time_position.pyx --------------------------------------------------------------------------------
+ctypedef struct found_t:
+    int64_t position             # of the first batch that is not below what was looked for; the segment's end without one
+    int64_t size                 # of that batch, 0 without one
+
+# The first batch of an open segment with records at or above `offset`; NEEDS_HANDLER: not in memory, or see `need`.
+cdef int locate(partition_t *p, segment_t *s, int64_t offset, bint may_block, found_t *found, need_t *need) noexcept nogil
+# The first batch or message from `position` on whose last offset is not below `offset` and whose timestamp is not below
+# `timestamp`, by walking headers.
+cdef int scan(partition_t *p, int32_t fd, int64_t position, int64_t end, int64_t offset, int64_t timestamp, bint may_block,
+              found_t *found) noexcept nogil
+# A log that was deleted or closed under the reader: refuse, or come again.
+cdef int let_go(partition_t *p) noexcept nogil

@@ -5,7 +5,7 @@ and written entries of its index; from the entry on, batch headers are walked.
 """
 
 from libc.errno cimport EAGAIN
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libc.stdint cimport INT64_MIN, int32_t, int64_t, uint8_t, uint32_t
 
 from kbroker._core.cursor cimport load_u32, load_u64
 from kbroker._core.layout cimport *
@@ -24,10 +24,6 @@ cdef enum:
     CORRUPT_MESSAGE = 2
 
     SCAN_SIZE = 4096             # bytes of one pread while looking for a batch's header
-
-ctypedef struct found_t:
-    int64_t position             # of the first batch whose last offset is not below the one looked for
-    int64_t size                 # of that batch
 
 
 cdef int partition_read(partition_t *p, int64_t offset, int64_t max_bytes, bint at_least_one, bint committed,
@@ -158,7 +154,7 @@ cdef segment_t *segment_at(partition_t *p, int64_t offset, int64_t after, int64_
     return s
 
 
-cdef inline int let_go(partition_t *p) noexcept nogil:
+cdef int let_go(partition_t *p) noexcept nogil:
     """Deleted or closed since the reader asked whether it is open: refuse, or come again."""
     cdef int code = refusal(p)
     return code if code else NEEDS_HANDLER
@@ -203,7 +199,7 @@ cdef int locate(partition_t *p, segment_t *s, int64_t offset, bint may_block, fo
     mutex_unlock(&p.lock)
     if position < 0:
         position = floor_position(s.index, s.index_entries, relative)
-    return scan(p, s.fd, position, size, offset, may_block, found)
+    return scan(p, s.fd, position, size, offset, INT64_MIN, may_block, found)
 
 
 cdef inline int64_t floor_position(const uint8_t *entries, int32_t count, int64_t relative_offset) noexcept nogil:
@@ -245,14 +241,14 @@ cdef bint map_index(partition_t *p, segment_t *s) noexcept nogil:
     return True
 
 
-cdef int scan(partition_t *p, int32_t fd, int64_t position, int64_t end, int64_t offset, bint may_block,
+cdef int scan(partition_t *p, int32_t fd, int64_t position, int64_t end, int64_t offset, int64_t timestamp, bint may_block,
               found_t *found) noexcept nogil:
-    """Walk headers from `position` to the first batch or message (any magic) whose last offset is not below `offset`."""
     cdef uint8_t[SCAN_SIZE] buffer
     cdef int64_t start = position      # of what is in `buffer`
     cdef int64_t there = 0
     cdef int64_t wanted
     cdef int64_t last_offset
+    cdef int64_t newest
     cdef int64_t length
     cdef const uint8_t *header
     while position < end:
@@ -280,7 +276,12 @@ cdef int scan(partition_t *p, int32_t fd, int64_t position, int64_t end, int64_t
             if wanted < BATCH_HEADER_SIZE:
                 return CORRUPT_MESSAGE
             last_offset += <int32_t>load_u32(header + BATCH_LAST_OFFSET_DELTA)
-        if last_offset >= offset:
+            newest = <int64_t>load_u64(header + BATCH_MAX_TIMESTAMP)
+        elif header[MESSAGE_MAGIC] == 1 and wanted >= MESSAGE_TIMESTAMP + 8:
+            newest = <int64_t>load_u64(header + MESSAGE_TIMESTAMP)
+        else:
+            newest = -1
+        if last_offset >= offset and newest >= timestamp:
             found.position = position
             found.size = LOG_OVERHEAD + length
             return 0

@@ -72,11 +72,14 @@ ctypedef struct segment_t:
     int64_t size               # atomic; bytes of whole batches that may be read
     int64_t max_timestamp      # -1 while empty
     int64_t max_timestamp_offset
+    int64_t max_timestamp_before # `lock`; the largest of all older segments, -1 when none has one: never falls along the list
     int64_t first_timestamp    # of the first batch, -1 while empty: the basis of rolling by age
     int64_t created_ms         # wall clock; the basis of rolling by age while first_timestamp is -1
     int64_t roll_jitter_ms
     uint8_t *index             # the mapped .index, NULL until a lookup needs it; read only, written through index_fd
     int64_t index_capacity     # bytes mapped
+    uint8_t *time_index        # the mapped .timeindex, likewise: NULL until a lookup by time needs it
+    int64_t time_index_capacity
     int32_t index_entries      # in the file; the pending ones come behind
     int32_t time_index_entries
     int64_t last_time_entry    # timestamp of the newest time index entry, pending ones included; -1 when none
@@ -224,6 +227,7 @@ cdef enum:
     PREPARE_INDEX = 3          # the indexes of the segment with this base offset need descriptors
     PREPARE_SEGMENT = 4        # the segment with this base offset is closed
     PREPARE_DIRECTORY = 5      # the name of the segment with this base offset has to be made durable
+    PREPARE_TIME_INDEX = 6     # the time index of the inactive segment with this base offset is not mapped
 
 # Why the partition serves nothing, 0 if it does, NEEDS_HANDLER if it is closed.
 cdef inline int refusal(partition_t *p) noexcept nogil:
@@ -251,4 +255,7 @@ cdef void add_time_entry(segment_t *s) noexcept nogil
 cdef int write_failed(partition_t *p, segment_t *s, int failed) noexcept nogil
 cdef void wake_fetches(partition_t *p, int64_t size) noexcept nogil
 cdef segment_t *find_segment(partition_t *p, int64_t base_offset) noexcept nogil
+cdef inline int64_t newest_up_to(const segment_t *s) noexcept nogil:
+    """The largest timestamp of the segment and all older ones (`lock` held)."""
+    return s.max_timestamp if s.max_timestamp > s.max_timestamp_before else s.max_timestamp_before
 cdef void segment_close_files(segment_t *s) noexcept nogil

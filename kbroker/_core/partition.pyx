@@ -89,6 +89,9 @@ cdef void segment_close_files(segment_t *s) noexcept nogil:
     if s.index != NULL:
         munmap(s.index, <size_t>s.index_capacity)
         s.index = NULL
+    if s.time_index != NULL:
+        munmap(s.time_index, <size_t>s.time_index_capacity)
+        s.time_index = NULL
     io_close(s.file_system, s.fd)
     io_close(s.file_system, s.index_fd)
     io_close(s.file_system, s.time_index_fd)

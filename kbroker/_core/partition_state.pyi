@@ -95,6 +95,9 @@ class PartitionState(SegmentList):
     def locate(
         self, offset: int, max_bytes: int, at_least_one: bool = True, committed: bool = False, may_block: bool = True
     ) -> tuple[int, int, int, int]: ...
+    def find_timestamp(
+        self, timestamp: int, base_offset: int = -1, position: int = -1
+    ) -> tuple[int, int, int, int, int, int, int]: ...
     def read(
         self, offset: int, max_bytes: int, at_least_one: bool = True, committed: bool = False
     ) -> tuple[int, bytes]: ...

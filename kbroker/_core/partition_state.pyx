@@ -21,6 +21,7 @@ from kbroker._core.producers cimport (
 from kbroker._core.record_batch cimport BATCH_OK, batch_error_code, batch_info_t, batch_verify, batch_walk
 from kbroker._core.segment_list cimport SegmentList, handle_of
 from kbroker._core.sync cimport *
+from kbroker._core.time_position cimport partition_find_time, time_result_t
 
 from kbroker.errors import StorageFailed
 
@@ -315,6 +316,23 @@ cdef class PartitionState(SegmentList):
         base_offset = found.segment.base_offset
         segment_unref(found.segment)
         return 0, base_offset, found.position, found.size
+
+    def find_timestamp(self, int64_t timestamp, int64_t base_offset=-1, int64_t position=-1):
+        """The first record at or after `timestamp`: (code, timestamp, offset, leader epoch, segment's base offset, position, size).
+
+        offset -1: none, but with size > 0 the compressed batch that may have it; `base_offset` and the position behind it
+        go on from there. May block.
+        """
+        cdef partition_t *p = self.p
+        cdef time_result_t found
+        cdef int code
+        found.timestamp = -1
+        found.leader_epoch = -1
+        found.base_offset = base_offset
+        found.position = position
+        with nogil:
+            code = partition_find_time(p, timestamp, &found)
+        return code, found.timestamp, found.offset, found.leader_epoch, found.base_offset, found.position, found.size
 
     def read(self, int64_t offset, int64_t max_bytes, bint at_least_one=True, bint committed=False):
         """(code, bytes): what a fetch from `offset` gets; the last batch may be cut. May block."""

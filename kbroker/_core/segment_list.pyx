@@ -5,7 +5,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memmove, strerror
 
-from kbroker._core.layout cimport INDEX_ENTRY_SIZE
+from kbroker._core.layout cimport INDEX_ENTRY_SIZE, TIME_INDEX_ENTRY_SIZE
 from kbroker._core.log_io cimport io_close, io_sync
 from kbroker._core.partition cimport *
 from kbroker._core.sync cimport *
@@ -108,6 +108,37 @@ cdef class SegmentList:
             mutex_unlock(&p.lock)
         return size
 
+    def segment(self, base_offset=None):
+        """One of `segments()`, by default the active one; None when there is none of that base offset."""
+        cdef partition_t *p = self.p
+        cdef int64_t wanted = -1 if base_offset is None else base_offset
+        cdef segment_t *s = NULL
+        cdef segment_t copy
+        with nogil:
+            mutex_lock(&p.lock)
+            if wanted >= 0:
+                s = find_segment(p, wanted)
+            elif p.segment_count:
+                s = p.segments[p.segment_count - 1]
+            if s != NULL:
+                copy = s[0]
+                copy.index_entries = index_count(s)
+                copy.time_index_entries = time_index_count(s)
+            mutex_unlock(&p.lock)
+        return told(&copy) if s != NULL else None
+
+    @property
+    def largest_timestamp(self):
+        """Of all segments, what was deleted from the first included; -1 when no record has one."""
+        cdef partition_t *p = self.p
+        cdef int64_t largest = -1
+        with nogil:
+            mutex_lock(&p.lock)
+            if p.segment_count:
+                largest = newest_up_to(p.segments[p.segment_count - 1])
+            mutex_unlock(&p.lock)
+        return largest
+
     def segments(self):
         """Per segment, ascending: (base_offset, size, max_timestamp, max_timestamp_offset, first_timestamp, created_ms,
         index_count, time_index_count, is_open)."""
@@ -128,14 +159,7 @@ cdef class SegmentList:
         if copies == NULL:
             raise MemoryError
         try:
-            return [
-                (
-                    copies[i].base_offset, copies[i].size, copies[i].max_timestamp, copies[i].max_timestamp_offset,
-                    copies[i].first_timestamp, copies[i].created_ms, copies[i].index_entries,
-                    copies[i].time_index_entries, copies[i].fd >= 0,
-                )
-                for i in range(count)
-            ]
+            return [told(&copies[i]) for i in range(count)]
         finally:
             free(copies)
 
@@ -151,6 +175,7 @@ cdef class SegmentList:
                 mutex_lock(&p.lock)
                 p.segments[p.segment_count] = s
                 p.segment_count += 1
+                tell_newest(p, p.segment_count - 1)
                 mutex_unlock(&p.lock)
         mutex_unlock(&p.append_lock)
         if not grown:
@@ -310,6 +335,21 @@ cdef class SegmentList:
                 munmap(address, <size_t>capacity)
         return taken
 
+    def map_time_index(self, int64_t base_offset, int fd):
+        """Map the .timeindex of an inactive segment for lookups; takes the descriptor over."""
+        cdef partition_t *p = self.p
+        cdef segment_t *s
+        with nogil:
+            mutex_lock(&p.lock)
+            s = find_segment(p, base_offset)
+            if s != NULL and s.pending == NULL and s.time_index == NULL and s.fd >= 0:
+                s.time_index_capacity = <int64_t>s.time_index_entries * TIME_INDEX_ENTRY_SIZE
+                s.time_index = <uint8_t *>mmap(NULL, <size_t>s.time_index_capacity, PROT_READ, MAP_SHARED | MAP_POPULATE, fd, 0)
+                if s.time_index == <uint8_t *>-1:
+                    s.time_index = NULL
+            mutex_unlock(&p.lock)
+            io_close(p.file_system, fd)
+
     def set_entry_synced(self, int64_t base_offset):
         """The names of the segment's files survive a power cut."""
         cdef partition_t *p = self.p
@@ -342,6 +382,7 @@ cdef class SegmentList:
                     s.index_fd = -1
                     s.time_index_fd = -1
                     s.index = NULL
+                    s.time_index = NULL
                     closed = True
             mutex_unlock(&p.lock)
             if closed and files.fd >= 0:
@@ -365,6 +406,7 @@ cdef class SegmentList:
                     memcpy(removed, p.segments, <size_t>count * sizeof(segment_t *))
                     memmove(p.segments, p.segments + count, <size_t>(p.segment_count - count) * sizeof(segment_t *))
                     p.segment_count -= count
+                    tell_newest(p, 0)
             if log_start_offset > p.log_start_offset:
                 atomic_store_i64(&p.log_start_offset, log_start_offset)
             mutex_unlock(&p.lock)
@@ -408,6 +450,7 @@ cdef class SegmentList:
                     memmove(p.segments + first + 1, p.segments + first + count,
                             <size_t>(p.segment_count - first - count) * sizeof(segment_t *))
                     p.segment_count -= count - 1
+                    tell_newest(p, first)
             mutex_unlock(&p.lock)
             mutex_unlock(&p.append_lock)
         if removed == NULL:
@@ -422,9 +465,32 @@ cdef class SegmentList:
         return handles
 
 
+cdef tuple told(const segment_t *s):
+    return (
+        s.base_offset, s.size, s.max_timestamp, s.max_timestamp_offset, s.first_timestamp, s.created_ms, s.index_entries,
+        s.time_index_entries, s.fd >= 0,
+    )
+
+
 cdef segment_t *segment_behind(partition_t *p, segment_t *s) noexcept nogil:
     """The one after an inactive segment (`lock` held)."""
-    cdef int32_t i = p.segment_count - 1
-    while p.segments[i - 1] != s:
-        i -= 1
-    return p.segments[i]
+    cdef int32_t low = 0
+    cdef int32_t high = p.segment_count - 1
+    cdef int32_t middle
+    while low < high:
+        middle = (low + high) >> 1
+        if p.segments[middle].base_offset <= s.base_offset:
+            low = middle + 1
+        else:
+            high = middle
+    return p.segments[low]
+
+
+cdef void tell_newest(partition_t *p, int32_t first) noexcept nogil:
+    """The segment at `first` is new there: what it and those behind it have to know of older ones (`lock` held)."""
+    cdef int64_t before = newest_up_to(p.segments[first - 1]) if first else -1
+    cdef int32_t at = first
+    while at < p.segment_count and (at == first or p.segments[at].max_timestamp_before != before):
+        p.segments[at].max_timestamp_before = before
+        before = newest_up_to(p.segments[at])
+        at += 1

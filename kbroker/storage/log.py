@@ -36,7 +36,7 @@ from kbroker.storage.recovery import LogLoader, Progress, create_segment, index_
 logger = logging.getLogger("kbroker.storage")
 
 # What `prepare` is asked for: the PREPARE_* of _core/partition.pxd.
-_OPEN, _ROLL, _INDEX, _SEGMENT, _DIRECTORY = 1, 2, 3, 4, 5
+_OPEN, _ROLL, _INDEX, _SEGMENT, _DIRECTORY, _TIME_INDEX = 1, 2, 3, 4, 5, 6
 
 #: Errors of the disk, after which nothing that it holds can be trusted to be written.
 DISK_ERRORS = frozenset({errno.EIO, errno.EROFS, errno.ENODEV, errno.ENXIO, errno.ESTALE, errno.EUCLEAN})
@@ -256,7 +256,7 @@ class Log:
                 self._write_indexes(final=True, sync=True)
                 self.state.flush()
                 self._store_snapshot()
-                self._release_allocated(*self.state.segments()[-1][:2])
+                self._release_allocated(*self._active[:2])
             self._keep_offsets()
             self.state.close()
 
@@ -508,7 +508,7 @@ class Log:
             if self.state.state != "open":
                 return
             if kind == _ROLL:
-                if self.state.segments()[-1][0] == base_offset:
+                if self._active[0] == base_offset:
                     self._roll_locked()
             elif kind == _INDEX:
                 self._open_index_files(base_offset)
@@ -516,6 +516,10 @@ class Log:
                 self._open_segment(base_offset)
             elif kind == _DIRECTORY:
                 self._sync_entries(base_offset)
+            elif kind == _TIME_INDEX and self.state.segment(base_offset):
+                self.state.map_time_index(
+                    base_offset, self._fs.open(self.path_of(base_offset, names.TIME_INDEX), os.O_RDONLY)
+                )
 
     def roll(self) -> None:
         """Close the active segment and begin a new one, unless it is empty."""
@@ -527,7 +531,7 @@ class Log:
     def _roll_locked(self) -> None:
         base_offset = self.state.begin_roll()
         try:
-            active_base, active_size = self.state.segments()[-1][:2]
+            active_base, active_size = self._active[:2]
             if active_size == 0:
                 return
             self._write_indexes(final=True)
@@ -561,7 +565,7 @@ class Log:
 
     def _write_indexes(self, *, final: bool, sync: bool = False) -> None:
         if not self.state.has_index_files:
-            self._open_index_files(self.state.segments()[-1][0])
+            self._open_index_files(self._active[0])
         self.state.write_indexes(final, sync)
 
     def _store_snapshot(self) -> None:
@@ -589,8 +593,8 @@ class Log:
                 self._fs.close(fd)
 
     def _open_segment(self, base_offset: int) -> None:
-        at = next((at for at in self.state.segments() if at[0] == base_offset and not at[8]), None)
-        if at is None:
+        at = self.state.segment(base_offset)
+        if at is None or at[8]:
             return
         fds: list[int] = []
         try:
@@ -611,6 +615,14 @@ class Log:
         self.state.set_entry_synced(base_offset)
 
     # --- helpers
+
+    @property
+    def _active(self) -> tuple[int, ...]:
+        """The active segment of an open log: base offset, size, ..."""
+        active = self.state.segment()
+        if active is None:
+            raise AssertionError(f"{self} has no segments")
+        return active
 
     def path_of(self, base_offset: int, suffix: str) -> str:
         return f"{self.path}/{names.file_name(base_offset, suffix)}"

@@ -282,13 +282,13 @@ class LogManager:
         scheduler.every(options.start_offset_checkpoint_interval_ms, self.write_start_offsets)
         scheduler.every(options.producer_id_expiration_check_interval_ms, self.expire_producers)
         scheduler.start()
-        for home in self._homes:
-            if not home.is_clean and home.logs and not home.directory.is_offline:
-                self._start_recovery(home)
+        unclean = [home for home in self._homes if not home.is_clean and home.logs and not home.directory.is_offline]
+        self._progress.begin(sum(len(home.logs) for home in unclean))
+        for home in unclean:
+            self._start_recovery(home)
 
     def _start_recovery(self, home: _Home) -> None:
         waiting = list(home.logs.values())
-        self._progress.begin(len(waiting))
         logger.info("%s was not stopped cleanly: recovering %d logs", home.path, len(waiting))
         for number in range(self.options.recovery_threads):
             thread = threading.Thread(target=self._recover, args=(waiting,), name=f"log-recovery-{number}", daemon=True)
