@@ -8,6 +8,8 @@
  *       the same, that many requests instead of so many seconds
  *   drive fetch PORT TOPIC PARTITIONS MAX_BYTES SECONDS
  *       Fetch v11 without session, one connection per partition, from offset 0 to the end and again
+ *   drive fetch-old PORT TOPIC PARTITIONS MAX_BYTES SECONDS
+ *       the same with Fetch v2, whose answers hold messages of magic 1
  *   drive regions PORT BYTES CONNECTIONS SECONDS
  *       asks loop.c's sendfile server for regions of BYTES and reads them, as drive fetch reads responses
  *   drive end-to-end PORT TOPIC RATE SECONDS
@@ -249,7 +251,37 @@ static int64_t offset_behind(const uint8_t *records, size_t size, int64_t offset
     return offset;
 }
 
-static int drive_fetch(char **a) {
+/* Fetch v2, as clients from before Kafka 0.11 send it. */
+static size_t old_fetch_request(uint8_t *frame, const char *topic, int partition, int64_t offset, int max_bytes) {
+    uint8_t *p = put_header(frame + 4, 1, 2);
+    put32(p, 0xffffffff), put32(p + 4, 0), put32(p + 8, 0), put32(p + 12, 1);
+    p = put_string(p + 16, topic);
+    put32(p, 1), put32(p + 4, (uint32_t)partition), put64(p + 8, (uint64_t)offset), put32(p + 16, (uint32_t)max_bytes);
+    put32(frame, (uint32_t)(p + 20 - frame - 4));
+    return (size_t)(p + 20 - frame);
+}
+
+/* The messages of a one-partition Fetch v2 response; dies on an error. */
+static uint8_t *fetched_messages(uint8_t *body, size_t *size) {
+    uint8_t *p = body + 4 + 4 + 4;                 /* correlation id, throttle, topic count */
+    p += 2 + get16(p) + 4 + 4;                     /* topic, partition count, partition */
+    if (get16(p)) { fprintf(stderr, "fetch: partition error %d\n", (int16_t)get16(p)); exit(1); }
+    *size = (int32_t)get32(p + 10) > 0 ? get32(p + 10) : 0;
+    return p + 14;
+}
+
+/* The offset behind the last whole message, or `offset` when there is none. */
+static int64_t offset_behind_messages(const uint8_t *messages, size_t size, int64_t offset) {
+    size_t at = 0;
+    while (size - at >= 17 && size - at >= get32(messages + at + 8) + 12) {
+        if (messages[at + 16] != 1) { fprintf(stderr, "fetch: magic %d\n", messages[at + 16]); exit(1); }
+        offset = (int64_t)get64(messages + at) + 1;
+        at += get32(messages + at + 8) + 12;
+    }
+    return offset;
+}
+
+static int fetch_all(char **a, int old) {
     int partitions = atoi(a[2]), max_bytes = atoi(a[3]);
     int64_t end = now_ns() + (int64_t)(atof(a[4]) * 1e9), start = now_ns(), bytes = 0, rounds = 0, requests = 0;
     int *fds = calloc((size_t)partitions, sizeof *fds);
@@ -257,15 +289,16 @@ static int drive_fetch(char **a) {
     uint8_t request[512], *in = allocate(FETCH_BUFFER);
     for (int i = 0; i < partitions; i++) fds[i] = connect_to(atoi(a[0]));
     while (now_ns() < end) {
-        for (int i = 0; i < partitions; i++) send_all(fds[i], request, fetch_request(request, a[1], i, offsets[i], 0, 0, max_bytes));
+        for (int i = 0; i < partitions; i++)
+            send_all(fds[i], request, old ? old_fetch_request(request, a[1], i, offsets[i], max_bytes) : fetch_request(request, a[1], i, offsets[i], 0, 0, max_bytes));
         for (int i = 0; i < partitions; i++) {
             uint8_t prefix[4];
             size_t size;
             recv_all(fds[i], prefix, 4);
             if (get32(prefix) > FETCH_BUFFER) { fprintf(stderr, "fetch: response of %u bytes\n", get32(prefix)); return 1; }
             recv_all(fds[i], in, get32(prefix));
-            uint8_t *records = fetched_records(in, &size);
-            int64_t next = offset_behind(records, size, offsets[i]);
+            uint8_t *records = old ? fetched_messages(in, &size) : fetched_records(in, &size);
+            int64_t next = old ? offset_behind_messages(records, size, offsets[i]) : offset_behind(records, size, offsets[i]);
             if (next == offsets[i]) next = 0, rounds++;
             offsets[i] = next;
             bytes += (int64_t)size, requests++;
@@ -276,6 +309,10 @@ static int drive_fetch(char **a) {
            (long)bytes, bytes / took / 1e6, (long)requests, (long)rounds, cpu_seconds());
     return 0;
 }
+
+static int drive_fetch(char **a) { return fetch_all(a, 0); }
+
+static int drive_fetch_old(char **a) { return fetch_all(a, 1); }
 
 static int drive_regions(char **a) {
     size_t size = 16 - 4 + strtoul(a[1], NULL, 10);
@@ -465,7 +502,7 @@ static int drive_wake(char **a) {
 int main(int argc, char **argv) {
     crc_start();
     static const struct { const char *name; int arguments; int (*run)(char **); } modes[] = {
-        {"frames", 5, drive_frames}, {"produce", 9, drive_produce}, {"produce-count", 9, drive_produce_count}, {"fetch", 5, drive_fetch}, {"regions", 4, drive_regions}, {"end-to-end", 4, drive_end_to_end},
+        {"frames", 5, drive_frames}, {"produce", 9, drive_produce}, {"produce-count", 9, drive_produce_count}, {"fetch", 5, drive_fetch}, {"fetch-old", 5, drive_fetch_old}, {"regions", 4, drive_regions}, {"end-to-end", 4, drive_end_to_end},
         {"connect", 2, drive_connect}, {"idle", 3, drive_idle}, {"wake", 5, drive_wake},
     };
     for (size_t i = 0; i < sizeof modes / sizeof *modes; i++)
