@@ -22,6 +22,7 @@ COMMANDS = {
     "consume": "print the messages of a topic",
     "groups": "list, describe and delete consumer groups, move their offsets",
     "configs": "show and change settings of topics and brokers",
+    "cluster": "take over topics and settings from a Kafka's ZooKeeper, and give them back",
     "dump-log": "print what is in the files of a log directory",
     "verify-log": "check the files of log directories, and say at which byte something is wrong",
 }

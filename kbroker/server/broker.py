@@ -21,9 +21,7 @@ from kbroker.cluster.topics import Topics
 from kbroker.config.broker_config import BrokerConfig
 from kbroker.config.definitions import DEFAULT_NODE_ID, SETTINGS
 from kbroker.config.listeners import parse_counts
-from kbroker.coordination.embedded import FILE_NAME as STORE_FILE
-from kbroker.coordination.embedded import EmbeddedStore, store_path
-from kbroker.errors import StorageFailed
+from kbroker.coordination.embedded import EmbeddedStore
 from kbroker.groups.coordinator import GroupCoordinator
 from kbroker.groups.options import GroupOptions
 from kbroker.model import Endpoint
@@ -31,7 +29,7 @@ from kbroker.net.endpoints import AdvertisedEndpoints
 from kbroker.replication.local_replica import FlushWaits
 from kbroker.server.acceptor import Acceptor, AddressLimits, ConnectionLimits, raise_descriptor_limit
 from kbroker.server.dispatch import Dispatcher
-from kbroker.server.found_logs import found_partitions
+from kbroker.server.found_logs import find_store, found_partitions
 from kbroker.server.handler_pool import HandlerPool
 from kbroker.server.local_partitions import LocalPartitions, OffsetsTopic, internal_topics
 from kbroker.server.log_options import storage_options
@@ -39,7 +37,6 @@ from kbroker.server.measurements import observe
 from kbroker.server.processor import ProcessorLimits, Processors
 from kbroker.server.request_channel import RequestChannel
 from kbroker.server.services import Services
-from kbroker.storage.directory import WrongDirectory
 from kbroker.storage.log_manager import LogManager
 
 LOG = logging.getLogger(__name__)
@@ -55,24 +52,6 @@ def name_threads() -> None:
         if thread is not threading.main_thread():
             with contextlib.suppress(OSError):  # it has ended meanwhile
                 Path(f"/proc/self/task/{thread.native_id}/comm").write_text(thread.name[:15])
-
-
-def find_store(logs: LogManager) -> str:
-    """Where the coordination store is: in the log directory that has one; a new one in the first.
-
-    Raises StorageFailed when it may be in a directory that the disk refuses: without it no topic is known.
-    """
-    paths = [store_path(directory) for directory in logs.usable_directories]
-    there = [path for path in paths if Path(path).exists()]
-    if len(there) > 1:
-        raise WrongDirectory(f"{' and '.join(there)}: a broker has one of them; move away what is not this broker's")
-    if there:
-        return there[0]
-    if logs.left_out:
-        raise StorageFailed(
-            f"{'; '.join(logs.left_out)}; the store of topics ({STORE_FILE}) is in no other one and may be there"
-        )
-    return paths[0]
 
 
 class Broker:

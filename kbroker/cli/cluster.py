@@ -1,0 +1,169 @@
+"""Take over the topics and settings of an Apache Kafka from its ZooKeeper, and give them back.
+
+Both brokers are stopped meanwhile. docs/MIGRATION.md goes through it step by step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kbroker.cli import arguments as args
+from kbroker.cli.output import print_json
+from kbroker.errors import KbrokerError
+
+if TYPE_CHECKING:
+    from kbroker.cluster.transfer import Plan
+    from kbroker.coordination.store import Operation
+    from kbroker.storage.log_manager import LogManager
+
+EXAMPLES = """examples:
+  kbroker cluster import --zookeeper localhost:2181 --data /var/lib/kafka --dry-run
+  kbroker cluster import --zookeeper zk1:2181,zk2:2181/kafka --data /disk1/kafka --data /disk2/kafka
+  kbroker cluster export --zookeeper localhost:2181 --data /var/lib/kafka
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    importing = actions.add_parser("import", help="from Kafka's ZooKeeper into the log directory of a broker")
+    exporting = actions.add_parser("export", help="back into a ZooKeeper, for Kafka to go on")
+    for action in (importing, exporting):
+        action.add_argument(
+            "-z", "--zookeeper", required=True, metavar="HOST:PORT[/CHROOT]",
+            help="as in Kafka's zookeeper.connect: several separated by commas, a chroot behind the last",
+        )  # fmt: skip
+        action.add_argument(
+            "-d", "--data", required=True, action="append", metavar="DIR",
+            help="a log directory; once for each of log.dirs, in their order",
+        )  # fmt: skip
+        action.add_argument("--dry-run", action="store_true", help="only say what would be written")
+        action.add_argument(
+            "--broker-id", type=int, metavar="ID", help="of the broker; by default what the log directory says"
+        )
+        action.add_argument(
+            "--only-replica", action="store_true", help="other brokers' replicas of its partitions are given up"
+        )
+        action.add_argument(
+            "--allow-empty", action="store_true", help="partitions that have no log in the directories begin empty"
+        )
+        action.add_argument(
+            "--timeout", type=args.positive_seconds, default=30.0, metavar="SECONDS",
+            help="how long to wait for ZooKeeper (default %(default)s)",
+        )  # fmt: skip
+        args.add_json(action)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from kbroker.storage.log_manager import LogManager
+    from kbroker.storage.options import StorageOptions
+
+    missing = [directory for directory in arguments.data if not Path(directory).is_dir()]
+    if missing:
+        raise KbrokerError(f"{missing[0]} is no directory")
+    logs = LogManager(StorageOptions(tuple(str(Path(each).expanduser()) for each in arguments.data)))
+    try:
+        plan = _carry(arguments, logs)
+    finally:
+        logs.stop()
+    _say(arguments, plan)
+    return 0
+
+
+def _carry(arguments: argparse.Namespace, logs: LogManager) -> Plan:
+    from kbroker.cluster.carried_nodes import read_carried
+    from kbroker.cluster.transfer import TransferOptions, plan_export, plan_import
+    from kbroker.coordination.embedded import EmbeddedStore
+    from kbroker.coordination.zookeeper import ZooKeeperSession
+    from kbroker.server.found_logs import find_store, found_partitions
+
+    identity = logs.take_directories()
+    if logs.left_out:
+        raise KbrokerError("; ".join(logs.left_out))
+    broker_id = None if identity is None else identity.node_id
+    if broker_id is not None and arguments.broker_id not in (None, broker_id):
+        raise KbrokerError(f"{arguments.data[0]} is of broker {broker_id}, not of {arguments.broker_id}")
+    broker_id = arguments.broker_id if broker_id is None else broker_id
+    if broker_id is None:
+        raise KbrokerError(f"{arguments.data[0]} does not say whose it is: give --broker-id")
+    options = TransferOptions(broker_id, arguments.only_replica, arguments.allow_empty)
+    found = {each.topic_partition: each.topic_id for each in found_partitions(logs.usable_directories)}
+    path = find_store(logs)
+    is_import = arguments.action == "import"
+    if not is_import and not Path(path).exists():
+        raise KbrokerError(f"{path} is not there: no kbroker has been started on {arguments.data[0]}")
+    with contextlib.ExitStack() as stack:
+        zookeeper = stack.enter_context(contextlib.closing(ZooKeeperSession(arguments.zookeeper, arguments.timeout)))
+        there = read_carried(zookeeper)
+        cluster_id = identity.cluster_id if identity else None
+        if is_import and cluster_id and there.cluster_id and cluster_id != there.cluster_id:
+            raise KbrokerError(f"{arguments.data[0]} is of cluster {cluster_id}, that ZooKeeper of {there.cluster_id}")
+        has_store = Path(path).exists()
+        store = EmbeddedStore(path)
+        if not has_store:
+            stack.callback(lambda: None if has_store else _forget(path))
+        stack.callback(store.stop)
+        session = store.connect()
+        ours = read_carried(session)
+        if is_import:
+            plan = plan_import(there, ours, session, found, options)
+        else:
+            plan = plan_export(ours, there, zookeeper, found, options)
+        if plan.operations and not arguments.dry_run:
+            (session if is_import else zookeeper).multi(plan.operations)
+        if is_import and not arguments.dry_run:
+            has_store = True
+            _identify(logs, broker_id, str(there.cluster_id))
+    return plan
+
+
+def _identify(logs: LogManager, broker_id: int, cluster_id: str) -> None:
+    """The directories say from now on whose they are."""
+    from kbroker.fs import RealFileSystem
+    from kbroker.storage.directory import ensure_meta_properties
+
+    for directory in logs.usable_directories:
+        ensure_meta_properties(RealFileSystem(), directory, broker_id, cluster_id)
+
+
+def _forget(path: str) -> None:
+    """A store that was made for nothing but a look."""
+    for suffix in ("", "-wal", "-shm"):
+        Path(path + suffix).unlink(missing_ok=True)
+
+
+def _say(arguments: argparse.Namespace, plan: Plan) -> None:
+    if arguments.json:
+        print_json(
+            {
+                "topics": plan.topic_count,
+                "partitions": plan.partition_count,
+                "written": 0 if arguments.dry_run else len(plan.operations),
+                "changes": list(_changes(plan.operations)) if arguments.dry_run else len(plan.operations),
+                "notes": plan.notes,
+            }
+        )
+        return
+    if arguments.dry_run:
+        for change in _changes(plan.operations):
+            print(f"{change['what']} {change['path']}  {change['data']}".rstrip())
+    for note in plan.notes:
+        print(f"note: {note}")
+    would = "would be " if arguments.dry_run else ""
+    done = "taken over" if arguments.action == "import" else "given back"
+    print(
+        f"{plan.topic_count} topics with {plan.partition_count} partitions {would}{done}: "
+        f"{len(plan.operations)} nodes {would}written"
+    )
+
+
+def _changes(operations: list[Operation]) -> Iterator[dict[str, str]]:
+    from kbroker.coordination.store import Create, SetData
+
+    for each in operations:
+        what = "create" if isinstance(each, Create) else "set" if isinstance(each, SetData) else "delete"
+        data = each.data.decode("utf-8", "replace") if isinstance(each, Create | SetData) else ""
+        yield {"what": what, "path": each.path, "data": data}

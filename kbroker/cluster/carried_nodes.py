@@ -1,0 +1,133 @@
+"""The nodes that go from Kafka's ZooKeeper to a broker that stands alone, and back: which they are, read from either.
+
+Not carried: who is alive (/brokers/ids, /controller), watches for changes, ACLs, delegation tokens.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from kbroker.coordination import paths
+from kbroker.coordination.store import NoNode, Stat
+from kbroker.errors import KbrokerError
+
+AS_THEY_ARE = ("/config/brokers", "/config/clients", "/config/users", "/config/ips")
+"""Settings whose trees are carried whole."""
+SINGLE = (paths.CLUSTER_ID, paths.CONTROLLER_EPOCH, paths.PRODUCER_ID_BLOCK)
+REASSIGNMENTS = "/admin/reassign_partitions"
+MIGRATION = "/migration"
+ACLS = ("/kafka-acl", "/kafka-acl-extended")
+
+_OFFSET = re.compile(re.escape(paths.CONSUMERS) + r"/.+/offsets/[^/]+/\d+")
+
+Nodes = dict[str, bytes]
+
+
+class CannotCarry(KbrokerError):
+    """What is there does not fit what is wanted; nothing was changed."""
+
+
+class Source(Protocol):
+    """What both kinds of store have for who reads whole trees."""
+
+    def children(self, path: str) -> list[str]: ...
+    def get_many(self, paths: Sequence[str], /) -> Sequence[tuple[bytes, Stat] | None]: ...
+
+
+@dataclass(slots=True)
+class CarriedNodes:
+    """What a store holds of what can be carried, and what decides whether it may be."""
+
+    nodes: Nodes = field(default_factory=dict)
+    live_brokers: list[str] = field(default_factory=list)
+    is_reassigning: bool = False
+    is_migrating: bool = False
+    acl_count: int = 0
+
+    @property
+    def cluster_id(self) -> str | None:
+        """None in a store where there is no cluster yet."""
+        data = self.nodes.get(paths.CLUSTER_ID)
+        return None if data is None else paths.decode_cluster_id(paths.CLUSTER_ID, data)
+
+    @property
+    def controller_epoch(self) -> int:
+        data = self.nodes.get(paths.CONTROLLER_EPOCH, b"0")
+        if not data.isdigit():
+            raise paths.StoreCorrupt(paths.CONTROLLER_EPOCH, "no number")
+        return int(data)
+
+    @property
+    def producer_ids(self) -> paths.ProducerIdBlock | None:
+        """The block given out last."""
+        data = self.nodes.get(paths.PRODUCER_ID_BLOCK)
+        return paths.decode_producer_id_block(paths.PRODUCER_ID_BLOCK, data) if data else None
+
+    def topics(self) -> dict[str, paths.TopicAssignment]:
+        prefix = paths.TOPICS + "/"
+        return {
+            path.removeprefix(prefix): paths.decode_topic(path, data)
+            for path, data in self.nodes.items()
+            if path.startswith(prefix) and "/" not in path.removeprefix(prefix)
+        }
+
+    def below(self, root: str) -> Nodes:
+        """The nodes under `root`."""
+        return {path: data for path, data in self.nodes.items() if path.startswith(root + "/")}
+
+
+def read_carried(source: Source) -> CarriedNodes:
+    """Everything that is there to be carried. Raises StoreUnavailable, StoreCorrupt."""
+    found = CarriedNodes(live_brokers=_children(source, paths.BROKER_IDS))
+    wanted = [*SINGLE, *_topic_paths(source)]
+    for root in AS_THEY_ARE:
+        wanted += _tree(source, root)
+    wanted += [path for path in _tree(source, paths.CONSUMERS) if _OFFSET.fullmatch(path)]
+    wanted += [paths.delete_topic_path(name) for name in _children(source, paths.DELETE_TOPICS)]
+    nodes = zip(wanted, source.get_many(wanted), strict=True)
+    found.nodes = {path: node[0] for path, node in nodes if node is not None and not node[1].owner}
+    for topic in found.topics().values():
+        found.is_reassigning |= bool(topic.adding or topic.removing)
+    found.is_reassigning |= bool(source.get_many([REASSIGNMENTS])[0])
+    found.is_migrating = bool(source.get_many([MIGRATION])[0])
+    found.acl_count = sum(len(_children(source, f"{root}/{kind}")) for root in ACLS for kind in _children(source, root))
+    return found
+
+
+def _children(source: Source, path: str) -> list[str]:
+    try:
+        return source.children(path)
+    except NoNode:
+        return []
+
+
+def _topic_paths(source: Source) -> list[str]:
+    names = _children(source, paths.TOPICS)
+    topic_paths = [paths.topic_path(name) for name in names]
+    wanted = [*topic_paths, *(paths.topic_config_path(name) for name in _children(source, paths.TOPIC_CONFIGS))]
+    for name, path, found in zip(names, topic_paths, source.get_many(topic_paths), strict=True):
+        if found is not None:
+            ids = paths.decode_topic(path, found[0]).replicas
+            wanted += [paths.partitions_path(name), *(paths.partition_path(name, each) for each in ids)]
+            wanted += [paths.partition_state_path(name, each) for each in ids]
+    return wanted
+
+
+def _tree(source: Source, root: str) -> list[str]:
+    """The paths under `root`."""
+    found: list[str] = []
+    waiting = [root]
+    while waiting:
+        path = waiting.pop()
+        below = [f"{path}/{name}" for name in _children(source, path)]
+        found += below
+        waiting += below
+    return found
+
+
+def differing(wanted: Mapping[str, bytes], there: Mapping[str, bytes]) -> list[str]:
+    """The paths whose data is another one, sorted: parents first."""
+    return sorted(path for path, data in wanted.items() if there.get(path) != data)
