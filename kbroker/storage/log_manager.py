@@ -7,6 +7,7 @@ unclean stop the logs are also recovered in the background, so that nobody has t
 from __future__ import annotations
 
 import logging
+import os
 import random
 import threading
 import time
@@ -50,6 +51,8 @@ class _Home:
     recovery_points: dict[TopicPartition, int] | None
     """None: they are lost."""
     start_offsets: dict[TopicPartition, int]
+    device: tuple[int, int] | None = None
+    """What it was when it was opened; None where it cannot be asked."""
     logs: dict[TopicPartition, Log] = field(default_factory=dict)
     departed: set[TopicPartition] = field(default_factory=set)
     """Logs that were here when the checkpoints were written last."""
@@ -203,6 +206,7 @@ class LogManager:
             is_clean and recovery_points is not None,
             recovery_points,
             start_offsets or {},
+            _device_of(path) if self._fs.passthrough else None,
         )
         directory.set_on_offline(lambda reason: self._directory_failed(home))
         return home
@@ -478,7 +482,14 @@ class LogManager:
     def flush_due(self) -> None:
         """Ask for a flush of what is older than flush.ms; close segments that were waiting for one."""
         self._open_segments.trim()
+        self._notice_missing_directories()
         request_due_flushes(self.logs(), self._clock.wall_ms())
+
+    def _notice_missing_directories(self) -> None:
+        """A directory that was removed or unmounted takes what is written to its open files with it."""
+        for home in self._homes:
+            if home.device is not None and not home.directory.is_offline and _device_of(home.path) != home.device:
+                home.directory.fail("it was removed or unmounted")
 
     def write_checkpoints(self) -> None:
         """Write down up to where each log is flushed and visible."""
@@ -592,6 +603,15 @@ class LogManager:
     def is_stalled(self) -> bool:
         """Whether a directory makes writers wait, so that appends are better not made on a processor's thread."""
         return any(home.directory.is_stalled for home in self._homes)
+
+
+def _device_of(path: str) -> tuple[int, int] | None:
+    """What a directory is besides its name."""
+    try:
+        found = os.stat(path)  # noqa: PTH116
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 class _RecoveryProgress:

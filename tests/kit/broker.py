@@ -149,7 +149,9 @@ class BrokerProcess(ServerProcess):
 
     def command(self) -> list[str]:
         settings = {"listeners": f"PLAINTEXT://127.0.0.1:{self.port}", **self.overrides}
-        command = [sys.executable, "-m", "kbroker.cli.main", "start", "--data", str(self.data)]
+        command = [sys.executable, "-m", "kbroker.cli.main", "start"]
+        if "log.dirs" not in settings:
+            command += ["--data", str(self.data)]
         for key, value in settings.items():
             command += ["--override", f"{key}={value}"]
         return command

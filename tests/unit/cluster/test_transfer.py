@@ -252,9 +252,7 @@ def test_topics_that_the_store_has_deleted_go_from_zookeeper(sides: Sides) -> No
     sides.put_topic("b", {0: (3,), 1: (3,)}, UUID(int=78))
     sides.put("/config/topics/b", paths.encode_config({}))
     sides.do_import()
-    for path in sorted(path for path in read_carried(sides.store).nodes if path.startswith("/brokers/topics/b"))[
-        ::-1
-    ]:
+    for path in sorted(path for path in read_carried(sides.store).nodes if path.startswith("/brokers/topics/b"))[::-1]:
         sides.store.delete(path)
     with pytest.raises(CannotCarry, match="on disk and in ZooKeeper, and not in the store: b; import first"):
         sides.do_export()
