@@ -23,4 +23,5 @@ cdef enum:
     CHECK_BEYOND = 123           # index: a: position, b: size of the log
     CHECK_NO_TIME = 124          # timeindex: a: offset, b: timestamp
     CHECK_LATE_TIME = 125        # timeindex: a: largest timestamp up to there, b: of the entry
+    CHECK_INSIDE = 200           # and a finding of record_batch.pxd: of what a batch holds
     CHECK_TIME_BEYOND = 126      # timeindex: a: offset, b: end of the segment

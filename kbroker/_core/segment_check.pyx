@@ -18,7 +18,7 @@ from kbroker._core.layout cimport *
 from kbroker._core.log_io cimport io_read
 from kbroker._core.message_set cimport message_check, message_header, message_t, set_info_t, set_walk
 from kbroker._core.record_batch cimport (
-    BATCH_BAD_CODEC, BATCH_BAD_COUNT, BATCH_BAD_CRC, BATCH_BAD_LENGTH, BATCH_BAD_MAGIC, BATCH_BAD_RECORD, BATCH_OK,
+    BATCH_BAD_CODEC, BATCH_BAD_COUNT, BATCH_BAD_CRC, BATCH_BAD_LENGTH, BATCH_BAD_MAGIC, BATCH_BAD_RECORD, BATCH_FINDINGS, BATCH_OK,
     BATCH_OLD_MAGIC, BATCH_TOO_SHORT, batch_header, batch_info_t, batch_verify,
 )
 from kbroker._core.segment_check cimport *
@@ -46,6 +46,7 @@ TRANSACTION_DATA, TRANSACTION_ABORT, TRANSACTION_COMMIT = DATA, ABORT, COMMIT
 #: What a person reads, by finding; `a` and `b` are its numbers.
 TEXTS = {
     **{number: text for number, (_, _, text) in enumerate(_BATCH_FINDINGS)},
+    **{CHECK_INSIDE + number: text for number, (_, _, text) in enumerate(_BATCH_FINDINGS)},
     BATCH_TOO_SHORT: "the last batch is cut off: {a} bytes of it are there",
     BATCH_BAD_LENGTH: "impossible length {a}; {b} bytes from here on are not read",
     BATCH_BAD_MAGIC: "unknown magic {a}; {b} bytes from here on are not read",
@@ -572,6 +573,8 @@ cdef int64_t one(check_t *check, object inflate) except -1 nogil:
         else:
             finding = look_at_message(check, &message, &seen, inflate)
         if finding != BATCH_OK:
+            if finding < BATCH_FINDINGS and finding != BATCH_BAD_COUNT:
+                finding += CHECK_INSIDE
             found(check, IN_LOG, finding, check.position, info.record_count, info.last_offset_delta)
             check.unsure = check.unsure or here(check)[BATCH_MAGIC] < 2
     else:

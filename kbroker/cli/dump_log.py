@@ -1,6 +1,7 @@
-"""Print what is in the files of a log directory, and what is wrong with them.
+"""Print what is in the files of a log directory, as kafka-dump-log does.
 
-Takes files, partition directories and whole log directories; changes nothing. Exit code 1 when something is wrong.
+Takes log directories, directories of partitions and single files of every kind; changes nothing. What is wrong with a
+file is told on the standard error with its byte, and makes the exit code 1; `kbroker verify-log` looks for more of it.
 """
 
 from __future__ import annotations
@@ -9,74 +10,130 @@ import argparse
 import json
 import sys
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from kbroker.cli.log_files import Entry, Problem, is_known, read_file
+from kbroker.cli.arguments import positive
+from kbroker.cli.dump_lines import LINES, decode_text, record_line
 from kbroker.errors import KbrokerError
+from kbroker.inspection import dump
+from kbroker.inspection.entries import Entry, Finding, Problem, reason_of
+from kbroker.inspection.log_file import LogOptions
+from kbroker.inspection.state_records import decode_offsets, decode_transactions
 
 EXAMPLES = """examples:
   kbroker dump-log data/views-0/00000000000000000000.log
-  kbroker dump-log --records data/views-0/00000000000000000000.log
-  kbroker dump-log --problems data                                   only what is wrong, in all of a log directory
+  kbroker dump-log --print-data-log --files data/views-0/00000000000000000000.log,data/meta.properties
+  kbroker dump-log --offsets-decoder data/__consumer_offsets-7
   kbroker dump-log --json data/views-0 | jq 'select(.kind == "batch")'
 """
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("path", nargs="+", type=Path, help="file or directory")
-    parser.add_argument("--records", action="store_true", help="the records of each batch, too")
-    parser.add_argument("--problems", action="store_true", help="only what is wrong")
+    parser.add_argument("path", nargs="*", type=Path, metavar="PATH", help="file or directory")
+    parser.add_argument("--files", metavar="FILE,FILE", default="", help="the same, as kafka-dump-log has it")
+    parser.add_argument("--deep-iteration", action="store_true", help="the records of each batch, too")
+    parser.add_argument("--print-data-log", action="store_true", help="their keys and values, too")
+    parser.add_argument("--offsets-decoder", action="store_true", help="records are those of __consumer_offsets")
+    parser.add_argument(
+        "--transaction-log-decoder", action="store_true", help="records are those of __transaction_state"
+    )
+    parser.add_argument("--skip-record-metadata", action="store_true", help="of records only keys and values")
+    parser.add_argument("--max-bytes", type=positive, metavar="BYTES", help="only so much of each log")
+    parser.add_argument("--index-sanity-check", action="store_true", help="of indexes, only whether they can be used")
+    parser.add_argument("--verify-index-only", action="store_true", help="of indexes, only what is wrong with them")
     parser.add_argument("--json", action="store_true", help="one line of JSON for each entry")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    problems = 0
-    for path in _files(arguments.path):
+    paths = [*arguments.path, *map(Path, filter(None, arguments.files.split(",")))]
+    if not paths:
+        print("usage: kbroker dump-log PATH... (or --files FILE,FILE)", file=sys.stderr)
+        return 2
+    dumper = Dumper(arguments)
+    for path in paths:
         try:
-            found = read_file(path, arguments.records)
-            if found is None:
-                raise KbrokerError(f"{path}: a kind of file that is not known")
-            problems += _print_file(path, found, arguments)
+            for file in dump.files_of(path):
+                dumper.dump(file)
         except BrokenPipeError:
             raise
         except OSError as error:
-            raise KbrokerError(f"{path}: {(error.strerror or str(error)).lower()}") from None
-    if problems and not arguments.json:
-        print(f"kbroker: {problems} problem{'s' if problems > 1 else ''} found", file=sys.stderr)
-    return 1 if problems else 0
+            raise KbrokerError(f"{error.filename or path}: {reason_of(error)}") from None
+    return 1 if dumper.problem_count else 0
 
 
-def _files(paths: Sequence[Path]) -> Iterator[Path]:
-    """The files that are named, and those of known kinds below the directories that are."""
-    for path in paths:
-        if path.is_dir():
-            yield from sorted(file for file in path.rglob("*") if file.is_file() and is_known(file))
-        elif path.exists():
-            yield path
+class Dumper:
+    """Prints files one after the other."""
+
+    def __init__(self, arguments: argparse.Namespace):
+        self._arguments = arguments
+        self._decoder: Any = decode_text
+        if arguments.offsets_decoder:
+            self._decoder = decode_offsets
+        elif arguments.transaction_log_decoder:
+            self._decoder = decode_transactions
+        with_data = arguments.print_data_log or self._decoder is not decode_text
+        self._options = LogOptions(arguments.deep_iteration or with_data, with_data, arguments.max_bytes)
+        self.problem_count = 0
+
+    def dump(self, path: Path) -> None:
+        if not self._arguments.json:
+            print(f"Dumping {path}")
+        try:
+            for item in self._items(path):
+                if isinstance(item, Problem):
+                    self._complain(path, item)
+                elif self._arguments.json:
+                    self._print_json(path, item)
+                elif item.kind == "invalid_bytes":
+                    print(f"Found {item.fields['count']} invalid bytes at the end of {path.name}")
+                elif item.kind == "record":
+                    with_metadata = not self._arguments.skip_record_metadata
+                    print(record_line(item, self._decoder, with_metadata=with_metadata))
+                else:
+                    print(LINES[item.kind](item))
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            self._complain(path, Problem(-1, reason_of(error)))
+
+    def _items(self, path: Path) -> Iterator[Entry | Problem]:
+        if not dump.is_index(path):
+            yield from dump.read_entries(path, self._options)
+        elif self._arguments.index_sanity_check:
+            yield from self._told(path, dump.index_sanity(path))
         else:
-            raise KbrokerError(f"{path}: no such file or directory")
+            is_empty = True
+            for item in dump.read_entries(path, self._options):
+                is_empty = False
+                if isinstance(item, Entry) and not self._arguments.verify_index_only:
+                    yield item
+            if is_empty and path.suffix == ".index" and not self._arguments.json:
+                print(f"{path} is empty.")
+            yield from dump.against_its_log(path)
 
+    def _told(self, path: Path, found: Iterable[Entry | Problem]) -> Iterator[Entry | Problem]:
+        is_sane = True
+        for item in found:
+            is_sane = False
+            yield item
+        if is_sane and not self._arguments.json:
+            print(f"{path} passed sanity check.")
 
-def _print_file(path: Path, found: Iterator[Entry | Problem], arguments: argparse.Namespace) -> int:
-    problems = 0
-    if not arguments.json and not arguments.problems:
-        print(f"{path}")
-    for item in found:
-        if isinstance(item, Problem):
-            problems += 1
-            if arguments.json:
-                _print_line({"file": str(path), "kind": "problem", "position": item.position, "what": item.what})
-            else:
-                print(f"{path}: {f'byte {item.position}: ' if item.position >= 0 else ''}{item.what}")
-        elif arguments.json and not arguments.problems:
-            fields = {name: _jsonable(value) for name, value in item.fields.items()}
-            _print_line({"file": str(path), "kind": item.kind, "position": item.position, **fields})
-        elif not arguments.problems:
-            print("  " + _TEXT[item.kind](item))
-    return problems
+    def _complain(self, path: Path, problem: Problem) -> None:
+        self.problem_count += 1
+        if self._arguments.json:
+            _print_line({"file": str(path), "kind": "problem", "position": problem.position, "what": problem.what})
+        else:
+            sys.stdout.flush()
+            print(Finding(str(path), problem.position, problem.what), file=sys.stderr)
+
+    def _print_json(self, path: Path, entry: Entry) -> None:
+        fields = dict(entry.fields)
+        if "key" in fields and self._decoder is not decode_text:
+            fields["key"], fields["value"] = self._decoder(fields["offset"], fields["key"], fields["value"])
+        _print_line({"file": str(path), "kind": entry.kind, "position": entry.position, **_jsonable(fields)})
 
 
 def _print_line(value: dict[str, Any]) -> None:
@@ -89,73 +146,8 @@ def _jsonable(value: Any) -> Any:
             return value.decode()
         except UnicodeDecodeError:
             return {"base64": b64encode(value).decode()}
-    if isinstance(value, tuple):
+    if isinstance(value, dict):
+        return {name: _jsonable(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
         return [_jsonable(item) for item in value]
     return value
-
-
-# --- one line of text for each kind of entry --------------------------------------------------------
-
-
-def _time(milliseconds: int) -> str:
-    try:
-        return (
-            datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        )
-    except (ValueError, OverflowError, OSError):
-        return str(milliseconds)
-
-
-def _batch(entry: Entry) -> str:
-    fields = entry.fields
-    words = [
-        f"byte {entry.position}",
-        f"size {fields['size']}",
-        f"offsets {fields['base_offset']}..{fields['last_offset']}",
-        f"records {fields['record_count']}",
-        f"times {_time(fields['base_timestamp'])}..{_time(fields['max_timestamp'])}",
-        f"codec {fields['codec']}",
-        f"epoch {fields['leader_epoch']}",
-    ]
-    if fields["producer_id"] >= 0:
-        words.append(f"producer {fields['producer_id']}/{fields['producer_epoch']} sequence {fields['base_sequence']}")
-    words += [name.replace("_", " ") for name in ("log_append_time", "transactional", "control") if fields[name]]
-    return "  ".join(words)
-
-
-def _message(entry: Entry) -> str:
-    fields = entry.fields
-    return (
-        f"byte {entry.position}  size {fields['size']}  offset {fields['base_offset']}  magic {fields['magic']}  "
-        f"time {_time(fields['base_timestamp'])}  codec {fields['codec']}"
-    )
-
-
-def _record(entry: Entry) -> str:
-    fields = entry.fields
-    headers = f"  headers {_short(fields['headers'])}" if fields["headers"] else ""
-    key, value = _short(fields["key"]), _short(fields["value"])
-    return f"  offset {fields['offset']}  time {_time(fields['timestamp'])}  key {key}  value {value}{headers}"
-
-
-def _short(value: Any) -> str:
-    shown = json.dumps(_jsonable(value), ensure_ascii=False)
-    return shown if len(shown) <= 200 else f"{shown[:200]}... ({len(shown)})"
-
-
-def _plain(entry: Entry) -> str:
-    fields = entry.fields
-    return "  ".join(f"{name.replace('_', ' ')} {value}" for name, value in fields.items())
-
-
-_TEXT: dict[str, Callable[[Entry], str]] = {
-    "batch": _batch,
-    "message": _message,
-    "record": _record,
-    "index": _plain,
-    "time_index": lambda entry: f"time {_time(entry.fields['timestamp'])}  offset {entry.fields['offset']}",
-    "aborted_transaction": _plain,
-    "producer": _plain,
-    "checkpoint": _plain,
-    "property": lambda entry: "  ".join(f"{name}={value}" for name, value in entry.fields.items()),
-}

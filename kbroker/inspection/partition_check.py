@@ -27,10 +27,10 @@ from kbroker.inspection.entries import (
 )
 from kbroker.inspection.text_files import TEXT_FILES
 from kbroker.protocol.compression import inflate_shared
+from kbroker.protocol.records import INFLATED_LIMIT
 from kbroker.storage import checkpoints
 from kbroker.storage import segment as names
 
-INFLATED_LIMIT = 256 << 20  #: bytes that one batch may inflate to
 LEFT_BEHIND = (names.DELETED, names.CLEANED, names.SWAP)
 _TEMPORARY = ".tmp"
 _OPEN_TRANSACTIONS = 100_000  #: that are followed; more make the check of .txnindex incomplete, not wrong

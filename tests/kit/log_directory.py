@@ -5,12 +5,15 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from kbroker._core.message_set import MessageSetBuilder
 from kbroker._core.producers import ProducerTable
 from kbroker._core.segment_scan import scan_segment
 from kbroker.fs import RealFileSystem
+from kbroker.groups import records
 from kbroker.model import TopicPartition
+from kbroker.protocol import messages as M
 from kbroker.protocol.compression import Codec, deflate
 from kbroker.protocol.records import ControlType, Record, encode_batch, encode_control_batch
 from kbroker.storage import checkpoints, directory
@@ -24,11 +27,11 @@ FILES = RealFileSystem()
 
 
 def batch(base_offset: int, count: int = 3, codec: int = Codec.NONE, epoch: int = 0, **fields: int) -> bytes:
-    records = [
+    made = [
         Record(base_offset + i, NOW + base_offset + i, b"k%d" % i, b"value %d " % i * 5, [("h", b"\xff")])
         for i in range(count)
     ]
-    return encode_batch(records, base_offset=base_offset, codec=codec, leader_epoch=epoch, **fields)
+    return encode_batch(made, base_offset=base_offset, codec=codec, leader_epoch=epoch, **fields)
 
 
 def marker(offset: int, producer_id: int, kind: ControlType, epoch: int = 0) -> bytes:
@@ -112,6 +115,71 @@ def of_every_codec(magic: int, base_offset: int = 0) -> list[bytes]:
             else [message_set([offset], magic, codec) for offset in offsets]
         )
     return made
+
+
+def offsets_records() -> list[tuple[int, bytes | None, bytes | None]]:
+    """Records of `__consumer_offsets` in every version that Kafka has written, and some that nobody has."""
+    key = records.offset_key("g", TopicPartition("views", 3))
+    group = records.group_key("g")
+    subscription = b"\0\1" + M.ConsumerProtocolSubscription(topics=["a", "b"], user_data=b"\xff").encode(1)
+    owned = M.ConsumerProtocolAssignment.TopicPartition(topic="a", partitions=[0, 1])
+    assignment = b"\0\0" + M.ConsumerProtocolAssignment(assigned_partitions=[owned]).encode(0)
+
+    def offset_value(version: int, **fields: Any) -> bytes:
+        value = M.OffsetCommitValue(offset=17, metadata="meta \u00fc", commit_timestamp=1000, **fields)
+        return struct.pack(">h", version) + value.encode(version)
+
+    def group_value(version: int, subscription: bytes = subscription, assignment: bytes = assignment) -> bytes:
+        member = M.GroupMetadataValue.MemberMetadata(
+            member_id="m1", client_id="c", client_host="/1", session_timeout=10, rebalance_timeout=20,
+            group_instance_id="i", subscription=subscription, assignment=assignment,
+        )  # fmt: skip
+        value = M.GroupMetadataValue(
+            protocol_type="consumer", generation=4, protocol="range", leader="m1", members=[member],
+            current_state_timestamp=77,
+        )  # fmt: skip
+        return struct.pack(">h", version) + value.encode(version)
+
+    values = [
+        (key, offset_value(0)),
+        (key, offset_value(1, expire_timestamp=99)),
+        (key, offset_value(2)),
+        (key, offset_value(3, leader_epoch=2)),
+        (key, None),
+        *((group, group_value(version)) for version in range(4)),
+        (group, group_value(3, b"junk", b"")),
+        (group, None),
+        (b"\0\x63x", b"y"),
+        (b"\0\1bad", b"y"),
+        (key, b"\0\x09"),
+        (b"\0\3\0\1g", b"\0\0\0\0\0\5\0"),
+    ]
+    return [(NOW + at, key, value) for at, (key, value) in enumerate(values)]
+
+
+def transaction_records() -> list[tuple[int, bytes | None, bytes | None]]:
+    """Records of `__transaction_state` in each version and state."""
+    key = b"\0\0" + M.TransactionLogKey(transactional_id="tx").encode(0)
+    topic = M.TransactionLogValue.PartitionsSchema(topic="a", partition_ids=[0, 1])
+
+    def value(version: int, status: int, topics: list[M.TransactionLogValue.PartitionsSchema] | None) -> bytes:
+        made = M.TransactionLogValue(
+            producer_id=9, producer_epoch=1, transaction_timeout_ms=60000, transaction_status=status,
+            transaction_partitions=topics, transaction_last_update_timestamp_ms=5, transaction_start_timestamp_ms=4,
+        )  # fmt: skip
+        return struct.pack(">h", version) + made.encode(version)
+
+    values = [
+        value(0, 0, None),
+        *(value(at % 2, status, [topic]) for at, status in enumerate((1, 2, 3, 4, 5, 6, 7))),
+        None,
+    ]
+    return [(NOW + at, key, one) for at, one in enumerate(values)]
+
+
+def write_state_logs(root: Path) -> None:
+    for topic, found in (("__consumer_offsets", offsets_records()), ("__transaction_state", transaction_records())):
+        write_partition(root, TopicPartition(topic, 0), [(0, [encode_batch(found, leader_epoch=0)])])
 
 
 def make_log_directory(root: Path) -> Path:

@@ -1,220 +1,261 @@
+"""`dump-log`: every kind of file, and any bytes in it. Its words are Kafka's: tests/compat/test_dump_log.py."""
+
+from __future__ import annotations
+
 import json
+import os
+import random
+import shutil
 import struct
-import zlib
-from collections.abc import Callable
+import tempfile
+import time
+import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from kbroker._core.crc import crc32c_of
-from kbroker.cli.log_files import Entry, Problem, read_file
+from kbroker._core.message_set import wrap
 from kbroker.cli.main import main
-from kbroker.errors import KbrokerError
-from kbroker.protocol.compression import Codec
-from kbroker.protocol.records import Record, encode_batch
-
-
-def batch(base_offset: int, count: int = 2, codec: int = Codec.NONE, timestamp: int = 1000) -> bytes:
-    records = [
-        Record(base_offset + i, timestamp + base_offset + i, b"k", b"v%d" % i, [("h", b"\xff")]) for i in range(count)
-    ]
-    return encode_batch(records, base_offset=base_offset, codec=codec, leader_epoch=3)
-
-
-def old_message(offset: int, magic: int, value: bytes) -> bytes:
-    body = struct.pack(">bb", magic, 0) + (struct.pack(">q", 77) if magic else b"")
-    body += struct.pack(">i", -1) + struct.pack(">i", len(value)) + value
-    return struct.pack(">qiI", offset, len(body) + 4, zlib.crc32(body)) + body
-
-
-def write(folder: Path, name: str, data: bytes) -> Path:
-    path = folder / name
-    path.write_bytes(data)
-    return path
-
-
-def entries(path: Path, with_records: bool = False) -> list[Entry]:
-    found = read_file(path, with_records)
-    assert found is not None
-    return [item for item in found if isinstance(item, Entry)]
-
-
-def problems(path: Path) -> list[tuple[int, str]]:
-    found = read_file(path)
-    assert found is not None
-    return [(item.position, item.what) for item in found if isinstance(item, Problem)]
-
+from kbroker.inspection.binary_files import BINARY_FILES
+from kbroker.inspection.text_files import TEXT_FILES
+from tests.kit import log_directory as kit
 
 LOG = "00000000000000000000.log"
+Capture = pytest.CaptureFixture[str]
 
 
-def test_batches_of_every_codec_are_listed_with_their_positions(tmp_path: Path) -> None:
-    parts = [batch(2 * codec, codec=codec) for codec in Codec]
-    path = write(tmp_path, LOG, b"".join(parts))
-    found = entries(path)
-    assert [entry.fields["codec"] for entry in found] == ["none", "gzip", "snappy", "lz4", "zstd"]
-    assert [entry.position for entry in found] == [sum(map(len, parts[:i])) for i in range(5)]
-    assert [entry.fields["last_offset"] for entry in found] == [1, 3, 5, 7, 9]
-    assert problems(path) == []
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = kit.make_log_directory(tmp_path_factory.mktemp("dump") / "data")
+    kit.write_state_logs(root)
+    return root
 
 
-def test_records_are_listed_when_asked_for(tmp_path: Path) -> None:
-    found = [entry.fields for entry in entries(write(tmp_path, LOG, batch(0)), with_records=True)[1:]]
-    assert [(r["offset"], r["key"], r["value"], r["headers"]) for r in found] == [
-        (0, b"k", b"v0", (("h", b"\xff"),)),
-        (1, b"k", b"v1", (("h", b"\xff"),)),
+@pytest.fixture
+def data(good: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(good, tmp_path / "data"))
+
+
+def dumped(capsys: Capture, *words: object) -> list[dict[str, Any]]:
+    """Entries of what is right."""
+    assert main(["dump-log", "--json", *map(str, words)]) == 0
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_a_whole_directory_is_shown_with_all_kinds_of_files(good: Path, capsys: Capture) -> None:
+    kinds = {entry["kind"] for entry in dumped(capsys, "--deep-iteration", good)}
+    assert kinds == {
+        "log", "batch", "message", "record", "index", "time_index", "aborted_transaction", "producer", "checkpoint",
+        "property", "clean_shutdown",
+    }  # fmt: skip
+    assert main(["dump-log", "--print-data-log", str(good)]) == 0
+    text = capsys.readouterr().out
+    for words in (
+        "Dumping ", "Log starting offset: 12", "endTxnMarker: ABORT coordinatorEpoch: 3", "topic: codecs partition: 0",
+        "epoch: 2 startOffset: 3", "broker.id=1", "version: 0 brokerEpoch: -1", "topic_id=", "key: k0 payload: value 0",
+    ):  # fmt: skip
+        assert words in text, words
+
+
+def test_entries_have_their_positions_and_fields(good: Path, capsys: Capture) -> None:
+    batches = [one for one in dumped(capsys, good / "codecs-0" / LOG) if one["kind"] == "batch"]
+    assert [one["codec"] for one in batches] == ["none", "gzip", "snappy", "lz4", "zstd"]
+    assert [one["position"] for one in batches] == [sum(b["size"] for b in batches[:at]) for at in range(5)]
+    assert [(one["base_offset"], one["last_offset"], one["count"]) for one in batches] == [
+        (at, at + 2, 3) for at in range(0, 15, 3)
     ]
+    assert all(one["is_valid"] for one in batches)
+    records = [one for one in dumped(capsys, "--print-data-log", good / "codecs-0" / LOG) if one["kind"] == "record"]
+    assert [one["offset"] for one in records] == list(range(15))
+    assert records[4]["key"] == "k1" and records[4]["headers"] == [["h", {"base64": "/w=="}]]
 
 
-def test_messages_of_magic_0_and_1_are_listed(tmp_path: Path) -> None:
-    path = write(tmp_path, LOG, old_message(0, 0, b"a") + old_message(1, 1, b"b") + batch(2))
-    assert [(e.kind, e.fields["base_offset"], e.fields["base_timestamp"]) for e in entries(path)] == [
-        ("message", 0, -1),
-        ("message", 1, 77),
-        ("batch", 2, 1002),
-    ]
-    assert problems(path) == []
+def test_messages_inside_of_sets_have_absolute_offsets(good: Path, capsys: Capture) -> None:
+    for name, first in ((LOG, 0), ("00000000000000000012.log", 12)):
+        found = dumped(capsys, "--deep-iteration", good / "old-0" / name)
+        offsets = [one["offset"] for one in found if one["kind"] == "record"]
+        assert offsets == list(range(first, first + len(offsets))) and len(offsets) >= 12
+
+
+def test_state_records_are_decoded(good: Path, capsys: Capture) -> None:
+    log = good / "__consumer_offsets-0" / LOG
+    records = [one for one in dumped(capsys, "--offsets-decoder", log) if one["kind"] == "record"]
+    assert json.loads(records[3]["value"]) == {
+        "version": "3",
+        "data": {"offset": 17, "leaderEpoch": 2, "metadata": "meta ü", "commitTimestamp": 1000},
+    }
+    log = good / "__transaction_state-0" / LOG
+    values = [one["value"] for one in dumped(capsys, "--transaction-log-decoder", log) if one["kind"] == "record"]
+    assert "state=PrepareCommit,partitions=[a-0,a-1]" in values[2] and values[-1] == "<DELETE>"
+
+
+def test_only_the_asked_part_of_a_log_is_read(good: Path, capsys: Capture) -> None:
+    log = good / "codecs-0" / LOG
+    first = len(kit.batch(0))
+    assert [one["kind"] for one in dumped(capsys, "--max-bytes", first, log)] == ["log", "batch"]
+    assert [one["kind"] for one in dumped(capsys, "--max-bytes", first - 1, log)] == ["log"]
 
 
 @pytest.mark.parametrize(
-    ("damage", "says"),
+    ("damaged", "position", "says"),
     [
-        (lambda data: data[:-1], r"bytes from here on are not read"),
-        (lambda data: data[:200] + b"\xff" + data[201:], r"CRC"),
-        (lambda data: data + b"\0" * 50, "50 bytes of zeros to the end"),
-        (lambda data: data + batch(1), "offset 1 where 6 or more is due"),
-        (lambda data: data + old_message(6, 1, b"x")[:-1] + b"y", "CRC does not match"),
-        (lambda data: data + b"\xff" * 100, "are not read"),
-        (lambda data: data + b"\x01", "are not read"),
+        (lambda data: data[:-1], -1, "cut off"),
+        (lambda data: data + bytes(50), None, "zeros where a batch is due"),
+        (lambda data: data + b"\xff" * 100, None, "unknown magic 255; 100 bytes from here on are not read"),
+        (lambda data: data + b"\1", None, "cut off: 1 bytes"),
+        (lambda data: data[:100] + b"?" + data[101:], 0, "CRC does not match"),
     ],
 )
-def test_damage_is_named_with_its_position(tmp_path: Path, damage: Callable[[bytes], bytes], says: str) -> None:
-    parts = [batch(0), batch(2), batch(4)]
-    path = write(tmp_path, LOG, damage(b"".join(parts)))
-    ((position, what),) = problems(path)
-    assert says in what
-    assert position in {0, len(parts[0]), len(parts[0] + parts[1]), len(b"".join(parts))}
-
-
-def test_a_log_that_starts_before_its_name_says_is_named(tmp_path: Path) -> None:
-    assert problems(write(tmp_path, "00000000000000000005.log", batch(0))) == [(0, "offset 0 where 5 or more is due")]
-    assert problems(write(tmp_path, "wrong.log", batch(0)))[0][0] == -1
-
-
-@settings(max_examples=60)
-@given(st.data())
-def test_flipped_bytes_never_raise(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
-    good = batch(0) + old_message(2, 1, b"x") + batch(3, codec=Codec.ZSTD)
-    damaged = bytearray(good)
-    for position in data.draw(st.lists(st.integers(0, len(good) - 1), min_size=1, max_size=4)):
-        damaged[position] ^= data.draw(st.integers(1, 255))
-    folder = tmp_path_factory.mktemp("flipped")
-    path = write(folder, LOG, bytes(damaged[: data.draw(st.integers(0, len(good)))]))
-    assert all(isinstance(item, (Entry, Problem)) for item in read_file(path, True) or ())
-
-
-def test_an_index_is_held_against_its_log(tmp_path: Path) -> None:
-    first = batch(0)
-    write(tmp_path, LOG, first + batch(2))
-    good = struct.pack(">iiii", 1, 0, 3, len(first))
-    path = write(tmp_path, "00000000000000000000.index", good + b"\0" * 80)
-    assert [entry.fields for entry in entries(path)] == [
-        {"offset": 1, "log_position": 0},
-        {"offset": 3, "log_position": len(first)},
-    ]
-    assert problems(path) == []
-    path.write_bytes(struct.pack(">iiii", 3, 0, 1, 9) + b"\0")
-    whats = [what for _, what in problems(path)]
-    assert whats == [
-        "the batch at byte 0 of the log does not hold offset 3",
-        "entry 1, 9 does not come after 3, 0",
-        "no batch begins at byte 9 of the log",
-        "the size is no multiple of 8: 1 bytes too many",
-    ]
-
-
-def test_a_time_index_is_held_against_its_log(tmp_path: Path) -> None:
-    write(tmp_path, LOG, batch(0) + batch(2))
-    path = write(tmp_path, "00000000000000000000.timeindex", struct.pack(">qiqi", 1001, 1, 1003, 3) + b"\0" * 120)
-    assert [entry.fields for entry in entries(path)] == [
-        {"timestamp": 1001, "offset": 1},
-        {"timestamp": 1003, "offset": 3},
-    ]
-    assert problems(path) == []
-    path.write_bytes(struct.pack(">qiqi", 1003, 3, 1002, 4))
-    assert [what for _, what in problems(path)] == [
-        "entry 1002, 4 does not come after 1003, 3",
-        "the log has no batch with offset 4 and largest timestamp 1002",
-    ]
-
-
-def snapshot(*producers: tuple[int, ...]) -> bytes:
-    body = struct.pack(">i", len(producers)) + b"".join(struct.pack(">qhiqiqiq", *one) for one in producers)
-    return struct.pack(">hI", 1, crc32c_of(body)) + body
-
-
-def test_a_snapshot_lists_producers_and_its_crc_is_checked(tmp_path: Path) -> None:
-    data = snapshot((7, 1, 9, 100, 4, 12345, -1, -1), (8, 0, 0, 3, 0, 1, -1, -1))
-    path = write(tmp_path, "00000000000000000101.snapshot", data)
-    assert [(e.fields["producer_id"], e.fields["last_offset"]) for e in entries(path)] == [(7, 100), (8, 3)]
-    assert problems(path) == []
-    path.write_bytes(data[:-1] + b"\x01")
-    assert problems(path) == [(2, "CRC does not match")]
-    path.write_bytes(snapshot((7, 1, 9, 100, 4, 12345, -1, -1))[:-1])
-    assert any("do not fit" in what for _, what in problems(path))
-    path.write_bytes(b"\0")
-    assert problems(path) == [(0, "1 bytes are too few")]
-
-
-def test_checkpoints_are_listed_and_their_count_is_checked(tmp_path: Path) -> None:
-    path = write(tmp_path, "recovery-point-offset-checkpoint", b"0\n2\nviews 0 17\nviews 1 3\n")
-    assert [tuple(entry.fields.values()) for entry in entries(path)] == [("views", 0, 17), ("views", 1, 3)]
-    path.write_bytes(b"1\n3\nviews 0\nviews 1 3\n")
-    assert [what for _, what in problems(path)] == [
-        "version 1, which is not known",
-        "'views 0' is not topic partition offset",
-        "3 lines are announced, 2 are there",
-    ]
-    epochs = write(tmp_path, "leader-epoch-checkpoint", b"0\n1\n5 100\n")
-    assert entries(epochs)[0].fields == {"epoch": 5, "start_offset": 100}
-
-
-def test_an_unknown_kind_of_file_and_a_missing_one_are_errors(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_damage_is_told_with_its_byte(
+    data: Path, capsys: Capture, damaged: Any, position: int | None, says: str
 ) -> None:
-    assert main(["dump-log", str(write(tmp_path, "x.txt", b""))]) == 1
-    assert "a kind of file that is not known" in capsys.readouterr().err
-    assert main(["dump-log", str(tmp_path / "nothing")]) == 1
-    assert "no such file or directory" in capsys.readouterr().err
-
-
-def test_a_directory_is_dumped_whole_and_problems_give_exit_code_1(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = tmp_path / "views-0"
-    folder.mkdir()
-    log = write(folder, LOG, batch(0))
-    write(tmp_path, "meta.properties", b"#comment\nversion=0\nbroker.id=1\n")
-    assert main(["dump-log", "--json", str(tmp_path)]) == 0
+    log = data / "codecs-0" / LOG
+    old = log.read_bytes()
+    log.write_bytes(damaged(old))
+    assert main(["dump-log", "--json", str(log)]) == 1
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [line["kind"] for line in lines] == ["property", "property", "batch"]
-    assert main(["dump-log", "--records", str(tmp_path)]) == 0
-    assert 'key "k"  value "v0"' in capsys.readouterr().out
-    log.write_bytes(batch(0)[:-1])
-    assert main(["dump-log", "--problems", str(tmp_path)]) == 1
+    problem = next(one for one in lines if one["kind"] == "problem")
+    assert says in problem["what"]
+    expected = {None: len(old), -1: len(old) - len(kit.batch(12, codec=4))}.get(position, position)
+    assert problem["position"] == expected
+    assert main(["dump-log", str(log)]) == 1
     captured = capsys.readouterr()
-    assert captured.out.startswith(f"{log}: byte 0: ") and "1 problem found" in captured.err
+    assert f"{log}: byte {expected}: " in captured.err
+    if position != 0:
+        assert f"invalid bytes at the end of {LOG}" in captured.out
 
 
-def test_an_empty_log_is_fine(tmp_path: Path) -> None:
-    path = write(tmp_path, LOG, b"")
-    assert entries(path) == [] and problems(path) == []
+def test_an_index_is_held_against_its_log(data: Path, capsys: Capture) -> None:
+    index = data / "codecs-0" / "00000000000000000000.index"
+    index.write_bytes(struct.pack(">iiii", 3, 0, 5, 221))
+    assert main(["dump-log", str(index)]) == 1
+    captured = capsys.readouterr()
+    assert captured.out.splitlines()[1:] == ["offset: 3 position: 0", "offset: 5 position: 221"]
+    assert captured.err.splitlines() == [
+        f"{index}: byte 0: offset 3, but the batch there ends at offset 2",
+        f"{index}: byte 8: no batch begins at byte 221 of the log",
+    ]
+    assert main(["dump-log", "--index-sanity-check", str(index)]) == 0
+    assert "passed sanity check" in capsys.readouterr().out
+    index.write_bytes(struct.pack(">iiii", 3, 0, 1, 221) + b"\0")
+    assert main(["dump-log", "--index-sanity-check", str(index)]) == 1
 
 
-def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / LOG
-    path.symlink_to(tmp_path / LOG)
-    assert main(["dump-log", str(path)]) == 1
-    assert KbrokerError.__name__ not in capsys.readouterr().err
+def test_what_cannot_be_shown_is_one_line(tmp_path: Path, capsys: Capture) -> None:
+    notes = tmp_path / "notes.txt"
+    notes.write_text("x")
+    link = tmp_path / LOG
+    link.symlink_to(LOG)
+    pipe = tmp_path / "00000000000000000001.log"
+    os.mkfifo(pipe)
+    kraft = tmp_path / "__cluster_metadata-0"
+    kraft.mkdir()
+    (kraft / LOG).write_bytes(b"")
+    for command in ("dump-log", "verify-log"):
+        for path, says in (
+            (notes, "no file of a log directory has this name"),
+            (tmp_path / "nothing", "no such file or directory"),
+            (tmp_path / "__cluster_metadata-0", "KRaft"),
+            (kraft / LOG, "KRaft"),
+            (pipe, "not a regular file"),
+            (link, "no such file or directory"),
+        ):
+            assert main([command, str(path)]) == 1
+            captured = capsys.readouterr()
+            lines = [line for line in (captured.out + captured.err).splitlines() if not line.startswith("Dumping")]
+            assert any(says in line for line in lines) and len(lines) <= 2, (command, path, lines)
+    (tmp_path / "plain").mkdir()
+    assert main(["dump-log", str(tmp_path / "plain")]) == 1
+    assert "neither a log directory nor a partition's" in capsys.readouterr().err
+    assert main(["dump-log"]) == 2
+
+
+NOBODY = 65534
+
+
+def test_a_file_without_permission_is_one_line(good: Path, capsys: Capture) -> None:
+    """Root may read everything, so it is nobody who asks; pytest's own directories are closed to them."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        log = Path(folder) / "codecs-0" / LOG
+        shutil.copytree(good / "codecs-0", log.parent)
+        log.chmod(0)
+        is_root = os.geteuid() == 0
+        if is_root:
+            os.seteuid(NOBODY)
+        try:
+            for command in ("dump-log", "verify-log"):
+                for path in (log, log.parent):
+                    assert main([command, str(path)]) == 1
+                    captured = capsys.readouterr()
+                    lines = [line for line in (captured.out + captured.err).splitlines() if str(log) in line]
+                    assert any("permission denied" in line for line in lines), lines
+        finally:
+            if is_root:
+                os.seteuid(0)
+
+
+def test_an_empty_file_of_any_kind_is_shown(tmp_path: Path, capsys: Capture) -> None:
+    for name in kinds_of_files():
+        path = tmp_path / name
+        path.write_bytes(b"")
+        assert main(["dump-log", str(path)]) in (0, 1)
+        assert main(["verify-log", str(path)]) in (0, 1)
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def kinds_of_files() -> list[str]:
+    return [LOG, f"{LOG}.deleted", *(f"00000000000000000000{suffix}" for suffix in BINARY_FILES), *TEXT_FILES]
+
+
+SPOILS = 250
+
+
+def spoiled(randomness: random.Random, good: list[bytes]) -> bytes:
+    """Rubbish, or a good file with some of its bytes, or of its sizes, made anew."""
+    if randomness.random() < 0.2:
+        return randomness.randbytes(randomness.randrange(400))
+    data = bytearray(randomness.choice(good))
+    for _ in range(randomness.randrange(1, 6)):
+        at = randomness.randrange(len(data) + 1)
+        what = randomness.choice([b"", b"\xff", b"\x7f\xff\xff\xff", b"\0\0\0\0", randomness.randbytes(3)])
+        data[at : at + len(what)] = what
+    return bytes(data[: randomness.randrange(len(data) + 1)] if randomness.random() < 0.3 else data)
+
+
+def test_any_bytes_in_any_kind_of_file_make_lines_and_no_more(good: Path, tmp_path: Path, capsys: Capture) -> None:
+    randomness = random.Random(11)
+    samples: dict[str, list[bytes]] = {}
+    for path in good.rglob("*"):
+        if path.is_file():
+            samples.setdefault(path.suffix or path.name, []).append(path.read_bytes())
+    home = tmp_path / "spoiled-0"
+    home.mkdir()
+    tracemalloc.start()
+    started = time.process_time()
+    for turn in range(SPOILS):
+        name = randomness.choice(kinds_of_files())
+        known = samples.get(Path(name).suffix or name) or samples.get(name) or samples[".log"]
+        (home / name).write_bytes(spoiled(randomness, known))
+        flags = randomness.sample(["--deep-iteration", "--print-data-log", "--offsets-decoder", "--json"], 2)
+        assert main(["dump-log", *flags, str(home / name)]) in (0, 1), turn
+        if turn % 4 == 0:
+            assert main(["verify-log", str(home)]) in (0, 1), turn
+        capsys.readouterr()
+    assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    tracemalloc.stop()
+    assert time.process_time() - started < 60
+
+
+def test_a_bomb_is_shown_as_a_problem_in_bounded_memory(tmp_path: Path, capsys: Capture) -> None:
+    zeros = kit.deflate(kit.Codec.GZIP, bytes(200 << 20))
+    log = tmp_path / LOG
+    log.write_bytes(wrap(zeros, kit.Codec.GZIP, 1, 3, kit.NOW))
+    for command, says in (
+        (["dump-log", "--deep-iteration"], "inflates to more than"),
+        (["verify-log"], "do not inflate"),
+    ):
+        assert main([*command, str(log)]) == 1
+        captured = capsys.readouterr()
+        assert says in captured.out + captured.err

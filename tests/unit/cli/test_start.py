@@ -246,11 +246,11 @@ def test_a_stop_that_does_not_end_is_ended(broker: BrokerProcess) -> None:
         assert "Traceback" not in broker.output
 
 
-def test_dump_log_finds_nothing_wrong_with_what_a_broker_leaves_behind(broker: BrokerProcess) -> None:
+def test_verify_log_finds_nothing_wrong_with_what_a_broker_leaves_behind(broker: BrokerProcess) -> None:
     broker.overrides.update({"log.segment.bytes": 20_000, "log.index.interval.bytes": 500})
 
     def problems() -> str:
-        command = [sys.executable, "-m", "kbroker.cli.main", "dump-log", "--problems", str(broker.data)]
+        command = [sys.executable, "-m", "kbroker.cli.main", "verify-log", str(broker.data)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
         assert done.returncode == (1 if done.stdout else 0), done.stderr
         return done.stdout

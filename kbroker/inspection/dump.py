@@ -1,0 +1,76 @@
+"""The entries of a file of any kind, and which files of a directory there are to show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from kbroker.errors import KbrokerError
+from kbroker.inspection.binary_files import BINARY_FILES
+from kbroker.inspection.directory_check import is_log_directory, is_partition_directory, refuse_kraft
+from kbroker.inspection.entries import Entry, Found, Problem, read_whole
+from kbroker.inspection.log_file import LogOptions, read_log
+from kbroker.inspection.partition_check import PartitionChecker, PartitionContext, is_partition_file
+from kbroker.inspection.text_files import TEXT_FILES
+from kbroker.storage import segment as names
+
+
+def files_of(path: Path) -> Iterator[Path]:
+    """A file, or those of known kinds in a log directory or a partition's. KbrokerError when it is none of them."""
+    if not path.exists():
+        raise KbrokerError(f"{path}: no such file or directory")
+    refuse_kraft(path)
+    if path.is_dir():
+        if not (is_partition_directory(path) or is_log_directory(path)):
+            raise KbrokerError(f"{path}: neither a log directory nor a partition's: none of their files is there")
+        yield from sorted(file for file in path.rglob("*") if is_known(file.name) and not file.is_dir())
+    elif is_known(path.name):
+        yield path
+    else:
+        raise KbrokerError(f"{path}: no file of a log directory has this name")
+
+
+def is_known(name: str) -> bool:
+    return name in TEXT_FILES or is_partition_file(name)
+
+
+def is_index(path: Path) -> bool:
+    return _kind(path) in (names.INDEX, names.TIME_INDEX)
+
+
+def read_entries(path: Path, options: LogOptions) -> Found:
+    """What is in a file. OSError when it cannot be read."""
+    if path.name in TEXT_FILES:
+        yield from TEXT_FILES[path.name](read_whole(str(path)))
+        return
+    kind, base_offset = _kind(path), int(path.name.partition(".")[0] or 0) if path.name[:1].isdigit() else 0
+    if kind == names.LOG:
+        yield Entry("log", 0, {"starting_offset": base_offset})
+        yield from read_log(path, options)
+    elif kind in BINARY_FILES:
+        yield from BINARY_FILES[kind](read_whole(str(path)), base_offset)
+
+
+def index_sanity(path: Path) -> Found:
+    """Only what a broker asks of an index before it uses it: whole entries, the last of them not before the first."""
+    data = read_whole(str(path))
+    entries = []
+    for item in BINARY_FILES[_kind(path)](data, 0):
+        if isinstance(item, Problem):
+            yield item
+        else:
+            entries.append((item.position, item.fields["offset"], item.fields.get("timestamp", 0)))
+    if entries and (entries[-1][1] < 0 or entries[-1][1] < entries[0][1] or entries[-1][2] < entries[0][2]):
+        yield Problem(entries[-1][0], "the last entry stands before the first")
+
+
+def against_its_log(path: Path) -> Iterator[Problem]:
+    """What is wrong between an index and the log beside it."""
+    context = PartitionContext()
+    for finding in PartitionChecker(path.parent, context).check_file(path.name).findings:
+        yield Problem(finding.position, finding.what)
+
+
+def _kind(path: Path) -> str:
+    parsed = names.parse_file_name(path.name)
+    return parsed[1] if parsed else ""
