@@ -73,7 +73,9 @@ class LogLoader:
     def load(self) -> LoadedLog:
         for name in finish_leftovers(self.fs, self.directory):
             at = names.parse_file_name(name)
-            if at is not None and not at[2]:
+            if not names.is_of_a_log(name):
+                logger.warning("%s/%s is left alone: it is no file of a log", self.directory, name)
+            elif at is not None and not at[2]:
                 self._files.setdefault(at[0], set()).add(at[1])
         epochs_known = self.epochs.load()
         segments = self._load_segments()
@@ -161,15 +163,22 @@ class LogLoader:
         if entry:
             relative_offset, position = names.INDEX_ENTRY.unpack(entry)
             if relative_offset < 0 or not 0 <= position < size:
+                what = f"its last entry points to byte {position} of {size}"
+                self._distrust(base_offset, names.INDEX, loaded.index_count * names.INDEX_ENTRY.size, what)
                 return None
         loaded.bytes_since_index = size - position
         if time_entry:
             loaded.max_timestamp, relative_offset = names.TIME_INDEX_ENTRY.unpack(time_entry)
             if relative_offset < 0 or loaded.max_timestamp < 0:
+                at = loaded.time_index_count * names.TIME_INDEX_ENTRY.size
+                self._distrust(base_offset, names.TIME_INDEX, at, "its last entry is none")
                 return None
             loaded.max_timestamp_offset = base_offset + relative_offset
             loaded.last_time_entry = loaded.max_timestamp
         return loaded
+
+    def _distrust(self, base_offset: int, suffix: str, position: int, what: str) -> None:
+        logger.warning("%s: %s, before byte %d; indexes are made anew", self._path(base_offset, suffix), what, position)
 
     def _trust_active(self, fd: int, base_offset: int, size: int) -> Segment | None:
         """The newest segment: its files, and what stands behind the last index entry."""

@@ -20,6 +20,10 @@ INDEX_SUFFIXES = (INDEX, TIME_INDEX, TRANSACTION_INDEX)
 DELETED = ".deleted"
 CLEANED = ".cleaned"
 SWAP = ".swap"
+TEMPORARY = ".tmp"
+SUFFIXES = (LOG, *INDEX_SUFFIXES, SNAPSHOT)
+STEPS = ("", DELETED, CLEANED, SWAP, TEMPORARY)
+BESIDE_SEGMENTS = ("leader-epoch-checkpoint", "partition.metadata")
 DIRECTORY_DELETE = "-delete"
 DIRECTORY_STRAY = "-stray"
 DIRECTORY_FUTURE = "-future"
@@ -45,6 +49,14 @@ def parse_file_name(name: str) -> tuple[int, str, str] | None:
 def _parse_suffixes(tail: str) -> tuple[str, str] | None:
     match = _SUFFIXES.fullmatch(tail)
     return (match[1], match[2]) if match else None
+
+
+def is_of_a_log(name: str) -> bool:
+    """Whether it is the name of a file that a partition's directory may hold, whatever step it is in."""
+    at = parse_file_name(name)
+    if at is not None:
+        return at[1] in SUFFIXES and at[2] in STEPS
+    return name.removesuffix(TEMPORARY) in BESIDE_SEGMENTS
 
 
 @dataclass(slots=True)

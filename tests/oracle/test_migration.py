@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
 from kazoo.client import KazooClient
 
 from kbroker.errors import ErrorCode
@@ -299,3 +300,70 @@ def test_a_directory_goes_into_an_empty_zookeeper(moving: Moving) -> None:
     assert everything(kafka.port) == before
     append(kafka.port, 6)
     kafka.stop()
+
+
+CODECS = ("none", "gzip", "snappy", "lz4")
+
+
+def write_values(port: int, count: int, codecs: tuple[str, ...] = CODECS) -> list[bytes]:
+    values = [f"{codec} {at} ".encode() * 5 for codec in codecs for at in range(count)]
+    for codec in codecs:
+        settings = {"bootstrap.servers": f"127.0.0.1:{port}", "compression.type": codec, "linger.ms": 0}
+        producer = Producer({**settings, "batch.num.messages": 7})
+        for value in values:
+            if value.startswith(codec.encode()):
+                producer.produce("legacy", value, key=value[:9], timestamp=NOW, partition=0)
+        assert producer.flush(30) == 0
+    return values
+
+
+def read_values(port: int, count: int) -> list[bytes]:
+    consumer = Consumer({"bootstrap.servers": f"127.0.0.1:{port}", "group.id": "x", "enable.auto.commit": False})
+    consumer.assign([TopicPartition("legacy", 0, 0)])
+    found: list[bytes] = []
+    deadline = time.monotonic() + 30
+    while len(found) < count and time.monotonic() < deadline:
+        message = consumer.poll(1)
+        if message is not None and message.error() is None:
+            found.append(message.value())
+    consumer.close()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("message_format", "end"),
+    [("0.9.0", "stop"), pytest.param("0.10.0", "kill", marks=pytest.mark.slow)],
+    ids=["magic 0", "magic 1"],
+)
+def test_segments_of_old_message_formats_are_served_and_appended_to(message_format: str, end: str) -> None:
+    try:
+        KafkaOnZooKeeper.classpath()
+    except maven.MavenFailed as missing:
+        pytest.skip(str(missing))
+    formats = {"inter.broker.protocol.version": "2.8", "log.message.format.version": message_format}
+    small = {"log.segment.bytes": 2000, "log.retention.ms": -1}
+    with KafkaOnZooKeeper({**KAFKA_SETTINGS, **formats, **small}) as kafka:
+        with History(kafka.port) as h:
+            h.create("legacy", 1, not_yet=(*SOON, ErrorCode.INVALID_REPLICATION_FACTOR))
+        values = write_values(kafka.port, 40)
+        assert read_values(kafka.port, len(values)) == values
+        kafka.kill() if end == "kill" else kafka.stop()
+        segments = sorted((kafka.data / "legacy-0").glob("*.log"))
+        assert len(segments) >= 3
+        assert {path.read_bytes()[16] for path in segments if path.stat().st_size} == {int("10" in message_format)}
+        indexes = {path: path.read_bytes() for path in sorted((kafka.data / "legacy-0").glob("*.index"))[:-1]}
+        ours = BrokerProcess({**SETTINGS, **small}, folder=kafka.folder)
+        with ours:
+            assert read_values(ours.port, len(values)) == values
+            values += write_values(ours.port, 20, (*CODECS, "zstd"))
+            assert read_values(ours.port, len(values)) == values
+            ours.restart()
+            assert read_values(ours.port, len(values)) == values
+        assert {path: path.read_bytes() for path in indexes} == indexes
+        for name in ("inter.broker.protocol.version", "log.message.format.version"):
+            del kafka.overrides[name]
+        if end == "kill":
+            kafka.await_end_of_session()
+        kafka.start()
+        assert read_values(kafka.port, len(values)) == values
+        kafka.stop()

@@ -252,3 +252,49 @@ def test_a_log_that_may_have_been_compacted_keeps_what_is_behind_a_gap(home: Log
     assert values_of(home.reopen(clean=False)) == kept
     home.options = OPTIONS
     assert len(values_of(home.reopen(clean=False))) < len(kept), "of others it was never promised"
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_foreign_file_is_left_alone_with_a_line(home: LogHome, clean: bool, caplog: pytest.LogCaptureFixture) -> None:
+    log = home.create()
+    fill(log, 20)
+    log.close()
+    home.recovery_point = 40
+    foreign = ("notes.txt", "00000000000000000000.log~", "00000000000000000003.lag")
+    for name in foreign:
+        (home.log_path / name).write_text("not ours")
+    (home.log_path / "folder").mkdir()
+    (home.log_path / "leader-epoch-checkpoint.tmp").write_text("half")
+    (home.log_path / "00000000000000000900.snapshot").write_text("beyond the log")
+    assert values_of(home.reopen(clean=clean)) == expected(20)
+    assert {name for name in foreign if (home.log_path / name).read_text() == "not ours"} == set(foreign)
+    told = sorted(line for line in caplog.messages if "is left alone" in line)
+    assert told == [
+        f"{home.log_path}/{name} is left alone: it is no file of a log" for name in sorted((*foreign, "folder"))
+    ]
+    assert not (home.log_path / "leader-epoch-checkpoint.tmp").exists()
+    assert not (home.log_path / "00000000000000000900.snapshot").exists()
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("number", [0, -1])
+def test_an_index_longer_than_its_log_is_made_anew_and_told(
+    home: LogHome, clean: bool, number: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = home.create()
+    fill(log, 60)
+    log.close()
+    home.recovery_point = 120
+    path = sorted(home.log_path.glob("*.index"))[number]
+    right, size = path.read_bytes(), path.with_suffix(".log").stat().st_size
+    path.write_bytes(right + struct.pack(">ii", 50, size + 7))
+    log = home.reopen(clean=clean)
+    assert values_of(log) == expected(60)
+    log.close()
+    assert path.read_bytes() == right
+    told = [line for line in caplog.messages if "indexes are made anew" in line]
+    if clean or number == 0:  # the newest is read after an unclean stop whatever its index says
+        assert told == [
+            f"{path}: its last entry points to byte {size + 7} of {size}, before byte {len(right) + 8}; "
+            "indexes are made anew"
+        ]
