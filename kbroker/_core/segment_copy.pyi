@@ -1,23 +1,15 @@
-from collections.abc import Callable, Iterable
-from typing import Any, final
+from typing import Protocol, final
 
 from typing_extensions import Buffer
 
+from kbroker._core.cleaned_transactions import LastBatches, Transactions
 from kbroker._core.dedupe_map import DedupeMap
 
-_Inflate = Callable[[int, memoryview], Buffer]
-_Deflate = Callable[[int, bytes], Buffer]
+class _Inflate(Protocol):
+    def __call__(self, codec: int, data: memoryview, magic: int = 2, /) -> Buffer: ...
 
-@final
-class LastBatches:
-    def __init__(self, producers: Iterable[tuple[int, int, int]] = ()) -> None: ...
-    def __len__(self) -> int: ...
-
-@final
-class Transactions:
-    def __init__(self, aborted: Iterable[tuple[Any, ...]] = ()) -> None: ...
-    @property
-    def kept(self) -> list[tuple[Any, ...]]: ...
+class _Deflate(Protocol):
+    def __call__(self, codec: int, data: bytes, magic: int = 2, /) -> Buffer: ...
 
 def feed_map(
     segment: Buffer,
@@ -52,6 +44,7 @@ def copy_segment(
     deflate: _Deflate,
     now_ms: int,
     delete_retention_ms: int,
+    retain_old_tombstones: bool = True,
     transactions: Transactions | None = None,
     producers: LastBatches | None = None,
 ) -> SegmentCopy: ...

@@ -9,7 +9,8 @@ What stays follows Apache Kafka 3.9 (Cleaner, MemoryRecords.filterTo):
 - a batch with the last sequence of a living producer stays without records, a header alone;
 - offsets, last offset delta, producer, epoch and codec of a batch do not change. One of which nothing went is copied as it lies.
 
-Messages of magic 0 and 1 are copied as they lie and not fed: their keys are not compacted.
+Messages of magic 0 and 1 stay in their magic (`message_copy`). They have no delete horizon: who calls says whether their
+tombstones stay.
 A batch is verified before it is read, so that damage is never given a new CRC.
 """
 
@@ -18,9 +19,11 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport INT32_MAX, INT64_MAX, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport free, malloc
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 
+from kbroker._core.cleaned_transactions cimport (
+    LastBatches, Transactions, data_is_aborted, is_last_of_producer, marker_is_spent,
+)
 from kbroker._core.crc cimport crc32c
 from kbroker._core.cursor cimport (
     load_u16, load_u32, load_u64, store_u16, store_u32, store_u64, write_i32, write_raw, writer_free, writer_init,
@@ -28,129 +31,20 @@ from kbroker._core.cursor cimport (
 )
 from kbroker._core.dedupe_map cimport DedupeMap, dedupe_get, dedupe_map_t, dedupe_put
 from kbroker._core.layout cimport *
+from kbroker._core.message_copy cimport DEDUPE_MAP_FULL, copy_message, feed_message, message_pass_t
 from kbroker._core.record_batch cimport (
     BATCH_BAD_COUNT, BATCH_BAD_LENGTH, BATCH_BAD_RECORD, BATCH_OK, BATCH_OLD_MAGIC, BATCH_TOO_SHORT, batch_info_t,
     batch_verify,
 )
 from kbroker._core.varint cimport put_varlong, take_bytes, take_varint, take_varlong, varlong_size
 
-from collections import deque
-
 from kbroker._core.record_batch import InvalidBatch
+from kbroker.errors import BadInput
 
 cdef enum:
     PY_READ = 0x100
     MAP_FULL = 100               # a finding of its own: the rest is for another cleaning
-    MARKER_ABORT = 0             # types of control records
-    MARKER_COMMIT = 1
     NO_HORIZON = -1
-
-# --- what the passes are told ---------------------------------------------------------------------------
-
-ctypedef struct last_batch_t:
-    int64_t producer_id
-    int64_t data_offset          # last offset of its last data, -1 when only markers of it are known
-    int16_t epoch
-
-
-@cython.final
-cdef class LastBatches:
-    """Where the last sequence of each living producer lies: (producer id, last data offset or -1, epoch)."""
-
-    cdef last_batch_t *entries
-    cdef int64_t count
-
-    def __init__(self, producers=()):
-        rows = sorted(producers)
-        if self.entries != NULL:
-            raise TypeError("made once")
-        self.entries = <last_batch_t *>malloc(sizeof(last_batch_t) * (len(rows) + 1))
-        if self.entries == NULL:
-            raise MemoryError
-        for producer_id, data_offset, epoch in rows:
-            self.entries[self.count].producer_id = producer_id
-            self.entries[self.count].data_offset = data_offset
-            self.entries[self.count].epoch = epoch
-            self.count += 1
-
-    def __dealloc__(self):
-        free(self.entries)
-
-    def __len__(self):
-        return self.count
-
-
-cdef bint is_last_of_producer(LastBatches producers, const batch_info_t *info) noexcept nogil:
-    cdef int64_t low = 0
-    cdef int64_t high = producers.count
-    cdef int64_t middle
-    cdef last_batch_t *entry
-    if info.producer_id < 0:
-        return False
-    while low < high:
-        middle = (low + high) // 2
-        if producers.entries[middle].producer_id < info.producer_id:
-            low = middle + 1
-        else:
-            high = middle
-    if low == producers.count or producers.entries[low].producer_id != info.producer_id:
-        return False
-    entry = &producers.entries[low]
-    if entry.data_offset >= 0:
-        return info.base_offset + info.last_offset_delta == entry.data_offset
-    return info.attributes & ATTRIBUTE_CONTROL != 0 and info.producer_epoch == entry.epoch
-
-
-@cython.final
-cdef class Transactions:
-    """The transactions that a pass goes through, in order of offsets; one for each pass over a run of segments.
-
-    `aborted` are entries of .txnindex of that run, tuples that begin with (producer id, first offset). `kept` becomes
-    those of which data was still met: the entries of the copy's .txnindex.
-    """
-
-    cdef object waiting
-    cdef dict aborted            # producer id -> [entry, data was met]
-    cdef set committed           # producer ids, of transactions of which data was met
-    cdef readonly list kept
-
-    def __init__(self, aborted=()):
-        self.waiting = deque(sorted(aborted, key=lambda entry: entry[1]))
-        self.aborted = {}
-        self.committed = set()
-        self.kept = []
-
-    cdef int begin_to(self, int64_t offset) except -1:
-        while self.waiting and self.waiting[0][1] <= offset:
-            entry = self.waiting.popleft()
-            self.aborted.setdefault(entry[0], [entry, False])
-        return 0
-
-
-cdef int data_is_aborted(Transactions transactions, const batch_info_t *info) except -1 with gil:
-    transactions.begin_to(info.base_offset + info.last_offset_delta)
-    known = transactions.aborted.get(info.producer_id)
-    if known is None:
-        transactions.committed.add(info.producer_id)
-        return False
-    known[1] = True
-    return True
-
-
-cdef int marker_is_spent(Transactions transactions, const batch_info_t *info, int marker) except -1 with gil:
-    """Whether a transaction's end is the end of nothing: no data of it was met."""
-    transactions.begin_to(info.base_offset + info.last_offset_delta)
-    if marker == MARKER_ABORT:
-        known = transactions.aborted.pop(info.producer_id, None)
-        if known is None or not known[1]:
-            return True
-        transactions.kept.append(known[0])
-        return False
-    if marker == MARKER_COMMIT:
-        if info.producer_id not in transactions.committed:
-            return True
-        transactions.committed.discard(info.producer_id)
-    return False
 
 # --- one batch ------------------------------------------------------------------------------------------
 
@@ -167,6 +61,7 @@ cdef struct pass_t:
     bint is_inflated
     bint has_tombstones
     # of the whole pass
+    message_pass_t old
     writer_t out
     writer_t plain               # records of a batch before they are compressed
     writer_t kept                # int32 positions in `records` of those that stay
@@ -483,7 +378,6 @@ cdef int walk(pass_t *run, bint copying, const uint8_t *data, int64_t size, Tran
               object inflate, object deflate, int64_t *position) except -1 nogil:
     """Batches until one is cut off, or until a finding other than BATCH_OK."""
     cdef const uint8_t *batch
-    cdef int64_t offset
     cdef int finding
     while position[0] < size:
         batch = data + position[0]
@@ -491,13 +385,17 @@ cdef int walk(pass_t *run, bint copying, const uint8_t *data, int64_t size, Tran
         if finding == BATCH_TOO_SHORT:
             return BATCH_OK
         if finding == BATCH_OLD_MAGIC:
-            run.info.size = <int32_t>(LOG_OVERHEAD + load_u32(batch + BATCH_LENGTH))
-            offset = <int64_t>load_u64(batch + BATCH_BASE_OFFSET)
             if copying:
-                write_raw(&run.out, batch, <size_t>run.info.size)
-                run.batches_kept += 1
-            elif offset >= run.start_offset and offset > run.map.latest_offset:
-                run.map.latest_offset = offset
+                finding = copy_message(&run.old, batch, size - position[0], &run.out, inflate, deflate)
+            else:
+                finding = feed_message(&run.old, batch, size - position[0], inflate)
+            if finding == BATCH_TOO_SHORT:
+                return BATCH_OK
+            if finding == DEDUPE_MAP_FULL:
+                return MAP_FULL
+            if finding != BATCH_OK:
+                return finding
+            run.info.size = run.old.size
         elif finding == BATCH_OK:
             if copying:
                 finding = copy_batch(run, batch, transactions, producers, inflate, deflate)
@@ -517,7 +415,8 @@ cdef int walk(pass_t *run, bint copying, const uint8_t *data, int64_t size, Tran
 
 
 cdef void pass_init(pass_t *run, DedupeMap map) noexcept:
-    run.map = &map.map
+    memset(&run.old, 0, sizeof(run.old))
+    run.map = run.old.map = &map.map
     run.start_offset = 0
     run.is_inflated = False
     run.batches_read = run.records_read = run.batches_kept = run.records_kept = 0
@@ -538,7 +437,8 @@ def feed_map(segment, DedupeMap map not None, *, inflate, int64_t start_offset=0
     """Keys and offsets of the batches in `segment` from `start_offset` on into the map, and its `latest_offset` moved on.
 
     (bytes taken, records read, whether the map is full). A batch cut off at the end is left; when the map is full, the
-    rest is. `inflate(codec, data)` gives the records of a compressed batch. Raises InvalidBatch and what `inflate` raises.
+    rest is. `inflate(codec, data)` gives the records of a compressed batch; for messages of magic 0 and 1 the
+    magic is its third argument. Raises InvalidBatch, with what `inflate` raises as its cause.
     """
     cdef Py_buffer view
     cdef pass_t run
@@ -547,17 +447,19 @@ def feed_map(segment, DedupeMap map not None, *, inflate, int64_t start_offset=0
     cdef LastBatches producers = LastBatches()
     transactions = Transactions() if transactions is None else transactions
     pass_init(&run, map)
-    run.start_offset = start_offset
+    run.start_offset = run.old.start_offset = start_offset
     PyObject_GetBuffer(segment, &view, PyBUF_SIMPLE)
     try:
         with nogil:
             finding = walk(&run, False, <const uint8_t *>view.buf, view.len, transactions, producers, inflate, None, &position)
+    except BadInput as error:
+        raise InvalidBatch(BATCH_BAD_RECORD, position) from error
     finally:
         pass_end(&run)
         PyBuffer_Release(&view)
     if finding != BATCH_OK and finding != MAP_FULL:
         raise InvalidBatch(finding, position)
-    return position, run.records_read, finding == MAP_FULL
+    return position, run.records_read + run.old.records_read, finding == MAP_FULL
 
 
 @cython.final
@@ -576,11 +478,11 @@ cdef class SegmentCopy:
 
 
 def copy_segment(segment, DedupeMap map not None, *, inflate, deflate, int64_t now_ms, int64_t delete_retention_ms,
-                 Transactions transactions=None, LastBatches producers=None):
+                 bint retain_old_tombstones=True, Transactions transactions=None, LastBatches producers=None):
     """Copy of what stays of the batches in `segment`. A batch cut off at the end is left.
 
-    `inflate(codec, data)` and `deflate(codec, data)` do the compression of batches that have one. Raises InvalidBatch and
-    what they raise.
+    `inflate(codec, data)` and `deflate(codec, data)` do the compression of batches that have one; for messages of magic 0 and
+    1 the magic is their third argument. Raises InvalidBatch, with what they raise as its cause.
     """
     cdef Py_buffer view
     cdef pass_t run
@@ -593,6 +495,7 @@ def copy_segment(segment, DedupeMap map not None, *, inflate, deflate, int64_t n
     producers = LastBatches() if producers is None else producers
     pass_init(&run, map)
     run.now_ms = now_ms
+    run.old.retain_tombstones = retain_old_tombstones
     run.horizon_ms = INT64_MAX if delete_retention_ms > INT64_MAX - now_ms else now_ms + delete_retention_ms
     PyObject_GetBuffer(segment, &view, PyBUF_SIMPLE)
     try:
@@ -603,10 +506,14 @@ def copy_segment(segment, DedupeMap map not None, *, inflate, deflate, int64_t n
         made.output = PyBytes_FromStringAndSize(<char *>run.out.data, <Py_ssize_t>run.out.size) if run.out.size else b""
         made.taken = position
         made.batches_read = run.batches_read
-        made.records_read = run.records_read
-        made.batches_kept = run.batches_kept
-        made.records_kept = run.records_kept
+        made.records_read = run.records_read + run.old.records_read
+        made.batches_kept = run.batches_kept + run.old.messages_kept
+        made.records_kept = run.records_kept + run.old.records_kept
         return made
+    except BadInput as error:
+        if isinstance(error, InvalidBatch):
+            raise
+        raise InvalidBatch(BATCH_BAD_RECORD, position) from error
     finally:
         pass_end(&run)
         PyBuffer_Release(&view)

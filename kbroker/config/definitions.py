@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from kbroker.config.compaction_definitions import COMPACTION
 from kbroker.config.listeners import counts_problem
 from kbroker.config.setting import Alias, Setting
 from kbroker.rules.config_values import INT32_MAX, INT64_MAX, Kind, Limits
@@ -450,7 +451,7 @@ LOG = (
         "log.cleanup.policy",
         LIST,
         ("delete",),
-        "What becomes of old segments: delete them, compact them by key (not yet: they are kept), or both.",
+        "What becomes of old segments: delete them, compact them by key, or both.",
         dynamic=True,
         limits=Limits(choices=("compact", "delete")),
     ),
@@ -591,41 +592,6 @@ LOG = (
         limits=Limits(1, 1024),
     ),
     Setting(
-        "log.cleaner.delete.retention.ms",
-        LONG,
-        DAY_MS,
-        "How long a compacted topic keeps the marks of deleted keys.",
-        unit="milliseconds",
-        dynamic=True,
-        limits=Limits(0),
-    ),
-    Setting(
-        "log.cleaner.min.compaction.lag.ms",
-        LONG,
-        0,
-        "How long a message stays uncompacted at least.",
-        unit="milliseconds",
-        dynamic=True,
-        limits=Limits(0),
-    ),
-    Setting(
-        "log.cleaner.max.compaction.lag.ms",
-        LONG,
-        INT64_MAX,
-        "How long a message stays uncompacted at most.",
-        unit="milliseconds",
-        dynamic=True,
-        limits=Limits(1),
-    ),
-    Setting(
-        "log.cleaner.min.cleanable.ratio",
-        DOUBLE,
-        0.5,
-        "The share of a log that must be uncompacted before it is compacted.",
-        dynamic=True,
-        limits=Limits(0, 1),
-    ),
-    Setting(
         "unclean.leader.election.enable",
         BOOLEAN,
         False,
@@ -754,6 +720,7 @@ SECTIONS: dict[str, tuple[Setting, ...]] = {
     "Server": SERVER,
     "Topics and messages": TOPICS,
     "Log": LOG,
+    "Compaction": COMPACTION,
     "Groups and offsets": GROUPS,
     "Operation": OPERATION,
 }

@@ -67,9 +67,6 @@ _REASONS: dict[str, str] = {
         transaction.state.log.replication.factor transaction.state.log.segment.bytes transactional.id.expiration.ms
         transaction.two.phase.commit.enable add.partitions.to.txn.retry.backoff.max.ms
         add.partitions.to.txn.retry.backoff.ms""",
-    "not yet: compaction": """
-        log.cleaner.backoff.ms log.cleaner.dedupe.buffer.size log.cleaner.enable log.cleaner.io.buffer.load.factor
-        log.cleaner.io.buffer.size log.cleaner.io.max.bytes.per.second log.cleaner.threads""",
     "not yet: the newer group protocols": """
         group.consumer.assignors group.consumer.assignment.interval.ms group.consumer.heartbeat.interval.ms
         group.consumer.max.assignment.interval.ms group.consumer.max.heartbeat.interval.ms

@@ -81,6 +81,52 @@ _ROWS = (
         "Produce requests whose answer waited for a flush; by kbroker_flushes_total: how many share one.",
         ("directory",),
     ),
+    # Compaction. What Kafka calls it in kafka.log:type=LogCleaner and LogCleanerManager stands behind.
+    Metric(
+        "kbroker_log_cleaner_max_dirty_ratio",
+        Kind.GAUGE,
+        "Of the dirtiest compacted log, the share that was never compacted (max-dirty-percent).",
+    ),
+    Metric(
+        "kbroker_log_cleaner_max_compaction_delay_seconds",
+        Kind.GAUGE,
+        "By how much max.compaction.lag.ms is exceeded at most (max-compaction-delay-secs).",
+    ),
+    Metric(
+        "kbroker_log_cleaner_seconds_since_last_run",
+        Kind.GAUGE,
+        "Since a thread looked for a log to compact (time-since-last-run-ms).",
+    ),
+    Metric(
+        "kbroker_log_cleaner_recopy_ratio",
+        Kind.GAUGE,
+        "Of the bytes read by each thread's last run, the share that stayed (cleaner-recopy-percent).",
+    ),
+    Metric(
+        "kbroker_log_cleaner_max_clean_seconds",
+        Kind.GAUGE,
+        "How long the longest of the threads' last runs took (max-clean-time-secs).",
+    ),
+    Metric(
+        "kbroker_log_cleaner_max_buffer_utilization_ratio",
+        Kind.GAUGE,
+        "How full the map of keys was in the fullest of the threads' last runs (max-buffer-utilization-percent).",
+    ),
+    Metric(
+        "kbroker_log_cleaner_dead_threads",
+        Kind.GAUGE,
+        "Threads that have ended before their time (DeadThreadCount).",
+    ),
+    Metric("kbroker_log_cleaner_runs_total", Kind.COUNTER, "Logs compacted."),
+    Metric("kbroker_log_cleaner_read_bytes_total", Kind.COUNTER, "Bytes of the segments that were compacted."),
+    Metric("kbroker_log_cleaner_written_bytes_total", Kind.COUNTER, "Bytes that were left of them."),
+    Metric(
+        "kbroker_log_cleaner_uncleanable_partitions",
+        Kind.GAUGE,
+        "Partitions left alone after a failure, until the next start (uncleanable-partitions-count).",
+        ("directory",),
+    ),
+    Metric("kbroker_log_cleaner_uncleanable_bytes", Kind.GAUGE, "Their size (uncleanable-bytes).", ("directory",)),
     # Groups.
     Metric("kbroker_groups", Kind.GAUGE, "Consumer groups.", ("state",)),
 )

@@ -15,7 +15,7 @@ from kbroker.config.definitions import SETTINGS
 from kbroker.errors import ProtocolError
 from kbroker.model import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 from kbroker.replication.local_replica import FlushWaits, LocalReplica
-from kbroker.server.log_options import log_options
+from kbroker.server.log_options import cleaner_options, log_options
 from kbroker.storage.log_manager import LogManager
 from kbroker.storage.options import LogOptions
 
@@ -122,6 +122,7 @@ class LocalPartitions:
         before, self._config = self._config, self._static.with_dynamic(known)
         self._on_config(self._config)
         self._logs.producer_id_expiration_ms = self._config["producer.id.expiration.ms"]
+        self._logs.cleaner.update_options(cleaner_options(self._config))
         if self._topics is not None:
             self._follow_configs(self._topics.image.topics.values(), before)
 

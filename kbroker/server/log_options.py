@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from kbroker.cluster.topic_configs import effective_configs
 from kbroker.config.broker_config import BrokerConfig
-from kbroker.storage.options import LogOptions, StorageOptions
+from kbroker.storage.options import CleanerOptions, LogOptions, StorageOptions
 
 # Kafka's default never looks, so that a topic's flush.ms alone does nothing there; here it does.
 LONGEST_FLUSH_CHECK_MS = 1000
@@ -27,6 +27,20 @@ def storage_options(config: BrokerConfig) -> StorageOptions:
         retention_check_interval_ms=config["log.retention.check.interval.ms"],
         producer_id_expiration_ms=config["producer.id.expiration.ms"],
         producer_id_expiration_check_interval_ms=config["producer.id.expiration.check.interval.ms"],
+        cleaner=cleaner_options(config),
+    )
+
+
+def cleaner_options(config: BrokerConfig) -> CleanerOptions:
+    """How logs are compacted."""
+    return CleanerOptions(
+        enabled=config["log.cleaner.enable"],
+        threads=config["log.cleaner.threads"],
+        dedupe_buffer_size=config["log.cleaner.dedupe.buffer.size"],
+        dedupe_load_factor=config["log.cleaner.io.buffer.load.factor"],
+        io_buffer_size=config["log.cleaner.io.buffer.size"],
+        io_max_bytes_per_second=config["log.cleaner.io.max.bytes.per.second"],
+        backoff_ms=config["log.cleaner.backoff.ms"],
     )
 
 
@@ -45,9 +59,14 @@ def log_options(own: Mapping[str, str], config: BrokerConfig, *, configs_given: 
         assert isinstance(number, int)
         return number
 
+    is_compacted = "compact" in policy
+    ratio = value["min.cleanable.dirty.ratio"]
+    assert isinstance(ratio, float)
+    max_lag_ms = integer("max.compaction.lag.ms")
     return LogOptions(
         segment_bytes=integer("segment.bytes"),
-        segment_ms=integer("segment.ms"),
+        # As Kafka: the active segment is not compacted, so it must not stay that for longer than the lag.
+        segment_ms=min(integer("segment.ms"), max_lag_ms) if is_compacted else integer("segment.ms"),
         segment_jitter_ms=integer("segment.jitter.ms"),
         max_message_bytes=integer("max.message.bytes"),
         index_interval_bytes=integer("index.interval.bytes"),
@@ -57,7 +76,7 @@ def log_options(own: Mapping[str, str], config: BrokerConfig, *, configs_given: 
         timestamp_before_max_ms=integer("message.timestamp.before.max.ms"),
         timestamp_after_max_ms=integer("message.timestamp.after.max.ms"),
         log_append_time=value["message.timestamp.type"] == "LogAppendTime",
-        compacted="compact" in policy,
+        compacted=is_compacted,
         may_have_gaps=not configs_given,
         deleted_by_retention="delete" in policy,
         compression=CODECS[codec],
@@ -66,5 +85,9 @@ def log_options(own: Mapping[str, str], config: BrokerConfig, *, configs_given: 
         retention_ms=integer("retention.ms"),
         retention_bytes=integer("retention.bytes"),
         file_delete_delay_ms=integer("file.delete.delay.ms"),
+        delete_retention_ms=integer("delete.retention.ms"),
+        min_compaction_lag_ms=integer("min.compaction.lag.ms"),
+        max_compaction_lag_ms=max_lag_ms,
+        min_cleanable_ratio=ratio,
         preallocate=bool(value["preallocate"]),
     )

@@ -51,6 +51,7 @@ def observe(
     registry.add(server.measure)
     registry.add(lambda: measure_acceptor(acceptor))
     registry.add(lambda: measure_storage(logs))
+    registry.add(lambda: measure_cleaner(logs))
     registry.add(lambda: measure_groups(groups))
 
     def health() -> list[str]:
@@ -95,6 +96,30 @@ def measure_storage(logs: LogManager) -> Iterator[Sample]:
         yield Sample("kbroker_flushes_total", directory.flush_count, (directory.path,))
         yield Sample("kbroker_flush_seconds_total", directory.flush_ns / 1e9, (directory.path,))
         yield Sample("kbroker_flushed_acknowledgements_total", directory.acks_flushed, (directory.path,))
+
+
+def measure_cleaner(logs: LogManager) -> Iterator[Sample]:
+    """What compaction has done, and what it finds."""
+    cleaner = logs.cleaner
+    last = list(cleaner.last.values())
+    bytes_read = sum(each.bytes_read for each in last)
+    yield Sample("kbroker_log_cleaner_max_dirty_ratio", cleaner.max_dirty_ratio)
+    yield Sample("kbroker_log_cleaner_max_compaction_delay_seconds", cleaner.max_compaction_delay_ms / 1000)
+    yield Sample("kbroker_log_cleaner_seconds_since_last_run", cleaner.seconds_since_last_run)
+    yield Sample("kbroker_log_cleaner_recopy_ratio", sum(each.bytes_written for each in last) / max(bytes_read, 1))
+    yield Sample("kbroker_log_cleaner_max_clean_seconds", max((each.elapsed_s for each in last), default=0))
+    yield Sample(
+        "kbroker_log_cleaner_max_buffer_utilization_ratio", max((each.map_utilization for each in last), default=0)
+    )
+    yield Sample("kbroker_log_cleaner_dead_threads", cleaner.dead_threads)
+    yield Sample("kbroker_log_cleaner_runs_total", cleaner.runs)
+    yield Sample("kbroker_log_cleaner_read_bytes_total", cleaner.bytes_read)
+    yield Sample("kbroker_log_cleaner_written_bytes_total", cleaner.bytes_written)
+    uncleanable = cleaner.uncleanable()
+    for directory in logs.directories:
+        count, size = uncleanable.get(directory.path, (0, 0))
+        yield Sample("kbroker_log_cleaner_uncleanable_partitions", count, (directory.path,))
+        yield Sample("kbroker_log_cleaner_uncleanable_bytes", size, (directory.path,))
 
 
 class IdleShare:

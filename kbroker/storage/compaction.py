@@ -8,16 +8,21 @@ from __future__ import annotations
 import itertools
 import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kbroker._core.cleaned_transactions import LastBatches, Transactions
 from kbroker._core.dedupe_map import DedupeMap
-from kbroker._core.segment_copy import LastBatches, Transactions, copy_segment, feed_map
+from kbroker._core.record_batch import FINDINGS, InvalidBatch
+from kbroker._core.segment_copy import copy_segment, feed_map
+from kbroker._core.segment_scan import find_batch
 from kbroker.errors import DiskDamaged
 from kbroker.fs import read_file, write_all
 from kbroker.protocol.compression import deflate, inflate_shared
 from kbroker.storage import segment as names
+from kbroker.storage.recovery import index_segment, write_durably
+from kbroker.storage.segment_swap import discard_cleaned
 
 if TYPE_CHECKING:
     from kbroker.storage.log import Log
@@ -39,24 +44,39 @@ class CleanableSegment:
     time_index_size: int
 
 
+class CleaningAborted(Exception):
+    """The log is not to be cleaned now: it goes, it changes, or the broker stops. Nothing is wrong."""
+
+
 @dataclass(frozen=True, slots=True)
 class Cleaned:
     """What a cleaning did."""
 
     next_dirty_offset: int
-    bytes_read: int
-    bytes_written: int
-    records_read: int
-    records_kept: int
+    bytes_read: int = 0
+    bytes_written: int = 0
+    records_read: int = 0
+    records_kept: int = 0
+    map_bytes_read: int = 0
+    map_s: float = 0.0
+    """What it took to fill the map."""
+    elapsed_s: float = 0.0
+    map_utilization: float = 0.0
 
 
-def cleanable_segments(log: Log) -> list[CleanableSegment]:
-    """The segments that may be cleaned: closed, flushed and decided, from the log's start on."""
+def cleanable_segments(log: Log, first_dirty_offset: int = 0) -> list[CleanableSegment]:
+    """The segments that may be cleaned, from the log's first on: closed, flushed, decided (KIP-98), and older than
+    min.compaction.lag.ms.
+    """
     segments = log.state.segments()
     bound = min(log.recovery_point, log.last_stable_offset)
+    lag_ms = log.options.min_compaction_lag_ms
+    newest_ms = log.context.clock.wall_ms() - lag_ms
     found = []
     for at, behind in itertools.pairwise(segments):
         if behind[0] > bound:
+            break
+        if lag_ms > 0 and behind[0] > first_dirty_offset and largest_timestamp(log, at[0], at[2]) > newest_ms:
             break
         found.append(
             CleanableSegment(
@@ -92,103 +112,174 @@ def groups_of(
     return groups
 
 
+Taken = Callable[[int], None]
+"""Told of bytes that were read or written; it may wait, and raises CleaningAborted."""
+
+
 def clean_log(
-    log: Log, offset_map: DedupeMap, first_dirty_offset: int, delete_retention_ms: int, io_size: int
+    log: Log, offset_map: DedupeMap, first_dirty_offset: int, io_size: int, on_io: Taken = lambda size: None
 ) -> Cleaned:
-    """Clean a log as far as the map goes. Raises InvalidBatch or DiskDamaged, OSError, StorageFailed."""
-    offset_map.clear()
-    segments = cleanable_segments(log)
-    aborted = _aborted_transactions(log)
-    transactions = Transactions(aborted)
-    for at in segments:
-        if at.end_offset > first_dirty_offset and _feed(log, at, offset_map, first_dirty_offset, transactions, io_size):
-            break
-    end_offset = max(offset_map.latest_offset + 1, first_dirty_offset)
-    counts = [0, 0, 0, 0]
-    if offset_map.latest_offset >= 0:
-        now_ms = log.context.clock.wall_ms()
-        cleaned = [at for at in segments if at.base_offset < end_offset]
-        for group in groups_of(cleaned, log.options.segment_bytes, log.options.index_max_bytes):
-            done = _clean_group(log, group, offset_map, Transactions(aborted), now_ms, delete_retention_ms, io_size)
-            counts = [before + more for before, more in zip(counts, done, strict=True)]
-    return Cleaned(end_offset, *counts)
+    """Clean a log as far as the map goes.
+
+    Raises DiskDamaged (with file and position), OSError, StorageFailed, CleaningAborted; what was swapped in until then
+    stays, the rest of the log is as it was.
+    """
+    return _Cleaning(log, offset_map, first_dirty_offset, io_size, on_io).run()
 
 
-def _feed(
-    log: Log, at: CleanableSegment, offset_map: DedupeMap, start_offset: int, transactions: Transactions, io_size: int
-) -> bool:
-    """Whether the map is full."""
-    for chunk in _Chunks(log, at, io_size):
-        chunk.taken, _, is_full = feed_map(
-            chunk.data, offset_map, inflate=_inflate, start_offset=start_offset, transactions=transactions
+class _Cleaning:
+    def __init__(self, log: Log, offset_map: DedupeMap, first_dirty_offset: int, io_size: int, on_io: Taken):
+        self._log = log
+        self._fs = log.context.fs
+        self._map = offset_map
+        self._first_dirty_offset = first_dirty_offset
+        self._io_size = io_size
+        self._on_io = on_io
+        self._now_ms = log.context.clock.wall_ms()
+        self._options = log.options
+        self._history = log.history
+        self._segments = cleanable_segments(log, first_dirty_offset)
+        self._aborted = _aborted_transactions(log, self._segments)
+        self._map_bytes_read = self._bytes_read = self._bytes_written = self._records_read = self._records_kept = 0
+
+    def run(self) -> Cleaned:
+        started_s = self._log.context.clock.monotonic()
+        self._map.clear()
+        self._fill_map()
+        map_s = self._log.context.clock.monotonic() - started_s
+        end_offset = max(self._map.latest_offset + 1, self._first_dirty_offset)
+        if self._map.latest_offset >= 0:
+            # One for all groups: a transaction may begin in one and end in another.
+            transactions = Transactions(self._aborted)
+            behind = self._legacy_horizon_ms()
+            cleaned = [at for at in self._segments if at.base_offset < end_offset]
+            for group in groups_of(cleaned, self._options.segment_bytes, self._options.index_max_bytes):
+                self._clean_group(group, transactions, behind)
+        return Cleaned(
+            end_offset,
+            self._bytes_read,
+            self._bytes_written,
+            self._records_read,
+            self._records_kept,
+            self._map_bytes_read,
+            map_s,
+            self._log.context.clock.monotonic() - started_s,
+            len(self._map) / self._map.capacity,
         )
-        if is_full:
-            return True
-    # Offsets that are missing at its end are behind us too.
-    offset_map.latest_offset = max(offset_map.latest_offset, at.end_offset - 1)
-    return False
 
+    def _fill_map(self) -> None:
+        dirty = [at for at in self._segments if at.end_offset > self._first_dirty_offset]
+        if not dirty:
+            return
+        # Transactions whose markers are not among these were over before.
+        transactions = Transactions(entry for entry in self._aborted if entry[2] >= dirty[0].base_offset)
+        for at in dirty:
+            for chunk in _Chunks(self._log, at, self._io_size, self._on_io):
+                with chunk:
+                    chunk.taken, _, is_full = feed_map(
+                        chunk.data, self._map, inflate=_inflate, start_offset=self._first_dirty_offset,
+                        transactions=transactions,
+                    )  # fmt: skip
+                self._map_bytes_read += chunk.taken
+                if is_full:
+                    return
+            # Offsets that are missing at its end are behind us too.
+            self._map.latest_offset = max(self._map.latest_offset, at.end_offset - 1)
 
-def _clean_group(
-    log: Log,
-    group: Sequence[CleanableSegment],
-    offset_map: DedupeMap,
-    transactions: Transactions,
-    now_ms: int,
-    delete_retention_ms: int,
-    io_size: int,
-) -> tuple[int, int, int, int]:
-    fs = log.context.fs
-    base_offset = group[0].base_offset
-    producers = _last_batches(log)
-    path = log.path_of(base_offset, names.LOG) + names.CLEANED
-    fd = fs.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    bytes_read = written = records_read = records_kept = 0
-    try:
-        for at in group:
-            for chunk in _Chunks(log, at, io_size):
-                copy = copy_segment(
-                    chunk.data, offset_map, inflate=_inflate, deflate=deflate, now_ms=now_ms,
-                    delete_retention_ms=delete_retention_ms, transactions=transactions, producers=producers,
-                )  # fmt: skip
-                chunk.taken = copy.taken
-                write_all(fs, fd, copy.output, written)
-                bytes_read += copy.taken
-                written += len(copy.output)
-                records_read += copy.records_read
-                records_kept += copy.records_kept
-        fs.fdatasync(fd)
-    except BaseException:
-        fs.unlink(path)
-        raise
-    finally:
-        fs.close(fd)
-    log.replace_segments(base_offset, group[-1].end_offset)
-    return bytes_read, written, records_read, records_kept
+    def _legacy_horizon_ms(self) -> int:
+        """Tombstones of magic 0 and 1 go from segments that were written before (Kafka: legacyDeleteHorizonMs)."""
+        clean = [at for at in self._segments if at.base_offset < self._first_dirty_offset]
+        if not clean:
+            return 0
+        return changed_ms(self._log.path_of(clean[-1].base_offset, names.LOG)) - self._options.delete_retention_ms
+
+    def _clean_group(
+        self, group: Sequence[CleanableSegment], transactions: Transactions, legacy_horizon_ms: int
+    ) -> None:
+        log, fs = self._log, self._fs
+        base_offset = group[0].base_offset
+        known = len(transactions.kept)
+        path = log.path_of(base_offset, names.LOG)
+        changed_ns = os.stat(log.path_of(group[-1].base_offset, names.LOG)).st_mtime_ns  # noqa: PTH116
+        try:
+            self._copy_group(group, path + names.CLEANED, transactions, legacy_horizon_ms)
+            segment = index_segment(fs, log.path, base_offset, self._options.index_interval_bytes, names.CLEANED)
+            has_index = any(_is_there(log.path_of(at.base_offset, names.TRANSACTION_INDEX)) for at in group)
+            if has_index:
+                # An empty one too, so that a restart in the middle of the swap can tell the new from the old.
+                entries = (_ABORTED.pack(0, *entry) for entry in transactions.kept[known:])
+                write_durably(fs, log.path_of(base_offset, names.TRANSACTION_INDEX) + names.CLEANED, b"".join(entries))
+            # As Kafka: what a segment's time of change decides goes by when its messages were written.
+            os.utime(path + names.CLEANED, ns=(changed_ns, changed_ns))
+        except BaseException:
+            discard_cleaned(fs, log.path, base_offset)
+            raise
+        log.replace_segments(segment, group[-1].end_offset, self._history)
+
+    def _copy_group(
+        self, group: Sequence[CleanableSegment], path: str, transactions: Transactions, legacy_horizon_ms: int
+    ) -> None:
+        producers = _last_batches(self._log)
+        fd = self._fs.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        written = 0
+        try:
+            for at in group:
+                retain = changed_ms(self._log.path_of(at.base_offset, names.LOG)) > legacy_horizon_ms
+                for chunk in _Chunks(self._log, at, self._io_size, self._on_io):
+                    with chunk:
+                        copy = copy_segment(
+                            chunk.data, self._map, inflate=_inflate, deflate=_deflate, now_ms=self._now_ms,
+                            delete_retention_ms=self._options.delete_retention_ms, retain_old_tombstones=retain,
+                            transactions=transactions, producers=producers,
+                        )  # fmt: skip
+                    chunk.taken = copy.taken
+                    write_all(self._fs, fd, copy.output, written)
+                    self._on_io(len(copy.output))
+                    written += len(copy.output)
+                    self._bytes_read += copy.taken
+                    self._records_read += copy.records_read
+                    self._records_kept += copy.records_kept
+            self._fs.fdatasync(fd)
+        finally:
+            self._fs.close(fd)
+        self._bytes_written += written
 
 
 @dataclass(slots=True)
 class _Chunk:
+    path: str
+    position: int
     data: bytes
     taken: int = 0
     """Whoever reads it says how many bytes he took."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
+        """What is wrong with a batch is told with the file and where in it."""
+        if isinstance(error, InvalidBatch):
+            what = FINDINGS[error.finding][2] if error.__cause__ is None else str(error.__cause__)
+            raise DiskDamaged(self.path, self.position + error.position, what) from error
 
 
 class _Chunks:
     """A segment's bytes, a buffer at a time; a batch that does not fit into one gets a larger one."""
 
-    def __init__(self, log: Log, segment: CleanableSegment, io_size: int):
+    def __init__(self, log: Log, segment: CleanableSegment, io_size: int, on_io: Taken):
         self._fs = log.context.fs
         self._path = log.path_of(segment.base_offset, names.LOG)
         self._size = segment.size
         self._io_size = io_size
+        self._on_io = on_io
 
     def __iter__(self) -> Iterator[_Chunk]:
         fd = self._fs.open(self._path, os.O_RDONLY)
         try:
             position, size = 0, self._io_size
             while position < self._size:
-                chunk = _Chunk(self._fs.pread(fd, min(size, self._size - position), position))
+                chunk = _Chunk(self._path, position, self._fs.pread(fd, min(size, self._size - position), position))
+                self._on_io(len(chunk.data))
                 yield chunk
                 if chunk.taken == 0 and size >= self._size - position:
                     raise DiskDamaged(self._path, position, "a batch cut off")
@@ -198,8 +289,12 @@ class _Chunks:
             self._fs.close(fd)
 
 
-def _inflate(codec: int, data: memoryview) -> memoryview:
-    return inflate_shared(codec, data, _INFLATED_LIMIT)
+def _inflate(codec: int, data: memoryview, magic: int = 2) -> memoryview:
+    return inflate_shared(codec, data, _INFLATED_LIMIT, magic=magic)
+
+
+def _deflate(codec: int, data: bytes, magic: int = 2) -> bytes:
+    return deflate(codec, data, magic=magic)
 
 
 def _last_batches(log: Log) -> LastBatches:
@@ -210,14 +305,42 @@ def _last_batches(log: Log) -> LastBatches:
     )
 
 
-def _aborted_transactions(log: Log) -> list[tuple[int, int, int, int]]:
+def _aborted_transactions(log: Log, segments: Iterable[CleanableSegment]) -> list[tuple[int, int, int, int]]:
     """The entries of every .txnindex: (producer id, first offset, last offset, last stable offset)."""
     found = []
-    for at in log.state.segments():
+    for at in segments:
         try:
-            data = read_file(log.context.fs, log.path_of(at[0], names.TRANSACTION_INDEX))
+            data = read_file(log.context.fs, log.path_of(at.base_offset, names.TRANSACTION_INDEX))
         except FileNotFoundError:
             continue
         whole = len(data) - len(data) % _ABORTED.size
         found += [entry[1:] for entry in _ABORTED.iter_unpack(data[:whole])]
     return found
+
+
+def largest_timestamp(log: Log, base_offset: int, max_timestamp: int) -> int:
+    """A segment's, as Kafka has it: of its records, or when they have none the time its file was changed."""
+    return max_timestamp if max_timestamp >= 0 else changed_ms(log.path_of(base_offset, names.LOG))
+
+
+def first_timestamps(log: Log, first_dirty_offset: int) -> list[int]:
+    """Largest timestamp of the first batch of each closed segment that was not cleaned yet."""
+    found = []
+    for at, behind in itertools.pairwise(log.state.segments()):
+        if behind[0] > first_dirty_offset:
+            fd = log.context.fs.open(log.path_of(at[0], names.LOG), os.O_RDONLY)
+            try:
+                first = find_batch(fd, at[1]) if at[1] else None
+            finally:
+                log.context.fs.close(fd)
+            found.append(first[4] if first else -1)
+    return found
+
+
+def changed_ms(path: str) -> int:
+    """When a file was changed last. Raises FileNotFoundError."""
+    return os.stat(path).st_mtime_ns // 1_000_000  # noqa: PTH116
+
+
+def _is_there(path: str) -> bool:
+    return os.path.exists(path)  # noqa: PTH110

@@ -7,65 +7,32 @@ an append or a read takes it only to open a file.
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
-import random
 import threading
 import weakref
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import NamedTuple
 from uuid import UUID
 
 from kbroker._core.log_directory import LogDirectory
 from kbroker._core.partition_state import PartitionState
 from kbroker._core.segment_list import SegmentHandle
-from kbroker.clock import Clock
 from kbroker.errors import ErrorCode, ProtocolError, StorageFailed
-from kbroker.fs import FileSystem
 from kbroker.model import TopicPartition
 from kbroker.storage import checkpoints, lookup, retention
 from kbroker.storage import segment as names
 from kbroker.storage.directory import delete_directory_name
 from kbroker.storage.leader_epochs import LeaderEpochs
+from kbroker.storage.log_context import AppendResult, LogContext, StorageErrors
 from kbroker.storage.options import LogOptions
 from kbroker.storage.producer_state import store_snapshot
-from kbroker.storage.recovery import LogLoader, Progress, create_segment, index_segment, remove_segment
+from kbroker.storage.recovery import LogLoader, Progress, create_segment, remove_segment
+from kbroker.storage.segment import Segment
+from kbroker.storage.segment_swap import begin_swap, discard_cleaned, finish_swap, rename_to_deleted
 
 logger = logging.getLogger("kbroker.storage")
 
 # What `prepare` is asked for: the PREPARE_* of _core/partition.pxd.
 _OPEN, _ROLL, _INDEX, _SEGMENT, _DIRECTORY, _TIME_INDEX = 1, 2, 3, 4, 5, 6
-
-#: Errors of the disk, after which nothing that it holds can be trusted to be written.
-DISK_ERRORS = frozenset({errno.EIO, errno.EROFS, errno.ENODEV, errno.ENXIO, errno.ESTALE, errno.EUCLEAN})
-
-
-class AppendResult(NamedTuple):
-    """Where a batch went."""
-
-    base_offset: int
-    last_offset: int
-    log_append_time: int
-    log_start_offset: int
-    must_wait: bool
-    """The flush policy asks for a flush before this is acknowledged."""
-
-
-@dataclass(slots=True)
-class LogContext:
-    """What the logs of one broker share."""
-
-    fs: FileSystem
-    clock: Clock
-    random: random.Random
-    on_segment_opened: Callable[[Log, int], None]
-    """A closed segment has got descriptors; the LRU may close others."""
-    on_log_start_moved: Callable[[Log], None]
-    """Makes the log start offsets of the directory durable."""
-    remove_later: Callable[[Log, list[SegmentHandle], list[str]], None]
-    """Unlinks files after file.delete.delay.ms, when nobody reads them any more."""
 
 
 class Log:
@@ -104,6 +71,8 @@ class Log:
         self._epochs = LeaderEpochs(self._fs, path)
         self._snapshot_offset = -1
         self._is_shut = False
+        self.history = 0
+        """Goes up when offsets may stand for other records than before."""
         self.state = PartitionState(
             directory,
             topic_partition.topic,
@@ -395,52 +364,35 @@ class Log:
         start_offset = max(before_offset, self.state.log_start_offset)
         handles = self.state.remove_segments(before_offset, start_offset)
         self._epochs.truncate_from_start(start_offset)
-        paths = self._rename_to_deleted([handle.base_offset for handle in handles])
+        paths = rename_to_deleted(self._fs, self.path, [handle.base_offset for handle in handles])
         logger.info("%s: deleting %d segments below offset %d", self, len(handles), before_offset)
         self.context.remove_later(self, handles, paths)
         return len(handles)
 
-    def replace_segments(self, base_offset: int, before_offset: int) -> bool:
-        """Put the compacted segment `<base_offset>.log.cleaned` into the place of those from there to `before_offset`.
+    def replace_segments(self, segment: Segment, before_offset: int, history: int) -> bool:
+        """Put the compacted `segment`, in `.cleaned` files, into the place of those from its base to `before_offset`.
 
-        Never of the active one. The file must be on the device. False: they are gone meanwhile, and it was removed.
+        Never of the active one. The files must be on the device; `history` is the log's when they were begun. False:
+        the old segments are gone or others meanwhile, and the files were removed.
         """
+        base_offset = segment.base_offset
         with self._lock:
-            cleaned = self.path_of(base_offset, names.LOG) + names.CLEANED
-            swap = self.path_of(base_offset, names.LOG) + names.SWAP
-            if self.state.state != "open":
-                self._fs.unlink(cleaned)
+            is_other = self.state.state != "open" or self.history != history
+            old = [] if is_other else [at for at in self.state.segments()[:-1] if base_offset <= at[0] < before_offset]
+            if not old or old[0][0] != base_offset:
+                discard_cleaned(self._fs, self.path, base_offset)
                 return False
             with self._storage_errors():
-                old = [at for at in self.state.segments()[:-1] if base_offset <= at[0] < before_offset]
-                if not old or old[0][0] != base_offset:
-                    self._fs.unlink(cleaned)
-                    return False
-                # From here on a restart finishes what is begun.
-                self._fs.rename(cleaned, swap)
-                self._fs.sync_directory(self.path)
-                paths = self._rename_to_deleted([at[0] for at in old], keep_snapshot_of=base_offset)
-                self._fs.rename(swap, self.path_of(base_offset, names.LOG))
-                segment = index_segment(self._fs, self.path, base_offset, self._options.index_interval_bytes)
-                self._fs.sync_directory(self.path)
+                begin_swap(self._fs, self.path, base_offset)
+                try:
+                    paths = finish_swap(self._fs, self.path, base_offset, [at[0] for at in old])
+                except OSError as error:
+                    # Neither the old names nor the new ones: only the next start can tell.
+                    self.directory.fail(f"{self}: a compacted segment could not be swapped in: {error}")
+                    raise
                 handles = self.state.replace_segments(segment, old[0][5], 0, before_offset)
             self.context.remove_later(self, handles, paths)
             return True
-
-    def _rename_to_deleted(self, bases: list[int], *, keep_snapshot_of: int = -1) -> list[str]:
-        """The files of segments on their way out; their new paths."""
-        paths: list[str] = []
-        for base_offset in bases:
-            for suffix in (names.LOG, *names.INDEX_SUFFIXES, names.SNAPSHOT):
-                if suffix == names.SNAPSHOT and base_offset == keep_snapshot_of:
-                    continue
-                path = self.path_of(base_offset, suffix)
-                try:
-                    self._fs.rename(path, path + names.DELETED)
-                    paths.append(path + names.DELETED)
-                except FileNotFoundError:
-                    pass
-        return paths
 
     def truncate_to(self, offset: int) -> None:
         """Drop every batch with a record at or above `offset` (a leader has less). Raises StorageFailed."""
@@ -457,6 +409,7 @@ class Log:
                 handles = self.state.close()
                 if code or base_offset < 0:
                     base_offset, position = min(offset, segments[0][0]), 0
+                self.history += 1
                 # Indexes, epochs and producers are made from what is left, however much that is.
                 self._is_clean = False
                 self._recovery_point = min(self._recovery_point, offset)
@@ -631,23 +584,5 @@ class Log:
         limit = min(self._options.segment_jitter_ms, self._options.segment_ms)
         return self.context.random.randrange(limit) if limit > 0 else 0
 
-    def _storage_errors(self) -> _StorageErrors:
-        return _StorageErrors(self)
-
-
-class _StorageErrors:
-    """OSError becomes StorageFailed; one that means a broken disk takes the log directory offline."""
-
-    def __init__(self, log: Log):
-        self._log = log
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
-        if isinstance(error, OSError):
-            if error.errno in DISK_ERRORS:
-                self._log.directory.fail(f"{self._log}: {error}")
-            elif error.errno in (errno.ENOSPC, errno.EDQUOT):
-                self._log.directory.tell_full(str(self._log))
-            raise StorageFailed(f"{self._log}: {error}") from error
+    def _storage_errors(self) -> StorageErrors:
+        return StorageErrors(self)

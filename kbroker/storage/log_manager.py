@@ -26,8 +26,11 @@ from kbroker.model import TopicPartition
 from kbroker.storage import checkpoints
 from kbroker.storage import directory as directories
 from kbroker.storage import segment as names
+from kbroker.storage.cleaner import LogCleaner
+from kbroker.storage.cleaner_checkpoint import CleanerCheckpoint
 from kbroker.storage.flush import Flushers, request_due_flushes
-from kbroker.storage.log import DISK_ERRORS, Log, LogContext
+from kbroker.storage.log import Log
+from kbroker.storage.log_context import DISK_ERRORS, LogContext
 from kbroker.storage.open_segments import OpenSegments
 from kbroker.storage.options import LogOptions, StorageOptions
 from kbroker.storage.scheduler import Scheduler
@@ -51,6 +54,7 @@ class _Home:
     recovery_points: dict[TopicPartition, int] | None
     """None: they are lost."""
     start_offsets: dict[TopicPartition, int]
+    cleaned: CleanerCheckpoint
     device: tuple[int, int] | None = None
     """What it was when it was opened; None where it cannot be asked."""
     logs: dict[TopicPartition, Log] = field(default_factory=dict)
@@ -94,6 +98,7 @@ class LogManager:
         self._is_stopping = threading.Event()
         self._recoverers: list[threading.Thread] = []
         self._progress = _RecoveryProgress()
+        self.cleaner = LogCleaner(options.cleaner, self.logs, lambda log: self._home_of(log).cleaned, self._clock)
 
     # --- start and stop
 
@@ -195,6 +200,8 @@ class LogManager:
                 checkpoints.LOG_START_OFFSETS,
                 "logs start with their first segments, records deleted from it return",
             )
+            cleaned = CleanerCheckpoint(self._fs, path)
+            cleaned.load()
         except OSError as error:
             raise StorageFailed(f"log directory {path}: {directories.reason_of(error)}") from error
         directory = LogDirectory(path)
@@ -206,6 +213,7 @@ class LogManager:
             is_clean and recovery_points is not None,
             recovery_points,
             start_offsets or {},
+            cleaned,
             _device_of(path) if self._fs.passthrough else None,
         )
         directory.set_on_offline(lambda reason: self._directory_failed(home))
@@ -286,6 +294,7 @@ class LogManager:
         scheduler.every(options.start_offset_checkpoint_interval_ms, self.write_start_offsets)
         scheduler.every(options.producer_id_expiration_check_interval_ms, self.expire_producers)
         scheduler.start()
+        self.cleaner.start()
         unclean = [home for home in self._homes if not home.is_clean and home.logs and not home.directory.is_offline]
         self._progress.begin(sum(len(home.logs) for home in unclean))
         for home in unclean:
@@ -317,6 +326,7 @@ class LogManager:
         """Flush and close every log, write checkpoints and clean mark. What the time does not allow stays unclean."""
         deadline = time.monotonic() + timeout_s
         self._is_stopping.set()
+        self.cleaner.stop(timeout_s)
         self._scheduler.stop()
         for thread in self._recoverers:
             thread.join(max(0.0, deadline - time.monotonic()))
@@ -365,6 +375,7 @@ class LogManager:
     def abandon(self) -> None:
         """For tests of crashes: let go of directories and locks, write nothing down."""
         self._is_stopping.set()
+        self.cleaner.stop()
         self._scheduler.stop()
         for home in self._homes:
             for log in home.logs.values():
@@ -459,6 +470,7 @@ class LogManager:
             del home.logs[topic_partition]
             home.departed.add(topic_partition)
         self.registry.remove(log.state)
+        self.cleaner.forget(log)
         path, handles = log.delete()
         self._scheduler.once(log.options.file_delete_delay_ms, partial(self._remove_directory, path, handles))
 
@@ -519,6 +531,7 @@ class LogManager:
         marks = {log.topic_partition: log.state.high_watermark for log in logs if log.is_open}
         checkpoints.store_offsets(self._fs, f"{home.path}/{checkpoints.HIGH_WATERMARKS}", {**points, **marks})
         self._write_start_offsets(home, logs)
+        home.cleaned.keep_only(points)
         home.departed -= departed
 
     def _store_start_offsets(self, log: Log) -> None:

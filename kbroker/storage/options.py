@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 NEVER = (1 << 63) - 1
@@ -41,6 +42,14 @@ class LogOptions:
     retention_bytes: int = -1
     """-1: no limit."""
     file_delete_delay_ms: int = 60_000
+    delete_retention_ms: int = 86_400_000
+    """How long compaction keeps a tombstone."""
+    min_compaction_lag_ms: int = 0
+    """Compaction leaves segments alone whose newest record is younger."""
+    max_compaction_lag_ms: int = NEVER
+    """A log with an uncompacted record that is older is compacted at once."""
+    min_cleanable_ratio: float = 0.5
+    """A log is compacted when more than this share of it was not yet."""
     preallocate: bool = False
     """A new segment's file has its whole size reserved on disk."""
 
@@ -48,6 +57,23 @@ class LogOptions:
     def allocated_bytes(self) -> int:
         """Reserved for each new segment."""
         return self.segment_bytes if self.preallocate else 0
+
+
+@dataclass(frozen=True, slots=True)
+class CleanerOptions:
+    """Settings of compaction. Defaults are Kafka 3.9's."""
+
+    enabled: bool = True
+    threads: int = 1
+    dedupe_buffer_size: int = 128 << 20
+    """Of all threads together."""
+    dedupe_load_factor: float = 0.9
+    io_buffer_size: int = 512 << 10
+    """Of all threads together."""
+    io_max_bytes_per_second: float = math.inf
+    """Of all threads together, read and written."""
+    backoff_ms: int = 15_000
+    """How long a thread waits when there was nothing to compact."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,4 +94,5 @@ class StorageOptions:
     producer_id_expiration_check_interval_ms: int = 600_000
     max_open_segments: int = 4000
     """Closed segments whose files are kept open; the least used go first."""
+    cleaner: CleanerOptions = field(default_factory=CleanerOptions)
     default_log: LogOptions = field(default_factory=LogOptions)

@@ -22,6 +22,7 @@ from kbroker.storage.leader_epochs import LeaderEpochs
 from kbroker.storage.options import LogOptions
 from kbroker.storage.producer_state import load_snapshot
 from kbroker.storage.segment import Segment
+from kbroker.storage.segment_swap import finish_leftovers
 
 logger = logging.getLogger("kbroker.storage")
 
@@ -386,28 +387,37 @@ def _recovered(base_offset: int, scan: SegmentScan, time_index_size: int, last_t
     )
 
 
-def index_segment(fs: FileSystem, directory: str, base_offset: int, interval_bytes: int) -> Segment:
-    """New indexes for a whole segment that takes no more messages, on the device but for their names."""
-    fd = fs.open(f"{directory}/{names.file_name(base_offset, names.LOG)}", os.O_RDONLY)
+def index_segment(fs: FileSystem, directory: str, base_offset: int, interval_bytes: int, state: str = "") -> Segment:
+    """New indexes for a whole segment that takes no more messages, on the device but for their names.
+
+    `state` is the last suffix of its files' names. Raises DiskDamaged.
+    """
+    path = f"{directory}/{names.file_name(base_offset, names.LOG)}{state}"
+    fd = fs.open(path, os.O_RDONLY)
     try:
         size = fs.file_size(fd)
         scan = scan_segment(fd, size, base_offset, verify=False, index_interval_bytes=interval_bytes)
     finally:
         fs.close(fd)
     if scan.valid_size < size:
-        raise DiskDamaged(directory, scan.valid_size, f"segment {base_offset}: {scan.reason}")
+        raise DiskDamaged(path, scan.valid_size, str(scan.reason))
     time_index, last_time_entry = scan.time_index, scan.last_time_entry
     if scan.max_timestamp > last_time_entry:
         time_index += names.TIME_INDEX_ENTRY.pack(scan.max_timestamp, scan.max_timestamp_offset - base_offset)
         last_time_entry = scan.max_timestamp
     for suffix, data in ((names.INDEX, scan.index), (names.TIME_INDEX, time_index)):
-        made = fs.open(f"{directory}/{names.file_name(base_offset, suffix)}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        try:
-            write_all(fs, made, data)
-            fs.fdatasync(made)
-        finally:
-            fs.close(made)
+        write_durably(fs, f"{directory}/{names.file_name(base_offset, suffix)}{state}", data)
     return _recovered(base_offset, scan, len(time_index), last_time_entry)
+
+
+def write_durably(fs: FileSystem, path: str, data: bytes) -> None:
+    """A file's content, on the device; its name is not."""
+    fd = fs.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    try:
+        write_all(fs, fd, data)
+        fs.fdatasync(fd)
+    finally:
+        fs.close(fd)
 
 
 def create_segment(fs: FileSystem, directory: str, base_offset: int, allocated: int = 0) -> Segment:
@@ -431,65 +441,3 @@ def remove_segment(fs: FileSystem, directory: str, base_offset: int) -> None:
             fs.unlink(f"{directory}/{names.file_name(base_offset, suffix)}")
         except FileNotFoundError:
             pass
-
-
-def finish_leftovers(fs: FileSystem, directory: str) -> list[str]:
-    """Files that an interrupted roll, deletion or compaction left behind. Returns the names that are there then."""
-    present = fs.list_directory(directory)
-    entries = {name: names.parse_file_name(name) for name in present}
-    logs = {at[0] for at in entries.values() if at and at[1] == names.LOG and not at[2]}
-    orphans = [
-        name
-        for name, at in entries.items()
-        if at and at[1] in names.INDEX_SUFFIXES and not at[2] and at[0] not in logs
-    ]  # fmt: skip
-    if not orphans and not any(at[2] if at else name.endswith(".tmp") for name, at in entries.items()):
-        return present
-    cleaned = [at[0] for at in entries.values() if at and at[2] == names.CLEANED]
-    swapped: list[int] = []
-    for name, at in entries.items():
-        path = f"{directory}/{name}"
-        if name.endswith(".tmp"):
-            fs.unlink(path)
-        elif at is None:
-            continue
-        elif at[2] in (names.DELETED, names.CLEANED):
-            fs.unlink(path)
-        elif at[2] == names.SWAP:
-            # A swap file is whole. While `.cleaned` files are there, the swap they belong to is not complete: what
-            # begins at or behind them is undone, the old segments still hold it all.
-            if at[1] != names.LOG or (cleaned and at[0] >= min(cleaned)):
-                fs.unlink(path)
-            else:
-                swapped.append(at[0])
-    for base_offset in sorted(swapped):
-        _finish_swap(fs, directory, base_offset, entries)
-    for name in orphans:
-        if int(name[:20]) not in swapped:
-            fs.unlink(f"{directory}/{name}")
-    return fs.list_directory(directory)
-
-
-def _finish_swap(
-    fs: FileSystem, directory: str, base_offset: int, entries: dict[str, tuple[int, str, str] | None]
-) -> None:
-    """A compacted segment takes the place of those whose records it holds. Its indexes are made by recovery."""
-    swap = f"{directory}/{names.file_name(base_offset, names.LOG) + names.SWAP}"
-    fd = fs.open(swap, os.O_RDONLY)
-    try:
-        scan = scan_segment(fd, fs.file_size(fd), base_offset, verify=False)
-    finally:
-        fs.close(fd)
-    for name, at in entries.items():
-        if (
-            at
-            and not at[2]
-            and at[1] != names.SNAPSHOT
-            and base_offset <= at[0] < max(scan.next_offset, base_offset + 1)
-        ):
-            try:
-                fs.unlink(f"{directory}/{name}")
-            except FileNotFoundError:
-                pass
-    fs.rename(swap, f"{directory}/{names.file_name(base_offset, names.LOG)}")
-    fs.sync_directory(directory)

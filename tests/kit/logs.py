@@ -13,7 +13,8 @@ from kbroker._core.segment_list import SegmentHandle
 from kbroker.fs import FileSystem, RealFileSystem
 from kbroker.model import TopicPartition
 from kbroker.protocol.records import Record, encode_batch, read_batches
-from kbroker.storage.log import Log, LogContext
+from kbroker.storage.log import Log
+from kbroker.storage.log_context import LogContext
 from kbroker.storage.open_segments import OpenSegments
 from kbroker.storage.options import LogOptions
 

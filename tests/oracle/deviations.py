@@ -493,13 +493,6 @@ OTHERS: tuple[OtherDeviation, ...] = (
         "tests/unit/config/test_broker_config.py::test_a_malformed_value_is_refused_with_place_and_what_is_allowed",
     ),
     OtherDeviation(
-        "cleanup.policy=compact",
-        "Every record needs a key, and all of them are kept: neither compacted nor deleted by age or size. With "
-        "compact,delete they are deleted by age and size, and not compacted.",
-        "Compaction is not there yet; nothing that it would keep is lost meanwhile.",
-        "tests/unit/storage/test_retention.py::test_a_topic_that_is_only_compacted_forgets_nothing_by_age_or_size",
-    ),
-    OtherDeviation(
         "Fetch sessions",
         "One cache holds them all, and its rules of who has to go hold for all. Kafka 3.9 divides the slots among "
         "eight caches that new sessions go to in turn, full or not.",
@@ -677,12 +670,6 @@ OTHERS: tuple[OtherDeviation, ...] = (
         "Files: leader epochs after a crash",
         "A start after an unclean stop begins a new leader epoch. Kafka on a single broker goes on with the old one.",
         "Records that were not flushed may be lost; consumers can notice it by the epoch (KIP-320).",
-        "tests/oracle/test_files.py::test_files_are_those_that_kafka_leaves",
-    ),
-    OtherDeviation(
-        "Files: cleaner-offset-checkpoint",
-        "Not written. Kafka makes it, empty, in every log directory.",
-        "It tells how far logs were compacted, and there is no compaction yet.",
         "tests/oracle/test_files.py::test_files_are_those_that_kafka_leaves",
     ),
     OtherDeviation(

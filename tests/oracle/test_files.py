@@ -24,7 +24,7 @@ from tests.kit.broker import BrokerProcess
 from tests.kit.zookeeper import KafkaOnZooKeeper
 from tests.oracle.deviations import OTHERS
 from tests.oracle.history import TIMEOUT_S, History
-from tests.oracle.listed import Listed, assert_same_but_for, not_there
+from tests.oracle.listed import Listed, assert_same_but_for
 from tests.oracle.scenarios.requests import fetch, fetch_partition, offsets_of, records
 
 SETTINGS: dict[str, object] = {
@@ -91,7 +91,6 @@ def only_here(kafka: bytes | None, ours: bytes | None) -> bool:
 LISTED = (
     Listed("recovery-point-offset-checkpoint", only_in_order, "Files: order of lines"),
     Listed("replication-offset-checkpoint", only_in_order, "Files: order of lines"),
-    Listed("cleaner-offset-checkpoint", not_there, "Files: cleaner-offset-checkpoint"),
     Listed("log-start-offset-checkpoint", more_lines, "Files: log-start-offset-checkpoint"),
     Listed(
         "emptied-0/00000000000000000040.snapshot", only_here, "Files: snapshots of producers", ("stopped", "killed")

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from kbroker._core.cleaned_transactions import LastBatches, Transactions
 from kbroker._core.dedupe_map import DedupeMap
 from kbroker._core.record_batch import InvalidBatch
-from kbroker._core.segment_copy import LastBatches, SegmentCopy, Transactions, copy_segment, feed_map
+from kbroker._core.segment_copy import SegmentCopy, copy_segment, feed_map
 from kbroker.errors import KbrokerError
 from kbroker.protocol.compression import Codec, deflate, inflate_shared
 from tests.kit import compaction_model as model
@@ -316,16 +317,6 @@ def test_an_aborted_transaction_goes_and_its_marker_a_retention_later() -> None:
     assert [
         r[0] for r in rows(copied(twice, found, now_ms=NOW + RETENTION, transactions=Transactions(aborted)).output)
     ] == [2]
-
-
-def test_messages_of_old_formats_stay_as_they_lie() -> None:
-    body = struct.pack(">bbqii", 1, 0, 77, -1, 1) + b"x"
-    old = struct.pack(">qiI", 4, 4 + len(body), 0) + body
-    log = old + log_of(batch(5, (b"a", b"1"), (b"a", b"2")))
-    assert fed(old).latest_offset == 4
-    made = copied(log)
-    assert made.output[: len(old)] == old
-    assert rows(made.output[len(old) :]) == [(6, b"a", b"2")]
 
 
 @pytest.mark.parametrize("codec", [codec for codec in Codec if codec])

@@ -15,8 +15,14 @@ from kbroker.storage.log import Log
 from kbroker.storage.options import LogOptions
 from tests.kit.logs import LogHome, read_all
 
-SMALL = LogOptions(segment_bytes=2000, index_interval_bytes=200, compacted=True, deleted_by_retention=False)
 RETENTION_MS = 1000
+SMALL = LogOptions(
+    segment_bytes=2000,
+    index_interval_bytes=200,
+    compacted=True,
+    deleted_by_retention=False,
+    delete_retention_ms=RETENTION_MS,
+)
 
 
 @pytest.fixture
@@ -41,7 +47,7 @@ def fill(log: Log, count: int, seed: int, codec: Codec = Codec.NONE) -> dict[int
 
 def cleaned(log: Log, first_dirty_offset: int = 0, room: int = 1 << 16, io_size: int = 300) -> Cleaned:
     log.flush()
-    return clean_log(log, DedupeMap(room), first_dirty_offset, RETENTION_MS, io_size)
+    return clean_log(log, DedupeMap(room), first_dirty_offset, io_size)
 
 
 def content(log: Log) -> dict[int, tuple[bytes | None, bytes | None]]:
@@ -131,7 +137,7 @@ def test_the_old_files_go_later_and_readers_keep_them(home: LogHome) -> None:
 def test_a_log_without_closed_segments_is_left_alone(home: LogHome) -> None:
     log = home.create()
     written = fill(log, 3, 7)
-    assert cleaned(log) == Cleaned(0, 0, 0, 0, 0)
+    assert cleaned(log) == Cleaned(0)
     assert content(log) == written
 
 

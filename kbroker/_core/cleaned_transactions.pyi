@@ -1,0 +1,13 @@
+from collections.abc import Iterable
+from typing import Any, final
+
+@final
+class LastBatches:
+    def __init__(self, producers: Iterable[tuple[int, int, int]] = ()) -> None: ...
+    def __len__(self) -> int: ...
+
+@final
+class Transactions:
+    def __init__(self, aborted: Iterable[tuple[Any, ...]] = ()) -> None: ...
+    @property
+    def kept(self) -> list[tuple[Any, ...]]: ...

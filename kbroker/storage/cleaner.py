@@ -1,0 +1,308 @@
+"""The cleaner's threads: which compacted log is cleaned next, how fast, and what becomes of one that cannot be.
+
+The rules of choice are Apache Kafka 3.9's (LogCleaner, LogCleanerManager): of the logs of which more than
+min.cleanable.dirty.ratio was never cleaned, or that hold a record older than max.compaction.lag.ms, the dirtiest.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from kbroker._core.dedupe_map import DedupeMap
+from kbroker.clock import Clock
+from kbroker.errors import KbrokerError, NotNow, ProtocolError
+from kbroker.model import TopicPartition
+from kbroker.storage.cleaner_checkpoint import CleanerCheckpoint
+from kbroker.storage.compaction import (
+    CleanableSegment,
+    Cleaned,
+    CleaningAborted,
+    clean_log,
+    cleanable_segments,
+    dirty_ratio,
+    first_timestamps,
+)
+from kbroker.storage.log import Log
+from kbroker.storage.options import NEVER, CleanerOptions
+
+logger = logging.getLogger("kbroker.storage")
+
+_MIB = 1 << 20
+_LONGEST_WAIT_S = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class DirtyLog:
+    """A compacted log with something to clean."""
+
+    log: Log
+    first_dirty_offset: int
+    segments: list[CleanableSegment]
+    ratio: float
+    overdue_ms: int
+    """By how much max.compaction.lag.ms is exceeded."""
+
+
+class Throttle:
+    """At most so many bytes a second, for all threads together."""
+
+    def __init__(self, clock: Clock):
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._free_at_s = 0.0
+
+    def take(self, size: int, bytes_per_second: float) -> float:
+        """Seconds that who has just read or written `size` bytes must wait."""
+        with self._lock:
+            now_s = self._clock.monotonic()
+            self._free_at_s = max(self._free_at_s, now_s) + size / bytes_per_second
+            return self._free_at_s - now_s
+
+
+class LogCleaner:
+    """Cleans compacted logs from `start` to `stop`. All methods may be called from any thread.
+
+    `checkpoint_of` gives the checkpoint of the directory that a log is in.
+    """
+
+    def __init__(
+        self,
+        options: CleanerOptions,
+        logs: Callable[[], Iterable[Log]],
+        checkpoint_of: Callable[[Log], CleanerCheckpoint],
+        clock: Clock,
+    ):
+        self._options = options
+        self._logs = logs
+        self._checkpoint_of = checkpoint_of
+        self._clock = clock
+        self._throttle = Throttle(clock)
+        self._changed = threading.Condition()
+        self._in_progress: dict[TopicPartition, bool] = {}
+        """Logs that are being cleaned, and whether that is to be given up."""
+        self._uncleanable: dict[Log, int] = {}
+        """Logs that are left alone until the next start, and their bytes."""
+        self._threads: list[threading.Thread] = []
+        self._is_stopping = threading.Event()
+        self.last: dict[int, Cleaned] = {}
+        """What each thread's last cleaning did."""
+        self.runs = self.bytes_read = self.bytes_written = 0
+        self.max_dirty_ratio = 0.0
+        self.max_compaction_delay_ms = 0
+        self._last_run_s = clock.monotonic()
+
+    # --- threads
+
+    def start(self) -> None:
+        """No-op where log.cleaner.enable is false."""
+        if not self._options.enabled:
+            return
+        self._is_stopping = threading.Event()
+        for number in range(self._options.threads):
+            thread = threading.Thread(
+                target=self._run, args=(number, self._is_stopping), name=f"compaction-{number}", daemon=True
+            )
+            self._threads.append(thread)
+            thread.start()
+
+    def stop(self, timeout_s: float = 10.0) -> None:
+        """What is being cleaned is given up, within a buffer's time."""
+        self._is_stopping.set()
+        deadline_s = self._clock.monotonic() + timeout_s
+        for thread in self._threads:
+            thread.join(max(0.0, deadline_s - self._clock.monotonic()))
+        self._threads.clear()
+
+    def update_options(self, options: CleanerOptions) -> None:
+        """The threads begin anew with other settings. No-op where they are the same."""
+        if options == self._options:
+            return
+        is_running = bool(self._threads)
+        self.stop()
+        self._options = options
+        if is_running:
+            self.start()
+
+    @property
+    def dead_threads(self) -> int:
+        """Threads that have ended before their time (Kafka: DeadThreadCount)."""
+        return sum(not thread.is_alive() for thread in self._threads)
+
+    @property
+    def seconds_since_last_run(self) -> float:
+        """Since a thread looked for a log to clean."""
+        return self._clock.monotonic() - self._last_run_s
+
+    def uncleanable(self) -> dict[str, tuple[int, int]]:
+        """Per log directory: partitions that are left alone after a failure, and their bytes."""
+        found: dict[str, tuple[int, int]] = {}
+        with self._changed:
+            for log, size in self._uncleanable.items():
+                count, total = found.get(log.directory.path, (0, 0))
+                found[log.directory.path] = count + 1, total + size
+        return found
+
+    def _run(self, number: int, is_stopping: threading.Event) -> None:
+        options = self._options
+        offset_map = DedupeMap(options.dedupe_buffer_size // options.threads, options.dedupe_load_factor)
+        while not is_stopping.is_set():
+            try:
+                has_cleaned = self.clean_filthiest(offset_map, number)
+            except Exception:
+                logger.exception("the log cleaner's thread %d goes on after an error", number)
+                has_cleaned = False
+            if not has_cleaned:
+                is_stopping.wait(options.backoff_ms / 1000)
+
+    # --- what the threads do
+
+    def clean_filthiest(self, offset_map: DedupeMap, number: int = 0) -> bool:
+        """Clean the log that needs it most. Whether there was one."""
+        chosen = self._claim(self._due())
+        if chosen is None:
+            return False
+        try:
+            self._clean(chosen, offset_map, number)
+        finally:
+            offset_map.clear()
+            with self._changed:
+                del self._in_progress[chosen.log.topic_partition]
+                self._changed.notify_all()
+        return True
+
+    def _claim(self, due: list[DirtyLog]) -> DirtyLog | None:
+        with self._changed:
+            chosen = next((each for each in due if each.log.topic_partition not in self._in_progress), None)
+            if chosen is not None:
+                self._in_progress[chosen.log.topic_partition] = False
+            return chosen
+
+    def _due(self) -> list[DirtyLog]:
+        """What is to be cleaned, the dirtiest first."""
+        self._last_run_s = self._clock.monotonic()
+        found: list[DirtyLog] = []
+        for log in self._logs():
+            is_left_alone = log.directory.is_offline or log in self._uncleanable
+            if log.options.compacted and not is_left_alone and log.topic_partition not in self._in_progress:
+                dirty = self._look_at(log)
+                if dirty is not None and dirty.segments:
+                    found.append(dirty)
+            if self._is_stopping.is_set():
+                return []
+        self.max_dirty_ratio = max((each.ratio for each in found), default=0.0)
+        self.max_compaction_delay_ms = max((each.overdue_ms for each in found), default=0)
+        due = [
+            each
+            for each in found
+            if each.ratio > each.log.options.min_cleanable_ratio or (each.overdue_ms > 0 and each.ratio > 0)
+        ]
+        return sorted(due, key=lambda each: each.ratio, reverse=True)
+
+    def _look_at(self, log: Log) -> DirtyLog | None:
+        """None for a log that cannot be looked at now."""
+        try:
+            log.open()
+            first_dirty_offset = self._first_dirty_offset(log)
+            segments = cleanable_segments(log, first_dirty_offset)
+            return DirtyLog(
+                log,
+                first_dirty_offset,
+                segments,
+                dirty_ratio(segments, first_dirty_offset),
+                self._overdue_ms(log, first_dirty_offset),
+            )
+        except (KbrokerError, FileNotFoundError) as error:
+            logger.debug("%s cannot be looked at for compaction: %s", log, error)
+        except OSError as error:
+            self._leave_alone(log, error)
+        return None
+
+    def _first_dirty_offset(self, log: Log) -> int:
+        checkpoint = self._checkpoint_of(log)
+        start_offset = log.log_start_offset
+        known = checkpoint.get(log.topic_partition)
+        offset = start_offset if known is None else known
+        if start_offset <= offset <= log.log_end_offset:
+            return offset
+        if offset > log.log_end_offset or not log.options.deleted_by_retention:
+            logger.warning(
+                "%s: the checkpoint says cleaned up to offset %d, the log is [%d, %d): it is cleaned from its start",
+                log, offset, start_offset, log.log_end_offset,
+            )  # fmt: skip
+        checkpoint.store(log.topic_partition, start_offset)
+        return start_offset
+
+    def _overdue_ms(self, log: Log, first_dirty_offset: int) -> int:
+        if log.options.max_compaction_lag_ms == NEVER:
+            return 0
+        oldest = min((at for at in first_timestamps(log, first_dirty_offset) if at > 0), default=NEVER)
+        return max(0, self._clock.wall_ms() - log.options.max_compaction_lag_ms - oldest)
+
+    def _clean(self, chosen: DirtyLog, offset_map: DedupeMap, number: int) -> None:
+        log = chosen.log
+        io_size = max(1, self._options.io_buffer_size // self._options.threads // 2)
+        try:
+            done = clean_log(log, offset_map, chosen.first_dirty_offset, io_size, lambda size: self._on_io(log, size))
+            self._checkpoint_of(log).store(log.topic_partition, done.next_dirty_offset)
+        except (CleaningAborted, FileNotFoundError) as reason:
+            # Without a file: retention was faster.
+            logger.info("%s: cleaning was given up: %s", log, reason)
+        except NotNow as error:
+            logger.warning("%s: cleaning has failed and will be tried again: %s", log, error)
+        except ProtocolError as error:
+            logger.info("%s: cleaning was given up: %s", log, error)
+        except Exception as error:
+            self._leave_alone(log, error)
+        else:
+            self.last[number] = done
+            self.runs += 1
+            self.bytes_read += done.bytes_read
+            self.bytes_written += done.bytes_written
+            _tell(log, chosen.first_dirty_offset, done)
+
+    def _leave_alone(self, log: Log, error: Exception) -> None:
+        logger.error("%s cannot be compacted and is left alone until the next start: %s", log, error)
+        with self._changed:
+            self._uncleanable[log] = log.state.size
+
+    def _on_io(self, log: Log, size: int) -> None:
+        self._check(log)
+        rate = self._options.io_max_bytes_per_second
+        wait_s = self._throttle.take(size, rate) if rate > 0 else 0.0
+        while wait_s > 0:
+            self._is_stopping.wait(min(wait_s, _LONGEST_WAIT_S))
+            wait_s -= _LONGEST_WAIT_S
+            self._check(log)
+
+    def _check(self, log: Log) -> None:
+        if self._is_stopping.is_set():
+            raise CleaningAborted("the cleaner stops")
+        if self._in_progress.get(log.topic_partition, False):
+            raise CleaningAborted("the log goes")
+        if log.state.state != "open":
+            raise CleaningAborted(f"the log is {log.state.state}")
+        if not log.options.compacted:
+            raise CleaningAborted("cleanup.policy is not compact any more")
+
+    def forget(self, log: Log, timeout_s: float = 10.0) -> None:
+        """The log goes: it is not touched any more when this returns."""
+        with self._changed:
+            self._uncleanable.pop(log, None)
+            if log.topic_partition in self._in_progress:
+                self._in_progress[log.topic_partition] = True
+                self._changed.wait_for(lambda: log.topic_partition not in self._in_progress, timeout_s)
+
+
+def _tell(log: Log, first_dirty_offset: int, done: Cleaned) -> None:
+    elapsed_s = max(done.elapsed_s, 1e-6)
+    logger.info(
+        "%s: cleaned offsets [%d, %d) in %.3f s, %.1f MiB/s: read %.1f MiB with %d records, kept %.1f MiB with"
+        " %d records, %.1f%% less; %.3f s for the map of %.1f MiB, %.1f%% full",
+        log, first_dirty_offset, done.next_dirty_offset, elapsed_s, done.bytes_read / elapsed_s / _MIB,
+        done.bytes_read / _MIB, done.records_read, done.bytes_written / _MIB, done.records_kept,
+        100 * (1 - done.bytes_written / max(done.bytes_read, 1)), done.map_s, done.map_bytes_read / _MIB,
+        100 * done.map_utilization,
+    )  # fmt: skip

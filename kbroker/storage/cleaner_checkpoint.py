@@ -1,0 +1,51 @@
+"""`cleaner-offset-checkpoint`: up to where each compacted log of a directory was cleaned. In Kafka's format."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Iterable
+
+from kbroker.errors import DiskDamaged
+from kbroker.fs import FileSystem
+from kbroker.model import TopicPartition
+from kbroker.storage.checkpoints import CLEANER_OFFSETS, load_offsets, store_offsets
+
+logger = logging.getLogger("kbroker.storage")
+
+
+class CleanerCheckpoint:
+    """One directory's. What it does not know is cleaned from its start: more work, nothing lost."""
+
+    def __init__(self, fs: FileSystem, directory: str):
+        self._fs = fs
+        self._path = f"{directory}/{CLEANER_OFFSETS}"
+        self._lock = threading.Lock()
+        self._offsets: dict[TopicPartition, int] = {}
+
+    def load(self) -> None:
+        """Raises OSError. A damaged file is told of and made anew."""
+        try:
+            self._offsets = load_offsets(self._fs, self._path)
+        except DiskDamaged as damage:
+            logger.error("%s; compacted logs are cleaned from their start", damage)
+        # As Kafka, there is one from the first start on.
+        self._fs.close(self._fs.open(self._path, os.O_RDWR | os.O_CREAT))
+
+    def get(self, topic_partition: TopicPartition) -> int | None:
+        return self._offsets.get(topic_partition)
+
+    def store(self, topic_partition: TopicPartition, offset: int) -> None:
+        """Everything below `offset` was cleaned; durable when this returns. Raises OSError."""
+        with self._lock:
+            self._offsets[topic_partition] = offset
+            store_offsets(self._fs, self._path, self._offsets)
+
+    def keep_only(self, known: Iterable[TopicPartition]) -> None:
+        """Forget logs that are no more: what was said of them must not be taken for a new one's. Raises OSError."""
+        known = set(known)
+        with self._lock:
+            if self._offsets.keys() - known:
+                self._offsets = {at: offset for at, offset in self._offsets.items() if at in known}
+                store_offsets(self._fs, self._path, self._offsets)

@@ -1,0 +1,64 @@
+"""What the logs of one broker share, and how the errors of their disks are taken."""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from kbroker._core.segment_list import SegmentHandle
+from kbroker.clock import Clock
+from kbroker.errors import StorageFailed
+from kbroker.fs import FileSystem
+
+if TYPE_CHECKING:
+    from kbroker.storage.log import Log
+
+#: Errors of the disk, after which nothing that it holds can be trusted to be written.
+DISK_ERRORS = frozenset({errno.EIO, errno.EROFS, errno.ENODEV, errno.ENXIO, errno.ESTALE, errno.EUCLEAN})
+
+
+class AppendResult(NamedTuple):
+    """Where a batch went."""
+
+    base_offset: int
+    last_offset: int
+    log_append_time: int
+    log_start_offset: int
+    must_wait: bool
+    """The flush policy asks for a flush before this is acknowledged."""
+
+
+@dataclass(slots=True)
+class LogContext:
+    """What the logs of one broker share."""
+
+    fs: FileSystem
+    clock: Clock
+    random: random.Random
+    on_segment_opened: Callable[[Log, int], None]
+    """A closed segment has got descriptors; the LRU may close others."""
+    on_log_start_moved: Callable[[Log], None]
+    """Makes the log start offsets of the directory durable."""
+    remove_later: Callable[[Log, list[SegmentHandle], list[str]], None]
+    """Unlinks files after file.delete.delay.ms, when nobody reads them any more."""
+
+
+class StorageErrors:
+    """OSError becomes StorageFailed; one that means a broken disk takes the log directory offline."""
+
+    def __init__(self, log: Log):
+        self._log = log
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, OSError):
+            if error.errno in DISK_ERRORS:
+                self._log.directory.fail(f"{self._log}: {error}")
+            elif error.errno in (errno.ENOSPC, errno.EDQUOT):
+                self._log.directory.tell_full(str(self._log))
+            raise StorageFailed(f"{self._log}: {error}") from error

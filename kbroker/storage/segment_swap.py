@@ -1,0 +1,152 @@
+"""How a compacted segment takes the place of those it was made from, so that a power cut at any moment leaves a log.
+
+Its files are written as `.cleaned`, made durable, and become `.swap`, the `.log` last: from then on a restart finishes
+what is begun. The old files become `.deleted`, then the new ones lose their suffix. Names as Apache Kafka's
+(LogCleaner, LogLoader); each step is durable before the next: no order in which a disk keeps names mixes old with new.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable
+
+from kbroker._core.segment_scan import scan_segment
+from kbroker.fs import FileSystem
+from kbroker.storage import segment as names
+
+logger = logging.getLogger("kbroker.storage")
+
+
+def discard_cleaned(fs: FileSystem, directory: str, base_offset: int) -> None:
+    """A compaction that was given up."""
+    for suffix in (names.LOG, *names.INDEX_SUFFIXES):
+        _unlink_if_there(fs, f"{directory}/{names.file_name(base_offset, suffix)}{names.CLEANED}")
+
+
+def begin_swap(fs: FileSystem, directory: str, base_offset: int) -> None:
+    """`.cleaned` becomes `.swap`; from here on there is no way back."""
+    for suffix in names.INDEX_SUFFIXES:
+        path = f"{directory}/{names.file_name(base_offset, suffix)}"
+        _rename_if_there(fs, path + names.CLEANED, path + names.SWAP)
+    fs.sync_directory(directory)
+    path = f"{directory}/{names.file_name(base_offset, names.LOG)}"
+    fs.rename(path + names.CLEANED, path + names.SWAP)
+    fs.sync_directory(directory)
+
+
+def finish_swap(fs: FileSystem, directory: str, base_offset: int, old: Iterable[int]) -> list[str]:
+    """The swap's files take the places of those of the `old` segments. The new paths of these.
+
+    The producers' snapshot at the base offset stays: it tells of what is before.
+    """
+    paths = rename_to_deleted(fs, directory, old, keep_snapshot_of=base_offset)
+    fs.sync_directory(directory)
+    _drop_swap_suffix(fs, directory, base_offset)
+    return paths
+
+
+def _drop_swap_suffix(fs: FileSystem, directory: str, base_offset: int) -> None:
+    for suffix in (*names.INDEX_SUFFIXES, names.LOG):
+        path = f"{directory}/{names.file_name(base_offset, suffix)}"
+        _rename_if_there(fs, path + names.SWAP, path)
+    fs.sync_directory(directory)
+
+
+def rename_to_deleted(fs: FileSystem, directory: str, bases: Iterable[int], *, keep_snapshot_of: int = -1) -> list[str]:
+    """The files of segments on their way out; their new paths."""
+    paths: list[str] = []
+    for base_offset in bases:
+        for suffix in (names.LOG, *names.INDEX_SUFFIXES, names.SNAPSHOT):
+            if suffix == names.SNAPSHOT and base_offset == keep_snapshot_of:
+                continue
+            path = f"{directory}/{names.file_name(base_offset, suffix)}"
+            if _rename_if_there(fs, path, path + names.DELETED):
+                paths.append(path + names.DELETED)
+    return paths
+
+
+# --- after a crash
+
+
+def finish_leftovers(fs: FileSystem, directory: str) -> list[str]:
+    """Files that an interrupted roll, deletion or compaction left behind: removed, or the swap finished.
+
+    Returns the names that are there then.
+    """
+    present = fs.list_directory(directory)
+    entries = {name: names.parse_file_name(name) for name in present}
+    logs = {at[0] for at in entries.values() if at and at[1:] == (names.LOG, "")}
+    orphans = {
+        name
+        for name, at in entries.items()
+        if at and at[1] in names.INDEX_SUFFIXES and not at[2] and at[0] not in logs
+    }  # fmt: skip
+    if not orphans and not any(at[2] if at else name.endswith(".tmp") for name, at in entries.items()):
+        return present
+    cleaned = [at[0] for at in entries.values() if at and at[2] == names.CLEANED]
+    swapped = sorted(at[0] for at in entries.values() if at and at[1:] == (names.LOG, names.SWAP))
+    # What stands at or behind a `.cleaned` file is of a set that is not complete: the old segments hold it all.
+    swapped = [base_offset for base_offset in swapped if not cleaned or base_offset < min(cleaned)]
+    swapped = [base_offset for base_offset in swapped if not _is_damaged(fs, directory, base_offset, entries)]
+    for name, at in entries.items():
+        is_unfinished = at is not None and at[2] == names.SWAP and at[0] not in swapped
+        if name.endswith(".tmp") or is_unfinished or (at and at[2] in (names.DELETED, names.CLEANED)):
+            fs.unlink(f"{directory}/{name}")
+    for base_offset in swapped:
+        _finish_swap_at_start(fs, directory, base_offset, entries)
+    for name in orphans:
+        if int(name[:20]) not in swapped:
+            fs.unlink(f"{directory}/{name}")
+    return fs.list_directory(directory)
+
+
+_Entries = dict[str, tuple[int, str, str] | None]
+
+
+def _is_damaged(fs: FileSystem, directory: str, base_offset: int, entries: _Entries) -> bool:
+    """Whether the old segment is better than the swap that is to replace it."""
+    if names.file_name(base_offset, names.LOG) not in entries:
+        return False
+    _, reason = _end_of(fs, directory, base_offset)
+    if reason is not None:
+        path = f"{directory}/{names.file_name(base_offset, names.LOG)}{names.SWAP}"
+        logger.error("%s: %s; the segments that it was made from stay", path, reason)
+    return reason is not None
+
+
+def _end_of(fs: FileSystem, directory: str, base_offset: int) -> tuple[int, str | None]:
+    """Where a swap's offsets end, and what is wrong with it."""
+    fd = fs.open(f"{directory}/{names.file_name(base_offset, names.LOG)}{names.SWAP}", os.O_RDONLY)
+    try:
+        scan = scan_segment(fd, fs.file_size(fd), base_offset, verify=False)
+        return max(scan.next_offset, base_offset + 1), scan.reason
+    finally:
+        fs.close(fd)
+
+
+def _finish_swap_at_start(fs: FileSystem, directory: str, base_offset: int, entries: _Entries) -> None:
+    """The old segments whose offsets the swap covers go. An index without a `.swap` has its place already."""
+    end_offset, _ = _end_of(fs, directory, base_offset)
+    for name, at in entries.items():
+        if at is None or at[2] or at[1] == names.SNAPSHOT or not base_offset <= at[0] < end_offset:
+            continue
+        if at[0] > base_offset or at[1] == names.LOG or name + names.SWAP in entries:
+            _unlink_if_there(fs, f"{directory}/{name}")
+    fs.sync_directory(directory)
+    _drop_swap_suffix(fs, directory, base_offset)
+
+
+def _rename_if_there(fs: FileSystem, source: str, target: str) -> bool:
+    try:
+        fs.rename(source, target)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _unlink_if_there(fs: FileSystem, path: str) -> None:
+    try:
+        fs.unlink(path)
+    except FileNotFoundError:
+        pass

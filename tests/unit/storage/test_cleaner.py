@@ -1,0 +1,293 @@
+"""The log cleaner: which log is next, what the checkpoint says, what becomes of a log that cannot be cleaned."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kbroker._core.dedupe_map import DedupeMap
+from kbroker.model import TopicPartition
+from kbroker.protocol.records import encode_batch
+from kbroker.storage import checkpoints
+from kbroker.storage.cleaner import Throttle
+from kbroker.storage.log import Log
+from kbroker.storage.log_manager import LogManager
+from kbroker.storage.options import CleanerOptions, LogOptions, StorageOptions
+from tests.kit.logs import TOPIC_ID, ManualClock, read_all
+from tests.kit.processors import wait_until
+
+COMPACT = LogOptions(segment_bytes=2000, index_interval_bytes=200, compacted=True, deleted_by_retention=False)
+
+
+class Broker:
+    """A LogManager over one directory; cleaning is done by the test's own call, but where threads are asked for."""
+
+    def __init__(self, home: Path, cleaner: CleanerOptions = CleanerOptions(io_buffer_size=2000)):  # noqa: B008
+        self.home = home
+        self.options = StorageOptions((str(home),), flusher_threads=1, cleaner=cleaner)
+        self.clock = ManualClock()
+        self.known: dict[TopicPartition, LogOptions] = {}
+        self.start()
+
+    def start(self, *, background: bool = False) -> None:
+        self.logs = LogManager(self.options, clock=self.clock)
+        known = {at: (TOPIC_ID, options) for at, options in self.known.items()}
+        self.logs.start(known.get, background=background)
+
+    def create(self, topic: str, options: LogOptions = COMPACT) -> Log:
+        self.known[TopicPartition(topic, 0)] = options
+        return self.logs.create(topic, TOPIC_ID, 0, options)
+
+    def clean(self) -> bool:
+        return self.logs.cleaner.clean_filthiest(DedupeMap(1 << 16))
+
+    def checkpoint(self) -> dict[TopicPartition, int]:
+        path = str(self.home / checkpoints.CLEANER_OFFSETS)
+        return checkpoints.load_offsets(self.logs._fs, path)
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    broker = Broker(tmp_path / "disk")
+    yield broker
+    broker.logs.stop()
+
+
+def fill(log: Log, count: int, keys: int = 20, seed: int = 1) -> dict[bytes, bytes]:
+    """Records with few keys, flushed; the newest of each."""
+    chance = random.Random(seed)
+    newest: dict[bytes, bytes] = {}
+    for number in range(count):
+        key, value = b"key %d" % chance.randrange(keys), b"%d of %d" % (number, seed)
+        log.append(encode_batch([(log.context.clock.wall_ms(), key, value)]))
+        newest[key] = value
+    log.flush()
+    return newest
+
+
+def newest_in(log: Log) -> dict[bytes | None, bytes | None]:
+    return {record.key: record.value for record in read_all(log)}
+
+
+def test_a_dirty_log_is_cleaned_once_and_its_checkpoint_says_how_far(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = broker.create("a")
+    newest = fill(log, 300)
+    active = log.state.segments()[-1][0]
+    with caplog.at_level(logging.INFO, "kbroker.storage"):
+        assert broker.clean()
+    assert f"a-0: cleaned offsets [0, {active}) in 0.000 s" in caplog.text
+    assert not broker.clean()
+    assert newest_in(log) == newest
+    assert len(read_all(log)) < 100
+    assert broker.checkpoint() == {log.topic_partition: active}
+    assert broker.logs.cleaner.max_dirty_ratio == 0
+    assert broker.logs.cleaner.bytes_read > broker.logs.cleaner.bytes_written > 0
+
+
+def test_the_dirtiest_log_above_its_ratio_is_first(broker: Broker) -> None:
+    cleaned: list[str] = []
+    logs = {name: broker.create(name) for name in ("half", "most", "clean", "other")}
+    logs["plain"] = broker.create("plain", replace(COMPACT, compacted=False))
+    for log in logs.values():
+        fill(log, 400, keys=1000)
+    while broker.clean():
+        pass
+    before = broker.checkpoint()
+    assert before.keys() == {log.topic_partition for name, log in logs.items() if name != "plain"}
+    fill(logs["half"], 1000, keys=1000)
+    fill(logs["most"], 3000, keys=1000)
+    fill(logs["clean"], 100, keys=1000)
+    while broker.clean():
+        now = broker.checkpoint()
+        cleaned += [at.topic for at in now if now[at] != before[at]]
+        before = now
+    assert cleaned == ["most", "half"]
+    assert 0 < broker.logs.cleaner.max_dirty_ratio < 0.5
+
+
+def test_a_log_with_an_overdue_record_is_cleaned_whatever_its_ratio(broker: Broker) -> None:
+    log = broker.create("a", replace(COMPACT, max_compaction_lag_ms=5000, min_cleanable_ratio=1.0))
+    fill(log, 300)
+    assert not broker.clean()
+    broker.clock.now_ms += 5000
+    assert not broker.clean()
+    broker.clock.now_ms += 1
+    assert broker.clean()
+    assert broker.logs.cleaner.max_compaction_delay_ms == 1
+    assert not broker.clean()
+
+
+def test_a_young_segment_and_all_behind_it_are_left_alone(broker: Broker) -> None:
+    log = broker.create("a", replace(COMPACT, min_compaction_lag_ms=1000))
+    fill(log, 200)
+    broker.clock.now_ms += 1000
+    young = log.state.segments()[-1][0]
+    fill(log, 200, seed=2)
+    assert broker.clean()
+    assert broker.checkpoint() == {log.topic_partition: young}
+    broker.clock.now_ms += 1000
+    assert broker.clean()
+    assert broker.checkpoint()[log.topic_partition] > young
+
+
+def test_a_restart_goes_on_behind_the_checkpoint(broker: Broker) -> None:
+    log = broker.create("a")
+    newest = fill(log, 300)
+    assert broker.clean()
+    before = broker.checkpoint()
+    broker.logs.stop()
+    broker.start()
+    assert not broker.clean()
+    assert broker.checkpoint() == before
+    again = broker.logs.get(log.topic_partition)
+    assert again is not None
+    assert newest_in(again) == newest
+
+
+@pytest.mark.parametrize("text", ["0\n1\na 0 999999\n", "0\n2\na 0 5\n", "\xff\xfe", ""])
+def test_a_checkpoint_that_cannot_be_right_means_to_begin_anew(
+    broker: Broker, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = broker.create("a")
+    newest = fill(log, 300)
+    broker.logs.stop()
+    (broker.home / checkpoints.CLEANER_OFFSETS).write_bytes(text.encode("latin-1"))
+    broker.start()
+    assert broker.clean()
+    again = broker.logs.get(log.topic_partition)
+    assert again is not None
+    assert newest_in(again) == newest
+    assert ("cleaned from" in caplog.text) == bool(text)
+
+
+def test_a_checkpoint_below_the_logs_start_begins_there(broker: Broker) -> None:
+    log = broker.create("a", replace(COMPACT, deleted_by_retention=True))
+    fill(log, 300)
+    assert broker.clean()
+    fill(log, 300, seed=2)
+    start = log.state.segments()[-2][0]
+    log.delete_records_before(start)
+    log.delete_old_segments()
+    assert broker.clean()
+    assert broker.checkpoint()[log.topic_partition] > start
+
+
+@pytest.mark.parametrize("at", [20, 70])
+def test_a_corrupt_batch_leaves_the_log_as_it_is_and_the_others_go_on(
+    broker: Broker, at: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    log, other = broker.create("a"), broker.create("b")
+    fill(log, 300)
+    fill(other, 300)
+    broken = broker.home / "a-0" / f"{log.state.segments()[1][0]:020d}.log"
+    data = bytearray(broken.read_bytes())
+    data[at] ^= 1
+    broken.write_bytes(data)
+    before = {path.name: path.read_bytes() for path in (broker.home / "a-0").iterdir()}
+    while broker.clean():
+        pass
+    assert {path.name: path.read_bytes() for path in (broker.home / "a-0").iterdir()} == before
+    (told,) = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert f"{broken}: " in told.getMessage() and "at byte 0" in told.getMessage()
+    assert broker.checkpoint().keys() == {other.topic_partition}
+    assert broker.logs.cleaner.uncleanable() == {str(broker.home): (1, log.state.size)}
+
+
+def test_a_segment_that_retention_took_meanwhile_is_no_error(
+    broker: Broker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = broker.create("a", replace(COMPACT, deleted_by_retention=True))
+    fill(log, 300)
+    reads = 0
+
+    def retire(_: int) -> None:
+        nonlocal reads
+        reads += 1
+        if reads == 3:
+            log.delete_records_before(log.state.segments()[3][0])
+            log.delete_old_segments()
+
+    taken = broker.logs.cleaner._on_io
+    monkeypatch.setattr(broker.logs.cleaner, "_on_io", lambda log, size: (retire(size), taken(log, size)))
+    with caplog.at_level(logging.INFO, "kbroker.storage"):
+        assert broker.clean()
+    assert "cleaning was given up" in caplog.text
+    assert broker.logs.cleaner.uncleanable() == {}
+    assert not list((broker.home / "a-0").glob("*.cleaned"))
+    assert broker.clean()
+    assert newest_in(log)
+
+
+@pytest.mark.parametrize("how", ["delete", "policy", "stop"])
+def test_a_cleaning_under_way_is_given_up(tmp_path: Path, how: str) -> None:
+    """The throttle lets a byte through in ages: without an abort this would never end."""
+    broker = Broker(tmp_path / "disk", CleanerOptions(io_buffer_size=2000, io_max_bytes_per_second=1, backoff_ms=1))
+    log = broker.create("a")
+    fill(log, 300)
+    cleaning = threading.Thread(target=broker.clean, daemon=True)
+    cleaning.start()
+    wait_until(lambda: bool(broker.logs.cleaner._in_progress), "the cleaning to begin")
+    if how == "delete":
+        broker.logs.delete(log.topic_partition)
+    elif how == "policy":
+        log.update_options(replace(COMPACT, compacted=False))
+    else:
+        broker.logs.cleaner.stop()
+    cleaning.join(20)
+    assert not cleaning.is_alive()
+    assert broker.checkpoint() == {}
+    broker.logs.stop()
+
+
+def test_threads_clean_in_the_background_and_stop(tmp_path: Path) -> None:
+    broker = Broker(tmp_path / "disk", CleanerOptions(threads=2, dedupe_buffer_size=1 << 20, backoff_ms=1))
+    logs = [broker.create(f"topic{number}") for number in range(4)]
+    newest = [fill(log, 300, seed=number) for number, log in enumerate(logs)]
+    broker.logs.cleaner.start()
+    wait_until(lambda: len(broker.checkpoint()) == 4, "four logs cleaned")
+    assert broker.logs.cleaner.dead_threads == 0
+    broker.logs.cleaner.update_options(replace(broker.options.cleaner, threads=1))
+    assert [newest_in(log) for log in logs] == newest
+    broker.logs.stop()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("compaction")]
+
+
+def test_a_topic_of_the_same_name_is_not_taken_for_clean(broker: Broker) -> None:
+    log = broker.create("a")
+    fill(log, 300)
+    assert broker.clean()
+    broker.logs.delete(log.topic_partition)
+    fill(broker.create("a"), 400)
+    assert broker.checkpoint() == {}
+    assert broker.clean()
+
+
+def test_the_time_of_change_of_the_last_segment_is_kept(broker: Broker) -> None:
+    log = broker.create("a")
+    fill(log, 60, keys=5)
+    names = sorted((broker.home / "a-0").glob("*.log"))
+    for number, path in enumerate(names):
+        os.utime(path, (1000 + number, 1000 + number))
+    assert len(names) >= 3
+    closed = len(names) - 1
+    assert broker.clean()
+    times = [path.stat().st_mtime for path in sorted((broker.home / "a-0").glob("*.log"))]
+    assert times[-2] == 1000 + closed - 1
+
+
+def test_the_throttle_gives_every_byte_its_time() -> None:
+    clock = ManualClock()
+    throttle = Throttle(clock)
+    assert throttle.take(500, 1000) == 0.5
+    assert throttle.take(500, 1000) == 1.0
+    clock.now_ms += 10_000
+    assert throttle.take(100, 1000) == pytest.approx(0.1)
