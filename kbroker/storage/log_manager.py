@@ -187,7 +187,7 @@ class LogManager:
     def _failed_home(self, path: str, reason: str) -> _Home:
         directory = LogDirectory(path)
         directory.fail(reason)
-        return _Home(path, directory, Flushers(directory, 0), False, None, {})
+        return _Home(path, directory, Flushers(directory, 0), False, None, {}, CleanerCheckpoint(self._fs, path))
 
     def _open_directory(self, path: str, node_id: int, cluster_id: str) -> _Home:
         try:
