@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from perf import consume_rows, life_rows, machine, produce_rows
+from perf import consume_rows, conversion_rows, life_rows, log_rows, machine, produce_rows
 from perf.duel import Figure
 
 ROWS: dict[str, Callable[[], list[Figure]]] = {
@@ -32,6 +32,13 @@ ROWS: dict[str, Callable[[], list[Figure]]] = {
     "end-to-end": consume_rows.end_to_end,
     "rebalance": life_rows.rebalance,
     "undisturbed": consume_rows.undisturbed,
+    "recovery": log_rows.recovery,
+    "loading": log_rows.loading,
+    "clean-start": log_rows.clean_start,
+    "lookups": log_rows.lookups,
+    "old-messages": conversion_rows.old_messages,
+    "down-conversion": conversion_rows.down_conversion,
+    "up-conversion": conversion_rows.up_conversion,
 }
 HERE = Path(__file__).parent
 START, END = "<!-- table -->", "<!-- /table -->"

@@ -84,10 +84,15 @@ def shown(runs: Sequence[float], unit: str) -> str:
 class Duel:
     """kbroker and Apache Kafka, both started, loaded in turn: A B, B A, A B. A context manager."""
 
-    def __init__(self, overrides: dict[str, object] | None = None, kbroker_only: dict[str, object] | None = None):
+    def __init__(
+        self,
+        overrides: dict[str, object] | None = None,
+        kbroker_only: dict[str, object] | None = None,
+        kafka: type[Kafka] = Kafka,
+    ):
         both = {"log.segment.delete.delay.ms": 0, **(overrides or {})}
         self.ours = Kbroker({**both, **(kbroker_only or {})})
-        self.kafka = Kafka(both)
+        self.kafka = kafka(both)
         self.stack = ExitStack()
         self.topics = 0
 

@@ -8,10 +8,10 @@ import time
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from perf import machine
-from tests.kit.broker import BrokerProcess, KafkaProcess, free_port
+from tests.kit.broker import BrokerProcess, KafkaProcess, free_port, write_properties
 from tests.kit.wire import WireClient
 
-__all__ = ["Kafka", "Kbroker", "Peer", "free_port", "java_tool"]
+__all__ = ["Kafka", "Kafka39", "Kbroker", "Peer", "free_port", "java_tool"]
 
 
 class Peer(BrokerProcess):
@@ -60,6 +60,26 @@ class Kafka(KafkaProcess, Peer):
     name = "Kafka"
     version = "4.3.1"
     heap = "1g"
+
+
+class Kafka39(Kafka):
+    """Apache Kafka 3.9, which still serves clients from before record batches; its log goes to its output."""
+
+    version = "3.9.1"
+
+    def java(self) -> list[str]:
+        logging = write_properties(self.folder / "log4j.properties", LOG4J)
+        command = super().java()
+        return [command[0], f"-Dlog4j.configuration=file:{logging}", *command[1:]]
+
+
+LOG4J = {
+    "log4j.rootLogger": "WARN, stdout",
+    "log4j.logger.kafka.log.LogManager": "INFO",
+    "log4j.appender.stdout": "org.apache.log4j.ConsoleAppender",
+    "log4j.appender.stdout.layout": "org.apache.log4j.PatternLayout",
+    "log4j.appender.stdout.layout.ConversionPattern": "[%d] %p %m (%c)%n",
+}
 
 
 def java_tool(name: str, *arguments: object, timeout_s: float = 300) -> str:

@@ -181,10 +181,9 @@ class KafkaProcess(BrokerProcess):
             [f"org.apache.kafka:kafka_2.13:{cls.version}", f"org.apache.kafka:kafka-tools:{cls.version}"]
         )
 
-    @classmethod
-    def java(cls) -> list[str]:
+    def java(self) -> list[str]:
         """How its classes are run."""
-        return ["java", f"-Xms{cls.heap}", f"-Xmx{cls.heap}", "-cp", cls.classpath()]
+        return ["java", f"-Xms{self.heap}", f"-Xmx{self.heap}", "-cp", self.classpath()]
 
     def command(self) -> list[str]:
         controller = free_port()

@@ -1,0 +1,279 @@
+"""Rows about the log's files: recovery, loading, start, lookups, memory. Some are of this process, as they say."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from kbroker._core import record_batch
+from kbroker._core.producers import ProducerTable
+from kbroker.protocol.records import BatchBuilder
+from kbroker.storage import segment as names
+from kbroker.storage.log import Log
+from kbroker.storage.open_segments import OpenSegments
+from perf import machine, tools
+from perf.duel import Figure, absolute, compared
+from perf.peers import Kafka39, Kbroker, Peer
+from tests.kit.logs import LogHome
+
+TIME = 1_700_000_000_000
+PRODUCERS = 10
+LOADED = re.compile(r"Loaded (\d+) logs in (\d+) ?ms")
+
+# --- recovery and loading -------------------------------------------------------------------------------
+
+
+def recovery() -> list[Figure]:
+    """A log of one segment opened as after a crash: CRCs, indexes, leader epochs, producers.
+
+    In this process, on one thread, the file in the page cache.
+    """
+    large, small = [], []
+    with log_home() as few, log_home() as many:
+        size = write_segment(few, [batch_of(1000, 16, at) for at in range(PRODUCERS)], 512 << 20)
+        batches = write_segment(many, [batch_of(100, 1, at) for at in range(PRODUCERS)], 256 << 20)
+        for _ in range(5):
+            large.append(size / seconds_to_recover(few) / 1e9)
+            small.append(batches / seconds_to_recover(many) / len(batch_of(100, 1)) / 1e6)
+    return [
+        absolute("recovery scan, one core, batches of 16 KiB", large, ">= 1.5", ">= 3", "GB/s"),
+        absolute("recovery scan, one core, batches of one record of 100 B", small, ">= 3", ">= 6", "M/s"),
+    ]
+
+
+@contextmanager
+def log_home() -> Iterator[LogHome]:
+    """An empty directory with what a log needs around it."""
+    with TemporaryDirectory(prefix="kbroker-bench-") as folder:
+        home = LogHome(Path(folder))
+        home.open_segments = OpenSegments(4000)
+        home.context.on_segment_opened = home.open_segments.add
+        home.log_path.mkdir()
+        try:
+            yield home
+        finally:
+            home.abandon()
+
+
+def batch_of(value_size: int, records: int, producer: int = -1, timestamp: int = TIME) -> bytes:
+    """With equal sizes the batches of all producers are equally long."""
+    builder = (
+        BatchBuilder(producer_id=1000 + producer, producer_epoch=0, base_sequence=0)
+        if producer >= 0
+        else BatchBuilder()
+    )
+    for number in range(records):
+        builder.append(timestamp + number, None, b"%08d" % number + bytes(value_size - 8))
+    return builder.build()
+
+
+def write_segment(home: LogHome, batches: list[bytes], size: int) -> int:
+    """The batches over and over in one segment of about `size` bytes, with the offsets that they have there."""
+    records = record_batch.check(batches[0]).record_count
+    offset = 0
+    with (home.log_path / names.file_name(0, names.LOG)).open("wb") as log:
+        while log.tell() < size:
+            piece = bytearray().join(batches * (1 + (4 << 20) // (len(batches) * len(batches[0]))))
+            with memoryview(piece) as view:
+                for at in range(0, len(piece), len(batches[0])):
+                    record_batch.stamp(view[at : at + len(batches[0])], offset, 0)
+                    offset += records
+            log.write(piece)
+        return log.tell()
+
+
+def seconds_to_recover(home: LogHome) -> float:
+    """CPU seconds, with nothing there that was derived from the log."""
+    for pattern in ("*index", "leader-epoch-checkpoint", "*.snapshot"):
+        for path in home.log_path.glob(pattern):
+            path.unlink()
+    began = time.thread_time()
+    home.reopen(clean=False)
+    return time.thread_time() - began
+
+
+def loading() -> list[Figure]:
+    """1 GB in 100 partitions that nobody has flushed, kill -9, start: how long loading took, by both brokers' own logs.
+
+    The same batches of 16 KiB from the same client, two recovery threads, the files in the page cache. A start flushes
+    nothing that was recovered, so every round has the same to do.
+    """
+    partitions, requests = 100, 65_536
+    overrides = {"num.recovery.threads.per.data.dir": 2}
+    ours: list[float] = []
+    kafka: list[float] = []
+    machine.touch_memory()
+    with ExitStack() as stack:
+        peers = [(stack.enter_context(Kbroker(overrides)), ours), (stack.enter_context(Kafka39(overrides)), kafka)]
+        for peer, _ in peers:
+            peer.create_topic("loaded", partitions)
+            tools.drive("produce-count", peer.port, "loaded", partitions, 1000, 16, 4, 4, requests, 1)
+        for number in range(4):
+            for peer, runs in peers if number % 2 == 0 else reversed(peers):
+                peer.kill()
+                taken = ms_to_load(peer, at_least=partitions)
+                if number:  # the first round makes the indexes as recovery writes them
+                    runs.append(taken)
+        for peer, _ in peers:
+            peer.kill()
+    return [compared("loading 1 GB in 100 partitions after kill -9", ours, kafka, "<= 0.7", "<= 0.3", "ms")]
+
+
+def ms_to_load(peer: Peer, at_least: int) -> float:
+    """Start the peer; what its own log says of loading so many logs or more."""
+    known = len(peer.output)
+    peer.start()
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        for count, ms in LOADED.findall(peer.output[known:]):
+            if int(count) >= at_least:
+                return float(ms)
+        time.sleep(0.02)
+    raise RuntimeError(f"{peer.name} does not say how long loading took:\n{peer.output[-2000:]}")
+
+
+# --- start ----------------------------------------------------------------------------------------------
+
+
+def clean_start() -> list[Figure]:
+    """5,000 partitions with 20,000 segments after a clean stop: until it serves, and until every log was opened.
+
+    Kafka 3.9 beside it for information: it serves when every log is open.
+    """
+    serving, opened, one, kafka = [], [], [], []
+    with TemporaryDirectory(prefix="kbroker-bench-") as folder, Kbroker() as empty:
+        before = empty.memory_mb()
+        with Kbroker(folder=Path(folder)) as peer:
+            fill_topics(peer)
+        for _ in range(3):
+            with Kbroker(folder=Path(folder)) as peer:
+                serving.append(peer.ready_s)
+                found = peer.memory_mb()
+                opened.append(peer.ready_s + seconds_to_open(peer))
+                one.append((peer.memory_mb() - before) * 1024 / 5000)
+    with TemporaryDirectory(prefix="kbroker-bench-") as folder:
+        with Kafka39(folder=Path(folder)) as peer:
+            fill_topics(peer)
+        for _ in range(2):
+            with Kafka39(folder=Path(folder)) as peer:
+                kafka.append(peer.ready_s + seconds_to_open(peer))
+    return [
+        absolute("clean start, 5,000 partitions, 20,000 segments: serving", serving, "<= 2", "<= 0.5", "s"),
+        absolute("clean start, 5,000 partitions, 20,000 segments: every log open", opened, "<= 2", "", "s", kafka),
+        absolute("memory of a partition that is not open", [(found - before) * 1024 / 5000], "", "", "KB"),
+        absolute("memory of an open partition of 4 segments", one, "", "", "KB"),
+    ]
+
+
+def fill_topics(peer: Peer) -> None:
+    """Five topics of 1,000 partitions, four batches in each, a segment for every batch."""
+    for number in range(5):
+        peer.create_topic(f"many-{number}", 1000, {"segment.bytes": "200", "segment.index.bytes": "1024"})
+        tools.drive("produce-count", peer.port, f"many-{number}", 1000, 100, 1, 8, 4, 4000, 1)
+
+
+def seconds_to_open(peer: Peer) -> float:
+    """Until the ends of all logs are told."""
+    began = time.perf_counter()
+    for number in range(5):
+        peer.await_leaders(f"many-{number}", 1000)
+    return time.perf_counter() - began
+
+
+# --- lookups --------------------------------------------------------------------------------------------
+
+
+def lookups() -> list[Figure]:
+    """By offset and by time in one log of 100,000 segments, in this process.
+
+    Each lookup is in one of 1,000 segments of 64 KiB that are open, or in any of all: most of those have to be opened,
+    and hold a batch of 100 B.
+    """
+    count, every = 100_000, 100
+    with log_home() as home:
+        offset, places = 0, []
+        for number in range(count):
+            batches = 64 if number % every == 0 else 1
+            write_closed_segment(home, offset, batches, 900 if batches > 1 else 100)
+            places.append((offset, batches))
+            offset += batches
+        gc.collect()
+        before, began = machine.memory_mb(os.getpid()), time.perf_counter()
+        log = home.reopen(clean=True)
+        opened = time.perf_counter() - began
+        gc.collect()
+        each = (machine.memory_mb(os.getpid()) - before) * (1 << 20) / count
+        warm = [base + at for base, batches in places[::every] for at in range(0, batches, 7)]
+        cold = [base for base, _ in places]
+        figures = [
+            absolute(
+                f"lookup by {kind}, 100,000 segments, {what}", [us_each(look, at) for _ in range(5)], *bounds, "us"
+            )
+            for what, at, bounds in (("warm", warm, ("<= 20", "<= 5")), ("opening its segment", cold, ("", "")))
+            for kind, look in (("offset", by_offset(log)), ("time", by_time(log)))
+        ]
+        return [
+            *figures,
+            absolute("opening a log of 100,000 segments", [opened], "", "", "s"),
+            absolute("memory of a closed segment", [each], "", "", "B"),
+            absolute("memory of a producer id", [bytes_per_producer()], "", "", "B"),
+        ]
+
+
+def write_closed_segment(home: LogHome, base_offset: int, count: int, value_size: int) -> None:
+    """As a roll leaves it: batches of one record, a millisecond per offset."""
+    data, index, time_index = bytearray(), b"", b""
+    indexed_to = 0
+    for relative in range(count):
+        batch = bytearray(batch_of(value_size, 1, timestamp=TIME + base_offset + relative))
+        record_batch.stamp(batch, base_offset + relative, 0)
+        if len(data) - indexed_to > 4096:
+            index += names.INDEX_ENTRY.pack(relative, len(data))
+            time_index += names.TIME_INDEX_ENTRY.pack(TIME + base_offset + relative, relative)
+            indexed_to = len(data)
+        data += batch
+    time_index += names.TIME_INDEX_ENTRY.pack(TIME + base_offset + count - 1, count - 1)
+    for suffix, content in ((names.LOG, data), (names.INDEX, index), (names.TIME_INDEX, time_index)):
+        (home.log_path / names.file_name(base_offset, suffix)).write_bytes(content)
+
+
+def by_offset(log: Log) -> Callable[[int], bool]:
+    return lambda offset: log.state.locate(offset, 1 << 20)[3] > 0
+
+
+def by_time(log: Log) -> Callable[[int], bool]:
+    def look(offset: int) -> bool:
+        found = log.offset_for_timestamp(TIME + offset)
+        return found is not None and found.offset == offset
+
+    return look
+
+
+def us_each(look: Callable[[int], bool], offsets: list[int]) -> float:
+    """CPU microseconds of a lookup at random ones of `offsets`, all looked up before."""
+    random_ = random.Random(0)
+    chosen = [random_.choice(offsets) for _ in range(5000)]
+    if not all(look(offset) for offset in chosen):
+        raise RuntimeError("a lookup that finds another record")
+    began = time.thread_time()
+    for offset in chosen:
+        look(offset)
+    return (time.thread_time() - began) / len(chosen) * 1e6
+
+
+def bytes_per_producer(count: int = 30_000) -> float:
+    """Of a partition's table, five batches remembered of each."""
+    gc.collect()
+    before = machine.memory_mb(os.getpid())
+    tables = [ProducerTable() for _ in range(4)]
+    for table in tables:
+        for producer in range(count):
+            table.put(producer, 0, -1, TIME, -1, [(at, at, at, 0, TIME) for at in range(5)])
+    return (machine.memory_mb(os.getpid()) - before) * (1 << 20) / (count * len(tables))
