@@ -33,10 +33,14 @@ class Client:
     """Those that the driver can be told to take; with them it can be told to have static members too."""
     lacks: dict[str, str] = field(default_factory=dict)
     """Scenarios that this client cannot do, with the reason. The list only gets shorter."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Arguments of the driver whatever the scenario: which generation of brokers the client takes this one for."""
+    is_old: bool = False
+    """It speaks as clients of before Kafka 0.11 did: messages of magic 0 and 1, without headers."""
 
     def start(self, scenario: str, arguments: dict[str, Any]) -> subprocess.Popen[str]:
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        command = [*self.prepare(), scenario, json.dumps(arguments)]
+        command = [*self.prepare(), scenario, json.dumps({**self.settings, **arguments})]
         return subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, cwd=ROOT
         )
@@ -58,25 +62,24 @@ class Client:
         return self.finish(self.start(scenario, arguments))
 
 
-def kafka_python(version: str) -> Callable[[], list[str]]:
-    """kafka-python of one version in a virtual environment of its own."""
+def python(folder: str, name: str, *packages: str) -> Callable[[], list[str]]:
+    """A Python client in a virtual environment of its own."""
 
     def prepare() -> list[str]:
-        home = maven.cache_directory() / "compat" / f"kafka-python-{version}"
-        if not (home / "made").exists():
-            packages = [
-                f"kafka-python=={version}",
-                "python-snappy==0.7.3",
-                "lz4==4.4.5",
-                "zstandard==0.25.0",
-                "six==1.17.0",
-            ]
-            subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
+        home = maven.cache_directory() / "compat" / name
+        made, wanted = home / "made", "\n".join(packages)
+        if not made.exists() or made.read_text() != wanted:
+            subprocess.run([sys.executable, "-m", "venv", "--clear", str(home)], check=True)
             subprocess.run([str(home / "bin" / "python"), "-m", "pip", "install", "--quiet", *packages], check=True)
-            (home / "made").touch()
-        return [str(home / "bin" / "python"), str(HERE / "kafka-python" / "driver.py")]
+            made.write_text(wanted)
+        return [str(home / "bin" / "python"), str(HERE / folder / "driver.py")]
 
     return prepare
+
+
+def kafka_python(version: str) -> Callable[[], list[str]]:
+    codecs = ["python-snappy==0.7.3", "lz4==4.4.5", "zstandard==0.25.0", "xxhash==3.6.0", "six==1.17.0"]
+    return python("kafka-python", f"kafka-python-{version}", f"kafka-python=={version}", *codecs)
 
 
 def debian(package: str, folder: str) -> Callable[[], list[str]]:
@@ -102,6 +105,17 @@ def java(version: str) -> Callable[[], list[str]]:
         if not compiled.exists() or compiled.stat().st_mtime < source.stat().st_mtime:
             subprocess.run(["javac", "-nowarn", "-cp", classpath, "-d", str(target), str(source)], check=True)
         return ["java", "-Xmx512m", "-cp", f"{target}{os.pathsep}{classpath}", "Driver"]
+
+    return prepare
+
+
+def console_tools(version: str) -> Callable[[], list[str]]:
+    """The command line tools of an old Kafka, driven by a Python script."""
+
+    def prepare() -> list[str]:
+        # Logging goes to stdout there, and log4j has no configuration: both are of no interest.
+        classpath = maven.fetch([f"org.apache.kafka:kafka_2.11:{version}"])
+        return ["env", f"KAFKA_CLASSPATH={classpath}", sys.executable, str(HERE / "java-0.9" / "driver.py")]
 
     return prepare
 
@@ -138,7 +152,7 @@ def go(folder: str) -> Callable[[], list[str]]:
     return prepare
 
 
-CLIENTS = [
+NEW = [
     Client(
         "confluent",
         lambda: [sys.executable, str(HERE / "confluent" / "driver.py")],
@@ -165,3 +179,89 @@ CLIENTS = [
     Client("franz-go", go("franz-go"), assignors=ASSIGNORS),
     Client("kafkajs", node("kafkajs"), codecs=("none", "gzip", "snappy", "lz4")),
 ]
+
+NO_ADMIN = "it has no admin calls"
+NO_GROUP = "it knows no brokers with groups of theirs"
+NO_TIMES = "it knows no lookup by time"
+
+
+def kafka_python_of(version: str, api_version: tuple[int, ...]) -> Client:
+    """kafka-python that takes the broker for an older one."""
+    number = ".".join(map(str, api_version))
+    return Client(
+        f"kafka-python-{version[:3]}-for-{number}",
+        kafka_python(version),
+        codecs=CODECS[:4],
+        lacks={"admin": "admin calls negotiate their versions"} | ({"group": NO_GROUP} if api_version < (0, 9) else {}),
+        settings={"api_version": api_version},
+        is_old=True,
+    )
+
+
+def librdkafka_of(broker_version: str) -> Client:
+    """librdkafka that is told not to ask for versions, but to believe this; from 0.10 on it asks all the same."""
+    return Client(
+        f"confluent-for-{broker_version}",
+        lambda: [sys.executable, str(HERE / "confluent" / "driver.py")],
+        codecs=CODECS[:4],
+        lacks={"admin": NO_ADMIN} | ({"group": NO_GROUP} if broker_version == "0.8.2" else {}),
+        settings={"broker_version": broker_version},
+        is_old=not broker_version.startswith("0.10"),
+    )
+
+
+def pykafka_of(broker_version: str) -> Client:
+    packages = ["pykafka==2.8.0", "python-snappy==0.7.3", "lz4==4.4.5", "six==1.17.0", "setuptools==65.5.0"]
+    return Client(
+        f"pykafka-for-{broker_version}",
+        python("pykafka", "pykafka-2.8.0", *packages),
+        # Its lz4 of before 0.10 is made by a package that is not there for Python 3.
+        codecs=CODECS[:3] if broker_version in ("0.8.2", "0.9.0") else CODECS[:4],
+        lacks={"admin": NO_ADMIN} | ({"group": NO_GROUP} if broker_version == "0.8.2" else {}),
+        settings={"broker_version": broker_version},
+        is_old=True,
+    )
+
+
+KAFKA_PYTHON_SEES = ((0, 8, 2), (0, 9), (0, 10), (0, 10, 1))
+OLD = [
+    *map(pykafka_of, ("0.8.2", "0.9.0", "0.10.0")),
+    Client("kafka-node", node("kafka-node"), codecs=CODECS[:3], lacks={"admin": NO_ADMIN}, is_old=True),
+    Client("no-kafka", node("no-kafka"), codecs=CODECS[:3], lacks={"admin": NO_ADMIN}, is_old=True),
+    *(kafka_python_of(version, seen) for version in ("1.4.7", "2.0.2") for seen in KAFKA_PYTHON_SEES),
+    *map(librdkafka_of, ("0.8.2", "0.9.0")),
+    Client(
+        "java-0.9-console",
+        console_tools("0.9.0.1"),
+        codecs=CODECS[:4],
+        lacks={
+            "nulls": "a command line cannot tell null from empty",
+            "group": "two members cannot be told what to read",
+            "seek": "it begins at one end or the other",
+            "limits": "its errors are lines of a log",
+            "admin": NO_ADMIN,
+            "restart": "records cannot be counted while they are sent",
+        },
+        is_old=True,
+    ),
+    Client(
+        "scala-0.9-console",
+        console_tools("0.9.0.1"),
+        codecs=CODECS[:4],
+        lacks={
+            "nulls": "a command line cannot tell null from empty",
+            "group": "it keeps its groups in ZooKeeper",
+            "limits": "its errors are lines of a log",
+            "admin": NO_ADMIN,
+            "restart": "records cannot be counted while they are sent",
+        },
+        settings={"old": True},
+        is_old=True,
+    ),
+]  # fmt: skip
+CLIENTS = [*NEW, librdkafka_of("0.10.0"), *OLD]
+
+
+def named(name: str) -> Client:
+    (found,) = [client for client in CLIENTS if client.name == name]
+    return found

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from tests.compat.clients import CLIENTS
+from tests.compat.clients import named
 from tests.compat.test_clients import create_topic, produce_arguments
 from tests.kit.broker import BrokerProcess
 
-(CLIENT,) = [client for client in CLIENTS if client.name == "kafka-python-2.0"]
+CLIENT = named("kafka-python-2.0")
 COUNT = 20
 
 

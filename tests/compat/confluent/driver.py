@@ -7,7 +7,7 @@ import sys
 import time
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -23,6 +23,13 @@ from tests.compat.records import fingerprint, record
 Json = dict[str, Any]
 
 
+def as_told(a: Json) -> Json:
+    """The broker is taken for one of `broker_version`, and not asked."""
+    if "broker_version" not in a:
+        return {}
+    return {"api.version.request": False, "broker.version.fallback": a["broker_version"]}
+
+
 def produce(a: Json) -> Json:
     producer = Producer(
         {
@@ -33,12 +40,14 @@ def produce(a: Json) -> Json:
             "message.timeout.ms": 60000,
             "enable.idempotence": a.get("idempotent", False),
             "queue.buffering.max.messages": 1000000,
+            **as_told(a),
         }
     )
     acked, total = 0, 0
+    is_old = a.get("broker_version", "").startswith(("0.8", "0.9"))
 
     for i in range(a["first"], a["first"] + a["count"]):
-        key, value, headers = record(i, a["size"], a["nulls"], a["headers"])
+        key, value, headers = record(i, a["size"], a["nulls"], a["headers"] and not is_old)
 
         def delivered(error: KafkaError | None, _: object, mark: int = fingerprint(key, value, headers)) -> None:
             nonlocal acked, total
@@ -62,6 +71,7 @@ def consumer(a: Json, group: str, **more: object) -> Consumer:
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
             "fetch.queue.backoff.ms": 5,
+            **as_told(a),
             **more,
         }
     )
@@ -69,7 +79,11 @@ def consumer(a: Json, group: str, **more: object) -> Consumer:
 
 def consume(a: Json) -> Json:
     reader = consumer(a, f"read-{time.time_ns()}")
-    reader.subscribe([a["topic"]])
+    if a.get("broker_version") == "0.8.2":  # it had no groups
+        ids = reader.list_topics(a["topic"], timeout=10).topics[a["topic"]].partitions
+        reader.assign([TopicPartition(a["topic"], one, OFFSET_BEGINNING) for one in ids])
+    else:
+        reader.subscribe([a["topic"]])
     count, total, partitions = 0, 0, {}
     deadline = time.monotonic() + a["timeout_s"]
     while count < a["count"] and time.monotonic() < deadline:
@@ -138,12 +152,15 @@ def seek(a: Json) -> Json:
     message = None
     while message is None and time.monotonic() < deadline:
         message = reader.poll(1)
-    by_time = reader.offsets_for_times([TopicPartition(a["topic"], a["partition"], a["timestamp_ms"])], timeout=10)
+    by_time = None
+    if "broker_version" not in a:
+        wanted = TopicPartition(a["topic"], a["partition"], a["timestamp_ms"])
+        by_time = reader.offsets_for_times([wanted], timeout=10)[0].offset
     earliest, latest = reader.get_watermark_offsets(TopicPartition(a["topic"], a["partition"]), timeout=10)
     reader.close()
     return {
         "at_offset": message.offset() if message else None,
-        "by_time": by_time[0].offset,
+        "by_time": by_time,
         "earliest": earliest,
         "latest": latest,
     }
@@ -151,7 +168,12 @@ def seek(a: Json) -> Json:
 
 def limits(a: Json) -> Json:
     producer = Producer(
-        {"bootstrap.servers": a["bootstrap"], "message.max.bytes": 100_000_000, "message.timeout.ms": 20000}
+        {
+            "bootstrap.servers": a["bootstrap"],
+            "message.max.bytes": 100_000_000,
+            "message.timeout.ms": 20000,
+            **as_told(a),
+        }
     )
     errors: list[KafkaError | None] = []
     producer.produce(a["topic"], value=b"x" * a["size"], on_delivery=lambda error, _: errors.append(error))

@@ -1,0 +1,183 @@
+"""pykafka: the scenarios of tests/compat/README.md. Magic 0, and offsets that are stored by OffsetCommit 1."""
+
+from __future__ import annotations
+
+import json
+import queue
+import sys
+import threading
+import time
+from typing import Any
+
+from pykafka import KafkaClient
+from pykafka.common import CompressionType, OffsetType
+from pykafka.exceptions import KafkaException, MessageSizeTooLarge
+
+from tests.compat.records import fingerprint, record
+
+Json = dict[str, Any]
+CODECS = {
+    "none": CompressionType.NONE,
+    "gzip": CompressionType.GZIP,
+    "snappy": CompressionType.SNAPPY,
+    "lz4": CompressionType.LZ4,
+}
+
+
+CLIENTS: list[KafkaClient] = []
+"""A topic does not keep its client alive."""
+
+
+def topic_of(a: Json) -> Any:
+    client = KafkaClient(hosts=a["bootstrap"], broker_version=a["broker_version"])
+    CLIENTS.append(client)
+    return client.topics[a["topic"]]
+
+
+def produce(a: Json) -> Json:
+    producer = topic_of(a).get_producer(
+        compression=CODECS[a["codec"]],
+        required_acks=a["acks"],
+        delivery_reports=True,
+        linger_ms=20,
+        max_retries=100,
+        retry_backoff_ms=200,
+        max_request_size=65536,
+    )
+    acked, total = 0, 0
+
+    def collect() -> None:
+        nonlocal acked, total
+        while True:
+            try:
+                message, error = producer.get_delivery_report(block=False)
+            except queue.Empty:
+                return
+            if error is None:
+                acked += 1
+                total += fingerprint(message.partition_key, message.value, [])
+
+    for i in range(a["first"], a["first"] + a["count"]):
+        key, value, _ = record(i, a["size"], a["nulls"], False)
+        producer.produce(value, partition_key=key)
+        if i % 1000 == 0:
+            collect()
+            time.sleep(a["pause_ms"] / 1000)
+    producer.stop()
+    collect()
+    return {"acked": acked, "checksum": str(total % 2**64)}
+
+
+def consume(a: Json) -> Json:
+    reader = topic_of(a).get_simple_consumer(
+        auto_offset_reset=OffsetType.EARLIEST,
+        fetch_wait_max_ms=200,
+        consumer_timeout_ms=200,
+    )
+    count, total, partitions = 0, 0, {}
+    deadline = time.monotonic() + a["timeout_s"]
+    while count < a["count"] and time.monotonic() < deadline:
+        message = reader.consume()
+        if message is None:
+            continue
+        count += 1
+        total += fingerprint(message.partition_key, message.value, [])
+        seen = partitions.setdefault(str(message.partition_id), [message.offset, message.offset - 1, True])
+        seen[2] = seen[2] and message.offset > seen[1]
+        seen[1] = message.offset
+    reader.stop()
+    return {"count": count, "checksum": str(total % 2**64), "partitions": partitions}
+
+
+class Member(threading.Thread):
+    """One member of a group, reading in its own thread."""
+
+    def __init__(self, a: Json, distinct: set[tuple[int, int]]):
+        super().__init__(daemon=True)
+        self.a, self.distinct, self.read, self.stopping = a, distinct, 0, False
+
+    def run(self) -> None:
+        reader = topic_of(self.a).get_balanced_consumer(
+            self.a["group"].encode(),
+            managed=True,
+            auto_offset_reset=OffsetType.EARLIEST,
+            consumer_timeout_ms=100,
+            heartbeat_interval_ms=300,
+            fetch_message_max_bytes=8192,
+            queued_max_messages=100,
+            fetch_wait_max_ms=100,
+        )
+        while not self.stopping:
+            for _ in range(200):
+                message = reader.consume(block=True)
+                if message is None or self.stopping:
+                    break
+                self.read += 1
+                self.distinct.add((message.partition_id, message.offset))
+            try:
+                reader.commit_offsets()
+            except KafkaException:
+                pass  # a rebalance came between
+            time.sleep(0.02)  # leave something for the other member
+        reader.stop()
+
+
+def group(a: Json) -> Json:
+    distinct: set[tuple[int, int]] = set()
+    first, second = Member(a, distinct), Member(a, distinct)
+    deadline = time.monotonic() + a["timeout_s"]
+
+    def wait(enough: Any) -> None:
+        while not enough() and time.monotonic() < deadline:
+            time.sleep(0.005)
+
+    first.start()
+    wait(lambda: len(distinct) >= a["count"] // 10)
+    second.start()
+    wait(lambda: second.read and len(distinct) >= a["count"] // 2)
+    first.stopping = True
+    first.join(20)
+    wait(lambda: len(distinct) >= a["count"])
+    time.sleep(0.3)
+    second.stopping = True
+    second.join(20)
+    return {"members": [first.read, second.read], "distinct": len(distinct), "committed": committed(a)}
+
+
+def committed(a: Json) -> int:
+    reader = topic_of(a).get_simple_consumer(a["group"].encode(), auto_start=False)
+    reader.start()
+    offsets = [max(answer.offset, 0) for _, answer in reader.fetch_offsets()]
+    reader.stop()
+    return sum(offsets)
+
+
+def seek(a: Json) -> Json:
+    topic = topic_of(a)
+    partition = topic.partitions[a["partition"]]
+    reader = topic.get_simple_consumer(partitions=[partition], auto_offset_reset=OffsetType.EARLIEST)
+    reader.reset_offsets([(partition, a["offset"] - 1)])  # it names the last that was read
+    at = reader.consume().offset
+    reader.stop()
+    return {
+        "at_offset": at,
+        "by_time": None,
+        "earliest": partition.earliest_available_offset(),
+        "latest": partition.latest_available_offset(),
+    }
+
+
+def limits(a: Json) -> Json:
+    producer = topic_of(a).get_sync_producer(max_request_size=100_000_000, max_retries=1)
+    try:
+        producer.produce(b"x" * a["size"])
+    except MessageSizeTooLarge as error:
+        return {"ok": False, "error": type(error).__name__}
+    finally:
+        producer.stop()
+    return {"ok": True, "error": None}
+
+
+if __name__ == "__main__":
+    scenarios = {"produce": produce, "consume": consume, "group": group, "seek": seek, "limits": limits}
+    print(json.dumps(scenarios[sys.argv[1]](json.loads(sys.argv[2]))))

@@ -1,0 +1,82 @@
+"""Clients of before Kafka 0.11 and today's read each other's records, whatever the codec."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.compat.clients import OLD, Client, named
+from tests.compat.records import checksum
+from tests.compat.test_clients import can, create_topic, produce_arguments
+from tests.kit.broker import BrokerProcess
+
+TODAYS = [
+    pytest.param(named("confluent"), id="confluent"),
+    *(pytest.param(named(name), id=name, marks=pytest.mark.slow) for name in ("aiokafka", "java-4.3", "franz-go")),
+]
+COUNT = 200
+SIZE = 100
+
+
+@pytest.fixture(params=OLD, ids=lambda client: client.name)
+def old(request: pytest.FixtureRequest) -> Client:
+    chosen: Client = request.param
+    return chosen
+
+
+def nulls(*clients: Client) -> bool:
+    return all("nulls" not in client.lacks for client in clients)
+
+
+def written(broker: BrokerProcess, writer: Client, codecs: tuple[str, ...], **changes: Any) -> tuple[str, int]:
+    """A topic with records of every codec, each codec's behind the last one's, and how many they are."""
+    topic = create_topic(broker, 2)
+    for at, codec in enumerate(codecs):
+        arguments = produce_arguments(broker, topic, first=at * COUNT, count=COUNT, size=SIZE, codec=codec, **changes)
+        assert writer.run("produce", **arguments)["acked"] == COUNT, codec
+    return topic, COUNT * len(codecs)
+
+
+@pytest.mark.parametrize("new", TODAYS)
+def test_what_an_old_client_writes_is_read_by_todays(old: Client, new: Client, broker: BrokerProcess) -> None:
+    with_nulls = nulls(old, new)
+    topic, count = written(broker, old, old.codecs, nulls=with_nulls)
+    read = new.run("consume", bootstrap=broker.address, topic=topic, count=count, timeout_s=30)
+    assert (read["count"], read["checksum"]) == (count, checksum(0, count, SIZE, with_nulls, False))
+
+
+@pytest.mark.parametrize("new", TODAYS)
+def test_what_todays_client_writes_is_read_by_an_old_one_without_headers(
+    old: Client, new: Client, broker: BrokerProcess
+) -> None:
+    with_nulls = nulls(old, new)
+    topic, count = written(broker, new, old.codecs, nulls=with_nulls, headers=True)
+    read = old.run("consume", bootstrap=broker.address, topic=topic, count=count, timeout_s=30)
+    assert (read["count"], read["checksum"]) == (count, checksum(0, count, SIZE, with_nulls, False))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reader", OLD, ids=lambda client: client.name)
+def test_old_clients_read_each_others_records(old: Client, reader: Client, broker: BrokerProcess) -> None:
+    codecs = tuple(codec for codec in old.codecs if codec in reader.codecs)
+    with_nulls = nulls(old, reader)
+    topic, count = written(broker, old, codecs, nulls=with_nulls)
+    read = reader.run("consume", bootstrap=broker.address, topic=topic, count=count, timeout_s=30)
+    assert (read["count"], read["checksum"]) == (count, checksum(0, count, SIZE, with_nulls, False))
+
+
+@pytest.mark.slow
+def test_a_topic_with_another_codec_takes_what_old_clients_send(old: Client, broker: BrokerProcess) -> None:
+    """The broker compresses what it is sent, after it has converted it."""
+    can(old, "nulls")
+    for config in ("gzip", "snappy", "lz4", "uncompressed"):
+        topic = create_topic(broker, 2, **{"compression.type": config})
+        for at, codec in enumerate(old.codecs):
+            arguments = produce_arguments(broker, topic, first=at * COUNT, count=COUNT, codec=codec, nulls=True)
+            assert old.run("produce", **arguments)["acked"] == COUNT, (config, codec)
+        count = COUNT * len(old.codecs)
+        for reader in (old, named("confluent")):
+            if config in (*reader.codecs, "uncompressed"):
+                read = reader.run("consume", bootstrap=broker.address, topic=topic, count=count, timeout_s=30)
+                assert (read["count"], read["checksum"]) == (count, checksum(0, count, SIZE, True, False)), config
