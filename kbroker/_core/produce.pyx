@@ -224,7 +224,7 @@ cdef bint is_foreign_transaction(produce_t *w, const uint8_t *frame) noexcept no
     asks this before it looks at anything else."""
     cdef const uint8_t *batch
     cdef int32_t i
-    if w.transactional or w.version < FIRST_BATCH_VERSION:
+    if w.transactional:
         return False
     for i in range(w.count):
         batch = frame + w.entries[i].batch_at
