@@ -1,4 +1,5 @@
-"""Records of one format in another: messages of magic 0 and 1 to a batch of magic 2, and back. Bytes only, inflated, no GIL.
+"""Records of one format in another: messages of magic 0 and 1 to a batch of magic 2, back, and of magic 1 to 0. Bytes only,
+inflated, no GIL.
 
 What is kept and dropped follows Apache Kafka 3.9 (LogValidator, RecordsUtil.downConvert, MemoryRecordsBuilder). The results are
 builders, so that who calls can deflate what they hold and finish with `build` or `wrap`.
@@ -233,3 +234,58 @@ def message_sets_of_batch(BatchInfo batch not None, payload, int magic, *, int64
                 yield builder
     finally:
         PyBuffer_Release(&view)
+
+# --- magic 1 to 0 -------------------------------------------------------------------------------------
+
+cdef int convert_older(const uint8_t *data, int64_t size, const message_t *wrapper, int64_t start_offset, MessageSetBuilder builder,
+                       set_info_t *info) noexcept nogil:
+    cdef message_t message
+    cdef const uint8_t *end
+    cdef int64_t offset
+    cdef int finding = set_walk(data, size, wrapper, False, info)
+    if finding != BATCH_OK:
+        return finding
+    if info.codec:
+        info.size = 0
+        return BATCH_NESTED
+    end = data + info.size
+    info.size = 0
+    while data + info.size < end:
+        # Checked again: nobody promises that the memory has not changed since.
+        finding = message_check(data + info.size, end - data - info.size, &message)
+        if finding != BATCH_OK:
+            return finding
+        offset = <int64_t>(<uint64_t>message.offset + <uint64_t>info.base_offset)
+        if offset >= start_offset:
+            finding = builder.put(offset, -1, data + info.size + message.key_position, message.key_size,
+                                  data + info.size + message.value_position, message.value_size)
+            if finding != BATCH_OK:
+                return finding
+        info.size += message.size
+    return BATCH_OK
+
+
+def older_messages(buffer, *, Message wrapper=None, int64_t start_offset=0):
+    """A flat set of magic 1 as messages of magic 0, with absolute offsets and without timestamps: a MessageSetBuilder.
+
+    With `wrapper`, `buffer` is what that compressed message holds, inflated: all of it is kept, to be deflated and given to
+    `wrap`; without, messages before `start_offset` are left out. Raises InvalidBatch.
+    """
+    cdef Py_buffer view
+    cdef set_info_t info
+    cdef const message_t *outer = &wrapper.message if wrapper is not None else NULL
+    cdef MessageSetBuilder builder = MessageSetBuilder(0, compressed=wrapper is not None)
+    cdef int finding
+    if wrapper is not None:
+        start_offset = INT64_MIN
+    PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
+    try:
+        with nogil:
+            finding = convert_older(<const uint8_t *>view.buf, view.len, outer, start_offset, builder, &info)
+    finally:
+        PyBuffer_Release(&view)
+    if finding == OUT_OF_MEMORY:
+        raise MemoryError()
+    if finding != BATCH_OK:
+        raise InvalidBatch(finding, info.size)
+    return builder

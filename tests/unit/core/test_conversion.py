@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbroker._core import message_set, record_batch
-from kbroker._core.conversion import batch_of_messages, message_sets_of_batch
+from kbroker._core.conversion import batch_of_messages, message_sets_of_batch, older_messages
 from kbroker._core.message_set import MessageSetBuilder
 from kbroker._core.record_batch import BatchInfo, InvalidBatch
 from kbroker._core.records import RecordsBuilder
@@ -215,3 +215,36 @@ def test_there_and_back_is_the_same(rows: list[tuple[int, bytes | None, bytes | 
     without = model.encode_set([replace(m, magic=0, timestamp=-1) for m in messages])
     (made,) = message_sets_of_batch(*split(builder.build()), 0)
     assert made.messages() == without
+
+
+# --- magic 1 to 0 -------------------------------------------------------------------------------------
+
+
+@given(contents, st.integers(0, 40), st.booleans())
+def test_messages_of_magic_1_become_those_of_magic_0(
+    rows: list[tuple[int, bytes | None, bytes | None]], start: int, is_wrapped: bool
+) -> None:
+    """Flat ones from the offset on that was asked for, with gaps as they are; what was compressed whole."""
+    flat = [Message(at * 2 + 5, time, *rest, 1) for at, (time, *rest) in enumerate(rows)]
+    if is_wrapped:
+        relative = [replace(m, offset=at) for at, m in enumerate(flat)]
+        outer = message_set.check(message_set.wrap(b"", Codec.GZIP, 1, 1000, 77))
+        made = older_messages(model.encode_set(relative), wrapper=outer, start_offset=start)
+        expected = [replace(m, offset=1000 - len(rows) + 1 + m.offset, timestamp=-1, magic=0) for m in relative]
+    else:
+        made = older_messages(model.encode_set(flat), start_offset=start)
+        expected = [replace(m, timestamp=-1, magic=0) for m in flat if m.offset >= start]
+    assert (made.magic, made.compressed) == (0, is_wrapped)
+    assert model.decode_set(made.messages()) == expected
+
+
+def test_what_is_no_flat_set_of_messages_is_refused() -> None:
+    good = model.encode(Message(0, 1, b"k", b"v", 1))
+    wrapper = message_set.wrap(deflate(Codec.GZIP, good), Codec.GZIP, 1, 0, 1)
+    for data, name in (
+        (good[:-1], "BATCH_TOO_SHORT"),
+        (good[:-1] + b"x", "BATCH_BAD_CRC"),
+        (good + wrapper, "BATCH_NESTED"),
+        (good + model.encode(Message(1, -1, b"k", b"v", 0)), "BATCH_MIXED_MAGIC"),
+    ):
+        assert outcome(lambda data=data: older_messages(data)) == name  # type: ignore[misc]

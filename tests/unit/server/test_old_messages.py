@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from kbroker.errors import ErrorCode
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.compression import CODECS, Codec, deflate, inflate
 from kbroker.protocol.records import encode_batch
+from kbroker.server.old_messages import down_convert
 from tests.kit.logs import batch_of
 from tests.kit.processors import ProcessorRig, produce_request, wait_until
 from tests.kit.wire import WireClient
@@ -174,6 +176,52 @@ def test_an_old_consumer_that_leaves_during_the_conversion_disturbs_nobody(rig: 
         client.close()
     wait_until(lambda: rig.connection_count == 0, "all have left")
     assert fetched(rig, rig.connect(), 3, 0).error_code == 0
+
+
+def at_offset(data: bytes, offset: int) -> bytes:
+    return struct.pack(">q", offset) + data[8:]
+
+
+@pytest.mark.parametrize("codec", OLD_CODECS)
+def test_a_log_of_every_magic_is_read_as_messages_of_magic_0(codec: int) -> None:
+    """As a directory has it that was used by one Kafka after the other."""
+    parts = [
+        at_offset(message_set(0, codec), 3) if codec else message_set(0),
+        *(
+            wrap(deflate(codec, message_set(1)), codec, 1, 4 * n + 3, TIME + 3)
+            if codec
+            else moved(message_set(1), 4 * n)
+            for n in (1, 2)
+        ),
+        moved(encode_batch([(TIME, key, value) for key, value in zip(KEYS, VALUES, strict=True)], codec=codec), 12),
+        encode_batch([(TIME, b"behind", None)], codec=codec)[:-1],
+    ]
+    log = memoryview(b"".join(parts))
+    got = read(down_convert(log, 6, 0, 1 << 20))
+    expected = [n for n in range(16) if codec or n < 4 or n >= 6]
+    assert got == [(n, -1, KEYS[n % 4], VALUES[n % 4]) for n in expected]
+    same = memoryview(b"".join(parts[:3]))
+    assert down_convert(same, 0, 1, 1 << 20) == bytes(same)
+
+
+def moved(data: bytes, base: int) -> bytes:
+    """A flat set or a batch, with offsets from `base` on."""
+    if data[16] == 2:
+        return at_offset(data, base)
+    return b"".join(
+        at_offset(data[one.position : one.position + one.size], base + one.offset) for one in messages(data)
+    )
+
+
+def test_what_stands_before_zstd_can_be_read(rig: ProcessorRig) -> None:
+    (log,) = rig.create("orders")
+    for codec in (Codec.GZIP, Codec.ZSTD, Codec.GZIP):
+        log.append(bytearray(encode_batch([(TIME, None, b"x")], codec=codec)))
+    client = rig.connect()
+    first, second, third = (fetched(rig, client, 3, offset) for offset in range(3))
+    assert (first.error_code, [offset for offset, *_ in read(first.records)]) == (0, [0])
+    assert (second.error_code, second.records) == (ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, b"")
+    assert (third.error_code, [offset for offset, *_ in read(third.records)]) == (0, [2])
 
 
 def test_zstd_has_no_messages(rig: ProcessorRig) -> None:
