@@ -211,12 +211,18 @@ def librdkafka_of(broker_version: str) -> Client:
 
 
 def pykafka_of(broker_version: str) -> Client:
-    packages = ["pykafka==2.8.0", "python-snappy==0.7.3", "lz4==4.4.5", "six==1.17.0", "setuptools==65.5.0"]
+    packages = [
+        "pykafka==2.8.0",
+        "python-snappy==0.7.3",
+        "lz4==4.4.5",
+        "xxhash==3.6.0",
+        "six==1.17.0",
+        "setuptools==65.5.0",
+    ]
     return Client(
         f"pykafka-for-{broker_version}",
         python("pykafka", "pykafka-2.8.0", *packages),
-        # Its lz4 of before 0.10 is made by a package that is not there for Python 3.
-        codecs=CODECS[:3] if broker_version in ("0.8.2", "0.9.0") else CODECS[:4],
+        codecs=CODECS[:4],
         lacks={"admin": NO_ADMIN} | ({"group": NO_GROUP} if broker_version == "0.8.2" else {}),
         settings={"broker_version": broker_version},
         is_old=True,

@@ -19,7 +19,15 @@ COUNT = 200
 SIZE = 100
 
 
-@pytest.fixture(params=OLD, ids=lambda client: client.name)
+# One of each library with every `make test`.
+OFTEN = (
+    "pykafka-for-0.9.0", "kafka-node", "no-kafka", "kafka-python-1.4-for-0.9", "kafka-python-2.0-for-0.10",
+    "confluent-for-0.9.0", "java-0.9-console", "scala-0.9-console",
+)  # fmt: skip
+MARKED = [pytest.param(one, id=one.name, marks=() if one.name in OFTEN else pytest.mark.slow) for one in OLD]
+
+
+@pytest.fixture(params=MARKED)
 def old(request: pytest.FixtureRequest) -> Client:
     chosen: Client = request.param
     return chosen
@@ -29,12 +37,17 @@ def nulls(*clients: Client) -> bool:
     return all("nulls" not in client.lacks for client in clients)
 
 
-def written(broker: BrokerProcess, writer: Client, codecs: tuple[str, ...], **changes: Any) -> tuple[str, int]:
-    """A topic with records of every codec, each codec's behind the last one's, and how many they are."""
-    topic = create_topic(broker, 2)
-    for at, codec in enumerate(codecs):
-        arguments = produce_arguments(broker, topic, first=at * COUNT, count=COUNT, size=SIZE, codec=codec, **changes)
-        assert writer.run("produce", **arguments)["acked"] == COUNT, codec
+def written(
+    broker: BrokerProcess, writer: Client, codecs: tuple[str, ...], config: dict[str, str] | None = None, **changes: Any
+) -> tuple[str, int]:
+    """A topic with records of every codec, written at the same time, and how many they are."""
+    topic = create_topic(broker, 2, **(config or {}))
+    arguments = [
+        produce_arguments(broker, topic, first=at * COUNT, count=COUNT, size=SIZE, codec=codec, **changes)
+        for at, codec in enumerate(codecs)
+    ]
+    for process in [writer.start("produce", one) for one in arguments]:
+        assert writer.finish(process)["acked"] == COUNT
     return topic, COUNT * len(codecs)
 
 
@@ -71,11 +84,7 @@ def test_a_topic_with_another_codec_takes_what_old_clients_send(old: Client, bro
     """The broker compresses what it is sent, after it has converted it."""
     can(old, "nulls")
     for config in ("gzip", "snappy", "lz4", "uncompressed"):
-        topic = create_topic(broker, 2, **{"compression.type": config})
-        for at, codec in enumerate(old.codecs):
-            arguments = produce_arguments(broker, topic, first=at * COUNT, count=COUNT, codec=codec, nulls=True)
-            assert old.run("produce", **arguments)["acked"] == COUNT, (config, codec)
-        count = COUNT * len(old.codecs)
+        topic, count = written(broker, old, old.codecs, {"compression.type": config}, nulls=True)
         for reader in (old, named("confluent")):
             if config in (*reader.codecs, "uncompressed"):
                 read = reader.run("consume", bootstrap=broker.address, topic=topic, count=count, timeout_s=30)
