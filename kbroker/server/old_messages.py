@@ -23,6 +23,7 @@ _OVERHEAD = 12
 _MAGIC_AT = 16
 _ATTRIBUTES_AT = 17
 _CODEC_MASK = 7
+_LOG_APPEND_TIME = 8
 _HEADER_SIZE = 61
 _SET_SIZE = 8 << 20
 """Bytes of messages that are made at a time; one compressed message holds no more, unless a record alone is larger."""
@@ -58,7 +59,8 @@ def convert(messages: memoryview, largest: int, limit: int) -> tuple[bytes, int]
     payload = messages[first.value_position : first.value_position + first.value_size]
     inner = inflate_shared(first.codec, payload, limit, strict=True, magic=first.magic)
     builder, _ = batch_of_messages(inner, wrapper=first, limit=limit)
-    return builder.build(), first.codec
+    # A producer may not say that: whoever checks the batch shall see it.
+    return builder.build(attributes=_LOG_APPEND_TIME if first.is_log_append_time else 0), first.codec
 
 
 def down_convert(batches: memoryview, start_offset: int, magic: int, limit: int) -> bytes:

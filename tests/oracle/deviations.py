@@ -5,95 +5,26 @@ A difference that is not listed here fails its test, and so does a listed one th
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
-
-from kbroker.protocol.api import ApiKey
-from tests.oracle.answers import Tree
-
-
-def matches(pattern: str, text: str) -> bool:
-    """Whether a text is a pattern's, where `*` stands for anything."""
-    return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), text, re.DOTALL) is not None
-
-
-@dataclass(frozen=True)
-class Anything:
-    """Any value at all."""
-
-
-ANYTHING = Anything()
-
-
-@dataclass(frozen=True)
-class Deviation:
-    """One way of differing: where it shows, what it is, why it is so."""
-
-    scenarios: tuple[str, ...]
-    paths: tuple[str, ...]
-    what: str
-    why: str
-    kafka: Tree = ANYTHING
-    ours: Tree = ANYTHING
-    since: int = 0
-    until: int = 99
-
-    @property
-    def api(self) -> ApiKey:
-        return ApiKey[self.scenarios[0].split(".")[0].upper()]
-
-    def is_about(self, scenario: str, version: int) -> bool:
-        return self.since <= version <= self.until and any(matches(one, scenario) for one in self.scenarios)
-
-    def covers(self, path: str, kafka: Tree, ours: Tree) -> bool:
-        return (
-            any(matches(one, path) for one in self.paths)
-            and (isinstance(self.kafka, Anything) or self.kafka == kafka)
-            and (isinstance(self.ours, Anything) or self.ours == ours)
-        )
-
-
-@dataclass(frozen=True)
-class OtherDeviation:
-    """A deviation that no answer of the matrix shows. `test`: where it is tested."""
-
-    subject: str
-    what: str
-    why: str
-    test: str
-
-
-LARGE_ANSWERS = "A small request could have an answer that no memory holds."
-TWICE = (
-    "A client that names a partition twice in a request has a bug; "
-    "kbroker does what each entry says, in order, and answers each."
+from tests.oracle.deviation import (
+    KAFKA_FAILS,
+    LARGE_ANSWERS,
+    NEVER_ANSWERS,
+    NO_FEATURES,
+    NO_TRANSACTIONS,
+    OWN_DEFAULT,
+    STATIC,
+    STRICT,
+    TWICE,
+    Deviation,
+    OtherDeviation,
+    matches,
 )
-KAFKA_FAILS = "Kafka fails inside; kbroker says what is wrong with the request."
-NEVER_ANSWERS = "Kafka fails inside and leaves the client without an answer until its request times out."
-NO_TRANSACTIONS = (
-    "Transactions are not served yet: their users get an error that is not retried, instead of waiting for ever."
-)
-NO_FEATURES = "Features are those of KRaft's metadata log, which kbroker does not have."
-STRICT = "What a field cannot mean is refused with its connection, rather than guessed at."
-OLD_FORMATS = "Needs the message formats of before Kafka 0.11, which kbroker does not convert yet."
-STATIC = "These settings are read at start only."
-OWN_DEFAULT = "A default of its own: for one machine, not for a cluster of them."
+from tests.oracle.old_versions import OLD_VERSIONS
+
+__all__ = ["DEVIATIONS", "OTHERS", "Deviation", "matches"]
 
 DEVIATIONS: tuple[Deviation, ...] = (
     # --- ApiVersions and whatever comes before an API -----------------------------------------------------------
-    Deviation(
-        (
-            "api_versions.what_is_served",
-            "api_versions.several_times*",
-            "api_versions.names_of_software",
-            "api_versions.bytes_behind*",
-        ),
-        ("*.api_keys[1].min_version",),
-        "Fetch is served from version 4; Kafka 3.9 serves it from 0. "
-        "Produce 0 to 2 is advertised and answered with UNSUPPORTED_VERSION.",
-        OLD_FORMATS,
-        kafka=0,
-    ),
     Deviation(
         (
             "api_versions.what_is_served",
@@ -243,6 +174,7 @@ DEVIATIONS: tuple[Deviation, ...] = (
         "A batch of a transaction is INVALID_TXN_STATE. Kafka finds that the producer id is not the transactional "
         "id's first.",
         NO_TRANSACTIONS,
+        since=3,
     ),
     Deviation(
         ("produce.names_that_are_no_text",),
@@ -452,16 +384,17 @@ DEVIATIONS: tuple[Deviation, ...] = (
         "An operation that is none of the four is INVALID_REQUEST.",
         KAFKA_FAILS,
     ),
+    *OLD_VERSIONS,
 )
 
 OTHERS: tuple[OtherDeviation, ...] = (
     OtherDeviation(
-        "Produce 0 to 2",
-        "Advertised, and answered with UNSUPPORTED_VERSION in that version. Kafka 4.3 advertises them too and closes "
-        "the "
-        "connection.",
-        "librdkafka compresses only if it sees them. " + OLD_FORMATS,
-        "tests/oracle/test_old_versions.py::test_produce_of_old_formats_is_advertised_and_refused",
+        "Fetch 0 to 3: how much is converted at once",
+        "An answer holds whole messages only, of at most 8 MiB of the log, or of one "
+        "batch that is larger. Kafka cuts the "
+        "last message, or adds bytes, so that an answer has as many bytes as the log has.",
+        "Memory is bounded, whatever is asked for; the client comes again for the rest.",
+        "tests/oracle/test_answers.py::test_kbroker_answers_as_kafka_does",
     ),
     OtherDeviation(
         "APIs and versions",

@@ -14,7 +14,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from kbroker.errors import ErrorCode, KbrokerError
@@ -100,7 +100,7 @@ class Sent:
     correlation_id: int
     client: WireClient
     label: str
-    at: float = field(default_factory=time.monotonic)
+    at: float
 
 
 class Talk:
@@ -213,10 +213,11 @@ class Talk:
             version = self.version if api == self.scenario.api else SERVED[api].max
         client = self.client(on)
         label = f"{len(self.steps)} {api.label}"
+        at = time.monotonic()  # before: the answer may be under way when this thread goes on
         try:
-            return Sent(api, version, client.send(api, version, lower(message, version)), client, label)
+            return Sent(api, version, client.send(api, version, lower(message, version)), client, label, at)
         except ConnectionClosed:
-            return Sent(api, version, -1, client, label)
+            return Sent(api, version, -1, client, label, at)
 
     def receive(self, sent: Sent, keep: Callable[[Any], None] | None = None, after_ms: int | None = None) -> Any:
         """The answer to what was sent."""
@@ -258,7 +259,7 @@ class Talk:
         header_version = 2 if flexible else 1
         header = RequestHeader(request_api_key=api_key, request_api_version=version, correlation_id=77, client_id=on)
         client = self.client(on)
-        sent = Sent(ApiKey(api_key) if api_key in list(ApiKey) else ApiKey.PRODUCE, version, 77, client, label)
+        sent = Sent(ApiKey(api_key) if api_key in list(ApiKey) else ApiKey.PRODUCE, version, 77, client, label, 0)
         try:
             client.send_raw(framed(header.encode(header_version) + body))
             frame = client.read_frame()
@@ -281,7 +282,7 @@ class Talk:
         """A whole frame as it is, to which both are expected to say nothing but goodbye."""
         client = self.client(on)
         label = f"{len(self.steps)} raw"
-        sent = Sent(ApiKey.API_VERSIONS, 0, 0, client, label)
+        sent = Sent(ApiKey.API_VERSIONS, 0, 0, client, label, 0)
         try:
             client.send_raw(frame)
             self.note(label, client.read_frame().hex())

@@ -1,4 +1,4 @@
-"""What Kafka 4.3.1 does with requests of before Kafka 0.11, and what kbroker does with what it does not serve."""
+"""What is advertised of before Kafka 0.11 is served; what is not served closes the connection."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import SERVED, ApiKey
-from kbroker.protocol.headers import decode_response, framed
+from kbroker.protocol.headers import framed
 from kbroker.protocol.messages import RequestHeader
 from tests.kit.broker import BrokerProcess, KafkaProcess
 from tests.kit.wire import ConnectionClosed, WireClient
 from tests.oracle.matrix import KAFKA_SETTINGS, OUR_SETTINGS
+from tests.oracle.scenarios.old_messages import flat, messages_in
+from tests.oracle.scenarios.requests import FetchTopic, fetch, fetch_partition, produce
 
-NEWEST_OLD_VERSION = 2
+OLD_PRODUCE, OLD_FETCH = range(3), range(4)
 
 
 class Kafka4Process(KafkaProcess):
@@ -24,7 +25,7 @@ class Kafka4Process(KafkaProcess):
 
 @pytest.fixture(scope="module")
 def kbroker() -> Iterator[BrokerProcess]:
-    with BrokerProcess(OUR_SETTINGS) as started:
+    with BrokerProcess({**OUR_SETTINGS, "auto.create.topics.enable": "true"}) as started:
         yield started
 
 
@@ -43,33 +44,34 @@ def ask(broker: BrokerProcess, key: int, version: int, body: bytes, header_versi
             return None
 
 
-def old_produce(version: int) -> bytes:
-    data = M.ProduceRequest.PartitionProduceData(index=0, records=b"")
-    entry = M.ProduceRequest.TopicProduceData(name="t", partition_data=[data])
-    return M.ProduceRequest(acks=1, timeout_ms=1000, topic_data=[entry]).encode(version)
-
-
 def advertised(broker: BrokerProcess) -> dict[int, tuple[int, int]]:
     with client(broker) as asking:
         answer = asking.call(ApiKey.API_VERSIONS, 0, M.ApiVersionsRequest())
     return {one.api_key: (one.min_version, one.max_version) for one in answer.api_keys}
 
 
-def test_produce_of_old_formats_is_advertised_and_refused(kbroker: BrokerProcess) -> None:
-    assert advertised(kbroker)[ApiKey.PRODUCE][0] == 0
-    for version in range(NEWEST_OLD_VERSION + 1):
-        answer = ask(kbroker, ApiKey.PRODUCE, version, old_produce(version), 1)
-        assert answer is not None
-        (partition,) = decode_response(ApiKey.PRODUCE, version, answer)[1].responses[0].partition_responses
-        assert partition.error_code == ErrorCode.UNSUPPORTED_VERSION
+def test_produce_and_fetch_of_every_old_version_are_advertised_and_served(kbroker: BrokerProcess) -> None:
+    assert (advertised(kbroker)[ApiKey.PRODUCE][0], advertised(kbroker)[ApiKey.FETCH][0]) == (0, 0)
+    with client(kbroker) as asking:
+        asking.call(ApiKey.METADATA, 0, M.MetadataRequest(topics=[M.MetadataRequest.MetadataRequestTopic(name="old")]))
+        for version in OLD_PRODUCE:
+            made = asking.call(ApiKey.PRODUCE, version, produce("old", flat(2, magic=min(version, 1))))
+            assert made.responses[0].partition_responses[0].base_offset == 2 * version
+        for version in OLD_FETCH:
+            request = fetch([FetchTopic(topic="old", partitions=[fetch_partition(offset=1)])])
+            if version < 3:
+                request.max_bytes = 0x7FFFFFFF
+            (found,) = asking.call(ApiKey.FETCH, version, request).responses[0].partitions
+            seen = [(one.offset, one.magic) for one in messages_in(found.records)]
+            assert seen == [(offset, 0 if version < 2 else 1) for offset in range(1, 6)]
 
 
 @pytest.mark.slow
 def test_kafka_4_advertises_produce_of_old_formats_and_closes_the_connection() -> None:
     with Kafka4Process(KAFKA_SETTINGS) as kafka:
         assert advertised(kafka)[ApiKey.PRODUCE][0] == 0
-        for version in range(NEWEST_OLD_VERSION + 1):
-            assert ask(kafka, ApiKey.PRODUCE, version, old_produce(version), 1) is None
+        for version in OLD_PRODUCE:
+            assert ask(kafka, ApiKey.PRODUCE, version, produce("t", b"").encode(version), 1) is None
 
 
 def test_what_kafka_serves_and_kbroker_does_not_closes_the_connection(kbroker: BrokerProcess) -> None:
