@@ -13,7 +13,11 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 from kbroker.coordination.store import Store
+from kbroker.protocol import messages as M
+from kbroker.protocol.api import ApiKey
+from tests.kit import maven
 from tests.kit.broker import KAFKA_ALONE, KafkaInMemory, ServerProcess, write_properties
+from tests.kit.wire import ConnectionClosed, WireClient
 
 HEAP = "128m"
 TIMEOUT_S = 30.0
@@ -130,3 +134,21 @@ def nodes_of(store: Store) -> dict[str, Node]:
         found[path] = Node(data, stat.owner != 0, stat.version)
         waiting += [f"{path.rstrip('/')}/{name}" for name in store.children(path)]
     return found
+
+
+class OldKafka(KafkaOnZooKeeper):
+    """Apache Kafka 0.9.0.1, which knows messages of magic 0 only and no ApiVersions."""
+
+    version = "0.9.0.1"
+
+    @classmethod
+    def classpath(cls) -> str:
+        return maven.fetch([f"org.apache.kafka:kafka_2.11:{cls.version}"])
+
+    def is_ready(self) -> bool:
+        """It answers Metadata 0 with itself."""
+        try:
+            with WireClient("127.0.0.1", self.port) as client:
+                return bool(client.call(ApiKey.METADATA, 0, M.MetadataRequest(topics=[])).brokers)
+        except (OSError, ConnectionClosed):
+            return False
