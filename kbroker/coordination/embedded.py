@@ -276,6 +276,12 @@ class EmbeddedStore:
         if session is not None:
             self._end(session, expired=True)
 
+    def fail(self, reason: str) -> None:
+        """Take no more changes: what would be written is not certain to be there after a restart. Reads go on."""
+        if self._failure is None:
+            log.error("%s takes no more changes until the broker is started again: %s", self._path, reason)
+            self._failure = f"{self._path} takes no more changes: {reason}"
+
     def stop(self) -> None:
         """Finish what has queued up, end all sessions, close the file. Idempotent."""
         with self._queued:

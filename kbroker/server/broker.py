@@ -7,7 +7,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from kbroker._core.fetch_sessions import FetchSessions
@@ -24,7 +24,7 @@ from kbroker.config.listeners import parse_counts
 from kbroker.coordination.embedded import EmbeddedStore
 from kbroker.groups.coordinator import GroupCoordinator
 from kbroker.groups.options import GroupOptions
-from kbroker.model import Endpoint
+from kbroker.model import Endpoint, TopicPartition
 from kbroker.net.endpoints import AdvertisedEndpoints
 from kbroker.replication.local_replica import FlushWaits
 from kbroker.server.acceptor import Acceptor, AddressLimits, ConnectionLimits, raise_descriptor_limit
@@ -83,7 +83,8 @@ class Broker:
         config, logs = self.config, self._logs
         identity = logs.take_directories()
         self._on_stop("logs", lambda: logs.stop(config["kbroker.stop.timeout.ms"] / 1000))
-        self._store = EmbeddedStore(find_store(logs))
+        self._store_path = find_store(logs)
+        self._store = EmbeddedStore(self._store_path)
         self._on_stop("store", self._store.stop)
         self._session = self._store.connect()
         self.node_id = config.node_id
@@ -191,8 +192,13 @@ class Broker:
         ]
         self._topics.register(advertised, self.config["broker.rack"])
         self._topics.start(self._partitions, new_leader_epochs=not self._logs.was_stopped_cleanly)
-        self._logs.set_on_directory_failed(self._topics.mark_failed)
+        self._logs.set_on_directory_failed(self._directory_failed)
         self._partitions.serve(self._topics, self._groups)
+
+    def _directory_failed(self, directory: str, partitions: Sequence[TopicPartition]) -> None:
+        if Path(self._store_path).parent == Path(directory):
+            self._store.fail(f"log directory {directory} is offline")
+        self._topics.mark_failed(partitions)
 
     def _endpoints_for(self, connection: Connection) -> Endpoint:
         return self._advertised.of(connection.listener, connection.local_host, connection.local_port)

@@ -345,7 +345,7 @@ class Log:
                     self._epochs.truncate_from_start(self.state.log_start_offset)
             return self.state.log_start_offset
 
-    def delete_old_segments(self, policies: tuple[retention.Policy, ...] | None = None) -> int:
+    def delete_old_segments(self, policies: tuple[retention.DeletionPolicy, ...] | None = None) -> int:
         """Delete whole segments that the policies are done with; how many. Files go after file.delete.delay.ms."""
         with self._lock:
             self.open()

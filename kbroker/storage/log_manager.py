@@ -33,12 +33,16 @@ from kbroker.storage.log import Log
 from kbroker.storage.log_context import DISK_ERRORS, LogContext
 from kbroker.storage.open_segments import OpenSegments
 from kbroker.storage.options import LogOptions, StorageOptions
+from kbroker.storage.retention import PoliciesFor, policies_for
 from kbroker.storage.scheduler import Scheduler
 
 logger = logging.getLogger("kbroker.storage")
 
 Resolve = Callable[[TopicPartition], "tuple[UUID, LogOptions] | None"]
 """What the cluster knows of a partition found on disk: its topic's id and options; None: nothing."""
+
+DirectoryFailed = Callable[[str, "list[TopicPartition]"], None]
+"""Hears of a log directory that is offline, and of the partitions in it."""
 
 _READERS_WAIT_MS = 1000
 
@@ -73,8 +77,10 @@ class LogManager:
         fs: FileSystem | None = None,
         clock: Clock | None = None,
         randomness: random.Random | None = None,
+        policies_for: PoliciesFor = policies_for,
     ):
         self.options = options
+        self._policies_for = policies_for
         self.producer_id_expiration_ms = options.producer_id_expiration_ms
         """May be changed at any time; in force from the next look on."""
         self.registry = Registry()
@@ -87,7 +93,7 @@ class LogManager:
         self._lock = threading.RLock()
         self._locks: dict[str, directories.DirectoryLock] = {}
         self._left_out: dict[str, str] = {}
-        self._on_directory_failed: Callable[[list[TopicPartition]], None] | None = None
+        self._on_directory_failed: DirectoryFailed | None = None
         self._homes: list[_Home] = []
         self._logs: dict[TopicPartition, Log] = {}
         self._open_segments = OpenSegments(options.max_open_segments)
@@ -486,7 +492,7 @@ class LogManager:
                 return
             try:
                 if not log.directory.is_offline:
-                    log.delete_old_segments()
+                    log.delete_old_segments(self._policies_for(log.options))
             except KbrokerError as error:
                 if log.state.state != "deleted":
                     logger.error("%s: retention: %s", log, error)
@@ -588,16 +594,14 @@ class LogManager:
         call = self._on_directory_failed
         if call is not None:
             failed = [log.topic_partition for log in logs]
-            threading.Thread(target=call, args=(failed,), name="directory-failed", daemon=True).start()
+            threading.Thread(target=call, args=(home.path, failed), name="directory-failed", daemon=True).start()
 
-    def set_on_directory_failed(self, call: Callable[[list[TopicPartition]], None]) -> None:
-        """`call(partitions)` for each directory that fails, on a thread of its own; and for those that have, now."""
+    def set_on_directory_failed(self, call: DirectoryFailed) -> None:
+        """It is called for each directory that fails, on a thread of its own; and for those that have, now."""
         self._on_directory_failed = call
-        failed = [
-            log.topic_partition for home in self._homes if home.directory.is_offline for log in self._logs_in(home)
-        ]
-        if failed:
-            call(failed)
+        for home in self._homes:
+            if home.directory.is_offline:
+                call(home.path, [log.topic_partition for log in self._logs_in(home)])
 
     @property
     def was_stopped_cleanly(self) -> bool:

@@ -1,7 +1,8 @@
 """Which segments a log may forget: pure functions over a view of the log, oldest segments first.
 
-A policy is any callable `(LogView) -> int`: how many of the oldest segments it is done with. Add one to `policies_for`,
-or pass other ones to `Log.delete_old_segments`. Whoever deletes takes the largest answer.
+A `DeletionPolicy` says how many of the oldest segments it is done with; whoever deletes takes the largest answer. Which
+policies a log has follows from its options (`policies_for`); a program that runs a `LogManager` may give it other rules
+(`policies_for=`). No setting names code: what Kafka's settings ask for is here.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from kbroker.storage import segment as names
 from kbroker.storage.options import LogOptions
@@ -41,7 +42,15 @@ class LogView:
     now_ms: int
 
 
-Policy = Callable[[LogView], int]
+class DeletionPolicy(Protocol):
+    """One reason to forget segments. Pure: no clock, no files; it is asked again at every round."""
+
+    def __call__(self, view: LogView, /) -> int:
+        """How many of the oldest segments may go; never more than the view has."""
+        ...
+
+
+PoliciesFor = Callable[[LogOptions], "tuple[DeletionPolicy, ...]"]
 
 
 def below_log_start(view: LogView) -> int:
@@ -76,9 +85,9 @@ def larger_than(retention_bytes: int, view: LogView) -> int:
     return count
 
 
-def policies_for(options: LogOptions) -> tuple[Policy, ...]:
+def policies_for(options: LogOptions) -> tuple[DeletionPolicy, ...]:
     """What a topic's settings ask for."""
-    policies: list[Policy] = [below_log_start]
+    policies: list[DeletionPolicy] = [below_log_start]
     if options.deleted_by_retention:
         if options.retention_ms >= 0:
             policies.append(partial(older_than, options.retention_ms))

@@ -291,3 +291,37 @@ def test_a_directory_that_is_bad_at_the_start_is_back_at_the_next(disks: list[Pa
         becomes_read_only(disks[0])
         with pytest.raises(RuntimeError, match="the store of topics"):
             broker.start()
+
+
+def test_without_the_directory_of_the_store_nothing_of_topics_changes_and_the_rest_serves_on(
+    disks: list[Path], tmp_path: Path
+) -> None:
+    """Nor are offsets of before Kafka 0.9 accepted, which are in it. Groups whose partition is elsewhere go on."""
+    directories = [disks[0] / "data", disks[1] / "data"]
+    with broker_on(tmp_path, *directories) as broker, History(broker.port) as h:
+        h.create("orders", 3)  # two in the first directory, so that the topic of offsets goes to the second
+        h.commit_offset("g", "orders")
+        assert (directories[1] / "__consumer_offsets-0").exists()
+        (kept,) = (int(path.name[-1]) for path in directories[1].glob("orders-?"))
+        well = codes_of(h, "orders", kept)
+        is_removed(disks[0])
+        deadline = time.monotonic() + WAIT_S
+        while refusal_of_a_topic(h) != STORAGE_ERROR:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        for at in range(3):
+            while codes_of(h, "orders", at) != (well if at == kept else OFFLINE):
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+        h.commit_offset("g", "orders")
+        broker.stop()
+        assert "takes no more changes until the broker is started again" in broker.output
+
+
+def refusal_of_a_topic(h: History) -> int:
+    topic = M.CreateTopicsRequest.CreatableTopic(name="refused", num_partitions=1, replication_factor=1)
+    answer = h.ask(M.CreateTopicsRequest(topics=[topic], timeout_ms=5000, validate_only=False))
+    if answer.topics[0].error_code == 0:
+        h.delete("refused")
+    code: int = answer.topics[0].error_code
+    return code

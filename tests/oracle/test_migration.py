@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -195,6 +196,8 @@ def test_a_broker_moves_with_its_topics_and_settings_and_back(moving: Moving) ->
     ours.stop()
     assert "settings are not known" not in ours.output
 
+    assert_kafkas_tool_is_content(kafka.data)
+    assert_kafkas_tool_is_content(kafka.data)
     assert moving.carried("export")["written"] > 0
     assert moving.carried("export")["written"] == 0
     kafka.start()
@@ -217,6 +220,18 @@ def test_a_broker_moves_with_its_topics_and_settings_and_back(moving: Moving) ->
     assert everything(ours.port)[:2] == there_and_back[:2]
     append(ours.port, 10)
     ours.stop()
+
+
+def assert_kafkas_tool_is_content(data: Path) -> None:
+    """kafka-dump-log reads every file of every partition without a complaint."""
+    files = sorted(path for kind in ("log", "index", "timeindex", "snapshot") for path in data.glob(f"*/*.{kind}"))
+    assert len(files) > 40
+    java = [*KafkaOnZooKeeper.java(), "kafka.tools.DumpLogSegments", "--deep-iteration", "--files"]
+    done = subprocess.run([*java, ",".join(map(str, files))], capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("| offset: ") > 600
+    for complaint in ("isvalid: false", "ismatch", "out of order", "Found", "non-consecutive", "orrupt"):
+        assert complaint not in done.stdout
 
 
 class zookeeper:

@@ -156,9 +156,9 @@ def test_a_directory_that_is_bad_at_the_start_is_left_out_while_others_are_good(
     with pytest.raises(ProtocolError) as refused:
         log.append(batch_of([b"x"]))
     assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
-    failed: list[TopicPartition] = []
-    logs.set_on_directory_failed(failed.extend)
-    assert failed == [TopicPartition("orders", missing)]
+    failed: list[tuple[str, list[TopicPartition]]] = []
+    logs.set_on_directory_failed(lambda *what: failed.append(what))
+    assert failed == [(str(two[0]), [TopicPartition("orders", missing)])]
     logs.stop()
     assert not two[0].is_dir()
     # When it is back, everything is there.
@@ -186,12 +186,12 @@ def test_if_all_directories_are_bad_one_line_says_so(tmp_path: Path) -> None:
 def test_who_is_to_know_hears_of_a_directory_that_fails_on_another_thread(two: list[Path]) -> None:
     logs = manager(*two)
     logs.start(lambda at: (TOPIC_ID, LogOptions()), 1, "c", background=False)
-    heard: list[TopicPartition] = []
-    logs.set_on_directory_failed(heard.extend)
+    heard: list[tuple[str, list[TopicPartition]]] = []
+    logs.set_on_directory_failed(lambda *what: heard.append(what))
     log = logs.get(ORDERS)
     assert log is not None
     log.directory.fail("a test")
-    wait_until(lambda: heard == [ORDERS], "the partitions that failed")
+    wait_until(lambda: heard == [(log.directory.path, [ORDERS])], "the partitions that failed")
     logs.stop()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import UUID
@@ -17,6 +18,7 @@ from kbroker.storage import checkpoints
 from kbroker.storage.directory import CLEAN_MARK, DirectoryInUse, WrongDirectory
 from kbroker.storage.log_manager import LogManager
 from kbroker.storage.options import LogOptions, StorageOptions
+from kbroker.storage.retention import LogView
 from tests.kit.logs import TOPIC_ID, ManualClock, batch_of, read_all
 from tests.kit.processors import wait_until
 from tests.kit.threads import run_all
@@ -332,3 +334,39 @@ def test_a_checkpoint_cut_in_half_is_told_with_its_place(
         f"{tmp_path}/a/{checkpoints.LOG_START_OFFSETS}: a checkpoint of 2 entries ends with 1 at byte 16; "
         "logs start with their first segments, records deleted from it return",
     ]
+
+
+def test_a_program_may_have_deletion_policies_of_its_own(tmp_path: Path) -> None:
+    def newest_only(view: LogView) -> int:
+        return max(0, len(view.segments) - 1)
+
+    logs = LogManager(StorageOptions((str(tmp_path),)), policies_for=lambda options: (newest_only,))
+    logs.start(lambda at: None, background=False)
+    log = logs.create("orders", TOPIC_ID, 0, OPTIONS)
+    for at in range(200):
+        log.append(batch_of([b"%d" % at * 20]))
+    log.roll()
+    log.append(batch_of([b"newest"]))
+    logs.check_retention()
+    assert [record.value for record in read_all(log)] == [b"newest"]
+    logs.stop()
+
+
+def test_a_segment_without_timestamps_is_as_old_as_its_file_after_a_restart(broker: Broker) -> None:
+    """Messages of magic 0 have none; Kafka takes the time of the file's last change, too."""
+    options = dataclasses.replace(OPTIONS, retention_ms=60_000)
+    broker.known[ORDERS] = TOPIC_ID, options
+    log = broker.start().create("orders", TOPIC_ID, 0, options)
+    for at in range(200):
+        log.append(batch_of([b"%d" % at * 20], -1))
+    path = Path(log.path)
+    broker.stop()
+    now_s = broker.clock.now_ms / 1000
+    segments = sorted(path.glob("*.log"))
+    for number, segment in enumerate(segments):
+        os.utime(segment, (now_s, now_s - (100 if number < 3 else 10)))
+    logs = broker.start()
+    logs.check_retention()
+    kept = logs.get(ORDERS)
+    assert kept is not None
+    assert kept.log_start_offset == int(segments[3].stem)
