@@ -59,6 +59,11 @@ def is_of_a_log(name: str) -> bool:
     return name.removesuffix(TEMPORARY) in BESIDE_SEGMENTS
 
 
+def is_temporary(name: str) -> bool:
+    """Whether it was being written for one of the log's own."""
+    return name.endswith(TEMPORARY) and is_of_a_log(name)
+
+
 @dataclass(slots=True)
 class Segment:
     """What has to be known of a segment to serve it; see `segment_t` in `_core/partition.pxd`."""

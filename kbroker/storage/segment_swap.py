@@ -82,7 +82,7 @@ def finish_leftovers(fs: FileSystem, directory: str) -> list[str]:
         for name, at in entries.items()
         if at and at[1] in names.INDEX_SUFFIXES and not at[2] and at[0] not in logs
     }  # fmt: skip
-    if not orphans and not any(at[2] if at else name.endswith(".tmp") for name, at in entries.items()):
+    if not orphans and not any(at[2] if at else names.is_temporary(name) for name, at in entries.items()):
         return present
     cleaned = [at[0] for at in entries.values() if at and at[2] == names.CLEANED]
     swapped = sorted(at[0] for at in entries.values() if at and at[1:] == (names.LOG, names.SWAP))
@@ -91,7 +91,7 @@ def finish_leftovers(fs: FileSystem, directory: str) -> list[str]:
     swapped = [base_offset for base_offset in swapped if not _is_damaged(fs, directory, base_offset, entries)]
     for name, at in entries.items():
         is_unfinished = at is not None and at[2] == names.SWAP and at[0] not in swapped
-        if name.endswith(".tmp") or is_unfinished or (at and at[2] in (names.DELETED, names.CLEANED)):
+        if names.is_temporary(name) or is_unfinished or (at and at[2] in (names.DELETED, names.CLEANED)):
             fs.unlink(f"{directory}/{name}")
     for base_offset in swapped:
         _finish_swap_at_start(fs, directory, base_offset, entries)

@@ -606,6 +606,31 @@ OTHERS: tuple[OtherDeviation, ...] = (
         "tests/oracle/test_files.py::test_files_are_those_that_kafka_leaves",
     ),
     OtherDeviation(
+        "A topic that is found on disk",
+        "Keeps all its records until somebody gives it settings, or its ZooKeeper's are imported. Kafka leaves its "
+        "logs alone until a controller names them, and has their settings from there.",
+        "Settings are not in a log directory, and defaults might delete what was to be kept for ever.",
+        "tests/oracle/test_migration.py::test_a_directory_without_its_zookeeper_keeps_everything_until_settings_come",
+    ),
+    OtherDeviation(
+        "All log directories have failed",
+        "The broker stays and answers KAFKA_STORAGE_ERROR, /health says why. Kafka ends itself.",
+        "Clients hear what is wrong, and so do those who look after it.",
+        "tests/unit/storage/test_faults.py::test_a_failed_fsync_takes_the_directory_offline_and_is_not_tried_again",
+    ),
+    OtherDeviation(
+        "A log directory that was removed or unmounted",
+        "Is noticed within a second. Kafka notices it when it next makes a file in it.",
+        "What is written to its open files is lost with it.",
+        "tests/crash/test_disks.py::test_a_directory_that_fails_takes_its_partitions_and_the_rest_serves_on",
+    ),
+    OtherDeviation(
+        "meta.properties that is cut short",
+        "Is refused with file and position. Kafka reads of it what it can.",
+        "A cluster id that is cut in half is another one.",
+        "tests/unit/storage/test_directories.py::test_a_meta_properties_cut_short_is_never_another_identity",
+    ),
+    OtherDeviation(
         "Files: .lock and coordination.sqlite",
         ".lock stays after a stop, with the number of the process that had it; the nodes that Kafka keeps in "
         "ZooKeeper are "

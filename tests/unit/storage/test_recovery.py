@@ -260,7 +260,7 @@ def test_a_foreign_file_is_left_alone_with_a_line(home: LogHome, clean: bool, ca
     fill(log, 20)
     log.close()
     home.recovery_point = 40
-    foreign = ("notes.txt", "00000000000000000000.log~", "00000000000000000003.lag")
+    foreign = ("notes.txt", "00000000000000000000.log~", "backup.tmp", "00000000000000000003.lag")
     for name in foreign:
         (home.log_path / name).write_text("not ours")
     (home.log_path / "folder").mkdir()
