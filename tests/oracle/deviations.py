@@ -631,6 +631,33 @@ OTHERS: tuple[OtherDeviation, ...] = (
         "tests/unit/storage/test_directories.py::test_a_meta_properties_cut_short_is_never_another_identity",
     ),
     OtherDeviation(
+        "Compaction: a full map",
+        "The map of keys takes newer offsets of keys that it holds when it is full, and ends at the first other key. "
+        "Kafka ends at the first record.",
+        "A cleaning gets further; what is left in the end is the same.",
+        "tests/unit/storage/test_compaction.py::test_a_small_map_cleans_step_by_step_to_the_same",
+    ),
+    OtherDeviation(
+        "Compaction: indexes",
+        "A compacted segment has an index entry for every index.interval.bytes. Kafka has one for each of its buffers "
+        "that was written, of which one may be as large as the segment.",
+        "Lookups in compacted segments are as fast as in others.",
+        "tests/unit/storage/test_compaction.py::test_the_newest_of_each_key_is_left_and_a_restart_finds_the_same",
+    ),
+    OtherDeviation(
+        "Compaction: trouble",
+        "A damaged cleaner-offset-checkpoint means that logs are cleaned from their start; a full disk, that the "
+        "cleaning is tried again. Kafka takes the log directory offline for both.",
+        "Nothing is lost in either case.",
+        "tests/unit/storage/test_cleaner.py::test_a_checkpoint_that_cannot_be_right_means_to_begin_anew",
+    ),
+    OtherDeviation(
+        "Compaction: log.cleaner.threads",
+        "May be set to any number while the broker runs. Kafka allows half to twice of what it was.",
+        "Nothing needs the limit.",
+        "tests/unit/server/test_dynamic_settings.py::test_a_dynamic_setting_has_effect_while_the_broker_runs",
+    ),
+    OtherDeviation(
         "Files: .lock and coordination.sqlite",
         ".lock stays after a stop, with the number of the process that had it; the nodes that Kafka keeps in "
         "ZooKeeper are "

@@ -59,6 +59,11 @@ def of_logs(option: str) -> Look:
     return look
 
 
+def of_cleaner(option: str) -> Look:
+    """What the cleaner's threads act on."""
+    return lambda running: getattr(running.broker._logs.cleaner._options, option)
+
+
 def of_topics(name: str) -> Look:
     """What the topic is said to have; nothing acts on it yet."""
 
@@ -106,6 +111,16 @@ CHANGES = {
     "log.message.timestamp.before.max.ms": Change("91", of_logs("timestamp_before_max_ms"), 91),
     "log.message.timestamp.after.max.ms": Change("92", of_logs("timestamp_after_max_ms"), 92),
     "log.message.timestamp.difference.max.ms": Change("93", of_logs("timestamp_before_max_ms"), 93),
+    "log.cleaner.delete.retention.ms": Change("94", of_logs("delete_retention_ms"), 94),
+    "log.cleaner.min.compaction.lag.ms": Change("95", of_logs("min_compaction_lag_ms"), 95),
+    "log.cleaner.max.compaction.lag.ms": Change("96", of_logs("max_compaction_lag_ms"), 96),
+    "log.cleaner.min.cleanable.ratio": Change("0.25", of_logs("min_cleanable_ratio"), 0.25),
+    "log.cleaner.threads": Change("2", of_cleaner("threads"), 2),
+    "log.cleaner.dedupe.buffer.size": Change("1048576", of_cleaner("dedupe_buffer_size"), 1 << 20),
+    "log.cleaner.io.buffer.load.factor": Change("0.5", of_cleaner("dedupe_load_factor"), 0.5),
+    "log.cleaner.io.buffer.size": Change("4096", of_cleaner("io_buffer_size"), 4096),
+    "log.cleaner.io.max.bytes.per.second": Change("97", of_cleaner("io_max_bytes_per_second"), 97.0),
+    "log.cleaner.backoff.ms": Change("98", of_cleaner("backoff_ms"), 98),
     "log.preallocate": Change("true", of_logs("preallocate"), True),
     **{
         name: Change(text, of_topics(own), text)
@@ -114,10 +129,6 @@ CHANGES = {
             ("compression.gzip.level", "compression.gzip.level", "3"),
             ("compression.lz4.level", "compression.lz4.level", "4"),
             ("compression.zstd.level", "compression.zstd.level", "5"),
-            ("log.cleaner.delete.retention.ms", "delete.retention.ms", "94"),
-            ("log.cleaner.min.compaction.lag.ms", "min.compaction.lag.ms", "95"),
-            ("log.cleaner.max.compaction.lag.ms", "max.compaction.lag.ms", "96"),
-            ("log.cleaner.min.cleanable.ratio", "min.cleanable.dirty.ratio", "0.25"),
             ("unclean.leader.election.enable", "unclean.leader.election.enable", "true"),
         ]
     },

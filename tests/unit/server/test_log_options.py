@@ -38,3 +38,11 @@ def test_nothing_is_deleted_or_compacted_while_nobody_knows_the_settings() -> No
     assert (options.compacted, options.deleted_by_retention, options.may_have_gaps) == (False, False, True)
     options = log_options({}, config)
     assert (options.compacted, options.deleted_by_retention, options.may_have_gaps) == (True, True, False)
+
+
+def test_a_compacted_topic_rolls_in_time_for_its_largest_lag() -> None:
+    config = load_config()
+    own = {"max.compaction.lag.ms": "5000", "segment.ms": "9000"}
+    assert log_options({**own, "cleanup.policy": "compact"}, config).segment_ms == 5000
+    assert log_options({**own, "cleanup.policy": "compact,delete", "segment.ms": "4000"}, config).segment_ms == 4000
+    assert log_options(own, config).segment_ms == 9000
