@@ -111,10 +111,14 @@ class LocalPartitions:
         return log_options(topic.configs, self._config, configs_given=topic.configs_given)
 
     def _set_options(self, topic: Topic, options: LogOptions) -> None:
-        for partition in topic.partitions:
-            log = self._logs.get(TopicPartition(topic.name, partition.partition_id))
+        logs = [self._logs.get(TopicPartition(topic.name, partition.partition_id)) for partition in topic.partitions]
+        was_compacted = any(log is not None and log.options.compacted for log in logs)
+        for log in logs:
             if log is not None:
                 log.update_options(options)
+        if was_compacted and not options.compacted:
+            # Recovery takes no gap above the recovery point for compaction's any more: there must be none.
+            self._logs.write_checkpoints()
 
     def update_broker_configs(self, configs: Mapping[str, str]) -> None:
         # Others are let through too, as Kafka does: they may mean something to a broker of another release.

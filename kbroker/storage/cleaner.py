@@ -10,10 +10,11 @@ import logging
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 from kbroker._core.dedupe_map import DedupeMap
 from kbroker.clock import Clock
-from kbroker.errors import KbrokerError, NotNow, ProtocolError
+from kbroker.errors import KbrokerError, ProtocolError
 from kbroker.model import TopicPartition
 from kbroker.storage.cleaner_checkpoint import CleanerCheckpoint
 from kbroker.storage.compaction import (
@@ -26,6 +27,7 @@ from kbroker.storage.compaction import (
     first_timestamps,
 )
 from kbroker.storage.log import Log
+from kbroker.storage.log_context import DISK_FULL_ERRORS, StorageErrors
 from kbroker.storage.options import NEVER, CleanerOptions
 
 logger = logging.getLogger("kbroker.storage")
@@ -160,18 +162,17 @@ class LogCleaner:
     # --- what the threads do
 
     def clean_filthiest(self, offset_map: DedupeMap, number: int = 0) -> bool:
-        """Clean the log that needs it most. Whether there was one."""
+        """Clean the log that needs it most. Whether there was one, and it could be."""
         chosen = self._claim(self._due())
         if chosen is None:
             return False
         try:
-            self._clean(chosen, offset_map, number)
+            return self._clean(chosen, offset_map, number)
         finally:
             offset_map.clear()
             with self._changed:
                 del self._in_progress[chosen.log.topic_partition]
                 self._changed.notify_all()
-        return True
 
     def _claim(self, due: list[DirtyLog]) -> DirtyLog | None:
         with self._changed:
@@ -216,7 +217,7 @@ class LogCleaner:
             )
         except (KbrokerError, FileNotFoundError) as error:
             logger.debug("%s cannot be looked at for compaction: %s", log, error)
-        except OSError as error:
+        except Exception as error:
             self._leave_alone(log, error)
         return None
 
@@ -241,27 +242,39 @@ class LogCleaner:
         oldest = min((at for at in first_timestamps(log, first_dirty_offset) if at > 0), default=NEVER)
         return max(0, self._clock.wall_ms() - log.options.max_compaction_lag_ms - oldest)
 
-    def _clean(self, chosen: DirtyLog, offset_map: DedupeMap, number: int) -> None:
+    def _clean(self, chosen: DirtyLog, offset_map: DedupeMap, number: int) -> bool:
+        """Whether it was done."""
         log = chosen.log
-        io_size = max(1, self._options.io_buffer_size // self._options.threads // 2)
         try:
-            done = clean_log(log, offset_map, chosen.first_dirty_offset, io_size, lambda size: self._on_io(log, size))
-            self._checkpoint_of(log).store(log.topic_partition, done.next_dirty_offset)
-        except (CleaningAborted, FileNotFoundError) as reason:
-            # Without a file: retention was faster.
+            done = self._clean_and_store(chosen, offset_map)
+        except (CleaningAborted, ProtocolError) as reason:
             logger.info("%s: cleaning was given up: %s", log, reason)
-        except NotNow as error:
-            logger.warning("%s: cleaning has failed and will be tried again: %s", log, error)
-        except ProtocolError as error:
-            logger.info("%s: cleaning was given up: %s", log, error)
         except Exception as error:
-            self._leave_alone(log, error)
+            cause = error.__cause__
+            is_full = isinstance(cause, OSError) and cause.errno in DISK_FULL_ERRORS
+            if is_full or log.directory.is_offline:
+                logger.warning("%s: cleaning was given up and will be tried again: %s", log, error)
+            else:
+                self._leave_alone(log, error)
         else:
             self.last[number] = done
             self.runs += 1
             self.bytes_read += done.bytes_read
             self.bytes_written += done.bytes_written
             _tell(log, chosen.first_dirty_offset, done)
+            return True
+        return False
+
+    def _clean_and_store(self, chosen: DirtyLog, offset_map: DedupeMap) -> Cleaned:
+        log = chosen.log
+        io_size = max(1, self._options.io_buffer_size // self._options.threads // 2)
+        with StorageErrors(log):
+            try:
+                done = clean_log(log, offset_map, chosen.first_dirty_offset, io_size, partial(self._on_io, log))
+            except FileNotFoundError as reason:
+                raise CleaningAborted(f"a segment is gone: {reason}") from reason
+            self._checkpoint_of(log).store(log.topic_partition, done.next_dirty_offset)
+        return done
 
     def _leave_alone(self, log: Log, error: Exception) -> None:
         logger.error("%s cannot be compacted and is left alone until the next start: %s", log, error)

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 #: Errors of the disk, after which nothing that it holds can be trusted to be written.
 DISK_ERRORS = frozenset({errno.EIO, errno.EROFS, errno.ENODEV, errno.ENXIO, errno.ESTALE, errno.EUCLEAN})
 
+#: Errors of a disk that has no more room.
+DISK_FULL_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT})
+
 
 class AppendResult(NamedTuple):
     """Where a batch went."""
@@ -59,6 +62,6 @@ class StorageErrors:
         if isinstance(error, OSError):
             if error.errno in DISK_ERRORS:
                 self._log.directory.fail(f"{self._log}: {error}")
-            elif error.errno in (errno.ENOSPC, errno.EDQUOT):
+            elif error.errno in DISK_FULL_ERRORS:
                 self._log.directory.tell_full(str(self._log))
             raise StorageFailed(f"{self._log}: {error}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import random
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from kbroker._core.dedupe_map import DedupeMap
+from kbroker.fs import FileSystem
 from kbroker.model import TopicPartition
 from kbroker.protocol.records import encode_batch
 from kbroker.storage import checkpoints
@@ -20,24 +22,27 @@ from kbroker.storage.cleaner import Throttle
 from kbroker.storage.log import Log
 from kbroker.storage.log_manager import LogManager
 from kbroker.storage.options import CleanerOptions, LogOptions, StorageOptions
+from tests.kit.crash_fs import CrashFileSystem
 from tests.kit.logs import TOPIC_ID, ManualClock, read_all
 from tests.kit.processors import wait_until
 
 COMPACT = LogOptions(segment_bytes=2000, index_interval_bytes=200, compacted=True, deleted_by_retention=False)
+SMALL = CleanerOptions(io_buffer_size=2000)
 
 
 class Broker:
     """A LogManager over one directory; cleaning is done by the test's own call, but where threads are asked for."""
 
-    def __init__(self, home: Path, cleaner: CleanerOptions = CleanerOptions(io_buffer_size=2000)):  # noqa: B008
+    def __init__(self, home: Path, cleaner: CleanerOptions = SMALL, fs: FileSystem | None = None):
         self.home = home
+        self.fs = fs
         self.options = StorageOptions((str(home),), flusher_threads=1, cleaner=cleaner)
         self.clock = ManualClock()
         self.known: dict[TopicPartition, LogOptions] = {}
         self.start()
 
     def start(self, *, background: bool = False) -> None:
-        self.logs = LogManager(self.options, clock=self.clock)
+        self.logs = LogManager(self.options, clock=self.clock, fs=self.fs)
         known = {at: (TOPIC_ID, options) for at, options in self.known.items()}
         self.logs.start(known.get, background=background)
 
@@ -95,17 +100,18 @@ def test_a_dirty_log_is_cleaned_once_and_its_checkpoint_says_how_far(
 
 def test_the_dirtiest_log_above_its_ratio_is_first(broker: Broker) -> None:
     cleaned: list[str] = []
-    logs = {name: broker.create(name) for name in ("half", "most", "clean", "other")}
-    logs["plain"] = broker.create("plain", replace(COMPACT, compacted=False))
+    large = replace(COMPACT, segment_bytes=8000)
+    logs = {name: broker.create(name, large) for name in ("half", "most", "clean", "other")}
+    logs["plain"] = broker.create("plain", replace(large, compacted=False))
     for log in logs.values():
         fill(log, 400, keys=1000)
     while broker.clean():
         pass
     before = broker.checkpoint()
     assert before.keys() == {log.topic_partition for name, log in logs.items() if name != "plain"}
-    fill(logs["half"], 1000, keys=1000)
-    fill(logs["most"], 3000, keys=1000)
-    fill(logs["clean"], 100, keys=1000)
+    fill(logs["half"], 800, keys=1000)
+    fill(logs["most"], 2000, keys=1000)
+    fill(logs["clean"], 200, keys=1000)
     while broker.clean():
         now = broker.checkpoint()
         cleaned += [at.topic for at in now if now[at] != before[at]]
@@ -193,8 +199,8 @@ def test_a_corrupt_batch_leaves_the_log_as_it_is_and_the_others_go_on(
     data[at] ^= 1
     broken.write_bytes(data)
     before = {path.name: path.read_bytes() for path in (broker.home / "a-0").iterdir()}
-    while broker.clean():
-        pass
+    assert sorted([broker.clean(), broker.clean()]) == [False, True]
+    assert not broker.clean()
     assert {path.name: path.read_bytes() for path in (broker.home / "a-0").iterdir()} == before
     (told,) = [record for record in caplog.records if record.levelno >= logging.ERROR]
     assert f"{broken}: " in told.getMessage() and "at byte 0" in told.getMessage()
@@ -219,12 +225,35 @@ def test_a_segment_that_retention_took_meanwhile_is_no_error(
     taken = broker.logs.cleaner._on_io
     monkeypatch.setattr(broker.logs.cleaner, "_on_io", lambda log, size: (retire(size), taken(log, size)))
     with caplog.at_level(logging.INFO, "kbroker.storage"):
-        assert broker.clean()
+        assert not broker.clean()
     assert "cleaning was given up" in caplog.text
     assert broker.logs.cleaner.uncleanable() == {}
     assert not list((broker.home / "a-0").glob("*.cleaned"))
     assert broker.clean()
     assert newest_in(log)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EACCES])
+def test_a_disk_that_is_full_is_tried_again_and_a_broken_one_goes_offline(tmp_path: Path, number: int) -> None:
+    fails = [False]
+
+    def fault(call: str, what: object) -> int:
+        return number if fails[0] and call == "pwrite" else 0
+
+    (tmp_path / "disk").mkdir()
+    broker = Broker(tmp_path / "disk", fs=CrashFileSystem(tmp_path / "disk", fault=fault))
+    log = broker.create("a")
+    newest = fill(log, 200)
+    fails[0] = True
+    assert not broker.clean()
+    assert not list((broker.home / "a-0").glob("*.cleaned"))
+    assert log.directory.is_offline == (number == errno.EIO)
+    assert bool(broker.logs.cleaner.uncleanable()) == (number == errno.EACCES)
+    fails[0] = False
+    assert broker.clean() == (number == errno.ENOSPC)
+    if number != errno.EIO:
+        assert newest_in(log) == newest
+    broker.logs.stop()
 
 
 @pytest.mark.parametrize("how", ["delete", "policy", "stop"])
