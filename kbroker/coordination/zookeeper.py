@@ -15,6 +15,7 @@ from kazoo.exceptions import AuthFailedError, KazooException, NoAuthError, NoNod
 from kazoo.handlers.threading import KazooTimeoutError
 
 from kbroker.coordination.store import Check, Create, NoNode, Operation, SetData, Stat, StoreUnavailable, check_path
+from kbroker.errors import ConfigError
 
 MAX_OPERATIONS = 100
 """In one transaction."""
@@ -35,7 +36,11 @@ class ZooKeeperSession:
         # Kazoo's own account of every attempt to connect is not for the user of a command.
         quiet = logging.getLogger("kbroker.zookeeper")
         quiet.setLevel(logging.CRITICAL)
-        self._client = KazooClient(hosts, timeout=timeout_s, logger=quiet)
+        try:
+            self._client = KazooClient(hosts, timeout=timeout_s, logger=quiet)
+        except ValueError as error:
+            what = str(error).lower()
+            raise ConfigError(f"zookeeper {address!r}: not HOST:PORT[,HOST:PORT...][/CHROOT]: {what}") from None
         with self._errors():
             try:
                 self._client.start(timeout_s)

@@ -19,7 +19,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 from tests.kit.broker import BrokerProcess
-from tests.oracle.history import History
+from tests.kit.zookeeper import KafkaOnZooKeeper
+from tests.oracle.history import SOON, History
 from tests.oracle.scenarios.requests import fetch, fetch_partition, offsets_of, produce_all, records
 
 SIZE = "24m"
@@ -263,6 +264,23 @@ def test_a_directory_that_fails_takes_its_partitions_and_the_rest_serves_on(
         assert len(list(directories[0].glob("new-?"))) == 4
         broker.stop()
         assert broker.output.count(f"{directories[1]} is offline") == 1
+
+
+@pytest.mark.slow
+def test_kafka_says_the_same_of_the_partitions_of_a_failed_directory(disks: list[Path], tmp_path: Path) -> None:
+    directories = ",".join(map(str, disks))
+    settings = {"log.dirs": directories, "log.segment.bytes": 2000, "broker.id": 0}
+    with KafkaOnZooKeeper(settings, folder=tmp_path / "kafka") as kafka, History(kafka.port) as h:
+        h.create("orders", 4, not_yet=(*SOON, ErrorCode.INVALID_REPLICATION_FACTOR))
+        for at in range(4):
+            h.produce("orders", at, records(10))
+        lost = [int(path.name[-1]) for path in disks[1].glob("orders-?")]
+        well = codes_of(h, "orders", next(at for at in range(4) if at not in lost))
+        becomes_read_only(disks[1])
+        deadline = time.monotonic() + 3 * WAIT_S
+        while [codes_of(h, "orders", at) for at in range(4)] != [OFFLINE if at in lost else well for at in range(4)]:
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
 
 
 def test_a_directory_that_is_bad_at_the_start_is_back_at_the_next(disks: list[Path], tmp_path: Path) -> None:

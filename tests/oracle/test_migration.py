@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -196,8 +195,8 @@ def test_a_broker_moves_with_its_topics_and_settings_and_back(moving: Moving) ->
     ours.stop()
     assert "settings are not known" not in ours.output
 
-    assert_kafkas_tool_is_content(kafka.data)
-    assert_kafkas_tool_is_content(kafka.data)
+    assert_kafkas_tool_is_content(kafka)
+    assert_kafkas_tool_is_content(kafka)
     assert moving.carried("export")["written"] > 0
     assert moving.carried("export")["written"] == 0
     kafka.start()
@@ -222,11 +221,13 @@ def test_a_broker_moves_with_its_topics_and_settings_and_back(moving: Moving) ->
     ours.stop()
 
 
-def assert_kafkas_tool_is_content(data: Path) -> None:
+def assert_kafkas_tool_is_content(kafka: KafkaOnZooKeeper) -> None:
     """kafka-dump-log reads every file of every partition without a complaint."""
-    files = sorted(path for kind in ("log", "index", "timeindex", "snapshot") for path in data.glob(f"*/*.{kind}"))
+    files = sorted(
+        path for kind in ("log", "index", "timeindex", "snapshot") for path in kafka.data.glob(f"*/*.{kind}")
+    )
     assert len(files) > 40
-    java = [*KafkaOnZooKeeper.java(), "kafka.tools.DumpLogSegments", "--deep-iteration", "--files"]
+    java = [*kafka.java(), "kafka.tools.DumpLogSegments", "--deep-iteration", "--files"]
     done = subprocess.run([*java, ",".join(map(str, files))], capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("| offset: ") > 600
