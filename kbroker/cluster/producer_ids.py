@@ -21,6 +21,16 @@ class ProducerIdsExhausted(NotNow):
     """All 2**63 ids have been given out."""
 
 
+def ids_before(now_ms: int, node_id: int) -> ProducerIdBlock:
+    """A block as if it was the last given out, so that ids follow which no other cluster's brokers can have reached.
+
+    They count from 0, a thousand at a time; 65,536 a second since 1970 is beyond, and a clock that goes on never
+    repeats it. Below 2**53, for clients that keep numbers as JavaScript does.
+    """
+    last = (now_ms // 1000 << 16) - 1
+    return ProducerIdBlock(node_id, last - BLOCK_SIZE + 1, last)
+
+
 class ProducerIds:
     """The producer ids that this broker gives out. Thread-safe; waits for the store once in BLOCK_SIZE calls."""
 

@@ -30,6 +30,7 @@ from kbroker.cluster.new_topics import (
     plan_more_partitions,
     plan_replicas,
 )
+from kbroker.cluster.producer_ids import ids_before
 from kbroker.coordination import paths
 from kbroker.coordination.store import Check, Create, Delete, Operation, SetData, Store, StoreUnavailable
 from kbroker.errors import ErrorCode, KbrokerError, ProtocolError
@@ -116,6 +117,10 @@ class Topics:
         by_topic: dict[str, dict[int, FoundPartition]] = {}
         for each in found:
             by_topic.setdefault(each.topic_partition.topic, {})[each.topic_partition.partition_id] = each
+        if by_topic:
+            # Producers of these logs are known by ids that somebody else has given out: ours begin where none was.
+            given = ids_before(self._clock.wall_ms(), self._node_id)
+            yield SetData(paths.PRODUCER_ID_BLOCK, paths.encode_producer_id_block(given))
         for name, logs in by_topic.items():
             log.info("taking up topic %s, found on disk with %d partitions", name, len(logs))
             known = next((each.topic_id for each in logs.values() if each.topic_id), None)

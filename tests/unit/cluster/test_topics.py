@@ -10,6 +10,7 @@ import pytest
 
 from kbroker.cluster.image import NO_LEADER, Topic
 from kbroker.cluster.new_topics import NewTopic
+from kbroker.cluster.producer_ids import ProducerIds
 from kbroker.cluster.registry import random_id
 from kbroker.cluster.topics import FoundPartition, Topics
 from kbroker.coordination import paths
@@ -318,6 +319,21 @@ def test_configs_of_topics_found_on_disk_are_unknown_until_somebody_gives_them(t
         cluster.reopen()
     cluster.topics.delete("a")
     assert cluster.reopen().image.topic("a") is None
+    cluster.close()
+
+
+def test_producer_ids_of_logs_found_on_disk_are_not_given_out_again(tmp_path: Path) -> None:
+    """A producer with the id of an older one would be taken for it: what it sends, for sent before."""
+    for name in ("found", "new"):
+        (tmp_path / name).mkdir()
+    cluster = Cluster(tmp_path / "found", [FoundPartition(TopicPartition("a", 0), None, 0)])
+    first = ProducerIds(cluster.session, 1).next()
+    assert 1 << 45 < first < 1 << 53
+    cluster.reopen()
+    assert ProducerIds(cluster.session, 1).next() == first + 1000
+    cluster.close()
+    cluster = Cluster(tmp_path / "new", [])
+    assert ProducerIds(cluster.session, 1).next() == 0
     cluster.close()
 
 
