@@ -30,8 +30,11 @@ class CleanerCheckpoint:
             self._offsets = load_offsets(self._fs, self._path)
         except DiskDamaged as damage:
             logger.error("%s; compacted logs are cleaned from their start", damage)
-        # As Kafka, there is one from the first start on.
-        self._fs.close(self._fs.open(self._path, os.O_RDWR | os.O_CREAT))
+        try:
+            self._fs.close(self._fs.open(self._path, os.O_RDONLY))
+        except FileNotFoundError:
+            # As Kafka, there is one from the first start on.
+            store_offsets(self._fs, self._path, {})
 
     def get(self, topic_partition: TopicPartition) -> int | None:
         return self._offsets.get(topic_partition)

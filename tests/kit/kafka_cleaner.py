@@ -38,6 +38,10 @@ class KafkaCleaner:
         """Append batches, that have their offsets, to the log in `directory`. The log's end offset."""
         return self._ask("fill", directory, self._settings, *(batch.hex() for batch in batches))
 
+    def recover(self, directory: Path) -> int:
+        """Open the log in `directory` as after a crash, and close it. The log's end offset."""
+        return self._ask("recover", directory, self._settings)
+
     def clean(self, directory: Path, now_ms: int, first_dirty_offset: int, map_bytes: int = 1 << 20) -> int:
         """Clean the log in `directory`. Its next dirty offset."""
         return self._ask("clean", directory, self._settings, now_ms, first_dirty_offset, map_bytes)

@@ -28,6 +28,7 @@ import org.apache.kafka.storage.internals.utils.Throttler;
  * Kafka's own log cleaner on stdin and stdout, one tab-separated line per case, answered by one line:
  *
  *   fill directory settings batch...       -> ok end-offset; appended as a follower does, in hex, with their offsets
+ *   recover directory settings             -> ok end-offset; opened as after a crash
  *   clean directory settings now first-dirty-offset map-bytes  -> ok next-dirty-offset
  *
  * A directory is a partition's, its name topic-partition; settings are a topic's, name=value, separated by commas.
@@ -41,7 +42,7 @@ public class KafkaCleaner {
             String[] words = line.split("\t", -1);
             String answer;
             try {
-                answer = words[0].equals("fill") ? fill(words) : clean(words);
+                answer = words[0].equals("clean") ? clean(words) : fill(words);
             } catch (Throwable e) {
                 e.printStackTrace();
                 answer = "error\t" + e;
@@ -56,7 +57,7 @@ public class KafkaCleaner {
     private static String fill(String[] words) throws Exception {
         KafkaScheduler scheduler = new KafkaScheduler(1);
         scheduler.startup();
-        UnifiedLog log = open(words[1], words[2], Time.SYSTEM, scheduler);
+        UnifiedLog log = open(words[1], words[2], Time.SYSTEM, scheduler, !words[0].equals("recover"));
         for (int i = 3; i < words.length; i++) {
             log.appendAsFollower(MemoryRecords.readableRecords(ByteBuffer.wrap(HexFormat.of().parseHex(words[i]))), 0);
         }
@@ -71,7 +72,7 @@ public class KafkaCleaner {
         long firstDirty = Long.parseLong(words[4]);
         KafkaScheduler scheduler = new KafkaScheduler(1);
         scheduler.startup();
-        UnifiedLog log = open(words[1], words[2], time, scheduler);
+        UnifiedLog log = open(words[1], words[2], time, scheduler, true);
         log.updateHighWatermark(log.logEndOffset());
         long uncleanable = LogCleanerManager.cleanableOffsets(log, scala.Option.apply((Object) firstDirty), time.milliseconds())
             .firstUncleanableDirtyOffset();
@@ -84,7 +85,8 @@ public class KafkaCleaner {
         return "ok\t" + next;
     }
 
-    private static UnifiedLog open(String directory, String settings, Time time, KafkaScheduler scheduler) {
+    private static UnifiedLog open(String directory, String settings, Time time, KafkaScheduler scheduler,
+                                   boolean clean) {
         Properties given = new Properties();
         for (String each : settings.split(",")) {
             given.setProperty(each.substring(0, each.indexOf('=')), each.substring(each.indexOf('=') + 1));
@@ -92,7 +94,7 @@ public class KafkaCleaner {
         given.setProperty("cleanup.policy", "compact");
         given.setProperty("file.delete.delay.ms", "0");
         return UnifiedLog.apply(new File(directory), new LogConfig(given), 0, 0, scheduler, new BrokerTopicStats(false),
-            time, 60000, new ProducerStateManagerConfig(Integer.MAX_VALUE, false), 600000, new LogDirFailureChannel(10), true,
+            time, 60000, new ProducerStateManagerConfig(Integer.MAX_VALUE, false), 600000, new LogDirFailureChannel(10), clean,
             scala.Option.empty(), true, new ConcurrentHashMap<>(), false, LogOffsetsListener.NO_OP_OFFSETS_LISTENER);
     }
 
