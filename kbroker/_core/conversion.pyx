@@ -7,15 +7,15 @@ builders, so that who calls can deflate what they hold and finish with `build` o
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport INT32_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint64_t
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 
-from kbroker._core.cursor cimport writer_reserve
+from kbroker._core.cursor cimport writer_reserve, writer_t
 from kbroker._core.layout cimport *
 from kbroker._core.message_set cimport (
-    OUT_OF_MEMORY, Message, MessageSetBuilder, message_check, message_t, new_set_info, set_info_t, set_walk,
+    OUT_OF_MEMORY, Message, MessageSetBuilder, message_check, message_put, message_t, new_set_info, set_info_t, set_walk,
 )
 from kbroker._core.record_batch cimport (
-    BATCH_BAD_COUNT, BATCH_BAD_RECORD, BATCH_EMPTY, BATCH_NESTED, BATCH_NO_KEY, BATCH_OK, BATCH_TOO_LARGE, BatchInfo,
+    BATCH_BAD_COUNT, BATCH_BAD_RECORD, BATCH_EMPTY, BATCH_NESTED, BATCH_NO_KEY, BATCH_OK, BATCH_TOO_LARGE, BatchInfo, batch_info_t,
 )
 from kbroker._core.records cimport RecordsBuilder
 from kbroker._core.varint cimport put_varlong, take_bytes, take_varint, take_varlong, varlong_size
@@ -138,6 +138,74 @@ cdef struct records_left_t:
     int32_t count
 
 
+cdef struct record_t:
+    int64_t timestamp_delta
+    int32_t offset_delta
+    const uint8_t *key           # NULL and size -1 for null
+    int32_t key_size
+    const uint8_t *value
+    int32_t value_size
+
+
+cdef inline const uint8_t *parse_record(const uint8_t *p, const uint8_t *end, record_t *record) noexcept nogil:
+    """Where the next record starts; NULL: this one is none. Headers are passed over."""
+    cdef const uint8_t *stop
+    cdef const uint8_t *content = NULL
+    cdef int32_t body_size = 0, header_count = 0, content_size = 0
+    p = take_varint(p, end, &body_size)
+    if body_size < 1 or body_size > end - p:
+        return NULL
+    stop = p + body_size
+    p = take_varlong(p + 1, stop, &record.timestamp_delta)
+    p = take_varint(p, stop, &record.offset_delta)
+    p = take_bytes(p, stop, &record.key, &record.key_size)
+    p = take_bytes(p, stop, &record.value, &record.value_size)
+    p = take_varint(p, stop, &header_count)
+    if p > stop or header_count < 0 or header_count > stop - p:
+        return NULL
+    while header_count > 0:
+        p = take_bytes(p, stop, &content, &content_size)
+        if content_size < 0:
+            return NULL
+        p = take_bytes(p, stop, &content, &content_size)
+        header_count -= 1
+    return p if p == stop else NULL
+
+
+cdef inline int64_t plus(int64_t base, int64_t delta) noexcept nogil:
+    return <int64_t>(<uint64_t>base + <uint64_t>delta)
+
+
+cdef int plain_messages(const uint8_t *batch, const batch_info_t *info, int64_t start_offset, int magic, writer_t *out) noexcept nogil:
+    cdef const uint8_t *p = batch + BATCH_HEADER_SIZE
+    cdef const uint8_t *end = batch + info.size
+    cdef bint log_append_time = magic == 1 and info.attributes & ATTRIBUTE_LOG_APPEND_TIME
+    cdef int attributes = ATTRIBUTE_LOG_APPEND_TIME if log_append_time else 0
+    cdef record_t record
+    cdef int64_t offset
+    cdef int32_t left = info.record_count
+    cdef int finding
+    memset(&record, 0, sizeof(record))
+    if info.attributes & ATTRIBUTE_CONTROL:
+        return BATCH_OK
+    if left < 0 or left > (end - p) // MIN_RECORD_SIZE:
+        return BATCH_BAD_COUNT
+    while left > 0:
+        p = parse_record(p, end, &record)
+        if p == NULL:
+            return BATCH_BAD_RECORD
+        offset = plus(info.base_offset, record.offset_delta)
+        if offset >= start_offset:
+            finding = message_put(
+                out, INT32_MAX, magic, attributes, offset,
+                info.max_timestamp if log_append_time else plus(info.base_timestamp, record.timestamp_delta),
+                record.key, record.key_size, record.value, record.value_size)
+            if finding != BATCH_OK:
+                return finding
+        left -= 1
+    return BATCH_OK if p == end else BATCH_BAD_RECORD
+
+
 cdef int put_first(MessageSetBuilder builder, int64_t offset, int64_t timestamp, const uint8_t *key, int32_t key_size,
                    const uint8_t *value, int32_t value_size) noexcept nogil:
     """The first message of a set may be larger than the set should be: it is alone in it."""
@@ -152,43 +220,25 @@ cdef int put_first(MessageSetBuilder builder, int64_t offset, int64_t timestamp,
 cdef int convert_down(records_left_t *left, BatchInfo batch, int64_t start_offset, MessageSetBuilder builder) noexcept nogil:
     """Until the builder is full or no record is left; `left` says where the next call goes on."""
     cdef const uint8_t *p
-    cdef const uint8_t *stop
-    cdef const uint8_t *key = NULL
-    cdef const uint8_t *value = NULL
-    cdef const uint8_t *content = NULL
-    cdef int64_t offset, timestamp, timestamp_delta = 0
-    cdef int32_t body_size = 0, offset_delta = 0, key_size = 0, value_size = 0, header_count = 0, content_size = 0
+    cdef record_t record
+    cdef int64_t offset, timestamp
     cdef int finding
+    memset(&record, 0, sizeof(record))
     while left.count > 0:
-        p = take_varint(left.p, left.end, &body_size)
-        if body_size < 1 or body_size > left.end - p:
+        p = parse_record(left.p, left.end, &record)
+        if p == NULL:
             return BATCH_BAD_RECORD
-        stop = p + body_size
-        p = take_varlong(p + 1, stop, &timestamp_delta)
-        p = take_varint(p, stop, &offset_delta)
-        p = take_bytes(p, stop, &key, &key_size)
-        p = take_bytes(p, stop, &value, &value_size)
-        p = take_varint(p, stop, &header_count)
-        if p > stop or header_count < 0 or header_count > stop - p:
-            return BATCH_BAD_RECORD
-        while header_count > 0:
-            p = take_bytes(p, stop, &content, &content_size)
-            if content_size < 0:
-                return BATCH_BAD_RECORD
-            p = take_bytes(p, stop, &content, &content_size)
-            header_count -= 1
-        if p != stop:
-            return BATCH_BAD_RECORD
-        offset = <int64_t>(<uint64_t>batch.info.base_offset + <uint64_t>offset_delta)
+        offset = plus(batch.info.base_offset, record.offset_delta)
         if offset >= start_offset:
             if builder.magic == 0:
                 timestamp = -1
             elif builder.log_append_time:
                 timestamp = batch.info.max_timestamp
             else:
-                timestamp = <int64_t>(<uint64_t>batch.info.base_timestamp + <uint64_t>timestamp_delta)
-            finding = put_first(builder, offset, timestamp, key, key_size, value, value_size) if builder.count == 0 else \
-                builder.put(offset, timestamp, key, key_size, value, value_size)
+                timestamp = plus(batch.info.base_timestamp, record.timestamp_delta)
+            finding = put_first(builder, offset, timestamp, record.key, record.key_size, record.value, record.value_size) \
+                if builder.count == 0 else \
+                builder.put(offset, timestamp, record.key, record.key_size, record.value, record.value_size)
             if finding != BATCH_OK:
                 return finding
         left.p = p
@@ -236,6 +286,15 @@ def message_sets_of_batch(BatchInfo batch not None, payload, int magic, *, int64
         PyBuffer_Release(&view)
 
 # --- magic 1 to 0 -------------------------------------------------------------------------------------
+
+cdef int older_message(const uint8_t *data, int64_t size, int64_t start_offset, writer_t *out) noexcept nogil:
+    cdef message_t message
+    cdef int finding = message_check(data, size, &message)
+    if finding != BATCH_OK or message.offset < start_offset:
+        return finding
+    return message_put(out, INT32_MAX, 0, 0, message.offset, -1, data + message.key_position, message.key_size,
+                       data + message.value_position, message.value_size)
+
 
 cdef int convert_older(const uint8_t *data, int64_t size, const message_t *wrapper, int64_t start_offset, MessageSetBuilder builder,
                        set_info_t *info) noexcept nogil:

@@ -64,8 +64,6 @@ ctypedef struct fetch_entry_t:
     int32_t max_bytes
     int32_t cached               # its place in the session, -1 none
     int32_t next                 # the entry that follows in the response, -1 at its end
-    uint8_t *converted           # owned: what versions 0 to 3 get instead of `read`
-    int64_t converted_size
     int8_t unknown               # 0, or what is not known here (`error` tells); answered behind the others
     int64_t offset
     int64_t visible_end          # what could be seen just before `read` was made

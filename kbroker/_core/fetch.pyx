@@ -29,7 +29,6 @@ from kbroker._core.fetch_sessions cimport (
     session_move_last, session_new, session_place, session_remove, session_touch, session_unref,
 )
 from kbroker._core.handover cimport hand_over_answer
-from kbroker._core.log_io cimport io_read
 from kbroker._core.mailbox cimport MAIL_FETCH
 from kbroker._core.log_position cimport partition_read
 from kbroker._core.partition cimport (
@@ -63,7 +62,6 @@ cdef void drop_entries(fetch_t *f) noexcept nogil:
     cdef int32_t i
     for i in range(f.entry_count):
         drop_read(&f.entries[i])
-        free(f.entries[i].converted)
         if f.entries[i].partition != NULL:
             partition_unref(f.entries[i].partition)
     f.entry_count = 0
@@ -447,44 +445,9 @@ cdef void fetch_discard(fetch_t *f) noexcept nogil:
     fetch_free(f)
 
 cdef int32_t fetch_convert(Processor processor, slot_t *slot, fetch_t *f) noexcept nogil:
-    cdef int32_t i = f.first
-    while i >= 0:
-        if f.entries[i].read.segment != NULL:
-            convert_entry(processor, f, &f.entries[i])
-        i = f.entries[i].next
     write_response(processor, f, slot, f.first, 0, 0)
     fetch_free(f)
     return SLOT_READY
-
-cdef void convert_entry(Processor processor, fetch_t *f, fetch_entry_t *e) noexcept with gil:
-    """Read the batches of a partition and convert them to messages; on failure the partition gets an error."""
-    cdef bytearray data
-    cdef uint8_t *room
-    cdef const uint8_t[::1] messages
-    cdef int64_t got
-    cdef int64_t size = e.read.size
-    try:
-        data = bytearray(size)
-        room = data
-        with nogil:
-            got = io_read(e.read.segment.fd, room, size, e.read.position, True)
-        if got < 0:
-            raise OSError(-got, "reading a segment")
-        messages = processor.down_convert(memoryview(data)[:got], e.offset, 0 if f.version < 2 else 1, processor.max_inflated_size)
-        e.converted = <uint8_t *>malloc(max(messages.shape[0], 1))
-        if e.converted == NULL:
-            raise MemoryError()
-        e.converted_size = messages.shape[0]
-        if e.converted_size:
-            memcpy(e.converted, &messages[0], e.converted_size)
-        atomic_add_i64(&e.partition.bytes_out, e.converted_size)
-    except KbrokerError as error:
-        e.error = error.code
-        e.read.high_watermark = -1
-    except BaseException as error:
-        processor.report("converting batches to messages", error)
-        e.error = UNKNOWN_SERVER_ERROR
-        e.read.high_watermark = -1
 
 # --- parking ------------------------------------------------------------------------------------------
 

@@ -29,7 +29,6 @@ cdef fetch_entry_t *add_entry(fetch_t *f) noexcept nogil:
     grown.error = 0
     grown.unknown = KNOWN
     grown.cached = -1
-    grown.converted = NULL
     return grown
 
 cdef bint read_topic(reader_t *r, bint flexible, bint by_id, const uint8_t **topic, int32_t *topic_size) noexcept nogil:

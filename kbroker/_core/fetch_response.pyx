@@ -7,13 +7,14 @@ from libc.string cimport memcmp
 
 from kbroker._core.connection cimport conn_t, count_error, slot_splice, slot_t
 from kbroker._core.cursor cimport (
-    write_array_count, write_i16, write_i32, write_i64, write_raw, write_string, write_uvarint, writer_free, writer_init,
+    store_u32, write_array_count, write_i16, write_i32, write_i64, write_raw, write_string, write_uvarint, writer_free, writer_init,
     writer_t,
 )
 from kbroker._core.fetch cimport (
     CONTEXT_REFUSED, FENCED_LEADER_EPOCH, FIRST_BATCH_VERSION, KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER,
     UNSUPPORTED_COMPRESSION_TYPE, fetch_entry_t, fetch_t,
 )
+from kbroker._core.fetch_messages cimport write_messages
 from kbroker._core.fetch_sessions cimport FetchSessions
 from kbroker._core.processor cimport Processor
 from kbroker._core.sync cimport atomic_add_i64, atomic_load_i32
@@ -59,6 +60,8 @@ cdef void write_partition(Processor processor, fetch_t *f, fetch_entry_t *e, slo
     cdef bint flexible = f.version >= 12
     cdef int64_t size = e.read.size if e.read.segment != NULL else 0
     cdef int16_t error = e.error
+    cdef size_t start = w.size
+    cdef size_t at
     if error == KAFKA_STORAGE_ERROR and f.version <= 5:
         error = NOT_LEADER_OR_FOLLOWER
     if error:
@@ -67,9 +70,18 @@ cdef void write_partition(Processor processor, fetch_t *f, fetch_entry_t *e, slo
     write_i16(w, error)
     write_i64(w, e.read.high_watermark)
     if f.version < FIRST_BATCH_VERSION:
-        write_i32(w, <int32_t>e.converted_size if e.converted != NULL else 0)
-        if e.converted != NULL:
-            write_raw(w, e.converted, <size_t>e.converted_size)
+        at = w.size
+        write_i32(w, 0)
+        if e.read.segment == NULL or error:
+            return
+        e.error = write_messages(processor, f, e, w)
+        if e.error:
+            e.read.high_watermark = -1
+            w.size = start
+            write_partition(processor, f, e, slot, node_id)
+        elif not w.failed:
+            store_u32(w.data + at, <uint32_t>(w.size - at - 4))
+            atomic_add_i64(&e.partition.bytes_out, <int64_t>(w.size - at - 4))
         return
     write_i64(w, e.read.last_stable_offset)
     if f.version >= 5:

@@ -16,13 +16,7 @@ from kbroker.protocol.compression import Codec, UnknownCodec, deflate, inflate_s
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from typing_extensions import Buffer
-
-_SIZE_AT = 8
-_OVERHEAD = 12
 _MAGIC_AT = 16
-_ATTRIBUTES_AT = 17
-_CODEC_MASK = 7
 _LOG_APPEND_TIME = 8
 _HEADER_SIZE = 61
 _SET_SIZE = 8 << 20
@@ -63,61 +57,23 @@ def convert(messages: memoryview, largest: int, limit: int) -> tuple[bytes, int]
     return builder.build(attributes=_LOG_APPEND_TIME if first.is_log_append_time else 0), first.codec
 
 
-def down_convert(batches: memoryview, start_offset: int, magic: int, limit: int) -> bytes:
-    """The messages of magic 0 or 1 for a client that asked for `start_offset`; a last batch cut short is left out.
+def down_convert(batch: memoryview, start_offset: int, magic: int, limit: int) -> bytes:
+    """The messages of magic 0 or 1 of a compressed batch, or of a compressed message of a magic that is too new.
 
-    `limit` bounds what a batch inflates to. A batch with zstd, which these formats do not have, ends it. Raises
-    KbrokerError: that batch is the first.
+    The client asked for `start_offset`; `limit` bounds what it inflates to. Raises KbrokerError: zstd, which these
+    formats do not have.
     """
-    parts: list[Buffer] = []
-    position = 0
-    while len(batches) - position > _MAGIC_AT:
-        size = _size_at(batches, position)
-        batch = batches[position : position + size]
-        if len(batch) < size:
-            break
-        if batch[_MAGIC_AT] <= magic:
-            parts.append(batch)
-        elif batch[_MAGIC_AT] == 1:
-            batch = _run_of_messages(batches, position)
-            parts.append(_older(batch, start_offset, limit))
-        else:
-            try:
-                parts.extend(_message_sets(batch, start_offset, magic, limit))
-            except UnknownCodec:
-                if not parts:
-                    raise
-                break
-        position += len(batch)
-    return b"".join(parts)
+    if batch[_MAGIC_AT] == 1:
+        return _older(batch, limit)
+    return b"".join(_message_sets(batch, start_offset, magic, limit))
 
 
-def _size_at(batches: memoryview, position: int) -> int:
-    return _OVERHEAD + int.from_bytes(batches[position + _SIZE_AT : position + _OVERHEAD])
-
-
-def _run_of_messages(batches: memoryview, start: int) -> memoryview:
-    """The message of magic 1 at `start`, and those behind it if none of them is compressed."""
-    end = start
-    while len(batches) - end > _ATTRIBUTES_AT and batches[end + _MAGIC_AT] == 1:
-        size = _size_at(batches, end)
-        is_compressed = batches[end + _ATTRIBUTES_AT] & _CODEC_MASK
-        if size > len(batches) - end or (is_compressed and end > start):
-            break
-        end += size
-        if is_compressed:
-            break
-    return batches[start:end]
-
-
-def _older(run: memoryview, start_offset: int, limit: int) -> bytes:
-    """Messages of magic 1 as those of magic 0."""
-    first = check(run)
-    if first.codec == Codec.NONE:
-        return older_messages(run, start_offset=start_offset).messages()
-    payload = run[first.value_position : first.value_position + first.value_size]
-    builder = older_messages(inflate_shared(first.codec, payload, limit, magic=1), wrapper=first)
-    return builder.wrap(first.codec, deflate(first.codec, builder.messages(), magic=0))
+def _older(message: memoryview, limit: int) -> bytes:
+    """A compressed message of magic 1 as one of magic 0."""
+    wrapper = check(message)
+    payload = message[wrapper.value_position : wrapper.value_position + wrapper.value_size]
+    builder = older_messages(inflate_shared(wrapper.codec, payload, limit, magic=1), wrapper=wrapper)
+    return builder.wrap(wrapper.codec, deflate(wrapper.codec, builder.messages(), magic=0))
 
 
 def _message_sets(batch: memoryview, start_offset: int, magic: int, limit: int) -> Iterator[bytes]:
@@ -126,7 +82,4 @@ def _message_sets(batch: memoryview, start_offset: int, magic: int, limit: int) 
         raise UnknownCodec("zstd, which clients that ask for messages cannot read")
     records = inflate_shared(info.codec, batch[_HEADER_SIZE:], limit)
     for builder in message_sets_of_batch(info, records, magic, start_offset=start_offset, limit=_SET_SIZE):
-        if info.codec == Codec.NONE:
-            yield builder.messages()
-        else:
-            yield builder.wrap(info.codec, deflate(info.codec, builder.messages(), magic=magic))
+        yield builder.wrap(info.codec, deflate(info.codec, builder.messages(), magic=magic))
