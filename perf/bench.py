@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from perf import consume_rows, conversion_rows, life_rows, log_rows, machine, produce_rows
+from perf import compaction_rows, consume_rows, conversion_rows, life_rows, log_rows, machine, produce_rows
 from perf.duel import Figure
 
 ROWS: dict[str, Callable[[], list[Figure]]] = {
@@ -36,6 +36,7 @@ ROWS: dict[str, Callable[[], list[Figure]]] = {
     "loading": log_rows.loading,
     "clean-start": log_rows.clean_start,
     "lookups": log_rows.lookups,
+    "compaction": compaction_rows.compaction,
     "old-messages": conversion_rows.old_messages,
     "down-conversion": conversion_rows.down_conversion,
     "up-conversion": conversion_rows.up_conversion,
