@@ -204,10 +204,11 @@ class PartitionChecker:
             if expected is not None and base > expected and not self._context.has_gaps:
                 what = f"begins at offset {base}, but the segment before it ends at {expected}"
                 self._add(self._path / names.file_name(base, names.LOG), 0, f"{what}, and nothing tells of compaction")
-            for suffix in (names.INDEX, names.TIME_INDEX):
-                if suffix not in segments[base]:
-                    self._add(self._path / names.file_name(base, names.LOG), WHOLE_FILE, f"its {suffix} is not there")
             checked = self._check_segment(base, end_offset)
+            for suffix in (names.INDEX, names.TIME_INDEX):
+                is_of_magic_0 = checked is not None and checked.batches > 0 and checked.max_timestamp < 0
+                if suffix not in segments[base] and not (suffix == names.TIME_INDEX and is_of_magic_0):
+                    self._add(self._path / names.file_name(base, names.LOG), WHOLE_FILE, f"its {suffix} is not there")
             expected = checked.next_offset if checked is not None and checked.is_sure else None
         self.result.log_end_offset = expected
 

@@ -19,7 +19,7 @@ from kbroker.model import TopicPartition
 from kbroker.storage import checkpoints, directory
 from tests.kit import log_directory as kit
 
-FLIPS = 500
+FLIPS = 300
 Place = tuple[Path, int]
 
 
@@ -57,6 +57,10 @@ def is_another_truth(path: Path, old: bytes, new: bytes, at: int) -> bool:
         # A smaller offset than it was, of the same partition.
         was, now = end_of_line(old, at).split(), end_of_line(new, at).split()
         return was[:2] == now[:2] and len(was) == len(now) == 3 and now[2].isdigit() and int(now[2]) <= int(was[2])
+    if path.name == checkpoints.LEADER_EPOCHS:
+        # The first epoch begins where the log does, and records may have been deleted up to there.
+        was, now = old.split(b"\n")[2].split(), new.split(b"\n")[2].split()
+        return was[0] == now[0] and now[1:2] > was[1:2] and now[1].isdigit() and at < old.index(b"\n", 4)
     if path.suffix == ".timeindex":
         # Any offset of the batch; those of this directory have up to three.
         entry = at // 12 * 12
@@ -80,9 +84,9 @@ def flips(files: list[Path]) -> Iterator[tuple[Path, int, int]]:
     randomness = random.Random(3)
     for path in files:
         size = path.stat().st_size
-        for at in range(min(size, 24)):
+        for at in range(min(size, 16)):
             yield path, at, randomness.randrange(1, 256)
-    big = [path for path in files if path.stat().st_size > 24]
+    big = [path for path in files if path.stat().st_size > 16]
     for _ in range(FLIPS):
         path = randomness.choice(big)
         yield path, randomness.randrange(path.stat().st_size), 1 << randomness.randrange(8)
@@ -121,7 +125,7 @@ def may_be_shorter(path: Path, size: int) -> bool:
 def test_a_file_cut_at_any_length_is_found(data: Path) -> None:
     for path in files_in(data):
         old = path.read_bytes()
-        step = max(1, len(old) // 40)
+        step = max(1, len(old) // 25)
         for size in range(0, len(old), step):
             path.write_bytes(old[:size])
             found = findings(data)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from kbroker._core.dedupe_map import DedupeMap
+from kbroker.inspection.directory_check import Verifier
 from kbroker.protocol.compression import Codec, deflate, inflate
 from kbroker.storage.compaction import Cleaned, clean_log
 from kbroker.storage.options import LogOptions
@@ -199,6 +200,8 @@ def compare(tmp_path: Path, kafka: KafkaCleaner, writer: Writer, codec: Codec, m
         done = clean_with_kbroker(ours.parent, now_ms, first_dirty_offset)
         assert done.next_dirty_offset == next_offset
         assert_same(ours, kafkas, codec, magic)
+        for home in (ours, kafkas):
+            assert list(Verifier(has_gaps=True).check(home)) == []
         first_dirty_offset = next_offset
         removed += done.records_read - done.records_kept
         now_ms += RETENTION_MS // 2
