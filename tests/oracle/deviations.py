@@ -616,7 +616,8 @@ OTHERS: tuple[OtherDeviation, ...] = (
         "All log directories have failed",
         "The broker stays and answers KAFKA_STORAGE_ERROR, /health says why. Kafka ends itself.",
         "Clients hear what is wrong, and so do those who look after it.",
-        "tests/unit/storage/test_faults.py::test_a_failed_fsync_takes_the_directory_offline_and_is_not_tried_again",
+        "tests/unit/storage/test_directories.py::"
+        "test_when_all_directories_have_failed_everything_is_refused_and_nothing_ends",
     ),
     OtherDeviation(
         "A log directory that was removed or unmounted",

@@ -236,3 +236,19 @@ def test_a_file_with_the_name_of_a_partition_is_told(tmp_path: Path) -> None:
         log.open()
     logs.stop()
     assert (tmp_path / "orders-0").is_file()
+
+
+def test_when_all_directories_have_failed_everything_is_refused_and_nothing_ends(two: list[Path]) -> None:
+    logs = manager(*two)
+    logs.start(lambda at: (TOPIC_ID, LogOptions()), 1, "c", background=False)
+    for log in logs.logs():
+        log.directory.fail("a test")
+    for log in logs.logs():
+        with pytest.raises(ProtocolError) as refused:
+            log.append(batch_of([b"x"]))
+        assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    with pytest.raises(StorageFailed, match="every log directory is offline"):
+        logs.create("new", TOPIC_ID, 0, LogOptions())
+    logs.write_checkpoints()
+    logs.check_retention()
+    logs.stop()
