@@ -225,6 +225,10 @@ class LogCleaner:
         checkpoint = self._checkpoint_of(log)
         start_offset = log.log_start_offset
         known = checkpoint.get(log.topic_partition)
+        if known is not None and known > log.truncated_to:
+            known = log.truncated_to
+            checkpoint.store(log.topic_partition, known)
+        log.truncated_to = NEVER
         offset = start_offset if known is None else known
         if start_offset <= offset <= log.log_end_offset:
             return offset

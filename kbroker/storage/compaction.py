@@ -143,6 +143,14 @@ class _Cleaning:
         self._map_bytes_read = self._bytes_read = self._bytes_written = self._records_read = self._records_kept = 0
 
     def run(self) -> Cleaned:
+        try:
+            return self._run()
+        except (DiskDamaged, FileNotFoundError) as damage:
+            if self._log.history != self._history:
+                raise CleaningAborted("it was truncated") from damage
+            raise
+
+    def _run(self) -> Cleaned:
         started_s = self._log.context.clock.monotonic()
         self._map.clear()
         self._fill_map()
@@ -155,6 +163,8 @@ class _Cleaning:
             cleaned = [at for at in self._segments if at.base_offset < end_offset]
             for group in groups_of(cleaned, self._options.segment_bytes, self._options.index_max_bytes):
                 self._clean_group(group, transactions, behind)
+        if self._log.history != self._history:
+            raise CleaningAborted("it was truncated")
         return Cleaned(
             end_offset,
             self._bytes_read,
@@ -214,7 +224,8 @@ class _Cleaning:
         except BaseException:
             discard_cleaned(fs, log.path, base_offset)
             raise
-        log.replace_segments(segment, group[-1].end_offset, self._history)
+        if not log.replace_segments(segment, group[-1].end_offset, self._history):
+            raise CleaningAborted("its segments are others now")
 
     def _copy_group(
         self, group: Sequence[CleanableSegment], path: str, transactions: Transactions, legacy_horizon_ms: int

@@ -23,7 +23,7 @@ from kbroker.storage import segment as names
 from kbroker.storage.directory import delete_directory_name
 from kbroker.storage.leader_epochs import LeaderEpochs
 from kbroker.storage.log_context import AppendResult, LogContext, StorageErrors
-from kbroker.storage.options import LogOptions
+from kbroker.storage.options import NEVER, LogOptions
 from kbroker.storage.producer_state import store_snapshot
 from kbroker.storage.recovery import LogLoader, Progress, create_segment, remove_segment
 from kbroker.storage.segment import Segment
@@ -73,6 +73,8 @@ class Log:
         self._is_shut = False
         self.history = 0
         """Goes up when offsets may stand for other records than before."""
+        self.truncated_to = NEVER
+        """The lowest offset of a truncation of which the cleaner's checkpoint does not know yet."""
         self.state = PartitionState(
             directory,
             topic_partition.topic,
@@ -409,7 +411,11 @@ class Log:
                 handles = self.state.close()
                 if code or base_offset < 0:
                     base_offset, position = min(offset, segments[0][0]), 0
+                elif base_offset > offset:
+                    # Compaction has left nothing from there to the end of its segment.
+                    base_offset, position = next(at[:2] for at in reversed(segments) if at[0] <= offset)
                 self.history += 1
+                self.truncated_to = min(self.truncated_to, offset)
                 # Indexes, epochs and producers are made from what is left, however much that is.
                 self._is_clean = False
                 self._recovery_point = min(self._recovery_point, offset)

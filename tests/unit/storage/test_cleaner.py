@@ -175,6 +175,17 @@ def test_a_checkpoint_that_cannot_be_right_means_to_begin_anew(
     assert ("cleaned from" in caplog.text) == bool(text)
 
 
+def test_what_was_written_after_a_truncation_is_dirty(broker: Broker) -> None:
+    log = broker.create("a")
+    fill(log, 300)
+    assert broker.clean()
+    log.truncate_to(100)
+    fill(log, 400, seed=2)
+    assert broker.clean()
+    kept = [record.key for record in read_all(log) if record.offset < log.state.segments()[-1][0]]
+    assert len(kept) == len(set(kept))
+
+
 def test_a_checkpoint_below_the_logs_start_begins_there(broker: Broker) -> None:
     log = broker.create("a", replace(COMPACT, deleted_by_retention=True))
     fill(log, 300)

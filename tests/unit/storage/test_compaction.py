@@ -10,7 +10,15 @@ import pytest
 from kbroker._core.dedupe_map import DedupeMap
 from kbroker.protocol.compression import Codec
 from kbroker.protocol.records import encode_batch
-from kbroker.storage.compaction import CleanableSegment, Cleaned, clean_log, cleanable_segments, dirty_ratio, groups_of
+from kbroker.storage.compaction import (
+    CleanableSegment,
+    Cleaned,
+    CleaningAborted,
+    clean_log,
+    cleanable_segments,
+    dirty_ratio,
+    groups_of,
+)
 from kbroker.storage.log import Log
 from kbroker.storage.options import LogOptions
 from tests.kit.logs import LogHome, read_all
@@ -152,3 +160,45 @@ def test_groups_fill_a_segment_and_no_more() -> None:
     assert [len(group) for group in groups_of(far, 100, 10)] == [1, 1]
     assert dirty_ratio(sizes, 30) == 100 / 201
     assert dirty_ratio([], 0) == 0
+
+
+def test_a_damaged_swap_is_dropped_while_the_old_segment_is_there(
+    home: LogHome, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = home.create()
+    written = fill(log, 60, 8)
+    log.close()
+    base = home.log_path / f"{0:020d}.log"
+    data = base.read_bytes()
+    (home.log_path / f"{base.name}.swap").write_bytes(data[:50] + b"\xff" * 30)
+    (home.log_path / f"{0:020d}.index.swap").write_bytes(b"")
+    log = home.reopen(clean=True)
+    assert content(log) == written
+    assert base.read_bytes() == data
+    assert not list(home.log_path.glob("*.swap"))
+    assert f"{base}.swap: " in caplog.text
+
+
+def test_a_log_that_was_truncated_meanwhile_keeps_what_is_new(home: LogHome) -> None:
+    log = home.create()
+    written = fill(log, 100, 9)
+    log.flush()
+    reads = end_offset = 0
+
+    def truncate(_: int) -> None:
+        nonlocal reads, end_offset
+        reads += 1
+        if reads == 150:
+            log.truncate_to(150)
+            end_offset = log.log_end_offset
+            assert 0 < end_offset <= 150
+            while log.log_end_offset < 250:
+                log.append(encode_batch([(home.clock.now_ms, b"%d" % log.log_end_offset, b"new")]))
+            log.flush()
+
+    with pytest.raises(CleaningAborted):
+        clean_log(log, DedupeMap(1 << 16), 0, 300, truncate)
+    found = content(log)
+    new = {at: (b"%d" % at, b"new") for at in range(end_offset, 250)}
+    assert {at: row for at, row in found.items() if at >= end_offset} == new
+    assert all(written[at] == row for at, row in found.items() if at < end_offset)
