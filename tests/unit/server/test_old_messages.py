@@ -97,6 +97,21 @@ def test_a_topic_with_a_codec_of_its_own_gets_it(rig: ProcessorRig) -> None:
     assert log.read(0, 1)[22] & 7 == Codec.ZSTD and len(rig.records("orders")) == 4
 
 
+@pytest.mark.parametrize(("codec", "least", "most"), [(1, 1, 9), (4, -1000, 19)])
+@pytest.mark.parametrize("sent", [Codec.NONE, Codec.LZ4])
+def test_a_topic_may_be_compressed_harder(rig: ProcessorRig, sent: int, codec: int, least: int, most: int) -> None:
+    flat = MessageSetBuilder(1, compressed=sent != Codec.NONE)
+    for number in range(200):
+        flat.append(number, TIME, None, b"%d, %d; " % (number, number * number) * 20)
+    made = flat.wrap(sent, deflate(sent, flat.messages(), magic=1)) if sent else flat.messages()
+    sizes = []
+    for topic, level in (("fast", least), ("small", most)):
+        (log,) = rig.create(topic, compression=codec, compression_level=level)
+        assert produced(rig.connect(), 2, made, topic).error_code == 0
+        sizes.append(len(log.read(0, 1 << 20)))
+    assert sizes[1] < sizes[0]
+
+
 @pytest.mark.parametrize("version", [0, 1, 2])
 def test_a_batch_of_today_is_taken_as_it_is(rig: ProcessorRig, version: int) -> None:
     rig.create("orders")
