@@ -25,7 +25,8 @@ from tests.kit.zookeeper import KafkaOnZooKeeper
 from tests.oracle.deviations import OTHERS
 from tests.oracle.history import TIMEOUT_S, History
 from tests.oracle.listed import Listed, assert_same_but_for
-from tests.oracle.scenarios.requests import fetch, fetch_partition, offsets_of, records
+from tests.oracle.scenarios.old_messages import flat, wrapped
+from tests.oracle.scenarios.requests import fetch, fetch_partition, offsets_of, produce, records
 
 SETTINGS: dict[str, object] = {
     "broker.id": 0,
@@ -146,9 +147,25 @@ def write_everything(port: int) -> None:
         h.create("gone", 2)
         h.produce("gone", 0, records())
         h.delete("gone")
+        write_messages(h)
         h.create("later-more", 1)
         h.grow("later-more", 2)
         h.produce("later-more", 1, records())
+
+
+def write_messages(h: History) -> None:
+    """Of magic 0 and 1, flat and compressed; without a codec of the topic's no byte depends on a library."""
+    h.create("messages", 1, configs={"message.timestamp.type": "CreateTime"})
+    h.create("inflated", 1, configs={"compression.type": "uncompressed"})
+    for at in range(60):
+        magic = at % 2
+        sent = flat(at % 5 + 1, magic, size=at * 7 % 300 + 8)
+        for topic, made in (("messages", sent), ("inflated", wrapped(sent, at % 3 + 1, magic, at % 5))):
+            h.do(
+                produce(topic, made),
+                lambda answer: [answer.responses[0].partition_responses[0].error_code],
+                version=at % 3,
+            )
 
 
 def write_at_random(port: int, part: int) -> None:

@@ -43,7 +43,7 @@ SETTINGS: dict[str, object] = {
 CODECS = (Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4)
 CLIENT = named("kafka-python-1.4-for-0.9")
 COUNT = 200
-"""Records of the client for each codec, of less than 64 KiB: else its lz4 has linked blocks, which no Java reads."""
+"""Records of the client for each codec: a batch of them fits into a segment."""
 
 
 def sets() -> Iterator[bytes]:

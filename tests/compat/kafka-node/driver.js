@@ -13,7 +13,7 @@ const call = (target, method, ...given) => new Promise((resolve, reject) => {
 async function connected() {
   const client = new KafkaClient(options());
   await new Promise((resolve, reject) => client.once("ready", resolve).once("error", reject));
-  await call(client, "loadMetadataForTopics", [a.topic]).then(([, found]) => client.updateMetadatas([{}, found]));
+  client.updateMetadatas(await call(client, "loadMetadataForTopics", [a.topic]));
   return client;
 }
 

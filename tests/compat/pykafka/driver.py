@@ -110,10 +110,12 @@ class Member(threading.Thread):
         while not self.stopping:
             for _ in range(200):
                 message = reader.consume(block=True)
-                if message is None or self.stopping:
+                if message is None:
                     break
                 self.read += 1
                 self.distinct.add((message.partition_id, message.offset))
+                if self.stopping:
+                    break
             try:
                 reader.commit_offsets()
             except KafkaException:
