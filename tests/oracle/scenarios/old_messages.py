@@ -376,6 +376,13 @@ def messages_where_batches_belong(t: Talk) -> None:
     what_is_there(t, topic)
 
 
+@scenario(PRODUCE, since=3, until=6)
+def zstd_before_its_version(t: Talk) -> None:
+    topic = t.topic()
+    t.ask(produce(topic, records(codec=Codec.ZSTD)))
+    t.ask(produce(topic, records()))
+
+
 # --- Fetch ------------------------------------------------------------------------------------------------------------
 
 
