@@ -140,7 +140,8 @@ def test_clients_of_all_times_read_a_directory_of_kafka_0_9(world: World, tmp_pa
         for topic, messages in world.messages.items():
             for version in (0, 1, 2, 3):
                 assert read(kbroker, topic, version) == messages, "as it lies, for it has no newer one"
-        for name in (CLIENT.name, "pykafka-for-0.9.0", "confluent", "aiokafka", "kafka-python-3.0", "java-4.3"):
+        # aiokafka refuses lz4 of magic 0.
+        for name in (CLIENT.name, "pykafka-for-0.9.0", "confluent", "kafka-python-3.0", "java-4.3"):
             done = named(name).run("consume", bootstrap=kbroker.address, topic="client", count=4 * COUNT, timeout_s=30)
             assert (done["count"], done["checksum"]) == expected, name
         with History(kbroker.port) as h:
