@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _INFLATED_LIMIT = 128 << 20
 _INT32_MAX = (1 << 31) - 1
+_WRITEBACK = 8 << 20
 _ABORTED = struct.Struct(">hqqqq")  # version, producer id, first offset, last offset, last stable offset
 
 
@@ -232,7 +233,7 @@ class _Cleaning:
     ) -> None:
         producers = _last_batches(self._log)
         fd = self._fs.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        written = 0
+        written = handed_over = 0
         try:
             for at in group:
                 retain = changed_ms(self._log.path_of(at.base_offset, names.LOG)) > legacy_horizon_ms
@@ -247,6 +248,10 @@ class _Cleaning:
                     write_all(self._fs, fd, copy.output, written)
                     self._on_io(len(copy.output))
                     written += len(copy.output)
+                    if written - handed_over >= _WRITEBACK:
+                        # The disk writes while the next ones are made, not all of it at the sync.
+                        self._fs.start_writeback(fd, written - handed_over, handed_over)
+                        handed_over = written
                     self._bytes_read += copy.taken
                     self._records_read += copy.records_read
                     self._records_kept += copy.records_kept
