@@ -1,8 +1,10 @@
-"""kill -9 under load, over and over on the same data directory (`make crash`; ten rounds in `make test`).
+"""kill -9 under load, over and over on the same data directory (`make crash`; a few rounds in `make test`).
 
-Real producers, plain and idempotent, go on producing while the broker is killed and started again. At the end every
-record that was acknowledged is where its acknowledgement said, whether it had been flushed or not; offsets have no
-hole; the idempotent producers' records are there exactly once and in order; no producer id was given out twice.
+Real producers, plain and idempotent, and a real group go on while the broker is killed and started again, now and then
+stopped. At the end every record that was acknowledged is where its acknowledgement said, whether it had been flushed or
+not, unless retention took it or a newer record of its key did; offsets have no hole but in the compacted topic; the
+idempotent producers' records are there exactly once and in order; the group goes on from where it had committed; no
+producer id was given out twice.
 """
 
 from __future__ import annotations
@@ -11,7 +13,9 @@ import argparse
 import random
 import threading
 import time
+from array import array
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -22,15 +26,33 @@ from kbroker.protocol.api import ApiKey
 from tests.kit.broker import BrokerProcess
 from tests.kit.wire import WireClient
 
-TOPIC = "crash"
 PARTITIONS = 3
+TOPICS: dict[str, dict[str, str]] = {
+    "crash": {},
+    "passing": {"retention.bytes": "1000000", "segment.bytes": "100000"},
+    "table": {"cleanup.policy": "compact", "segment.bytes": "100000", "min.cleanable.dirty.ratio": "0.01"},
+}
+BROKER_SETTINGS: dict[str, object] = {"log.cleaner.backoff.ms": 200, "log.retention.check.interval.ms": 500}
+KEYS = 100
+"""Of the records of the compacted topic."""
 PRODUCER_ID_BLOCK = 1000
 """So many ids a broker takes from its store at once: asking for so many makes it take another block."""
-SETTINGS: tuple[dict[str, object], ...] = (
-    {"acks": 1, "linger.ms": 1},
-    {"acks": -1, "enable.idempotence": True, "linger.ms": 2},
-    {"acks": -1, "enable.idempotence": True, "compression.type": "zstd", "linger.ms": 20},
-)
+IDEMPOTENT: dict[str, object] = {"acks": -1, "enable.idempotence": True}
+MOST_IN_FLIGHT = 5000
+STOPPED_SHARE = 0.1
+
+
+def value_of(name: str, number: int) -> bytes:
+    """What a writer sends as its record of that number."""
+    return b"%s:%d:" % (name.encode(), number) + b"x" * (number % 500)
+
+
+@dataclass
+class Acknowledged:
+    """Of one writer in one partition, in the order of the answers."""
+
+    offsets: array[int] = field(default_factory=lambda: array("q"))
+    numbers: array[int] = field(default_factory=lambda: array("q"))
 
 
 @dataclass
@@ -38,8 +60,9 @@ class Writer:
     """One producer in a thread of its own, and what it was told."""
 
     name: str
+    topic: str
     settings: dict[str, object]
-    acknowledged: dict[tuple[int, int], bytes] = field(default_factory=dict)
+    acknowledged: dict[int, Acknowledged] = field(default_factory=dict)
     failed: int = 0
 
     def run(self, address: str, stop: threading.Event) -> None:
@@ -52,17 +75,19 @@ class Writer:
                 **self.settings,
             }
         )
+        is_keyed = "cleanup.policy" in TOPICS[self.topic]
         number = 0
         while not stop.is_set():
             for _ in range(50):
                 producer.produce(
-                    TOPIC,
-                    value=b"%s:%d:" % (self.name.encode(), number) + b"x" * (number % 500),
+                    self.topic,
+                    key=b"%d" % (number % KEYS) if is_keyed else None,
+                    value=value_of(self.name, number),
                     on_delivery=self.delivered,
                 )
                 number += 1
             producer.poll(0.01)
-            while len(producer) > 5000 and not stop.is_set():
+            while len(producer) > MOST_IN_FLIGHT and not stop.is_set():
                 producer.poll(0.05)
         producer.flush(60)
 
@@ -70,45 +95,127 @@ class Writer:
         if error is not None:
             self.failed += 1
             return
-        self.acknowledged[message.partition(), message.offset()] = message.value()
+        of_partition = self.acknowledged.setdefault(message.partition(), Acknowledged())
+        of_partition.offsets.append(message.offset())
+        of_partition.numbers.append(int(message.value().split(b":")[1]))
+
+    def newest_acknowledged(self, partition: int) -> dict[int, tuple[int, int]]:
+        """By the record's key: number and offset."""
+        told = self.acknowledged.get(partition, Acknowledged())
+        newest: dict[int, tuple[int, int]] = {}
+        for offset, number in zip(told.offsets, told.numbers, strict=True):
+            newest[number % KEYS] = max(newest.get(number % KEYS, (-1, -1)), (number, offset))
+        return newest
+
+    @property
+    def count(self) -> int:
+        return sum(len(each.offsets) for each in self.acknowledged.values())
 
 
-def read_back(address: str) -> dict[tuple[int, int], bytes]:
-    """Every record of the topic by (partition, offset); AssertionError when offsets have a hole."""
+@dataclass
+class Follower:
+    """A group of one that reads a topic and commits what it has read."""
+
+    committed: dict[int, int] = field(default_factory=dict)
+    errors: list[str] = field(default_factory=list)
+
+    def run(self, address: str, stop: threading.Event) -> None:
+        reader = Consumer(
+            {
+                "bootstrap.servers": address,
+                "group.id": "followers",
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                "reconnect.backoff.max.ms": 200,
+                "session.timeout.ms": 6000,
+                "fetch.message.max.bytes": 100000,
+            }
+        )
+        reader.subscribe(["crash"])
+        while not stop.is_set():
+            messages = [each for each in reader.consume(500, 0.2) if not each.error()]
+            if not messages:
+                continue
+            try:
+                answers = reader.commit(message=None, asynchronous=False)
+            except KafkaException:
+                continue  # the broker is away, or the group begins anew: what it had committed holds
+            for answer in answers or ():
+                if answer.error is None and answer.offset >= 0:
+                    self.committed[answer.partition] = answer.offset
+            stop.wait(0.05)
+        reader.close()
+
+    def check(self, address: str) -> None:
+        reader = Consumer({"bootstrap.servers": address, "group.id": "followers"})
+        places = [TopicPartition("crash", partition) for partition in range(PARTITIONS)]
+        for found in reader.committed(places, timeout=30):
+            told = self.committed.get(found.partition, -1)
+            _, high = reader.get_watermark_offsets(TopicPartition("crash", found.partition), timeout=30)
+            assert told <= found.offset <= high, (
+                f"partition {found.partition}: committed {told}, found {found.offset} of {high}"
+            )
+        reader.close()
+
+
+def read_back(address: str, topic: str, partition: int) -> Iterator[Message]:
+    """Every record of a partition; AssertionError when offsets go back, or have a hole where none may be."""
     reader = Consumer(
         {"bootstrap.servers": address, "group.id": "check", "enable.auto.commit": False, "fetch.queue.backoff.ms": 5}
     )
-    found: dict[tuple[int, int], bytes] = {}
-    for partition in range(PARTITIONS):
-        low, high = reader.get_watermark_offsets(TopicPartition(TOPIC, partition), timeout=30)
-        reader.assign([TopicPartition(TOPIC, partition, low)])
-        expected = low
-        while expected < high:
-            for message in reader.consume(min(10000, high - expected), 10):
-                if message.error():
-                    raise KafkaException(message.error())
-                assert message.offset() == expected, (
-                    f"partition {partition}: offset {message.offset()} where {expected} should be"
-                )
-                found[partition, message.offset()] = message.value()
-                expected += 1
+    low, high = reader.get_watermark_offsets(TopicPartition(topic, partition), timeout=30)
+    reader.assign([TopicPartition(topic, partition, low)])
+    has_holes = "cleanup.policy" in TOPICS[topic]
+    expected = low
+    heard = time.monotonic()
+    while expected < high:
+        messages = reader.consume(min(10000, high - expected), 0.2)
+        heard = time.monotonic() if messages else heard
+        assert time.monotonic() - heard < 30, f"{topic}-{partition}: nothing at {expected}, where it ends at {high}"
+        for message in messages:
+            if message.error():
+                raise KafkaException(message.error())
+            offset = message.offset()
+            assert offset == expected or (has_holes and offset > expected), (
+                f"{topic}-{partition}: offset {offset} where {expected} should be"
+            )
+            expected = offset + 1
+            yield message
     reader.close()
-    return found
 
 
-def check(writers: list[Writer], found: dict[tuple[int, int], bytes]) -> None:
-    for writer in writers:
-        for place, value in writer.acknowledged.items():
-            assert found.get(place) == value, f"{writer.name}: acknowledged at {place}, found {found.get(place)!r:.60}"
-        if writer.settings.get("enable.idempotence"):
-            for partition in range(PARTITIONS):
-                mine = [
-                    v for (p, _), v in found.items() if p == partition and v.startswith(writer.name.encode() + b":")
-                ]
-                numbers = [int(value.split(b":")[1]) for value in mine]
-                assert numbers == sorted(set(numbers)), (
-                    f"{writer.name}: partition {partition} repeats or reorders records"
-                )
+def check(writers: list[Writer], address: str, topic: str, partition: int) -> None:
+    """What was acknowledged is there, and an idempotent producer's records once and in order."""
+    by_name = {writer.name: writer for writer in writers if writer.topic == topic}
+    expected: dict[int, tuple[str, int]] = {}
+    if "cleanup.policy" in TOPICS[topic]:
+        for writer in by_name.values():
+            for number, offset in writer.newest_acknowledged(partition).values():
+                expected[offset] = writer.name, number
+    else:
+        for writer in by_name.values():
+            told = writer.acknowledged.get(partition, Acknowledged())
+            of_writer = zip(told.offsets, ((writer.name, number) for number in told.numbers), strict=True)
+            expected |= dict(of_writer)
+    newest: dict[tuple[str, int], int] = {}
+    last: dict[str, int] = {}
+    first_offset = None
+    for message in read_back(address, topic, partition):
+        offset, value = message.offset(), message.value()
+        first_offset = offset if first_offset is None else first_offset
+        name, number = value.split(b":")[0].decode(), int(value.split(b":")[1])
+        where = f"{topic}-{partition}, offset {offset}"
+        assert value == value_of(name, number), f"{where}: {value!r:.60} was never sent"
+        told_of = expected.pop(offset, (name, number))
+        assert told_of == (name, number), f"{where}: {told_of} was acknowledged, found {(name, number)}"
+        newest[name, number % KEYS] = number
+        if by_name[name].settings.get("enable.idempotence"):
+            assert number > last.get(name, -1), f"{where}: {name} sent {number} once, before {last[name]}"
+            last[name] = number
+    for at, (name, number) in expected.items():
+        is_deleted = "retention.bytes" in TOPICS[topic] and (first_offset is None or at < first_offset)
+        is_superseded = "cleanup.policy" in TOPICS[topic] and newest.get((name, number % KEYS), -1) > number
+        assert is_deleted or is_superseded, f"{topic}-{partition}: {(name, number)}, acknowledged at {at}, is lost"
 
 
 def new_producer_ids(port: int, count: int) -> list[int]:
@@ -130,30 +237,50 @@ def check_producer_ids(given: list[int]) -> None:
 def run(rounds: int, seed: int, overrides: dict[str, object] | None = None) -> int:
     """Returns how many records were acknowledged."""
     chance = random.Random(seed)
-    with BrokerProcess(overrides) as broker:
+    with BrokerProcess(BROKER_SETTINGS | (overrides or {})) as broker:
         admin = AdminClient({"bootstrap.servers": broker.address})
-        admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(30)
-        writers = [Writer(f"w{number}", settings) for number, settings in enumerate(SETTINGS)]
+        for made in admin.create_topics(
+            [NewTopic(name, PARTITIONS, 1, config=own) for name, own in TOPICS.items()]
+        ).values():
+            made.result(30)
+        writers = [
+            Writer("plain", "crash", {"acks": 1, "linger.ms": 1}),
+            Writer("idempotent", "crash", IDEMPOTENT | {"linger.ms": 2}),
+            Writer("zstd", "crash", IDEMPOTENT | {"compression.type": "zstd", "linger.ms": 20}),
+            Writer("passing", "passing", IDEMPOTENT | {"compression.type": "lz4", "linger.ms": 5}),
+            Writer("table", "table", IDEMPOTENT | {"compression.type": "gzip", "linger.ms": 5}),
+        ]
+        follower = Follower()
         stop = threading.Event()
-        threads = [threading.Thread(target=writer.run, args=(broker.address, stop), daemon=True) for writer in writers]
+        threads = [
+            threading.Thread(target=each.run, args=(broker.address, stop), daemon=True) for each in (*writers, follower)
+        ]
         for thread in threads:
             thread.start()
         producer_ids = new_producer_ids(broker.port, 3)
         for _ in range(rounds):
             time.sleep(chance.uniform(0.1, 1.0))
             producer_ids += new_producer_ids(broker.port, chance.choice((1, 2, PRODUCER_ID_BLOCK)))
-            broker.kill()
+            if chance.random() < STOPPED_SHARE:
+                broker.stop()
+            else:
+                broker.kill()
             broker.start()
             producer_ids += new_producer_ids(broker.port, 2)
         check_producer_ids(producer_ids)
-        time.sleep(0.5)
+        time.sleep(2)  # the cleaner, retention and the group come round once more
         stop.set()
         for thread in threads:
             thread.join(90)
-            assert not thread.is_alive(), "a producer hangs"
-        assert all(writer.acknowledged for writer in writers), "a producer never got through"
-        check(writers, read_back(broker.address))
-        return sum(len(writer.acknowledged) for writer in writers)
+            assert not thread.is_alive(), "a client hangs"
+        assert all(writer.count for writer in writers), "a producer never got through"
+        assert follower.committed, "the group has committed nothing"
+        follower.check(broker.address)
+        for topic in TOPICS:
+            for partition in range(PARTITIONS):
+                check(writers, broker.address, topic, partition)
+        assert "cleaned offsets" in broker.output, "nothing was compacted"
+        return sum(writer.count for writer in writers)
 
 
 if __name__ == "__main__":
@@ -162,4 +289,6 @@ if __name__ == "__main__":
     parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000)
     arguments = parser.parse_args()
     print(f"{arguments.rounds} rounds, seed {arguments.seed}", flush=True)
-    print(f"{run(arguments.rounds, arguments.seed)} acknowledged records, all there")
+    began = time.monotonic()
+    count = run(arguments.rounds, arguments.seed)
+    print(f"{count} acknowledged records in {time.monotonic() - began:.0f} s, all there")
