@@ -19,14 +19,13 @@ from libc.string cimport memcpy, memset
 
 from kbroker._core.cursor cimport writer_free, writer_init, writer_reserve, writer_t
 from kbroker._core.layout cimport ATTRIBUTE_CONTROL, ATTRIBUTE_LOG_APPEND_TIME
+from kbroker._core.record cimport MIN_HEADER_SIZE, MIN_RECORD_SIZE, record_t, take_fields
 from kbroker._core.record_batch cimport BATCH_BAD_COUNT, BATCH_BAD_RECORD, BATCH_OK, BatchInfo
-from kbroker._core.varint cimport take_bytes, take_varint, take_varlong
+from kbroker._core.varint cimport take_bytes
 
 from kbroker._core.record_batch import InvalidBatch
 
 cdef enum:
-    MIN_RECORD_SIZE = 7      # size, attributes, two deltas, key, value and header count of a byte each
-    MIN_HEADER_SIZE = 2
     OUT_OF_MEMORY = -1
     TOO_LARGE = -2
 
@@ -308,48 +307,39 @@ cdef class RecordColumns:
         return finding
 
     cdef int walk(self, const uint8_t *p, const uint8_t *end, BatchInfo batch) noexcept nogil:
-        cdef const uint8_t *stop
-        cdef const uint8_t *key = NULL
-        cdef const uint8_t *value = NULL
+        cdef record_t record
         cdef int64_t base_offset = batch.info.base_offset, base_timestamp = batch.info.base_timestamp
         cdef int64_t start_offset = self.start_offset, end_offset = self.end_offset
-        cdef int64_t offset, timestamp, timestamp_delta = 0
+        cdef int64_t offset, timestamp
         cdef int32_t left = batch.info.record_count
-        cdef int32_t body_size = 0, offset_delta = 0, key_size = 0, value_size = 0, header_count = 0, header_rows
+        cdef int32_t header_rows
         cdef bint log_append_time = batch.info.attributes & ATTRIBUTE_LOG_APPEND_TIME != 0
         cdef bint wanted
         cdef int finding
         while left > 0:
             left -= 1
-            p = take_varint(p, end, &body_size)
-            if body_size < 1 or body_size > end - p:
+            p = take_fields(p, end, &record)
+            if p == NULL:
                 return BATCH_BAD_RECORD
-            stop = p + body_size
-            p = take_varlong(p + 1, stop, &timestamp_delta)
-            p = take_varint(p, stop, &offset_delta)
-            p = take_bytes(p, stop, &key, &key_size)
-            p = take_bytes(p, stop, &value, &value_size)
-            p = take_varint(p, stop, &header_count)
-            if p > stop or header_count < 0 or header_count > (stop - p) // MIN_HEADER_SIZE:
-                return BATCH_BAD_RECORD
-            offset = <int64_t>(<uint64_t>base_offset + <uint64_t>offset_delta)
+            offset = <int64_t>(<uint64_t>base_offset + <uint64_t>record.offset_delta)
             wanted = start_offset <= offset < end_offset
-            if header_count:
-                finding = self.walk_headers(p, stop, header_count, wanted)
+            if record.header_count:
+                finding = self.walk_headers(record.headers, record.stop, record.header_count, wanted)
                 if finding != BATCH_OK:
                     return finding
-            elif p != stop:
+            elif record.headers != record.stop:
                 return BATCH_BAD_RECORD
-            p = stop
             if not wanted:
                 continue
-            timestamp = batch.info.max_timestamp if log_append_time else <int64_t>(<uint64_t>base_timestamp + <uint64_t>timestamp_delta)
+            timestamp = <int64_t>(<uint64_t>base_timestamp + <uint64_t>record.timestamp_delta)
+            if log_append_time:
+                timestamp = batch.info.max_timestamp
             memcpy(self.offsets.data + self.offsets.size, &offset, 8)
             self.offsets.size += 8
             memcpy(self.timestamps.data + self.timestamps.size, &timestamp, 8)
             self.timestamps.size += 8
-            binary_put(&self.keys, key, key_size)
-            binary_put(&self.values, value, value_size)
+            binary_put(&self.keys, record.key, record.key_size)
+            binary_put(&self.values, record.value, record.value_size)
             header_rows = <int32_t>self.header_names.rows
             memcpy(self.header_offsets.data + self.header_offsets.size, &header_rows, 4)
             self.header_offsets.size += 4

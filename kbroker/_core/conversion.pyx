@@ -7,23 +7,21 @@ builders, so that who calls can deflate what they hold and finish with `build` o
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport INT32_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint64_t
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy
 
 from kbroker._core.cursor cimport writer_reserve, writer_t
 from kbroker._core.layout cimport *
 from kbroker._core.message_set cimport (
     OUT_OF_MEMORY, Message, MessageSetBuilder, message_check, message_put, message_t, new_set_info, set_info_t, set_walk,
 )
+from kbroker._core.record cimport MIN_RECORD_SIZE, record_t, take_record
 from kbroker._core.record_batch cimport (
     BATCH_BAD_COUNT, BATCH_BAD_RECORD, BATCH_EMPTY, BATCH_NESTED, BATCH_NO_KEY, BATCH_OK, BATCH_TOO_LARGE, BatchInfo, batch_info_t,
 )
 from kbroker._core.records cimport RecordsBuilder
-from kbroker._core.varint cimport put_varlong, take_bytes, take_varint, take_varlong, varlong_size
+from kbroker._core.varint cimport put_varlong, varlong_size
 
 from kbroker._core.record_batch import InvalidBatch
-
-cdef enum:
-    MIN_RECORD_SIZE = 7      # size, attributes, two deltas, key, value and header count of a byte each
 
 # --- magic 0 and 1 to 2 -----------------------------------------------------------------------------
 
@@ -138,40 +136,6 @@ cdef struct records_left_t:
     int32_t count
 
 
-cdef struct record_t:
-    int64_t timestamp_delta
-    int32_t offset_delta
-    const uint8_t *key           # NULL and size -1 for null
-    int32_t key_size
-    const uint8_t *value
-    int32_t value_size
-
-
-cdef inline const uint8_t *parse_record(const uint8_t *p, const uint8_t *end, record_t *record) noexcept nogil:
-    """Where the next record starts; NULL: this one is none. Headers are passed over."""
-    cdef const uint8_t *stop
-    cdef const uint8_t *content = NULL
-    cdef int32_t body_size = 0, header_count = 0, content_size = 0
-    p = take_varint(p, end, &body_size)
-    if body_size < 1 or body_size > end - p:
-        return NULL
-    stop = p + body_size
-    p = take_varlong(p + 1, stop, &record.timestamp_delta)
-    p = take_varint(p, stop, &record.offset_delta)
-    p = take_bytes(p, stop, &record.key, &record.key_size)
-    p = take_bytes(p, stop, &record.value, &record.value_size)
-    p = take_varint(p, stop, &header_count)
-    if p > stop or header_count < 0 or header_count > stop - p:
-        return NULL
-    while header_count > 0:
-        p = take_bytes(p, stop, &content, &content_size)
-        if content_size < 0:
-            return NULL
-        p = take_bytes(p, stop, &content, &content_size)
-        header_count -= 1
-    return p if p == stop else NULL
-
-
 cdef inline int64_t plus(int64_t base, int64_t delta) noexcept nogil:
     return <int64_t>(<uint64_t>base + <uint64_t>delta)
 
@@ -185,13 +149,12 @@ cdef int plain_messages(const uint8_t *batch, const batch_info_t *info, int64_t 
     cdef int64_t offset
     cdef int32_t left = info.record_count
     cdef int finding
-    memset(&record, 0, sizeof(record))
     if info.attributes & ATTRIBUTE_CONTROL:
         return BATCH_OK
     if left < 0 or left > (end - p) // MIN_RECORD_SIZE:
         return BATCH_BAD_COUNT
     while left > 0:
-        p = parse_record(p, end, &record)
+        p = take_record(p, end, &record)
         if p == NULL:
             return BATCH_BAD_RECORD
         offset = plus(info.base_offset, record.offset_delta)
@@ -223,9 +186,8 @@ cdef int convert_down(records_left_t *left, BatchInfo batch, int64_t start_offse
     cdef record_t record
     cdef int64_t offset, timestamp
     cdef int finding
-    memset(&record, 0, sizeof(record))
     while left.count > 0:
-        p = parse_record(left.p, left.end, &record)
+        p = take_record(left.p, left.end, &record)
         if p == NULL:
             return BATCH_BAD_RECORD
         offset = plus(batch.info.base_offset, record.offset_delta)

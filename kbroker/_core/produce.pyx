@@ -35,13 +35,13 @@ from kbroker._core.layout cimport (
 from kbroker._core.log_flush cimport partition_await_flush
 from kbroker._core.partition cimport NEEDS_HANDLER, ack_waiter_t, log_options_t, partition_append, partition_unref
 from kbroker._core.processor cimport Processor
+from kbroker._core.record cimport record_t, take_fields
 from kbroker._core.record_batch cimport (
     BATCH_BAD_TIMESTAMP, BATCH_NO_KEY, BATCH_OK, batch_check, batch_check_timestamps, batch_check_trailing,
     batch_error_code, batch_header, batch_info_t, batch_walk,
 )
 from kbroker._core.sending cimport wall_ms
 from kbroker._core.sync cimport atomic_add_i32, atomic_load_i64
-from kbroker._core.varint cimport take_bytes, take_varint, take_varlong
 
 from kbroker.errors import KbrokerError
 
@@ -294,12 +294,7 @@ cdef void check_records(entry_t *e, const uint8_t *records, int64_t size, int64_
 
 cdef void find_bad_records(entry_t *e, const uint8_t *p, const uint8_t *end, int finding, int64_t now_ms) noexcept nogil:
     """Note which records have no key, or a timestamp out of bounds; those behind one that cannot be read are not looked at."""
-    cdef const uint8_t *stop
-    cdef const uint8_t *data = NULL
-    cdef int32_t body_size = 0
-    cdef int32_t offset_delta = 0
-    cdef int32_t key_size = 0
-    cdef int64_t timestamp_delta = 0
+    cdef record_t record
     cdef int64_t timestamp
     cdef int64_t oldest = now_ms - e.partition.options.timestamp_before_max_ms
     cdef int64_t newest = INT64_MAX
@@ -310,19 +305,13 @@ cdef void find_bad_records(entry_t *e, const uint8_t *p, const uint8_t *end, int
     if e.bad_records == NULL:
         return
     for i in range(e.info.record_count):
-        p = take_varint(p, end, &body_size)
-        if p == NULL or body_size < 1 or body_size > end - p:
+        p = take_fields(p, end, &record)
+        if p == NULL:
             return
-        stop = p + body_size
-        p = take_varlong(p + 1, stop, &timestamp_delta)
-        p = take_varint(p, stop, &offset_delta)
-        if take_bytes(p, stop, &data, &key_size) == NULL:
-            return
-        timestamp = <int64_t>(<uint64_t>e.info.base_timestamp + <uint64_t>timestamp_delta)
-        if key_size < 0 if finding == BATCH_NO_KEY else timestamp != -1 and not oldest <= timestamp <= newest:
+        timestamp = <int64_t>(<uint64_t>e.info.base_timestamp + <uint64_t>record.timestamp_delta)
+        if record.key_size < 0 if finding == BATCH_NO_KEY else timestamp != -1 and not oldest <= timestamp <= newest:
             e.bad_records[e.bad_count] = i
             e.bad_count += 1
-        p = stop
 
 
 cdef int check_compressed(Processor processor, entry_t *e, uint8_t *frame, int64_t limit) noexcept with gil:

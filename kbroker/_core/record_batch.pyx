@@ -19,7 +19,7 @@ from libc.stdint cimport INT32_MAX, INT64_MAX, int8_t, int16_t, int32_t, int64_t
 from kbroker._core.crc cimport crc32c
 from kbroker._core.cursor cimport load_u16, load_u32, load_u64, store_u16, store_u32, store_u64
 from kbroker._core.layout cimport *
-from kbroker._core.varint cimport take_bytes, take_varint, take_varlong
+from kbroker._core.record cimport record_t, take_record
 
 from kbroker.errors import BadInput, ErrorCode
 
@@ -159,42 +159,23 @@ cdef int batch_walk(const uint8_t *records, int64_t size, batch_info_t *info, bi
     # Everything the loop touches is a local: a store through `info` could alias the bytes being read.
     cdef const uint8_t *p = records
     cdef const uint8_t *end = records + size
-    cdef const uint8_t *stop
-    cdef const uint8_t *data = NULL
+    cdef record_t record
     cdef int32_t count = info.record_count, i
-    cdef int32_t body_size = 0, offset_delta = 0, key_size = 0, data_size = 0, header_count = 0
-    cdef int64_t base_timestamp = info.base_timestamp, timestamp, timestamp_delta = 0
+    cdef int64_t base_timestamp = info.base_timestamp, timestamp
     cdef int64_t max_timestamp = -1, min_timestamp = INT64_MAX
     cdef int32_t max_timestamp_delta = 0
     cdef bint log_append_time = info.attributes & ATTRIBUTE_LOG_APPEND_TIME != 0
     if count < 0 or info.last_offset_delta != count - 1:
         return BATCH_BAD_COUNT
     for i in range(count):
-        p = take_varint(p, end, &body_size)
-        if body_size < 1 or body_size > end - p:
+        p = take_record(p, end, &record)
+        if p == NULL:
             return BATCH_BAD_RECORD
-        stop = p + body_size
-        p = take_varlong(p + 1, stop, &timestamp_delta)
-        p = take_varint(p, stop, &offset_delta)
-        p = take_bytes(p, stop, &data, &key_size)
-        p = take_bytes(p, stop, &data, &data_size)
-        p = take_varint(p, stop, &header_count)
-        if header_count < 0 or header_count > stop - p:
-            return BATCH_BAD_RECORD
-        while header_count > 0:
-            p = take_bytes(p, stop, &data, &data_size)
-            if data_size < 0:
-                return BATCH_BAD_RECORD
-            p = take_bytes(p, stop, &data, &data_size)
-            header_count -= 1
-        if p != stop:
-            return BATCH_BAD_RECORD
-        p = stop    # the same, but known since the record's first byte: the next record need not wait for this one's fields
-        if offset_delta != i:
+        if record.offset_delta != i:
             return BATCH_BAD_COUNT
-        if key_required and key_size < 0:
+        if key_required and record.key_size < 0:
             return BATCH_NO_KEY
-        timestamp = <int64_t>(<uint64_t>base_timestamp + <uint64_t>timestamp_delta)
+        timestamp = <int64_t>(<uint64_t>base_timestamp + <uint64_t>record.timestamp_delta)
         if timestamp > max_timestamp:
             max_timestamp = timestamp
             max_timestamp_delta = i

@@ -12,8 +12,9 @@ from libc.string cimport memcpy
 from kbroker._core.crc cimport crc32c
 from kbroker._core.cursor cimport store_u16, store_u32, store_u64, writer_free, writer_init, writer_reserve
 from kbroker._core.layout cimport *
+from kbroker._core.record cimport record_t, take_fields
 from kbroker._core.record_batch cimport BATCH_BAD_COUNT, BATCH_BAD_RECORD, BATCH_OK, BatchInfo
-from kbroker._core.varint cimport put_varlong, take_bytes, take_varint, take_varlong, varlong_size
+from kbroker._core.varint cimport put_varlong, take_bytes, varlong_size
 
 from kbroker._core.record_batch import InvalidBatch
 
@@ -56,56 +57,52 @@ cdef object bytes_or_none(const uint8_t *data, int32_t size):
     return None if size < 0 else PyBytes_FromStringAndSize(<const char *>data, size)
 
 
+cdef tuple read_headers(const record_t *record):
+    """None: they do not add up."""
+    cdef const uint8_t *p = record.headers
+    cdef const uint8_t *data = NULL
+    cdef int32_t left = record.header_count
+    cdef int32_t size = 0
+    headers = []
+    while left > 0:
+        p = take_bytes(p, record.stop, &data, &size)
+        if p > record.stop or size < 0:
+            return None
+        name = data[:size].decode("utf-8", "surrogateescape")
+        p = take_bytes(p, record.stop, &data, &size)
+        if p > record.stop:
+            return None
+        headers.append((name, bytes_or_none(data, size)))
+        left -= 1
+    return tuple(headers) if p == record.stop else None
+
+
 cdef int read_records(const uint8_t *p, const uint8_t *end, BatchInfo batch, list records) except -1:
     # Offset deltas may have gaps: compaction takes records out of a batch.
-    cdef const uint8_t *stop
-    cdef const uint8_t *data = NULL
-    cdef int64_t timestamp_delta = 0
-    cdef int32_t body_size = 0, offset_delta = 0, size = 0, header_count = 0, name_size = 0
+    cdef record_t found
     cdef int32_t left = batch.info.record_count
     cdef bint log_append_time = batch.info.attributes & ATTRIBUTE_LOG_APPEND_TIME != 0
     cdef Record record
     if left < 0:
         return BATCH_BAD_COUNT
     while left > 0:
-        p = take_varint(p, end, &body_size)
-        if body_size < 1 or body_size > end - p:
+        p = take_fields(p, end, &found)
+        if p == NULL:
             return BATCH_BAD_RECORD
-        stop = p + body_size
         record = Record.__new__(Record)
-        p = take_varlong(p + 1, stop, &timestamp_delta)
-        p = take_varint(p, stop, &offset_delta)
-        p = take_bytes(p, stop, &data, &size)
-        if p > stop:
-            return BATCH_BAD_RECORD
-        record.offset = <int64_t>(<uint64_t>batch.info.base_offset + <uint64_t>offset_delta)
+        record.offset = <int64_t>(<uint64_t>batch.info.base_offset + <uint64_t>found.offset_delta)
         if log_append_time:
             record.timestamp = batch.info.max_timestamp
         else:
-            record.timestamp = <int64_t>(<uint64_t>batch.info.base_timestamp + <uint64_t>timestamp_delta)
-        record.key = bytes_or_none(data, size)
-        p = take_bytes(p, stop, &data, &size)
-        if p > stop:
-            return BATCH_BAD_RECORD
-        record.value = bytes_or_none(data, size)
-        p = take_varint(p, stop, &header_count)
-        if header_count < 0 or header_count > stop - p:
-            return BATCH_BAD_RECORD
+            record.timestamp = <int64_t>(<uint64_t>batch.info.base_timestamp + <uint64_t>found.timestamp_delta)
+        record.key = bytes_or_none(found.key, found.key_size)
+        record.value = bytes_or_none(found.value, found.value_size)
         record.headers = ()
-        if header_count:
-            headers = []
-            while header_count > 0:
-                p = take_bytes(p, stop, &data, &name_size)
-                if p > stop or name_size < 0:
-                    return BATCH_BAD_RECORD
-                name = data[:name_size].decode("utf-8", "surrogateescape")
-                p = take_bytes(p, stop, &data, &size)
-                if p > stop:
-                    return BATCH_BAD_RECORD
-                headers.append((name, bytes_or_none(data, size)))
-                header_count -= 1
-            record.headers = tuple(headers)
-        if p != stop:
+        if found.header_count:
+            record.headers = read_headers(&found)
+            if record.headers is None:
+                return BATCH_BAD_RECORD
+        elif found.headers != found.stop:
             return BATCH_BAD_RECORD
         records.append(record)
         left -= 1

@@ -17,12 +17,12 @@ from kbroker._core.cursor cimport (
 from kbroker._core.layout cimport *
 from kbroker._core.log_io cimport io_read
 from kbroker._core.message_set cimport message_check, message_header, message_t, set_info_t, set_walk
+from kbroker._core.record cimport record_t, take_fields, take_record
 from kbroker._core.record_batch cimport (
     BATCH_BAD_CODEC, BATCH_BAD_COUNT, BATCH_BAD_CRC, BATCH_BAD_LENGTH, BATCH_BAD_MAGIC, BATCH_BAD_RECORD, BATCH_FINDINGS, BATCH_OK,
     BATCH_OLD_MAGIC, BATCH_TOO_SHORT, batch_header, batch_info_t, batch_verify,
 )
 from kbroker._core.segment_check cimport *
-from kbroker._core.varint cimport take_bytes, take_varint, take_varlong
 
 from kbroker._core.record_batch import FINDINGS as _BATCH_FINDINGS
 from kbroker.errors import BadInput
@@ -191,37 +191,20 @@ cdef int walk_records(check_t *check, const uint8_t *records, int64_t size, cons
     """Records of a batch as it may stand in a log: offsets ascend, some may be missing. A finding."""
     cdef const uint8_t *p = records
     cdef const uint8_t *end = records + size
-    cdef const uint8_t *stop
-    cdef const uint8_t *data = NULL
-    cdef int32_t body_size = 0, offset_delta = 0, before = -1, data_size = 0, header_count = 0
+    cdef record_t record
+    cdef int32_t before = -1
     cdef int32_t left = info.record_count
-    cdef int64_t timestamp_delta = 0, timestamp
+    cdef int64_t timestamp
     cdef int64_t max_timestamp = -1
     while left > 0:
         left -= 1
-        p = take_varint(p, end, &body_size)
-        if body_size < 1 or body_size > end - p:
+        p = take_record(p, end, &record)
+        if p == NULL:
             return BATCH_BAD_RECORD
-        stop = p + body_size
-        p = take_varlong(p + 1, stop, &timestamp_delta)
-        p = take_varint(p, stop, &offset_delta)
-        p = take_bytes(p, stop, &data, &data_size)
-        p = take_bytes(p, stop, &data, &data_size)
-        p = take_varint(p, stop, &header_count)
-        if header_count < 0 or header_count > stop - p:
-            return BATCH_BAD_RECORD
-        while header_count > 0:
-            p = take_bytes(p, stop, &data, &data_size)
-            if data_size < 0:
-                return BATCH_BAD_RECORD
-            p = take_bytes(p, stop, &data, &data_size)
-            header_count -= 1
-        if p != stop:
-            return BATCH_BAD_RECORD
-        if offset_delta <= before or offset_delta > info.last_offset_delta:
+        if record.offset_delta <= before or record.offset_delta > info.last_offset_delta:
             return CHECK_DELTAS
-        before = offset_delta
-        timestamp = <int64_t>(<uint64_t>info.base_timestamp + <uint64_t>timestamp_delta)
+        before = record.offset_delta
+        timestamp = <int64_t>(<uint64_t>info.base_timestamp + <uint64_t>record.timestamp_delta)
         if timestamp > max_timestamp:
             max_timestamp = timestamp
     if p != end:
@@ -250,16 +233,10 @@ cdef int walk_inflated(check_t *check, const batch_info_t *info, seen_t *seen, o
 
 cdef int control_type(const uint8_t *p, const uint8_t *end) noexcept nogil:
     """The type of a control record, -1 when there is none. Its sizes have been walked."""
-    cdef const uint8_t *key = NULL
-    cdef int32_t number = 0, key_size = 0
-    cdef int64_t delta = 0
-    p = take_varint(p, end, &number)
-    p = take_varlong(p + 1, end, &delta)
-    p = take_varint(p, end, &number)
-    p = take_bytes(p, end, &key, &key_size)
-    if p > end or key_size < 4 or <int16_t>load_u16(key) < 0:
+    cdef record_t record
+    if take_fields(p, end, &record) == NULL or record.key_size < 4 or <int16_t>load_u16(record.key) < 0:
         return -1
-    return load_u16(key + 2)
+    return load_u16(record.key + 2)
 
 
 cdef void transaction_event(check_t *check, int kind, const batch_info_t *info) noexcept nogil:

@@ -32,11 +32,12 @@ from kbroker._core.cursor cimport (
 from kbroker._core.dedupe_map cimport DedupeMap, dedupe_get, dedupe_map_t, dedupe_put
 from kbroker._core.layout cimport *
 from kbroker._core.message_copy cimport DEDUPE_MAP_FULL, copy_message, feed_message, message_pass_t
+from kbroker._core.record cimport record_t, take_fields
 from kbroker._core.record_batch cimport (
     BATCH_BAD_COUNT, BATCH_BAD_LENGTH, BATCH_BAD_RECORD, BATCH_OK, BATCH_OLD_MAGIC, BATCH_TOO_SHORT, batch_info_t,
     batch_verify,
 )
-from kbroker._core.varint cimport put_varlong, take_bytes, take_varint, take_varlong, varlong_size
+from kbroker._core.varint cimport put_varlong, varlong_size
 
 from kbroker._core.record_batch import InvalidBatch
 from kbroker.errors import BadInput
@@ -69,34 +70,6 @@ cdef struct pass_t:
     int64_t records_read
     int64_t batches_kept
     int64_t records_kept
-
-
-cdef struct record_t:
-    const uint8_t *stop
-    int64_t timestamp_delta
-    int32_t offset_delta
-    const uint8_t *rest          # key, value and headers
-    const uint8_t *key
-    int32_t key_size
-    int32_t value_size
-    uint8_t attributes
-
-
-cdef inline const uint8_t *take_record(const uint8_t *p, const uint8_t *end, record_t *record) noexcept nogil:
-    """One record; where the next one starts, or NULL. Headers are not looked at: they are only copied."""
-    cdef int32_t size = 0
-    cdef const uint8_t *value = NULL
-    p = take_varint(p, end, &size)
-    if size < 1 or size > end - p:
-        return NULL
-    record.stop = p + size
-    record.attributes = p[0]
-    p = take_varlong(p + 1, record.stop, &record.timestamp_delta)
-    p = take_varint(p, record.stop, &record.offset_delta)
-    record.rest = p
-    p = take_bytes(p, record.stop, &record.key, &record.key_size)
-    p = take_bytes(p, record.stop, &value, &record.value_size)
-    return record.stop if p < record.stop else NULL
 
 
 cdef int inflate_batch(pass_t *run, const uint8_t *batch, object inflate) except -1 with gil:
@@ -136,7 +109,7 @@ cdef int open_batch(pass_t *run, const uint8_t *batch, object inflate) except -1
 cdef int marker_of(pass_t *run) noexcept nogil:
     """The type of a control batch's record; one that is not known is never an end of a transaction. Negative: no such record."""
     cdef record_t record
-    if take_record(run.records, run.end, &record) == NULL or record.key_size < 4 or <int16_t>load_u16(record.key) < 0:
+    if take_fields(run.records, run.end, &record) == NULL or record.key_size < 4 or <int16_t>load_u16(record.key) < 0:
         return -1
     return load_u16(record.key + 2)
 
@@ -182,7 +155,7 @@ cdef int feed_batch(pass_t *run, const uint8_t *batch, Transactions transactions
         p = run.records
         while left > 0:
             left -= 1
-            p = take_record(p, run.end, &record)
+            p = take_fields(p, run.end, &record)
             if p == NULL:
                 return BATCH_BAD_RECORD
             if record.offset_delta <= before or record.offset_delta > info.last_offset_delta:
@@ -214,7 +187,10 @@ cdef inline bint stays(const pass_t *run, const record_t *record) noexcept nogil
 
 
 cdef int choose(pass_t *run, bint all_stay) noexcept nogil:
-    """The positions of the records that stay, into `kept`; `has_tombstones` when one of them has no value."""
+    """The positions of the records that stay, into `kept`; `has_tombstones` when one of them has no value.
+
+    Headers are not looked at, here and later: they are only copied.
+    """
     cdef const uint8_t *p = run.records
     cdef const uint8_t *here
     cdef record_t record
@@ -225,7 +201,7 @@ cdef int choose(pass_t *run, bint all_stay) noexcept nogil:
     while left > 0:
         left -= 1
         here = p
-        p = take_record(p, run.end, &record)
+        p = take_fields(p, run.end, &record)
         if p == NULL:
             return BATCH_BAD_RECORD
         if record.offset_delta <= before or record.offset_delta > run.info.last_offset_delta:
@@ -306,7 +282,7 @@ cdef int rewrite(pass_t *run, int64_t horizon_ms, object deflate) except -1 nogi
     writer_reserve(&run.out, BATCH_HEADER_SIZE)
     run.plain.size = 0
     for i in range(count):
-        if take_record(run.records + load_u32(run.kept.data + 4 * <size_t>i), run.end, &record) == NULL:
+        if take_fields(run.records + load_u32(run.kept.data + 4 * <size_t>i), run.end, &record) == NULL:
             return BATCH_BAD_RECORD
         timestamp = timestamp_of(run, &record)
         if i == 0 and not has_horizon:

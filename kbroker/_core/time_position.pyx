@@ -8,10 +8,10 @@ from kbroker._core.log_io cimport io_read
 from kbroker._core.log_position cimport found_t, let_go, locate, scan
 from kbroker._core.offset_index cimport time_index_find, time_index_relative_offset, time_index_timestamp
 from kbroker._core.partition cimport *
+from kbroker._core.record cimport record_t, take_deltas
 from kbroker._core.record_batch cimport BATCH_OK, BATCH_OLD_MAGIC, batch_header, batch_info_t
 from kbroker._core.cursor cimport load_u64
 from kbroker._core.sync cimport *
-from kbroker._core.varint cimport take_varint, take_varlong
 
 cdef extern from "<sys/mman.h>" nogil:
     void *mmap(void *address, size_t size, int protection, int flags, int fd, int64_t offset)
@@ -190,8 +190,8 @@ cdef int look(const uint8_t *data, int64_t timestamp, int64_t log_start_offset, 
     cdef batch_info_t info
     cdef const uint8_t *p = data + BATCH_HEADER_SIZE
     cdef const uint8_t *end = data + result.size
-    cdef int32_t body_size = 0, offset_delta = 0
-    cdef int64_t timestamp_delta = 0, offset, of_record
+    cdef record_t record
+    cdef int64_t offset, of_record
     cdef int32_t left
     cdef int finding = batch_header(data, result.size, &info)
     if finding == BATCH_OLD_MAGIC:
@@ -211,18 +211,15 @@ cdef int look(const uint8_t *data, int64_t timestamp, int64_t log_start_offset, 
         return 0
     left = info.record_count
     while left > 0:
-        p = take_varint(p, end, &body_size)
-        if body_size < 1 or body_size > end - p:
+        p = take_deltas(p, end, &record)
+        if p == NULL:
             return CORRUPT_MESSAGE
-        if take_varint(take_varlong(p + 1, p + body_size, &timestamp_delta), p + body_size, &offset_delta) > p + body_size:
-            return CORRUPT_MESSAGE
-        of_record = <int64_t>(<uint64_t>info.base_timestamp + <uint64_t>timestamp_delta)
-        offset = info.base_offset + offset_delta
+        of_record = <int64_t>(<uint64_t>info.base_timestamp + <uint64_t>record.timestamp_delta)
+        offset = info.base_offset + record.offset_delta
         if of_record >= timestamp and offset >= log_start_offset:
             result.timestamp = of_record
             result.offset = offset
             return 0
-        p += body_size
         left -= 1
     result.size = 0
     return 0

@@ -57,8 +57,10 @@ cdef extern from * nogil:
     static inline __attribute__((always_inline)) const uint8_t *
     take_bytes(const uint8_t *p, const uint8_t *end, const uint8_t **data, int32_t *size) {
         p = take_varint(p, end, size);
-        if (__builtin_expect(*size > end - p, 0))
+        if (__builtin_expect(*size > end - p, 0)) {
+            *data = NULL;
             return end + 1;
+        }
         if (*size < 0) {
             *size = -1;
             *data = NULL;
