@@ -45,8 +45,9 @@ def run(arguments: argparse.Namespace) -> int:
             else:
                 print(finding)
     progress.clear()
-    if count and not arguments.json:
-        print(f"kbroker: {count} problem{'s' if count > 1 else ''} found", file=sys.stderr)
+    if not arguments.json:
+        found = "nothing is wrong" if not count else f"{count} problem{'s' if count > 1 else ''} found"
+        print(f"kbroker: {found}; {verifier.totals}", file=sys.stderr)
     return 1 if count else 0
 
 

@@ -91,7 +91,21 @@ class Totals:
 
     partitions: int = 0
     bytes: int = 0
+    """Of their logs."""
     files: int = 0
+    """Besides."""
+
+    def __str__(self) -> str:
+        parts = []
+        if self.partitions:
+            parts.append(f"{_counted(self.partitions, 'partition')} with {self.bytes / 1e6:.1f} MB")
+        if self.files:
+            parts.append(_counted(self.files, "file"))
+        return f"checked {' and '.join(parts)}"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 @dataclass(slots=True)
@@ -196,6 +210,7 @@ class Verifier:
         for name in sorted(os.listdir(home.path)):  # noqa: PTH208
             path = home.path / name
             if name in _ROOT_FILES:
+                self.totals.files += 1
                 try:
                     yield from self._check_root_file(path)
                 except FileNotFoundError:
