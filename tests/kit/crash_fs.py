@@ -5,11 +5,11 @@ seed, target)` builds, in another directory, one of the legal states after the f
 
 * data written since a file's last fdatasync is lost, kept or torn at 512-byte sectors, write by write; a file may have
   its new size with zeros or garbage where the data did not arrive;
-* of the names changed in a directory since its last sync, any prefix has arrived (journaling file systems keep the
-  order within a directory); different directories are independent;
+* of the names changed in a directory since its last sync, any prefix has arrived, as on journaling file systems, or,
+  with `reorder`, any of them, as POSIX allows; a rename arrives whole; different directories are independent;
 * what was synced is there.
 
-`after_kill(at, target)` builds what a killed process leaves: everything.
+`after_kill(at, target)` builds what a killed process leaves: everything. Cuts are cheapest in ascending order.
 """
 
 from __future__ import annotations
@@ -69,7 +69,14 @@ class SyncDirectory:
     path: str
 
 
-Operation = Write | Truncate | Sync | Link | Unlink | Rename | SyncDirectory
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Nothing happens on the disk; tells people what the process was at, and dates what is stored elsewhere."""
+
+    text: str
+
+
+Operation = Write | Truncate | Sync | Link | Unlink | Rename | SyncDirectory | Mark
 Fault = Callable[[str, object], int]
 """`(name of the call, path or descriptor)` -> errno to fail with, 0 to go on."""
 
@@ -86,6 +93,8 @@ class CrashFileSystem(RealFileSystem):
     fault: Fault = no_fault
     short_writes: random.Random | None = None
     """Some writes write only a part, as they may."""
+    reorder: bool = False
+    """Whether names changed in a directory may arrive in any order."""
 
     passthrough = False
 
@@ -95,6 +104,7 @@ class CrashFileSystem(RealFileSystem):
         self._files: dict[str, int] = {}
         self._descriptors: dict[int, int] = {}
         self._next_file = 0
+        self._disk: _Disk | None = None
         self._adopt(str(self.root))
 
     def _adopt(self, directory: str) -> None:
@@ -115,6 +125,16 @@ class CrashFileSystem(RealFileSystem):
     def position(self) -> int:
         """How many operations there were."""
         return len(self.journal)
+
+    def mark(self, text: str) -> None:
+        with self._lock:
+            self.journal.append(Mark(text))
+
+    def around(self, at: int) -> str:
+        """What was going on at an operation, for people."""
+        marks = [each.text for each in self.journal[:at] if isinstance(each, Mark)]
+        last = [each for each in self.journal[:at] if not isinstance(each, Mark)][-1:]
+        return f"in {marks[-1] if marks else 'nothing'}, after {str(last[0])[:200] if last else 'nothing'}"
 
     def _maybe_fail(self, call: str, what: object) -> None:
         code = self.fault(call, what)
@@ -202,54 +222,105 @@ class CrashFileSystem(RealFileSystem):
 
     def after_power_cut(self, at: int, seed: int, target: Path) -> None:
         """One legal state of the disk, in `target` (made by this)."""
-        disk = _Disk(random.Random(f"{at} {seed}"), keep_all=False)
-        disk.replay(self.journal[:at])
-        disk.build(str(self.root), target)
+        chance = random.Random(f"{at} {seed}")
+        self._disk_at(at).build(str(self.root), target, _Losses(chance, self.reorder))
 
     def after_kill(self, at: int, target: Path) -> None:
         """The disk when the process is killed and the machine lives on."""
-        disk = _Disk(random.Random(0), keep_all=True)
-        disk.replay(self.journal[:at])
-        disk.build(str(self.root), target)
+        self._disk_at(at).build(str(self.root), target, None)
+
+    def _disk_at(self, at: int) -> _Disk:
+        if self._disk is None or self._disk.position > at:
+            self._disk = _Disk()
+        self._disk.replay(self.journal[self._disk.position : at])
+        return self._disk
 
 
-@dataclass
+Change = tuple[tuple[str, "int | _Node | None"], ...]
+"""Names that change together, and what each means then."""
+
+
+@dataclass(slots=True)
 class _File:
     durable: bytearray = field(default_factory=bytearray)
     pending: list[Write | Truncate] = field(default_factory=list)
 
 
-@dataclass
+@dataclass(slots=True)
 class _Node:
     """A directory: names that are durable, and changes that may not be. Identity survives a rename of the directory."""
 
     durable: dict[str, int | _Node] = field(default_factory=dict)
-    pending: list[tuple[str, int | _Node | None]] = field(default_factory=list)
+    pending: list[Change] = field(default_factory=list)
+    now: dict[str, int | _Node] = field(default_factory=dict)
+    """As the process sees it."""
 
-    def current(self) -> dict[str, int | _Node]:
-        names = dict(self.durable)
-        for name, what in self.pending:
-            _apply(names, name, what)
-        return names
+    def change(self, change: Change) -> None:
+        self.pending.append(change)
+        _apply(self.now, change)
+
+    def sync(self) -> None:
+        self.durable = dict(self.now)
+        self.pending.clear()
 
 
-def _apply(names: dict[str, int | _Node], name: str, what: int | _Node | None) -> None:
-    # A rename is two changes that arrive together: "source\0target" takes the name away and gives it.
-    if "\0" in name:
-        source, target = name.split("\0")
-        names.pop(source, None)
-        assert what is not None
-        names[target] = what
-    elif what is None:
-        names.pop(name, None)
-    else:
-        names[name] = what
+def _apply(names: dict[str, int | _Node], change: Change) -> None:
+    for name, what in change:
+        if what is None:
+            names.pop(name, None)
+        else:
+            names[name] = what
+
+
+@dataclass(slots=True)
+class _Losses:
+    """What a power cut takes of that which was not synced."""
+
+    chance: random.Random
+    reorder: bool
+
+    def names(self, pending: list[Change]) -> list[Change]:
+        """The changes that have arrived."""
+        mood = self.chance.choice(("none", "all", "some", "any" if self.reorder else "some"))
+        if mood == "none":
+            return []
+        if mood == "some":
+            return pending[: self.chance.randint(0, len(pending))]
+        return pending if mood == "all" else [change for change in pending if self.chance.random() < 0.5]
+
+    def content(self, file: _File) -> bytearray:
+        content = bytearray(file.durable)
+        mood = self.chance.choice((0.0, 0.5, 0.9, 1.0))
+        for operation in file.pending:
+            if isinstance(operation, Truncate):
+                if self.chance.random() < mood:
+                    _resize(content, operation.size, b"\0")
+            elif self.chance.random() < mood:
+                _write(content, operation.position, operation.data)
+            elif self.chance.random() < 0.5:
+                self._tear(content, operation)
+        return content
+
+    def _tear(self, content: bytearray, write: Write) -> None:
+        """Some sectors arrive; where the others should be is what was there, zeros, or rubbish."""
+        end = write.position + len(write.data)
+        filler = self.chance.choice((b"\0", b"\xa5"))
+        size = self.chance.choice((end, self.chance.randint(write.position, end)))
+        if size > len(content):
+            _resize(content, size, filler)
+        at = write.position
+        while at < end:
+            sector_end = min(end, (at // SECTOR + 1) * SECTOR)
+            if self.chance.random() < 0.5 and sector_end <= len(content):
+                content[at:sector_end] = write.data[at - write.position : sector_end - write.position]
+            at = sector_end
 
 
 class _Disk:
-    def __init__(self, randomness: random.Random, *, keep_all: bool):
-        self._random = randomness
-        self._keep_all = keep_all
+    """Where the replay of a journal has come to: what is on the device, and what is on its way there."""
+
+    def __init__(self) -> None:
+        self.position = 0
         self._files: dict[int, _File] = {}
         self._root = _Node()
 
@@ -258,83 +329,70 @@ class _Disk:
         *parents, name = path.strip("/").split("/")
         node = self._root
         for parent in parents:
-            below = node.current().get(parent)
+            below = node.now.get(parent)
             if not isinstance(below, _Node):
                 below = _Node()
-                node.durable[parent] = below
+                node.durable[parent] = node.now[parent] = below
             node = below
         return node, name
 
-    def replay(self, journal: list[Operation]) -> None:
-        for operation in journal:
+    def replay(self, operations: list[Operation]) -> None:
+        self.position += len(operations)
+        for operation in operations:
             match operation:
                 case Write(file) | Truncate(file):
                     self._files.setdefault(file, _File()).pending.append(operation)
                 case Sync(file):
                     at = self._files.setdefault(file, _File())
-                    at.durable = self._content(at, keep_all=True)
+                    _write_down(at.durable, at.pending)
                     at.pending.clear()
                 case Link(path, file_or_none):
                     node, name = self._at(path)
-                    node.pending.append((name, _Node() if file_or_none is None else file_or_none))
+                    node.change(((name, _Node() if file_or_none is None else file_or_none),))
                 case Unlink(path):
                     node, name = self._at(path)
-                    node.pending.append((name, None))
+                    node.change(((name, None),))
                 case Rename(source, target):
                     node, name = self._at(source)
                     other, new_name = self._at(target)
                     assert node is other, "the log renames within a directory only"
-                    node.pending.append((f"{name}\0{new_name}", node.current()[name]))
+                    node.change(((name, None), (new_name, node.now[name])))
                 case SyncDirectory(path):
-                    node, name = self._at(f"{path}/.")
-                    node.durable = node.current()
-                    node.pending.clear()
+                    self._at(f"{path}/.")[0].sync()
 
-    def build(self, root: str, target: Path) -> None:
-        node, _ = self._at(f"{root}/.")
+    def build(self, root: str, target: Path, losses: _Losses | None) -> None:
         target.mkdir(parents=True)
-        self._build(node, target)
+        self._build(self._at(f"{root}/.")[0], str(target), losses)
 
-    def _build(self, node: _Node, target: Path) -> None:
-        names = dict(node.durable)
-        count = len(node.pending) if self._keep_all else self._random.choice((0, len(node.pending), None))
-        if count is None:
-            count = self._random.randint(0, len(node.pending))
-        for name, what in node.pending[:count]:
-            _apply(names, name, what)
+    def _build(self, node: _Node, target: str, losses: _Losses | None) -> None:
+        names = node.now
+        if losses is not None:
+            names = dict(node.durable)
+            for change in losses.names(node.pending):
+                _apply(names, change)
         for name, what in names.items():
+            path = f"{target}/{name}"
             if isinstance(what, _Node):
-                (target / name).mkdir()
-                self._build(what, target / name)
+                os.mkdir(path)  # noqa: PTH102 (thousands of them)
+                self._build(what, path, losses)
+                continue
+            file = self._files.get(what) or _File()
+            if losses is not None:
+                content = losses.content(file)
             else:
-                (target / name).write_bytes(self._content(self._files.get(what, _File()), keep_all=self._keep_all))
+                content = bytearray(file.durable)
+                _write_down(content, file.pending)
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT)
+            os.write(fd, content)
+            os.close(fd)
 
-    def _content(self, file: _File, *, keep_all: bool) -> bytearray:
-        content = bytearray(file.durable)
-        mood = 1.0 if keep_all else self._random.choice((0.0, 0.5, 0.9, 1.0))
-        for operation in file.pending:
-            if isinstance(operation, Truncate):
-                if self._random.random() < mood or keep_all:
-                    _resize(content, operation.size, b"\0")
-            elif keep_all or self._random.random() < mood:
-                _write(content, operation.position, operation.data)
-            elif self._random.random() < 0.5:
-                self._tear(content, operation)
-        return content
 
-    def _tear(self, content: bytearray, write: Write) -> None:
-        """Some sectors arrive; where the others should be is what was there, zeros, or rubbish."""
-        end = write.position + len(write.data)
-        filler = self._random.choice((b"\0", b"\xa5"))
-        size = self._random.choice((end, self._random.randint(write.position, end)))
-        if size > len(content):
-            _resize(content, size, filler)
-        at = write.position
-        while at < end:
-            sector_end = min(end, (at // SECTOR + 1) * SECTOR)
-            if self._random.random() < 0.5 and sector_end <= len(content):
-                content[at:sector_end] = write.data[at - write.position : sector_end - write.position]
-            at = sector_end
+def _write_down(content: bytearray, operations: list[Write | Truncate]) -> None:
+    for operation in operations:
+        if isinstance(operation, Truncate):
+            _resize(content, operation.size, b"\0")
+        else:
+            _write(content, operation.position, operation.data)
 
 
 def _resize(content: bytearray, size: int, filler: bytes) -> None:
