@@ -71,7 +71,15 @@ def store_offsets(fs: FileSystem, path: str, offsets: Mapping[TopicPartition, in
 
 
 def load_epochs(fs: FileSystem, path: str) -> list[tuple[int, int]]:
-    """`(leader epoch, start offset)`, ascending; empty when there is none. Raises DiskDamaged."""
+    """`(leader epoch, start offset)`, ascending; empty when there is none. Raises DiskDamaged.
+
+    A file without a byte is damaged: Kafka makes such ones for logs that have nothing to lose yet, a power cut others.
+    """
+    try:
+        if not read_file(fs, path):
+            raise DiskDamaged(path, 0, "empty")
+    except FileNotFoundError:
+        return []
     try:
         return sorted((int(epoch), int(offset)) for epoch, offset in _load_lines(fs, path, 2))
     except ValueError as error:

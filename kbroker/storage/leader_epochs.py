@@ -61,13 +61,23 @@ class LeaderEpochs:
                 self._entries = kept
                 self._store(False)
 
-    def replace_from(self, offset: int, entries: list[tuple[int, int]]) -> None:
-        """What a scan has found from `offset` on takes the place of what was known there."""
+    def replace_from(self, offset: int, entries: list[tuple[int, int]], end_offset: int) -> None:
+        """What a scan has found from `offset` to the log's end takes the place of what was known there."""
         kept = [entry for entry in self._entries if entry[1] < offset]
-        latest = kept[-1][0] if kept else NO_LEADER_EPOCH
-        kept += [entry for entry in entries if entry[0] > latest]
+        for entry in [*entries, *(entry for entry in self._entries if entry[1] >= max(offset, end_offset))]:
+            if not kept or entry[0] > kept[-1][0]:
+                kept.append(entry)
         if kept != self._entries:
             self._entries = kept
+            self._store(True)
+
+    def cover(self, earlier: list[tuple[int, int]]) -> None:
+        """What a scan has found below the first entry comes before it."""
+        first_epoch, first_offset = self._entries[0] if self._entries else (1 << 31, 1 << 63)
+        below = [entry for entry in earlier if entry[1] < first_offset and entry[0] <= first_epoch]
+        if below:
+            kept = self._entries[1:] if below[-1][0] == first_epoch else self._entries
+            self._entries = [*below, *kept]
             self._store(True)
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:

@@ -186,10 +186,18 @@ class Log:
             self._checkpointed_start_offset, self._progress, self._may_have_gaps,
         )  # fmt: skip
         loaded = loader.load()
+        # As Kafka: what has expired while nobody looked is not taken up again.
+        loaded.producers.expire(self._oldest_producer_ms())
         if loaded.cut_bytes:
             logger.warning(
                 "%s: recovery cut %d bytes, the log ends at offset %d", self, loaded.cut_bytes, loaded.log_end_offset
             )
+        is_lowered = loaded.flushed_offset < self._recovery_point
+        self._recovery_point = loaded.flushed_offset
+        if is_lowered:
+            # Before anything is appended: the next recovery must not take for flushed what comes in the place of that which
+            # was truncated or lost.
+            self.context.on_recovery_point_lowered(self)
         fds: list[int] = []
         try:
             active = loaded.segments[-1]
@@ -211,7 +219,6 @@ class Log:
                 self._fs.close(fd)
         self._is_clean = True
         self._may_have_gaps = False
-        self._recovery_point = loaded.flushed_offset
         if self._options.flushed_visibility:
             self.state.request_flush()
         self._begin_epoch()
@@ -366,7 +373,11 @@ class Log:
         start_offset = max(before_offset, self.state.log_start_offset)
         handles = self.state.remove_segments(before_offset, start_offset)
         self._epochs.truncate_from_start(start_offset)
+        is_flushed = before_offset <= self.state.recovery_point
         paths = rename_to_deleted(self._fs, self.path, [handle.base_offset for handle in handles])
+        if not is_flushed:
+            # No flush covers them any more: were they back after a power cut, torn, recovery would end the log there.
+            self._fs.sync_directory(self.path)
         logger.info("%s: deleting %d segments below offset %d", self, len(handles), before_offset)
         self.context.remove_later(self, handles, paths)
         return len(handles)
@@ -418,7 +429,6 @@ class Log:
                 self.truncated_to = min(self.truncated_to, offset)
                 # Indexes, epochs and producers are made from what is left, however much that is.
                 self._is_clean = False
-                self._recovery_point = min(self._recovery_point, offset)
                 self._checkpointed_start_offset = min(self._checkpointed_start_offset, offset)
                 self._truncate_files([at[0] for at in segments], base_offset, position)
                 self._open_locked()
@@ -429,13 +439,16 @@ class Log:
             remove_segment(self._fs, self.path, gone)
         self._fs.sync_directory(self.path)
         if base_offset in bases:
-            self._cut_file(base_offset, position)
+            # Durably: what was cut off must not come back beneath a segment that begins there.
+            self._cut_file(base_offset, position, sync=True)
 
-    def _cut_file(self, base_offset: int, size: int) -> None:
+    def _cut_file(self, base_offset: int, size: int, *, sync: bool = False) -> None:
         """The segment's file has `size` bytes, and no blocks behind them."""
         fd = self._fs.open(self.path_of(base_offset, names.LOG), os.O_RDWR)
         try:
             self._fs.ftruncate(fd, size)
+            if sync:
+                self._fs.fdatasync(fd)
         finally:
             self._fs.close(fd)
 
@@ -451,10 +464,13 @@ class Log:
             self.path = target
             return target, handles
 
-    def expire_producers(self, oldest_timestamp: int) -> None:
-        """Forget idempotent producers that have been silent since before `oldest_timestamp`."""
+    def expire_producers(self) -> None:
+        """Forget idempotent producers that have been silent for producer.id.expiration.ms."""
         if self.is_open:
-            self.state.expire_producers(oldest_timestamp)
+            self.state.expire_producers(self._oldest_producer_ms())
+
+    def _oldest_producer_ms(self) -> int:
+        return self.context.clock.wall_ms() - self.context.producer_id_expiration_ms
 
     # --- called by the compiled core, from request handlers and flushers
 

@@ -47,6 +47,10 @@ class LogContext:
     """Makes the log start offsets of the directory durable."""
     remove_later: Callable[[Log, list[SegmentHandle], list[str]], None]
     """Unlinks files after file.delete.delay.ms, when nobody reads them any more."""
+    producer_id_expiration_ms: int = 86_400_000
+    """Idempotent producers that are silent for so long are forgotten. May be changed at any time."""
+    on_recovery_point_lowered: Callable[[Log], None] = lambda log: None
+    """Makes the recovery points of the directory durable."""
 
 
 class StorageErrors:

@@ -81,8 +81,6 @@ class LogManager:
     ):
         self.options = options
         self._policies_for = policies_for
-        self.producer_id_expiration_ms = options.producer_id_expiration_ms
-        """May be changed at any time; in force from the next look on."""
         self.registry = Registry()
         self.strays: dict[TopicPartition, str] = {}
         """Partitions on disk that the cluster does not know, and where they are. They are left alone."""
@@ -99,8 +97,9 @@ class LogManager:
         self._open_segments = OpenSegments(options.max_open_segments)
         self._scheduler = Scheduler(self._clock, "log-cleaner")
         self._context = LogContext(
-            self._fs, self._clock, self._random, self._open_segments.add, self._store_start_offsets, self._remove_later
-        )
+            self._fs, self._clock, self._random, self._open_segments.add, self._store_start_offsets, self._remove_later,
+            options.producer_id_expiration_ms, self._store_recovery_points,
+        )  # fmt: skip
         self._is_stopping = threading.Event()
         self._recoverers: list[threading.Thread] = []
         self._progress = _RecoveryProgress()
@@ -273,6 +272,8 @@ class LogManager:
                 continue
             topic_id, options = known
             self._add(home, self._open_found(home, path, topic_partition, topic_id, options))
+        # What the checkpoints say of logs that are gone must not be taken for that of new ones with their names.
+        home.departed |= ((home.recovery_points or {}).keys() | home.start_offsets.keys()) - home.logs.keys()
 
     def _open_found(
         self, home: _Home, path: str, topic_partition: TopicPartition, topic_id: UUID, options: LogOptions
@@ -398,6 +399,15 @@ class LogManager:
 
     # --- logs
 
+    @property
+    def producer_id_expiration_ms(self) -> int:
+        """May be changed at any time; in force from the next look and the next opening of a log on."""
+        return self._context.producer_id_expiration_ms
+
+    @producer_id_expiration_ms.setter
+    def producer_id_expiration_ms(self, value: int) -> None:
+        self._context.producer_id_expiration_ms = value
+
     def get(self, topic_partition: TopicPartition) -> Log | None:
         return self._logs.get(topic_partition)
 
@@ -487,6 +497,8 @@ class LogManager:
 
     def check_retention(self) -> None:
         """Delete the segments that the topics' settings are done with."""
+        # Where not all of the old names are gone after a power cut, recovery must not take the gap for the log's end.
+        self.write_checkpoints()
         for log in self.logs():
             if self._is_stopping.is_set():
                 return
@@ -545,6 +557,11 @@ class LogManager:
         with home.checkpoint_lock:
             self._write_start_offsets(home, self._logs_in(home))
 
+    def _store_recovery_points(self, log: Log) -> None:
+        home = self._home_of(log)
+        with home.checkpoint_lock:
+            self._write_checkpoints(home)
+
     def _write_start_offsets(self, home: _Home, logs: Iterable[Log]) -> None:
         starts = {log.topic_partition: offset for log in logs if (offset := log.checkpointed_start_offset) > 0}
         checkpoints.store_offsets(self._fs, f"{home.path}/{checkpoints.LOG_START_OFFSETS}", starts)
@@ -555,9 +572,8 @@ class LogManager:
 
     def expire_producers(self) -> None:
         """Forget idempotent producers that have been silent for producer.id.expiration.ms."""
-        oldest = self._clock.wall_ms() - self.producer_id_expiration_ms
         for log in self.logs():
-            log.expire_producers(oldest)
+            log.expire_producers()
 
     def run_due_jobs(self) -> int:
         """For tests that move the clock: what the cleaner's thread would do now."""

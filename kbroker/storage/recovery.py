@@ -68,6 +68,7 @@ class LogLoader:
     """The producers are what the log tells up to here."""
     _scanned_epochs: list[tuple[int, int]] = field(default_factory=list)
     _scanned_from: int | None = None
+    _scanned: set[int] = field(default_factory=set)
     _cut_bytes: int = 0
     _has_new_names: bool = False
 
@@ -89,10 +90,13 @@ class LogLoader:
             segments = self._segments = [create_segment(self.fs, self.directory, log_end_offset)]
         log_start_offset = max(self.log_start_offset, segments[0].base_offset)
         if not epochs_known:
-            self._scan_epochs(segments)
+            self._scanned_from, self._scanned_epochs = segments[0].base_offset, self._scan_epochs(segments)
+        elif not self.is_clean:
+            self._cover_epochs(segments)
         if self._scanned_from is not None:
-            self.epochs.replace_from(self._scanned_from, self._scanned_epochs)
-        self.epochs.truncate_from_end(log_end_offset)
+            self.epochs.replace_from(self._scanned_from, self._scanned_epochs, log_end_offset)
+        # The epoch that an empty log begins with stays.
+        self.epochs.truncate_from_end(max(log_end_offset, log_start_offset + 1))
         self.epochs.truncate_from_start(log_start_offset)
         producers = self._load_producers(log_end_offset)
         flushed_offset = log_end_offset
@@ -107,8 +111,12 @@ class LogLoader:
         if len(bases) > 1 and self._is_failed_roll(bases[-2], bases[-1]):
             self._remove([Segment(bases.pop(), 0)])
         for number, base_offset in enumerate(bases, start=1):
+            scanned_from = self._scanned_from
             goes_on, loaded = self._load_segment(base_offset, bases[number:])
             self._segments.append(loaded)
+            if scanned_from is not None and base_offset not in self._scanned:
+                # Trusted, but behind one that was read: what is found from there on replaces what was known.
+                self._add_epochs(self._scan(loaded))
             if not goes_on:
                 break
         return self._segments
@@ -129,8 +137,9 @@ class LogLoader:
 
     def _load_segment(self, base_offset: int, behind: list[int]) -> tuple[bool, Segment]:
         """Whether the log goes on with the segments behind, and the segment."""
+        # Not where the point is the next segment's begin: it may be older than the roll, and the indexes not synced.
         is_trusted = self._has_indexes(base_offset) and (
-            self.is_clean or (bool(behind) and behind[0] <= self.recovery_point)
+            self.is_clean or (bool(behind) and behind[0] < self.recovery_point)
         )
         if is_trusted and behind:
             # Nothing but sizes and the last entries of its indexes: thousands of these are loaded at a start.
@@ -247,9 +256,8 @@ class LogLoader:
         self._write_index(base_offset, names.TIME_INDEX, time_index, durable=not is_active)
         if self._scanned_from is None:
             self._scanned_from = base_offset
-        self._scanned_epochs += [
-            entry for entry in scan.epochs if not self._scanned_epochs or entry[0] > self._scanned_epochs[-1][0]
-        ]
+        self._scanned.add(base_offset)
+        self._add_epochs(scan)
         self._next_offset = scan.next_offset
         if self._producers is not None:
             self._replayed_to = scan.next_offset
@@ -299,16 +307,27 @@ class LogLoader:
 
     # --- leader epochs and producers
 
-    def _scan_epochs(self, segments: list[Segment]) -> None:
+    def _add_epochs(self, scan: SegmentScan) -> None:
+        self._scanned_epochs += [
+            entry for entry in scan.epochs if not self._scanned_epochs or entry[0] > self._scanned_epochs[-1][0]
+        ]
+
+    def _cover_epochs(self, segments: list[Segment]) -> None:
+        """Retention had forgotten the epochs of segments that are back."""
+        first_offset = self.epochs.entries[0][1] if self.epochs.entries else 1 << 63
+        scanned_from = (1 << 63) if self._scanned_from is None else self._scanned_from
+        back = [at for at in segments if at.size and at.base_offset < min(first_offset, scanned_from)]
+        self.epochs.cover(self._scan_epochs(back))
+
+    def _scan_epochs(self, segments: list[Segment]) -> list[tuple[int, int]]:
         found: list[tuple[int, int]] = []
         for at in segments:
             found += [entry for entry in self._scan(at).epochs if not found or entry[0] > found[-1][0]]
-        self._scanned_from = segments[0].base_offset
-        self._scanned_epochs = found
+        return found
 
     def _load_producers(self, log_end_offset: int) -> ProducerTable:
         """The newest good snapshot, and the batches behind it."""
-        self._drop_snapshots_above(log_end_offset)
+        self._settle_snapshots(log_end_offset)
         if self._producers is None:
             self._take_snapshot(log_end_offset)
         producers = self._producers if self._producers is not None else ProducerTable()
@@ -335,10 +354,18 @@ class LogLoader:
                 self._drop_snapshot(offset)
         return False
 
-    def _drop_snapshots_above(self, log_end_offset: int) -> None:
-        for offset in self._snapshots():
-            if offset > log_end_offset:
+    def _settle_snapshots(self, log_end_offset: int) -> None:
+        """As Kafka: what is kept is each segment's snapshot and the newest of all."""
+        beyond = [offset for offset in self._snapshots() if offset > log_end_offset]
+        for offset in beyond:
+            self._drop_snapshot(offset)
+        bases = {at.base_offset for at in self._segments}
+        for offset in self._snapshots()[1:]:
+            if offset not in bases:
                 self._drop_snapshot(offset)
+        if beyond:
+            # Durably: other records will stand below that offset, and it must not come back to tell of these.
+            self.fs.sync_directory(self.directory)
 
     def _drop_snapshot(self, offset: int) -> None:
         self.fs.unlink(self._path(offset, names.SNAPSHOT))

@@ -1,0 +1,361 @@
+"""What one log has told somebody and when, and whether a log that comes back from a crash keeps to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+from kbroker.errors import ErrorCode
+from kbroker.protocol.records import Batch, encode_batch, read_batches
+from kbroker.storage.log import Log
+
+FOREVER = 1 << 62
+Row = tuple[bytes | None, bytes | None]
+"""Key and value."""
+
+
+class BrokenPromise(AssertionError):
+    """A log that came back from a crash does not keep what was promised."""
+
+
+@dataclass(slots=True, eq=False)
+class Sent:
+    """One batch that was given to the log; its records have consecutive offsets."""
+
+    position: int
+    """Of the journal when the append began: a cut there or before has nothing of it."""
+    base_offset: int
+    rows: tuple[Row, ...]
+    timestamp: int
+    """Of its newest record."""
+    leader_epoch: int
+    producer: tuple[int, int, int] = (-1, -1, -1)
+    """Id, epoch, first sequence."""
+    is_control: bool = False
+    until: int = FOREVER
+    """From here on it is known to be lost, for good."""
+    cut: int = FOREVER
+    """From here on the log was truncated before it; a power cut may bring it back, where nothing else was flushed."""
+
+    @property
+    def end_offset(self) -> int:
+        return self.base_offset + len(self.rows)
+
+
+@dataclass(slots=True)
+class Promise:
+    """Offsets, each from the journal's position on at which it was promised."""
+
+    steps: list[tuple[int, int]] = field(default_factory=list)
+
+    def say(self, position: int, offset: int) -> None:
+        if not self.steps or self.steps[-1][1] != offset:
+            self.steps.append((position, offset))
+
+    def at(self, position: int) -> int:
+        for when, offset in reversed(self.steps):
+            if when <= position:
+                return offset
+        return 0
+
+
+@dataclass(slots=True)
+class History:
+    """Of one log. Positions are those of one journal; `carried_over` begins another one."""
+
+    sent: list[Sent] = field(default_factory=list)
+    acknowledged: Promise = field(default_factory=Promise)
+    """Everything below was acknowledged: a killed process loses none of it."""
+    durable: Promise = field(default_factory=Promise)
+    """Everything below survives a power cut."""
+    deleted: Promise = field(default_factory=Promise)
+    """Log start offset that DeleteRecords has answered."""
+    start_tried: list[tuple[int, int]] = field(default_factory=list)
+    """(position when it began, offset): how far DeleteRecords and retention may have moved the log's start."""
+    gone: dict[int, int] = field(default_factory=dict)
+    """Offsets that compaction has removed: position when that began."""
+
+    sent_to: int = 0
+    """How far the log ever reached before this journal."""
+
+    def reached(self, position: int) -> int:
+        """Nothing was ever sent beyond."""
+        return max(self.sent_to, max((at.end_offset for at in self.sent if at.position < position), default=0))
+
+    def by_base(self, position: int) -> dict[int, list[Sent]]:
+        """Batches that may be on the disk, oldest first, by base offset."""
+        found: dict[int, list[Sent]] = {}
+        for sent in self.sent:
+            if sent.position < position <= sent.until:
+                found.setdefault(sent.base_offset, []).append(sent)
+        return found
+
+    def in_force(self, position: int) -> dict[int, Sent]:
+        """The same without what was truncated: one for each base offset."""
+        return {
+            at.base_offset: at for at in self.sent if at.position < position <= min(at.until, at.cut)
+        }
+
+    @property
+    def was_truncated(self) -> bool:
+        return any(sent.cut < FOREVER for sent in self.sent)
+
+    def truncate(self, position: int, end_offset: int) -> None:
+        """The log begins to drop what reaches beyond an offset."""
+        for sent in self.sent:
+            if sent.end_offset > end_offset and sent.cut == FOREVER:
+                sent.cut = position
+        for promise in (self.acknowledged, self.durable):
+            if promise.at(position) > end_offset:
+                promise.say(position, end_offset)
+
+    def carried_over(self, position: int) -> History:
+        """What holds for the disk that a crash at `position` has left."""
+        return History(
+            [
+                replace(at, position=-1, cut=-1 if at.cut < position else FOREVER)
+                for at in self.sent
+                if at.position < position <= at.until
+            ],
+            Promise([(0, self.durable.at(position))]),
+            Promise([(0, self.durable.at(position))]),
+            Promise([(0, self.deleted.at(position))]),
+            [(-1, max([offset for when, offset in self.start_tried if when < position], default=0))],
+            {offset: -1 for offset, when in self.gone.items() if when < position},
+            self.reached(position),
+        )
+
+    def settle(self, position: int, log: Log) -> None:
+        """A recovery is over: what the log does not hold now is lost for good, what it holds survives kills."""
+        end_offset = log.log_end_offset
+        candidates = self.by_base(position)
+        there: dict[int, Sent | None] = {}
+        offsets: set[int] = set()
+        for batch in batches_of(log):
+            base = batch.info.base_offset
+            there[base] = sent = match(batch, candidates.get(base, []))
+            if sent is not None:
+                sent.cut = FOREVER
+            offsets |= {record.offset for record in batch.records()}
+        if log.options.compacted:
+            # What was lost in its middle stays lost.
+            for offset in set(range(log.log_start_offset, end_offset)) - offsets:
+                self.gone.setdefault(offset, -1)
+        for base, of_base in candidates.items():
+            if base < log.log_start_offset:
+                continue  # hidden, but on the disk maybe
+            for sent in of_base:
+                is_other = base in there and there[base] is not sent
+                if is_other or sent.end_offset > end_offset or (sent.cut <= position and there.get(base) is not sent):
+                    sent.until = position
+        self.acknowledged.say(position, end_offset)
+
+
+@dataclass(slots=True)
+class Producer:
+    """The last batch of an idempotent producer."""
+
+    epoch: int
+    last_sequence: int
+    last: Sent
+
+
+def producers_of(sent: Iterable[Sent], end_offset: int) -> dict[int, Producer]:
+    """What replaying every batch below an offset tells of the producers."""
+    found: dict[int, Producer] = {}
+    for at in sorted(sent, key=lambda at: (at.base_offset, at.position)):
+        if at.producer[0] < 0 or at.end_offset > end_offset:
+            continue
+        known = found.get(at.producer[0])
+        if at.is_control:
+            if known is not None:
+                known.last = at
+                if known.epoch != at.producer[1]:
+                    known.epoch, known.last_sequence = at.producer[1], -1
+            else:
+                found[at.producer[0]] = Producer(at.producer[1], -1, at)
+        else:
+            found[at.producer[0]] = Producer(at.producer[1], at.producer[2] + len(at.rows) - 1, at)
+    return found
+
+
+def batches_of(log: Log, max_bytes: int = 1 << 20) -> Iterator[Batch]:
+    """Every batch from the log's start to its end, as a consumer gets them."""
+    offset = log.log_start_offset
+    while offset < log.log_end_offset:
+        data = log.read(offset, max_bytes)
+        if not data:
+            return
+        for batch in read_batches(data):
+            yield batch
+            offset = batch.info.last_offset + 1
+
+
+def match(batch: Batch, candidates: list[Sent]) -> Sent | None:
+    """Which one a batch of the log is, or is left of; the newest if several are."""
+    info = batch.info
+    rows = {record.offset - info.base_offset: (record.key, record.value) for record in batch.records()}
+    for sent in reversed(candidates):
+        if (
+            info.last_offset + 1 == sent.end_offset
+            and info.leader_epoch == sent.leader_epoch
+            and info.is_control == sent.is_control
+            and (info.producer_id, info.producer_epoch) == sent.producer[:2]
+            and (sent.is_control or all(sent.rows[at] == row for at, row in rows.items()))
+        ):
+            return sent
+    return None
+
+
+@dataclass(slots=True)
+class Check:
+    """One log after one crash. Every `assert` is a promise of docs/DURABILITY.md."""
+
+    log: Log
+    history: History
+    position: int
+    killed: bool
+    flush_messages: int
+    reorder: bool
+    """Whether the names of the files in a directory may have arrived in any order."""
+    oldest_producer_ms: int = -FOREVER
+    checked: int = 0
+    """Promises, each record, batch and producer counted."""
+    present: dict[int, Row] = field(default_factory=dict)
+    _matched: dict[int, Sent] = field(default_factory=dict)
+
+    def run(self) -> None:
+        self._offsets()
+        self._records()
+        self._producers()
+
+    def _hold(self, condition: bool, text: str) -> None:
+        self.checked += 1
+        if not condition:
+            raise BrokenPromise(f"{self.log}: {text}")
+
+    def _offsets(self) -> None:
+        log, history = self.log, self.history
+        acknowledged = history.acknowledged.at(self.position)
+        certain = self._certain
+        deleted = history.deleted.at(self.position)
+        start, end = log.log_start_offset, log.log_end_offset
+        self._hold(end >= certain, f"ends at {end}, everything below {certain} was promised")
+        self._hold(acknowledged - end < self.flush_messages, f"lost {acknowledged - end} records, beyond the policy")
+        possible = max((at.end_offset for at in history.sent if at.position < self.position), default=0)
+        self._hold(end <= max(possible, deleted), f"ends at {end}, but nothing beyond {possible} was sent")
+        self._hold(start >= deleted, f"starts at {start}, deleted records up to {deleted} are back")
+        tried = self._start_tried
+        is_lost = self.reorder and start >= certain  # names of the first segments, when nothing of them was flushed
+        self._hold(start <= tried or is_lost, f"starts at {start}, nobody asked for more than {tried}")
+
+    def _records(self) -> None:
+        log = self.log
+        candidates = self.history.by_base(self.position)
+        certain = self.history.durable.at(self.position)
+        offset = start = log.log_start_offset
+        for batch in batches_of(log):
+            info = batch.info
+            base = info.base_offset
+            self._hold(info.last_offset >= offset, f"a batch at {base} stands behind offset {offset}")
+            sent = self._match(batch, candidates.get(base, []))
+            self._matched[base] = sent
+            if sent.end_offset <= certain:
+                newest = candidates[base][-1]
+                self._hold(sent is newest or sent.rows == newest.rows, f"what was overwritten is back at {base}")
+            there = {} if info.record_count == 0 else {record.offset for record in batch.records()}
+            for at in range(max(offset, base), info.last_offset + 1):
+                if at in there:
+                    self.present[at] = sent.rows[at - base]
+                else:
+                    self._missing(at)
+            for at in range(offset, base):
+                self._missing(at)
+            known = log.epoch_at(max(base, start))
+            self._hold(known == info.leader_epoch, f"the batch at {base} is of epoch {info.leader_epoch}, not {known}")
+            offset = info.last_offset + 1
+        for at in range(max(offset, start), log.log_end_offset):
+            self._missing(at)
+
+    def _match(self, batch: Batch, candidates: list[Sent]) -> Sent:
+        sent = match(batch, candidates)
+        self.checked += 1
+        if sent is None:
+            raise BrokenPromise(f"{self.log}: what is at {batch.info.base_offset} was never sent: {batch.info}")
+        return sent
+
+    def _missing(self, offset: int) -> None:
+        """Compaction took it; or retention was about to, and names arrive in any order: then older ones may be back.
+
+        In the middle of a compacted log nobody can tell what was never flushed from what was cleaned away.
+        """
+        self._hold(
+            self.history.gone.get(offset, FOREVER) < self.position
+            or (self.reorder and offset < self._start_tried)
+            or (self.log.options.compacted and offset >= self._certain),
+            f"the record at {offset} is missing",
+        )
+
+    @property
+    def _certain(self) -> int:
+        """Everything below has to be there."""
+        promise = self.history.acknowledged if self.killed else self.history.durable
+        return promise.at(self.position)
+
+    @property
+    def _start_tried(self) -> int:
+        return max((offset for when, offset in self.history.start_tried if when < self.position), default=0)
+
+    def _producers(self) -> None:
+        start = self.log.log_start_offset
+        expected = self._expected_producers()
+        table, _ = self.log.state.producers()
+        known = {}
+        for producer_id, epoch, _, timestamp, _, batches in table.export():
+            sequence = batches[-1][1] if batches else -1
+            known[producer_id] = (epoch, sequence, timestamp)
+        for producer_id, state in known.items():
+            wanted = expected.get(producer_id)
+            self._hold(wanted is not None, f"producer {producer_id} is known, but sent nothing")
+            assert wanted is not None
+            told = (wanted.epoch, wanted.last_sequence, wanted.last.timestamp)
+            # Of a batch that was deleted the newest snapshot may have gone too.
+            is_there = wanted.last.end_offset > start
+            self._hold(state == told or not is_there, f"producer {producer_id} is {state}, replay tells {told}")
+        for producer_id, wanted in expected.items():
+            if wanted.last.base_offset >= start and wanted.last.base_offset in self._matched:
+                lives = wanted.last.timestamp >= self.oldest_producer_ms
+                self._hold((producer_id in known) == lives, f"producer {producer_id} is {'un' * lives}known")
+
+    def _expected_producers(self) -> dict[int, Producer]:
+        """What replaying everything ever sent tells, also what retention and compaction have taken."""
+        of_log = self.history.in_force(self.position) | self._matched
+        return producers_of(of_log.values(), self.log.log_end_offset)
+
+    def goes_on(self, timestamp: int) -> None:
+        """It takes the next batch, and the last one of a producer is a duplicate still. Changes the log."""
+        log = self.log
+        for producer in self._expected_producers().values():
+            last = producer.last
+            if last.base_offset not in self._matched or last.is_control or last.timestamp < self.oldest_producer_ms:
+                continue
+            code, base, *_ = log.state.append(batch_of_rows(last), timestamp)
+            self._hold(
+                (code, base) == (ErrorCode.NONE, last.base_offset), f"the batch at {last.base_offset} sent twice got {base}, error {code}"
+            )
+        end = log.log_end_offset
+        result = log.append(encode_batch([(timestamp, b"after", b"after")]))
+        self._hold(result.base_offset == end, f"the next record got offset {result.base_offset}, not {end}")
+        (batch,) = read_batches(log.read(end, 1 << 20))
+        self._hold(batch.records()[0].value == b"after", "the next record cannot be read")
+        log.flush()
+        self._hold(log.recovery_point == end + 1, f"flushed to {log.recovery_point}, not {end + 1}")
+
+
+def batch_of_rows(sent: Sent, *, codec: int = 0) -> bytes:
+    """The batch as its producer sends it."""
+    producer_id, producer_epoch, base_sequence = sent.producer
+    return encode_batch(
+        [(sent.timestamp, key, value) for key, value in sent.rows],
+        codec=codec, producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=base_sequence,
+    )  # fmt: skip
