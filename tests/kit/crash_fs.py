@@ -17,6 +17,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import re
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -134,7 +135,8 @@ class CrashFileSystem(RealFileSystem):
         """What was going on at an operation, for people."""
         marks = [each.text for each in self.journal[:at] if isinstance(each, Mark)]
         last = [each for each in self.journal[:at] if not isinstance(each, Mark)][-1:]
-        return f"in {marks[-1] if marks else 'nothing'}, after {str(last[0])[:200] if last else 'nothing'}"
+        after = re.sub(r"'[^' ]*/([^/]+/[^/]+/[^/]+)'", r"\1", str(last[0]))[:100] if last else "nothing"
+        return f"in {marks[-1] if marks else 'nothing'}, after {after}"
 
     def _maybe_fail(self, call: str, what: object) -> None:
         code = self.fault(call, what)
@@ -212,6 +214,9 @@ class CrashFileSystem(RealFileSystem):
             self._maybe_fail("rmdir", path)
             super().rmdir(path)
             self.journal.append(Unlink(path))
+
+    def list_directory(self, path: str) -> list[str]:
+        return sorted(super().list_directory(path))
 
     def sync_directory(self, path: str) -> None:
         with self._lock:

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from kbroker.protocol.records import encode_batch
 from kbroker.storage.log import Log
 from kbroker.storage.options import LogOptions
-from tests.kit.crash_log import memory_directory
+from tests.kit.quick_disk import memory_directory
 from tests.kit.log_model import LogModel
 from tests.kit.logs import LogHome, read_all
 
