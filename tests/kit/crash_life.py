@@ -64,7 +64,7 @@ class Plan:
             flush_messages=flush_messages,
             preallocate=chance.random() < 0.1,
         )
-        compacted = replace(small, compacted=True, deleted_by_retention=False)
+        compacted = replace(small, compacted=True, deleted_by_retention=False, delete_retention_ms=DELETE_RETENTION_MS)
         orders = replace(small, retention_bytes=chance.choice((-1, -1, 2000)), retention_ms=chance.choice((-1, 60_000)))
         topics = [TopicPlan("orders", chance.choice((1, 2)), orders)]
         if chance.random() < 0.7:
@@ -416,9 +416,7 @@ class Life:
             log.flush()
         before = rows_of(log)
         began = self.fs.position
-        done = clean_log(
-            log, DedupeMap(1 << 12), self._cleaned_to.get(key, 0), DELETE_RETENTION_MS, IO_SIZE
-        )  # fmt: skip
+        done = clean_log(log, DedupeMap(1 << 12), self._cleaned_to.get(key, 0), IO_SIZE)
         self._cleaned_to[key] = done.next_dirty_offset
         after = rows_of(log)
         self._judge_cleaning(log, key, before, after, done.next_dirty_offset)
