@@ -69,10 +69,12 @@ fuzz: $(VENV)/made $(VENV)/test-installed
 
 # kill -9 of real brokers under load, then power cuts of simulated ones over the injected file system.
 ROUNDS ?= 100
-SEEDS ?= 200
+SEEDS ?= 1000
+# The seeds before are in make test.
+FIRST ?= 100
 crash: build $(VENV)/test-installed
 	$(PY) -m tests.crash.kill_rounds --rounds $(ROUNDS)
-	$(PY) tools/crash.py $(SEEDS) --first $(shell date +%s)
+	$(PY) tools/crash.py $(SEEDS) --first $(FIRST)
 
 SOAK_SECONDS ?= 3600
 soak: build $(VENV)/test-installed

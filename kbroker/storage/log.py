@@ -195,7 +195,7 @@ class Log:
         is_lowered = loaded.flushed_offset < self._recovery_point
         self._recovery_point = loaded.flushed_offset
         if is_lowered:
-            # Before anything is appended: the next recovery must not take for flushed what comes in the place of that which
+            # Before anything is appended: the next recovery must not take for flushed what comes where something
             # was truncated or lost.
             self.context.on_recovery_point_lowered(self)
         fds: list[int] = []
@@ -235,6 +235,8 @@ class Log:
                 self.state.flush()
                 self._store_snapshot()
                 self._release_allocated(*self._active[:2])
+                # Indexes may have been made anew: after a clean stop nobody looks whether they tell of this log.
+                self._fs.sync_directory(self.path)
             self._keep_offsets()
             self.state.close()
 
@@ -373,9 +375,12 @@ class Log:
         start_offset = max(before_offset, self.state.log_start_offset)
         handles = self.state.remove_segments(before_offset, start_offset)
         self._epochs.truncate_from_start(start_offset)
-        is_flushed = before_offset <= self.state.recovery_point
+        recovery_point = self.state.recovery_point
+        if before_offset >= recovery_point:
+            # The name of what the log begins with now is not flushed either: it must not go while theirs do.
+            self._fs.sync_directory(self.path)
         paths = rename_to_deleted(self._fs, self.path, [handle.base_offset for handle in handles])
-        if not is_flushed:
+        if before_offset > recovery_point:
             # No flush covers them any more: were they back after a power cut, torn, recovery would end the log there.
             self._fs.sync_directory(self.path)
         logger.info("%s: deleting %d segments below offset %d", self, len(handles), before_offset)

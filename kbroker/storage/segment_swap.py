@@ -97,7 +97,7 @@ def finish_leftovers(fs: FileSystem, directory: str) -> list[str]:
         _finish_swap_at_start(fs, directory, base_offset, entries)
     for name in orphans:
         if int(name[:20]) not in swapped:
-            fs.unlink(f"{directory}/{name}")
+            _unlink_if_there(fs, f"{directory}/{name}")  # the old segments of a swap are gone by now
     return fs.list_directory(directory)
 
 

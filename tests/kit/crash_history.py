@@ -36,6 +36,8 @@ class Sent:
     """From here on it is known to be lost, for good."""
     cut: int = FOREVER
     """From here on the log was truncated before it; a power cut may bring it back, where nothing else was flushed."""
+    is_doubtful: bool = False
+    """Not there after an earlier crash: lost, or cleaned away by then."""
 
     @property
     def end_offset(self) -> int:
@@ -77,6 +79,8 @@ class History:
 
     sent_to: int = 0
     """How far the log ever reached before this journal."""
+    was_truncated: bool = False
+    """Ever: what others have noted of it may be ahead."""
 
     def reached(self, position: int) -> int:
         """Nothing was ever sent beyond."""
@@ -92,16 +96,11 @@ class History:
 
     def in_force(self, position: int) -> dict[int, Sent]:
         """The same without what was truncated: one for each base offset."""
-        return {
-            at.base_offset: at for at in self.sent if at.position < position <= min(at.until, at.cut)
-        }
-
-    @property
-    def was_truncated(self) -> bool:
-        return any(sent.cut < FOREVER for sent in self.sent)
+        return {at.base_offset: at for at in self.sent if at.position < position <= min(at.until, at.cut)}
 
     def truncate(self, position: int, end_offset: int) -> None:
         """The log begins to drop what reaches beyond an offset."""
+        self.was_truncated = True
         for sent in self.sent:
             if sent.end_offset > end_offset and sent.cut == FOREVER:
                 sent.cut = position
@@ -123,6 +122,7 @@ class History:
             [(-1, max([offset for when, offset in self.start_tried if when < position], default=0))],
             {offset: -1 for offset, when in self.gone.items() if when < position},
             self.reached(position),
+            self.was_truncated,
         )
 
     def settle(self, position: int, log: Log) -> None:
@@ -141,6 +141,8 @@ class History:
             # What was lost in its middle stays lost.
             for offset in set(range(log.log_start_offset, end_offset)) - offsets:
                 self.gone.setdefault(offset, -1)
+            for sent in self.in_force(position).values():
+                sent.is_doubtful |= sent.base_offset not in there
         for base, of_base in candidates.items():
             if base < log.log_start_offset:
                 continue  # hidden, but on the disk maybe
@@ -315,33 +317,54 @@ class Check:
             sequence = batches[-1][1] if batches else -1
             known[producer_id] = (epoch, sequence, timestamp)
         for producer_id, state in known.items():
-            wanted = expected.get(producer_id)
-            self._hold(wanted is not None, f"producer {producer_id} is known, but sent nothing")
-            assert wanted is not None
-            told = (wanted.epoch, wanted.last_sequence, wanted.last.timestamp)
+            possible = expected.get(producer_id, [])
+            self._hold(bool(possible), f"producer {producer_id} is known, but sent nothing")
+            told = [(wanted.epoch, wanted.last_sequence, wanted.last.timestamp) for wanted in possible]
             # Of a batch that was deleted the newest snapshot may have gone too.
-            is_there = wanted.last.end_offset > start
-            self._hold(state == told or not is_there, f"producer {producer_id} is {state}, replay tells {told}")
-        for producer_id, wanted in expected.items():
-            if wanted.last.base_offset >= start and wanted.last.base_offset in self._matched:
+            is_there = possible[0].last.end_offset > start
+            self._hold(state in told or not is_there, f"producer {producer_id} is {state}, replay tells {told}")
+        for producer_id, (wanted, *others) in expected.items():
+            if not others and wanted.last.base_offset >= start and wanted.last.base_offset in self._matched:
                 lives = wanted.last.timestamp >= self.oldest_producer_ms
                 self._hold((producer_id in known) == lives, f"producer {producer_id} is {'un' * lives}known")
 
-    def _expected_producers(self) -> dict[int, Producer]:
-        """What replaying everything ever sent tells, also what retention and compaction have taken."""
+    def _expected_producers(self) -> dict[int, list[Producer]]:
+        """What replaying everything ever sent tells, also what retention and compaction have taken.
+
+        In the middle of a compacted log nobody can tell what was lost from what was cleaned away: then several.
+        """
         of_log = self.history.in_force(self.position) | self._matched
-        return producers_of(of_log.values(), self.log.log_end_offset)
+        end_offset = self.log.log_end_offset
+        is_doubtful = {
+            base: self.log.options.compacted
+            and base not in self._matched
+            and (sent.is_doubtful or sent.end_offset > self._certain)
+            for base, sent in of_log.items()
+        }
+        sure = producers_of((sent for base, sent in of_log.items() if not is_doubtful[base]), end_offset)
+        possible = {producer_id: [state] for producer_id, state in sure.items()}
+        for base, sent in sorted(of_log.items()):
+            for producer_id, state in producers_of([sent], end_offset).items():
+                if is_doubtful[base] and (producer_id not in sure or sure[producer_id].last.base_offset < base):
+                    possible.setdefault(producer_id, []).append(state)
+        return possible
 
     def goes_on(self, timestamp: int) -> None:
         """It takes the next batch, and the last one of a producer is a duplicate still. Changes the log."""
         log = self.log
-        for producer in self._expected_producers().values():
+        for producer, *others in self._expected_producers().values():
             last = producer.last
-            if last.base_offset not in self._matched or last.is_control or last.timestamp < self.oldest_producer_ms:
+            if (
+                others
+                or last.base_offset not in self._matched
+                or last.is_control
+                or last.timestamp < self.oldest_producer_ms
+            ):
                 continue
             code, base, *_ = log.state.append(batch_of_rows(last), timestamp)
             self._hold(
-                (code, base) == (ErrorCode.NONE, last.base_offset), f"the batch at {last.base_offset} sent twice got {base}, error {code}"
+                (code, base) == (ErrorCode.NONE, last.base_offset),
+                f"the batch at {last.base_offset} sent twice got {base}, error {code}",
             )
         end = log.log_end_offset
         result = log.append(encode_batch([(timestamp, b"after", b"after")]))

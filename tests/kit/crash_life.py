@@ -162,7 +162,7 @@ class Life:
 
     def live(self, *, steps: int | None = None, lives: int | None = None) -> None:
         """Each life but the last ends with a clean stop or a kill."""
-        for number in range(lives or self.plan.lives):
+        for _ in range(lives or self.plan.lives):
             self.fs.mark("start")
             logs = start(self.fs, self.fs.root, self.plan, self.catalogue, self.fs.position, self.clock)
             for name, entry in self.catalogue.state_at(self.fs.position).items():
@@ -196,10 +196,19 @@ class Life:
             self._claim(log, history)
 
     def _known_producers(self, log: Log, history: History) -> dict[int, Producer]:
-        known = producers_of(history.in_force(self.fs.position).values(), log.log_end_offset)
+        """As the log knows them; the last batch is one that was sent, if the log still has that."""
+        replayed = producers_of(history.in_force(self.fs.position).values(), log.log_end_offset)
         table, _ = log.state.producers()
-        living = {each[0] for each in table.export()}
-        return {producer_id: state for producer_id, state in known.items() if producer_id in living}
+        known = {}
+        for producer_id, epoch, _, timestamp, _, batches in table.export():
+            state = replayed.get(producer_id)
+            sequence = batches[-1][1] if batches else -1
+            if state is None or (state.epoch, state.last_sequence) != (epoch, sequence):
+                # Nobody sends a marker again.
+                last = Sent(-1, 0, (), timestamp, 0, (producer_id, epoch, sequence), is_control=True)
+                state = Producer(epoch, sequence, last)
+            known[producer_id] = state
+        return known
 
     def _partitions(self) -> list[tuple[TopicPartition, Key]]:
         counts = {topic.name: topic.partition_count for topic in self.plan.topics}
@@ -317,9 +326,11 @@ class Life:
         """A client goes on where it was; where the log knows less, it takes its next epoch."""
         last = next((at for at in reversed(history.sent) if at.producer[0] == producer_id), None)
         if last is None:
-            return producer_id, self.chance.randrange(3), 0
+            return producer_id, self.chance.randrange(3) if known is None else known.epoch + 1, 0
         epoch, sequence = last.producer[1], last.producer[2] + len(last.rows)
-        if (known is not None and (epoch, sequence) != (known.epoch, known.last_sequence + 1)) or self.chance.random() < 0.1:
+        if (
+            known is not None and (epoch, sequence) != (known.epoch, known.last_sequence + 1)
+        ) or self.chance.random() < 0.1:
             return producer_id, epoch + 1, 0
         return producer_id, epoch, sequence
 

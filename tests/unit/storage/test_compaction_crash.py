@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.kit.crash_compaction import COMPACT, KEYED, CompactionRun
-from tests.kit.crash_log import quick_directory
 from tests.kit.kafka_cleaner import KafkaCleaner
 from tests.kit.logs import LogHome, read_all
+from tests.kit.quick_disk import quick_directory
 
 
 @pytest.fixture(params=[1, 2], scope="module")

@@ -1,51 +1,41 @@
-"""What is promised is there after the power was cut at any operation, and after the process was killed."""
+"""What is promised is there after the power was cut at any operation, and after the process was killed.
+
+The campaign itself is proved by faults: each is planted in what it runs, and it has to find it.
+"""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator
+import os
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from kbroker.storage.options import LogOptions
+from kbroker._core.segment_copy import SegmentCopy
+from kbroker.protocol.records import read_batches
+from kbroker.storage import compaction
+from kbroker.storage.log import Log
+from kbroker.storage.recovery import LogLoader
+from tests.kit.crash_campaign import run_seed
 from tests.kit.crash_fs import CrashFileSystem
-from tests.kit.crash_log import CrashRun, quick_directory
+from tests.kit.crash_history import BrokenPromise
 from tests.kit.logs import LogHome, batch_of
 
-POLICIES = {
-    "fsync before every ack": LogOptions(segment_bytes=1300, index_interval_bytes=150, flush_messages=1),
-    "fsync every five messages": LogOptions(segment_bytes=1300, index_interval_bytes=150, flush_messages=5),
-    "page cache": LogOptions(segment_bytes=1300, index_interval_bytes=150),
-    "page cache and retention by size": LogOptions(segment_bytes=1300, index_interval_bytes=150, retention_bytes=2000),
-}
+SEEDS = 100
+FEW_SEEDS = 40
 
 
-@pytest.fixture(params=POLICIES, scope="module")
-def run(request: pytest.FixtureRequest) -> Iterator[CrashRun]:
-    with quick_directory() as home:
-        run = CrashRun(home, seed=7, options=POLICIES[request.param])
-        run.live(steps=120)
-        yield run
+@pytest.mark.parametrize("first", range(0, SEEDS, 10))
+def test_everything_promised_is_there_after_a_crash_anywhere(first: int) -> None:
+    for seed in range(first, first + 10):
+        figures = run_seed(seed)
+        assert figures.crashes >= 10
+        assert figures.promises > figures.logs
 
 
-def some_positions(run: CrashRun, count: int) -> list[int]:
-    return sorted(random.Random(1).sample(range(run.fs.position + 1), count))
-
-
-def test_a_power_cut_at_any_operation_keeps_what_was_promised(run: CrashRun) -> None:
-    for position in some_positions(run, 120):
-        run.check_power_cut(position, seed=position)
-
-
-def test_a_killed_process_loses_nothing(run: CrashRun) -> None:
-    for position in some_positions(run, 40):
-        run.check_kill(position)
-
-
-def test_a_power_cut_during_recovery_changes_nothing(run: CrashRun) -> None:
-    for position in some_positions(run, 40):
-        run.check_power_cut_in_recovery(position, seed=position)
+def test_a_seed_tells_the_same_again() -> None:
+    assert run_seed(7) == run_seed(7)
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -66,3 +56,93 @@ def test_a_leader_epoch_survives_with_the_records_that_it_covers(tmp_path: Path,
     log = again.reopen(clean=False)
     assert [log.epoch_at(offset) for offset in range(2)] == [3, 3]
     assert log.leader_epoch == 3
+
+
+# --- planted faults
+
+
+class NoSyncBeforeRename(CrashFileSystem):
+    """What is to take the place of a file is not synced before."""
+
+    def fdatasync(self, fd: int) -> None:
+        if not os.readlink(f"/proc/self/fd/{fd}").endswith((".tmp", ".cleaned")):  # noqa: PTH115
+            super().fdatasync(fd)
+
+
+class NoSyncOfSwaps(CrashFileSystem):
+    """The names of a swap are left to the kernel."""
+
+    def sync_directory(self, path: str) -> None:
+        if not any(name.endswith((".swap", ".cleaned", ".deleted")) for name in self.list_directory(path)):
+            super().sync_directory(path)
+
+
+class AckBeforeSync(CrashFileSystem):
+    """Records are answered as if they were synced."""
+
+    def fdatasync(self, fd: int) -> None:
+        if not os.readlink(f"/proc/self/fd/{fd}").endswith(".log"):  # noqa: PTH115
+            super().fdatasync(fd)
+
+
+class NoSyncOfNewNames(CrashFileSystem):
+    """A segment's first flush syncs its bytes, and nothing that leads to them."""
+
+    def sync_directory(self, path: str) -> None:
+        if path == str(self.root) or Path(path).parent == self.root:
+            super().sync_directory(path)
+
+
+def trust_indexes(patch: pytest.MonkeyPatch) -> None:
+    """Recovery takes the indexes that it finds."""
+    write_index = LogLoader._write_index
+
+    def only_missing(self: LogLoader, base_offset: int, suffix: str, data: bytes, *, durable: bool) -> None:
+        if not os.path.exists(self._path(base_offset, suffix)):  # noqa: PTH110
+            write_index(self, base_offset, suffix, data, durable=durable)
+
+    patch.setattr(LogLoader, "_write_index", only_missing)
+
+
+def checkpoint_first(patch: pytest.MonkeyPatch) -> None:
+    """The recovery point says what will be flushed."""
+    patch.setattr(Log, "recovery_point", property(lambda log: log.log_end_offset))
+
+
+def drop_newest(patch: pytest.MonkeyPatch) -> None:
+    """Compaction loses the last record of a segment."""
+    copy_segment: Callable[..., SegmentCopy] = compaction.copy_segment
+
+    def copy(*arguments: object, **options: object) -> object:
+        copied = copy_segment(*arguments, **options)
+        batches = list(read_batches(copied.output))
+        size = batches[-1].info.position if batches else 0
+        fields = {name: getattr(copied, name) for name in ("taken", "records_read", "records_kept")}
+        return SimpleNamespace(output=copied.output[:size], **fields)
+
+    patch.setattr(compaction, "copy_segment", copy)
+
+
+def nothing(patch: pytest.MonkeyPatch) -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("fault", "file_system"),
+    [
+        (nothing, NoSyncBeforeRename),
+        (nothing, NoSyncOfSwaps),
+        (nothing, AckBeforeSync),
+        (nothing, NoSyncOfNewNames),
+        (trust_indexes, CrashFileSystem),
+        (checkpoint_first, CrashFileSystem),
+        (drop_newest, CrashFileSystem),
+    ],
+)  # fmt: skip
+def test_the_campaign_finds_a_planted_fault(
+    fault: Callable[[pytest.MonkeyPatch], None], file_system: type[CrashFileSystem], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fault(monkeypatch)
+    with pytest.raises(BrokenPromise):
+        for seed in range(FEW_SEEDS):
+            run_seed(seed, file_system=file_system)

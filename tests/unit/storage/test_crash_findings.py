@@ -1,0 +1,222 @@
+"""What the crash campaign has found in the storage, each in its smallest form."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import UUID
+
+from kbroker.fs import RealFileSystem
+from kbroker.model import TopicPartition
+from kbroker.protocol.records import encode_batch
+from kbroker.storage import checkpoints
+from kbroker.storage.log_manager import LogManager
+from kbroker.storage.options import LogOptions, StorageOptions
+from tests.kit.crash_fs import CrashFileSystem, Rename, Sync, SyncDirectory, Truncate, Unlink
+from tests.kit.logs import TOPIC_ID, LogHome, ManualClock, batch_of, read_all
+
+ORDERS = TopicPartition("orders", 0)
+SMALL = LogOptions(segment_bytes=1300, index_interval_bytes=150)
+FS = RealFileSystem()
+
+
+def watched_home(tmp_path: Path, options: LogOptions = SMALL) -> tuple[LogHome, CrashFileSystem]:
+    (tmp_path / "disk").mkdir()
+    fs = CrashFileSystem(tmp_path / "disk")
+    return LogHome(tmp_path / "disk", fs=fs, options=options), fs
+
+
+def logs_of(path: Path, fs: CrashFileSystem | None = None) -> LogManager:
+    """What a start finds, where the cluster knows of one topic."""
+    logs = LogManager(StorageOptions((str(path),), flusher_threads=0), fs=fs, clock=ManualClock())
+    known: dict[TopicPartition, tuple[UUID, LogOptions]] = {ORDERS: (TOPIC_ID, SMALL)}
+    logs.start(known.get, background=False)
+    return logs
+
+
+def recovery_point_on_disk(path: Path) -> int:
+    return checkpoints.load_offsets(FS, f"{path}/{checkpoints.RECOVERY_POINTS}").get(ORDERS, 0)
+
+
+def test_a_recovery_point_beyond_the_end_is_lowered_before_anything_is_appended(tmp_path: Path) -> None:
+    logs = logs_of(tmp_path)
+    log = logs.create(ORDERS.topic, TOPIC_ID, 0, SMALL)
+    log.append(batch_of([b"x"] * 10))
+    log.flush()
+    logs.write_checkpoints()
+    logs.abandon()
+    assert recovery_point_on_disk(tmp_path) == 10
+    next(tmp_path.glob("orders-0/*.log")).write_bytes(b"")
+    logs = logs_of(tmp_path)
+    log = logs.create(ORDERS.topic, TOPIC_ID, 0, SMALL)
+    log.open()
+    assert (log.log_end_offset, recovery_point_on_disk(tmp_path)) == (0, 0)
+    logs.abandon()
+
+
+def test_a_log_does_not_inherit_the_recovery_point_of_one_with_its_name(tmp_path: Path) -> None:
+    checkpoints.store_offsets(FS, f"{tmp_path}/{checkpoints.RECOVERY_POINTS}", {ORDERS: 70})
+    checkpoints.store_offsets(FS, f"{tmp_path}/{checkpoints.LOG_START_OFFSETS}", {ORDERS: 60})
+    logs = logs_of(tmp_path)
+    log = logs.create(ORDERS.topic, TOPIC_ID, 0, SMALL)
+    log.append(batch_of([b"x"] * 10))
+    logs.abandon()
+    assert recovery_point_on_disk(tmp_path) == 0
+    assert checkpoints.load_offsets(FS, f"{tmp_path}/{checkpoints.LOG_START_OFFSETS}") == {}
+
+
+def test_what_is_truncated_does_not_come_back_with_the_power(tmp_path: Path) -> None:
+    home, fs = watched_home(tmp_path)
+    log = home.create()
+    for at in range(4):
+        log.append(batch_of([b"%d" % at]))
+    began = fs.position
+    log.truncate_to(2)
+    happened = fs.journal[began:]
+    (cut,) = [at for at, each in enumerate(happened) if isinstance(each, Truncate)]
+    truncated = happened[cut]
+    assert isinstance(truncated, Truncate)
+    assert Sync(truncated.file) in happened[cut:]
+
+
+def test_recovery_points_are_written_before_a_round_of_retention(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    fs = CrashFileSystem(tmp_path / "disk")
+    logs = logs_of(tmp_path / "disk", fs)
+    options = LogOptions(segment_bytes=1300, retention_bytes=1)
+    log = logs.create(ORDERS.topic, TOPIC_ID, 0, options)
+    for _ in range(10):
+        log.append(batch_of([b"x" * 400]))
+    log.flush()
+    began = fs.position
+    logs.check_retention()
+    renames = [at for at in fs.journal[began:] if isinstance(at, Rename)]
+    names = [Path(at.target).name for at in renames]
+    deleted = next(number for number, name in enumerate(names) if name.endswith(".deleted"))
+    assert checkpoints.RECOVERY_POINTS in names[:deleted]
+    logs.abandon()
+
+
+def test_retention_goes_after_the_names_of_what_stays_and_takes_unflushed_ones_durably(tmp_path: Path) -> None:
+    home, fs = watched_home(tmp_path, LogOptions(segment_bytes=1300, retention_bytes=1))
+    log = home.create()
+    for _ in range(10):
+        log.append(batch_of([b"x" * 400]))
+    began = fs.position
+    assert log.delete_old_segments() > 1
+    happened = fs.journal[began:]
+    of_log = [at for at, each in enumerate(happened) if isinstance(each, Rename) and each.target.endswith(".deleted")]
+    synced = [at for at, each in enumerate(happened) if each == SyncDirectory(str(home.log_path))]
+    assert [at for at in synced if at < of_log[0]]
+    assert [at for at in synced if at > of_log[-1]]
+
+
+def test_snapshots_beyond_the_end_are_gone_before_others_are_made(tmp_path: Path) -> None:
+    home, _ = watched_home(tmp_path)
+    home.create().append(batch_of([b"x", b"y"]))
+    home.abandon()
+    (home.log_path / "00000000000000000099.snapshot").write_bytes(b"")
+    fs = CrashFileSystem(home.path)
+    began = fs.position
+    again = LogHome(home.path, fs=fs)
+    again.reopen(clean=False)
+    happened = fs.journal[began:]
+    (gone,) = [at for at, each in enumerate(happened) if isinstance(each, Unlink) and each.path.endswith("99.snapshot")]
+    assert SyncDirectory(str(home.log_path)) in happened[gone:]
+
+
+def test_snapshots_of_no_segment_go_but_for_the_newest(tmp_path: Path) -> None:
+    home = LogHome(tmp_path)
+    log = home.create()
+    for sequence in range(5):
+        log.append(
+            encode_batch([(home.clock.now_ms, None, b"x")], producer_id=7, producer_epoch=0, base_sequence=sequence)
+        )
+    log.close()
+    (newest,) = home.log_path.glob("*.snapshot")
+    (home.log_path / "00000000000000000002.snapshot").write_bytes(newest.read_bytes())
+    (home.log_path / "00000000000000000003.snapshot").write_bytes(newest.read_bytes())
+    home.reopen(clean=False)
+    assert [path.name for path in home.log_path.glob("*.snapshot")] == [newest.name]
+
+
+def test_a_producer_that_expired_while_nobody_looked_is_not_taken_up(tmp_path: Path) -> None:
+    home = LogHome(tmp_path)
+    home.create().append(
+        encode_batch([(home.clock.now_ms, None, b"x")], producer_id=7, producer_epoch=0, base_sequence=0)
+    )
+    log = home.reopen(clean=False)
+    assert len(log.state.producers()[0].export()) == 1
+    home.clock.now_ms += home.context.producer_id_expiration_ms + 1
+    log = home.reopen(clean=False)
+    assert log.state.producers()[0].export() == []
+
+
+def test_an_empty_file_of_leader_epochs_is_a_damaged_one(tmp_path: Path) -> None:
+    home = LogHome(tmp_path)
+    log = home.create()
+    log.set_leader_epoch(4)
+    log.append(batch_of([b"x"]))
+    log.close()
+    (home.log_path / checkpoints.LEADER_EPOCHS).write_bytes(b"")
+    assert home.reopen(clean=True).epoch_at(0) == 4
+
+
+def test_leader_epochs_of_segments_that_are_back_are_found_again(tmp_path: Path) -> None:
+    home = LogHome(tmp_path, options=SMALL)
+    log = home.create()
+    for epoch in (3, 5):
+        log.set_leader_epoch(epoch)
+        for _ in range(5):
+            log.append(batch_of([b"x" * 400]))
+    log.flush()
+    home.recovery_point = log.recovery_point
+    # Retention had let the first segments go, and written that down; a power cut has brought them back.
+    checkpoints.store_epochs(FS, f"{home.log_path}/{checkpoints.LEADER_EPOCHS}", [(5, 5)])
+    log = home.reopen(clean=False)
+    assert [log.epoch_at(offset) for offset in (0, 4, 5)] == [3, 3, 5]
+
+
+def test_indexes_of_a_segment_that_ends_at_the_recovery_point_are_made_anew(tmp_path: Path) -> None:
+    home = LogHome(tmp_path, options=SMALL)
+    log = home.create()
+    for _ in range(3):
+        log.append(batch_of([b"x" * 300]))
+    log.roll()
+    home.abandon()
+    index = home.log_path / "00000000000000000000.index"
+    whole = index.read_bytes()
+    assert whole
+    # The point was written before the roll: the bytes were synced, the indexes were not there yet.
+    home.recovery_point = 3
+    index.write_bytes(b"\0" * len(whole))
+    home.reopen(clean=False)
+    assert index.read_bytes() == whole
+
+
+def test_a_clean_stop_makes_the_names_of_indexes_durable(tmp_path: Path) -> None:
+    home, fs = watched_home(tmp_path)
+    log = home.create()
+    log.append(batch_of([b"x", b"y"]))
+    log.flush()
+    log.truncate_to(0)
+    began = fs.position
+    log.close()
+    assert SyncDirectory(str(home.log_path)) in fs.journal[began:]
+
+
+def test_a_swap_is_finished_where_a_second_old_segment_is_half_gone(tmp_path: Path) -> None:
+    home = LogHome(tmp_path, options=LogOptions(segment_bytes=1300, index_interval_bytes=150, compacted=True))
+    log = home.create()
+    for at in range(5):
+        log.append(encode_batch([(home.clock.now_ms, b"%d" % at, b"x" * 400)]))
+    written = [record.value for record in read_all(log)]
+    home.abandon()
+    first, second, *_ = sorted(home.log_path.glob("*.log"))
+    # The first two became one; the names of the old ones were on their way to .deleted, each .log before its indexes.
+    Path(f"{first}.swap").write_bytes(first.read_bytes() + second.read_bytes())
+    for log_file in (first, second):
+        log_file.rename(f"{log_file}.deleted")
+    first.with_suffix(".index").rename(f"{first.with_suffix('.index')}.deleted")
+    first.with_suffix(".timeindex").rename(f"{first.with_suffix('.timeindex')}.deleted")
+    assert [record.value for record in read_all(home.reopen(clean=False))] == written
+    assert not list(home.log_path.glob(f"{second.stem}.*index"))
