@@ -12,11 +12,11 @@ from libc.string cimport memcpy
 from kbroker._core.cursor cimport writer_reserve, writer_t
 from kbroker._core.layout cimport *
 from kbroker._core.message_set cimport (
-    OUT_OF_MEMORY, Message, MessageSetBuilder, message_check, message_put, message_t, new_set_info, set_info_t, set_walk,
+    OUT_OF_MEMORY, Message, MessageSetBuilder, message_check, message_put, message_t, set_info_t, set_walk,
 )
 from kbroker._core.record cimport MIN_RECORD_SIZE, record_t, take_record
 from kbroker._core.record_batch cimport (
-    BATCH_BAD_COUNT, BATCH_BAD_RECORD, BATCH_EMPTY, BATCH_NESTED, BATCH_NO_KEY, BATCH_OK, BATCH_TOO_LARGE, BatchInfo, batch_info_t,
+    BATCH_BAD_COUNT, BATCH_BAD_RECORD, BATCH_EMPTY, BATCH_NESTED, BATCH_OK, BATCH_TOO_LARGE, BatchInfo, batch_info_t,
 )
 from kbroker._core.records cimport RecordsBuilder
 from kbroker._core.varint cimport put_varlong, varlong_size
@@ -66,66 +66,65 @@ cdef int put_record(RecordsBuilder builder, int64_t limit, int64_t timestamp, co
     return BATCH_OK
 
 
-cdef int convert_up(const uint8_t *data, int64_t size, const message_t *wrapper, bint partial, bint restamp, int64_t now_ms,
-                    bint key_required, int64_t limit, RecordsBuilder builder, set_info_t *info) noexcept nogil:
-    cdef message_t message
-    cdef const uint8_t *end
-    cdef int64_t timestamp
-    cdef bint stamped = wrapper != NULL and wrapper.attributes & ATTRIBUTE_LOG_APPEND_TIME and wrapper.magic == 1
-    cdef int finding = set_walk(data, size, wrapper, partial, info)
+cdef int flat_set(const uint8_t *data, int64_t size, const message_t *wrapper, set_info_t *info) noexcept nogil:
+    """set_walk of one without compressed messages; `size` in `info` is 0 then: how far who called has come."""
+    cdef int finding = set_walk(data, size, wrapper, info)
     if finding != BATCH_OK:
         return finding
-    if info.codec:
-        info.size = 0
-        return BATCH_NESTED
-    if info.count == 0:
-        return BATCH_EMPTY
-    end = data + info.size
     info.size = 0
-    while data + info.size < end:
+    return BATCH_NESTED if info.codec else BATCH_OK
+
+
+cdef int convert_up(const uint8_t *data, int64_t size, const message_t *wrapper, int64_t limit, RecordsBuilder builder,
+                    set_info_t *info) noexcept nogil:
+    cdef message_t message
+    cdef const uint8_t *p
+    cdef bint stamped = wrapper != NULL and wrapper.attributes & ATTRIBUTE_LOG_APPEND_TIME and wrapper.magic == 1
+    cdef int finding = flat_set(data, size, wrapper, info)
+    if finding == BATCH_OK and info.count == 0:
+        return BATCH_EMPTY
+    while finding == BATCH_OK and info.size < size:
+        p = data + info.size
         # Checked again: nobody promises that the memory has not changed since.
-        finding = message_check(data + info.size, end - data - info.size, &message)
+        finding = message_check(p, size - info.size, &message)
         if finding != BATCH_OK:
             return finding
-        if key_required and message.key_size < 0:
-            return BATCH_NO_KEY
-        timestamp = now_ms if restamp else wrapper.timestamp if stamped else message.timestamp
-        finding = put_record(builder, limit, timestamp, data + info.size + message.key_position, message.key_size,
-                             data + info.size + message.value_position, message.value_size)
-        if finding != BATCH_OK:
-            return finding
-        info.size += message.size
-    return BATCH_OK
+        finding = put_record(builder, limit, wrapper.timestamp if stamped else message.timestamp, p + message.key_position,
+                             message.key_size, p + message.value_position, message.value_size)
+        if finding == BATCH_OK:
+            info.size += message.size
+    return finding
 
 
-def batch_of_messages(buffer, *, Message wrapper=None, bint partial=False, log_append_time_ms=None, bint key_required=False,
-                      int64_t limit=INT32_MAX):
-    """The records of one batch of magic 2 from a flat set of magic 0 or 1: (RecordsBuilder, SetInfo of what was there).
+def batch_of_messages(buffer, *, Message wrapper=None, int64_t limit=INT32_MAX):
+    """The records of one batch of magic 2 from a flat set of magic 0 or 1: a RecordsBuilder.
 
     With `wrapper`, `buffer` is what that compressed message holds, inflated. Offset deltas are 0, 1, 2... whatever the offsets
-    were. Magic 0 has no timestamps: -1. `log_append_time_ms` replaces them all; the caller sets the attribute when it builds.
-    `partial` lets a last message be cut short, and drops it; `limit` bounds the bytes of the records. Raises InvalidBatch,
-    also for a set without messages and for a compressed message among the others.
+    were. Magic 0 has no timestamps: -1. `limit` bounds the bytes of the records. Raises InvalidBatch, also for a set without
+    messages and for a compressed message among the others.
     """
     cdef Py_buffer view
     cdef set_info_t info
     cdef RecordsBuilder builder = RecordsBuilder()
     cdef const message_t *outer = &wrapper.message if wrapper is not None else NULL
-    cdef bint restamp = log_append_time_ms is not None
-    cdef int64_t now_ms = log_append_time_ms if restamp else -1
     cdef int finding
     limit = min(limit, <int64_t>INT32_MAX - BATCH_HEADER_SIZE)
     PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
     try:
         with nogil:
-            finding = convert_up(<const uint8_t *>view.buf, view.len, outer, partial, restamp, now_ms, key_required, limit, builder, &info)
+            finding = convert_up(<const uint8_t *>view.buf, view.len, outer, limit, builder, &info)
     finally:
         PyBuffer_Release(&view)
+    raise_finding(finding, info.size)
+    return builder
+
+
+cdef int raise_finding(int finding, int64_t position) except -1:
     if finding == OUT_OF_MEMORY:
         raise MemoryError()
     if finding != BATCH_OK:
-        raise InvalidBatch(finding, info.size)
-    return builder, new_set_info(&info)
+        raise InvalidBatch(finding, position)
+    return 0
 
 # --- magic 2 to 0 and 1 -----------------------------------------------------------------------------
 
@@ -238,10 +237,8 @@ def message_sets_of_batch(BatchInfo batch not None, payload, int magic, *, int64
                 magic, compressed=compressed, log_append_time=batch.info.attributes & ATTRIBUTE_LOG_APPEND_TIME != 0, limit=limit)
             with nogil:
                 finding = convert_down(&left, batch, start_offset, builder)
-            if finding == OUT_OF_MEMORY:
-                raise MemoryError()
-            if finding != BATCH_OK and (finding != BATCH_TOO_LARGE or not builder.count):
-                raise InvalidBatch(finding, batch.position)
+            if finding != BATCH_TOO_LARGE or not builder.count:
+                raise_finding(finding, batch.position)
             if builder.count:
                 yield builder
     finally:
@@ -258,55 +255,38 @@ cdef int older_message(const uint8_t *data, int64_t size, int64_t start_offset, 
                        data + message.value_position, message.value_size)
 
 
-cdef int convert_older(const uint8_t *data, int64_t size, const message_t *wrapper, int64_t start_offset, MessageSetBuilder builder,
+cdef int convert_older(const uint8_t *data, int64_t size, const message_t *wrapper, MessageSetBuilder builder,
                        set_info_t *info) noexcept nogil:
     cdef message_t message
-    cdef const uint8_t *end
-    cdef int64_t offset
-    cdef int finding = set_walk(data, size, wrapper, False, info)
-    if finding != BATCH_OK:
-        return finding
-    if info.codec:
-        info.size = 0
-        return BATCH_NESTED
-    end = data + info.size
-    info.size = 0
-    while data + info.size < end:
+    cdef const uint8_t *p
+    cdef int finding = flat_set(data, size, wrapper, info)
+    while finding == BATCH_OK and info.size < size:
+        p = data + info.size
         # Checked again: nobody promises that the memory has not changed since.
-        finding = message_check(data + info.size, end - data - info.size, &message)
+        finding = message_check(p, size - info.size, &message)
         if finding != BATCH_OK:
             return finding
-        offset = <int64_t>(<uint64_t>message.offset + <uint64_t>info.base_offset)
-        if offset >= start_offset:
-            finding = builder.put(offset, -1, data + info.size + message.key_position, message.key_size,
-                                  data + info.size + message.value_position, message.value_size)
-            if finding != BATCH_OK:
-                return finding
-        info.size += message.size
-    return BATCH_OK
+        finding = builder.put(plus(info.base_offset, message.offset), -1, p + message.key_position, message.key_size,
+                              p + message.value_position, message.value_size)
+        if finding == BATCH_OK:
+            info.size += message.size
+    return finding
 
 
-def older_messages(buffer, *, Message wrapper=None, int64_t start_offset=0):
-    """A flat set of magic 1 as messages of magic 0, with absolute offsets and without timestamps: a MessageSetBuilder.
+def older_messages(buffer, Message wrapper not None):
+    """What a compressed message of magic 1 holds, as messages of magic 0 to be deflated and given to `wrap`: a MessageSetBuilder.
 
-    With `wrapper`, `buffer` is what that compressed message holds, inflated: all of it is kept, to be deflated and given to
-    `wrap`; without, messages before `start_offset` are left out. Raises InvalidBatch.
+    `buffer` is that, inflated. Offsets become absolute, timestamps are dropped. Raises InvalidBatch.
     """
     cdef Py_buffer view
     cdef set_info_t info
-    cdef const message_t *outer = &wrapper.message if wrapper is not None else NULL
-    cdef MessageSetBuilder builder = MessageSetBuilder(0, compressed=wrapper is not None)
+    cdef MessageSetBuilder builder = MessageSetBuilder(0, compressed=True)
     cdef int finding
-    if wrapper is not None:
-        start_offset = INT64_MIN
     PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
     try:
         with nogil:
-            finding = convert_older(<const uint8_t *>view.buf, view.len, outer, start_offset, builder, &info)
+            finding = convert_older(<const uint8_t *>view.buf, view.len, &wrapper.message, builder, &info)
     finally:
         PyBuffer_Release(&view)
-    if finding == OUT_OF_MEMORY:
-        raise MemoryError()
-    if finding != BATCH_OK:
-        raise InvalidBatch(finding, info.size)
+    raise_finding(finding, info.size)
     return builder

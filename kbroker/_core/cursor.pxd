@@ -97,36 +97,6 @@ cdef inline uint32_t read_uvarint(reader_t *r) noexcept nogil:
     r.failed = True
     return 0
 
-cdef inline uint64_t read_uvarlong(reader_t *r) noexcept nogil:
-    """Unsigned varint of at most 64 bits; a tenth byte above 1 or an eleventh byte fails."""
-    cdef uint64_t value = 0
-    cdef int shift = 0
-    cdef uint8_t byte
-    while shift < 70:
-        if r.failed or r.at == r.end:
-            r.failed = True
-            return 0
-        byte = r.at[0]
-        r.at += 1
-        if shift == 63 and byte > 1:
-            break
-        value |= <uint64_t>(byte & 0x7f) << shift
-        if byte < 0x80:
-            return value
-        shift += 7
-    r.failed = True
-    return 0
-
-cdef inline int32_t read_varint(reader_t *r) noexcept nogil:
-    """Zigzag varint of 32 bits, as in records."""
-    cdef uint32_t value = read_uvarint(r)
-    return <int32_t>((value >> 1) ^ (0 - (value & 1)))
-
-cdef inline int64_t read_varlong(reader_t *r) noexcept nogil:
-    """Zigzag varint of 64 bits, as in records."""
-    cdef uint64_t value = read_uvarlong(r)
-    return <int64_t>((value >> 1) ^ (0 - (value & 1)))
-
 cdef inline const uint8_t *read_string(reader_t *r, bint flexible, int32_t *size) noexcept nogil:
     """A (compact) string's bytes, at most MOST_STRING; NULL with size -1 when it is null."""
     cdef int64_t n = <int64_t>read_uvarint(r) - 1 if flexible else read_i16(r)

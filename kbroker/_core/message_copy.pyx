@@ -95,7 +95,7 @@ cdef int open_set(const uint8_t *data, int64_t size, const message_t *wrapper, s
     cdef const uint8_t *end = data + size
     cdef int64_t before = -1
     cdef int64_t offset
-    cdef int finding = set_walk(data, size, wrapper, False, info)
+    cdef int finding = set_walk(data, size, wrapper, info)
     while finding == BATCH_OK and data < end:
         finding = message_check(data, end - data, &message)
         offset = offset_in(info, &message)

@@ -22,17 +22,13 @@ ctypedef struct message_t:
     int32_t value_size
 
 ctypedef struct set_info_t:
-    # Filled by set_walk. With a wrapper, offsets are absolute and timestamps those that Kafka sees.
+    # Filled by set_walk. With a wrapper, offsets are absolute.
     int64_t size                 # bytes of the whole messages; where the bad one starts when there is a finding
     int64_t count
     int64_t base_offset          # to be added to the offsets as they stand there
     int64_t first_offset
     int64_t last_offset
-    int64_t max_timestamp        # -1 when no message has a later one
-    int64_t max_timestamp_offset # offset of the first message that has it; -1 when there is none
-    int64_t min_timestamp        # of the messages whose timestamp is not -1; INT64_MAX with a maximum of -1 when there is none
     int32_t magic                # of every message; -1 in an empty set
-    int32_t attributes           # bits that any message has
     int32_t codec                # of the last compressed message
 
 # The header alone: what is there, lengths and magic. `size` may go beyond the message; all of it must be there, but only the
@@ -45,9 +41,9 @@ cdef int message_verify(const uint8_t *data, int64_t size, message_t *message) n
 # message_verify, a codec that the format has, and where key and value are.
 cdef int message_check(const uint8_t *data, int64_t size, message_t *message) noexcept nogil
 
-# The walk over a set: every message checked, one magic, nothing left over. `partial`: a last message cut short is not counted.
+# The walk over a set: every message checked, one magic, nothing left over.
 # With a `wrapper`, the set is what it holds, inflated: at least one message, none compressed, all of its magic.
-cdef int set_walk(const uint8_t *data, int64_t size, const message_t *wrapper, bint partial, set_info_t *info) noexcept nogil
+cdef int set_walk(const uint8_t *data, int64_t size, const message_t *wrapper, set_info_t *info) noexcept nogil
 
 # One message behind the others. BATCH_OK, BATCH_TOO_LARGE when `out` would be larger than `limit`, or OUT_OF_MEMORY.
 cdef int message_put(writer_t *out, int64_t limit, int magic, int attributes, int64_t offset, int64_t timestamp,
@@ -75,5 +71,3 @@ cdef class MessageSetBuilder:
     cdef readonly int64_t max_timestamp
     cdef int put(self, int64_t offset, int64_t timestamp, const uint8_t *key, int64_t key_size, const uint8_t *value,
                  int64_t value_size) noexcept nogil
-
-cdef SetInfo new_set_info(const set_info_t *info)

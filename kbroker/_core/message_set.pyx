@@ -14,8 +14,8 @@ an unknown codec is UNSUPPORTED_COMPRESSION_TYPE. No codec is known here: who ca
 
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from kbroker._core.crc cimport crc32
@@ -101,20 +101,15 @@ cdef inline bint place_fields(const uint8_t *data, message_t *message) noexcept 
 
 # --- sets -------------------------------------------------------------------------------------------
 
-cdef int set_walk(const uint8_t *data, int64_t size, const message_t *wrapper, bint partial, set_info_t *info) noexcept nogil:
+cdef int set_walk(const uint8_t *data, int64_t size, const message_t *wrapper, set_info_t *info) noexcept nogil:
     cdef message_t message
-    cdef int64_t timestamp
-    cdef bint stamped = wrapper != NULL and wrapper.attributes & ATTRIBUTE_LOG_APPEND_TIME and wrapper.magic == 1
     cdef int finding
     memset(info, 0, sizeof(set_info_t))
     memset(&message, 0, sizeof(message))
     info.magic = -1 if wrapper == NULL else wrapper.magic
-    info.first_offset = info.last_offset = info.max_timestamp = info.max_timestamp_offset = -1
-    info.min_timestamp = INT64_MAX
+    info.first_offset = info.last_offset = -1
     while info.size < size:
         finding = message_check(data + info.size, size - info.size, &message)
-        if finding == BATCH_TOO_SHORT and partial:
-            break
         if finding != BATCH_OK:
             return finding
         if info.magic != message.magic:
@@ -125,23 +120,15 @@ cdef int set_walk(const uint8_t *data, int64_t size, const message_t *wrapper, b
             if wrapper != NULL:
                 return BATCH_NESTED
             info.codec = message.attributes & ATTRIBUTE_CODEC_MASK
-        timestamp = wrapper.timestamp if stamped else message.timestamp
-        if timestamp > info.max_timestamp:
-            info.max_timestamp = timestamp
-            info.max_timestamp_offset = message.offset
-        if timestamp < info.min_timestamp and timestamp != -1:
-            info.min_timestamp = timestamp
         if info.count == 0:
             info.first_offset = message.offset
         info.last_offset = message.offset
-        info.attributes |= message.attributes
         info.count += 1
         info.size += message.size
     if wrapper == NULL:
         return BATCH_OK
     if info.count == 0:
         return BATCH_EMPTY
-    info.attributes |= wrapper.attributes & ATTRIBUTE_LOG_APPEND_TIME
     # Some producers leave the outer offset at 0: then the inner ones count from there.
     if wrapper.magic == 1 and wrapper.offset != 0:
         if wrapper.offset < info.last_offset:
@@ -149,8 +136,6 @@ cdef int set_walk(const uint8_t *data, int64_t size, const message_t *wrapper, b
         info.base_offset = <int64_t>(<uint64_t>wrapper.offset - <uint64_t>info.last_offset)
         info.first_offset = <int64_t>(<uint64_t>info.first_offset + <uint64_t>info.base_offset)
         info.last_offset = wrapper.offset
-        if info.max_timestamp != -1:
-            info.max_timestamp_offset = <int64_t>(<uint64_t>info.max_timestamp_offset + <uint64_t>info.base_offset)
     return BATCH_OK
 
 # --- writing ----------------------------------------------------------------------------------------
@@ -364,7 +349,7 @@ cdef Message new_message(const message_t *message, int64_t position):
 
 @cython.final
 cdef class SetInfo:
-    """What a walk over a set found. With a wrapper, offsets are absolute and timestamps those that Kafka sees."""
+    """What a walk over a set found. With a wrapper, offsets are absolute."""
 
     def __init__(self):
         raise TypeError("made by walk")
@@ -389,38 +374,12 @@ cdef class SetInfo:
         return self.info.codec
 
     @property
-    def is_log_append_time(self):
-        """Whether any message, or the wrapper, says so."""
-        return self.info.magic == 1 and self.info.attributes & ATTRIBUTE_LOG_APPEND_TIME != 0
-
-    @property
     def first_offset(self):
         return self.info.first_offset
 
     @property
     def last_offset(self):
         return self.info.last_offset
-
-    @property
-    def max_timestamp(self):
-        """-1 when no message has a later one."""
-        return self.info.max_timestamp
-
-    @property
-    def max_timestamp_offset(self):
-        """Offset of the first message with `max_timestamp`; -1 when there is none."""
-        return self.info.max_timestamp_offset
-
-    @property
-    def min_timestamp(self):
-        """Of the messages that have one; None when none has."""
-        return None if self.info.min_timestamp == INT64_MAX and self.info.max_timestamp == -1 else self.info.min_timestamp
-
-
-cdef SetInfo new_set_info(const set_info_t *info):
-    cdef SetInfo made = SetInfo.__new__(SetInfo)
-    made.info = info[0]
-    return made
 
 
 def check(buffer, int64_t position=0):
@@ -442,8 +401,8 @@ def check(buffer, int64_t position=0):
     return new_message(&message, position)
 
 
-def messages(buffer, *, bint partial=False):
-    """The messages of a set, each checked; compressed ones as they are. `partial`: one cut short ends it. Raises InvalidBatch."""
+def messages(buffer):
+    """The messages of a set, each checked; compressed ones as they are. Raises InvalidBatch."""
     cdef Py_buffer view
     cdef message_t message
     cdef int64_t position = 0
@@ -460,125 +419,25 @@ def messages(buffer, *, bint partial=False):
             position += message.size
     finally:
         PyBuffer_Release(&view)
-    if finding != BATCH_OK and not (partial and finding == BATCH_TOO_SHORT):
+    if finding != BATCH_OK:
         raise InvalidBatch(finding, position)
     return found
 
 
-def walk(buffer, *, Message wrapper=None, bint partial=False):
+def walk(buffer, *, Message wrapper=None):
     """Check a whole set and sum it up. With `wrapper`, `buffer` is what that compressed message holds, inflated.
 
-    One magic; nothing may be left over, unless `partial` lets a last message be cut short. Raises InvalidBatch.
+    One magic; nothing may be left over. Raises InvalidBatch.
     """
     cdef Py_buffer view
-    cdef set_info_t info
+    cdef SetInfo found = SetInfo.__new__(SetInfo)
     cdef int finding
     PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
     try:
         with nogil:
-            finding = set_walk(<const uint8_t *>view.buf, view.len, &wrapper.message if wrapper is not None else NULL, partial, &info)
+            finding = set_walk(<const uint8_t *>view.buf, view.len, &wrapper.message if wrapper is not None else NULL, &found.info)
     finally:
         PyBuffer_Release(&view)
     if finding != BATCH_OK:
-        raise InvalidBatch(finding, info.size)
-    return new_set_info(&info)
-
-# --- columns ----------------------------------------------------------------------------------------
-
-@cython.final
-cdef class MessageColumns:
-    """The messages of a flat set as read-only arrays of `count`, without an object for each.
-
-    `offsets` and `timestamps` are int64; `key_positions`, `key_sizes`, `value_positions` and `value_sizes` int32: where the
-    bytes are in the buffer that was walked, size -1 for null.
-    """
-
-    cdef readonly int64_t count
-    cdef readonly object offsets
-    cdef readonly object timestamps
-    cdef readonly object key_positions
-    cdef readonly object key_sizes
-    cdef readonly object value_positions
-    cdef readonly object value_sizes
-
-    def __init__(self):
-        raise TypeError("made by message_columns")
-
-    def __len__(self):
-        return self.count
-
-
-cdef bytes array_of(int64_t count, int64_t item_size):
-    return PyBytes_FromStringAndSize(NULL, <Py_ssize_t>(count * item_size))
-
-
-cdef bint fill_columns(const uint8_t *data, const set_info_t *info, const message_t *wrapper, int64_t *offsets,
-                       int64_t *timestamps, int32_t *key_positions, int32_t *key_sizes, int32_t *value_positions,
-                       int32_t *value_sizes) noexcept nogil:
-    """What `set_walk` has checked; false when the memory has changed since."""
-    cdef message_t message
-    cdef bint stamped = wrapper != NULL and wrapper.attributes & ATTRIBUTE_LOG_APPEND_TIME and wrapper.magic == 1
-    cdef int64_t position = 0, row
-    memset(&message, 0, sizeof(message))
-    for row in range(info.count):
-        if message_header(data + position, info.size - position, &message) != BATCH_OK or not place_fields(data + position, &message):
-            return False
-        offsets[row] = <int64_t>(<uint64_t>message.offset + <uint64_t>info.base_offset)
-        timestamps[row] = wrapper.timestamp if stamped else message.timestamp
-        key_positions[row] = <int32_t>(position + message.key_position)
-        key_sizes[row] = message.key_size
-        value_positions[row] = <int32_t>(position + message.value_position)
-        value_sizes[row] = message.value_size
-        position += message.size
-    return True
-
-
-def message_columns(buffer, *, Message wrapper=None, bint partial=False):
-    """As `walk`, and every message into columns; a compressed one counts as itself. `buffer` is below 2 GiB. Raises InvalidBatch."""
-    cdef Py_buffer view
-    cdef set_info_t info
-    cdef const message_t *outer = &wrapper.message if wrapper is not None else NULL
-    cdef MessageColumns made
-    cdef bytes offsets, timestamps, key_positions, key_sizes, value_positions, value_sizes
-    cdef int64_t *offset_items
-    cdef int64_t *timestamp_items
-    cdef int32_t *key_position_items
-    cdef int32_t *key_size_items
-    cdef int32_t *value_position_items
-    cdef int32_t *value_size_items
-    cdef bint unchanged
-    cdef int finding
-    PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
-    try:
-        if view.len > INT32_MAX:
-            raise OverflowError("a set of more than 2 GiB")
-        with nogil:
-            finding = set_walk(<const uint8_t *>view.buf, view.len, outer, partial, &info)
-        if finding != BATCH_OK:
-            raise InvalidBatch(finding, info.size)
-        offsets, timestamps = array_of(info.count, 8), array_of(info.count, 8)
-        key_positions, key_sizes = array_of(info.count, 4), array_of(info.count, 4)
-        value_positions, value_sizes = array_of(info.count, 4), array_of(info.count, 4)
-        offset_items = <int64_t *>PyBytes_AS_STRING(offsets)
-        timestamp_items = <int64_t *>PyBytes_AS_STRING(timestamps)
-        key_position_items = <int32_t *>PyBytes_AS_STRING(key_positions)
-        key_size_items = <int32_t *>PyBytes_AS_STRING(key_sizes)
-        value_position_items = <int32_t *>PyBytes_AS_STRING(value_positions)
-        value_size_items = <int32_t *>PyBytes_AS_STRING(value_sizes)
-        if info.count:    # an empty bytes object is shared
-            with nogil:
-                unchanged = fill_columns(<const uint8_t *>view.buf, &info, outer, offset_items, timestamp_items,
-                                         key_position_items, key_size_items, value_position_items, value_size_items)
-            if not unchanged:
-                raise BufferError("the set was written to while it was read")
-    finally:
-        PyBuffer_Release(&view)
-    made = MessageColumns.__new__(MessageColumns)
-    made.count = info.count
-    made.offsets = memoryview(offsets).cast("q")
-    made.timestamps = memoryview(timestamps).cast("q")
-    made.key_positions = memoryview(key_positions).cast("i")
-    made.key_sizes = memoryview(key_sizes).cast("i")
-    made.value_positions = memoryview(value_positions).cast("i")
-    made.value_sizes = memoryview(value_sizes).cast("i")
-    return made
+        raise InvalidBatch(finding, found.info.size)
+    return found

@@ -91,20 +91,6 @@ cdef class Registry:
             partition_unref(p)
         return p != NULL
 
-    def contains_id(self, bytes topic_id not None, int partition_id):
-        """Whether the partition is registered under that topic id."""
-        cdef partition_t *p
-        if len(topic_id) != 16:
-            return False
-        p = self.find_by_id(<const uint8_t *>PyBytes_AS_STRING(topic_id), partition_id)
-        if p != NULL:
-            partition_unref(p)
-        return p != NULL
-
-    def contains_topic_id(self, bytes topic_id not None):
-        """Whether any partition of that topic id is registered."""
-        return len(topic_id) == 16 and self.knows_topic_id(<const uint8_t *>PyBytes_AS_STRING(topic_id))
-
     cdef partition_t *find(self, const uint8_t *topic, int32_t topic_size, int32_t partition_id) noexcept nogil:
         cdef registry_t *table = self.table
         cdef partition_t *p

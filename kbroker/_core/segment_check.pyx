@@ -295,7 +295,7 @@ cdef int walk_inner(const uint8_t *data, int64_t size, const message_t *wrapper,
     cdef set_info_t info
     cdef message_t message
     cdef int64_t before = -1, position = 0
-    cdef int finding = set_walk(data, size, wrapper, False, &info)
+    cdef int finding = set_walk(data, size, wrapper, &info)
     if finding != BATCH_OK:
         return finding
     memset(&message, 0, sizeof(message))

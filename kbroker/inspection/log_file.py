@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -219,23 +218,16 @@ def _message(data: bytes, position: int, options: LogOptions) -> Found:
     try:
         inner = inflate(message.codec, value, INFLATED_LIMIT, magic=magic)
         found = message_set.walk(inner, wrapper=message)
-        base = found.first_offset - message_set.check(inner).offset
+        messages = message_set.messages(inner)
     except KbrokerError as error:
         yield Problem(position, f"its messages: {error}")
         return
-    for one in _messages(inner):
+    base = found.first_offset - messages[0].offset
+    for one in messages:
         record = _old_fields(inner, one, base, timestamp_type, options)
         if message.is_log_append_time:
             record["timestamp"] = message.timestamp
         yield Entry("record", position, record)
-
-
-def _messages(data: bytes) -> Iterator[message_set.Message]:
-    position = 0
-    while position < len(data):
-        message = message_set.check(data, position)
-        yield message
-        position += message.size
 
 
 def _old_fields(

@@ -44,15 +44,14 @@ def convert(messages: memoryview, largest: int, limit: int) -> tuple[bytes, int]
     if first.size > largest:
         raise MessageTooLarge(f"a message of {first.size} bytes, more than {largest}")
     if first.codec == Codec.NONE:
-        builder, _ = batch_of_messages(messages, limit=limit)
-        return builder.build(), first.codec
+        return batch_of_messages(messages, limit=limit).build(), first.codec
     if first.size != len(messages):
         raise NotOneMessage(f"{len(messages) - first.size} bytes behind a compressed message")
     if first.codec == Codec.ZSTD:
         raise UnknownCodec("zstd in a message of magic 0 or 1")
     payload = messages[first.value_position : first.value_position + first.value_size]
     inner = inflate_shared(first.codec, payload, limit, strict=True, magic=first.magic)
-    builder, _ = batch_of_messages(inner, wrapper=first, limit=limit)
+    builder = batch_of_messages(inner, wrapper=first, limit=limit)
     # A producer may not say that: whoever checks the batch shall see it.
     return builder.build(attributes=_LOG_APPEND_TIME if first.is_log_append_time else 0), first.codec
 
@@ -72,7 +71,7 @@ def _older(message: memoryview, limit: int) -> bytes:
     """A compressed message of magic 1 as one of magic 0."""
     wrapper = check(message)
     payload = message[wrapper.value_position : wrapper.value_position + wrapper.value_size]
-    builder = older_messages(inflate_shared(wrapper.codec, payload, limit, magic=1), wrapper=wrapper)
+    builder = older_messages(inflate_shared(wrapper.codec, payload, limit, magic=1), wrapper)
     return builder.wrap(wrapper.codec, deflate(wrapper.codec, builder.messages(), magic=0))
 
 

@@ -61,6 +61,7 @@ from kbroker.storage.options import LogOptions
 from kbroker.storage.producer_state import decode_snapshot, encode_snapshot
 from tests.fuzz.target import Target
 from tests.kit.logs import LogHome, batch_of
+from tests.kit.message_rows import read_rows
 
 FS = RealFileSystem()
 INFLATED_LIMIT = 1 << 16
@@ -264,31 +265,24 @@ def feed_message_set(data: bytes) -> None:
     messages = mend_messages(data[0], data[2:])
     wrapper = message_set.check(WRAPPERS[data[1] % len(WRAPPERS)]) if data[1] & 0x80 else None
     try:
-        columns = message_set.message_columns(messages, wrapper=wrapper, partial=bool(data[0] & PLAIN))
-        builder, found = batch_of_messages(
-            messages, wrapper=wrapper, partial=bool(data[0] & PLAIN), limit=INFLATED_LIMIT
-        )
+        rows = read_rows(messages, wrapper)
+        builder = batch_of_messages(messages, wrapper=wrapper, limit=INFLATED_LIMIT)
     except BadInput:
         inflate_messages(messages)
         return
     assert builder.size <= INFLATED_LIMIT
-    assert (columns.count, builder.count) == (found.count, found.count)
     batch = builder.build()
     read = list(read_records(batch))
-    assert [record.timestamp for record in read] == columns.timestamps.tolist()
-    places = zip(columns.value_positions, columns.value_sizes, strict=True)
-    values = [None if size < 0 else messages[at:][:size] for at, size in places]
-    assert [record.value for record in read] == values
-    (back,) = message_sets_of_batch(header(batch), batch[HEADER_SIZE:], found.magic)
-    again = message_set.message_columns(back.messages())
-    assert again.timestamps.tolist() == columns.timestamps.tolist()
-    assert again.value_sizes.tolist() == columns.value_sizes.tolist()
+    assert [(record.timestamp, record.key, record.value) for record in read] == [row[1:] for row in rows]
+    magic = message_set.check(messages).magic
+    (back,) = message_sets_of_batch(header(batch), batch[HEADER_SIZE:], magic)
+    assert read_rows(back.messages()) == [(at, *row[1:]) for at, row in enumerate(rows)]
 
 
 def inflate_messages(messages: bytes) -> None:
     """What is inside of those that are compressed."""
     try:
-        for outer in message_set.messages(messages, partial=True):
+        for outer in message_set.messages(messages):
             if outer.codec:
                 value = messages[outer.value_position :][: outer.value_size]
                 inner = bytes(inflate_shared(outer.codec, value, INFLATED_LIMIT, magic=outer.magic))
@@ -315,7 +309,7 @@ def message_set_seeds() -> Iterator[bytes]:
             builder.append(2, -1, b"", None)
         for second in (0, 0x80, 0x83, 0x88):
             yield bytes([FIX_CRC, second]) + flat.messages()
-        yield bytes([FIX_CRC | PLAIN, 0]) + flat.messages()[:-3]
+        yield bytes([FIX_CRC, 0]) + flat.messages()[:-3]
         for codec in (1, 2, 3):
             yield bytes([FIX_CRC, 0]) + inner.wrap(codec, deflate(codec, inner.messages(), magic=magic))
 

@@ -85,16 +85,11 @@ def decode_one(data: bytes) -> tuple[Message, bytes]:
     return Message(offset, timestamp, key, value, magic, attributes), data[12 + length :]
 
 
-def decode_set(data: bytes, wrapper: Message | None = None, partial: bool = False) -> list[Message]:
+def decode_set(data: bytes, wrapper: Message | None = None) -> list[Message]:
     """The messages of a set, or those inside of `wrapper` with absolute offsets and the timestamps that Kafka sees."""
     found: list[Message] = []
     while data:
-        try:
-            message, data = decode_one(data)
-        except Refused as refused:
-            if partial and str(refused) == "BATCH_TOO_SHORT":
-                break
-            raise
+        message, data = decode_one(data)
         if message.magic != (wrapper or (found or [message])[0]).magic:
             raise Refused("BATCH_MIXED_MAGIC")
         if wrapper and message.attributes & CODEC:

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from kafka.record.legacy_records import LegacyRecordBatch, LegacyRecordBatchBuilder
 
 from kbroker._core import message_set
-from kbroker._core.message_set import MessageColumns, MessageSetBuilder
+from kbroker._core.message_set import MessageSetBuilder
 from kbroker._core.record_batch import InvalidBatch
 from kbroker.errors import ErrorCode
 from kbroker.protocol.compression import Codec, deflate, inflate
 from tests.kit import message_set_model as model
 from tests.kit import parser_cases
+from tests.kit.message_rows import Row, read_rows
 from tests.kit.message_set_model import Message
 from tests.kit.record_batch_model import Refused
 
@@ -51,24 +52,8 @@ def outcome(function: Callable[[], object]) -> object:
         return refused.name
 
 
-def rows(data: bytes, columns: MessageColumns) -> list[tuple[int, int, bytes | None, bytes | None]]:
-    return [
-        (
-            columns.offsets[row],
-            columns.timestamps[row],
-            None if columns.key_sizes[row] < 0 else data[columns.key_positions[row] :][: columns.key_sizes[row]],
-            None if columns.value_sizes[row] < 0 else data[columns.value_positions[row] :][: columns.value_sizes[row]],
-        )
-        for row in range(len(columns))
-    ]
-
-
-def plain(messages: list[Message]) -> list[tuple[int, int, bytes | None, bytes | None]]:
+def plain(messages: list[Message]) -> list[Row]:
     return [(m.offset, m.timestamp, m.key, m.value) for m in messages]
-
-
-def read(data: bytes, partial: bool = False) -> list[tuple[int, int, bytes | None, bytes | None]]:
-    return rows(data, message_set.message_columns(data, partial=partial))
 
 
 # --- reading ------------------------------------------------------------------------------------------
@@ -79,19 +64,12 @@ def read(data: bytes, partial: bool = False) -> list[tuple[int, int, bytes | Non
 def test_a_set_is_read_as_the_model_wrote_it(messages: list[Message]) -> None:
     data = model.encode_set(messages)
     info = message_set.walk(data)
-    assert read(data) == plain(messages)
+    assert read_rows(data) == plain(messages)
     assert (info.count, info.size) == (len(messages), len(data))
     assert info.magic == (messages[0].magic if messages else -1)
     assert (info.first_offset, info.last_offset) == (
         (messages[0].offset, messages[-1].offset) if messages else (-1, -1)
     )
-    newest = max([-1, *(m.timestamp for m in messages)])
-    assert info.max_timestamp == newest
-    assert info.max_timestamp_offset == (
-        next(m.offset for m in messages if m.timestamp == newest) if newest > -1 else -1
-    )
-    assert info.min_timestamp == min((m.timestamp for m in messages if m.timestamp != -1), default=None)
-    assert info.is_log_append_time == any(m.magic == 1 and m.attributes & 8 for m in messages)
     assert [m.offset for m in message_set.messages(data)] == [m.offset for m in messages]
 
 
@@ -101,10 +79,7 @@ def test_a_mangled_set_gets_the_finding_of_the_model(messages: list[Message], da
     for _ in range(data.draw(st.integers(1, 3))):
         encoded[data.draw(st.integers(0, len(encoded) - 1))] = data.draw(st.integers(0, 255))
     cut = bytes(encoded[: data.draw(st.integers(0, len(encoded)))])
-    for partial in (False, True):
-        assert outcome(lambda partial=partial: read(cut, partial)) == outcome(
-            lambda partial=partial: plain(model.decode_set(cut, partial=partial))
-        )
+    assert outcome(lambda: read_rows(cut)) == outcome(lambda: plain(model.decode_set(cut)))
 
 
 @given(
@@ -119,7 +94,7 @@ def test_sizes_that_lie_under_a_right_crc_get_the_finding_of_the_model(
     body = bytes([magic, attributes]) + (bytes(8) if magic else b"")
     body += struct.pack(">i", lies[0]) + bytes(max(0, lies[0] // 2 * 2)) + struct.pack(">i", lies[1]) + tail
     data = model.framed(7, body)
-    assert outcome(lambda: read(data)) == outcome(lambda: plain(model.decode_set(data)))
+    assert outcome(lambda: read_rows(data)) == outcome(lambda: plain(model.decode_set(data)))
 
 
 @pytest.mark.parametrize("magic", MAGICS)
@@ -134,9 +109,8 @@ def test_the_smallest_message_and_shorter_ones(magic: int) -> None:
 @pytest.mark.parametrize("magic", MAGICS)
 def test_only_our_errors_come_out_of_hostile_bytes(magic: int) -> None:
     data = model.encode_set([Message(3, 9, b"key", b"value", magic), Message(4, -1, None, b"", magic)])
-    for partial in (False, True):
-        refused = parser_cases.feed(lambda b, partial=partial: message_set.message_columns(b, partial=partial), data)
-        assert refused > len(data)
+    for read in (message_set.walk, message_set.messages):
+        assert parser_cases.feed(read, data) > len(data)
 
 
 def test_the_codes_that_producers_get() -> None:
@@ -175,7 +149,7 @@ def test_inner_messages_are_read_as_the_model_reads_them(
     wrapper = message_set.check(model.encode(outer))
     for shift in (0, messages[0].offset if messages else 0):
         data = model.encode_set([replace(m, offset=max(0, m.offset - shift)) for m in messages])
-        assert outcome(lambda data=data: rows(data, message_set.message_columns(data, wrapper=wrapper))) == outcome(
+        assert outcome(lambda data=data: read_rows(data, wrapper)) == outcome(
             lambda data=data: plain(model.decode_set(data, outer))
         )
 
@@ -222,7 +196,7 @@ def test_a_wrapped_set_is_read_again_with_its_offsets(magic: int, codec: Codec) 
     assert (message.codec, message.magic, message.offset) == (codec, magic, 49 * 49 + 7)
     assert message.timestamp == (100 if magic else -1)
     inner = inflate(codec, outer[message.value_position :][: message.value_size], 1 << 20)
-    assert rows(inner, message_set.message_columns(inner, wrapper=message)) == expected
+    assert read_rows(inner, message) == expected
     first = message_set.check(inner).offset
     assert first == (0 if magic else 7)
 
@@ -263,7 +237,7 @@ def test_kafka_python_reads_what_is_written_and_writes_what_is_read(magic: int, 
     else:
         wrapper = message_set.check(built)
         inner = inflate(codec, built[wrapper.value_position :][: wrapper.value_size], 1 << 20)
-        assert rows(inner, message_set.message_columns(inner, wrapper=wrapper)) == expected
+        assert read_rows(inner, wrapper) == expected
         pieces = [builder.wrap(codec, deflate(codec, ours))]
     read = []
     for piece in pieces:

@@ -46,10 +46,10 @@ def convert(data: bytes) -> bytes:
     if outer.codec:
         assert len(data) == outer.size
         inner = inflate(outer.codec, data[outer.value_position :][: outer.value_size], 1 << 20, magic=outer.magic)
-        builder, _ = batch_of_messages(inner, wrapper=outer)
+        builder = batch_of_messages(inner, wrapper=outer)
         payload = deflate(outer.codec, builder.records())
         return builder.build(payload, attributes=outer.codec, base_offset=1000, leader_epoch=5)
-    return batch_of_messages(data)[0].build(base_offset=1000, leader_epoch=5)
+    return batch_of_messages(data).build(base_offset=1000, leader_epoch=5)
 
 
 def same_batch(ours: bytes, theirs: bytes) -> None:

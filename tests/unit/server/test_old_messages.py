@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from kbroker._core.message_set import MessageSetBuilder, check, message_columns, messages, wrap
+from kbroker._core.message_set import MessageSetBuilder, check, messages, wrap
 from kbroker.errors import ErrorCode
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.compression import CODECS, Codec, deflate, inflate
 from kbroker.protocol.records import encode_batch
 from tests.kit.logs import batch_of
+from tests.kit.message_rows import Row, read_rows
 from tests.kit.processors import ProcessorRig, produce_request, wait_until
 from tests.kit.wire import WireClient
 
@@ -52,24 +53,15 @@ def fetched(rig: ProcessorRig, client: WireClient, version: int, offset: int, **
     return client.call(ApiKey.FETCH, version, request).responses[0].partitions[0]
 
 
-def read(data: bytes) -> list[tuple[int, int, bytes | None, bytes | None]]:
+def read(data: bytes) -> list[Row]:
     """Offset, timestamp, key and value of every message, inside compressed ones too."""
-    found = []
+    found: list[Row] = []
     for outer in messages(data):
         inner, wrapper = data[outer.position : outer.position + outer.size], None
         if outer.codec:
             at = outer.value_position
             inner, wrapper = inflate(outer.codec, data[at : at + outer.value_size], 1 << 20, magic=outer.magic), outer
-        columns = message_columns(inner, wrapper=wrapper)
-        for row in range(len(columns)):
-            parts = [
-                None if size < 0 else inner[position : position + size]
-                for position, size in (
-                    (columns.key_positions[row], columns.key_sizes[row]),
-                    (columns.value_positions[row], columns.value_sizes[row]),
-                )
-            ]
-            found.append((columns.offsets[row], columns.timestamps[row], *parts))
+        found += read_rows(inner, wrapper)
     return found
 
 
