@@ -503,7 +503,8 @@ LOG = (
         "kbroker.open.segments.max",
         INT,
         4000,
-        "Closed segments whose files are kept open and mapped; the least used are closed first.",
+        "Closed segments whose files are kept open and mapped; the least used are closed first. Fewer where the process may "
+        "have few descriptors (ulimit -n).",
         limits=Limits(1, 60000),
     ),
     Setting(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import threading
 from typing import TYPE_CHECKING
 from weakref import ReferenceType, ref
@@ -10,6 +11,8 @@ if TYPE_CHECKING:
     from kbroker.storage.log import Log
 
 _LOOKED_AT = 64
+_SHARE = 6
+"""Each may take three descriptors: half of those that the process may have, where that is less than the limit."""
 
 
 class OpenSegments:
@@ -20,6 +23,10 @@ class OpenSegments:
         self._lock = threading.Lock()
         self._opened: dict[tuple[ReferenceType[Log], int], None] = {}
 
+    def _allowed(self) -> int:
+        descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return self._limit if descriptors == resource.RLIM_INFINITY else max(1, min(self._limit, descriptors // _SHARE))
+
     def __len__(self) -> int:
         return len(self._opened)
 
@@ -28,14 +35,15 @@ class OpenSegments:
         key = ref(log), base_offset
         with self._lock:
             self._opened.pop(key, None)
-            self._close_down_to(self._limit - 1)
+            self._close_down_to(self._allowed() - 1)
             self._opened[key] = None
 
     def trim(self) -> None:
         """Close what was unflushed when its turn came."""
-        if len(self._opened) > self._limit:
+        allowed = self._allowed()
+        if len(self._opened) > allowed:
             with self._lock:
-                self._close_down_to(self._limit)
+                self._close_down_to(allowed)
 
     def _close_down_to(self, limit: int) -> None:
         # A bounded search: when all are in use the limit gives way.
