@@ -373,16 +373,19 @@ class Log:
 
     def _remove_locked(self, before_offset: int) -> int:
         start_offset = max(before_offset, self.state.log_start_offset)
+        recovery_point = self.state.recovery_point
         handles = self.state.remove_segments(before_offset, start_offset)
         self._epochs.truncate_from_start(start_offset)
-        recovery_point = self.state.recovery_point
         if before_offset >= recovery_point:
             # The name of what the log begins with now is not flushed either: it must not go while theirs do.
             self._fs.sync_directory(self.path)
-        paths = rename_to_deleted(self._fs, self.path, [handle.base_offset for handle in handles])
-        if before_offset > recovery_point:
-            # No flush covers them any more: were they back after a power cut, torn, recovery would end the log there.
-            self._fs.sync_directory(self.path)
+        paths: list[str] = []
+        for handle in handles:
+            paths += rename_to_deleted(self._fs, self.path, [handle.base_offset])
+            if before_offset > recovery_point:
+                # No flush covers them any more: were they back after a power cut, torn, or some only, recovery
+                # would end the log there.
+                self._fs.sync_directory(self.path)
         logger.info("%s: deleting %d segments below offset %d", self, len(handles), before_offset)
         self.context.remove_later(self, handles, paths)
         return len(handles)

@@ -155,7 +155,15 @@ class Recovery:
 
     def _start(self) -> LogManager:
         self.figures.recoveries += 1
-        logs = start(UnsyncedFileSystem(), self.disk, self.life.plan, self.life.catalogue, self.position, self.clock)
+        logs = start(
+            UnsyncedFileSystem(),
+            self.disk,
+            self.life.plan,
+            self.life.catalogue,
+            self.position,
+            self.clock,
+            f"{self.life.seed} {self.position} {self.figures.recoveries}",
+        )
         for entry in self.life.catalogue.state_at(self.position).values():
             if entry.state == "doomed":
                 for topic in self.life.plan.topics:

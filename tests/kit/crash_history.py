@@ -112,7 +112,7 @@ class History:
         """What holds for the disk that a crash at `position` has left."""
         return History(
             [
-                replace(at, position=-1, cut=-1 if at.cut < position else FOREVER)
+                replace(at, position=-1, until=FOREVER, cut=-1 if at.cut < position else FOREVER)
                 for at in self.sent
                 if at.position < position <= at.until
             ],
@@ -144,9 +144,9 @@ class History:
             for sent in self.in_force(position).values():
                 sent.is_doubtful |= sent.base_offset not in there
         for base, of_base in candidates.items():
-            if base < log.log_start_offset:
-                continue  # hidden, but on the disk maybe
             for sent in of_base:
+                if sent.end_offset <= log.log_start_offset:
+                    continue  # hidden, but on the disk maybe
                 is_other = base in there and there[base] is not sent
                 if is_other or sent.end_offset > end_offset or (sent.cut <= position and there.get(base) is not sent):
                     sent.until = position

@@ -162,9 +162,11 @@ class Life:
 
     def live(self, *, steps: int | None = None, lives: int | None = None) -> None:
         """Each life but the last ends with a clean stop or a kill."""
-        for _ in range(lives or self.plan.lives):
+        for number in range(lives or self.plan.lives):
             self.fs.mark("start")
-            logs = start(self.fs, self.fs.root, self.plan, self.catalogue, self.fs.position, self.clock)
+            logs = start(
+                self.fs, self.fs.root, self.plan, self.catalogue, self.fs.position, self.clock, f"{self.seed} {number}"
+            )
             for name, entry in self.catalogue.state_at(self.fs.position).items():
                 if entry.state == "doomed":
                     self._delete(logs, name, entry)
@@ -472,12 +474,12 @@ def rows_of(log: Log) -> dict[int, Row | None]:
 
 
 def start(
-    fs: FileSystem, disk: Path, plan: Plan, catalogue: Catalogue, position: int, clock: ManualClock
+    fs: FileSystem, disk: Path, plan: Plan, catalogue: Catalogue, position: int, clock: ManualClock, seed: str
 ) -> LogManager:
-    """A broker's logs as its start finds and makes them."""
+    """A broker's logs as its start finds and makes them; `seed` for what is random in it."""
     directories = tuple(f"{disk}/d{number}" for number in range(plan.directory_count))
     storage = StorageOptions(directories, flusher_threads=0, producer_id_expiration_ms=EXPIRATION_MS)
-    logs = LogManager(storage, fs=fs, clock=clock, randomness=random.Random(position))
+    logs = LogManager(storage, fs=fs, clock=clock, randomness=random.Random(seed))
     topics = catalogue.state_at(position)
     options = {topic.name: topic.options for topic in plan.topics}
 
