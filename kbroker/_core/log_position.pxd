@@ -21,8 +21,9 @@ ctypedef struct found_t:
 # The first batch of an open segment with records at or above `offset`; NEEDS_HANDLER: not in memory, or see `need`.
 cdef int locate(partition_t *p, segment_t *s, int64_t offset, bint may_block, found_t *found, need_t *need) noexcept nogil
 # The first batch or message from `position` on whose last offset is not below `offset` and whose timestamp is not below
-# `timestamp`, by walking headers.
-cdef int scan(partition_t *p, int32_t fd, int64_t position, int64_t end, int64_t offset, int64_t timestamp, bint may_block,
-              found_t *found) noexcept nogil
+# `timestamp`, by walking headers. NO_BATCH: at `position` stands none that begins at or below `first_offset` (INT64_MAX: not
+# asked, the position is right).
+cdef int scan(partition_t *p, int32_t fd, int64_t position, int64_t end, int64_t offset, int64_t timestamp, int64_t first_offset,
+              bint may_block, found_t *found) noexcept nogil
 # A log that was deleted or closed under the reader: refuse, or come again.
 cdef int let_go(partition_t *p) noexcept nogil

@@ -5,7 +5,7 @@ and written entries of its index; from the entry on, batch headers are walked.
 """
 
 from libc.errno cimport EAGAIN
-from libc.stdint cimport INT64_MIN, int32_t, int64_t, uint8_t, uint32_t
+from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint32_t
 
 from kbroker._core.cursor cimport load_u32, load_u64
 from kbroker._core.layout cimport *
@@ -22,6 +22,8 @@ cdef extern from "<sys/mman.h>" nogil:
 cdef enum:
     OFFSET_OUT_OF_RANGE = 1
     CORRUPT_MESSAGE = 2
+
+    NO_BATCH = -201
 
     SCAN_SIZE = 4096             # bytes of one pread while looking for a batch's header
 
@@ -198,8 +200,23 @@ cdef int locate(partition_t *p, segment_t *s, int64_t offset, bint may_block, fo
             position = -1
     mutex_unlock(&p.lock)
     if position < 0:
-        position = floor_position(s.index, s.index_entries, relative)
-    return scan(p, s.fd, position, size, offset, INT64_MIN, may_block, found)
+        return locate_by_index(p, s, size, offset, may_block, found)
+    return scan(p, s.fd, position, size, offset, INT64_MIN, INT64_MAX, may_block, found)
+
+
+cdef int locate_by_index(partition_t *p, segment_t *s, int64_t size, int64_t offset, bint may_block, found_t *found) noexcept nogil:
+    """From the written entries. After a clean stop nobody has looked at them: one that is wrong is passed over."""
+    cdef int64_t slot = index_find(s.index, s.index_entries, offset - s.base_offset)
+    cdef int64_t position
+    cdef int code
+    while slot >= 0:
+        position = index_position(s.index, slot)
+        if 0 <= position < size:
+            code = scan(p, s.fd, position, size, offset, INT64_MIN, offset, may_block, found)
+            if code != NO_BATCH:
+                return code
+        slot -= 1
+    return scan(p, s.fd, 0, size, offset, INT64_MIN, INT64_MAX, may_block, found)
 
 
 cdef inline int64_t floor_position(const uint8_t *entries, int32_t count, int64_t relative_offset) noexcept nogil:
@@ -241,9 +258,10 @@ cdef bint map_index(partition_t *p, segment_t *s) noexcept nogil:
     return True
 
 
-cdef int scan(partition_t *p, int32_t fd, int64_t position, int64_t end, int64_t offset, int64_t timestamp, bint may_block,
-              found_t *found) noexcept nogil:
+cdef int scan(partition_t *p, int32_t fd, int64_t position, int64_t end, int64_t offset, int64_t timestamp, int64_t first_offset,
+              bint may_block, found_t *found) noexcept nogil:
     cdef uint8_t[SCAN_SIZE] buffer
+    cdef int64_t begin = position
     cdef int64_t start = position      # of what is in `buffer`
     cdef int64_t there = 0
     cdef int64_t wanted
@@ -254,7 +272,7 @@ cdef int scan(partition_t *p, int32_t fd, int64_t position, int64_t end, int64_t
     while position < end:
         wanted = end - position
         if wanted < BATCH_MAGIC + 1:
-            return CORRUPT_MESSAGE
+            return CORRUPT_MESSAGE if first_offset == INT64_MAX or position > begin else NO_BATCH
         if wanted > BATCH_HEADER_SIZE:
             wanted = BATCH_HEADER_SIZE
         if position + wanted > start + there:
@@ -269,9 +287,14 @@ cdef int scan(partition_t *p, int32_t fd, int64_t position, int64_t end, int64_t
                 return KAFKA_STORAGE_ERROR
         header = buffer + (position - start)
         length = <int32_t>load_u32(header + BATCH_LENGTH)
+        last_offset = <int64_t>load_u64(header)
+        if first_offset != INT64_MAX and position == begin and (
+            length < 14 or LOG_OVERHEAD + length > end - position or header[BATCH_MAGIC] > 2
+            or not 0 <= last_offset <= first_offset
+        ):
+            return NO_BATCH
         if length < 14 or LOG_OVERHEAD + length > end - position:
             return CORRUPT_MESSAGE
-        last_offset = <int64_t>load_u64(header)
         if header[BATCH_MAGIC] >= 2:
             if wanted < BATCH_HEADER_SIZE:
                 return CORRUPT_MESSAGE

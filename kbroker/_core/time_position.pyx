@@ -1,6 +1,6 @@
 """Lookup by time; see time_position.pxd. Nothing is opened but the segment that has the record."""
 
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, malloc
 
 from kbroker._core.layout cimport *
@@ -119,7 +119,7 @@ cdef int find_in(partition_t *p, segment_t *s, int64_t timestamp, time_result_t 
             if found.size:
                 position = found.position
     while True:
-        code = scan(p, s.fd, position, size, log_start_offset, timestamp, True, &found)
+        code = scan(p, s.fd, position, size, log_start_offset, timestamp, INT64_MAX, True, &found)
         if code or found.size == 0:
             return code
         result.position = found.position

@@ -10,6 +10,7 @@ one is dropped and the log read from the one before. On disk. Do not change.
 
 from __future__ import annotations
 
+import logging
 import os
 import struct
 
@@ -17,6 +18,8 @@ from kbroker._core.crc import crc32c_of
 from kbroker._core.producers import ProducerTable
 from kbroker.fs import FileSystem, read_file, write_all
 from kbroker.storage import segment
+
+logger = logging.getLogger("kbroker.storage")
 
 _HEAD = struct.Struct(">hIi")
 _PRODUCER = struct.Struct(">qhiqiqiq")
@@ -87,8 +90,10 @@ def store_snapshot(fs: FileSystem, directory: str, offset: int, producers: Produ
 
 
 def load_snapshot(fs: FileSystem, directory: str, offset: int) -> ProducerTable | None:
-    """None when it is damaged."""
+    """None when it is damaged; the log tells what it did."""
+    path = f"{directory}/{segment.file_name(offset, segment.SNAPSHOT)}"
     try:
-        return decode_snapshot(read_file(fs, f"{directory}/{segment.file_name(offset, segment.SNAPSHOT)}"))
-    except ValueError:
+        return decode_snapshot(read_file(fs, path))
+    except ValueError as error:
+        logger.warning("%s: %s; the producers are read from the log", path, error)
         return None

@@ -129,6 +129,23 @@ def test_a_missing_index_is_made_again_after_a_clean_stop(home: LogHome, suffix:
     assert log.offset_for_timestamp(1200)[:2] == (1200, 40)
 
 
+@pytest.mark.parametrize("position", [-5, 1, 700, 1 << 30], ids=["below zero", "in a batch", "in another", "beyond"])
+def test_an_index_entry_that_is_wrong_is_passed_over_after_a_clean_stop(home: LogHome, position: int) -> None:
+    log = home.create()
+    fill(log, 40)
+    log.close()
+    index = min(home.log_path.glob("*.index"))
+    relative_offset, right = struct.unpack_from(">ii", index.read_bytes(), 8)
+    with index.open("r+b") as file:
+        file.seek(12)
+        file.write(struct.pack(">i", position if abs(position) > 600 else right + position))
+    log = home.reopen(clean=True)
+    assert values_of(log) == expected(40)
+    for offset in range(80):
+        assert read_all(log, offset)[0].offset == offset, relative_offset
+    assert not home.directory.is_offline
+
+
 def test_leader_epochs_come_back_from_the_batches(home: LogHome) -> None:
     log = home.create()
     for epoch in (0, 3, 4):
