@@ -435,8 +435,10 @@ class Log:
                     base_offset, position = next(at[:2] for at in reversed(segments) if at[0] <= offset)
                 self.history += 1
                 self.truncated_to = min(self.truncated_to, offset)
-                # Indexes, epochs and producers are made from what is left, however much that is.
+                # Indexes, epochs and producers are made from what is left, however much that is. A gap that was served
+                # is not its end.
                 self._is_clean = False
+                self._may_have_gaps = True
                 self._checkpointed_start_offset = min(self._checkpointed_start_offset, offset)
                 self._truncate_files([at[0] for at in segments], base_offset, position)
                 self._open_locked()

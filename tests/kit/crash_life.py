@@ -414,7 +414,8 @@ class Life:
             return
         wanted = self.chance.randint(log.log_start_offset, log.log_end_offset)
         began = self.fs.position
-        kept = max((at.end_offset for at in history.in_force(began).values() if at.end_offset <= wanted), default=0)
+        whole = (batch.info.last_offset + 1 for batch in batches_of(log) if batch.info.last_offset < wanted)
+        kept = max(whole, default=log.log_start_offset)
         history.truncate(began, kept)
         log.truncate_to(wanted)
         end = log.log_end_offset
