@@ -5,8 +5,8 @@ waiter lists of its partitions and in the processor's timer wheel. One that woul
 index that is not in memory) is prepared by another thread first and then served on its processor after all: only there is
 a connection touched. Versions 0 to 3 read messages of magic 0 or 1: another thread converts what they get.
 
-`fetch.pyx` decides; `fetch_request.pyx` reads the request, `fetch_response.pyx` writes the answer, `fetch_sessions.pyx`
-keeps the sessions.
+`fetch.pyx` decides; `fetch_request.pyx` reads the request, `fetch_entries.pyx` finds the partitions it is about,
+`fetch_response.pyx` writes the answer, `fetch_sessions.pyx` keeps the sessions.
 """
 
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t

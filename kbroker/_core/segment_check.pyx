@@ -6,16 +6,13 @@ walks the records too, inflates what is compressed, and tells every finding with
 
 from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.memoryview cimport PyMemoryView_FromMemory
-from libc.errno cimport ENODATA, ENOMEM
 from libc.stdint cimport INT32_MAX, INT64_MAX, int16_t, int32_t, int64_t, uint8_t, uint64_t
-from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memset, strerror
 
-from kbroker._core.cursor cimport (
-    load_u16, load_u32, load_u64, writer_free, writer_init, writer_t, write_i32, write_i64,
-)
+from kbroker._core.cursor cimport load_u16, load_u32, load_u64, write_i32, write_i64, writer_free, writer_init
+from kbroker._core.file_window cimport window_at, window_close, window_open
+from kbroker._core.index_check cimport check_entry_order, end_indexes, hold_index, hold_time_index, skip_index
 from kbroker._core.layout cimport *
-from kbroker._core.log_io cimport io_read
 from kbroker._core.message_set cimport message_check, message_header, message_t, set_info_t, set_walk
 from kbroker._core.record cimport record_t, take_fields, take_record
 from kbroker._core.record_batch cimport (
@@ -31,11 +28,6 @@ cdef enum:
     CHUNK = 1048576              # bytes read at a time
     SLICE = 16777216             # bytes between two returns to Python
     LARGEST = 536870912          # bytes of a batch; a larger one is not read
-    MOST_FINDINGS = 1000         # that are told; the others are counted
-    KNOWN_OPEN = 256             # producers whose transactions are known to be open; a power of two
-    IN_LOG = 0                   # of a finding
-    IN_INDEX = 1
-    IN_TIME_INDEX = 2
     DATA = 0                     # kinds of transaction events
     ABORT = 1
     COMMIT = 2
@@ -75,97 +67,14 @@ TEXTS = {
     CHECK_TIME_BEYOND: "offset {a} is beyond the segment, which ends at {b}",
 }
 
-cdef struct check_t:
-    int32_t fd
-    int64_t position             # of the next batch
-    int64_t end                  # of the file
-    int64_t base_offset          # of the segment
-    int64_t end_offset           # base offset of the next segment, or INT64_MAX
-    int64_t next_offset          # what the next batch's offset must not be below
-    int64_t previous_last        # last offset of the batch before
-    int64_t max_timestamp
-    int64_t max_timestamp_offset
-    int64_t batches
-    int64_t records
-    bint gaps                    # offsets may be missing
-    bint unsure                  # a batch was passed over: what follows may begin anywhere behind
-    bint zeros_allowed           # a preallocated file
-    bint over
-    int failed                   # -errno of a read
-    # the epoch run at hand
-    int32_t epoch
-    int64_t run_position
-    int64_t run_first
-    int64_t run_last
-    writer_t epochs              # int32 epoch, int64 position, first and last offset
-    writer_t findings            # int32 file and kind, int64 position, a, b
-    int64_t finding_count
-    writer_t events              # int32 kind, int64 position, first offset, last offset, producer id
-    int64_t[KNOWN_OPEN] known_open
-    # indexes
-    const uint8_t *index
-    int64_t index_count
-    int64_t index_at
-    int64_t awaited              # an entry whose offset must still be the last of a batch, or -1
-    int64_t awaited_entry
-    int64_t awaited_last
-    const uint8_t *time_index
-    int64_t time_count
-    int64_t time_at
-    uint8_t *buffer
-    int64_t capacity
-    int64_t start                # position of what is in the buffer
-    int64_t there
 
-
-cdef struct seen_t:
-    # One batch, or message, as far as the rest of the log is concerned.
-    int64_t first_offset
-    int64_t last_offset
-    int64_t last_record_offset
-    int64_t max_timestamp
-    int64_t size
-    int64_t records
-    int32_t epoch
-    bint old
-
-
-cdef void found(check_t *check, int file, int kind, int64_t position, int64_t a, int64_t b) noexcept nogil:
-    check.finding_count += 1
-    if check.finding_count > MOST_FINDINGS:
-        return
-    write_i32(&check.findings, file)
-    write_i32(&check.findings, kind)
-    write_i64(&check.findings, position)
-    write_i64(&check.findings, a)
-    write_i64(&check.findings, b)
-
-
-cdef bint fill(check_t *check, int64_t size) noexcept nogil:
-    """`size` bytes from check.position on are in the buffer."""
-    cdef int64_t got
-    cdef uint8_t *grown
-    if check.start <= check.position and check.position + size <= check.start + check.there:
-        return True
-    if size > check.capacity:
-        grown = <uint8_t *>realloc(check.buffer, <size_t>size)
-        if grown == NULL:
-            check.failed = -ENOMEM
-            return False
-        check.buffer = grown
-        check.capacity = size
-    check.start = check.position
-    got = io_read(check.fd, check.buffer, min(check.capacity, check.end - check.position), check.position, True)
-    check.there = max(got, 0)
-    if got < size:
-        # Shorter than it was: cut from outside.
-        check.failed = <int>got if got < 0 else -ENODATA
-        return False
-    return True
+cdef inline bint fill(check_t *check, int64_t size) noexcept nogil:
+    """`size` bytes from check.position on can be had from `here`. If not, the window has failed."""
+    return window_at(&check.window, check.position, size) != NULL
 
 
 cdef inline const uint8_t *here(check_t *check) noexcept nogil:
-    return check.buffer + (check.position - check.start)
+    return check.window.data + (check.position - check.window.start)
 
 
 cdef bint only_zeros(check_t *check) noexcept nogil:
@@ -173,12 +82,12 @@ cdef bint only_zeros(check_t *check) noexcept nogil:
     cdef int64_t at = check.position
     cdef int64_t size, i
     cdef bint zeros = True
-    while check.position < check.end and zeros:
-        size = min(<int64_t>CHUNK, check.end - check.position)
+    while check.position < check.window.end and zeros:
+        size = min(<int64_t>CHUNK, check.window.end - check.position)
         if not fill(check, size):
             return False
         for i in range(size):
-            if check.buffer[check.position - check.start + i]:
+            if here(check)[i]:
                 zeros = False
                 break
         check.position += size
@@ -375,115 +284,13 @@ cdef bint place_offsets(check_t *check, const seen_t *seen) noexcept nogil:
         found(check, IN_LOG, CHECK_GAP, check.position, seen.first_offset, check.next_offset)
     return True
 
-# --- indexes ----------------------------------------------------------------------------------------------
-
-cdef inline int64_t entry_position(const check_t *check, int64_t entry) noexcept nogil:
-    return <int32_t>load_u32(check.index + entry * INDEX_ENTRY_SIZE + 4)
-
-
-cdef inline int64_t entry_offset(const check_t *check, int64_t entry) noexcept nogil:
-    return check.base_offset + <int32_t>load_u32(check.index + entry * INDEX_ENTRY_SIZE)
-
-
-cdef inline int64_t time_entry_timestamp(const check_t *check, int64_t entry) noexcept nogil:
-    return <int64_t>load_u64(check.time_index + entry * TIME_INDEX_ENTRY_SIZE)
-
-
-cdef inline int64_t time_entry_offset(const check_t *check, int64_t entry) noexcept nogil:
-    return check.base_offset + <int32_t>load_u32(check.time_index + entry * TIME_INDEX_ENTRY_SIZE + 8)
-
-
-cdef void give_up_awaited(check_t *check) noexcept nogil:
-    if check.awaited >= 0:
-        found(check, IN_INDEX, CHECK_NOT_LAST, check.awaited_entry * INDEX_ENTRY_SIZE, check.awaited, check.awaited_last)
-        check.awaited = -1
-
-
-cdef inline bint ends_at(const check_t *check, const seen_t *seen, int64_t offset) noexcept nogil:
-    """Whether an index entry of the batch may have this offset: its last one, that of its last record, or any of an old set's."""
-    if seen.old:
-        return check.previous_last < offset <= seen.last_offset
-    return offset == seen.last_offset or offset == seen.last_record_offset
-
-
-cdef void hold_index(check_t *check, const seen_t *seen) noexcept nogil:
-    """One append may have brought several batches: its entry has the position of the first and the offset of the last one."""
-    cdef int64_t offset
-    while check.index_at < check.index_count and entry_position(check, check.index_at) < check.position:
-        give_up_awaited(check)
-        found(check, IN_INDEX, CHECK_NOT_BATCH, check.index_at * INDEX_ENTRY_SIZE, entry_position(check, check.index_at), 0)
-        check.index_at += 1
-    if check.index_at < check.index_count and entry_position(check, check.index_at) == check.position:
-        give_up_awaited(check)
-        offset = entry_offset(check, check.index_at)
-        if not ends_at(check, seen, offset):
-            check.awaited = offset
-            check.awaited_entry = check.index_at
-            check.awaited_last = seen.last_offset
-            if offset < seen.last_offset or offset < 0:
-                check.awaited = max(offset, <int64_t>0)
-                give_up_awaited(check)
-        check.index_at += 1
-    elif check.awaited >= 0 and ends_at(check, seen, check.awaited):
-        check.awaited = -1
-
-
-cdef void hold_time_index(check_t *check, const seen_t *seen) noexcept nogil:
-    cdef int64_t offset
-    cdef int64_t timestamp
-    while check.time_at < check.time_count:
-        offset = time_entry_offset(check, check.time_at)
-        if offset > seen.last_offset:
-            return
-        timestamp = time_entry_timestamp(check, check.time_at)
-        if check.unsure and check.previous_last < offset < seen.first_offset:
-            pass    # of a batch that was passed over
-        elif offset <= check.previous_last or seen.max_timestamp != timestamp:
-            found(check, IN_TIME_INDEX, CHECK_NO_TIME, check.time_at * TIME_INDEX_ENTRY_SIZE, offset, timestamp)
-        elif check.max_timestamp > timestamp:
-            found(check, IN_TIME_INDEX, CHECK_LATE_TIME, check.time_at * TIME_INDEX_ENTRY_SIZE, check.max_timestamp, timestamp)
-        check.time_at += 1
-
-
-cdef void check_entry_order(check_t *check) noexcept nogil:
-    """Each index for itself."""
-    cdef int64_t i
-    for i in range(check.index_count):
-        if entry_offset(check, i) < check.base_offset or entry_position(check, i) < 0 or i and (
-            entry_offset(check, i) <= entry_offset(check, i - 1) or entry_position(check, i) <= entry_position(check, i - 1)
-        ):
-            found(check, IN_INDEX, CHECK_ENTRY_ORDER, i * INDEX_ENTRY_SIZE, i, 0)
-    for i in range(check.time_count):
-        if time_entry_offset(check, i) < check.base_offset or i and (
-            time_entry_offset(check, i) < time_entry_offset(check, i - 1)
-            or time_entry_timestamp(check, i) <= time_entry_timestamp(check, i - 1)
-        ):
-            found(check, IN_TIME_INDEX, CHECK_ENTRY_ORDER, i * TIME_INDEX_ENTRY_SIZE, i, 0)
-
-
-cdef void end_indexes(check_t *check) noexcept nogil:
-    """What is left of them behind the last batch. Behind bytes that were not read nothing is known."""
-    cdef int64_t entry
-    if check.position == check.end:
-        give_up_awaited(check)
-        for entry in range(check.index_at, check.index_count):
-            if entry_position(check, entry) < check.end:
-                found(check, IN_INDEX, CHECK_NOT_BATCH, entry * INDEX_ENTRY_SIZE, entry_position(check, entry), 0)
-    for entry in range(check.index_at, check.index_count):
-        if entry_position(check, entry) >= check.end:
-            found(check, IN_INDEX, CHECK_BEYOND, entry * INDEX_ENTRY_SIZE, entry_position(check, entry), check.end)
-    if check.position == check.end and not check.unsure:
-        for entry in range(check.time_at, check.time_count):
-            found(check, IN_TIME_INDEX, CHECK_TIME_BEYOND, entry * TIME_INDEX_ENTRY_SIZE, time_entry_offset(check, entry),
-                  check.next_offset)
-
 # --- the walk ---------------------------------------------------------------------------------------------
 
 cdef int64_t pass_over(check_t *check, int64_t size) noexcept nogil:
     """Size of the batch at hand, whose CRC does not match, if another one follows or the file ends; else 0."""
     cdef int64_t at = check.position
     cdef batch_info_t info
-    cdef int64_t left = check.end - at - size
+    cdef int64_t left = check.window.end - at - size
     cdef bint follows = left == 0
     if left > BATCH_MAGIC:
         check.position += size
@@ -499,7 +306,7 @@ cdef int64_t one(check_t *check, object inflate) except -1 nogil:
     cdef batch_info_t info
     cdef message_t message
     cdef seen_t seen
-    cdef int64_t left = check.end - check.position
+    cdef int64_t left = check.window.end - check.position
     cdef int64_t size
     cdef int finding
     memset(&message, 0, sizeof(message))
@@ -515,7 +322,7 @@ cdef int64_t one(check_t *check, object inflate) except -1 nogil:
                 if not check.zeros_allowed:
                     found(check, IN_LOG, CHECK_ZEROS, check.position, left, 0)
                 return 0
-            if check.failed or not fill(check, min(left, <int64_t>BATCH_HEADER_SIZE)):
+            if check.window.failed or not fill(check, min(left, <int64_t>BATCH_HEADER_SIZE)):
                 return 0
         if finding == BATCH_BAD_MAGIC and left > BATCH_MAGIC:
             found(check, IN_LOG, finding, check.position, here(check)[BATCH_MAGIC], left)
@@ -538,7 +345,7 @@ cdef int64_t one(check_t *check, object inflate) except -1 nogil:
         if pass_over(check, size):
             found(check, IN_LOG, BATCH_BAD_CRC, check.position, 0, 0)
         else:
-            if not check.failed:
+            if not check.window.failed:
                 found(check, IN_LOG, CHECK_UNREAD, check.position, left, 0)
             return 0
         check.unsure = True
@@ -576,22 +383,15 @@ cdef int64_t one(check_t *check, object inflate) except -1 nogil:
     return size
 
 
-cdef void skip_index(check_t *check) noexcept nogil:
-    """An entry of a batch that is not read further is not judged."""
-    check.awaited = -1
-    while check.index_at < check.index_count and entry_position(check, check.index_at) <= check.position:
-        check.index_at += 1
-
-
 cdef int walk(check_t *check, int64_t stop_at, object inflate) except -1 nogil:
     cdef int64_t size
-    while check.position < check.end and check.position < stop_at:
+    while check.position < check.window.end and check.position < stop_at:
         size = one(check, inflate)
-        if size == 0 or check.failed:
+        if size == 0 or check.window.failed:
             check.over = True
             return 0
         check.position += size
-    check.over = check.position >= check.end
+    check.over = check.position >= check.window.end
     return 0
 
 
@@ -627,8 +427,6 @@ def check_segment(int fd, int64_t size, int64_t base_offset, *, inflate, index=b
     writer_init(&check.epochs)
     writer_init(&check.findings)
     writer_init(&check.events)
-    check.fd = fd
-    check.end = size
     check.base_offset = check.next_offset = base_offset
     check.previous_last = base_offset - 1
     check.end_offset = INT64_MAX if end_offset is None else end_offset
@@ -637,7 +435,6 @@ def check_segment(int fd, int64_t size, int64_t base_offset, *, inflate, index=b
     check.awaited = -1
     check.gaps = gaps
     check.zeros_allowed = zeros_allowed
-    check.capacity = max(<int64_t>BATCH_HEADER_SIZE, min(<int64_t>CHUNK, size))
     PyObject_GetBuffer(index, &index_view, PyBUF_SIMPLE)
     try:
         PyObject_GetBuffer(time_index, &time_view, PyBUF_SIMPLE)
@@ -646,16 +443,15 @@ def check_segment(int fd, int64_t size, int64_t base_offset, *, inflate, index=b
             check.index_count = index_view.len // INDEX_ENTRY_SIZE
             check.time_index = <const uint8_t *>time_view.buf
             check.time_count = time_view.len // TIME_INDEX_ENTRY_SIZE
-            check.buffer = <uint8_t *>malloc(<size_t>check.capacity)
-            if check.buffer == NULL:
+            if not window_open(&check.window, fd, size, max(<int64_t>BATCH_HEADER_SIZE, min(<int64_t>CHUNK, size))):
                 raise MemoryError
             with nogil:
                 check_entry_order(&check)
             while not check.over:
                 with nogil:
                     walk(&check, check.position + SLICE, inflate)
-                if check.failed:
-                    raise OSError(-check.failed, f"{strerror(-check.failed).decode()} at byte {check.position}")
+                if check.window.failed:
+                    raise OSError(-check.window.failed, f"{strerror(-check.window.failed).decode()} at byte {check.position}")
                 tell(&check, transactions)
                 if progress is not None:
                     progress(check.position - reported)
@@ -667,7 +463,7 @@ def check_segment(int fd, int64_t size, int64_t base_offset, *, inflate, index=b
             result = SegmentCheck.__new__(SegmentCheck)
             result.position = check.position
             result.next_offset = check.next_offset
-            result.is_sure = not check.unsure and check.position == check.end
+            result.is_sure = not check.unsure and check.position == check.window.end
             result.max_timestamp = check.max_timestamp
             result.max_timestamp_offset = check.max_timestamp_offset
             result.batches = check.batches
@@ -684,7 +480,7 @@ def check_segment(int fd, int64_t size, int64_t base_offset, *, inflate, index=b
             PyBuffer_Release(&time_view)
     finally:
         PyBuffer_Release(&index_view)
-        free(check.buffer)
+        window_close(&check.window)
         writer_free(&check.epochs)
         writer_free(&check.findings)
         writer_free(&check.events)

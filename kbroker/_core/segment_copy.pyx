@@ -26,8 +26,8 @@ from kbroker._core.cleaned_transactions cimport (
 )
 from kbroker._core.crc cimport crc32c
 from kbroker._core.cursor cimport (
-    load_u16, load_u32, load_u64, store_u16, store_u32, store_u64, write_i32, write_raw, writer_free, writer_init,
-    writer_reserve, writer_t,
+    load_u16, load_u32, store_u16, store_u32, store_u64, write_i32, write_raw, writer_free, writer_init, writer_reserve,
+    writer_t,
 )
 from kbroker._core.dedupe_map cimport DedupeMap, dedupe_get, dedupe_map_t, dedupe_put
 from kbroker._core.layout cimport *

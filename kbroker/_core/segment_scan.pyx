@@ -4,14 +4,12 @@ Any magic: 2 is a record batch, 0 and 1 are messages (message_set.pyx), where a 
 last offset.
 """
 
-from libc.errno cimport ENODATA, ENOMEM
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t
-from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memset, strerror
 
 from kbroker._core.cursor cimport load_u32, load_u64, writer_free, writer_init, writer_t, write_i32, write_i64
+from kbroker._core.file_window cimport file_window_t, window_at, window_close, window_open
 from kbroker._core.layout cimport *
-from kbroker._core.log_io cimport io_read
 from kbroker._core.message_set cimport message_header, message_t, message_verify
 from kbroker._core.producers cimport ProducerTable, producers_remember, producers_t
 from kbroker._core.record_batch cimport (
@@ -35,9 +33,8 @@ REASONS = {
 }
 
 ctypedef struct scan_t:
-    int32_t fd
+    file_window_t window
     int64_t position             # of the next batch
-    int64_t end                  # of the file
     int64_t base_offset          # of the segment
     int64_t next_offset          # what the next batch's offset must not be below
     int64_t first_timestamp
@@ -51,15 +48,10 @@ ctypedef struct scan_t:
     int32_t latest_epoch
     bint verify
     int finding                  # why the scan ended, BATCH_OK at the end
-    int failed                   # -errno of a read
     writer_t index
     writer_t time_index
     writer_t epochs              # int32 epoch, int64 start offset
     producers_t *producers
-    uint8_t *buffer
-    int64_t capacity
-    int64_t start                # position of what is in the buffer
-    int64_t there
 
 
 cdef int old_message(const uint8_t *data, int64_t size, bint verify, batch_info_t *info) noexcept nogil:
@@ -81,16 +73,16 @@ cdef int old_message(const uint8_t *data, int64_t size, bint verify, batch_info_
 
 
 cdef int look(scan_t *scan, batch_info_t *info) noexcept nogil:
-    """The batch at scan.position; reads what is missing of it. BATCH_OK or a finding; a failed read sets `failed`."""
+    """The batch at scan.position; reads what is missing of it. BATCH_OK or a finding; a failed read sets the window's `failed`."""
     cdef const uint8_t *data
     cdef int64_t left
     cdef int64_t wanted
     cdef int finding
-    left = scan.end - scan.position
+    left = scan.window.end - scan.position
     wanted = left if left < BATCH_HEADER_SIZE else BATCH_HEADER_SIZE
-    if not fill(scan, wanted):
+    data = window_at(&scan.window, scan.position, wanted)
+    if data == NULL:
         return BATCH_TOO_SHORT
-    data = scan.buffer + (scan.position - scan.start)
     if scan.verify:
         if wanted < LOG_OVERHEAD:
             return BATCH_TOO_SHORT
@@ -99,38 +91,15 @@ cdef int look(scan_t *scan, batch_info_t *info) noexcept nogil:
             return BATCH_BAD_LENGTH
         if wanted > left:
             return BATCH_TOO_SHORT
-        if not fill(scan, wanted):
+        data = window_at(&scan.window, scan.position, wanted)
+        if data == NULL:
             return BATCH_TOO_SHORT
-        data = scan.buffer + (scan.position - scan.start)
         finding = batch_verify(data, wanted, info)
     else:
         finding = batch_header(data, left, info)
     if finding == BATCH_OLD_MAGIC:
         finding = old_message(data, left, scan.verify, info)
     return finding
-
-
-cdef bint fill(scan_t *scan, int64_t size) noexcept nogil:
-    """`size` bytes from scan.position on are in the buffer."""
-    cdef int64_t got
-    cdef uint8_t *grown
-    if scan.position + size <= scan.start + scan.there:
-        return True
-    if size > scan.capacity:
-        grown = <uint8_t *>realloc(scan.buffer, <size_t>size)
-        if grown == NULL:
-            scan.failed = -ENOMEM
-            return False
-        scan.buffer = grown
-        scan.capacity = size
-    scan.start = scan.position
-    got = io_read(scan.fd, scan.buffer, min(scan.capacity, scan.end - scan.position), scan.position, True)
-    scan.there = max(got, 0)
-    if got < size:
-        # Shorter than it was: cut from outside. Nothing is wrong with the disk then.
-        scan.failed = <int>got if got < 0 else -ENODATA
-        return False
-    return True
 
 
 cdef void add_entries(scan_t *scan, int64_t last_offset) noexcept nogil:
@@ -150,11 +119,11 @@ cdef bint walk(scan_t *scan, int64_t stop_at) noexcept nogil:
     """Batches until `stop_at`; true when the scan is over."""
     cdef batch_info_t info
     cdef int64_t last_offset
-    while scan.position < scan.end:
+    while scan.position < scan.window.end:
         if scan.position >= stop_at:
             return False
         scan.finding = look(scan, &info)
-        if scan.finding != BATCH_OK or scan.failed:
+        if scan.finding != BATCH_OK or scan.window.failed:
             return True
         last_offset = info.base_offset + info.last_offset_delta
         if info.base_offset < scan.next_offset or info.last_offset_delta < 0 or (
@@ -217,9 +186,7 @@ def scan_segment(int fd, int64_t size, int64_t base_offset, *, int64_t position=
     writer_init(&scan.index)
     writer_init(&scan.time_index)
     writer_init(&scan.epochs)
-    scan.fd = fd
     scan.position = position
-    scan.end = size
     scan.base_offset = base_offset
     scan.next_offset = base_offset if next_offset is None else next_offset
     scan.first_timestamp = -1
@@ -232,9 +199,7 @@ def scan_segment(int fd, int64_t size, int64_t base_offset, *, int64_t position=
     scan.latest_epoch = latest_epoch
     scan.verify = verify
     scan.producers = producers.table if producers is not None else NULL
-    scan.capacity = max(BATCH_HEADER_SIZE, min(<int64_t>CHUNK, size - position))
-    scan.buffer = <uint8_t *>malloc(<size_t>scan.capacity)
-    if scan.buffer == NULL:
+    if not window_open(&scan.window, fd, size, max(BATCH_HEADER_SIZE, min(<int64_t>CHUNK, size - position))):
         raise MemoryError
     try:
         while not over:
@@ -244,7 +209,7 @@ def scan_segment(int fd, int64_t size, int64_t base_offset, *, int64_t position=
             if progress is not None and scan.position > reported:
                 progress(scan.position - reported)
                 reported = scan.position
-        if scan.failed:
+        if scan.window.failed:
             raise unreadable(&scan)
         if scan.index.failed or scan.time_index.failed or scan.epochs.failed:
             raise MemoryError
@@ -266,14 +231,14 @@ def scan_segment(int fd, int64_t size, int64_t base_offset, *, int64_t position=
         result.reason = REASONS.get(scan.finding, f"finding {scan.finding}") if scan.position < size else None
         return result
     finally:
-        free(scan.buffer)
+        window_close(&scan.window)
         writer_free(&scan.index)
         writer_free(&scan.time_index)
         writer_free(&scan.epochs)
 
 
 cdef object unreadable(scan_t *scan):
-    return OSError(-scan.failed, f"reading a segment at byte {scan.position}: {strerror(-scan.failed).decode()}")
+    return OSError(-scan.window.failed, f"reading a segment at byte {scan.position}: {strerror(-scan.window.failed).decode()}")
 
 
 cdef bytes written(writer_t *writer):
@@ -290,24 +255,20 @@ def find_batch(int fd, int64_t size, *, int64_t position=0, int64_t timestamp=-1
     cdef batch_info_t info
     cdef bint found = False
     memset(&scan, 0, sizeof(scan))
-    scan.fd = fd
     scan.position = position
-    scan.end = size
-    scan.capacity = 65536
-    scan.buffer = <uint8_t *>malloc(<size_t>scan.capacity)
-    if scan.buffer == NULL:
+    if not window_open(&scan.window, fd, size, 65536):
         raise MemoryError
     with nogil:
-        while scan.position < scan.end:
+        while scan.position < scan.window.end:
             scan.finding = look(&scan, &info)
-            if scan.finding != BATCH_OK or scan.failed:
+            if scan.finding != BATCH_OK or scan.window.failed:
                 break
             if info.max_timestamp >= timestamp and info.base_offset + info.last_offset_delta >= offset:
                 found = True
                 break
             scan.position += info.size
-    free(scan.buffer)
-    if scan.failed:
+    window_close(&scan.window)
+    if scan.window.failed:
         raise unreadable(&scan)
     if scan.finding != BATCH_OK:
         raise StorageFailed(f"a damaged batch at byte {scan.position}: {REASONS.get(scan.finding, scan.finding)}")
