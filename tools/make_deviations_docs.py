@@ -10,11 +10,12 @@ import generated_page
 sys.path.insert(0, str(generated_page.DOCS.parent))
 
 from kbroker.protocol.api import SERVED
-from tests.oracle.deviations import DEVIATIONS, OTHERS, Deviation
+from tests.oracle.deviations import DEVIATIONS, Deviation
+from tests.oracle.other_deviations import OTHERS
 
 HEAD = """# Where kbroker differs from Apache Kafka
 
-Made by `make docs` from `tests/oracle/deviations.py`; do not edit.
+Made by `make docs` from `tests/oracle/deviations.py` and `other_deviations.py`; do not edit.
 
 The same requests go to Apache Kafka 3.9.1 and to kbroker, for every API at every version that is served, with what
 works and with every error that Kafka can give there on a single broker (`tests/oracle/errors.py` lists them). The

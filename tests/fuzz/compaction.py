@@ -12,7 +12,7 @@ from kbroker._core.record_batch import InvalidBatch
 from kbroker._core.segment_copy import copy_segment, feed_map
 from kbroker.protocol.compression import Codec, deflate, inflate_shared
 from kbroker.protocol.records import encode_batch
-from tests.fuzz.parsers import INFLATED_LIMIT, put_right
+from tests.fuzz.batches import INFLATED_LIMIT, put_right
 from tests.fuzz.target import Target
 from tests.kit import message_set_model
 from tests.kit.message_set_model import Message

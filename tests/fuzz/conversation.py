@@ -30,7 +30,7 @@ from kbroker.protocol.headers import decode_request, decode_request_header, deco
 from kbroker.protocol.messages import RequestHeader, Struct
 from kbroker.protocol.records import encode_batch, read_records
 from kbroker.server.broker import Broker
-from tests.fuzz.parsers import FIX_CRC, FIX_LENGTH, put_right
+from tests.fuzz.batches import FIX_CRC, FIX_LENGTH, put_right
 from tests.fuzz.stretching import LENGTHS, choice, filled, places_of, stretched
 from tests.fuzz.target import LONG, Target
 from tests.kit.wire import WireClient

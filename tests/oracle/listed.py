@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Listed(Generic[T]):
-    """A way of differing on purpose: at which paths, how, and which of `deviations.OTHERS` says why."""
+    """A way of differing on purpose: at which paths, how, and which of `other_deviations.OTHERS` says why."""
 
     path: str
     differs: Callable[[T | None, T | None], bool]

@@ -9,9 +9,10 @@ import pytest
 from tests.kit import build
 from tests.oracle import deviations, scenarios
 from tests.oracle.answers import differences
-from tests.oracle.deviations import DEVIATIONS, OTHERS
+from tests.oracle.deviations import DEVIATIONS
 from tests.oracle.errors import ERRORS
 from tests.oracle.matrix import Case, Matrix
+from tests.oracle.other_deviations import OTHERS
 from tests.oracle.scenario import SCENARIOS, Run, codes_in
 
 _ = scenarios

@@ -22,9 +22,9 @@ from kbroker.protocol.records import Record, read_batches
 from tests.kit import maven
 from tests.kit.broker import BrokerProcess
 from tests.kit.zookeeper import KafkaOnZooKeeper
-from tests.oracle.deviations import OTHERS
 from tests.oracle.history import TIMEOUT_S, History
 from tests.oracle.listed import Listed, assert_same_but_for
+from tests.oracle.other_deviations import OTHERS
 from tests.oracle.scenarios.old_messages import flat, wrapped
 from tests.oracle.scenarios.requests import fetch, fetch_partition, offsets_of, produce, records
 

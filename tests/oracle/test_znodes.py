@@ -23,9 +23,10 @@ from kbroker.protocol import messages as M
 from kbroker.server.broker import Broker
 from tests.kit import maven
 from tests.kit.zookeeper import KafkaOnZooKeeper, Node, Nodes, nodes_of
-from tests.oracle.deviations import OTHERS, matches
+from tests.oracle.deviations import matches
 from tests.oracle.history import TIMEOUT_S, History
 from tests.oracle.listed import Listed, assert_same_but_for, not_there
+from tests.oracle.other_deviations import OTHERS
 from tests.oracle.scenarios.configs import APPEND, BROKER, DELETE, SET, SUBTRACT, TOPIC, alter, change
 from tests.oracle.scenarios.requests import records
 

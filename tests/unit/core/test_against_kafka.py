@@ -1,7 +1,6 @@
 """Batches against Apache Kafka 3.9's own classes: what it refuses and why, what it appends, reads and writes."""
 
 import struct
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -10,23 +9,13 @@ from kbroker._core import record_batch
 from kbroker.errors import BadInput, ErrorCode
 from kbroker.protocol.compression import Codec, deflate, inflate_shared
 from kbroker.protocol.records import Record, encode_batch, read_records
-from tests.kit import kafka_batches, maven
+from tests.kit import kafka_batches
 from tests.kit import record_batch_model as model
 from tests.kit.kafka_batches import KafkaBatches
 from tests.kit.record_batch_model import Batch
 from tests.kit.record_batch_model import Record as ModelRecord
 
 NOW = 1_700_000_000_000
-
-
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[KafkaBatches]:
-    try:
-        started = KafkaBatches()
-    except (maven.MavenFailed, FileNotFoundError) as missing:
-        pytest.skip(str(missing))
-    with started:
-        yield started
 
 
 def accept(batch: bytes, *, compacted: bool, log_append_time: bool, bounds_ms: int) -> tuple[bytes, int]:

@@ -1,7 +1,5 @@
 """Messages of magic 0 and 1, and their conversions, against Apache Kafka 3.9's own classes."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from kbroker._core import message_set, record_batch
@@ -11,7 +9,7 @@ from kbroker._core.records import RecordsBuilder
 from kbroker.errors import BadInput
 from kbroker.protocol.compression import Codec, deflate, inflate
 from kbroker.protocol.records import ControlType, Record, encode_control_batch, read_records
-from tests.kit import kafka_batches, maven
+from tests.kit import kafka_batches
 from tests.kit import message_set_model as model
 from tests.kit.kafka_batches import KafkaBatches
 from tests.kit.message_set_model import Message
@@ -20,16 +18,6 @@ MAGICS = [0, 1]
 CODECS = [Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4]
 NOW = 1_700_000_000_000
 ROWS = [(5, NOW + 9, b"key", b"value"), (6, NOW, None, b"v" * 300), (9, NOW + 3, b"", None), (10, -1, None, b"")]
-
-
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[KafkaBatches]:
-    try:
-        started = KafkaBatches()
-    except (maven.MavenFailed, FileNotFoundError) as missing:
-        pytest.skip(str(missing))
-    with started:
-        yield started
 
 
 def encode(magic: int, codec: Codec, log_append_time: bool = False) -> bytes:

@@ -1,0 +1,297 @@
+"""Where kbroker differs from Apache Kafka on purpose in what no answer shows: a part of docs/DEVIATIONS.md.
+
+A difference in the files or in ZooKeeper's nodes that is not listed here fails its test.
+"""
+
+from __future__ import annotations
+
+from tests.oracle.deviation import KAFKA_FAILS, LARGE_ANSWERS, OtherDeviation
+
+OTHERS: tuple[OtherDeviation, ...] = (
+    OtherDeviation(
+        "Fetch 0 to 3: how much is converted at once",
+        "An answer holds whole messages only, of at most 8 MiB of the log, or of one "
+        "batch that is larger. Kafka cuts the "
+        "last message, or adds bytes, so that an answer has as many bytes as the log has.",
+        "Memory is bounded, whatever is asked for; the client comes again for the rest.",
+        "tests/oracle/test_answers.py::test_kbroker_answers_as_kafka_does",
+    ),
+    OtherDeviation(
+        "APIs and versions",
+        "An API or a version that Kafka 3.9 serves and kbroker does not closes the connection, as one that nobody "
+        "serves, "
+        "with one line in the log that names the peer, the API and the version. docs/PROTOCOL.md lists what is served.",
+        "As Kafka does with what it does not serve; clients see it in ApiVersions before.",
+        "tests/oracle/test_old_versions.py::test_what_kafka_serves_and_kbroker_does_not_closes_the_connection",
+    ),
+    OtherDeviation(
+        "Numbers of elements",
+        "A request with more than 1,048,576 array elements closes the connection; in Produce and Fetch only partitions "
+        "are counted. Kafka has no limit but the size of the request.",
+        "Each takes many times the memory that it takes in the request.",
+        "tests/unit/server/test_processor.py::test_more_partitions_than_there_can_be_take_no_memory_for_long",
+    ),
+    OtherDeviation(
+        "DescribeConfigs for the same keys of the same resource again and again",
+        "Is answered once. Kafka answers it as often as it is asked.",
+        LARGE_ANSWERS,
+        "tests/unit/server/handlers/test_configs.py::test_the_same_that_is_asked_twice_is_answered_once",
+    ),
+    OtherDeviation(
+        "TLS, SASL and access control",
+        "Not served yet: a listener with another protocol than PLAINTEXT is refused at the start, and everybody who "
+        "reaches the broker may do everything. SaslHandshake and SaslAuthenticate answer as those of Kafka do on a "
+        "PLAINTEXT listener.",
+        "A broker that did without what it was told to ask for would be open without anybody knowing.",
+        "tests/unit/config/test_broker_config.py::test_a_malformed_value_is_refused_with_place_and_what_is_allowed",
+    ),
+    OtherDeviation(
+        "Fetch sessions",
+        "One cache holds them all, and its rules of who has to go hold for all. Kafka 3.9 divides the slots among "
+        "eight caches that new sessions go to in turn, full or not.",
+        "A slot is free for whoever comes, whichever id he gets.",
+        "tests/oracle/test_fetch_session_slots.py::test_a_slot_is_free_for_whoever_comes",
+    ),
+    OtherDeviation(
+        "max.connections",
+        "Further connections are closed at once. Kafka lets them wait until one closes.",
+        "A client that is told no can try another broker.",
+        "tests/unit/server/test_acceptor.py::test_a_limit_on_all_connections_turns_the_next_one_away_until_one_closes",
+    ),
+    OtherDeviation(
+        "Order of answers",
+        "Topics, partitions and groups are in the order of the request, of joining, or of names. In Kafka they are in "
+        "that of "
+        "a hash table.",
+        "It can be foreseen.",
+        "tests/oracle/test_order.py::test_topics_and_partitions_are_answered_in_the_order_of_the_request",
+    ),
+    OtherDeviation(
+        "flush.ms of a topic",
+        "Holds by itself. In Kafka it does nothing unless log.flush.scheduler.interval.ms is set, too.",
+        "Who sets it means it.",
+        "tests/unit/server/test_log_options.py::test_flush_ms_of_a_topic_holds_without_the_interval_of_the_scheduler",
+    ),
+    OtherDeviation(
+        "FindCoordinator for the first group of all",
+        "The topic of offsets is made first, and the answer is the coordinator. Kafka answers "
+        "COORDINATOR_NOT_AVAILABLE and "
+        "makes it meanwhile; the client tries again.",
+        "Nobody waits for nothing.",
+        "tests/unit/groups/test_coordinator.py::test_nobody_is_served_before_the_topic_exists_and_prepare_creates_it",
+    ),
+    OtherDeviation(
+        "The first generation of a group",
+        "group.initial.rebalance.delay.ms is 0, not 3,000, and with 0 the first generation begins within the first "
+        "JoinGroup, in Kafka a moment later.",
+        "On one machine nobody has to wait for others to start.",
+        "tests/unit/rules/test_group.py::test_the_first_rebalance_of_a_group_waits_for_more_members",
+    ),
+    OtherDeviation(
+        "A JoinGroup or SyncGroup while an earlier one of the same member waits",
+        "The earlier one is answered with REBALANCE_IN_PROGRESS. Kafka never answers it.",
+        "No connection is stuck.",
+        "tests/unit/rules/test_group.py::test_a_request_that_is_sent_twice_is_not_left_hanging",
+    ),
+    OtherDeviation(
+        "A member that is removed while its SyncGroup waits",
+        "It hears UNKNOWN_MEMBER_ID, from Kafka nothing.",
+        "No connection is stuck.",
+        "tests/unit/rules/test_group.py::test_members_that_do_not_sync_in_time_are_dropped",
+    ),
+    OtherDeviation(
+        "A rebalance that nobody has joined",
+        "It is looked at again after a second at the earliest. Kafka does so after the members' rebalance timeout, "
+        "with a "
+        "timeout of 0 without a pause.",
+        "No busy loop on the word of a client.",
+        "tests/unit/rules/test_group.py::test_a_rebalance_that_nobody_joins_is_tried_again_until_sessions_end",
+    ),
+    OtherDeviation(
+        "A static member that comes back between JoinGroup and SyncGroup",
+        "It has to sync under its new id. Kafka waits for the old one.",
+        "The old one will not come.",
+        "tests/unit/rules/test_group.py::test_a_return_while_assignments_are_awaited_makes_a_rebalance",
+    ),
+    OtherDeviation(
+        "A client id or instance id so long that the member id made of it fits into no record",
+        "INVALID_REQUEST. In Kafka storing the group fails later.",
+        "The client is told what is wrong.",
+        "tests/unit/groups/test_coordinator.py::test_names_that_would_make_too_long_a_member_id_are_refused",
+    ),
+    OtherDeviation(
+        "DeleteGroups when the log refuses the tombstones",
+        "The answer is the error, and the group stays. Kafka says that it is deleted and has it back after a restart.",
+        "What is answered holds.",
+        "tests/unit/groups/test_coordinator.py::test_a_group_that_cannot_be_deleted_in_the_log_stays",
+    ),
+    OtherDeviation(
+        "A group without members and offsets to which ids were given away",
+        "It stays until these have expired. Kafka removes it at the next check.",
+        "A member that was just told its id finds its group.",
+        "tests/unit/groups/test_coordinator.py::test_groups_with_nothing_go_at_the_next_check",
+    ),
+    OtherDeviation(
+        "Loading groups: a damaged batch of __consumer_offsets",
+        "It is skipped with a line in the log, and the rest is loaded. Kafka stops there and serves what it has read "
+        "so far.",
+        "One bad batch does not take all groups behind it with it.",
+        "tests/unit/groups/test_replay.py::test_a_batch_that_is_damaged_is_skipped_and_the_rest_is_there",
+    ),
+    OtherDeviation(
+        "Loading groups: a partition that cannot be read at all",
+        "It is loaded again when somebody asks for one of its groups.",
+        "The disk may be well again.",
+        "tests/unit/groups/test_coordinator.py::test_a_partition_that_cannot_be_read_is_tried_again_when_somebody_asks",
+    ),
+    OtherDeviation(
+        "Topics whose offsets are neither deleted nor expire",
+        "Those of the members' subscriptions now. In Kafka those of the moment at which the generation began.",
+        "It is what the members read.",
+        "tests/unit/groups/test_coordinator.py::test_members_keep_the_offsets_of_what_they_are_subscribed_to",
+    ),
+    OtherDeviation(
+        "Nodes: order of fields",
+        "In the data of a topic's node partitions stand in the order of their numbers, in that of a config node the "
+        "configs in the order in which they were first set. In Kafka both are in that of a hash table, from the fifth "
+        "partition on.",
+        "It can be foreseen; a reader of JSON does not see it.",
+        "tests/oracle/test_znodes.py::test_nodes_are_those_that_kafka_has_in_zookeeper",
+    ),
+    OtherDeviation(
+        "OffsetCommit 0 and OffsetFetch 0: a group id that is in no path",
+        "INVALID_GROUP_ID: for one that is empty, or has empty names, `.` or `..` between slashes, or control "
+        "characters, private ones or surrogates. "
+        "Kafka with a ZooKeeper answers UNKNOWN_SERVER_ERROR.",
+        KAFKA_FAILS,
+        "tests/oracle/test_znodes.py::test_offsets_of_version_0_are_those_of_kafka_on_zookeeper",
+    ),
+    OtherDeviation(
+        "OffsetCommit 0 and OffsetFetch 0: a long group id",
+        "INVALID_GROUP_ID from 1025 characters or 17 names between slashes on. Kafka with a ZooKeeper makes the nodes.",
+        "The name is in the path of every node, and a small request would make nodes of hundreds of megabytes.",
+        "tests/unit/cluster/test_consumer_offsets.py::test_what_is_in_no_path_or_too_long_is_refused_and_nothing_is_written",
+    ),
+    OtherDeviation(
+        "OffsetCommit 0: a partition twice",
+        "The last offset is stored, once. Kafka with a ZooKeeper writes the node for each.",
+        "It is the last one in both.",
+        "tests/unit/server/handlers/test_groups.py::test_version_0_stores_the_last_offset_of_a_partition_named_twice",
+    ),
+    OtherDeviation(
+        "Nodes: /config/changes",
+        "Stays empty. Kafka puts a node there for each change of configs and removes it after 15 minutes.",
+        "It tells other brokers; a broker that keeps its nodes itself has none.",
+        "tests/oracle/test_znodes.py::test_nodes_are_those_that_kafka_has_in_zookeeper",
+    ),
+    OtherDeviation(
+        "Files: order of lines",
+        "In recovery-point-offset-checkpoint and replication-offset-checkpoint partitions are sorted. In Kafka they "
+        "are in "
+        "the order of a hash table.",
+        "It can be foreseen, and people find theirs.",
+        "tests/oracle/test_files.py::test_files_are_those_that_kafka_leaves",
+    ),
+    OtherDeviation(
+        "Files: log-start-offset-checkpoint",
+        "Says where each log starts that does not start at 0. Kafka leaves out those that start with their first "
+        "segment.",
+        "A power cut may bring back the names of segments that retention has deleted; their records stay deleted.",
+        "tests/oracle/test_files.py::test_files_are_those_that_kafka_leaves",
+    ),
+    OtherDeviation(
+        "Files: leader-epoch-checkpoint",
+        "The entry of a new epoch is written when the log is first used in it. Kafka writes it when the epoch begins.",
+        "A start with thousands of partitions writes nothing for those that nobody uses.",
+        "tests/unit/storage/test_log_manager.py::test_a_leader_epoch_is_known_before_the_log_is_open",
+    ),
+    OtherDeviation(
+        "Files: snapshots of producers",
+        "Those at or below the log's start stay as long as their segment; a log whose records were all deleted has one "
+        "at its end. Kafka has neither after the next start, and does not know the producers of such a log any more.",
+        "What such a producer sends again is still recognized.",
+        "tests/oracle/test_files.py::test_files_are_those_that_kafka_leaves",
+    ),
+    OtherDeviation(
+        "Files: entries of indexes",
+        "What was written to a segment before a start counts for index.interval.bytes. Kafka begins to count anew, so "
+        "that an entry is missing here and there.",
+        "A log that is often opened and little written has entries too.",
+        "tests/oracle/test_files.py::test_files_are_those_that_kafka_leaves",
+    ),
+    OtherDeviation(
+        "Files: leader epochs after a crash",
+        "A start after an unclean stop begins a new leader epoch. Kafka on a single broker goes on with the old one.",
+        "Records that were not flushed may be lost; consumers can notice it by the epoch (KIP-320).",
+        "tests/oracle/test_files.py::test_files_are_those_that_kafka_leaves",
+    ),
+    OtherDeviation(
+        "A topic that is found on disk",
+        "Keeps all its records until somebody gives it settings, or its ZooKeeper's are imported. Kafka leaves its "
+        "logs alone until a controller names them, and has their settings from there.",
+        "Settings are not in a log directory, and defaults might delete what was to be kept for ever.",
+        "tests/oracle/test_migration.py::test_a_directory_without_its_zookeeper_keeps_everything_until_settings_come",
+    ),
+    OtherDeviation(
+        "All log directories have failed",
+        "The broker stays and answers KAFKA_STORAGE_ERROR, /health says why. Kafka ends itself.",
+        "Clients hear what is wrong, and so do those who look after it.",
+        "tests/unit/storage/test_directories.py::"
+        "test_when_all_directories_have_failed_everything_is_refused_and_nothing_ends",
+    ),
+    OtherDeviation(
+        "A log directory that was removed or unmounted",
+        "Is noticed within a second. Kafka notices it when it next makes a file in it.",
+        "What is written to its open files is lost with it.",
+        "tests/crash/test_disks.py::test_a_directory_that_fails_takes_its_partitions_and_the_rest_serves_on",
+    ),
+    OtherDeviation(
+        "meta.properties that is cut short",
+        "Is refused with file and position. Kafka reads of it what it can.",
+        "A cluster id that is cut in half is another one.",
+        "tests/unit/storage/test_directories.py::test_a_meta_properties_cut_short_is_never_another_identity",
+    ),
+    OtherDeviation(
+        "Compaction: a full map",
+        "The map of keys takes newer offsets of keys that it holds when it is full, and ends at the first other key. "
+        "Kafka ends at the first record.",
+        "A cleaning gets further; what is left in the end is the same.",
+        "tests/unit/storage/test_compaction.py::test_a_small_map_cleans_step_by_step_to_the_same",
+    ),
+    OtherDeviation(
+        "Compaction: indexes",
+        "A compacted segment has an index entry for every index.interval.bytes. Kafka has one for each of its buffers "
+        "that was written, of which one may be as large as the segment.",
+        "Lookups in compacted segments are as fast as in others.",
+        "tests/unit/storage/test_compaction.py::test_the_newest_of_each_key_is_left_and_a_restart_finds_the_same",
+    ),
+    OtherDeviation(
+        "Compaction: trouble",
+        "A damaged cleaner-offset-checkpoint means that logs are cleaned from their start; a full disk, that the "
+        "cleaning is tried again. Kafka takes the log directory offline for both.",
+        "Nothing is lost in either case.",
+        "tests/unit/storage/test_cleaner.py::test_a_checkpoint_that_cannot_be_right_means_to_begin_anew",
+    ),
+    OtherDeviation(
+        "Compaction: log.cleaner.threads",
+        "May be set to any number while the broker runs. Kafka allows half to twice of what it was.",
+        "Nothing needs the limit.",
+        "tests/unit/server/test_dynamic_settings.py::test_a_dynamic_setting_has_effect_while_the_broker_runs",
+    ),
+    OtherDeviation(
+        "Files: .lock and coordination.sqlite",
+        ".lock stays after a stop, with the number of the process that had it; the nodes that Kafka keeps in "
+        "ZooKeeper are "
+        "in coordination.sqlite in the first log directory.",
+        "Whoever removes a lock file may remove that of the next; a broker alone needs nothing beside it.",
+        "tests/oracle/test_files.py::test_files_are_those_that_kafka_leaves",
+    ),
+    OtherDeviation(
+        "dump-log",
+        "Takes directories and every kind of file, tells of damage on the standard error with its byte and by exit "
+        "code 1, and says in its own words why a record of an internal topic cannot be decoded. kafka-dump-log takes "
+        "the files of segments, ends with 0 whatever it finds, and with a stack trace where it cannot read on.",
+        "What is right is printed word for word as Kafka does; what is wrong should be found by scripts.",
+        "tests/compat/test_dump_log.py::test_both_print_the_same",
+    ),
+)
