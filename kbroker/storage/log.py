@@ -442,6 +442,8 @@ class Log:
                 self._checkpointed_start_offset = min(self._checkpointed_start_offset, offset)
                 self._truncate_files([at[0] for at in segments], base_offset, position)
                 self._open_locked()
+                # The one on the disk may be beyond that of this log, which knows what its indexes have not synced.
+                self.context.on_recovery_point_lowered(self)
             del handles
 
     def _truncate_files(self, bases: list[int], base_offset: int, position: int) -> None:

@@ -78,6 +78,22 @@ def test_what_is_truncated_does_not_come_back_with_the_power(tmp_path: Path) -> 
     assert Sync(truncated.file) in happened[cut:]
 
 
+def test_a_truncation_lowers_the_recovery_point_on_the_disk(tmp_path: Path) -> None:
+    logs = logs_of(tmp_path)
+    log = logs.create(ORDERS.topic, TOPIC_ID, 0, SMALL)
+    for _ in range(10):
+        log.append(batch_of([b"x"]))
+    log.flush()
+    logs.write_checkpoints()
+    log.roll()
+    # The log's own point went back to where the segment begins whose indexes are not synced yet.
+    assert (log.recovery_point, recovery_point_on_disk(tmp_path)) == (0, 10)
+    log.truncate_to(4)
+    assert recovery_point_on_disk(tmp_path) <= 4
+    log.append(batch_of([b"y"] * 10))
+    logs.abandon()
+
+
 def test_recovery_points_are_written_before_a_round_of_retention(tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     fs = CrashFileSystem(tmp_path / "disk")
