@@ -161,9 +161,12 @@ class _Cleaning:
             # One for all groups: a transaction may begin in one and end in another.
             transactions = Transactions(self._aborted)
             behind = self._legacy_horizon_ms()
+            producers = _last_batches(self._log)
+            # Where the last batch of a producer is kept, the one before goes: the last one must not be lost after that.
+            self._log.flush()
             cleaned = [at for at in self._segments if at.base_offset < end_offset]
             for group in groups_of(cleaned, self._options.segment_bytes, self._options.index_max_bytes):
-                self._clean_group(group, transactions, behind)
+                self._clean_group(group, transactions, producers, behind)
         if self._log.history != self._history:
             raise CleaningAborted("it was truncated")
         return Cleaned(
@@ -205,7 +208,11 @@ class _Cleaning:
         return changed_ms(self._log.path_of(clean[-1].base_offset, names.LOG)) - self._options.delete_retention_ms
 
     def _clean_group(
-        self, group: Sequence[CleanableSegment], transactions: Transactions, legacy_horizon_ms: int
+        self,
+        group: Sequence[CleanableSegment],
+        transactions: Transactions,
+        producers: LastBatches,
+        legacy_horizon_ms: int,
     ) -> None:
         log, fs = self._log, self._fs
         base_offset = group[0].base_offset
@@ -213,7 +220,7 @@ class _Cleaning:
         path = log.path_of(base_offset, names.LOG)
         changed_ns = os.stat(log.path_of(group[-1].base_offset, names.LOG)).st_mtime_ns  # noqa: PTH116
         try:
-            self._copy_group(group, path + names.CLEANED, transactions, legacy_horizon_ms)
+            self._copy_group(group, path + names.CLEANED, transactions, producers, legacy_horizon_ms)
             segment = index_segment(fs, log.path, base_offset, self._options.index_interval_bytes, names.CLEANED)
             has_index = any(_is_there(log.path_of(at.base_offset, names.TRANSACTION_INDEX)) for at in group)
             if has_index:
@@ -229,9 +236,13 @@ class _Cleaning:
             raise CleaningAborted("its segments are others now")
 
     def _copy_group(
-        self, group: Sequence[CleanableSegment], path: str, transactions: Transactions, legacy_horizon_ms: int
+        self,
+        group: Sequence[CleanableSegment],
+        path: str,
+        transactions: Transactions,
+        producers: LastBatches,
+        legacy_horizon_ms: int,
     ) -> None:
-        producers = _last_batches(self._log)
         fd = self._fs.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         written = handed_over = 0
         try:

@@ -202,3 +202,15 @@ def test_a_log_that_was_truncated_meanwhile_keeps_what_is_new(home: LogHome) -> 
     new = {at: (b"%d" % at, b"new") for at in range(end_offset, 250)}
     assert {at: row for at, row in found.items() if at >= end_offset} == new
     assert all(written[at] == row for at, row in found.items() if at < end_offset)
+
+
+def test_a_producers_last_batch_is_flushed_before_the_one_that_it_replaces_goes(home: LogHome) -> None:
+    log = home.create()
+    for sequence in range(30):
+        rows = [(1, b"key", b"%d" % sequence + bytes(200))]
+        log.append(encode_batch(rows, producer_id=7, producer_epoch=0, base_sequence=sequence))
+    log.flush()
+    log.append(encode_batch([(1, b"other", b"value")], producer_id=7, producer_epoch=0, base_sequence=30))
+    assert log.recovery_point < log.log_end_offset
+    clean_log(log, DedupeMap(1 << 16), 0, 300)
+    assert log.recovery_point == log.log_end_offset
