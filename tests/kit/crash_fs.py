@@ -312,7 +312,9 @@ class _Losses:
         filler = self.chance.choice((b"\0", b"\xa5"))
         size = self.chance.choice((end, self.chance.randint(write.position, end)))
         if size > len(content):
-            _resize(content, size, filler)
+            # A sector that holds something was whole when it was written: zeros behind that, no rubbish.
+            _resize(content, min(size, -(-len(content) // SECTOR) * SECTOR), b"\0")
+            _resize(content, max(size, len(content)), filler)
         at = write.position
         while at < end:
             sector_end = min(end, (at // SECTOR + 1) * SECTOR)

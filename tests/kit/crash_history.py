@@ -287,16 +287,20 @@ class Check:
         return sent
 
     def _missing(self, offset: int) -> None:
-        """Compaction took it; or retention was about to, and names arrive in any order: then older ones may be back.
+        """Compaction took it; or retention or a truncation was about to, and names arrive in any order: then what stood
+        around it may be back.
 
         In the middle of a compacted log nobody can tell what was never flushed from what was cleaned away.
         """
         self._hold(
             self.history.gone.get(offset, FOREVER) < self.position
-            or (self.reorder and offset < self._start_tried)
+            or (self.reorder and (offset < self._start_tried or self._was_cut(offset)))
             or (self.log.options.compacted and offset >= self._certain),
             f"the record at {offset} is missing",
         )
+
+    def _was_cut(self, offset: int) -> bool:
+        return any(at.base_offset <= offset < at.end_offset and at.cut < self.position for at in self.history.sent)
 
     @property
     def _certain(self) -> int:
@@ -309,7 +313,8 @@ class Check:
         return max((offset for when, offset in self.history.start_tried if when < self.position), default=0)
 
     def _producers(self) -> None:
-        start = self.log.log_start_offset
+        # Of a batch that was deleted, or was about to be, the newest snapshot may have gone too.
+        kept_from = max(self.log.log_start_offset, self._start_tried if self.reorder else 0)
         expected = self._expected_producers()
         table, _ = self.log.state.producers()
         known = {}
@@ -320,11 +325,10 @@ class Check:
             possible = expected.get(producer_id, [])
             self._hold(bool(possible), f"producer {producer_id} is known, but sent nothing")
             told = [(wanted.epoch, wanted.last_sequence, wanted.last.timestamp) for wanted in possible]
-            # Of a batch that was deleted the newest snapshot may have gone too.
-            is_there = possible[0].last.end_offset > start
+            is_there = possible[0].last.end_offset > kept_from
             self._hold(state in told or not is_there, f"producer {producer_id} is {state}, replay tells {told}")
         for producer_id, (wanted, *others) in expected.items():
-            if not others and wanted.last.base_offset >= start and wanted.last.base_offset in self._matched:
+            if not others and wanted.last.base_offset >= kept_from and wanted.last.base_offset in self._matched:
                 lives = wanted.last.timestamp >= self.oldest_producer_ms
                 self._hold((producer_id in known) == lives, f"producer {producer_id} is {'un' * lives}known")
 
