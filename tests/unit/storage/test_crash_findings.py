@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from uuid import UUID
 
+import pytest
+
 from kbroker.fs import RealFileSystem
 from kbroker.model import TopicPartition
 from kbroker.protocol.records import encode_batch
@@ -236,3 +238,13 @@ def test_a_swap_is_finished_where_a_second_old_segment_is_half_gone(tmp_path: Pa
     first.with_suffix(".timeindex").rename(f"{first.with_suffix('.timeindex')}.deleted")
     assert [record.value for record in read_all(home.reopen(clean=False))] == written
     assert not list(home.log_path.glob(f"{second.stem}.*index"))
+
+
+@pytest.mark.parametrize("torn", [b"", b"version: 0\ntopic_id: \0\0", b"\xa5" * 43])
+def test_a_topic_id_that_a_power_cut_has_torn_is_written_again(tmp_path: Path, torn: bytes) -> None:
+    home = LogHome(tmp_path)
+    home.create().append(batch_of([b"x"]))
+    metadata = home.log_path / checkpoints.PARTITION_METADATA
+    metadata.write_bytes(torn)
+    home.reopen(clean=False)
+    assert checkpoints.load_topic_id(FS, str(metadata)) == TOPIC_ID
