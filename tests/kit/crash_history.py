@@ -125,7 +125,7 @@ class History:
             self.was_truncated,
         )
 
-    def settle(self, position: int, log: Log) -> None:
+    def settle(self, position: int, log: Log, *, has_holes: bool) -> None:
         """A recovery is over: what the log does not hold now is lost for good, what it holds survives kills."""
         end_offset = log.log_end_offset
         candidates = self.by_base(position)
@@ -137,10 +137,11 @@ class History:
             if sent is not None:
                 sent.cut = FOREVER
             offsets |= {record.offset for record in batch.records()}
-        if log.options.compacted:
+        if log.options.compacted or has_holes:
             # What was lost in its middle stays lost.
             for offset in set(range(log.log_start_offset, end_offset)) - offsets:
                 self.gone.setdefault(offset, -1)
+        if log.options.compacted:
             for sent in self.in_force(position).values():
                 sent.is_doubtful |= sent.base_offset not in there
         for base, of_base in candidates.items():

@@ -13,22 +13,22 @@ from uuid import UUID
 
 from kbroker._core.dedupe_map import DedupeMap
 from kbroker.errors import ErrorCode
-from kbroker.fs import FileSystem
+from kbroker.fs import FileSystem, RealFileSystem
 from kbroker.groups.records import offset_key, offset_value
 from kbroker.model import GROUP_OFFSETS_TOPIC, TopicPartition
 from kbroker.protocol.compression import Codec
 from kbroker.rules.group_offsets import CommittedOffset
-from kbroker.storage.compaction import clean_log
+from kbroker.storage.checkpoints import CLEANER_OFFSETS, load_offsets
 from kbroker.storage.log import Log
 from kbroker.storage.log_manager import LogManager
-from kbroker.storage.options import NEVER, LogOptions, StorageOptions
+from kbroker.storage.options import NEVER, CleanerOptions, LogOptions, StorageOptions
 from tests.kit.crash_fs import CrashFileSystem
 from tests.kit.crash_history import FOREVER, History, Producer, Row, Sent, batch_of_rows, batches_of, producers_of
 from tests.kit.logs import ManualClock
 
 EXPIRATION_MS = 100_000
 DELETE_RETENTION_MS = 3000
-IO_SIZE = 700
+CLEANER = CleanerOptions(io_buffer_size=1400)
 GROUPS = ("billing", "search")
 KEYS = 7
 
@@ -64,7 +64,10 @@ class Plan:
             flush_messages=flush_messages,
             preallocate=chance.random() < 0.1,
         )
-        compacted = replace(small, compacted=True, deleted_by_retention=False, delete_retention_ms=DELETE_RETENTION_MS)
+        compacted = replace(
+            small, compacted=True, deleted_by_retention=False, delete_retention_ms=DELETE_RETENTION_MS,
+            min_cleanable_ratio=0.0,
+        )  # fmt: skip
         orders = replace(small, retention_bytes=chance.choice((-1, -1, 2000)), retention_ms=chance.choice((-1, 60_000)))
         topics = [TopicPlan("orders", chance.choice((1, 2)), orders)]
         if chance.random() < 0.7:
@@ -146,7 +149,6 @@ class Life:
         self.histories = histories or {}
         self.options = {topic.name: topic.options for topic in plan.topics}
         self._producers: dict[Key, dict[int, Producer]] = {}
-        self._cleaned_to: dict[Key, int] = {}
         self.tombstones: dict[Key, dict[int, int]] = {
             key: {offset: when for offset, when in of_log.items() if when <= now_ms}
             for key, of_log in (tombstones or {}).items()
@@ -192,8 +194,7 @@ class Life:
                 log.set_leader_epoch(epoch)
             history = self.histories[key]
             history.start_tried.append((self.fs.position - 1, log.log_start_offset))
-            history.settle(self.fs.position, log)
-            self._cleaned_to.pop(key, None)
+            history.settle(self.fs.position, log, has_holes=self.plan.reorder)
             self._producers[key] = self._known_producers(log, history)
             self._claim(log, history)
 
@@ -424,18 +425,22 @@ class Life:
         self._producers[key] = self._known_producers(log, history)
 
     def _clean(self, log: Log, history: History, key: Key) -> None:
+        """The cleaner chooses which of the compacted logs."""
         if not log.options.compacted:
             return
         if self.chance.random() < 0.7:
             log.flush()
-        before = rows_of(log)
+        compacted = [(self._logs.get(at), each) for at, each in self._partitions() if self.options[at.topic].compacted]
+        before = [rows_of(each) for each, _ in compacted]
         began = self.fs.position
-        done = clean_log(log, DedupeMap(1 << 12), self._cleaned_to.get(key, 0), IO_SIZE)
-        self._cleaned_to[key] = done.next_dirty_offset
-        after = rows_of(log)
-        self._judge_cleaning(log, key, before, after, done.next_dirty_offset)
-        for offset in before.keys() - after.keys():
-            history.gone.setdefault(offset, began)
+        self._logs.cleaner.clean_filthiest(DedupeMap(1 << 12))
+        assert not self._logs.cleaner.uncleanable(), f"{self._logs.cleaner.uncleanable()} cannot be cleaned"
+        for (each, its_key), rows in zip(compacted, before, strict=True):
+            after = rows_of(each)
+            cleaned_to = load_offsets(RealFileSystem(), f"{each.directory.path}/{CLEANER_OFFSETS}")
+            self._judge_cleaning(each, its_key, rows, after, cleaned_to.get(each.topic_partition, 0))
+            for offset in rows.keys() - after.keys():
+                self.histories[its_key].gone.setdefault(offset, began)
 
     def _judge_cleaning(
         self, log: Log, key: Key, before: dict[int, Row | None], after: dict[int, Row | None], end_offset: int
@@ -479,7 +484,9 @@ def start(
 ) -> LogManager:
     """A broker's logs as its start finds and makes them; `seed` for what is random in it."""
     directories = tuple(f"{disk}/d{number}" for number in range(plan.directory_count))
-    storage = StorageOptions(directories, flusher_threads=0, producer_id_expiration_ms=EXPIRATION_MS)
+    storage = StorageOptions(
+        directories, flusher_threads=0, producer_id_expiration_ms=EXPIRATION_MS, cleaner=CLEANER
+    )
     logs = LogManager(storage, fs=fs, clock=clock, randomness=random.Random(seed))
     topics = catalogue.state_at(position)
     options = {topic.name: topic.options for topic in plan.topics}
@@ -488,5 +495,5 @@ def start(
         entry = topics.get(at.topic)
         return None if entry is None else (entry.topic_id, options[at.topic])
 
-    logs.start(resolve, background=False)
+    logs.start(resolve, cluster_id="crashing", background=False)
     return logs

@@ -14,13 +14,13 @@ import pytest
 
 from kbroker._core.segment_copy import SegmentCopy
 from kbroker.protocol.records import read_batches
-from kbroker.storage import compaction
+from kbroker.storage import checkpoints, compaction
 from kbroker.storage.log import Log
 from kbroker.storage.recovery import LogLoader
 from tests.kit.crash_campaign import run_seed
 from tests.kit.crash_fs import CrashFileSystem
 from tests.kit.crash_history import BrokenPromise
-from tests.kit.logs import LogHome, batch_of
+from tests.kit.logs import TOPIC_ID, LogHome, batch_of
 
 SEEDS = 100
 FEW_SEEDS = 40
@@ -123,6 +123,11 @@ def drop_newest(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(compaction, "copy_segment", copy)
 
 
+def leave_topic_ids(patch: pytest.MonkeyPatch) -> None:
+    """A partition.metadata that is torn stays so."""
+    patch.setattr(checkpoints, "load_topic_id", lambda *_: TOPIC_ID)
+
+
 def nothing(patch: pytest.MonkeyPatch) -> None:
     pass
 
@@ -137,6 +142,7 @@ def nothing(patch: pytest.MonkeyPatch) -> None:
         (trust_indexes, CrashFileSystem),
         (checkpoint_first, CrashFileSystem),
         (drop_newest, CrashFileSystem),
+        (leave_topic_ids, CrashFileSystem),
     ],
 )  # fmt: skip
 def test_the_campaign_finds_a_planted_fault(
