@@ -392,6 +392,8 @@ class LogManager:
     def _release(self) -> None:
         for home in self._homes:
             home.flushers.stop()
+            # Through the compiled core the collector does not see that this leads back to the directory.
+            home.directory.set_on_offline(None)
         self._homes.clear()
         for lock in self._locks.values():
             lock.release()

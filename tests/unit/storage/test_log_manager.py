@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import gc
 import os
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import UUID
@@ -91,6 +92,25 @@ def test_a_clean_stop_leaves_the_mark_and_the_next_start_takes_it(broker: Broker
     assert (tmp_path / "a" / CLEAN_MARK).exists()
     broker.start()
     assert not (tmp_path / "a" / CLEAN_MARK).exists()
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_nothing_is_left_of_a_broker_that_ended(broker: Broker, tmp_path: Path, clean: bool) -> None:
+    """Also of the files that wait for the end of their delay."""
+    logs = broker.start()
+    for topic in ("orders", "bills"):
+        logs.create(topic, TOPIC_ID, 0, OPTIONS).append(batch_of([b"1"]))
+    logs.delete(TopicPartition("bills", 0))
+    assert files_held(tmp_path)
+    manager = weakref.ref(logs)
+    del logs
+    if clean:
+        broker.stop()
+    else:
+        broker.kill()
+    gc.collect()
+    assert manager() is None
+    assert not files_held(tmp_path)
 
 
 def test_a_directory_is_for_one_broker_at_a_time(broker: Broker, tmp_path: Path) -> None:
