@@ -66,16 +66,27 @@ def read_file(fs: FileSystem, path: str) -> bytes:
         fs.close(fd)
 
 
-def replace_file(fs: FileSystem, path: str, data: bytes, *, temporary: str) -> None:
-    """Write `path` atomically and durably: after a power cut it is whole, with the old or the new content."""
-    fd = fs.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+def write_file(fs: FileSystem, path: str, data: bytes, *, durable: bool = True) -> None:
+    """A file's whole content. `durable`: it is on the device; its name is not."""
+    fd = fs.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:
         write_all(fs, fd, data)
-        fs.fdatasync(fd)
+        if durable:
+            fs.fdatasync(fd)
     finally:
         fs.close(fd)
+
+
+def replace_file(fs: FileSystem, path: str, data: bytes, *, durable: bool = True) -> None:
+    """Write `path` by way of `path`.tmp: nobody who opens it finds half of it.
+
+    `durable`: not after a power cut either; it has the old or the new content then.
+    """
+    temporary = path + ".tmp"
+    write_file(fs, temporary, data, durable=durable)
     fs.rename(temporary, path)
-    fs.sync_directory(os.path.dirname(path) or ".")  # noqa: PTH120
+    if durable:
+        fs.sync_directory(os.path.dirname(path) or ".")  # noqa: PTH120
 
 
 class RealFileSystem:

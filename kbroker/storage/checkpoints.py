@@ -7,12 +7,11 @@ finds half of one. On disk. Do not change.
 from __future__ import annotations
 
 import base64
-import os
 from collections.abc import Iterable, Mapping
 from uuid import UUID
 
 from kbroker.errors import DiskDamaged
-from kbroker.fs import FileSystem, read_file, replace_file, write_all
+from kbroker.fs import FileSystem, read_file, replace_file
 from kbroker.model import TopicPartition
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
@@ -67,7 +66,7 @@ def load_offsets(fs: FileSystem, path: str) -> dict[TopicPartition, int]:
 def store_offsets(fs: FileSystem, path: str, offsets: Mapping[TopicPartition, int]) -> None:
     """Replace an offset checkpoint, durably."""
     lines = (f"{at.topic} {at.partition_id} {offset}" for at, offset in sorted(offsets.items()))
-    replace_file(fs, path, _text_of(lines, len(offsets)), temporary=path + ".tmp")
+    replace_file(fs, path, _text_of(lines, len(offsets)))
 
 
 def load_epochs(fs: FileSystem, path: str) -> list[tuple[int, int]]:
@@ -88,11 +87,8 @@ def load_epochs(fs: FileSystem, path: str) -> list[tuple[int, int]]:
 
 def store_epochs(fs: FileSystem, path: str, epochs: list[tuple[int, int]], *, durable: bool = True) -> None:
     """Replace the leader epochs of a partition."""
-    data = _text_of((f"{epoch} {offset}" for epoch, offset in epochs), len(epochs))
-    if durable:
-        replace_file(fs, path, data, temporary=path + ".tmp")
-    else:
-        _write_plain(fs, path, data)
+    lines = (f"{epoch} {offset}" for epoch, offset in epochs)
+    replace_file(fs, path, _text_of(lines, len(epochs)), durable=durable)
 
 
 def encode_uuid(uuid: UUID) -> str:
@@ -116,14 +112,4 @@ def load_topic_id(fs: FileSystem, path: str) -> UUID | None:
 
 def store_topic_id(fs: FileSystem, path: str, topic_id: UUID) -> None:
     """Write partition.metadata. Not synced: who opens the partition knows the id and writes it again."""
-    _write_plain(fs, path, f"version: 0\ntopic_id: {encode_uuid(topic_id)}".encode())
-
-
-def _write_plain(fs: FileSystem, path: str, data: bytes) -> None:
-    temporary = path + ".tmp"
-    fd = fs.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    try:
-        write_all(fs, fd, data)
-    finally:
-        fs.close(fd)
-    fs.rename(temporary, path)
+    replace_file(fs, path, f"version: 0\ntopic_id: {encode_uuid(topic_id)}".encode(), durable=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections.abc import Iterable
 
@@ -24,17 +23,16 @@ class CleanerCheckpoint:
         self._lock = threading.Lock()
         self._offsets: dict[TopicPartition, int] = {}
 
-    def load(self) -> None:
-        """Raises OSError. A damaged file is told of and made anew."""
+    def load(self, entries: set[str]) -> None:
+        """`entries`: what is in the directory. Raises OSError. A damaged file is told of and made anew."""
         try:
-            self._offsets = load_offsets(self._fs, self._path)
+            if CLEANER_OFFSETS in entries:
+                self._offsets = load_offsets(self._fs, self._path)
+            else:
+                # As Kafka, there is one from the first start on.
+                store_offsets(self._fs, self._path, {})
         except DiskDamaged as damage:
             logger.error("%s; compacted logs are cleaned from their start", damage)
-        try:
-            self._fs.close(self._fs.open(self._path, os.O_RDONLY))
-        except FileNotFoundError:
-            # As Kafka, there is one from the first start on.
-            store_offsets(self._fs, self._path, {})
 
     def get(self, topic_partition: TopicPartition) -> int | None:
         return self._offsets.get(topic_partition)

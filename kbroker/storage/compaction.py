@@ -18,10 +18,10 @@ from kbroker._core.record_batch import FINDINGS, InvalidBatch
 from kbroker._core.segment_copy import copy_segment, feed_map
 from kbroker._core.segment_scan import find_batch
 from kbroker.errors import DiskDamaged
-from kbroker.fs import read_file, write_all
+from kbroker.fs import read_file, write_all, write_file
 from kbroker.protocol.compression import deflate, inflate_shared
 from kbroker.storage import segment as names
-from kbroker.storage.recovery import index_segment, write_durably
+from kbroker.storage.recovery import index_segment
 from kbroker.storage.segment_swap import discard_cleaned
 
 if TYPE_CHECKING:
@@ -226,7 +226,7 @@ class _Cleaning:
             if has_index:
                 # An empty one too, so that a restart in the middle of the swap can tell the new from the old.
                 entries = (_ABORTED.pack(0, *entry) for entry in transactions.kept[known:])
-                write_durably(fs, log.path_of(base_offset, names.TRANSACTION_INDEX) + names.CLEANED, b"".join(entries))
+                write_file(fs, log.path_of(base_offset, names.TRANSACTION_INDEX) + names.CLEANED, b"".join(entries))
             # As Kafka: what a segment's time of change decides goes by when its messages were written.
             os.utime(path + names.CLEANED, ns=(changed_ns, changed_ns))
         except BaseException:

@@ -149,7 +149,7 @@ def ensure_meta_properties(fs: FileSystem, path: str, node_id: int, cluster_id: 
         fields.append(f"directory.id={encode_uuid(directory_id)}")
     head = ["#", f"#{time.strftime('%a %b %d %H:%M:%S UTC %Y', time.gmtime())}"]
     text = "\n".join([*head, *fields, ""])
-    replace_file(fs, f"{path}/{META_PROPERTIES}", text.encode(), temporary=f"{path}/{META_PROPERTIES}.tmp")
+    replace_file(fs, f"{path}/{META_PROPERTIES}", text.encode())
     return MetaProperties(node_id, cluster_id, directory_id)
 
 
@@ -164,7 +164,7 @@ def take_clean_mark(fs: FileSystem, path: str, entries: set[str]) -> bool:
 
 def set_clean_mark(fs: FileSystem, path: str) -> None:
     """Everything is flushed and every checkpoint written."""
-    replace_file(fs, f"{path}/{CLEAN_MARK}", b'{"version":0,"brokerEpoch":-1}', temporary=f"{path}/{CLEAN_MARK}.tmp")
+    replace_file(fs, f"{path}/{CLEAN_MARK}", b'{"version":0,"brokerEpoch":-1}')
 
 
 def parse_partition_directory(name: str) -> TopicPartition | None:

@@ -206,7 +206,7 @@ class LogManager:
                 "logs start with their first segments, records deleted from it return",
             )
             cleaned = CleanerCheckpoint(self._fs, path)
-            cleaned.load()
+            cleaned.load(entries)
         except OSError as error:
             raise StorageFailed(f"log directory {path}: {directories.reason_of(error)}") from error
         directory = LogDirectory(path)

@@ -11,12 +11,11 @@ one is dropped and the log read from the one before. On disk. Do not change.
 from __future__ import annotations
 
 import logging
-import os
 import struct
 
 from kbroker._core.crc import crc32c_of
 from kbroker._core.producers import ProducerTable
-from kbroker.fs import FileSystem, read_file, write_all
+from kbroker.fs import FileSystem, read_file, replace_file
 from kbroker.storage import segment
 
 logger = logging.getLogger("kbroker.storage")
@@ -80,13 +79,7 @@ def decode_snapshot(data: bytes) -> ProducerTable:
 
 def store_snapshot(fs: FileSystem, directory: str, offset: int, producers: ProducerTable) -> None:
     path = f"{directory}/{segment.file_name(offset, segment.SNAPSHOT)}"
-    temporary = path + ".tmp"
-    fd = fs.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    try:
-        write_all(fs, fd, encode_snapshot(producers))
-    finally:
-        fs.close(fd)
-    fs.rename(temporary, path)
+    replace_file(fs, path, encode_snapshot(producers), durable=False)
 
 
 def load_snapshot(fs: FileSystem, directory: str, offset: int) -> ProducerTable | None:

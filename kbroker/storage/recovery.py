@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from kbroker._core.producers import ProducerTable
 from kbroker._core.segment_scan import SegmentScan, find_batch, scan_segment
 from kbroker.errors import DiskDamaged
-from kbroker.fs import FileSystem, read_file, write_all
+from kbroker.fs import FileSystem, read_file, write_file
 from kbroker.storage import segment as names
 from kbroker.storage.leader_epochs import LeaderEpochs
 from kbroker.storage.options import LogOptions
@@ -278,14 +278,8 @@ class LogLoader:
             self.fs.unlink(path)
         except FileNotFoundError:
             pass
-        fd = self.fs.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        try:
-            write_all(self.fs, fd, data)
-            if durable:
-                self.fs.fdatasync(fd)
-                self._has_new_names = True
-        finally:
-            self.fs.close(fd)
+        write_file(self.fs, path, data, durable=durable)
+        self._has_new_names |= durable
 
     def _end_of(self, segments: list[Segment]) -> int:
         if not segments:
@@ -433,18 +427,8 @@ def index_segment(fs: FileSystem, directory: str, base_offset: int, interval_byt
         time_index += names.TIME_INDEX_ENTRY.pack(scan.max_timestamp, scan.max_timestamp_offset - base_offset)
         last_time_entry = scan.max_timestamp
     for suffix, data in ((names.INDEX, scan.index), (names.TIME_INDEX, time_index)):
-        write_durably(fs, f"{directory}/{names.file_name(base_offset, suffix)}{state}", data)
+        write_file(fs, f"{directory}/{names.file_name(base_offset, suffix)}{state}", data)
     return _recovered(base_offset, scan, len(time_index), last_time_entry)
-
-
-def write_durably(fs: FileSystem, path: str, data: bytes) -> None:
-    """A file's content, on the device; its name is not."""
-    fd = fs.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    try:
-        write_all(fs, fd, data)
-        fs.fdatasync(fd)
-    finally:
-        fs.close(fd)
 
 
 def create_segment(fs: FileSystem, directory: str, base_offset: int, allocated: int = 0) -> Segment:
