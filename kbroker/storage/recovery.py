@@ -246,11 +246,7 @@ class LogLoader:
             self._cut_bytes += size - scan.valid_size
         if is_cut or not is_active:
             self.fs.fdatasync(fd)
-        time_index = scan.time_index
-        last_time_entry = scan.last_time_entry
-        if not is_active and scan.max_timestamp > last_time_entry:
-            time_index += names.TIME_INDEX_ENTRY.pack(scan.max_timestamp, scan.max_timestamp_offset - base_offset)
-            last_time_entry = scan.max_timestamp
+        recovered, time_index = _segment_of(base_offset, scan, is_closed=not is_active)
         # The active segment's indexes are made anew after every unclean stop: they need not survive a power cut.
         self._write_index(base_offset, names.INDEX, scan.index, durable=not is_active)
         self._write_index(base_offset, names.TIME_INDEX, time_index, durable=not is_active)
@@ -261,7 +257,7 @@ class LogLoader:
         self._next_offset = scan.next_offset
         if self._producers is not None:
             self._replayed_to = scan.next_offset
-        return not is_active, _recovered(base_offset, scan, len(time_index), last_time_entry)
+        return not is_active, recovered
 
     def _has_gap(self, next_offset: int, next_base: int) -> bool:
         """Whether records between two segments were lost, at a batch's boundary; what is behind was never promised."""
@@ -394,18 +390,24 @@ class LogLoader:
         return f"{self.directory}/{names.file_name(base_offset, suffix)}"
 
 
-def _recovered(base_offset: int, scan: SegmentScan, time_index_size: int, last_time_entry: int) -> Segment:
-    return Segment(
+def _segment_of(base_offset: int, scan: SegmentScan, *, is_closed: bool) -> tuple[Segment, bytes]:
+    """A segment as a scan tells, and its time index: a closed one's ends with the largest timestamp."""
+    time_index, last_time_entry = scan.time_index, scan.last_time_entry
+    if is_closed and scan.max_timestamp > last_time_entry:
+        time_index += names.TIME_INDEX_ENTRY.pack(scan.max_timestamp, scan.max_timestamp_offset - base_offset)
+        last_time_entry = scan.max_timestamp
+    segment = Segment(
         base_offset,
         scan.valid_size,
         max_timestamp=scan.max_timestamp,
         max_timestamp_offset=scan.max_timestamp_offset,
         first_timestamp=scan.first_timestamp,
         index_count=len(scan.index) // names.INDEX_ENTRY.size,
-        time_index_count=time_index_size // names.TIME_INDEX_ENTRY.size,
+        time_index_count=len(time_index) // names.TIME_INDEX_ENTRY.size,
         last_time_entry=last_time_entry,
         bytes_since_index=scan.bytes_since_index,
     )
+    return segment, time_index
 
 
 def index_segment(fs: FileSystem, directory: str, base_offset: int, interval_bytes: int, state: str = "") -> Segment:
@@ -422,13 +424,10 @@ def index_segment(fs: FileSystem, directory: str, base_offset: int, interval_byt
         fs.close(fd)
     if scan.valid_size < size:
         raise DiskDamaged(path, scan.valid_size, str(scan.reason))
-    time_index, last_time_entry = scan.time_index, scan.last_time_entry
-    if scan.max_timestamp > last_time_entry:
-        time_index += names.TIME_INDEX_ENTRY.pack(scan.max_timestamp, scan.max_timestamp_offset - base_offset)
-        last_time_entry = scan.max_timestamp
+    segment, time_index = _segment_of(base_offset, scan, is_closed=True)
     for suffix, data in ((names.INDEX, scan.index), (names.TIME_INDEX, time_index)):
         write_file(fs, f"{directory}/{names.file_name(base_offset, suffix)}{state}", data)
-    return _recovered(base_offset, scan, len(time_index), last_time_entry)
+    return segment
 
 
 def create_segment(fs: FileSystem, directory: str, base_offset: int, allocated: int = 0) -> Segment:
