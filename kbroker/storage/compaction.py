@@ -77,7 +77,8 @@ def cleanable_segments(log: Log, first_dirty_offset: int = 0) -> list[CleanableS
     for at, behind in itertools.pairwise(segments):
         if behind[0] > bound:
             break
-        if lag_ms > 0 and behind[0] > first_dirty_offset and largest_timestamp(log, at[0], at[2]) > newest_ms:
+        is_dirty = behind[0] > first_dirty_offset
+        if lag_ms > 0 and is_dirty and names.largest_timestamp(log.path_of(at[0], names.LOG), at[2]) > newest_ms:
             break
         found.append(
             CleanableSegment(
@@ -205,7 +206,7 @@ class _Cleaning:
         clean = [at for at in self._segments if at.base_offset < self._first_dirty_offset]
         if not clean:
             return 0
-        return changed_ms(self._log.path_of(clean[-1].base_offset, names.LOG)) - self._options.delete_retention_ms
+        return names.changed_ms(self._log.path_of(clean[-1].base_offset, names.LOG)) - self._options.delete_retention_ms
 
     def _clean_group(
         self,
@@ -247,7 +248,7 @@ class _Cleaning:
         written = handed_over = 0
         try:
             for at in group:
-                retain = changed_ms(self._log.path_of(at.base_offset, names.LOG)) > legacy_horizon_ms
+                retain = names.changed_ms(self._log.path_of(at.base_offset, names.LOG)) > legacy_horizon_ms
                 for chunk in _Chunks(self._log, at, self._io_size, self._on_io):
                     with chunk:
                         copy = copy_segment(
@@ -345,11 +346,6 @@ def _aborted_transactions(log: Log, segments: Iterable[CleanableSegment]) -> lis
     return found
 
 
-def largest_timestamp(log: Log, base_offset: int, max_timestamp: int) -> int:
-    """A segment's, as Kafka has it: of its records, or when they have none the time its file was changed."""
-    return max_timestamp if max_timestamp >= 0 else changed_ms(log.path_of(base_offset, names.LOG))
-
-
 def first_timestamps(log: Log, first_dirty_offset: int) -> list[int]:
     """Largest timestamp of the first batch of each closed segment that was not cleaned yet."""
     found = []
@@ -362,11 +358,6 @@ def first_timestamps(log: Log, first_dirty_offset: int) -> list[int]:
                 log.context.fs.close(fd)
             found.append(first[4] if first else -1)
     return found
-
-
-def changed_ms(path: str) -> int:
-    """When a file was changed last. Raises FileNotFoundError."""
-    return os.stat(path).st_mtime_ns // 1_000_000  # noqa: PTH116
 
 
 def _is_there(path: str) -> bool:

@@ -7,7 +7,6 @@ policies a log has follows from its options (`policies_for`); a program that run
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -106,14 +105,9 @@ def view_of(log: Log, now_ms: int) -> LogView:
         next_base = segments[at + 1][0] if at + 1 < len(segments) else end_offset
         if next_base > high_watermark or (at + 1 == len(segments) and size == 0):
             break
-        if max_timestamp < 0:
-            max_timestamp = _changed_ms(f"{log.path}/{names.file_name(base_offset, names.LOG)}", now_ms)
+        try:
+            max_timestamp = names.largest_timestamp(log.path_of(base_offset, names.LOG), max_timestamp)
+        except OSError:
+            max_timestamp = now_ms
         views.append(SegmentView(base_offset, next_base, size, max_timestamp))
     return LogView(tuple(views), log.state.log_start_offset, sum(at[1] for at in segments), now_ms)
-
-
-def _changed_ms(path: str, now_ms: int) -> int:
-    try:
-        return os.stat(path).st_mtime_ns // 1_000_000  # noqa: PTH116
-    except OSError:
-        return now_ms

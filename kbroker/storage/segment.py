@@ -6,6 +6,7 @@ A segment is `<base offset, 20 digits>.log` with `.index`, `.timeindex` and, whe
 
 from __future__ import annotations
 
+import os
 import re
 import struct
 from dataclasses import dataclass
@@ -62,6 +63,16 @@ def is_of_a_log(name: str) -> bool:
 def is_temporary(name: str) -> bool:
     """Whether it was being written for one of the log's own."""
     return name.endswith(TEMPORARY) and is_of_a_log(name)
+
+
+def changed_ms(path: str) -> int:
+    """When a file was changed last. Raises FileNotFoundError."""
+    return os.stat(path).st_mtime_ns // 1_000_000  # noqa: PTH116
+
+
+def largest_timestamp(log_path: str, max_timestamp: int) -> int:
+    """A segment's, as Kafka has it: of its records, or when they have none the time its .log was changed."""
+    return max_timestamp if max_timestamp >= 0 else changed_ms(log_path)
 
 
 @dataclass(slots=True)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from pathlib import Path
 
 from kbroker._core.processor import Request
 from kbroker.errors import ErrorCode, KbrokerError, ProtocolError
@@ -30,7 +29,7 @@ from kbroker.protocol import messages as M
 from kbroker.server.handlers.leader import leader_log
 from kbroker.server.services import Services
 from kbroker.storage.log import Log
-from kbroker.storage.segment import LOG
+from kbroker.storage.segment import LOG, changed_ms
 
 CONSUMER_REPLICA_ID = -1
 READ_UNCOMMITTED = 0
@@ -125,8 +124,7 @@ def _old_style_offsets(log: Log, timestamp: int, max_count: int, end: int, servi
     starts = []
     for base_offset, *_ in segments:
         with contextlib.suppress(FileNotFoundError):  # retention has deleted it since
-            changed_ms = Path(log.path_of(base_offset, LOG)).stat().st_mtime_ns // 1_000_000
-            starts.append((max(base_offset, log.log_start_offset), changed_ms))
+            starts.append((max(base_offset, log.log_start_offset), changed_ms(log.path_of(base_offset, LOG))))
     if not starts or segments[-1][1] > 0:
         starts.append((log.log_end_offset, services.clock.wall_ms()))
     if timestamp == EARLIEST_TIMESTAMP:
