@@ -5,17 +5,14 @@ What an index says of its log is held against the log by `partition_check.py`.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 
 from kbroker._core.crc import crc32c_of
 from kbroker.inspection.entries import Entry, Found, Problem
+from kbroker.storage import producer_state as snapshots
 from kbroker.storage import segment as names
 
-ABORTED_TRANSACTION = struct.Struct(">hqqqq")
 ABORTED_TRANSACTION_FIELDS = ("version", "producer_id", "first_offset", "last_offset", "last_stable_offset")
-SNAPSHOT_HEAD = struct.Struct(">hIi")
-SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
 SNAPSHOT_FIELDS = (
     "producer_id",
     "producer_epoch",
@@ -26,7 +23,6 @@ SNAPSHOT_FIELDS = (
     "coordinator_epoch",
     "current_transaction_first_offset",
 )
-_SNAPSHOT_CRC_FROM = 6
 
 
 def used_size(data: bytes, entry_size: int) -> int:
@@ -60,10 +56,10 @@ def read_time_index(data: bytes, base_offset: int) -> Found:
 
 
 def read_transaction_index(data: bytes, base_offset: int) -> Found:
-    size = ABORTED_TRANSACTION.size
+    size = names.ABORTED_TRANSACTION.size
     before = base_offset - 1
     for at in range(0, len(data) - len(data) % size, size):
-        values = ABORTED_TRANSACTION.unpack_from(data, at)
+        values = names.ABORTED_TRANSACTION.unpack_from(data, at)
         version, producer_id, first_offset, last_offset, last_stable_offset = values
         if version != 0:
             unread = f"{len(data) - at} bytes from here on are not read"
@@ -80,21 +76,21 @@ def read_transaction_index(data: bytes, base_offset: int) -> Found:
 
 def read_snapshot(data: bytes, end_offset: int) -> Found:
     """Producers as they were before the record at `end_offset`."""
-    if len(data) < SNAPSHOT_HEAD.size:
+    if len(data) < snapshots.HEAD.size:
         yield Problem(0, f"{len(data)} bytes are too few")
         return
-    version, crc_stored, count = SNAPSHOT_HEAD.unpack_from(data)
-    if version != 1:
+    version, crc_stored, count = snapshots.HEAD.unpack_from(data)
+    if version != snapshots.VERSION:
         yield Problem(0, f"version {version}, which is not known")
         return
-    if crc32c_of(data[_SNAPSHOT_CRC_FROM:]) != crc_stored:
+    if crc32c_of(data[snapshots.CRC_FROM :]) != crc_stored:
         yield Problem(2, "CRC does not match")
-    if len(data) != SNAPSHOT_HEAD.size + max(count, 0) * SNAPSHOT_ENTRY.size:
+    if len(data) != snapshots.HEAD.size + max(count, 0) * snapshots.PRODUCER.size:
         yield Problem(6, f"{count} producers do not fit {len(data)} bytes")
         return
     known: set[int] = set()
-    for at in range(SNAPSHOT_HEAD.size, len(data), SNAPSHOT_ENTRY.size):
-        fields = dict(zip(SNAPSHOT_FIELDS, SNAPSHOT_ENTRY.unpack_from(data, at), strict=True))
+    for at in range(snapshots.HEAD.size, len(data), snapshots.PRODUCER.size):
+        fields = dict(zip(SNAPSHOT_FIELDS, snapshots.PRODUCER.unpack_from(data, at), strict=True))
         yield Entry("producer", at, fields)
         producer_id, last_offset = fields["producer_id"], fields["last_offset"]
         if producer_id in known:

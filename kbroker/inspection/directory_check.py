@@ -22,15 +22,13 @@ from kbroker.inspection.partition_check import (
     PartitionChecker,
     PartitionContext,
     Progress,
-    is_partition_file,
 )
-from kbroker.inspection.text_files import CLEANED_TO, OFFSET_CHECKPOINTS, TEXT_FILES
-from kbroker.model import TopicPartition
+from kbroker.inspection.text_files import OFFSET_CHECKPOINTS, TEXT_FILES
+from kbroker.model import INTERNAL_TOPICS, TopicPartition
 from kbroker.storage import checkpoints, directory
 from kbroker.storage import segment as names
+from kbroker.storage.checkpoints import CLEANER_OFFSETS
 
-KRAFT_LOG = "__cluster_metadata"
-_INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state")
 _ROOT_FILES = (*OFFSET_CHECKPOINTS, directory.META_PROPERTIES, directory.CLEAN_MARK)
 _OF_OTHERS = re.compile(r"\.lock|coordination\.sqlite(-.*)?|lost\+found")
 _DEPARTED = re.compile(r"(.+)-(\d+)\.[0-9a-f]{32}(-delete|-stray|-future)")
@@ -63,7 +61,7 @@ def is_partition_directory(path: Path) -> bool:
     if directory.parse_partition_directory(path.name) is None and _DEPARTED.fullmatch(path.name) is None:
         return False
     entries = os.listdir(path)  # noqa: PTH208
-    return not entries or any(is_partition_file(name) for name in entries)
+    return not entries or any(names.is_of_a_log(name) for name in entries)
 
 
 def is_log_directory(path: Path) -> bool:
@@ -79,9 +77,9 @@ def is_log_directory(path: Path) -> bool:
 
 def refuse_kraft(path: Path) -> None:
     """KbrokerError when the file or directory is a metadata log of KRaft, or holds one."""
-    if any(part.startswith(f"{KRAFT_LOG}-") for part in path.absolute().parts) or path.name == "bootstrap.checkpoint":
+    if directory.METADATA_LOG in path.absolute().parts or path.name == "bootstrap.checkpoint":
         raise KbrokerError(f"{path}: of the metadata log of Kafka in KRaft mode, which kbroker does not read")
-    if path.is_dir() and (path / f"{KRAFT_LOG}-0").exists():
+    if path.is_dir() and (path / directory.METADATA_LOG).exists():
         raise KbrokerError(f"{path}: a log directory of Kafka in KRaft mode, which kbroker does not read")
 
 
@@ -145,10 +143,9 @@ class Verifier:
         if path.name in _ROOT_FILES:
             yield from self._check_root_file(path)
             return
-        if not is_partition_file(path.name):
+        if not names.is_of_a_log(path.name):
             raise KbrokerError(f"{path}: no file of a log directory has this name")
-        read = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        os.close(read)
+        os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))  # what cannot be read is no finding
         home = LogDirectory(path.parent.parent)
         is_live = home.is_live
         context = PartitionContext(self.has_gaps or home.has_gaps(path.parent.name), is_live, self.progress)
@@ -250,11 +247,11 @@ class LogDirectory:
     def has_gaps(self, partition_directory: str) -> bool:
         """Whether offsets may be missing in a partition: it was compacted, or one cannot know."""
         partition = directory.parse_partition_directory(partition_directory)
-        if not self.is_known or partition is None or partition.topic in _INTERNAL_TOPICS:
+        if not self.is_known or partition is None or partition.topic in INTERNAL_TOPICS:
             return True
-        cleaned = self.offsets[CLEANED_TO] if self.offsets else _offsets_in(self.path / CLEANED_TO)
+        cleaned = self.offsets[CLEANER_OFFSETS] if self.offsets else _offsets_in(self.path / CLEANER_OFFSETS)
         # A cleaning that was given up leaves holes and no entry: where others were compacted, one cannot know.
-        return any(known.topic not in _INTERNAL_TOPICS for known in cleaned)
+        return any(known.topic not in INTERNAL_TOPICS for known in cleaned)
 
     def beyond_the_end(
         self, partition: TopicPartition, checked: PartitionCheck, offsets: dict[str, Offsets]

@@ -10,7 +10,7 @@ from kbroker.inspection.binary_files import BINARY_FILES
 from kbroker.inspection.directory_check import is_log_directory, is_partition_directory, refuse_kraft
 from kbroker.inspection.entries import Entry, Found, Problem, read_whole
 from kbroker.inspection.log_file import LogOptions, read_log
-from kbroker.inspection.partition_check import PartitionChecker, PartitionContext, is_partition_file
+from kbroker.inspection.partition_check import PartitionChecker, PartitionContext
 from kbroker.inspection.text_files import TEXT_FILES
 from kbroker.storage import segment as names
 
@@ -31,7 +31,7 @@ def files_of(path: Path) -> Iterator[Path]:
 
 
 def is_known(name: str) -> bool:
-    return name in TEXT_FILES or is_partition_file(name)
+    return name in TEXT_FILES or names.is_of_a_log(name)
 
 
 def is_index(path: Path) -> bool:

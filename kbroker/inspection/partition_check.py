@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from kbroker._core import segment_check
 from kbroker._core.segment_check import SegmentCheck, check_segment
-from kbroker.inspection.binary_files import ABORTED_TRANSACTION, BINARY_FILES, used_size
+from kbroker.inspection.binary_files import BINARY_FILES, used_size
 from kbroker.inspection.entries import (
     WHOLE_FILE,
     Entry,
@@ -31,8 +31,6 @@ from kbroker.protocol.records import INFLATED_LIMIT
 from kbroker.storage import checkpoints
 from kbroker.storage import segment as names
 
-LEFT_BEHIND = (names.DELETED, names.CLEANED, names.SWAP)
-_TEMPORARY = ".tmp"
 _OPEN_TRANSACTIONS = 100_000  #: that are followed; more make the check of .txnindex incomplete, not wrong
 
 Progress = Callable[[int], None]
@@ -101,21 +99,6 @@ class PartitionCheck:
     topic_id: str | None = None
 
 
-def is_partition_file(name: str) -> bool:
-    """Whether the log keeps files of this name in a partition's directory."""
-    if name in (checkpoints.LEADER_EPOCHS, checkpoints.PARTITION_METADATA):
-        return True
-    name = name.removesuffix(_TEMPORARY)
-    if name in (checkpoints.LEADER_EPOCHS, checkpoints.PARTITION_METADATA):
-        return True
-    parsed = names.parse_file_name(name)
-    return (
-        parsed is not None
-        and parsed[1] in (names.LOG, *names.INDEX_SUFFIXES, names.SNAPSHOT)
-        and parsed[2] in ("", *LEFT_BEHIND)
-    )
-
-
 class PartitionChecker:
     """Checks one directory once."""
 
@@ -137,7 +120,7 @@ class PartitionChecker:
         segments: dict[int, set[str]] = {}
         for name in present:
             parsed = names.parse_file_name(name)
-            if not is_partition_file(name):
+            if not names.is_of_a_log(name):
                 self._add(self._path / name, WHOLE_FILE, "no file of a partition has this name")
             elif parsed and not parsed[2] and parsed[1] != names.SNAPSHOT:
                 segments.setdefault(parsed[0], set()).add(parsed[1])
@@ -303,7 +286,8 @@ class PartitionChecker:
         for marker in markers.values():
             if marker.first_offset >= 0:
                 what = f"the abort of producer {marker.producer_id} at byte {marker.position} of the log is not there"
-                self._add(path, len(data or b"") // ABORTED_TRANSACTION.size * ABORTED_TRANSACTION.size, what)
+                entry_size = names.ABORTED_TRANSACTION.size
+                self._add(path, len(data or b"") // entry_size * entry_size, what)
 
     # --- the other files
 

@@ -38,18 +38,18 @@ TRANSACTION_STATES = (
     "Dead",
     "PrepareEpochFence",
 )
-_version = struct.Struct(">h")
+_VERSION = struct.Struct(">h")
 
 
 def _decode(name: str, data: bytes) -> tuple[M.Message, int]:
     """A message behind its version. Raises MalformedBytes."""
-    if len(data) < _version.size:
+    if len(data) < _VERSION.size:
         raise MalformedBytes(f"{name} without a version")
-    version: int = _version.unpack_from(data)[0]
+    version: int = _VERSION.unpack_from(data)[0]
     message: type[M.Message] = getattr(M, name)
     if not message.MIN_VERSION <= version <= message.MAX_VERSION:
         raise MalformedBytes(f"{name} of version {version}")
-    return message.decode_prefix(memoryview(data)[_version.size :], version)[0], version
+    return message.decode_prefix(memoryview(data)[_VERSION.size :], version)[0], version
 
 
 def _text(value: Any) -> str:
@@ -59,9 +59,9 @@ def _text(value: Any) -> str:
 def decode_offsets(offset: int, key: bytes | None, value: bytes | None) -> tuple[str, str | None]:
     """A record of `__consumer_offsets`."""
     try:
-        if key is None or len(key) < _version.size:
+        if key is None or len(key) < _VERSION.size:
             raise MalformedBytes("no key with a version")
-        kind: int = _version.unpack_from(key)[0]
+        kind: int = _VERSION.unpack_from(key)[0]
         if kind not in _OFFSETS_KEYS:
             return f"Unknown record type {kind} at offset {offset}, skipping.", None
         name = _OFFSETS_KEYS[kind]

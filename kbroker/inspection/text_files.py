@@ -14,12 +14,11 @@ from collections.abc import Callable
 from kbroker.inspection.entries import WHOLE_FILE, Entry, Found, Problem
 from kbroker.storage import checkpoints, directory
 
-CLEANED_TO = "cleaner-offset-checkpoint"
 OFFSET_CHECKPOINTS = (
     checkpoints.RECOVERY_POINTS,
     checkpoints.LOG_START_OFFSETS,
     checkpoints.HIGH_WATERMARKS,
-    CLEANED_TO,
+    checkpoints.CLEANER_OFFSETS,
 )
 
 _NUMBER = rb"0|-?[1-9][0-9]{0,18}"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -20,6 +19,7 @@ from kbroker._core.segment_scan import find_batch
 from kbroker.errors import DiskDamaged
 from kbroker.fs import read_file, write_all, write_file
 from kbroker.protocol.compression import deflate, inflate_shared
+from kbroker.protocol.records import INFLATED_LIMIT
 from kbroker.storage import segment as names
 from kbroker.storage.recovery import index_segment
 from kbroker.storage.segment_swap import discard_cleaned
@@ -27,10 +27,8 @@ from kbroker.storage.segment_swap import discard_cleaned
 if TYPE_CHECKING:
     from kbroker.storage.log import Log
 
-_INFLATED_LIMIT = 128 << 20
 _INT32_MAX = (1 << 31) - 1
 _WRITEBACK = 8 << 20
-_ABORTED = struct.Struct(">hqqqq")  # version, producer id, first offset, last offset, last stable offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +224,7 @@ class _Cleaning:
             has_index = any(_is_there(log.path_of(at.base_offset, names.TRANSACTION_INDEX)) for at in group)
             if has_index:
                 # An empty one too, so that a restart in the middle of the swap can tell the new from the old.
-                entries = (_ABORTED.pack(0, *entry) for entry in transactions.kept[known:])
+                entries = (names.ABORTED_TRANSACTION.pack(0, *entry) for entry in transactions.kept[known:])
                 write_file(fs, log.path_of(base_offset, names.TRANSACTION_INDEX) + names.CLEANED, b"".join(entries))
             # As Kafka: what a segment's time of change decides goes by when its messages were written.
             os.utime(path + names.CLEANED, ns=(changed_ns, changed_ns))
@@ -318,7 +316,7 @@ class _Chunks:
 
 
 def _inflate(codec: int, data: memoryview, magic: int = 2) -> memoryview:
-    return inflate_shared(codec, data, _INFLATED_LIMIT, magic=magic)
+    return inflate_shared(codec, data, INFLATED_LIMIT, magic=magic)
 
 
 def _deflate(codec: int, data: bytes, magic: int = 2) -> bytes:
@@ -341,8 +339,8 @@ def _aborted_transactions(log: Log, segments: Iterable[CleanableSegment]) -> lis
             data = read_file(log.context.fs, log.path_of(at.base_offset, names.TRANSACTION_INDEX))
         except FileNotFoundError:
             continue
-        whole = len(data) - len(data) % _ABORTED.size
-        found += [entry[1:] for entry in _ABORTED.iter_unpack(data[:whole])]
+        whole = len(data) - len(data) % names.ABORTED_TRANSACTION.size
+        found += [entry[1:] for entry in names.ABORTED_TRANSACTION.iter_unpack(data[:whole])]
     return found
 
 

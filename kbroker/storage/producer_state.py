@@ -20,20 +20,20 @@ from kbroker.storage import segment
 
 logger = logging.getLogger("kbroker.storage")
 
-_HEAD = struct.Struct(">hIi")
-_PRODUCER = struct.Struct(">qhiqiqiq")
-_VERSION = 1
-_CRC_FROM = 6
+HEAD = struct.Struct(">hIi")
+PRODUCER = struct.Struct(">qhiqiqiq")
+VERSION = 1
+CRC_FROM = 6
 
 
 def encode_snapshot(producers: ProducerTable) -> bytes:
     entries = producers.export()
-    body = bytearray(_HEAD.pack(_VERSION, 0, len(entries)))
+    body = bytearray(HEAD.pack(VERSION, 0, len(entries)))
     for producer_id, epoch, coordinator_epoch, last_timestamp, transaction_first_offset, batches in entries:
         _, last_sequence, last_offset, offset_delta, timestamp = (
             batches[-1] if batches else (-1, -1, -1, 0, last_timestamp)
         )
-        body += _PRODUCER.pack(
+        body += PRODUCER.pack(
             producer_id,
             epoch,
             last_sequence,
@@ -43,20 +43,20 @@ def encode_snapshot(producers: ProducerTable) -> bytes:
             coordinator_epoch,
             transaction_first_offset,
         )
-    struct.pack_into(">I", body, 2, crc32c_of(body[_CRC_FROM:]))
+    struct.pack_into(">I", body, 2, crc32c_of(body[CRC_FROM:]))
     return bytes(body)
 
 
 def decode_snapshot(data: bytes) -> ProducerTable:
     """Raises ValueError when it is damaged."""
-    if len(data) < _HEAD.size:
+    if len(data) < HEAD.size:
         raise ValueError(f"a snapshot of {len(data)} bytes")
-    version, crc, count = _HEAD.unpack_from(data)
-    if version != _VERSION:
+    version, crc, count = HEAD.unpack_from(data)
+    if version != VERSION:
         raise ValueError(f"a snapshot of version {version}")
-    if crc != crc32c_of(data[_CRC_FROM:]):
+    if crc != crc32c_of(data[CRC_FROM:]):
         raise ValueError("a snapshot with a wrong CRC")
-    if len(data) != _HEAD.size + count * _PRODUCER.size:
+    if len(data) != HEAD.size + count * PRODUCER.size:
         raise ValueError(f"a snapshot of {count} producers in {len(data)} bytes")
     producers = ProducerTable()
     for (
@@ -68,7 +68,7 @@ def decode_snapshot(data: bytes) -> ProducerTable:
         timestamp,
         coordinator_epoch,
         first_offset,
-    ) in _PRODUCER.iter_unpack(data[_HEAD.size :]):
+    ) in PRODUCER.iter_unpack(data[HEAD.size :]):
         batches = []
         if last_offset >= 0:
             first_sequence = (last_sequence - offset_delta) & 0x7FFFFFFF

@@ -12,6 +12,8 @@ import struct
 from dataclasses import dataclass
 from functools import lru_cache
 
+from kbroker.storage import checkpoints
+
 LOG = ".log"
 INDEX = ".index"
 TIME_INDEX = ".timeindex"
@@ -24,13 +26,15 @@ SWAP = ".swap"
 TEMPORARY = ".tmp"
 SUFFIXES = (LOG, *INDEX_SUFFIXES, SNAPSHOT)
 STEPS = ("", DELETED, CLEANED, SWAP, TEMPORARY)
-BESIDE_SEGMENTS = ("leader-epoch-checkpoint", "partition.metadata")
+BESIDE_SEGMENTS = (checkpoints.LEADER_EPOCHS, checkpoints.PARTITION_METADATA)
 DIRECTORY_DELETE = "-delete"
 DIRECTORY_STRAY = "-stray"
 DIRECTORY_FUTURE = "-future"
 
 INDEX_ENTRY = struct.Struct(">ii")
 TIME_INDEX_ENTRY = struct.Struct(">qi")
+ABORTED_TRANSACTION = struct.Struct(">hqqqq")
+"""Of a .txnindex: version 0, producer id, first offset, last offset, last stable offset."""
 
 _DIGITS = re.compile(r"[0-9]{20}")
 _SUFFIXES = re.compile(r"(\.[a-z]+)((?:\.[a-z]+)?)")
