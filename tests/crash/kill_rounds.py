@@ -43,6 +43,10 @@ MOST_IN_FLIGHT = 5000
 STOPPED_SHARE = 0.1
 
 
+def is_compacted(topic: str) -> bool:
+    return "cleanup.policy" in TOPICS[topic]
+
+
 def value_of(name: str, number: int) -> bytes:
     """What a writer sends as its record of that number."""
     return b"%s:%d:" % (name.encode(), number) + b"x" * (number % 500)
@@ -76,7 +80,7 @@ class Writer:
                 **self.settings,
             }
         )
-        is_keyed = "cleanup.policy" in TOPICS[self.topic]
+        is_keyed = is_compacted(self.topic)
         number = 0
         while not stop.is_set():
             for _ in range(50):
@@ -166,7 +170,7 @@ def read_back(address: str, topic: str, partition: int) -> Iterator[Message]:
     )
     low, high = reader.get_watermark_offsets(TopicPartition(topic, partition), timeout=30)
     reader.assign([TopicPartition(topic, partition, low)])
-    has_holes = "cleanup.policy" in TOPICS[topic]
+    has_holes = is_compacted(topic)
     expected = low
     heard = time.monotonic()
     while expected < high:
@@ -189,7 +193,7 @@ def check(writers: list[Writer], address: str, topic: str, partition: int) -> No
     """What was acknowledged is there, and an idempotent producer's records once and in order."""
     by_name = {writer.name: writer for writer in writers if writer.topic == topic}
     expected: dict[int, tuple[str, int]] = {}
-    if "cleanup.policy" in TOPICS[topic]:
+    if is_compacted(topic):
         for writer in by_name.values():
             for number, offset in writer.newest_acknowledged(partition).values():
                 expected[offset] = writer.name, number
@@ -215,7 +219,7 @@ def check(writers: list[Writer], address: str, topic: str, partition: int) -> No
             last[name] = number
     for at, (name, number) in expected.items():
         is_deleted = "retention.bytes" in TOPICS[topic] and (first_offset is None or at < first_offset)
-        is_superseded = "cleanup.policy" in TOPICS[topic] and newest.get((name, number % KEYS), -1) > number
+        is_superseded = is_compacted(topic) and newest.get((name, number % KEYS), -1) > number
         assert is_deleted or is_superseded, f"{topic}-{partition}: {(name, number)}, acknowledged at {at}, is lost"
 
 
