@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 from kbroker.protocol.records import read_batches
@@ -14,39 +15,27 @@ def wrong_indexes(directory: Path) -> list[str]:
     for log in sorted(directory.glob("*" + names.LOG)):
         base = int(log.name.split(".")[0])
         batches = [batch.info for batch in read_batches(log.read_bytes())]
-        found += _wrong_offsets(log.with_suffix(names.INDEX), base, {at.position: at.last_offset for at in batches})
-        newest, newest_at = -1, {}
+        offsets = {(batch.last_offset - base, batch.position) for batch in batches}
+        found += _wrong_entries(log.with_suffix(names.INDEX), names.INDEX_ENTRY, offsets)
+        newest, times = -1, set()
         for batch in batches:
+            # The batch has this timestamp, and none before it has one as large.
             if batch.max_timestamp > newest:
                 newest = batch.max_timestamp
                 # An append names the record; recovery, as Kafka's, the last one of the batch.
-                newest_at |= dict.fromkeys(range(batch.base_offset, batch.last_offset + 1), newest)
-        found += _wrong_times(log.with_suffix(names.TIME_INDEX), base, newest_at)
+                times |= {(newest, offset - base) for offset in range(batch.base_offset, batch.last_offset + 1)}
+        found += _wrong_entries(log.with_suffix(names.TIME_INDEX), names.TIME_INDEX_ENTRY, times)
     return found
 
 
-def _wrong_offsets(index: Path, base: int, batches: dict[int, int]) -> list[str]:
+def _wrong_entries(index: Path, entry: struct.Struct, right: set[tuple[int, int]]) -> list[str]:
     last = -1
     found = []
     data = index.read_bytes()
-    if len(data) % names.INDEX_ENTRY.size:
+    if len(data) % entry.size:
         return [f"{index}: {len(data)} bytes"]
-    for number, (relative, position) in enumerate(names.INDEX_ENTRY.iter_unpack(data)):
-        if batches.get(position) != base + relative or position <= last:
-            found.append(f"{index}: entry {number} says offset {base + relative} is at byte {position}")
-        last = position
-    return found
-
-
-def _wrong_times(index: Path, base: int, newest_at: dict[int, int]) -> list[str]:
-    last = -1
-    found = []
-    data = index.read_bytes()
-    if len(data) % names.TIME_INDEX_ENTRY.size:
-        return [f"{index}: {len(data)} bytes"]
-    for number, (timestamp, relative) in enumerate(names.TIME_INDEX_ENTRY.iter_unpack(data)):
-        # The batch has this timestamp, and none before it has one as large.
-        if newest_at.get(base + relative) != timestamp or timestamp <= last:
-            found.append(f"{index}: entry {number} says {timestamp} is at offset {base + relative}")
-        last = timestamp
+    for number, each in enumerate(entry.iter_unpack(data)):
+        if each not in right or each[0] <= last:
+            found.append(f"{index}: entry {number} says {each}")
+        last = each[0]
     return found
