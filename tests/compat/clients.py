@@ -229,6 +229,24 @@ def pykafka_of(broker_version: str) -> Client:
     )
 
 
+def console_of_0_9(language: str, lacks: dict[str, str], **settings: Any) -> Client:
+    """The command line tools of Kafka 0.9, with its clients in that language."""
+    always = {
+        "nulls": "a command line cannot tell null from empty",
+        "limits": "its errors are lines of a log",
+        "admin": NO_ADMIN,
+        "restart": "records cannot be counted while they are sent",
+    }
+    return Client(
+        f"{language}-0.9-console",
+        console_tools("0.9.0.1"),
+        codecs=CODECS[:4],
+        lacks=always | lacks,
+        settings=settings,
+        is_old=True,
+    )
+
+
 KAFKA_PYTHON_SEES = ((0, 8, 2), (0, 9), (0, 10), (0, 10, 1))
 OLD = [
     *map(pykafka_of, ("0.8.2", "0.9.0", "0.10.0")),
@@ -236,35 +254,11 @@ OLD = [
     Client("no-kafka", node("no-kafka"), codecs=CODECS[:3], lacks={"admin": NO_ADMIN}, is_old=True),
     *(kafka_python_of(version, seen) for version in ("1.4.7", "2.0.2") for seen in KAFKA_PYTHON_SEES),
     *map(librdkafka_of, ("0.8.2", "0.9.0")),
-    Client(
-        "java-0.9-console",
-        console_tools("0.9.0.1"),
-        codecs=CODECS[:4],
-        lacks={
-            "nulls": "a command line cannot tell null from empty",
-            "group": "two members cannot be told what to read",
-            "seek": "it begins at one end or the other",
-            "limits": "its errors are lines of a log",
-            "admin": NO_ADMIN,
-            "restart": "records cannot be counted while they are sent",
-        },
-        is_old=True,
+    console_of_0_9(
+        "java", {"group": "two members cannot be told what to read", "seek": "it begins at one end or the other"}
     ),
-    Client(
-        "scala-0.9-console",
-        console_tools("0.9.0.1"),
-        codecs=CODECS[:4],
-        lacks={
-            "nulls": "a command line cannot tell null from empty",
-            "group": "it keeps its groups in ZooKeeper",
-            "limits": "its errors are lines of a log",
-            "admin": NO_ADMIN,
-            "restart": "records cannot be counted while they are sent",
-        },
-        settings={"old": True},
-        is_old=True,
-    ),
-]  # fmt: skip
+    console_of_0_9("scala", {"group": "it keeps its groups in ZooKeeper"}, old=True),
+]
 CLIENTS = [*NEW, librdkafka_of("0.10.0"), *OLD]
 
 
