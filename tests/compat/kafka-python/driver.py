@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import sys
-import threading
 import time
 from typing import Any
 
@@ -17,6 +16,7 @@ from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient, Ne
 from kafka.errors import CommitFailedError, KafkaError, TopicAlreadyExistsError
 from kafka.structs import OffsetAndMetadata
 
+from tests.compat import group
 from tests.compat.records import fingerprint, record
 
 Json = dict[str, Any]
@@ -87,13 +87,7 @@ def consume(a: Json) -> Json:
     return {"count": count, "checksum": str(total % 2**64), "partitions": partitions}
 
 
-class Member(threading.Thread):
-    """One member of a group, polling in its own thread."""
-
-    def __init__(self, a: Json, distinct: set[tuple[int, int]]):
-        super().__init__(daemon=True)
-        self.a, self.distinct, self.read, self.stopping = a, distinct, 0, False
-
+class Member(group.Member):
     def run(self) -> None:
         reader = consumer(
             self.a, self.a["group"], session_timeout_ms=6000, heartbeat_interval_ms=300, max_poll_records=200
@@ -111,28 +105,6 @@ class Member(threading.Thread):
                 pass  # nothing assigned yet
             time.sleep(0.02)  # leave something for the other member
         reader.close()
-
-
-def group(a: Json) -> Json:
-    distinct: set[tuple[int, int]] = set()
-    first, second = Member(a, distinct), Member(a, distinct)
-    deadline = time.monotonic() + a["timeout_s"]
-
-    def wait(enough: Any) -> None:
-        while not enough() and time.monotonic() < deadline:
-            time.sleep(0.005)
-
-    first.start()
-    wait(lambda: len(distinct) >= a["count"] // 10)
-    second.start()
-    wait(lambda: second.read and len(distinct) >= a["count"] // 2)
-    first.stopping = True
-    first.join(20)
-    wait(lambda: len(distinct) >= a["count"])
-    time.sleep(0.3)
-    second.stopping = True
-    second.join(20)
-    return {"members": [first.read, second.read], "distinct": len(distinct), "committed": committed(a)}
 
 
 def committed(a: Json) -> int:
@@ -291,7 +263,7 @@ if __name__ == "__main__":
     scenarios = {
         "produce": produce,
         "consume": consume,
-        "group": group,
+        "group": lambda a: group.group(a, Member, committed),
         "seek": seek,
         "old_offsets": old_offsets,
         "limits": limits,

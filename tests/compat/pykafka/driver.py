@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import queue
 import sys
-import threading
 import time
 from typing import Any
 
@@ -13,6 +12,7 @@ from pykafka import KafkaClient
 from pykafka.common import CompressionType, OffsetType
 from pykafka.exceptions import KafkaException, MessageSizeTooLarge
 
+from tests.compat import group
 from tests.compat.records import fingerprint, record
 
 Json = dict[str, Any]
@@ -89,13 +89,7 @@ def consume(a: Json) -> Json:
     return {"count": count, "checksum": str(total % 2**64), "partitions": partitions}
 
 
-class Member(threading.Thread):
-    """One member of a group, reading in its own thread."""
-
-    def __init__(self, a: Json, distinct: set[tuple[int, int]]):
-        super().__init__(daemon=True)
-        self.a, self.distinct, self.read, self.stopping = a, distinct, 0, False
-
+class Member(group.Member):
     def run(self) -> None:
         reader = topic_of(self.a).get_balanced_consumer(
             self.a["group"].encode(),
@@ -122,28 +116,6 @@ class Member(threading.Thread):
                 pass  # a rebalance came between
             time.sleep(0.02)  # leave something for the other member
         reader.stop()
-
-
-def group(a: Json) -> Json:
-    distinct: set[tuple[int, int]] = set()
-    first, second = Member(a, distinct), Member(a, distinct)
-    deadline = time.monotonic() + a["timeout_s"]
-
-    def wait(enough: Any) -> None:
-        while not enough() and time.monotonic() < deadline:
-            time.sleep(0.005)
-
-    first.start()
-    wait(lambda: len(distinct) >= a["count"] // 10)
-    second.start()
-    wait(lambda: second.read and len(distinct) >= a["count"] // 2)
-    first.stopping = True
-    first.join(20)
-    wait(lambda: len(distinct) >= a["count"])
-    time.sleep(0.3)
-    second.stopping = True
-    second.join(20)
-    return {"members": [first.read, second.read], "distinct": len(distinct), "committed": committed(a)}
 
 
 def committed(a: Json) -> int:
@@ -181,5 +153,11 @@ def limits(a: Json) -> Json:
 
 
 if __name__ == "__main__":
-    scenarios = {"produce": produce, "consume": consume, "group": group, "seek": seek, "limits": limits}
+    scenarios = {
+        "produce": produce,
+        "consume": consume,
+        "group": lambda a: group.group(a, Member, committed),
+        "seek": seek,
+        "limits": limits,
+    }
     print(json.dumps(scenarios[sys.argv[1]](json.loads(sys.argv[2]))))
