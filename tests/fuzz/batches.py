@@ -163,6 +163,14 @@ def mend_messages(fixes: int, data: bytes) -> bytes:
     return bytes(made)
 
 
+OLD_FORMAT = 0x80
+"""Among the bits of `put_right`: messages of magic 0 or 1, whose check sums are put right, instead of a batch."""
+
+
+def mend(fixes: int, data: bytes) -> bytes:
+    return mend_messages(FIX_CRC, data) if fixes & OLD_FORMAT else put_right(fixes, data)
+
+
 def feed_message_set(data: bytes) -> None:
     """Messages of magic 0 or 1: a finding, or the same from every reader and after a conversion there and back."""
     if len(data) < 2:

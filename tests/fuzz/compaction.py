@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 
 from kbroker._core.cleaned_transactions import LastBatches, Transactions
-from kbroker._core.crc import crc32_of
 from kbroker._core.dedupe_map import DedupeMap
 from kbroker._core.record_batch import InvalidBatch
 from kbroker._core.segment_copy import copy_segment, feed_map
 from kbroker.protocol.compression import Codec, deflate, inflate_shared
 from kbroker.protocol.records import encode_batch
-from tests.fuzz.batches import INFLATED_LIMIT, put_right
+from tests.fuzz.batches import INFLATED_LIMIT, OLD_FORMAT, mend
 from tests.fuzz.target import Target
 from tests.kit import message_set_model
 from tests.kit.message_set_model import Message
 
 NOW_MS, RETENTION_MS = 1 << 40, 1000
-OLD_FORMAT = 0x80
-"""In the first byte: the rest is messages of magic 0 or 1. Else its bits are those of `put_right`."""
 HASH_KEY = bytes(16)
 
 
@@ -31,24 +27,11 @@ def deflated(codec: int, data: bytes, magic: int = 2, /) -> bytes:
     return deflate(codec, data, magic=magic)
 
 
-def with_checksums(messages: bytes) -> bytes:
-    """Every message that is all there gets the CRC that it should have."""
-    made = bytearray(messages)
-    at = 0
-    while at + 17 <= len(made):
-        (length,) = struct.unpack_from(">i", made, at + 8)
-        if length < 5 or at + 12 + length > len(made):
-            break
-        struct.pack_into(">I", made, at + 12, crc32_of(made[at + 16 : at + 12 + length]))
-        at += 12 + length
-    return bytes(made)
-
-
 def feed_compaction(data: bytes) -> None:
     """InvalidBatch, or a copy that is no longer than it was but for horizons, and of which another copy is the same."""
     if not data:
         return
-    log = with_checksums(data[1:]) if data[0] & OLD_FORMAT else put_right(data[0], data[1:])
+    log = mend(data[0], data[1:])
     offset_map = DedupeMap(24 * 8, 1, HASH_KEY)
     try:
         taken, _, _ = feed_map(log, offset_map, inflate=inflated, transactions=Transactions([(1, 0, 9, 9)]))
