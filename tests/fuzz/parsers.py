@@ -52,8 +52,8 @@ from tests.fuzz.batches import (
     feed_batch,
     feed_compressed,
     feed_message_set,
+    mend,
     message_set_seeds,
-    put_right,
 )
 from tests.fuzz.target import Target
 from tests.kit.logs import LogHome, batch_of
@@ -123,17 +123,17 @@ def feed_headers(data: bytes) -> None:
 
 
 def mend_batches(data: bytes) -> bytes:
-    """A run of batches, each behind a byte as `put_right` takes it and a 16-bit size."""
+    """A run of batches or sets of messages, each behind a byte as `mend` takes it and a 16-bit size."""
     made, at = bytearray(), 0
     while len(data) - at >= 3:
         fixes, size = data[at], int.from_bytes(data[at + 1 : at + 3])
-        made += put_right(fixes, data[at + 3 : at + 3 + size])
+        made += mend(fixes, data[at + 3 : at + 3 + size])
         at += 3 + size
     return bytes(made + data[at:])
 
 
-def packed(*batches_of: bytes) -> bytes:
-    return b"".join(b"\0" + len(batch).to_bytes(2) + batch for batch in batches_of)
+def packed(*batches_of: bytes, fixes: int = 0) -> bytes:
+    return b"".join(bytes([fixes]) + len(batch).to_bytes(2) + batch for batch in batches_of)
 
 
 def feed_segment(data: bytes) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from tests.fuzz import compaction, conversation, parsers, session
+from tests.fuzz import compaction, conversation, parsers, segment_check, session
 from tests.fuzz.target import Target
 
 TARGETS: dict[str, Target] = {
-    target.name: target for target in [*parsers.TARGETS, *compaction.TARGETS, *conversation.TARGETS, *session.TARGETS]
+    target.name: target
+    for module in (parsers, compaction, segment_check, conversation, session)
+    for target in module.TARGETS
 }
