@@ -128,6 +128,26 @@ def test_retention_goes_after_the_names_of_what_stays_and_takes_unflushed_ones_d
     assert [at for at in synced if at > of_log[-1]]
 
 
+def test_of_unflushed_segments_retention_takes_one_durably_before_the_next(tmp_path: Path) -> None:
+    """A later one gone and an earlier one back are a hole, at which recovery ends: offsets would be given twice."""
+    home, fs = watched_home(tmp_path)
+    log = home.create()
+    for _ in range(6):
+        log.append(batch_of([b"x" * 400]))
+    log.flush()
+    log.roll()
+    # All of it is flushed but the indexes of the last segment, which so counts as unflushed.
+    assert (log.recovery_point, log.log_end_offset) == (4, 6)
+    began = fs.position
+    assert log.delete_old_segments((lambda view: 3,)) == 3
+    synced = SyncDirectory(str(home.log_path))
+    steps = [
+        each for each in fs.journal[began:]
+        if each == synced or (isinstance(each, Rename) and each.source.endswith(".log"))
+    ]  # fmt: skip
+    assert [type(each) for each in steps] == [SyncDirectory, *[Rename, SyncDirectory] * 3]
+
+
 def test_snapshots_beyond_the_end_are_gone_before_others_are_made(tmp_path: Path) -> None:
     home, _ = watched_home(tmp_path)
     home.create().append(batch_of([b"x", b"y"]))
