@@ -1,0 +1,201 @@
+"""One log directory while a broker has it: its logs, who flushes them, and what its checkpoints say of them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from uuid import UUID
+
+from kbroker._core.log_directory import LogDirectory
+from kbroker.errors import DiskDamaged, KbrokerError, StorageFailed
+from kbroker.fs import FileSystem, read_file
+from kbroker.model import TopicPartition
+from kbroker.storage import checkpoints
+from kbroker.storage import directory as directories
+from kbroker.storage.cleaner_checkpoint import CleanerCheckpoint
+from kbroker.storage.flush import Flushers
+from kbroker.storage.log import Log
+from kbroker.storage.log_context import LogContext
+from kbroker.storage.options import LogOptions
+from kbroker.storage.recovery import Progress
+
+logger = logging.getLogger("kbroker.storage")
+
+
+class OpenDirectory:
+    """One log directory. `lock` is that of the log manager, which adds and removes logs."""
+
+    def __init__(self, fs: FileSystem, path: str, flusher_threads: int, lock: threading.RLock):
+        self.path = path
+        self.directory = LogDirectory(path)
+        self.flushers = Flushers(self.directory, flusher_threads)
+        self.cleaned = CleanerCheckpoint(fs, path)
+        self.is_clean = False
+        """Whether it was stopped cleanly before this start."""
+        self._fs = fs
+        self._lock = lock
+        self._logs: dict[TopicPartition, Log] = {}
+        self._departed: set[TopicPartition] = set()
+        """Logs that are no more and may stand in the checkpoints."""
+        self._recovery_points: dict[TopicPartition, int] | None = None
+        """None: they are lost."""
+        self._start_offsets: dict[TopicPartition, int] = {}
+        self._device: tuple[int, int] | None = None
+        """What it was when it was opened; None where it cannot be asked."""
+        self._checkpoint_lock = threading.Lock()
+
+    def open(self, node_id: int, cluster_id: str) -> None:
+        """Read its identity, its clean mark and its checkpoints. Raises WrongDirectory, StorageFailed."""
+        try:
+            directories.ensure_meta_properties(self._fs, self.path, node_id, cluster_id)
+            entries = set(self._fs.list_directory(self.path))
+            is_clean = directories.take_clean_mark(self._fs, self.path, entries)
+            self._recovery_points = self._load_recovery_points(entries)
+            otherwise = "logs start with their first segments, records deleted from it return"
+            self._start_offsets = self._load_checkpoint(checkpoints.LOG_START_OFFSETS, otherwise) or {}
+            self.cleaned.load(entries)
+        except OSError as error:
+            raise StorageFailed(f"log directory {self.path}: {directories.reason_of(error)}") from error
+        # Without recovery points there is nothing that a clean mark could vouch for.
+        self.is_clean = is_clean and self._recovery_points is not None
+        self._device = self._find_device() if self._fs.passthrough else None
+
+    def _load_recovery_points(self, entries: set[str]) -> dict[TopicPartition, int] | None:
+        path = f"{self.path}/{checkpoints.RECOVERY_POINTS}"
+        # Kafka makes it empty, and an empty one says nothing.
+        if checkpoints.RECOVERY_POINTS in entries and read_file(self._fs, path):
+            return self._load_checkpoint(checkpoints.RECOVERY_POINTS, "every log is recovered from its start")
+        if not any(directories.parse_partition_directory(name) for name in entries):
+            # From now on it is there, so that one that is not has been lost.
+            checkpoints.store_offsets(self._fs, path, {})
+            return {}
+        logger.warning("%s is not there or empty; every log is recovered from its start", path)
+        return None
+
+    def _load_checkpoint(self, name: str, otherwise: str) -> dict[TopicPartition, int] | None:
+        try:
+            return checkpoints.load_offsets(self._fs, f"{self.path}/{name}")
+        except DiskDamaged as damage:
+            logger.error("%s; %s", damage, otherwise)
+            return None
+
+    def _find_device(self) -> tuple[int, int] | None:
+        """What the directory is besides its name."""
+        try:
+            found = os.stat(self.path)  # noqa: PTH116
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether it was removed or unmounted since it was opened."""
+        return self._device is not None and self._find_device() != self._device
+
+    # --- logs
+
+    @property
+    def log_count(self) -> int:
+        return len(self._logs)
+
+    def logs(self) -> list[Log]:
+        with self._lock:
+            return list(self._logs.values())
+
+    def found_log(
+        self,
+        path: str,
+        topic_partition: TopicPartition,
+        topic_id: UUID,
+        options: LogOptions,
+        context: LogContext,
+        progress: Progress,
+    ) -> Log:
+        """A log that is on disk, not opened yet."""
+        return Log(
+            path,
+            topic_partition,
+            topic_id,
+            options,
+            self.directory,
+            context,
+            is_clean=self.is_clean,
+            recovery_point=(self._recovery_points or {}).get(topic_partition, 0),
+            log_start_offset=self._start_offsets.get(topic_partition, 0),
+            progress=None if self.is_clean else progress,
+            may_have_gaps=self._recovery_points is None,
+        )
+
+    def add(self, log: Log) -> None:
+        """The manager's lock is held."""
+        self._logs[log.topic_partition] = log
+
+    def remove(self, topic_partition: TopicPartition) -> None:
+        """A log that goes, or is nobody's. The manager's lock is held."""
+        self._logs.pop(topic_partition, None)
+        self._departed.add(topic_partition)
+
+    def remove_missing(self) -> None:
+        """Every log was found: others of which the checkpoints tell are no more."""
+        self._departed |= ((self._recovery_points or {}).keys() | self._start_offsets.keys()) - self._logs.keys()
+
+    def may_mistake(self, topic_partition: TopicPartition) -> bool:
+        """Whether what the checkpoints say of an earlier log of that name could be taken for that of a new one."""
+        return topic_partition in self._departed
+
+    def close_logs(self, deadline_s: float, threads: int) -> bool:
+        """Whether all are closed by then (`time.monotonic`), and none has to be recovered."""
+        waiting = self.logs()
+        failed: list[Log] = []
+
+        def close_some() -> None:
+            while True:
+                try:
+                    log = waiting.pop()
+                except IndexError:
+                    return
+                try:
+                    if time.monotonic() > deadline_s or not log.shut():
+                        failed.append(log)
+                except KbrokerError as error:
+                    logger.error("%s cannot be closed: %s", log, error)
+                    failed.append(log)
+                except Exception:
+                    logger.exception("%s cannot be closed", log)
+                    failed.append(log)
+
+        closers = [threading.Thread(target=close_some, name="log-closer") for _ in range(max(1, threads))]
+        for thread in closers:
+            thread.start()
+        for thread in closers:
+            thread.join()
+        return not failed
+
+    # --- checkpoints
+
+    def write_checkpoints(self) -> None:
+        """Write down up to where each log is flushed and visible, and where it starts. Raises OSError."""
+        with self._checkpoint_lock:
+            departed = set(self._departed)
+            logs = self.logs()
+            points = {log.topic_partition: log.recovery_point for log in logs}
+            self._store(checkpoints.RECOVERY_POINTS, points)
+            marks = {log.topic_partition: log.state.high_watermark for log in logs if log.is_open}
+            self._store(checkpoints.HIGH_WATERMARKS, {**points, **marks})
+            self._store_start_offsets(logs)
+            self.cleaned.keep_only(points)
+            self._departed -= departed
+
+    def write_start_offsets(self) -> None:
+        """Write down where each log starts. Raises OSError."""
+        with self._checkpoint_lock:
+            self._store_start_offsets(self.logs())
+
+    def _store_start_offsets(self, logs: list[Log]) -> None:
+        starts = {log.topic_partition: offset for log in logs if (offset := log.checkpointed_start_offset) > 0}
+        self._store(checkpoints.LOG_START_OFFSETS, starts)
+
+    def _store(self, name: str, offsets: dict[TopicPartition, int]) -> None:
+        checkpoints.store_offsets(self._fs, f"{self.path}/{name}", offsets)
