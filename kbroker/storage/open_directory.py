@@ -9,7 +9,7 @@ import time
 from uuid import UUID
 
 from kbroker._core.log_directory import LogDirectory
-from kbroker.errors import DiskDamaged, KbrokerError, StorageFailed
+from kbroker.errors import DiskDamaged, KbrokerError
 from kbroker.fs import FileSystem, read_file
 from kbroker.model import TopicPartition
 from kbroker.storage import checkpoints
@@ -47,17 +47,14 @@ class OpenDirectory:
         self._checkpoint_lock = threading.Lock()
 
     def open(self, node_id: int, cluster_id: str) -> None:
-        """Read its identity, its clean mark and its checkpoints. Raises WrongDirectory, StorageFailed."""
-        try:
-            directories.ensure_meta_properties(self._fs, self.path, node_id, cluster_id)
-            entries = set(self._fs.list_directory(self.path))
-            is_clean = directories.take_clean_mark(self._fs, self.path, entries)
-            self._recovery_points = self._load_recovery_points(entries)
-            otherwise = "logs start with their first segments, records deleted from it return"
-            self._start_offsets = self._load_checkpoint(checkpoints.LOG_START_OFFSETS, otherwise) or {}
-            self.cleaned.load(entries)
-        except OSError as error:
-            raise StorageFailed(f"log directory {self.path}: {directories.reason_of(error)}") from error
+        """Read its identity, its clean mark and its checkpoints. Raises WrongDirectory, OSError."""
+        directories.ensure_meta_properties(self._fs, self.path, node_id, cluster_id)
+        entries = set(self._fs.list_directory(self.path))
+        is_clean = directories.take_clean_mark(self._fs, self.path, entries)
+        self._recovery_points = self._load_recovery_points(entries)
+        otherwise = "logs start with their first segments, records deleted from it return"
+        self._start_offsets = self._load_checkpoint(checkpoints.LOG_START_OFFSETS, otherwise) or {}
+        self.cleaned.load(entries)
         # Without recovery points there is nothing that a clean mark could vouch for.
         self.is_clean = is_clean and self._recovery_points is not None
         self._device = self._find_device() if self._fs.passthrough else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from kbroker.errors import ErrorCode, ProtocolError, StorageFailed
 from kbroker.fs import RealFileSystem
 from kbroker.model import TopicPartition
+from kbroker.storage import checkpoints
 from kbroker.storage.directory import WrongDirectory, load_meta_properties
 from kbroker.storage.log_manager import LogManager
 from kbroker.storage.options import LogOptions, StorageOptions
@@ -169,6 +171,31 @@ def test_a_directory_that_is_bad_at_the_start_is_left_out_while_others_are_good(
     back = logs.get(TopicPartition("orders", missing))
     assert back is not None
     assert len(read_all(back)) == 1
+    logs.stop()
+
+
+class Unreadable(RealFileSystem):
+    """One file cannot be read."""
+
+    def __init__(self, path: Path):
+        self._path = str(path)
+
+    def open(self, path: str, flags: int, mode: int = 0o644) -> int:
+        if path == self._path:
+            raise OSError(errno.EIO, "input/output error", path)
+        return super().open(path, flags, mode)
+
+
+@pytest.mark.parametrize("name", [checkpoints.RECOVERY_POINTS, checkpoints.LOG_START_OFFSETS])
+def test_a_directory_whose_checkpoints_cannot_be_read_is_left_out_while_others_are_good(
+    two: list[Path], name: str
+) -> None:
+    logs = manager(*two, fs=Unreadable(two[0] / name))
+    logs.start(lambda at: (TOPIC_ID, LogOptions()), 1, "c", background=False)
+    assert logs.offline_directories == [str(two[0])]
+    assert logs.left_out == [f"input/output error ({two[0]}/{name})"]
+    (served,) = logs.logs()
+    assert served.append(batch_of([b"y"])).base_offset == 1
     logs.stop()
 
 
