@@ -273,6 +273,14 @@ OTHERS: tuple[OtherDeviation, ...] = (
         "tests/unit/storage/test_cleaner.py::test_a_checkpoint_that_cannot_be_right_means_to_begin_anew",
     ),
     OtherDeviation(
+        "Compaction: retention of compact,delete",
+        "Segments go every log.retention.check.interval.ms, as those of other logs do, whatever the cleaner does. In "
+        "Kafka the cleaner deletes them, every log.cleaner.backoff.ms and after each cleaning; without a cleaner, or "
+        "in a log that it has given up, they stay.",
+        "What a log may take on the disk does not hang on another feature.",
+        "tests/unit/storage/test_cleaner.py::test_retention_of_a_compacted_log_needs_no_cleaner",
+    ),
+    OtherDeviation(
         "Compaction: log.cleaner.threads",
         "May be set to any number while the broker runs. Kafka allows half to twice of what it was.",
         "Nothing needs the limit.",

@@ -219,6 +219,16 @@ def test_a_corrupt_batch_leaves_the_log_as_it_is_and_the_others_go_on(
     assert broker.logs.cleaner.uncleanable() == {str(broker.home): (1, log.state.size)}
 
 
+def test_retention_of_a_compacted_log_needs_no_cleaner(tmp_path: Path) -> None:
+    broker = Broker(tmp_path / "disk", CleanerOptions(enabled=False))
+    log = broker.create("a", replace(COMPACT, deleted_by_retention=True, retention_ms=1000))
+    fill(log, 300)
+    broker.clock.now_ms += 1001
+    broker.logs.check_retention()
+    assert log.log_start_offset == log.log_end_offset == 300
+    broker.logs.stop()
+
+
 def test_a_segment_that_retention_took_meanwhile_is_no_error(
     broker: Broker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
