@@ -419,7 +419,11 @@ class Log:
             return True
 
     def truncate_to(self, offset: int) -> None:
-        """Drop every batch with a record at or above `offset` (a leader has less). Raises StorageFailed."""
+        """Drop every batch with a record at or above `offset` (a leader has less). Raises StorageFailed.
+
+        Where compaction has left nothing right below `offset` the log ends with its last batch, as a start finds it. In
+        Kafka it ends at `offset` until the next start: its end, and who reads there, are set back then.
+        """
         with self._lock:
             self.open()
             if offset >= self.state.log_end_offset:
