@@ -12,6 +12,7 @@ cdef enum:
     OUT_OF_ORDER_SEQUENCE_NUMBER = 45
     INVALID_PRODUCER_EPOCH = 47
     MAX_SEQUENCE = 0x7fffffff
+    FIRST_CAPACITY = 4
 
 
 cdef producers_t *producers_new() noexcept nogil:
@@ -52,6 +53,12 @@ cdef void place(producers_t *table, producer_t *producer) noexcept nogil:
     table.count += 1
 
 
+cdef inline bint stays(const producer_t *producer, int64_t oldest_timestamp) noexcept nogil:
+    return producer.producer_id != -1 and (
+        producer.last_timestamp >= oldest_timestamp or producer.transaction_first_offset != -1
+    )
+
+
 cdef int rebuild(producers_t *table, int32_t capacity, int64_t oldest_timestamp) noexcept nogil:
     """Everybody but those silent since before `oldest_timestamp` into a table of `capacity` slots. -1: memory is out."""
     cdef producer_t *slots = <producer_t *>malloc(<size_t>capacity * sizeof(producer_t))
@@ -66,9 +73,7 @@ cdef int rebuild(producers_t *table, int32_t capacity, int64_t oldest_timestamp)
     table.capacity = capacity
     table.count = 0
     for at in range(old_capacity):
-        if old[at].producer_id != -1 and (
-            old[at].last_timestamp >= oldest_timestamp or old[at].transaction_first_offset != -1
-        ):
+        if stays(&old[at], oldest_timestamp):
             place(table, &old[at])
     free(old)
     return 0
@@ -85,7 +90,7 @@ cdef int make_room(producers_t *table) noexcept nogil:
         if rebuild(table, table.capacity, <int64_t>(sum_of_timestamps / table.count) + 1) < 0:
             return -1
     if (table.count + 1) * 4 > table.capacity * 3:
-        return rebuild(table, table.capacity * 2 if table.capacity else 4, -0x7fffffffffffffff)
+        return rebuild(table, table.capacity * 2 if table.capacity else FIRST_CAPACITY, -0x7fffffffffffffff)
     return 0
 
 
@@ -166,15 +171,17 @@ cdef int producers_remember(producers_t *table, batch_info_t *info, int64_t base
 
 
 cdef int producers_expire(producers_t *table, int64_t oldest_timestamp) noexcept nogil:
+    """The table is made anew, as large as those who stay need it: memory goes back."""
+    cdef int32_t kept = 0
+    cdef int32_t capacity = FIRST_CAPACITY
     cdef int32_t at
     for at in range(table.capacity):
-        if (
-            table.slots[at].producer_id != -1
-            and table.slots[at].last_timestamp < oldest_timestamp
-            and table.slots[at].transaction_first_offset == -1
-        ):
-            return rebuild(table, table.capacity, oldest_timestamp)
-    return 0
+        kept += stays(&table.slots[at], oldest_timestamp)
+    if kept == table.count:
+        return 0
+    while kept * 4 > capacity * 3:
+        capacity *= 2
+    return rebuild(table, capacity, oldest_timestamp)
 
 
 cdef int producers_put(producers_t *table, producer_t *producer) noexcept nogil:

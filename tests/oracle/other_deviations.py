@@ -206,6 +206,14 @@ OTHERS: tuple[OtherDeviation, ...] = (
         "tests/unit/storage/test_log_manager.py::test_a_leader_epoch_is_known_before_the_log_is_open",
     ),
     OtherDeviation(
+        "How many idempotent producers a partition remembers",
+        "At most 32,768; then those that have been silent for longest, about half of them, are forgotten and may go on "
+        "with any sequence. Kafka has no limit but producer.id.expiration.ms.",
+        "Memory is bounded, however many producers come and go: 12.6 MB of a partition.",
+        "tests/unit/storage/test_producers.py"
+        "::test_memory_of_a_hundred_thousand_producers_is_bounded_and_goes_when_they_expire",
+    ),
+    OtherDeviation(
         "Files: snapshots of producers",
         "Those at or below the log's start stay as long as their segment; a log whose records were all deleted has one "
         "at its end. Kafka has neither after the next start, and does not know the producers of such a log any more.",

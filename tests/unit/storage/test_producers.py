@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kbroker._core.build_info import BUILD
 from kbroker._core.crc import crc32c_of
 from kbroker._core.producers import ProducerTable
 from kbroker.errors import ErrorCode, ProtocolError
@@ -145,6 +148,53 @@ def test_an_expired_producer_may_go_on_with_any_sequence(tmp_path: Path) -> None
     home.clock.now_ms += home.context.producer_id_expiration_ms + 1
     log.expire_producers()
     assert log.append(idempotent(9)).base_offset == 1
+
+
+MEMORY_OF_PRODUCERS = """
+import struct, sys
+from pathlib import Path
+from kbroker._core.crc import crc32c_of
+from tests.kit.logs import LogHome, batch_of
+from tests.kit.processors import resident_bytes
+
+home = LogHome(Path(sys.argv[1]))
+log = home.create()
+batch = bytearray(batch_of([b"x"], producer_id=0, producer_epoch=0, base_sequence=0))
+
+def write(first, count):
+    for producer_id in range(first, first + count):
+        struct.pack_into(">qqq", batch, 27, home.clock.now_ms, home.clock.now_ms, producer_id)
+        struct.pack_into(">I", batch, 17, crc32c_of(batch[21:]))
+        log.append(bytes(batch))
+        home.clock.now_ms += 1
+
+def measure():
+    print(resident_bytes(), len(log.state.producers()[0]))
+
+write(0, 1000)
+measure()
+for first in (100_000, 200_000):
+    write(first, 100_000)
+    measure()
+    home.clock.now_ms += home.context.producer_id_expiration_ms
+    log.expire_producers()
+    measure()
+"""
+
+
+@pytest.mark.skipif(BUILD == "asan", reason="the sanitizer holds back what is freed")
+def test_memory_of_a_hundred_thousand_producers_is_bounded_and_goes_when_they_expire(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", MEMORY_OF_PRODUCERS, str(tmp_path)], capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
+    sizes, counts = zip(*(map(int, line.split()) for line in done.stdout.splitlines()), strict=True)
+    few, full, emptied, full_again, emptied_again = sizes
+    assert counts[0] == 1000 and counts[2] == counts[4] == 0
+    assert 16_384 <= counts[1] <= 32_768 and 16_384 <= counts[3] <= 32_768
+    # 65,536 slots of 192 bytes, up to three times while they are made anew.
+    assert full - few < 40 << 20 and full_again - few < 40 << 20
+    assert emptied - few < 2 << 20 and emptied_again - few < 2 << 20
 
 
 def test_truncation_forgets_what_was_cut(tmp_path: Path) -> None:
