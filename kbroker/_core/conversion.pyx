@@ -12,7 +12,7 @@ from libc.string cimport memcpy
 from kbroker._core.cursor cimport writer_reserve, writer_t
 from kbroker._core.layout cimport *
 from kbroker._core.message_set cimport (
-    OUT_OF_MEMORY, Message, MessageSetBuilder, message_check, message_put, message_t, set_info_t, set_walk,
+    OUT_OF_MEMORY, Message, MessageSetBuilder, message_check, message_put, message_read, message_t, set_info_t, set_walk,
 )
 from kbroker._core.record cimport MIN_RECORD_SIZE, record_t, take_record
 from kbroker._core.record_batch cimport (
@@ -85,8 +85,7 @@ cdef int convert_up(const uint8_t *data, int64_t size, const message_t *wrapper,
         return BATCH_EMPTY
     while finding == BATCH_OK and info.size < size:
         p = data + info.size
-        # Checked again: nobody promises that the memory has not changed since.
-        finding = message_check(p, size - info.size, &message)
+        finding = message_read(p, size - info.size, &message)
         if finding != BATCH_OK:
             return finding
         finding = put_record(builder, limit, wrapper.timestamp if stamped else message.timestamp, p + message.key_position,
@@ -262,8 +261,7 @@ cdef int convert_older(const uint8_t *data, int64_t size, const message_t *wrapp
     cdef int finding = flat_set(data, size, wrapper, info)
     while finding == BATCH_OK and info.size < size:
         p = data + info.size
-        # Checked again: nobody promises that the memory has not changed since.
-        finding = message_check(p, size - info.size, &message)
+        finding = message_read(p, size - info.size, &message)
         if finding != BATCH_OK:
             return finding
         finding = builder.put(plus(info.base_offset, message.offset), -1, p + message.key_position, message.key_size,

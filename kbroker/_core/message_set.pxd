@@ -15,7 +15,7 @@ ctypedef struct message_t:
     int32_t size                 # whole message in bytes, LOG_OVERHEAD included
     int32_t magic
     int32_t attributes
-    # Filled by message_check. Positions are from the message's first byte; size -1 is null.
+    # Filled by message_check and message_read. Positions are from the message's first byte; size -1 is null.
     int32_t key_position
     int32_t key_size
     int32_t value_position
@@ -30,6 +30,7 @@ ctypedef struct set_info_t:
     int64_t last_offset
     int32_t magic                # of every message; -1 in an empty set
     int32_t codec                # of the last compressed message
+    bint ascends                 # each offset is above the one before
 
 # The header alone: what is there, lengths and magic. `size` may go beyond the message; all of it must be there, but only the
 # header is read.
@@ -40,6 +41,10 @@ cdef int message_verify(const uint8_t *data, int64_t size, message_t *message) n
 
 # message_verify, a codec that the format has, and where key and value are.
 cdef int message_check(const uint8_t *data, int64_t size, message_t *message) noexcept nogil
+
+# The same for one that was checked before, at the same place: no CRC and no codec. Lengths and sizes are looked at again, for
+# memory that may have changed since: nothing outside of `size` bytes is pointed at.
+cdef int message_read(const uint8_t *data, int64_t size, message_t *message) noexcept nogil
 
 # The walk over a set: every message checked, one magic, nothing left over.
 # With a `wrapper`, the set is what it holds, inflated: at least one message, none compressed, all of its magic.

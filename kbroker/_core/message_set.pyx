@@ -82,6 +82,13 @@ cdef int message_check(const uint8_t *data, int64_t size, message_t *message) no
     return BATCH_OK
 
 
+cdef int message_read(const uint8_t *data, int64_t size, message_t *message) noexcept nogil:
+    cdef int finding = message_header(data, size, message)
+    if finding == BATCH_OK and not place_fields(data, message):
+        return BATCH_BAD_RECORD
+    return finding
+
+
 cdef inline bint place_fields(const uint8_t *data, message_t *message) noexcept nogil:
     """Where key and value are; false when their sizes do not fill the message. The header has been checked."""
     cdef int64_t at = MESSAGE_KEY_V1 if message.magic == 1 else MESSAGE_KEY_V0
@@ -108,6 +115,7 @@ cdef int set_walk(const uint8_t *data, int64_t size, const message_t *wrapper, s
     memset(&message, 0, sizeof(message))
     info.magic = -1 if wrapper == NULL else wrapper.magic
     info.first_offset = info.last_offset = -1
+    info.ascends = True
     while info.size < size:
         finding = message_check(data + info.size, size - info.size, &message)
         if finding != BATCH_OK:
@@ -122,6 +130,8 @@ cdef int set_walk(const uint8_t *data, int64_t size, const message_t *wrapper, s
             info.codec = message.attributes & ATTRIBUTE_CODEC_MASK
         if info.count == 0:
             info.first_offset = message.offset
+        elif message.offset <= info.last_offset:
+            info.ascends = False
         info.last_offset = message.offset
         info.count += 1
         info.size += message.size

@@ -202,20 +202,13 @@ cdef int look_at_batch(check_t *check, const batch_info_t *info, seen_t *seen, o
 
 cdef int walk_inner(const uint8_t *data, int64_t size, const message_t *wrapper, bint gaps, seen_t *seen) noexcept nogil:
     cdef set_info_t info
-    cdef message_t message
-    cdef int64_t before = -1, position = 0
+    cdef int64_t first           # as it stands there
     cdef int finding = set_walk(data, size, wrapper, &info)
     if finding != BATCH_OK:
         return finding
-    memset(&message, 0, sizeof(message))
-    while position < size:
-        if message_header(data + position, size - position, &message) != BATCH_OK:
-            return BATCH_BAD_RECORD
-        if message.offset <= before:
-            return CHECK_INNER_OFFSETS
-        before = message.offset
-        position += message.size
-    if info.last_offset > wrapper.offset or not gaps and info.last_offset != wrapper.offset:
+    first = <int64_t>(<uint64_t>info.first_offset - <uint64_t>info.base_offset)
+    if (first < 0 or not info.ascends or info.last_offset > wrapper.offset
+            or not gaps and info.last_offset != wrapper.offset):
         return CHECK_INNER_OFFSETS
     seen.first_offset = info.first_offset
     seen.records = info.count
