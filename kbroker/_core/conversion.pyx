@@ -7,7 +7,6 @@ builders, so that who calls can deflate what they hold and finish with `build` o
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport INT32_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint64_t
-from libc.string cimport memcpy
 
 from kbroker._core.cursor cimport writer_reserve, writer_t
 from kbroker._core.layout cimport *
@@ -19,30 +18,19 @@ from kbroker._core.record_batch cimport (
     BATCH_BAD_COUNT, BATCH_BAD_RECORD, BATCH_EMPTY, BATCH_NESTED, BATCH_OK, BATCH_TOO_LARGE, BatchInfo, batch_info_t,
 )
 from kbroker._core.records cimport RecordsBuilder
-from kbroker._core.varint cimport put_varlong, varlong_size
+from kbroker._core.varint cimport bytes_size, put_bytes, put_varlong, varlong_size
 
 from kbroker._core.record_batch import InvalidBatch
 
 # --- magic 0 and 1 to 2 -----------------------------------------------------------------------------
-
-cdef inline uint8_t *put_sized(uint8_t *p, const uint8_t *data, int32_t size) noexcept nogil:
-    p += put_varlong(p, size)
-    if size > 0:
-        memcpy(p, data, <size_t>size)
-        p += size
-    return p
-
-
-cdef inline int64_t sized(int32_t size) noexcept nogil:
-    return varlong_size(size) + (size if size > 0 else 0)
-
 
 cdef int put_record(RecordsBuilder builder, int64_t limit, int64_t timestamp, const uint8_t *key, int32_t key_size,
                     const uint8_t *value, int32_t value_size) noexcept nogil:
     """One record with the next offset delta and no headers. BATCH_OK, BATCH_TOO_LARGE or OUT_OF_MEMORY."""
     cdef int64_t base = timestamp if builder.count == 0 else builder.base_timestamp
     cdef int64_t timestamp_delta = <int64_t>(<uint64_t>timestamp - <uint64_t>base)
-    cdef int64_t body = 2 + varlong_size(timestamp_delta) + varlong_size(builder.count) + sized(key_size) + sized(value_size)
+    cdef int64_t body = (2 + varlong_size(timestamp_delta) + varlong_size(builder.count)
+                         + bytes_size(key_size) + bytes_size(value_size))
     cdef int64_t size = varlong_size(body) + body
     cdef uint8_t *p
     if size > limit - <int64_t>builder.out.size:
@@ -55,8 +43,8 @@ cdef int put_record(RecordsBuilder builder, int64_t limit, int64_t timestamp, co
     p += 1
     p += put_varlong(p, timestamp_delta)
     p += put_varlong(p, builder.count)
-    p = put_sized(p, key, key_size)
-    p = put_sized(p, value, value_size)
+    p = put_bytes(p, key, key_size)
+    p = put_bytes(p, value, value_size)
     p[0] = 0
     builder.base_timestamp = base
     if timestamp > builder.max_timestamp:    # -1 at first, as with Kafka, where no smaller one counts

@@ -230,24 +230,21 @@ cdef class MessageSetBuilder:
         cdef Py_buffer key_view
         cdef Py_buffer value_view
         cdef int done
-        key_view.buf = value_view.buf = NULL
-        key_view.len = value_view.len = -1
         if self.magic == 0:
             timestamp = -1
-        if key is not None:
-            PyObject_GetBuffer(key, &key_view, PyBUF_SIMPLE)
+        memset(&key_view, 0, sizeof(key_view))
+        memset(&value_view, 0, sizeof(value_view))
+        key_view.len = value_view.len = -1
         try:
+            if key is not None:
+                PyObject_GetBuffer(key, &key_view, PyBUF_SIMPLE)
             if value is not None:
                 PyObject_GetBuffer(value, &value_view, PyBUF_SIMPLE)
-            try:
-                done = self.put(offset, timestamp, <const uint8_t *>key_view.buf, key_view.len, <const uint8_t *>value_view.buf,
-                                value_view.len)
-            finally:
-                if value is not None:
-                    PyBuffer_Release(&value_view)
+            done = self.put(offset, timestamp, <const uint8_t *>key_view.buf, key_view.len, <const uint8_t *>value_view.buf,
+                            value_view.len)
         finally:
-            if key is not None:
-                PyBuffer_Release(&key_view)
+            PyBuffer_Release(&value_view)
+            PyBuffer_Release(&key_view)
         if done == OUT_OF_MEMORY:
             raise MemoryError()
         if done != BATCH_OK:

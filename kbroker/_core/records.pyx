@@ -7,14 +7,14 @@ cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 
 from kbroker._core.crc cimport crc32c
 from kbroker._core.cursor cimport store_u16, store_u32, store_u64, writer_free, writer_init, writer_reserve
 from kbroker._core.layout cimport *
 from kbroker._core.record cimport record_t, take_fields
 from kbroker._core.record_batch cimport BATCH_BAD_COUNT, BATCH_BAD_RECORD, BATCH_OK, BatchInfo
-from kbroker._core.varint cimport put_varlong, take_bytes, varlong_size
+from kbroker._core.varint cimport bytes_size, put_bytes, put_varlong, take_bytes, varlong_size
 
 from kbroker._core.record_batch import InvalidBatch
 
@@ -152,31 +152,28 @@ cdef class RecordsBuilder:
             raise ValueError(f"offset delta {delta} behind {self.last_offset_delta}")
         encoded = [(name.encode("utf-8", "surrogateescape"), None if content is None else bytes(content))
                    for name, content in headers] if headers else []
-        key_view.buf = value_view.buf = NULL
+        memset(&key_view, 0, sizeof(key_view))
+        memset(&value_view, 0, sizeof(value_view))
         key_view.len = value_view.len = -1
-        if key is not None:
-            PyObject_GetBuffer(key, &key_view, PyBUF_SIMPLE)
         try:
+            if key is not None:
+                PyObject_GetBuffer(key, &key_view, PyBUF_SIMPLE)
             if value is not None:
                 PyObject_GetBuffer(value, &value_view, PyBUF_SIMPLE)
-            try:
-                self.write(timestamp, delta, &key_view, &value_view, encoded)
-            finally:
-                if value is not None:
-                    PyBuffer_Release(&value_view)
+            self.write(timestamp, delta, &key_view, &value_view, encoded)
         finally:
-            if key is not None:
-                PyBuffer_Release(&key_view)
+            PyBuffer_Release(&value_view)
+            PyBuffer_Release(&key_view)
         return self.out.size
 
     cdef int write(self, int64_t timestamp, int32_t delta, Py_buffer *key, Py_buffer *value, list headers) except -1:
         cdef int64_t base = timestamp if self.count == 0 else self.base_timestamp
         cdef int64_t timestamp_delta = <int64_t>(<uint64_t>timestamp - <uint64_t>base)
-        cdef int64_t body = 1 + varlong_size(timestamp_delta) + varlong_size(delta) + sized(key.len) + sized(value.len)
+        cdef int64_t body = 1 + varlong_size(timestamp_delta) + varlong_size(delta) + bytes_size(key.len) + bytes_size(value.len)
         cdef uint8_t *p
         body += varlong_size(len(headers))
         for name, content in headers:
-            body += sized(len(name)) + sized(-1 if content is None else len(content))
+            body += bytes_size(len(name)) + bytes_size(-1 if content is None else len(content))
         if <int64_t>self.out.size + body + 5 > INT32_MAX - BATCH_HEADER_SIZE:
             raise OverflowError(f"{body} bytes more than a batch of 2 GiB can hold")
         p = writer_reserve(&self.out, <size_t>(varlong_size(body) + body))
@@ -187,15 +184,15 @@ cdef class RecordsBuilder:
         p += 1
         p += put_varlong(p, timestamp_delta)
         p += put_varlong(p, delta)
-        p = put_sized(p, <const uint8_t *>key.buf, key.len)
-        p = put_sized(p, <const uint8_t *>value.buf, value.len)
+        p = put_bytes(p, <const uint8_t *>key.buf, key.len)
+        p = put_bytes(p, <const uint8_t *>value.buf, value.len)
         p += put_varlong(p, len(headers))
         for name, content in headers:
-            p = put_sized(p, <const uint8_t *>PyBytes_AS_STRING(name), len(name))
+            p = put_bytes(p, <const uint8_t *>PyBytes_AS_STRING(name), len(name))
             if content is None:
-                p = put_sized(p, NULL, -1)
+                p = put_bytes(p, NULL, -1)
             else:
-                p = put_sized(p, <const uint8_t *>PyBytes_AS_STRING(content), len(content))
+                p = put_bytes(p, <const uint8_t *>PyBytes_AS_STRING(content), len(content))
         self.base_timestamp = base
         if self.count == 0 or timestamp > self.max_timestamp:
             self.max_timestamp = timestamp
@@ -246,16 +243,3 @@ cdef class RecordsBuilder:
             memcpy(p + BATCH_HEADER_SIZE, payload, <size_t>size)
         store_u32(p + BATCH_CRC, crc32c(0, p + BATCH_ATTRIBUTES, <size_t>(BATCH_HEADER_SIZE + size - BATCH_ATTRIBUTES)))
         return batch
-
-
-cdef inline int64_t sized(int64_t size) noexcept nogil:
-    """What a field of bytes takes; size -1 is null."""
-    return varlong_size(size) + (size if size > 0 else 0)
-
-
-cdef inline uint8_t *put_sized(uint8_t *p, const uint8_t *data, int64_t size) noexcept nogil:
-    p += put_varlong(p, size)
-    if size > 0:
-        memcpy(p, data, <size_t>size)
-        p += size
-    return p

@@ -12,6 +12,7 @@ cdef extern from * nogil:
     #define KBROKER_VARINT
     #include <stddef.h>
     #include <stdint.h>
+    #include <string.h>
     static __attribute__((noinline, unused)) const uint8_t *take_long_varint(const uint8_t *p, const uint8_t *end, uint64_t *raw, int bits) {
         uint64_t value = 0;
         int shift = 0;
@@ -83,6 +84,16 @@ cdef extern from * nogil:
         uint64_t raw = (uint64_t)value << 1 ^ (uint64_t)(value >> 63);
         return (70 - __builtin_clzll(raw | 1)) / 7;
     }
+    static inline uint8_t *put_bytes(uint8_t *p, const uint8_t *data, int64_t size) {
+        p += put_varlong(p, size);
+        if (size <= 0)
+            return p;
+        memcpy(p, data, (size_t)size);
+        return p + size;
+    }
+    static inline int64_t bytes_size(int64_t size) {
+        return varlong_size(size) + (size > 0 ? size : 0);
+    }
     #endif
     """
     const uint8_t *take_varint(const uint8_t *p, const uint8_t *end, int32_t *value)
@@ -91,3 +102,6 @@ cdef extern from * nogil:
     # At most 10 bytes; a varint is the varlong of the same number.
     int put_varlong(uint8_t *p, int64_t value)
     int varlong_size(int64_t value)
+    # What take_bytes reads, size -1 for null: where the next field goes, and what it takes.
+    uint8_t *put_bytes(uint8_t *p, const uint8_t *data, int64_t size)
+    int64_t bytes_size(int64_t size)
