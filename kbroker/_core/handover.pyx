@@ -54,15 +54,20 @@ cdef void hand_over_answer(Processor processor, slot_t *slot, fetch_t *f) noexce
 
 
 cdef void call_on_answer(Processor processor, slot_t *slot, fetch_t *f) noexcept with gil:
+    cdef Request request = new_request(processor, slot)
+    request.converting = f
+    put(processor, slot.conn, request)
+
+
+cdef Request new_request(Processor processor, slot_t *slot):
     cdef Request request = Request.__new__(Request)
     request.processor = processor
     request.slot = slot
-    request.converting = f
     request.api_key = slot.api_key
     request.api_version = slot.api_version
     request.correlation_id = slot.correlation_id
     request.received_ns = slot.received_ns
-    put(processor, slot.conn, request)
+    return request
 
 
 cdef void put(Processor processor, conn_t *conn, Request request) noexcept:
@@ -108,21 +113,15 @@ cdef void serve_prepared(Processor processor, slot_t *slot) noexcept nogil:
 cdef void call_on_request(Processor processor, conn_t *conn, slot_t *slot, request_t *header, uint8_t *buffer, int64_t at,
                           int64_t capacity, void *work) noexcept with gil:
     cdef Frame frame = Frame.__new__(Frame)
-    cdef Request request = Request.__new__(Request)
+    cdef Request request = new_request(processor, slot)
     frame.buffer = buffer
     frame.capacity = capacity
     frame.at = at
     frame.size = header.frame_size
     request.frame = frame
     request.body_at = header.body.at - header.body.start
-    request.processor = processor
-    request.slot = slot
     request.work = work
-    request.api_key = header.api_key
-    request.api_version = header.api_version
-    request.correlation_id = header.correlation_id
     request.flexible = header.flexible
-    request.received_ns = slot.received_ns
     try:
         if header.client_id != NULL:
             # Invalid UTF-8 is somebody's own name for himself; it is shown, never used as bytes.
