@@ -1,26 +1,26 @@
 """A segment's .index and .timeindex against its batches; see index_check.pxd."""
 
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport int64_t
 
-from kbroker._core.cursor cimport load_u32, load_u64
-from kbroker._core.layout cimport *
+from kbroker._core.layout cimport INDEX_ENTRY_SIZE, TIME_INDEX_ENTRY_SIZE
+from kbroker._core.offset_index cimport index_position, index_relative_offset, time_index_relative_offset, time_index_timestamp
 from kbroker._core.segment_check cimport *
 
 
 cdef inline int64_t entry_position(const check_t *check, int64_t entry) noexcept nogil:
-    return <int32_t>load_u32(check.index + entry * INDEX_ENTRY_SIZE + 4)
+    return index_position(check.index, entry)
 
 
 cdef inline int64_t entry_offset(const check_t *check, int64_t entry) noexcept nogil:
-    return check.base_offset + <int32_t>load_u32(check.index + entry * INDEX_ENTRY_SIZE)
+    return check.base_offset + index_relative_offset(check.index, entry)
 
 
 cdef inline int64_t time_entry_timestamp(const check_t *check, int64_t entry) noexcept nogil:
-    return <int64_t>load_u64(check.time_index + entry * TIME_INDEX_ENTRY_SIZE)
+    return time_index_timestamp(check.time_index, entry)
 
 
 cdef inline int64_t time_entry_offset(const check_t *check, int64_t entry) noexcept nogil:
-    return check.base_offset + <int32_t>load_u32(check.time_index + entry * TIME_INDEX_ENTRY_SIZE + 8)
+    return check.base_offset + time_index_relative_offset(check.time_index, entry)
 
 
 cdef void give_up_awaited(check_t *check) noexcept nogil:
