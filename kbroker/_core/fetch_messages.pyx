@@ -11,7 +11,7 @@ from kbroker._core.fetch cimport UNKNOWN_SERVER_ERROR, UNSUPPORTED_COMPRESSION_T
 from kbroker._core.layout cimport *
 from kbroker._core.log_io cimport io_read
 from kbroker._core.message_set cimport OUT_OF_MEMORY
-from kbroker._core.partition cimport KAFKA_STORAGE_ERROR, directory_failed
+from kbroker._core.partition cimport CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR, directory_failed
 from kbroker._core.processor cimport Processor
 from kbroker._core.record_batch cimport BATCH_OK, BATCH_OLD_MAGIC, batch_error_code, batch_header, batch_info_t
 
@@ -19,7 +19,6 @@ from kbroker.errors import KbrokerError
 
 cdef enum:
     WINDOW = 262144              # bytes of the log that are read at a time: they stay in the core's cache
-    CORRUPT_MESSAGE = 2
 
 
 cdef int write_messages(Processor processor, const fetch_t *f, const fetch_entry_t *e, writer_t *w) noexcept nogil:

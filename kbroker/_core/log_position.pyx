@@ -14,14 +14,8 @@ from kbroker._core.offset_index cimport index_find, index_position, index_relati
 from kbroker._core.partition cimport *
 from kbroker._core.sync cimport *
 
-cdef extern from "<sys/mman.h>" nogil:
-    void *mmap(void *address, size_t size, int protection, int flags, int fd, int64_t offset)
-    int PROT_READ
-    int MAP_SHARED
-
 cdef enum:
     OFFSET_OUT_OF_RANGE = 1
-    CORRUPT_MESSAGE = 2
 
     NO_BATCH = -201
 
@@ -245,17 +239,13 @@ cdef inline bint locate_in_tail(partition_t *p, segment_t *s, int64_t offset, fo
 
 
 cdef bint map_index(partition_t *p, segment_t *s) noexcept nogil:
-    """Map the .index for lookups (`lock` held; mmap touches no disk). The active one grows: room for all it may become."""
+    """Map the .index for lookups (`lock` held). The active one grows: room for all it may become."""
     cdef int64_t capacity = p.options.index_max_bytes
-    cdef void *address
     if capacity < <int64_t>s.index_entries * INDEX_ENTRY_SIZE:
         capacity = <int64_t>s.index_entries * INDEX_ENTRY_SIZE
-    address = mmap(NULL, <size_t>capacity, PROT_READ, MAP_SHARED, s.index_fd, 0)
-    if address == <void *>-1:
-        return False
-    s.index = <uint8_t *>address
+    s.index = map_index_file(s.index_fd, capacity, False)
     s.index_capacity = capacity
-    return True
+    return s.index != NULL
 
 
 cdef int scan(partition_t *p, int32_t fd, int64_t position, int64_t end, int64_t offset, int64_t timestamp, int64_t first_offset,

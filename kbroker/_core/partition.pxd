@@ -25,7 +25,9 @@ from kbroker._core.record_batch cimport batch_info_t
 from kbroker._core.sync cimport atomic_add_i32, atomic_load_i32, atomic_load_i64, condition_t, mutex_t
 
 cdef enum:
-    # Of Kafka's error codes, those of a partition that does not serve (errors.ErrorCode).
+    # Of Kafka's error codes, those of a partition that does not serve, or not this (errors.ErrorCode).
+    UNKNOWN_SERVER_ERROR = -1
+    CORRUPT_MESSAGE = 2
     UNKNOWN_TOPIC_OR_PARTITION = 3
     KAFKA_STORAGE_ERROR = 56
 
@@ -259,3 +261,6 @@ cdef inline int64_t newest_up_to(const segment_t *s) noexcept nogil:
     """The largest timestamp of the segment and all older ones (`lock` held)."""
     return s.max_timestamp if s.max_timestamp > s.max_timestamp_before else s.max_timestamp_before
 cdef void segment_close_files(segment_t *s) noexcept nogil
+# The first `size` bytes of an index, which may grow to that; segment_close_files unmaps. NULL: it cannot be mapped. Touches no
+# disk, unless it may block and reads what is there (`populate`).
+cdef uint8_t *map_index_file(int32_t fd, int64_t size, bint populate) noexcept nogil

@@ -9,6 +9,7 @@ from libc.errno cimport EDQUOT, EFBIG, ENOSPC
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport strerror
+from posix.mman cimport MAP_FAILED, MAP_POPULATE, MAP_SHARED, PROT_READ, mmap, munmap
 from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 
 from kbroker._core.cursor cimport store_u32, store_u64
@@ -32,12 +33,8 @@ cdef extern from "<pthread.h>" nogil:
     int mutex_trylock "pthread_mutex_trylock"(mutex_t *mutex)
     int mutex_timedlock "pthread_mutex_timedlock"(mutex_t *mutex, const timespec *until)
 
-cdef extern from "<sys/mman.h>" nogil:
-    int munmap(void *address, size_t size)
-
 cdef enum:
     # The protocol's error codes that come from here only (errors.ErrorCode).
-    UNKNOWN_SERVER_ERROR = -1
     MESSAGE_TOO_LARGE = 10
     RECORD_LIST_TOO_LARGE = 18
     INVALID_TXN_STATE = 48
@@ -83,6 +80,11 @@ cdef void segment_unref(segment_t *s) noexcept nogil:
             Py_XDECREF(<PyObject *>s.file_system)
     free(s.pending)
     free(s)
+
+
+cdef uint8_t *map_index_file(int32_t fd, int64_t size, bint populate) noexcept nogil:
+    cdef void *address = mmap(NULL, <size_t>size, PROT_READ, MAP_SHARED | (MAP_POPULATE if populate else 0), fd, 0)
+    return <uint8_t *>address if address != MAP_FAILED else NULL
 
 
 cdef void segment_close_files(segment_t *s) noexcept nogil:

@@ -4,6 +4,7 @@ from cpython.ref cimport Py_INCREF
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memmove, strerror
+from posix.mman cimport munmap
 
 from kbroker._core.layout cimport INDEX_ENTRY_SIZE, TIME_INDEX_ENTRY_SIZE
 from kbroker._core.log_io cimport io_close, io_sync
@@ -11,13 +12,6 @@ from kbroker._core.partition cimport *
 from kbroker._core.sync cimport *
 
 from kbroker.errors import StorageFailed
-
-cdef extern from "<sys/mman.h>" nogil:
-    void *mmap(void *address, size_t size, int protection, int flags, int fd, int64_t offset)
-    int munmap(void *address, size_t size)
-    int PROT_READ
-    int MAP_SHARED
-    int MAP_POPULATE
 
 
 cdef class SegmentHandle:
@@ -313,16 +307,16 @@ cdef class SegmentList:
         cdef partition_t *p = self.p
         cdef segment_t *s
         cdef bint taken = False
-        cdef void *address = NULL
+        cdef uint8_t *index = NULL
         cdef int64_t capacity = <int64_t>index_count * INDEX_ENTRY_SIZE
         with nogil:
             if index_count:
                 # Populated here, where it may block: a lookup on a processor finds the pages.
-                address = mmap(NULL, <size_t>capacity, PROT_READ, MAP_SHARED | MAP_POPULATE, index_fd, 0)
+                index = map_index_file(index_fd, capacity, True)
             mutex_lock(&p.lock)
             s = find_segment(p, base_offset)
-            if s != NULL and s.fd < 0 and address != <void *>-1:
-                s.index = <uint8_t *>address
+            if s != NULL and s.fd < 0 and (index != NULL or not index_count):
+                s.index = index
                 s.index_capacity = capacity
                 s.index_entries = index_count
                 s.fd = fd
@@ -331,8 +325,8 @@ cdef class SegmentList:
             mutex_unlock(&p.lock)
             if taken:
                 io_close(p.file_system, index_fd)
-            elif address != NULL and address != <void *>-1:
-                munmap(address, <size_t>capacity)
+            elif index != NULL:
+                munmap(index, <size_t>capacity)
         return taken
 
     def map_time_index(self, int64_t base_offset, int fd):
@@ -344,9 +338,7 @@ cdef class SegmentList:
             s = find_segment(p, base_offset)
             if s != NULL and s.pending == NULL and s.time_index == NULL and s.fd >= 0:
                 s.time_index_capacity = <int64_t>s.time_index_entries * TIME_INDEX_ENTRY_SIZE
-                s.time_index = <uint8_t *>mmap(NULL, <size_t>s.time_index_capacity, PROT_READ, MAP_SHARED | MAP_POPULATE, fd, 0)
-                if s.time_index == <uint8_t *>-1:
-                    s.time_index = NULL
+                s.time_index = map_index_file(fd, s.time_index_capacity, True)
             mutex_unlock(&p.lock)
             io_close(p.file_system, fd)
 

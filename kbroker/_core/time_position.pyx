@@ -3,6 +3,7 @@
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, malloc
 
+from kbroker._core.cursor cimport load_u64
 from kbroker._core.layout cimport *
 from kbroker._core.log_io cimport io_read
 from kbroker._core.log_position cimport found_t, let_go, locate, scan
@@ -10,17 +11,7 @@ from kbroker._core.offset_index cimport time_index_find, time_index_relative_off
 from kbroker._core.partition cimport *
 from kbroker._core.record cimport record_t, take_deltas
 from kbroker._core.record_batch cimport BATCH_OK, BATCH_OLD_MAGIC, batch_header, batch_info_t
-from kbroker._core.cursor cimport load_u64
 from kbroker._core.sync cimport *
-
-cdef extern from "<sys/mman.h>" nogil:
-    void *mmap(void *address, size_t size, int protection, int flags, int fd, int64_t offset)
-    int PROT_READ
-    int MAP_SHARED
-
-cdef enum:
-    CORRUPT_MESSAGE = 2
-    UNKNOWN_SERVER_ERROR = -1
 
 
 cdef int partition_find_time(partition_t *p, int64_t timestamp, time_result_t *result) noexcept nogil:
@@ -157,15 +148,12 @@ cdef int time_floor(partition_t *p, segment_t *s, int64_t timestamp, int64_t *re
 
 
 cdef void map_time_index(partition_t *p, segment_t *s) noexcept nogil:
-    """(`lock` held; mmap touches no disk.) The active one grows: room for all it may become."""
+    """(`lock` held.) The active one grows: room for all it may become."""
     cdef int64_t capacity = <int64_t>s.time_index_entries * TIME_INDEX_ENTRY_SIZE
-    cdef void *address
     if s.pending != NULL and capacity < p.options.index_max_bytes:
         capacity = p.options.index_max_bytes
-    address = mmap(NULL, <size_t>capacity, PROT_READ, MAP_SHARED, s.time_index_fd, 0)
-    if address != <void *>-1:
-        s.time_index = <uint8_t *>address
-        s.time_index_capacity = capacity
+    s.time_index = map_index_file(s.time_index_fd, capacity, False)
+    s.time_index_capacity = capacity
 
 
 cdef int look_into(partition_t *p, segment_t *s, int64_t timestamp, int64_t log_start_offset, time_result_t *result) noexcept nogil:
