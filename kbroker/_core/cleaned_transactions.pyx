@@ -1,7 +1,7 @@
 """What the passes of compaction are told of a log's producers and transactions (Kafka 3.9: CleanedTransactionMetadata)."""
 
 cimport cython
-from libc.stdint cimport int16_t, int64_t
+from libc.stdint cimport int64_t
 from libc.stdlib cimport free, malloc
 
 from kbroker._core.layout cimport *

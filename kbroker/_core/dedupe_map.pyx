@@ -145,10 +145,6 @@ cdef class DedupeMap:
         return self.map.capacity
 
     @property
-    def is_full(self):
-        return self.map.count == self.map.capacity
-
-    @property
     def latest_offset(self):
         return self.map.latest_offset
 

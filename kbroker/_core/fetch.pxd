@@ -55,7 +55,7 @@ cdef enum:
 ctypedef struct fetch_entry_t:
     # One partition of a fetch in progress: what is asked, and what the last look at it gave.
     partition_t *partition       # a reference; NULL while no such partition is known
-    const uint8_t *topic         # its name (versions 4 to 12): in the frame, later in fetch_t.names or in the session
+    const uint8_t *topic         # its name (versions 0 to 12): in the frame, later in fetch_t.names or in the session
     uint8_t topic_id[16]         # versions 13 on
     int16_t topic_size
     int16_t error                # 0, or the protocol's error code of this partition

@@ -7,10 +7,10 @@ the last one, and the inner offsets as the magic has them. One of which nothing 
 
 from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.memoryview cimport PyMemoryView_FromMemory
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 from kbroker._core.cursor cimport write_raw, writer_t
-from kbroker._core.dedupe_map cimport dedupe_get, dedupe_map_t, dedupe_put
+from kbroker._core.dedupe_map cimport dedupe_get, dedupe_put
 from kbroker._core.layout cimport *
 from kbroker._core.message_set cimport (
     OUT_OF_MEMORY, MessageSetBuilder, message_check, message_read, message_t, set_info_t, set_walk,

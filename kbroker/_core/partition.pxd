@@ -17,7 +17,7 @@ too, or makes the next one with all the others who came.
 Order: registry, flush_lock, append_lock, lock, log_dir, mailbox. Whoever holds the GIL gives it up before he takes any of them.
 """
 
-from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t
 
 from kbroker._core.mailbox cimport mail_t
 from kbroker._core.producers cimport producers_t
@@ -32,7 +32,6 @@ cdef enum:
     KAFKA_STORAGE_ERROR = 56
 
     # What the compiled calls return besides Kafka's error codes (which are >= -1).
-    NEEDS_PYTHON = -100        # run it in the interpreter, on this thread
     NEEDS_HANDLER = -101       # it may block: run it on a request handler thread
 
     PARTITION_CLOSED = 0       # known, but its log is not opened yet: NEEDS_HANDLER opens it

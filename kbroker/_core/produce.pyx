@@ -16,6 +16,7 @@ What is refused follows Apache Kafka 3.9 (KafkaApis, ReplicaManager, UnifiedLog)
 of a transaction are refused with INVALID_TXN_STATE).
 """
 
+from cpython.buffer cimport PyBUF_READ
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport INT64_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
@@ -64,7 +65,6 @@ cdef enum:
     CODEC_ZSTD = 4
     FIRST_BATCH_VERSION = 3
     FIRST_ZSTD_VERSION = 7
-    FIRST_FLEXIBLE_VERSION = 9
 
     # A compressed batch of at most so many bytes, that inflates to at most so many, is looked at on the processor.
     SMALL_BATCH = 4 << 10
@@ -325,7 +325,7 @@ cdef int check_compressed(Processor processor, entry_t *e, uint8_t *frame, int64
     cdef int codec = e.info.attributes & ATTRIBUTE_CODEC_MASK
     cdef int64_t allowed = min(limit, processor.max_inflated_size) if limit else processor.max_inflated_size
     try:
-        records = PyMemoryView_FromMemory(<char *>batch + BATCH_HEADER_SIZE, e.info.size - BATCH_HEADER_SIZE, 0x100)
+        records = PyMemoryView_FromMemory(<char *>batch + BATCH_HEADER_SIZE, e.info.size - BATCH_HEADER_SIZE, PyBUF_READ)
         try:
             inflated = processor.inflate(codec, records, allowed)
         except KbrokerError as error:
@@ -339,7 +339,7 @@ cdef int check_compressed(Processor processor, entry_t *e, uint8_t *frame, int64
             check_records(e, &plain[0] if plain.shape[0] else batch, plain.shape[0], wall_ms())
         if e.error or not must_recompress(e):
             return 0
-        header = PyMemoryView_FromMemory(<char *>batch, BATCH_HEADER_SIZE, 0x100)
+        header = PyMemoryView_FromMemory(<char *>batch, BATCH_HEADER_SIZE, PyBUF_READ)
         made = processor.recompress(
             header, inflated, <int>e.partition.options.compression, <int>e.partition.options.compression_level
         )
@@ -358,7 +358,7 @@ cdef void convert(Processor processor, entry_t *e, uint8_t *frame) noexcept with
     cdef int finding
     e.unchecked = False
     try:
-        messages = PyMemoryView_FromMemory(<char *>frame + e.batch_at, e.batch_size, 0x100)
+        messages = PyMemoryView_FromMemory(<char *>frame + e.batch_at, e.batch_size, PyBUF_READ)
         try:
             converted, codec = processor.convert(messages, options.max_message_bytes, processor.max_inflated_size)
         except KbrokerError as error:

@@ -4,8 +4,9 @@ Each `take_` reads a record that must end before `end`, fills in what its line b
 starts, or NULL: this is none. Nothing behind the record's own size is read. Pointers go into the batch's memory.
 """
 
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
+from kbroker._core.cursor cimport load_u16
 from kbroker._core.varint cimport take_bytes, take_varint, take_varlong    # for the C text
 
 cdef enum:
@@ -91,3 +92,10 @@ cdef extern from * nogil:
     const uint8_t *take_fields(const uint8_t *p, const uint8_t *end, record_t *record)
     # All of it, and the headers add up.
     const uint8_t *take_record(const uint8_t *p, const uint8_t *end, record_t *record)
+
+cdef inline int control_type(const uint8_t *p, const uint8_t *end) noexcept nogil:
+    """The type of a control record; negative: there is none."""
+    cdef record_t record
+    if take_fields(p, end, &record) == NULL or record.key_size < 4 or <int16_t>load_u16(record.key) < 0:
+        return -1
+    return load_u16(record.key + 2)

@@ -1,6 +1,6 @@
 """What Python sees of a request and of the connection it came in on."""
 
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from kbroker._core.connection cimport slot_t
 from kbroker._core.processor cimport Processor

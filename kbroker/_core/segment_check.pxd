@@ -81,7 +81,6 @@ ctypedef struct seen_t:
     int64_t last_offset
     int64_t last_record_offset
     int64_t max_timestamp
-    int64_t size
     int64_t records
     int32_t epoch
     bint old

@@ -6,15 +6,15 @@ walks the records too, inflates what is compressed, and tells every finding with
 
 from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.memoryview cimport PyMemoryView_FromMemory
-from libc.stdint cimport INT32_MAX, INT64_MAX, int16_t, int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memset, strerror
 
-from kbroker._core.cursor cimport load_u16, load_u32, load_u64, write_i32, write_i64, writer_free, writer_init
+from kbroker._core.cursor cimport load_u32, load_u64, write_i32, write_i64, writer_free, writer_init
 from kbroker._core.file_window cimport window_at, window_close, window_open
 from kbroker._core.index_check cimport check_entry_order, end_indexes, hold_index, hold_time_index, skip_index
 from kbroker._core.layout cimport *
 from kbroker._core.message_set cimport message_check, message_header, message_t, set_info_t, set_walk
-from kbroker._core.record cimport record_t, take_fields, take_record
+from kbroker._core.record cimport control_type, record_t, take_record
 from kbroker._core.record_batch cimport (
     BATCH_BAD_CODEC, BATCH_BAD_COUNT, BATCH_BAD_CRC, BATCH_BAD_LENGTH, BATCH_BAD_MAGIC, BATCH_BAD_RECORD, BATCH_FINDINGS, BATCH_OK,
     BATCH_OLD_MAGIC, BATCH_TOO_SHORT, batch_header, batch_info_t, batch_verify,
@@ -138,14 +138,6 @@ cdef int walk_inflated(check_t *check, const batch_info_t *info, seen_t *seen, o
         finding = walk_records(check, <const uint8_t *>view.buf, view.len, info, seen)
     PyBuffer_Release(&view)
     return finding
-
-
-cdef int control_type(const uint8_t *p, const uint8_t *end) noexcept nogil:
-    """The type of a control record, -1 when there is none. Its sizes have been walked."""
-    cdef record_t record
-    if take_fields(p, end, &record) == NULL or record.key_size < 4 or <int16_t>load_u16(record.key) < 0:
-        return -1
-    return load_u16(record.key + 2)
 
 
 cdef void transaction_event(check_t *check, int kind, const batch_info_t *info) noexcept nogil:

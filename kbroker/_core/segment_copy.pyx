@@ -15,10 +15,10 @@ A batch is verified before it is read, so that damage is never given a new CRC.
 """
 
 cimport cython
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.memoryview cimport PyMemoryView_FromMemory
-from libc.stdint cimport INT32_MAX, INT64_MAX, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from kbroker._core.cleaned_transactions cimport (
@@ -26,13 +26,13 @@ from kbroker._core.cleaned_transactions cimport (
 )
 from kbroker._core.crc cimport crc32c
 from kbroker._core.cursor cimport (
-    load_u16, load_u32, store_u16, store_u32, store_u64, write_i32, write_raw, writer_free, writer_init, writer_reserve,
+    load_u32, store_u16, store_u32, store_u64, write_i32, write_raw, writer_free, writer_init, writer_reserve,
     writer_t,
 )
 from kbroker._core.dedupe_map cimport DedupeMap, dedupe_get, dedupe_map_t, dedupe_put
 from kbroker._core.layout cimport *
 from kbroker._core.message_copy cimport DEDUPE_MAP_FULL, copy_message, feed_message, message_pass_t
-from kbroker._core.record cimport record_t, take_fields
+from kbroker._core.record cimport control_type, record_t, take_fields
 from kbroker._core.record_batch cimport (
     BATCH_BAD_COUNT, BATCH_BAD_LENGTH, BATCH_BAD_RECORD, BATCH_OK, BATCH_OLD_MAGIC, BATCH_TOO_SHORT, batch_info_t,
     batch_verify,
@@ -43,8 +43,6 @@ from kbroker._core.record_batch import InvalidBatch
 from kbroker.errors import BadInput
 
 cdef enum:
-    PY_READ = 0x100
-    MAP_FULL = 100               # a finding of its own: the rest is for another cleaning
     NO_HORIZON = -1
 
 # --- one batch ------------------------------------------------------------------------------------------
@@ -74,7 +72,7 @@ cdef struct pass_t:
 
 cdef int inflate_batch(pass_t *run, const uint8_t *batch, object inflate) except -1 with gil:
     cdef const uint8_t *payload = batch + BATCH_HEADER_SIZE
-    view = PyMemoryView_FromMemory(<char *>payload, run.info.size - BATCH_HEADER_SIZE, PY_READ)
+    view = PyMemoryView_FromMemory(<char *>payload, run.info.size - BATCH_HEADER_SIZE, PyBUF_READ)
     PyObject_GetBuffer(inflate(run.info.attributes & ATTRIBUTE_CODEC_MASK, view), &run.inflated, PyBUF_SIMPLE)
     run.is_inflated = True
     run.records = <const uint8_t *>run.inflated.buf
@@ -106,14 +104,6 @@ cdef int open_batch(pass_t *run, const uint8_t *batch, object inflate) except -1
     return BATCH_OK
 
 
-cdef int marker_of(pass_t *run) noexcept nogil:
-    """The type of a control batch's record; one that is not known is never an end of a transaction. Negative: no such record."""
-    cdef record_t record
-    if take_fields(run.records, run.end, &record) == NULL or record.key_size < 4 or <int16_t>load_u16(record.key) < 0:
-        return -1
-    return load_u16(record.key + 2)
-
-
 cdef int judge(pass_t *run, Transactions transactions, bint *discardable) except -1 nogil:
     """What the transactions say of the open batch. BATCH_OK or a finding."""
     cdef int marker
@@ -122,7 +112,7 @@ cdef int judge(pass_t *run, Transactions transactions, bint *discardable) except
         if run.info.record_count == 0:
             discardable[0] = True    # cleaned before: the header alone
             return BATCH_OK
-        marker = marker_of(run)
+        marker = control_type(run.records, run.end)    # one that is not known is never an end of a transaction
         if marker < 0:
             return BATCH_BAD_RECORD
         discardable[0] = marker_is_spent(transactions, &run.info, marker)
@@ -166,7 +156,7 @@ cdef int feed_batch(pass_t *run, const uint8_t *batch, Transactions transactions
                 if not dedupe_put(run.map, record.key, record.key_size, offset):
                     if offset - 1 > run.map.latest_offset:
                         run.map.latest_offset = offset - 1
-                    return MAP_FULL
+                    return DEDUPE_MAP_FULL
         if p != run.end:
             return BATCH_BAD_RECORD
     offset = info.base_offset + info.last_offset_delta
@@ -367,8 +357,6 @@ cdef int walk(pass_t *run, bint copying, const uint8_t *data, int64_t size, Tran
                 finding = feed_message(&run.old, batch, size - position[0], inflate)
             if finding == BATCH_TOO_SHORT:
                 return BATCH_OK
-            if finding == DEDUPE_MAP_FULL:
-                return MAP_FULL
             if finding != BATCH_OK:
                 return finding
             run.info.size = run.old.size
@@ -433,9 +421,9 @@ def feed_map(segment, DedupeMap map not None, *, inflate, int64_t start_offset=0
     finally:
         pass_end(&run)
         PyBuffer_Release(&view)
-    if finding != BATCH_OK and finding != MAP_FULL:
+    if finding != BATCH_OK and finding != DEDUPE_MAP_FULL:
         raise InvalidBatch(finding, position)
-    return position, run.records_read + run.old.records_read, finding == MAP_FULL
+    return position, run.records_read + run.old.records_read, finding == DEDUPE_MAP_FULL
 
 
 @cython.final
