@@ -316,7 +316,7 @@ cdef bint own_names(fetch_t *f) noexcept nogil:
     cdef int32_t i
     cdef fetch_entry_t *e
     cdef uint8_t *at
-    if f.version >= 13:
+    if f.version >= 13 or f.names != NULL:
         return True
     for i in range(f.entry_count):
         e = &f.entries[i]

@@ -31,10 +31,16 @@ def hang(request):
 def serve(folder):
     rig = ProcessorRig(folder, handle=hang)
     rig.create("orders")
-    with rig, rig.connect() as client, rig.connect() as waiting, rig.connect() as refused, rig.connect() as slow:
+    with rig, rig.connect() as client, rig.connect() as waiting, rig.connect() as refused, rig.connect() as slow, \\
+            rig.connect() as old:
         client.call(ApiKey.PRODUCE, 9, produce_request("orders", batch_of([b"x"])))
         client.call(ApiKey.FETCH, 11, rig.fetch_request("orders", 0, session_epoch=0))
-        waiting.send(ApiKey.FETCH, 11, rig.fetch_request("orders", 1, max_wait_ms=60_000))
+        old_request = rig.fetch_request("orders", 1, max_wait_ms=60_000)
+        old_request.topics += rig.fetch_request("a topic that nobody has made", 0).topics
+        asked = old.send(ApiKey.FETCH, 3, old_request)
+        client.call(ApiKey.PRODUCE, 9, produce_request("orders", batch_of([b"y"])))
+        old.receive(ApiKey.FETCH, 3, asked)
+        waiting.send(ApiKey.FETCH, 11, rig.fetch_request("orders", 2, max_wait_ms=60_000))
         refused.send_raw(struct.pack(">i", -1))
         assert refused.is_closed()
         slow.send_raw(struct.pack(">ihhih", 10, 3, 1, 1, -1))
