@@ -15,7 +15,7 @@ from kbroker._core.layout cimport *
 from kbroker._core.message_set cimport (
     OUT_OF_MEMORY, MessageSetBuilder, message_check, message_read, message_t, set_info_t, set_walk,
 )
-from kbroker._core.record_batch cimport BATCH_BAD_COUNT, BATCH_OK
+from kbroker._core.record_batch cimport BATCH_BAD_COUNT, BATCH_BAD_RECORD, BATCH_OK, BATCH_TOO_SHORT
 
 
 cdef int feed_key(message_pass_t *run, const uint8_t *data, const message_t *message, int64_t offset) noexcept nogil:
@@ -79,7 +79,8 @@ cdef int walk_inside(message_pass_t *run, const uint8_t *data, const message_t *
                 p += message.size
         if finding == OUT_OF_MEMORY:
             raise MemoryError
-        return finding
+        # That would tell that the compressed one is cut off.
+        return finding if finding != BATCH_TOO_SHORT else BATCH_BAD_RECORD
     finally:
         PyBuffer_Release(&view)
 

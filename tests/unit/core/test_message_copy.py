@@ -149,7 +149,8 @@ def test_offsets_inside_that_lie_are_refused(codec: Codec) -> None:
     backwards = encode(Message(3, 1, None, deflate(codec, inner), 1, codec))
     nested = encode(Message(3, 1, None, deflate(codec, backwards), 1, codec))
     bomb = encode(Message(0, 1, None, deflate(codec, encode(Message(0, 1, b"k", bytes(2 << 20)))), 1, codec))
-    for log in (backwards, nested, bomb):
+    cut = encode(Message(3, 1, None, deflate(codec, inner[:-1]), 1, codec))
+    for log in (backwards, nested, bomb, cut):
         with pytest.raises(InvalidBatch):
             fed(log)
         with pytest.raises(InvalidBatch):
