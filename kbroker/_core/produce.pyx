@@ -365,10 +365,12 @@ cdef void convert(Processor processor, entry_t *e, uint8_t *frame) noexcept with
             refuse(e, error.code, error.code == MESSAGE_TOO_LARGE)
             return
         batch = converted
-        finding = batch_check(&batch[0], batch.shape[0], &e.info)
+        with nogil:
+            finding = batch_check(&batch[0], batch.shape[0], &e.info)
+            if finding == BATCH_OK:
+                check_records(e, &batch[0] + BATCH_HEADER_SIZE, e.info.size - BATCH_HEADER_SIZE, wall_ms())
         if finding != BATCH_OK:
             raise AssertionError(f"converting made {batch.shape[0]} bytes that are no batch")
-        check_records(e, &batch[0] + BATCH_HEADER_SIZE, e.info.size - BATCH_HEADER_SIZE, wall_ms())
         if e.error:
             return
         level = None
