@@ -303,7 +303,10 @@ cdef class SegmentList:
     # --- closed segments
 
     def open_segment(self, int64_t base_offset, int fd, int index_fd, int32_t index_count):
-        """Descriptor and map of a segment that was closed; takes both descriptors over. False: it is open, or gone."""
+        """Descriptor and map of a segment that was closed; takes both descriptors over. False: it is open, or gone.
+
+        Raises StorageFailed when it cannot be mapped.
+        """
         cdef partition_t *p = self.p
         cdef segment_t *s
         cdef bint taken = False
@@ -327,20 +330,26 @@ cdef class SegmentList:
                 io_close(p.file_system, index_fd)
             elif index != NULL:
                 munmap(index, <size_t>capacity)
+        if index_count and index == NULL:
+            raise StorageFailed(f"{self.topic}-{self.partition_id}: an index cannot be mapped")
         return taken
 
     def map_time_index(self, int64_t base_offset, int fd):
-        """Map the .timeindex of an inactive segment for lookups; takes the descriptor over."""
+        """Map the .timeindex of an inactive segment for lookups; takes the descriptor over. Raises StorageFailed."""
         cdef partition_t *p = self.p
         cdef segment_t *s
+        cdef bint failed = False
         with nogil:
             mutex_lock(&p.lock)
             s = find_segment(p, base_offset)
             if s != NULL and s.pending == NULL and s.time_index == NULL and s.fd >= 0:
                 s.time_index_capacity = <int64_t>s.time_index_entries * TIME_INDEX_ENTRY_SIZE
-                s.time_index = map_index_file(fd, s.time_index_capacity, True)
+                s.time_index = map_index_file(fd, s.time_index_capacity, False)
+                failed = s.time_index == NULL
             mutex_unlock(&p.lock)
             io_close(p.file_system, fd)
+        if failed:
+            raise StorageFailed(f"{self.topic}-{self.partition_id}: an index cannot be mapped")
 
     def set_entry_synced(self, int64_t base_offset):
         """The names of the segment's files survive a power cut."""

@@ -1,6 +1,6 @@
 """Lookup by time; see time_position.pxd. Nothing is opened but the segment that has the record."""
 
-from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, malloc
 
 from kbroker._core.cursor cimport load_u64
@@ -130,8 +130,9 @@ cdef int time_floor(partition_t *p, segment_t *s, int64_t timestamp, int64_t *re
         slot = time_index_find(s.pending.time_index, s.pending.time_count, timestamp - 1)
         relative[0] = time_index_relative_offset(s.pending.time_index, slot)
     elif s.time_index_entries:
-        if s.time_index == NULL and s.time_index_fd >= 0:
-            map_time_index(p, s)
+        if s.time_index == NULL and s.time_index_fd >= 0 and not map_time_index(p, s):
+            mutex_unlock(&p.lock)
+            return KAFKA_STORAGE_ERROR
         if s.time_index == NULL:
             mutex_unlock(&p.lock)
             need.kind = PREPARE_INDEX if s.pending != NULL else PREPARE_TIME_INDEX
@@ -140,20 +141,21 @@ cdef int time_floor(partition_t *p, segment_t *s, int64_t timestamp, int64_t *re
         # The map holds as long as the segment is referenced; written entries never change.
         count = min(<int64_t>s.time_index_entries, s.time_index_capacity // TIME_INDEX_ENTRY_SIZE)
     mutex_unlock(&p.lock)
-    if count:
+    if count and timestamp > INT64_MIN:
         slot = time_index_find(s.time_index, count, timestamp - 1)
         if slot >= 0:
             relative[0] = time_index_relative_offset(s.time_index, slot)
     return 0
 
 
-cdef void map_time_index(partition_t *p, segment_t *s) noexcept nogil:
+cdef bint map_time_index(partition_t *p, segment_t *s) noexcept nogil:
     """(`lock` held.) The active one grows: room for all it may become."""
     cdef int64_t capacity = <int64_t>s.time_index_entries * TIME_INDEX_ENTRY_SIZE
     if s.pending != NULL and capacity < p.options.index_max_bytes:
         capacity = p.options.index_max_bytes
     s.time_index = map_index_file(s.time_index_fd, capacity, False)
     s.time_index_capacity = capacity
+    return s.time_index != NULL
 
 
 cdef int look_into(partition_t *p, segment_t *s, int64_t timestamp, int64_t log_start_offset, time_result_t *result) noexcept nogil:
