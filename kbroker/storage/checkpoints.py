@@ -7,12 +7,16 @@ finds half of one. On disk. Do not change.
 from __future__ import annotations
 
 import base64
+import logging
 from collections.abc import Iterable, Mapping
 from uuid import UUID
 
 from kbroker.errors import DiskDamaged
 from kbroker.fs import FileSystem, read_file, replace_file
-from kbroker.model import TopicPartition
+from kbroker.model import NO_UUID, TopicPartition
+from kbroker.storage.log_context import DISK_FULL_ERRORS
+
+logger = logging.getLogger("kbroker.storage")
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_START_OFFSETS = "log-start-offset-checkpoint"
@@ -20,6 +24,9 @@ HIGH_WATERMARKS = "replication-offset-checkpoint"
 CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
+
+EMPTY = "empty"
+"""What is wrong with leader epochs that are a file without a byte."""
 
 
 def _load_lines(fs: FileSystem, path: str, fields: int) -> list[list[str]]:
@@ -40,6 +47,8 @@ def _load_lines(fs: FileSystem, path: str, fields: int) -> list[list[str]]:
         entry = line.split()
         if entry and len(entry) != fields:
             raise DiskDamaged(path, position, f"a checkpoint's entry of {len(entry)} fields instead of {fields}")
+        if entry and not (_is_number(entry[-2], 31) and _is_number(entry[-1], 63)):
+            raise DiskDamaged(path, position, f"a checkpoint's entry {line.strip()!r} without its two numbers")
         if entry:
             entries.append(entry)
         position += len(line)
@@ -48,19 +57,18 @@ def _load_lines(fs: FileSystem, path: str, fields: int) -> list[list[str]]:
     return entries
 
 
+def _is_number(text: str, bits: int) -> bool:
+    return len(text) < 20 and text.isdecimal() and int(text) < 1 << bits
+
+
 def _text_of(lines: Iterable[str], count: int) -> bytes:
     return "\n".join(("0", str(count), *lines, "")).encode()
 
 
 def load_offsets(fs: FileSystem, path: str) -> dict[TopicPartition, int]:
     """An offset checkpoint; empty when there is none. Raises DiskDamaged."""
-    try:
-        return {
-            TopicPartition(topic, int(partition_id)): int(offset)
-            for topic, partition_id, offset in _load_lines(fs, path, 3)
-        }
-    except ValueError as error:
-        raise DiskDamaged(path, 0, str(error)) from error
+    lines = _load_lines(fs, path, 3)
+    return {TopicPartition(topic, int(partition_id)): int(offset) for topic, partition_id, offset in lines}
 
 
 def store_offsets(fs: FileSystem, path: str, offsets: Mapping[TopicPartition, int]) -> None:
@@ -76,13 +84,10 @@ def load_epochs(fs: FileSystem, path: str) -> list[tuple[int, int]]:
     """
     try:
         if not read_file(fs, path):
-            raise DiskDamaged(path, 0, "empty")
+            raise DiskDamaged(path, 0, EMPTY)
     except FileNotFoundError:
         return []
-    try:
-        return sorted((int(epoch), int(offset)) for epoch, offset in _load_lines(fs, path, 2))
-    except ValueError as error:
-        raise DiskDamaged(path, 0, str(error)) from error
+    return sorted((int(epoch), int(offset)) for epoch, offset in _load_lines(fs, path, 2))
 
 
 def store_epochs(fs: FileSystem, path: str, epochs: list[tuple[int, int]], *, durable: bool = True) -> None:
@@ -102,7 +107,7 @@ def decode_uuid(text: str) -> UUID:
 
 
 def load_topic_id(fs: FileSystem, path: str) -> UUID | None:
-    """The topic id in a partition.metadata; None when the file is missing or was torn by a power cut."""
+    """The topic id in a partition.metadata; None when the file is missing, or damaged as by a power cut."""
     try:
         fields = dict(line.split(": ", 1) for line in read_file(fs, path).decode().splitlines() if line)
         return decode_uuid(fields["topic_id"]) if fields["version"] == "0" else None
@@ -111,5 +116,22 @@ def load_topic_id(fs: FileSystem, path: str) -> UUID | None:
 
 
 def store_topic_id(fs: FileSystem, path: str, topic_id: UUID) -> None:
-    """Write partition.metadata. Not synced: who opens the partition knows the id and writes it again."""
+    """Write partition.metadata. Not synced: who opens the log knows the id, and writes it again where it is lost."""
     replace_file(fs, path, f"version: 0\ntopic_id: {encode_uuid(topic_id)}".encode(), durable=False)
+
+
+def settle_topic_id(fs: FileSystem, directory: str, topic_id: UUID) -> None:
+    """A log's directory says that it is of this topic, anew where that is lost. Raises DiskDamaged for another's."""
+    path = f"{directory}/{PARTITION_METADATA}"
+    found = load_topic_id(fs, path) if topic_id != NO_UUID else topic_id
+    if found is None:
+        try:
+            store_topic_id(fs, path, topic_id)
+        except OSError as error:
+            if error.errno not in DISK_FULL_ERRORS:  # the log can be read all the same
+                raise
+        else:
+            logger.warning("%s was missing or damaged, and is written anew", path)
+    elif found != topic_id:
+        ids = f"topic_id {encode_uuid(found)}, the topic of this name has {encode_uuid(topic_id)}"
+        raise DiskDamaged(path, len("version: 0\n"), f"{ids}: a log of another topic, which is not served;")

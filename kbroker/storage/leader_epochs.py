@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_right
 
 from kbroker.errors import DiskDamaged
 from kbroker.fs import FileSystem
 from kbroker.model import NO_LEADER_EPOCH
 from kbroker.storage import checkpoints
+
+logger = logging.getLogger("kbroker.storage")
 
 
 class LeaderEpochs:
@@ -24,7 +27,9 @@ class LeaderEpochs:
         try:
             self._entries = checkpoints.load_epochs(self._fs, self._path)
             return True
-        except DiskDamaged:
+        except DiskDamaged as damage:
+            if damage.what != checkpoints.EMPTY:
+                logger.warning("%s; it is made anew from the log", damage)
             self._entries = []
             return False
 

@@ -16,7 +16,7 @@ from uuid import UUID
 from kbroker._core.log_directory import LogDirectory
 from kbroker._core.partition_state import PartitionState
 from kbroker._core.segment_list import SegmentHandle
-from kbroker.errors import ErrorCode, ProtocolError, StorageFailed
+from kbroker.errors import DiskDamaged, ErrorCode, ProtocolError, StorageFailed
 from kbroker.model import TopicPartition
 from kbroker.storage import checkpoints, lookup, retention
 from kbroker.storage import segment as names
@@ -71,6 +71,7 @@ class Log:
         self._epochs = LeaderEpochs(self._fs, path)
         self._snapshot_offset = -1
         self._is_shut = False
+        self._trouble = ""
         self.history = 0
         """Goes up when offsets may stand for other records than before."""
         self.truncated_to = NEVER
@@ -165,7 +166,10 @@ class Log:
     # --- opening and closing
 
     def open(self) -> None:
-        """Make the log serve, recovered if need be. No-op when it is open. Raises StorageFailed, ProtocolError."""
+        """Make the log serve, recovered if need be. No-op when it is open.
+
+        Raises StorageFailed, ProtocolError; DiskDamaged where the directory is of another topic.
+        """
         if self.state.state == "open":
             return
         with self._lock:
@@ -174,11 +178,26 @@ class Log:
                 raise StorageFailed(f"{self}: the broker is stopping")
             if state == "closed":
                 with self._storage_errors():
+                    self._settle_topic_id()
                     self._open_locked()
+                    self._trouble = ""
             elif state == "deleted":
                 raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             elif state == "offline":
                 raise StorageFailed(f"{self}: log directory {self.directory.path} is offline")
+
+    def _settle_topic_id(self) -> None:
+        try:
+            checkpoints.settle_topic_id(self._fs, self.path, self.topic_id)
+        except DiskDamaged as damage:
+            self.tell_trouble(str(damage))
+            raise
+
+    def tell_trouble(self, what: str) -> None:
+        """One line about an error that keeps this log from what it is asked for, not again for each request."""
+        if what != self._trouble:
+            self._trouble = what
+            logger.error("%s: %s", self, what)
 
     def _open_locked(self) -> None:
         loader = LogLoader(

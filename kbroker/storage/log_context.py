@@ -54,7 +54,7 @@ class LogContext:
 
 
 class StorageErrors:
-    """OSError becomes StorageFailed; one that means a broken disk takes the log directory offline."""
+    """OSError becomes StorageFailed and is told; one that means a broken disk takes the log directory offline."""
 
     def __init__(self, log: Log):
         self._log = log
@@ -68,4 +68,6 @@ class StorageErrors:
                 self._log.directory.fail(f"{self._log}: {error}")
             elif error.errno in DISK_FULL_ERRORS:
                 self._log.directory.tell_full(str(self._log))
+            else:
+                self._log.tell_trouble(str(error))
             raise StorageFailed(f"{self._log}: {error}") from error

@@ -218,6 +218,7 @@ class LogLoader:
         try:
             size = self.fs.file_size(fd)
             if size % entry_size:
+                self._distrust(base_offset, suffix, size, f"{size % entry_size} bytes behind its last entry")
                 return None
             return size // entry_size, self.fs.pread(fd, entry_size, size - entry_size) if size else b""
         finally:

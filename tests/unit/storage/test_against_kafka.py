@@ -121,7 +121,7 @@ def test_a_directory_goes_from_kafka_to_us_and_back(kafka: KafkaProcess) -> None
     aside.mkdir()
     for name in ("meta.properties", "__cluster_metadata-0"):
         (kafka.data / name).rename(aside / name)
-    logs = LogManager(StorageOptions((str(kafka.data),)))
+    logs = LogManager(StorageOptions((str(kafka.data),), producer_id_expiration_ms=1 << 50))
     logs.start({at: (topic_id, SMALL)}.get, 0, "c", background=False)
     log = logs.get(at)
     assert log is not None

@@ -77,3 +77,15 @@ def test_leader_epochs_that_contradict_a_new_one_go(tmp_path: Path) -> None:
     again = LeaderEpochs(FS, str(tmp_path))
     assert again.load()
     assert again.entries == [(0, 12), (3, 14)]
+
+
+@pytest.mark.parametrize("entry", ["a 0 x", "a 0 -1", f"a 0 {1 << 63}", f"a {1 << 31} 0", "a 0 " + "9" * 5000, "a 0 ²"])
+def test_an_entry_whose_numbers_are_none_is_told_with_its_place(tmp_path: Path, entry: str) -> None:
+    path = tmp_path / "bad"
+    path.write_text(f"0\n2\nb 1 2\n{entry}\n")
+    with pytest.raises(DiskDamaged) as told:
+        checkpoints.load_offsets(FS, str(path))
+    assert told.value.position == len("0\n2\nb 1 2\n")
+    path.write_text(f"0\n1\n{1 << 31} 0\n")
+    with pytest.raises(DiskDamaged, match="at byte 4"):
+        checkpoints.load_epochs(FS, str(path))

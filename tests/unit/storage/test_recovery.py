@@ -8,11 +8,13 @@ import shutil
 import struct
 import zlib
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
 from kbroker._core.offset_index import offset_entries, timestamp_entries
 from kbroker._core.segment_scan import find_batch, scan_segment
+from kbroker.errors import DiskDamaged, StorageFailed
 from kbroker.storage import checkpoints
 from kbroker.storage.log import Log
 from kbroker.storage.options import LogOptions
@@ -315,3 +317,76 @@ def test_an_index_longer_than_its_log_is_made_anew_and_told(
             f"{path}: its last entry points to byte {size + 7} of {size}, before byte {len(right) + 8}; "
             "indexes are made anew"
         ]
+
+
+def test_bytes_behind_the_entries_of_an_index_are_told(home: LogHome, caplog: pytest.LogCaptureFixture) -> None:
+    log = home.create()
+    fill(log, 60)
+    log.close()
+    path = min(home.log_path.glob("*.timeindex"))
+    right = path.read_bytes()
+    path.write_bytes(right + b"half")
+    log = home.reopen(clean=True)
+    assert values_of(log) == expected(60)
+    assert path.read_bytes() == right
+    what = f"{path}: 4 bytes behind its last entry, before byte {len(right) + 4}; indexes are made anew"
+    assert what in caplog.messages
+
+
+@pytest.mark.parametrize("torn", [None, "", "version: 0\ntopic_id: ", "\0" * 43])
+def test_a_lost_topic_id_is_written_anew(home: LogHome, torn: str | None, caplog: pytest.LogCaptureFixture) -> None:
+    fill(home.create(), 3)
+    path = home.log_path / "partition.metadata"
+    right = path.read_text()
+    path.unlink()
+    if torn is not None:
+        path.write_text(torn)
+    assert values_of(home.reopen(clean=True)) == expected(3)
+    assert path.read_text() == right
+    assert f"{path} was missing or damaged, and is written anew" in caplog.messages
+
+
+def test_a_log_of_another_topic_is_not_served_and_told_once(home: LogHome, caplog: pytest.LogCaptureFixture) -> None:
+    log = home.create()
+    fill(log, 3)
+    log.close()
+    path = home.log_path / "partition.metadata"
+    checkpoints.store_topic_id(home.fs, str(path), UUID(int=5))
+    for _ in range(2):
+        with pytest.raises(DiskDamaged, match="of another topic, which is not served; at byte 11"):
+            log.open()
+    (told,) = [line for line in caplog.messages if "another topic" in line]
+    assert told.startswith(f"orders-0: {path}: topic_id AAAAAAAAAAAAAAAAAAAABQ, the topic of this name has ")
+    checkpoints.store_topic_id(home.fs, str(path), log.topic_id)
+    assert values_of(log) == expected(3)
+
+
+def test_why_a_log_cannot_be_opened_is_told_once(home: LogHome, caplog: pytest.LogCaptureFixture) -> None:
+    log = home.create()
+    fill(log, 3)
+    log.close()
+    segment = last_segment(home)
+    moved = segment.rename(home.path / "aside")
+    segment.mkdir()
+    for _ in range(2):
+        with pytest.raises(StorageFailed):
+            log.open()
+    (told,) = caplog.messages
+    assert str(segment) in told and "Is a directory" in told
+    segment.rmdir()
+    moved.rename(segment)
+    assert values_of(log) == expected(3)
+
+
+def test_damaged_leader_epochs_are_told_with_their_place(home: LogHome, caplog: pytest.LogCaptureFixture) -> None:
+    log = home.create()
+    log.set_leader_epoch(3)
+    fill(log, 3)
+    log.close()
+    path = home.log_path / "leader-epoch-checkpoint"
+    right = path.read_text()
+    path.write_text(right[:-2])
+    home.reopen(clean=True)
+    assert path.read_text() == right
+    (told,) = [line for line in caplog.messages if str(path) in line]
+    assert "at byte" in told and told.endswith("it is made anew from the log")
