@@ -168,6 +168,13 @@ cdef inline bint tell(fetch_entry_t *e, cached_partition_t *cached) noexcept nog
         changed = True
     return changed or e.error != 0
 
+cdef inline void refuse_old_client(const fetch_t *f, fetch_entry_t *e) noexcept nogil:
+    """What the topic's settings forbid a client of this version: as in Kafka, whatever has been read, errors too."""
+    if f.version < FIRST_ZSTD_VERSION and e.partition.options.compression == CODEC_ZSTD:
+        e.error = UNSUPPORTED_COMPRESSION_TYPE
+    elif f.version < FIRST_BATCH_VERSION and not e.partition.options.downconversion:
+        e.error = UNSUPPORTED_VERSION
+
 cdef int32_t link_entries(fetch_t *f) noexcept nogil:
     """Link what goes into the response and return the first; behind the others come ids that are not known, then
     partitions. Session lock held if there is one."""
@@ -181,10 +188,10 @@ cdef int32_t link_entries(fetch_t *f) noexcept nogil:
             e = &f.entries[i]
             if e.unknown != pass_:
                 continue
-            if f.version < FIRST_ZSTD_VERSION and e.error == 0 and e.partition.options.compression == CODEC_ZSTD:
-                drop_read(e)
-                e.error = UNSUPPORTED_COMPRESSION_TYPE
+            if e.partition != NULL and e.error != KAFKA_STORAGE_ERROR:
+                refuse_old_client(f, e)
             if e.error:
+                drop_read(e)
                 e.read.high_watermark = -1
                 e.read.last_stable_offset = -1
                 e.read.log_start_offset = -1

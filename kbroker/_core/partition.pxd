@@ -126,6 +126,7 @@ ctypedef struct log_options_t:
     int8_t compression         # -1 producer, else the codec to recompress with (NEEDS_HANDLER)
     int32_t compression_level  # of that codec, as its setting has it
     int8_t flushed_visibility  # log.flush.visibility=flushed
+    int8_t downconversion      # message.downconversion.enable
 
 ctypedef struct partition_t:
     int32_t refs               # atomic

@@ -88,6 +88,7 @@ cdef class PartitionState(SegmentList):
         fresh.compression = options.compression
         fresh.compression_level = options.compression_level
         fresh.flushed_visibility = options.flushed_visibility
+        fresh.downconversion = options.downconversion
         with nogil:
             mutex_lock(&p.append_lock)
             mutex_lock(&p.lock)

@@ -82,8 +82,8 @@ def _at_least(low: int, high: int | None = None) -> Limits:
 
 _ROWS: tuple[TopicConfig, ...] = (
     _row("cleanup.policy", Kind.LIST, ("delete",), "log.cleanup.policy", Limits(choices=("compact", "delete")), "",
-         "What happens to old segments: delete drops them by age and size, compact keeps the last value of each key "
-         "(not yet: it keeps all); both may be given together."),
+         "What happens to old segments: delete drops them by age and size, compact keeps the last value of each key; "
+         "both may be given together."),
     _row("compression.type", Kind.STRING, "producer", "compression.type",
          Limits(choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")), "",
          "How batches are kept: as the producer compressed them (producer), or recompressed on arrival."),

@@ -252,6 +252,13 @@ LOG = (
         limits=Limits(0),
     ),
     Setting(
+        "log.message.downconversion.enable",
+        Kind.BOOLEAN,
+        True,
+        "Whether batches are converted for consumers too old for their format; if not they get UNSUPPORTED_VERSION.",
+        dynamic=True,
+    ),
+    Setting(
         "log.preallocate",
         Kind.BOOLEAN,
         False,

@@ -123,7 +123,7 @@ _REASONS: dict[str, str] = {
         delete.records.purgatory.purge.interval.requests fetch.purgatory.purge.interval.requests
         producer.purgatory.purge.interval.requests log.initial.task.delay.ms offsets.commit.required.acks
         cordoned.log.dirs follower.fetch.last.tiered.offset.enable max.tcp.connections
-        log.message.format.version log.message.downconversion.enable""",
+        log.message.format.version""",
     "not needed: there is no tiered storage": """
         log.local.retention.bytes log.local.retention.ms remote.fetch.max.wait.ms
         remote.list.offsets.request.timeout.ms remote.log.index.file.cache.total.size.bytes

@@ -60,6 +60,6 @@ class Setting:
         low = lowest if limits.at_least is None else limits.at_least
         high = highest if limits.at_most is None else limits.at_most
         number = "a number" if self.kind is Kind.DOUBLE else "a whole number"
-        bounds = "" if low is None else f" from {low} to {high}"
+        bounds = "" if low is None else f" from {low}" if high is None else f" from {low} to {high}"
         exceptions = "".join(f" or {value}" for value in limits.also)
         return f"{number}{' of ' + self.unit if self.unit else ''}{bounds}{exceptions}"

@@ -37,6 +37,8 @@ class LogOptions:
     """Of that codec, as `compression.gzip.level` and its like count; without meaning where it has none."""
     flushed_visibility: bool = False
     """Consumers see flushed records only."""
+    downconversion: bool = True
+    """Batches are converted for consumers that know messages of magic 0 and 1 only."""
     retention_ms: int = 7 * 24 * 3_600_000
     """-1: no limit."""
     retention_bytes: int = -1

@@ -85,6 +85,7 @@ ERRORS: dict[ApiKey, Reasons] = {
             E.UNKNOWN_TOPIC_ID,
             E.INCONSISTENT_TOPIC_ID,
             E.UNSUPPORTED_COMPRESSION_TYPE,
+            E.UNSUPPORTED_VERSION,
             E.FETCH_SESSION_TOPIC_ID_ERROR,
         ),
         E.FENCED_LEADER_EPOCH: "the first epoch is 0 and there is none below that",

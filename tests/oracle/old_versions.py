@@ -130,7 +130,7 @@ OLD_VERSIONS: tuple[Deviation, ...] = (
         until=2,
     ),
     Deviation(
-        ("fetch.zstd", "fetch.zstd_among_other_batches"),
+        ("fetch.zstd", "fetch.zstd_among_other_batches", "fetch.conversion_that_is_forbidden"),
         ("*.records",),
         "With the error comes an empty message set. Kafka puts null there.",
         "The protocol of these versions has no null there.",

@@ -165,6 +165,7 @@ def zstd(t: Talk) -> None:
         topic = t.topic(codec, compression_type=codec)
         t.produce(topic, records(codec=Codec.ZSTD))
         t.ask(fetch([one(t, topic)]))
+        t.ask(fetch([one(t, topic, offset=99)]))
 
 
 @scenario(FETCH, since=11)

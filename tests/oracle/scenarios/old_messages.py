@@ -439,6 +439,15 @@ def converted_with_the_time_of_the_broker(t: Talk) -> None:
     note_all(t, topic)
 
 
+@scenario(FETCH)
+def conversion_that_is_forbidden(t: Talk) -> None:
+    topic = t.topic(message_downconversion_enable="false")
+    t.ask(fetch([one(t, topic)]))
+    t.produce(topic, records(3))
+    t.ask(fetch([one(t, topic)]))
+    t.ask(fetch([one(t, topic, offset=99)]))
+
+
 @scenario(FETCH, until=NEWEST_FETCH)
 def zstd_among_other_batches(t: Talk) -> None:
     topic = t.topic()

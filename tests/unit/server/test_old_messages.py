@@ -15,6 +15,7 @@ from kbroker.errors import ErrorCode
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.compression import CODECS, Codec, deflate, inflate
 from kbroker.protocol.records import encode_batch
+from kbroker.storage.options import LogOptions
 from tests.kit.logs import batch_of
 from tests.kit.message_rows import Row, read_rows
 from tests.kit.processors import ProcessorRig, produce_request, wait_until
@@ -234,6 +235,19 @@ def test_what_stands_before_zstd_can_be_read(rig: ProcessorRig) -> None:
     assert (first.error_code, [offset for offset, *_ in read(first.records)]) == (0, [0])
     assert (second.error_code, second.records) == (ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, b"")
     assert (third.error_code, [offset for offset, *_ in read(third.records)]) == (0, [2])
+
+
+@pytest.mark.parametrize("version", [0, 1, 2, 3])
+def test_a_topic_may_forbid_the_conversion(rig: ProcessorRig, version: int) -> None:
+    (log,) = rig.create("orders")
+    log.append(batch_of([b"x"]))
+    log.update_options(LogOptions(downconversion=False))
+    client = rig.connect()
+    answer = fetched(rig, client, version, 0)
+    assert (answer.error_code, answer.records) == (ErrorCode.UNSUPPORTED_VERSION, b"")
+    assert fetched(rig, client, 4, 0).error_code == 0
+    log.update_options(LogOptions())
+    assert [offset for offset, *_ in read(fetched(rig, client, version, 0).records)] == [0]
 
 
 def test_zstd_has_no_messages(rig: ProcessorRig) -> None:
