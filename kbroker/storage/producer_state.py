@@ -30,16 +30,14 @@ def encode_snapshot(producers: ProducerTable) -> bytes:
     entries = producers.export()
     body = bytearray(HEAD.pack(VERSION, 0, len(entries)))
     for producer_id, epoch, coordinator_epoch, last_timestamp, transaction_first_offset, batches in entries:
-        _, last_sequence, last_offset, offset_delta, timestamp = (
-            batches[-1] if batches else (-1, -1, -1, 0, last_timestamp)
-        )
+        _, last_sequence, last_offset, offset_delta, _ = batches[-1] if batches else (-1, -1, -1, 0, -1)
         body += PRODUCER.pack(
             producer_id,
             epoch,
             last_sequence,
             last_offset,
             offset_delta,
-            timestamp,
+            last_timestamp,
             coordinator_epoch,
             transaction_first_offset,
         )
