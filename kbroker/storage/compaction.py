@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -139,7 +139,7 @@ class _Cleaning:
         self._options = log.options
         self._history = log.history
         self._segments = cleanable_segments(log, first_dirty_offset)
-        self._aborted = _aborted_transactions(log, self._segments)
+        self._aborted = _aborted_transactions(log)
         self._map_bytes_read = self._bytes_read = self._bytes_written = self._records_read = self._records_kept = 0
 
     def run(self) -> Cleaned:
@@ -331,12 +331,15 @@ def _last_batches(log: Log) -> LastBatches:
     )
 
 
-def _aborted_transactions(log: Log, segments: Iterable[CleanableSegment]) -> list[tuple[int, int, int, int]]:
-    """The entries of every .txnindex: (producer id, first offset, last offset, last stable offset)."""
+def _aborted_transactions(log: Log) -> list[tuple[int, int, int, int]]:
+    """The entries of every .txnindex: (producer id, first offset, last offset, last stable offset).
+
+    Also of segments that cannot be cleaned yet: what was aborted there may have begun before.
+    """
     found = []
-    for at in segments:
+    for base_offset, *_ in log.state.segments():
         try:
-            data = read_file(log.context.fs, log.path_of(at.base_offset, names.TRANSACTION_INDEX))
+            data = read_file(log.context.fs, log.path_of(base_offset, names.TRANSACTION_INDEX))
         except FileNotFoundError:
             continue
         whole = len(data) - len(data) % names.ABORTED_TRANSACTION.size

@@ -247,6 +247,8 @@ class LogLoader:
             self._cut_bytes += size - scan.valid_size
         if is_cut or not is_active:
             self.fs.fdatasync(fd)
+        if names.TRANSACTION_INDEX in self._files[base_offset]:
+            self._cut_transaction_index(base_offset, scan.next_offset)
         recovered, time_index = _segment_of(base_offset, scan, is_closed=not is_active)
         # The active segment's indexes are made anew after every unclean stop: they need not survive a power cut.
         self._write_index(base_offset, names.INDEX, scan.index, durable=not is_active)
@@ -277,6 +279,21 @@ class LogLoader:
             pass
         write_file(self.fs, path, data, durable=durable)
         self._has_new_names |= durable
+
+    def _cut_transaction_index(self, base_offset: int, end_offset: int) -> None:
+        """What was aborted behind the log's end was not, once others have its offsets. Entries are in their order."""
+        path = self._path(base_offset, names.TRANSACTION_INDEX)
+        data = read_file(self.fs, path)
+        entry_size = names.ABORTED_TRANSACTION.size
+        whole = names.ABORTED_TRANSACTION.iter_unpack(data[: len(data) - len(data) % entry_size])
+        size = entry_size * sum(last_offset < end_offset for _, _, _, last_offset, _ in whole)
+        if size < len(data):
+            fd = self.fs.open(path, os.O_RDWR)
+            try:
+                self.fs.ftruncate(fd, size)
+                self.fs.fdatasync(fd)
+            finally:
+                self.fs.close(fd)
 
     def _end_of(self, segments: list[Segment]) -> int:
         if not segments:
