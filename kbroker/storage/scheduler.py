@@ -42,12 +42,13 @@ class Scheduler:
         self._thread.start()
 
     def stop(self) -> None:
-        """The running job ends; nothing else is run."""
+        """The running job ends; nothing else is run, and what waiting jobs hold is let go."""
         with self._changed:
             self._is_stopping = True
             self._changed.notify()
         if self._thread.is_alive():
             self._thread.join()
+        self._queue.clear()
 
     def run_due(self) -> int:
         """Run what is due, on the caller's thread. How many jobs."""
