@@ -18,6 +18,7 @@ from kbroker.groups.replay import PartitionReplay
 from kbroker.inspection.directory_check import Verifier
 from kbroker.inspection.entries import Finding
 from kbroker.model import GROUP_OFFSETS_TOPIC, TopicPartition
+from kbroker.protocol.records import Batch
 from kbroker.storage import segment as names
 from kbroker.storage.log import Log
 from kbroker.storage.log_manager import LogManager
@@ -242,6 +243,7 @@ class Recovery:
             return
         replay = PartitionReplay("offsets")
         for batch in batches_of(offsets.log):
+            assert isinstance(batch, Batch)
             if batch.info.base_offset + 1 < offsets.log.log_end_offset:  # but not the one of this check
                 replay.take(batch)
         newest = {row[0]: row[1] for _, row in sorted(offsets.present.items())}

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from kbroker.errors import ErrorCode
-from kbroker.protocol.records import Batch, encode_batch, read_batches
+from kbroker.protocol.records import Batch, ControlType, control_type, encode_batch, read_batches
+from kbroker.storage import segment as names
 from kbroker.storage.log import Log
+from tests.kit.stored_batches import OldMessage, StoredBatch, stored_batches
 
 FOREVER = 1 << 62
 Row = tuple[bytes | None, bytes | None]
@@ -32,6 +35,10 @@ class Sent:
     producer: tuple[int, int, int] = (-1, -1, -1)
     """Id, epoch, first sequence."""
     is_control: bool = False
+    is_aborted: bool = False
+    """Of a transaction that came to nothing."""
+    magic: int = 2
+    """Below it is one message, alone or in a compressed set."""
     until: int = FOREVER
     """From here on it is known to be lost, for good."""
     cut: int = FOREVER
@@ -182,19 +189,41 @@ def producers_of(sent: Iterable[Sent], end_offset: int) -> dict[int, Producer]:
     return found
 
 
-def batches_of(log: Log, max_bytes: int = 1 << 20) -> Iterator[Batch]:
-    """Every batch from the log's start to its end, as a consumer gets them."""
+AnyBatch = Batch | OldMessage
+
+
+def batches_of(log: Log) -> Iterator[AnyBatch]:
+    """Every batch and message from the log's start to its end, as a consumer gets them."""
+    offset = log.log_start_offset
+    for stored in stored_in(log):
+        for batch in stored.content if isinstance(stored.content, tuple) else (stored.content,):
+            # Of a compressed set the first ones may be behind the reader.
+            if not isinstance(batch, OldMessage) or batch.base_offset >= offset:
+                yield batch
+        offset = stored.last_offset + 1
+
+
+def stored_in(log: Log, max_bytes: int = 1 << 20) -> Iterator[StoredBatch]:
+    """What the log answers from its start to its end."""
     offset = log.log_start_offset
     while offset < log.log_end_offset:
         data = log.read(offset, max_bytes)
         if not data:
             return
-        for batch in read_batches(data):
-            yield batch
-            offset = batch.info.last_offset + 1
+        for stored in stored_batches(data):
+            yield stored
+            offset = stored.last_offset + 1
 
 
-def match(batch: Batch, candidates: list[Sent]) -> Sent | None:
+def aborted_transactions(directory: Path) -> list[tuple[int, int, int]]:
+    """What the files tell: producer id, first and last offset."""
+    found = []
+    for path in directory.glob("*" + names.TRANSACTION_INDEX):
+        found += [entry[1:4] for entry in names.ABORTED_TRANSACTION.iter_unpack(path.read_bytes())]
+    return found
+
+
+def match(batch: AnyBatch, candidates: list[Sent]) -> Sent | None:
     """Which one a batch of the log is, or is left of; the newest if several are."""
     info = batch.info
     rows = {record.offset - info.base_offset: (record.key, record.value) for record in batch.records()}
@@ -203,6 +232,7 @@ def match(batch: Batch, candidates: list[Sent]) -> Sent | None:
             info.last_offset + 1 == sent.end_offset
             and info.leader_epoch == sent.leader_epoch
             and info.is_control == sent.is_control
+            and isinstance(batch, OldMessage) == (sent.magic < 2)
             and (info.producer_id, info.producer_epoch) == sent.producer[:2]
             and (sent.is_control or all(sent.rows[at] == row for at, row in rows.items()))
         ):
@@ -230,6 +260,7 @@ class Check:
     def run(self) -> None:
         self._offsets()
         self._records()
+        self._transactions()
         self._producers()
 
     def _hold(self, condition: bool, text: str) -> None:
@@ -280,7 +311,28 @@ class Check:
         for at in range(max(offset, start), log.log_end_offset):
             self._missing(at)
 
-    def _match(self, batch: Batch, candidates: list[Sent]) -> Sent:
+    def _transactions(self) -> None:
+        """A reader of what is committed, as clients do it: what `.txnindex` calls aborted is, and nothing else."""
+        start = self.log.log_start_offset
+        known = aborted_transactions(Path(self.log.path))
+        waiting = sorted(((first, who) for who, first, last in known if last >= start), reverse=True)
+        aborted: set[int] = set()
+        in_force = (self.history.in_force(self.position) | self._matched).values()
+        decided = {at.producer[0]: at.base_offset for at in in_force if at.is_control}  # the last one of each
+        for batch in batches_of(self.log):
+            info = batch.info
+            while waiting and waiting[-1][0] <= info.last_offset:
+                aborted.add(waiting.pop()[1])
+            if info.is_control:
+                kinds = [control_type(record) for record in batch.records()] if info.record_count else []
+                if ControlType.ABORT in kinds:
+                    aborted.discard(info.producer_id)
+            elif info.is_transactional and info.record_count and decided.get(info.producer_id, -1) > info.base_offset:
+                is_told = info.producer_id in aborted
+                is_aborted = self._matched[info.base_offset].is_aborted
+                self._hold(is_told == is_aborted, f"{info} is aborted: {is_aborted}; a reader takes it for: {is_told}")
+
+    def _match(self, batch: AnyBatch, candidates: list[Sent]) -> Sent:
         sent = match(batch, candidates)
         self.checked += 1
         if sent is None:

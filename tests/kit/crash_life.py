@@ -23,11 +23,24 @@ from kbroker.storage.log import Log
 from kbroker.storage.log_manager import LogManager
 from kbroker.storage.options import NEVER, CleanerOptions, LogOptions, StorageOptions
 from tests.kit.crash_fs import CrashFileSystem
-from tests.kit.crash_history import FOREVER, History, Producer, Row, Sent, batch_of_rows, batches_of, producers_of
-from tests.kit.logs import ManualClock
+from tests.kit.crash_history import (
+    FOREVER,
+    History,
+    Producer,
+    Row,
+    Sent,
+    batch_of_rows,
+    batches_of,
+    producers_of,
+    stored_in,
+)
+from tests.kit.crash_old_log import CLUSTER_ID, write_old_log
+from tests.kit.logs import TOPIC_ID, ManualClock
 
 EXPIRATION_MS = 100_000
 DELETE_RETENTION_MS = 3000
+OLD_TOPIC = "old"
+"""There before the first life, as a Kafka has left it."""
 CLEANER = CleanerOptions(io_buffer_size=1400)
 GROUPS = ("billing", "search")
 KEYS = 7
@@ -76,6 +89,8 @@ class Plan:
             topics.append(TopicPlan(GROUP_OFFSETS_TOPIC, 1, compacted))
         if chance.random() < 0.4:
             topics.append(TopicPlan("passing", chance.choice((1, 2)), small))
+        if chance.random() < 0.3:
+            topics.append(TopicPlan(OLD_TOPIC, 1, chance.choice((small, compacted, compacted))))
         reorder = chance.random() < 0.3
         return cls(
             f"{policy}, {', '.join(topic.name for topic in topics)}{', names reordered' if reorder else ''}",
@@ -142,12 +157,15 @@ class Life:
         if self.is_first:
             for number in range(plan.directory_count):
                 (disk / f"d{number}").mkdir(parents=True)
-        self.fs = file_system(disk, short_writes=random.Random(seed), reorder=plan.reorder)
-        self.first_position = self.fs.position
-        """Before it the life has done nothing."""
         self.catalogue = catalogue or Catalogue()
         self.histories = histories or {}
         self.options = {topic.name: topic.options for topic in plan.topics}
+        if self.is_first and OLD_TOPIC in self.options:
+            self.histories[TOPIC_ID, 0] = write_old_log(disk / "d0", TopicPartition(OLD_TOPIC, 0), self.chance)
+            self.catalogue.entries.append(Entry(-1, OLD_TOPIC, TOPIC_ID, "here"))
+        self.fs = file_system(disk, short_writes=random.Random(seed), reorder=plan.reorder)
+        self.first_position = self.fs.position
+        """Before it the life has done nothing."""
         self._producers: dict[Key, dict[int, Producer]] = {}
         self.tombstones: dict[Key, dict[int, int]] = {
             key: {offset: when for offset, when in of_log.items() if when <= now_ms}
@@ -172,9 +190,10 @@ class Life:
             for name, entry in self.catalogue.state_at(self.fs.position).items():
                 if entry.state == "doomed":
                     self._delete(logs, name, entry)
-            if self.is_first and not self.catalogue.entries:
+            if self.is_first and number == 0:
                 for topic in self.plan.topics:
-                    self._create(logs, topic)
+                    if topic.name != OLD_TOPIC:
+                        self._create(logs, topic)
             self._take_up(logs)
             self._logs = logs
             for _ in range(steps or self.plan.steps):
@@ -415,7 +434,7 @@ class Life:
             return
         wanted = self.chance.randint(log.log_start_offset, log.log_end_offset)
         began = self.fs.position
-        whole = (batch.info.last_offset + 1 for batch in batches_of(log) if batch.info.last_offset < wanted)
+        whole = (stored.last_offset + 1 for stored in stored_in(log) if stored.last_offset < wanted)
         kept = max(whole, default=log.log_start_offset)
         history.truncate(began, kept)
         log.truncate_to(wanted)
@@ -445,18 +464,25 @@ class Life:
     def _judge_cleaning(
         self, log: Log, key: Key, before: dict[int, Row | None], after: dict[int, Row | None], end_offset: int
     ) -> None:
-        """What is gone has a newer value, or is a tombstone or marker whose time is over."""
+        """What is gone has a newer value, was aborted, or is a tombstone or marker whose time is over."""
+        written = self.histories[key].in_force(self.fs.position).values()
+        aborted = {at for sent in written if sent.is_aborted for at in range(sent.base_offset, sent.end_offset)}
+        old = {sent.base_offset for sent in written if sent.magic < 2}
         newest = {
-            row[0]: offset for offset, row in before.items() if row is not None and row[0] and offset < end_offset
+            row[0]: offset
+            for offset, row in before.items()
+            if row is not None and row[0] and offset < end_offset and offset not in aborted
         }
         tombstones = self.tombstones.setdefault(key, {})
         now_ms = self.clock.now_ms
         for offset in before.keys() - after.keys():
             row = before[offset]
-            is_old = now_ms - tombstones.get(offset, FOREVER) >= DELETE_RETENTION_MS
+            # Those of magic 0 and 1 go by the age of their segment.
+            is_old = offset in old or now_ms - tombstones.get(offset, FOREVER) >= DELETE_RETENTION_MS
             is_superseded = row is not None and newest.get(row[0], -1) > offset
             is_tombstone = row is None or row[1] is None
-            assert is_superseded or (is_tombstone and is_old), f"{log}: cleaning took {row} at {offset}"
+            is_right = is_superseded or offset in aborted or (is_tombstone and is_old)
+            assert is_right, f"{log}: cleaning took {row} at {offset}"
         assert after.items() <= before.items(), f"{log}: cleaning made records"
         for offset, row in after.items():
             if offset < end_offset and (row is None or row[1] is None):
@@ -484,9 +510,7 @@ def start(
 ) -> LogManager:
     """A broker's logs as its start finds and makes them; `seed` for what is random in it."""
     directories = tuple(f"{disk}/d{number}" for number in range(plan.directory_count))
-    storage = StorageOptions(
-        directories, flusher_threads=0, producer_id_expiration_ms=EXPIRATION_MS, cleaner=CLEANER
-    )
+    storage = StorageOptions(directories, flusher_threads=0, producer_id_expiration_ms=EXPIRATION_MS, cleaner=CLEANER)
     logs = LogManager(storage, fs=fs, clock=clock, randomness=random.Random(seed))
     topics = catalogue.state_at(position)
     options = {topic.name: topic.options for topic in plan.topics}
@@ -495,5 +519,5 @@ def start(
         entry = topics.get(at.topic)
         return None if entry is None else (entry.topic_id, options[at.topic])
 
-    logs.start(resolve, cluster_id="crashing", background=False)
+    logs.start(resolve, cluster_id=CLUSTER_ID, background=False)
     return logs

@@ -5,8 +5,8 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
-from kbroker.protocol.records import read_batches
 from kbroker.storage import segment as names
+from tests.kit.stored_batches import stored_batches
 
 
 def wrong_indexes(directory: Path) -> list[str]:
@@ -14,7 +14,7 @@ def wrong_indexes(directory: Path) -> list[str]:
     found = []
     for log in sorted(directory.glob("*" + names.LOG)):
         base = int(log.name.split(".")[0])
-        batches = [batch.info for batch in read_batches(log.read_bytes())]
+        batches = list(stored_batches(log.read_bytes()))
         offsets = {(batch.last_offset - base, batch.position) for batch in batches}
         found += _wrong_entries(log.with_suffix(names.INDEX), names.INDEX_ENTRY, offsets)
         newest, times = -1, set()

@@ -13,7 +13,6 @@ from types import SimpleNamespace
 import pytest
 
 from kbroker._core.segment_copy import SegmentCopy
-from kbroker.protocol.records import read_batches
 from kbroker.storage import checkpoints, compaction
 from kbroker.storage.log import Log
 from kbroker.storage.recovery import LogLoader
@@ -21,6 +20,7 @@ from tests.kit.crash_campaign import run_seed
 from tests.kit.crash_fs import CrashFileSystem
 from tests.kit.crash_history import BrokenPromise
 from tests.kit.logs import TOPIC_ID, LogHome, batch_of
+from tests.kit.stored_batches import stored_batches
 
 SEEDS = 100
 FEW_SEEDS = 40
@@ -109,18 +109,35 @@ def checkpoint_first(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Log, "recovery_point", property(lambda log: log.log_end_offset))
 
 
-def drop_newest(patch: pytest.MonkeyPatch) -> None:
-    """Compaction loses the last record of a segment."""
+def drop_newest(patch: pytest.MonkeyPatch, *, of_old: bool = False) -> None:
+    """Compaction loses the last batch that it copies."""
     copy_segment: Callable[..., SegmentCopy] = compaction.copy_segment
 
     def copy(*arguments: object, **options: object) -> object:
         copied = copy_segment(*arguments, **options)
-        batches = list(read_batches(copied.output))
-        size = batches[-1].info.position if batches else 0
+        *_, last = [None, *stored_batches(copied.output)]
+        is_dropped = last is not None and isinstance(last.content, tuple) == of_old
+        size = last.position if last is not None and is_dropped else len(copied.output)
         fields = {name: getattr(copied, name) for name in ("taken", "records_read", "records_kept")}
         return SimpleNamespace(output=copied.output[:size], **fields)
 
     patch.setattr(compaction, "copy_segment", copy)
+
+
+def drop_newest_message(patch: pytest.MonkeyPatch) -> None:
+    """The same of messages of magic 0 and 1 only."""
+    drop_newest(patch, of_old=True)
+
+
+def ignore_aborts(patch: pytest.MonkeyPatch) -> None:
+    """The cleaner takes what was aborted for committed."""
+    patch.setattr(compaction, "_aborted_transactions", lambda log: [])
+
+
+def forget_aborts(patch: pytest.MonkeyPatch) -> None:
+    """Recovery empties `.txnindex`."""
+    cut = LogLoader._cut_transaction_index
+    patch.setattr(LogLoader, "_cut_transaction_index", lambda self, base_offset, end_offset: cut(self, base_offset, -1))
 
 
 def leave_topic_ids(patch: pytest.MonkeyPatch) -> None:
@@ -142,6 +159,9 @@ def nothing(patch: pytest.MonkeyPatch) -> None:
         (trust_indexes, CrashFileSystem),
         (checkpoint_first, CrashFileSystem),
         (drop_newest, CrashFileSystem),
+        (drop_newest_message, CrashFileSystem),
+        (ignore_aborts, CrashFileSystem),
+        (forget_aborts, CrashFileSystem),
         (leave_topic_ids, CrashFileSystem),
     ],
 )  # fmt: skip

@@ -7,13 +7,17 @@ from uuid import UUID
 
 import pytest
 
+from kbroker._core.dedupe_map import DedupeMap
 from kbroker.fs import RealFileSystem
 from kbroker.model import TopicPartition
-from kbroker.protocol.records import encode_batch
+from kbroker.protocol.records import ControlType, encode_batch
 from kbroker.storage import checkpoints
+from kbroker.storage.compaction import clean_log
 from kbroker.storage.log_manager import LogManager
 from kbroker.storage.options import LogOptions, StorageOptions
+from kbroker.storage.producer_state import decode_snapshot
 from tests.kit.crash_fs import CrashFileSystem, Rename, Sync, SyncDirectory, Truncate, Unlink
+from tests.kit.log_directory import NOW, aborted, marker, write_partition
 from tests.kit.logs import TOPIC_ID, LogHome, ManualClock, batch_of, read_all
 
 ORDERS = TopicPartition("orders", 0)
@@ -268,3 +272,59 @@ def test_a_topic_id_that_a_power_cut_has_torn_is_written_again(tmp_path: Path, t
     metadata.write_bytes(torn)
     home.reopen(clean=False)
     assert checkpoints.load_topic_id(FS, str(metadata)) == TOPIC_ID
+
+
+def home_with_an_abort(tmp_path: Path) -> LogHome:
+    """A committed record, a newer one of its key that is aborted in the segment behind, all as Kafka has left it."""
+    home = LogHome(tmp_path, options=LogOptions(compacted=True, deleted_by_retention=False))
+    committed = encode_batch([(NOW, b"key", b"committed")], leader_epoch=0)
+    aborted_one = encode_batch(
+        [(NOW, b"key", b"aborted")], base_offset=1, leader_epoch=0, is_transactional=True,
+        producer_id=7, producer_epoch=0, base_sequence=0,
+    )  # fmt: skip
+    segments = [(0, [committed, aborted_one]), (2, [marker(2, 7, ControlType.ABORT)])]
+    home.recovery_point = write_partition(tmp_path, home.topic_partition, segments)
+    (home.log_path / "00000000000000000002.txnindex").write_bytes(aborted(7, 1, 2, 3))
+    return home
+
+
+def test_what_is_aborted_behind_the_cleaned_segments_takes_the_place_of_nothing(tmp_path: Path) -> None:
+    log = home_with_an_abort(tmp_path).reopen(clean=True)
+    assert clean_log(log, DedupeMap(1 << 10), 0, 1000).next_dirty_offset == 2
+    assert [record.value for record in read_all(log)][:1] == [b"committed"]
+
+
+def test_an_abort_behind_the_end_of_the_log_is_forgotten(tmp_path: Path) -> None:
+    home = home_with_an_abort(tmp_path)
+    home.recovery_point = 0
+    (home.log_path / "00000000000000000002.log").write_bytes(b"torn")
+    log = home.reopen(clean=False)
+    assert log.log_end_offset == 2
+    assert (home.log_path / "00000000000000000002.txnindex").read_bytes() == b""
+
+
+def test_an_abort_in_the_log_stays_known(tmp_path: Path) -> None:
+    home = home_with_an_abort(tmp_path)
+    home.recovery_point = 0
+    home.reopen(clean=False)
+    assert (home.log_path / "00000000000000000002.txnindex").read_bytes() == aborted(7, 1, 2, 3)
+
+
+def test_a_producers_time_in_a_snapshot_is_that_of_its_last_marker(tmp_path: Path) -> None:
+    home = home_with_an_abort(tmp_path)
+    (snapshot,) = home.log_path.glob("*3.snapshot")
+    ((_, _, _, timestamp, _, _),) = decode_snapshot(snapshot.read_bytes()).export()
+    assert timestamp == NOW + 2
+
+
+def test_who_stops_lets_go_of_files_that_were_waiting_for_their_removal(tmp_path: Path) -> None:
+    logs = logs_of(tmp_path)
+    log = logs.create(ORDERS.topic, TOPIC_ID, 0, LogOptions(segment_bytes=1300, retention_bytes=1))
+    for _ in range(10):
+        log.append(batch_of([b"x" * 400]))
+    logs.check_retention()
+    assert list(tmp_path.glob("*/*.deleted"))
+    logs.stop()
+    del log, logs
+    held = [path.readlink() for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
+    assert [path for path in held if path.is_relative_to(tmp_path)] == []
