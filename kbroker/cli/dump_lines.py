@@ -7,6 +7,7 @@ from typing import Any
 
 from kbroker.inspection.entries import Entry
 from kbroker.inspection.state_records import Decoder
+from kbroker.protocol.json_form import camel_case
 
 INDENT = "|"
 Fields = dict[str, Any]
@@ -85,12 +86,7 @@ def _producer(entry: Entry) -> str:
 
 
 def _plain(entry: Entry) -> str:
-    return " ".join(f"{_camel(name)}: {_shown(value)}" for name, value in entry.fields.items())
-
-
-def _camel(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(word.capitalize() for word in rest)
+    return " ".join(f"{camel_case(name)}: {_shown(value)}" for name, value in entry.fields.items())
 
 
 LINES: dict[str, Callable[[Entry], str]] = {

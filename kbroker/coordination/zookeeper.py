@@ -11,7 +11,14 @@ from contextlib import contextmanager
 from itertools import islice
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import AuthFailedError, KazooException, NoAuthError, NoNodeError
+from kazoo.exceptions import (
+    AuthFailedError,
+    KazooException,
+    NoAuthError,
+    NoNodeError,
+    RolledBackError,
+    RuntimeInconsistency,
+)
 from kazoo.handlers.threading import KazooTimeoutError
 
 from kbroker.coordination.store import Check, Create, NoNode, Operation, SetData, Stat, StoreUnavailable, check_path
@@ -92,10 +99,7 @@ class ZooKeeperSession:
             else:
                 transaction.delete(path, each.version)
         for each, result in zip(operations, transaction.commit(), strict=True):
-            if isinstance(result, Exception) and type(result).__name__ not in (
-                "RolledBackError",
-                "RuntimeInconsistency",
-            ):
+            if isinstance(result, Exception) and not isinstance(result, RolledBackError | RuntimeInconsistency):
                 raise StoreUnavailable(f"ZooKeeper {self._address}: node {each.path}: {_said(result)}")
 
     def close(self) -> None:

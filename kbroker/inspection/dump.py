@@ -43,7 +43,10 @@ def read_entries(path: Path, options: LogOptions) -> Found:
     if path.name in TEXT_FILES:
         yield from TEXT_FILES[path.name](read_whole(str(path)))
         return
-    kind, base_offset = _kind(path), int(path.name.partition(".")[0] or 0) if path.name[:1].isdigit() else 0
+    parsed = names.parse_file_name(path.name)
+    if parsed is None:
+        return
+    base_offset, kind, _ = parsed
     if kind == names.LOG:
         yield Entry("log", 0, {"starting_offset": base_offset})
         yield from read_log(path, options)

@@ -39,7 +39,7 @@ def _struct(
         content = getattr(value, name)
         if "tag" in options and content == options.get("default"):
             continue
-        made[_camel(name)] = _value(content, kind, structs, version)
+        made[camel_case(name)] = _value(content, kind, structs, version)
     return made
 
 
@@ -61,6 +61,7 @@ def _has(versions: str, version: int) -> bool:
     return int(low) <= version <= int(high or low)
 
 
-def _camel(name: str) -> str:
+def camel_case(name: str) -> str:
+    """A field's name as Kafka's schemas have it."""
     first, *rest = name.split("_")
     return first + "".join(word.capitalize() for word in rest)

@@ -97,8 +97,7 @@ class LogManager:
             for path in (each.rstrip("/") or "/" for each in self.options.directories):
                 try:
                     directories.make_directory(self._fs, path)
-                    lock = directories.DirectoryLock(path)
-                    self._locks[path] = lock
+                    self._locks[path] = directories.DirectoryLock(path)
                     meta = directories.load_meta_properties(self._fs, path)
                 except (OSError, StorageFailed) as error:
                     self._leave_out(path, error)

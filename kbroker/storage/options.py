@@ -97,4 +97,3 @@ class StorageOptions:
     max_open_segments: int = 4000
     """Closed segments whose files are kept open; the least used go first."""
     cleaner: CleanerOptions = field(default_factory=CleanerOptions)
-    default_log: LogOptions = field(default_factory=LogOptions)
