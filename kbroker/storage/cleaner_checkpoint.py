@@ -34,6 +34,10 @@ class CleanerCheckpoint:
         except DiskDamaged as damage:
             logger.error("%s; compacted logs are cleaned from their start", damage)
 
+    def known(self) -> set[TopicPartition]:
+        with self._lock:
+            return set(self._offsets)
+
     def get(self, topic_partition: TopicPartition) -> int | None:
         return self._offsets.get(topic_partition)
 

@@ -136,7 +136,8 @@ class OpenDirectory:
 
     def remove_missing(self) -> None:
         """Every log was found: others of which the checkpoints tell are no more."""
-        self._departed |= ((self._recovery_points or {}).keys() | self._start_offsets.keys()) - self._logs.keys()
+        told_of = {*(self._recovery_points or ()), *self._start_offsets, *self.cleaned.known()}
+        self._departed |= told_of - self._logs.keys()
 
     def may_mistake(self, topic_partition: TopicPartition) -> bool:
         """Whether what the checkpoints say of an earlier log of that name could be taken for that of a new one."""

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from kbroker._core.dedupe_map import DedupeMap
-from kbroker.fs import FileSystem
+from kbroker.fs import FileSystem, RealFileSystem
 from kbroker.model import TopicPartition
 from kbroker.protocol.records import encode_batch
 from kbroker.storage import checkpoints
@@ -184,6 +184,16 @@ def test_what_was_written_after_a_truncation_is_dirty(broker: Broker) -> None:
     assert broker.clean()
     kept = [record.key for record in read_all(log) if record.offset < log.state.segments()[-1][0]]
     assert len(kept) == len(set(kept))
+
+
+def test_what_was_said_of_a_log_that_is_gone_is_not_said_of_a_new_one(broker: Broker) -> None:
+    broker.logs.stop()
+    # The power went when the recovery points were written without it, and this checkpoint was not yet.
+    path = str(broker.home / checkpoints.CLEANER_OFFSETS)
+    checkpoints.store_offsets(RealFileSystem(), path, {TopicPartition("a", 0): 100})
+    broker.start()
+    broker.create("a")
+    assert broker.checkpoint() == {}
 
 
 def test_a_checkpoint_below_the_logs_start_begins_there(broker: Broker) -> None:
