@@ -65,14 +65,19 @@ def broker_on(folder: Path, *directories: Path) -> BrokerProcess:
     return BrokerProcess({**SETTINGS, "log.dirs": ",".join(map(str, directories))}, folder=folder / "broker")
 
 
-class Writer:
-    """Numbers each record; knows which were acknowledged."""
+def create_topic(admin: AdminClient, name: str, partitions: int, timeout_s: float = WAIT_S) -> None:
+    admin.create_topics([NewTopic(name, partitions, 1)])[name].result(timeout_s)
 
-    def __init__(self, broker: BrokerProcess, topic: str, partition_id: int = 0):
+
+class Writer:
+    """Writes to the topic `orders` of one partition, which it makes; knows which numbers were acknowledged."""
+
+    def __init__(self, broker: BrokerProcess):
         self.acknowledged: list[int] = []
         self.errors: set[int] = set()
         self._next = 0
-        self._topic, self._partition_id = topic, partition_id
+        self.admin = AdminClient({"bootstrap.servers": broker.address})
+        create_topic(self.admin, "orders", 1)
         settings = {"bootstrap.servers": broker.address, "linger.ms": 0, "message.timeout.ms": 700, "retries": 2}
         self._producer = Producer({**settings, "retry.backoff.ms": 50, "acks": "all"})
 
@@ -86,17 +91,17 @@ class Writer:
                     self.errors.add(error.code())
 
             value = b"%d " % number + b"x" * 5000
-            self._producer.produce(self._topic, value, partition=self._partition_id, on_delivery=told)
+            self._producer.produce("orders", value, on_delivery=told)
             self._producer.flush(10)
         self._next += count
 
 
-def numbers_in(broker: BrokerProcess, topic: str, partition_id: int = 0) -> list[int]:
+def numbers_in(broker: BrokerProcess) -> list[int]:
     with History(broker.port) as h:
-        asked = M.ListOffsetsRequest(replica_id=-1, topics=[offsets_of(topic, [(partition_id, -1)])])
+        asked = M.ListOffsetsRequest(replica_id=-1, topics=[offsets_of("orders", [(0, -1)])])
         end = h.do(asked, lambda answer: [answer.topics[0].partitions[0].error_code], version=5)
     consumer = Consumer({"bootstrap.servers": broker.address, "group.id": "nobody", "enable.auto.commit": False})
-    consumer.assign([TopicPartition(topic, partition_id, 0)])
+    consumer.assign([TopicPartition("orders", 0, 0)])
     found: list[int] = []
     deadline = time.monotonic() + WAIT_S
     while len(found) < end.topics[0].partitions[0].offset:
@@ -110,7 +115,7 @@ def numbers_in(broker: BrokerProcess, topic: str, partition_id: int = 0) -> list
 
 def assert_holds(broker: BrokerProcess, writer: Writer) -> None:
     """All that was acknowledged, in order. What was not may be there: its producer was told that nobody knows."""
-    found = numbers_in(broker, "orders")
+    found = numbers_in(broker)
     assert set(writer.acknowledged) <= set(found)
     kept = set(writer.acknowledged)
     assert [number for number in found if number in kept] == writer.acknowledged
@@ -150,9 +155,7 @@ def fill(directory: Path) -> Path:
 def test_a_full_disk_refuses_and_serves_on_when_there_is_space(disks: list[Path], tmp_path: Path) -> None:
     directory = disks[0]
     with broker_on(tmp_path, directory) as broker:
-        admin = AdminClient({"bootstrap.servers": broker.address})
-        admin.create_topics([NewTopic("orders", 1, 1)])["orders"].result(WAIT_S)
-        writer = Writer(broker, "orders")
+        writer = Writer(broker)
         writer.write(50)
         commit(broker, 17)
         assert (len(writer.acknowledged), writer.errors) == (50, set())
@@ -162,7 +165,7 @@ def test_a_full_disk_refuses_and_serves_on_when_there_is_space(disks: list[Path]
             assert KafkaError._MSG_TIMED_OUT in writer.errors or KafkaError.KAFKA_STORAGE_ERROR in writer.errors
             before = len(writer.acknowledged)
             with pytest.raises(KafkaException):
-                admin.create_topics([NewTopic(f"refused-{round_number}", 3, 1)])[f"refused-{round_number}"].result(5)
+                create_topic(writer.admin, f"refused-{round_number}", 3, timeout_s=5)
             with pytest.raises(KafkaException):
                 commit(broker, 18, times=100)  # what the file's last page still takes, goes through
             # It is read, all the while.
@@ -171,9 +174,8 @@ def test_a_full_disk_refuses_and_serves_on_when_there_is_space(disks: list[Path]
             writer.write(20)
             assert len(writer.acknowledged) == before + 20
             commit(broker, 19 + round_number)
-            name = f"made-{round_number}"
-            admin.create_topics([NewTopic(name, 3, 1)])[name].result(WAIT_S)
-            assert f"refused-{round_number}" not in admin.list_topics(timeout=WAIT_S).topics
+            create_topic(writer.admin, f"made-{round_number}", 3)
+            assert f"refused-{round_number}" not in writer.admin.list_topics(timeout=WAIT_S).topics
         assert_holds(broker, writer)
         broker.kill()
         broker.start()
@@ -188,9 +190,7 @@ def test_a_broker_that_is_killed_on_a_full_disk_starts_again_when_there_is_space
 ) -> None:
     directory = disks[0]
     with broker_on(tmp_path, directory) as broker:
-        admin = AdminClient({"bootstrap.servers": broker.address})
-        admin.create_topics([NewTopic("orders", 1, 1)])["orders"].result(WAIT_S)
-        writer = Writer(broker, "orders")
+        writer = Writer(broker)
         writer.write(50)
         filler = fill(directory)
         writer.write(2)
