@@ -63,6 +63,8 @@ class Log:
         self._lock = threading.RLock()
         self._is_clean = is_clean
         self._recovery_point = recovery_point
+        self.written_recovery_point = recovery_point
+        """What recovery-point-offset-checkpoint on the disk says."""
         self._checkpointed_start_offset = log_start_offset
         self._durable_start_offset = log_start_offset
         self._progress = progress
@@ -395,7 +397,8 @@ class Log:
 
     def _remove_locked(self, before_offset: int) -> int:
         start_offset = max(before_offset, self.state.log_start_offset)
-        recovery_point = self.state.recovery_point
+        # A flush since the checkpoint was written is not known to a recovery.
+        recovery_point = min(self.state.recovery_point, self.written_recovery_point)
         handles = self.state.remove_segments(before_offset, start_offset)
         self._epochs.truncate_from_start(start_offset)
         if before_offset >= recovery_point:

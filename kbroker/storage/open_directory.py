@@ -180,6 +180,8 @@ class OpenDirectory:
             logs = self.logs()
             points = {log.topic_partition: log.recovery_point for log in logs}
             self._store(checkpoints.RECOVERY_POINTS, points)
+            for log in logs:
+                log.written_recovery_point = points[log.topic_partition]
             marks = {log.topic_partition: log.state.high_watermark for log in logs if log.is_open}
             self._store(checkpoints.HIGH_WATERMARKS, {**points, **marks})
             self._store_start_offsets(logs)

@@ -93,9 +93,9 @@ def test_a_truncation_lowers_the_recovery_point_on_the_disk(tmp_path: Path) -> N
     logs.write_checkpoints()
     log.roll()
     # The log's own point went back to where the segment begins whose indexes are not synced yet.
-    assert (log.recovery_point, recovery_point_on_disk(tmp_path)) == (0, 10)
+    assert (log.recovery_point, log.written_recovery_point, recovery_point_on_disk(tmp_path)) == (0, 10, 10)
     log.truncate_to(4)
-    assert recovery_point_on_disk(tmp_path) <= 4
+    assert log.written_recovery_point == recovery_point_on_disk(tmp_path) <= 4
     log.append(batch_of([b"y"] * 10))
     logs.abandon()
 
@@ -132,24 +132,36 @@ def test_retention_goes_after_the_names_of_what_stays_and_takes_unflushed_ones_d
     assert [at for at in synced if at > of_log[-1]]
 
 
-def test_of_unflushed_segments_retention_takes_one_durably_before_the_next(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("is_rolled", "written", "count", "is_looked_at"),
+    [
+        # The indexes of the last segment are not synced: it counts as unflushed.
+        pytest.param(True, 6, 3, True, id="rolled since the flush"),
+        pytest.param(False, 0, 2, True, id="flushed since the checkpoint"),
+        pytest.param(False, 6, 2, False, id="flushed"),
+    ],
+)
+def test_of_segments_that_a_recovery_looks_at_retention_takes_one_durably_before_the_next(
+    tmp_path: Path, is_rolled: bool, written: int, count: int, is_looked_at: bool
+) -> None:
     """A later one gone and an earlier one back are a hole, at which recovery ends: offsets would be given twice."""
     home, fs = watched_home(tmp_path)
     log = home.create()
     for _ in range(6):
         log.append(batch_of([b"x" * 400]))
     log.flush()
-    log.roll()
-    # All of it is flushed but the indexes of the last segment, which so counts as unflushed.
-    assert (log.recovery_point, log.log_end_offset) == (4, 6)
+    log.written_recovery_point = written
+    if is_rolled:
+        log.roll()
     began = fs.position
-    assert log.delete_old_segments((lambda view: 3,)) == 3
+    assert log.delete_old_segments((lambda view: count,)) == count
     synced = SyncDirectory(str(home.log_path))
     steps = [
         each for each in fs.journal[began:]
         if each == synced or (isinstance(each, Rename) and each.source.endswith(".log"))
     ]  # fmt: skip
-    assert [type(each) for each in steps] == [SyncDirectory, *[Rename, SyncDirectory] * 3]
+    expected = [SyncDirectory, *[Rename, SyncDirectory] * count] if is_looked_at else [Rename] * count
+    assert [type(each) for each in steps] == expected
 
 
 def test_snapshots_beyond_the_end_are_gone_before_others_are_made(tmp_path: Path) -> None:
