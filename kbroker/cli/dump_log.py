@@ -41,6 +41,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--skip-record-metadata", action="store_true", help="of records only keys and values")
     parser.add_argument("--max-bytes", type=positive, metavar="BYTES", help="only so much of each log")
+    # Kafka's limit of what it reads at once; here a record is read whatever its size.
+    parser.add_argument("--max-message-size", type=positive, help=argparse.SUPPRESS)
     parser.add_argument("--index-sanity-check", action="store_true", help="of indexes, only whether they can be used")
     parser.add_argument("--verify-index-only", action="store_true", help="of indexes, only what is wrong with them")
     parser.add_argument("--json", action="store_true", help="one line of JSON for each entry")

@@ -73,7 +73,7 @@ def files(data: Path, *patterns: str) -> str:
     ("options", "patterns"),
     [
         (["--deep-iteration"], ["*/0*.log", "*/0*.*index", "*/0*.snapshot"]),
-        (["--print-data-log"], ["nulls-0/0*.log", "old-0/0*.log"]),
+        (["--print-data-log", "--max-message-size", "100"], ["nulls-0/0*.log", "old-0/0*.log"]),
         (["--print-data-log", "--skip-record-metadata"], ["nulls-0/0*.log"]),
         (["--offsets-decoder"], ["__consumer_offsets-0/0*.log"]),
         (["--transaction-log-decoder"], ["__transaction_state-0/0*.log"]),

@@ -306,7 +306,8 @@ OTHERS: tuple[OtherDeviation, ...] = (
         "dump-log",
         "Takes directories and every kind of file, tells of damage on the standard error with its byte and by exit "
         "code 1, and says in its own words why a record of an internal topic cannot be decoded. kafka-dump-log takes "
-        "the files of segments, ends with 0 whatever it finds, and with a stack trace where it cannot read on.",
+        "the files of segments, ends with 0 whatever it finds, and with a stack trace where it cannot read on. Its "
+        "options for decoders that are Java classes, and for the logs of KRaft and of tiered storage, are not there.",
         "What is right is printed word for word as Kafka does; what is wrong should be found by scripts.",
         "tests/compat/test_dump_log.py::test_both_print_the_same",
     ),
