@@ -140,7 +140,11 @@ class _Cleaning:
         self._history = log.history
         self._segments = cleanable_segments(log, first_dirty_offset)
         self._aborted = _aborted_transactions(log)
+        self._inflated_limit = max(INFLATED_LIMIT, log.options.max_inflated_size)
         self._map_bytes_read = self._bytes_read = self._bytes_written = self._records_read = self._records_kept = 0
+
+    def _inflate(self, codec: int, data: memoryview, magic: int = 2) -> memoryview:
+        return inflate_shared(codec, data, self._inflated_limit, magic=magic)
 
     def run(self) -> Cleaned:
         try:
@@ -190,7 +194,7 @@ class _Cleaning:
             for chunk in _Chunks(self._log, at, self._io_size, self._on_io):
                 with chunk:
                     chunk.taken, _, is_full = feed_map(
-                        chunk.data, self._map, inflate=_inflate, start_offset=self._first_dirty_offset,
+                        chunk.data, self._map, inflate=self._inflate, start_offset=self._first_dirty_offset,
                         transactions=transactions,
                     )  # fmt: skip
                 self._map_bytes_read += chunk.taken
@@ -250,7 +254,7 @@ class _Cleaning:
                 for chunk in _Chunks(self._log, at, self._io_size, self._on_io):
                     with chunk:
                         copy = copy_segment(
-                            chunk.data, self._map, inflate=_inflate, deflate=_deflate, now_ms=self._now_ms,
+                            chunk.data, self._map, inflate=self._inflate, deflate=_deflate, now_ms=self._now_ms,
                             delete_retention_ms=self._options.delete_retention_ms, retain_old_tombstones=retain,
                             transactions=transactions, producers=producers,
                         )  # fmt: skip
@@ -313,10 +317,6 @@ class _Chunks:
                 position += chunk.taken
         finally:
             self._fs.close(fd)
-
-
-def _inflate(codec: int, data: memoryview, magic: int = 2) -> memoryview:
-    return inflate_shared(codec, data, INFLATED_LIMIT, magic=magic)
 
 
 def _deflate(codec: int, data: bytes, magic: int = 2) -> bytes:

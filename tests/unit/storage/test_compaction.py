@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from pathlib import Path
 
 import pytest
 
 from kbroker._core.dedupe_map import DedupeMap
+from kbroker.errors import DiskDamaged
 from kbroker.protocol.compression import Codec
-from kbroker.protocol.records import encode_batch
+from kbroker.protocol.records import INFLATED_LIMIT, encode_batch
 from kbroker.storage.compaction import (
     CleanableSegment,
     Cleaned,
@@ -214,3 +216,17 @@ def test_a_producers_last_batch_is_flushed_before_the_one_that_it_replaces_goes(
     assert log.recovery_point < log.log_end_offset
     clean_log(log, DedupeMap(1 << 16), 0, 300)
     assert log.recovery_point == log.log_end_offset
+
+
+def test_a_batch_that_the_broker_was_told_to_take_is_cleaned(home: LogHome) -> None:
+    size = INFLATED_LIMIT + 1
+    home.options = dataclasses.replace(SMALL, segment_bytes=20_000, max_inflated_size=size + 100)
+    log = home.create()
+    log.append(encode_batch([(1, b"k", bytes(size))], codec=Codec.ZSTD))
+    log.roll()
+    fill(log, 20, 1)
+    log.roll()
+    assert cleaned(log).records_read > 1
+    log.update_options(SMALL)
+    with pytest.raises(DiskDamaged, match="inflate"):
+        cleaned(log)
