@@ -30,6 +30,11 @@ MOST_NAMES = 100
 """Topics that one line of the log names."""
 
 
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return ", ".join(sorted(names)[:MOST_NAMES]) + more
+
+
 def internal_topics(config: BrokerConfig) -> dict[str, NewTopic]:
     """How the topics are made that the broker itself needs, as Kafka makes them."""
     offsets = NewTopic(
@@ -75,13 +80,23 @@ class LocalPartitions:
     def serve(self, topics: Topics, groups: GroupCoordinator) -> None:
         """From now on changes reach the groups too."""
         self._topics, self._groups = topics, groups
-        strangers = sorted(topic.name for topic in topics.image.topics.values() if not topic.configs_given)
+        strangers = [topic.name for topic in topics.image.topics.values() if not topic.configs_given]
         if strangers:
-            more = f" and {len(strangers) - MOST_NAMES} more" if len(strangers) > MOST_NAMES else ""
             LOG.warning(
-                "nothing is deleted from or compacted in %d topics whose settings are not known: %s%s; give them with "
+                "nothing is deleted from or compacted in %d topics whose settings are not known: %s; give them with "
                 "`kbroker configs alter topic NAME`, or all of them with `kbroker cluster import`",
-                len(strangers), ", ".join(strangers[:MOST_NAMES]), more,
+                len(strangers), _listed(strangers),
+            )  # fmt: skip
+        elsewhere = [
+            topic.name
+            for topic in topics.image.topics.values()
+            if any(topics.node_id not in partition.replicas for partition in topic.partitions)
+        ]
+        if elsewhere:
+            LOG.warning(
+                "this is broker %d, and partitions of %d topics belong to others, so that nobody serves them: %s; is "
+                "broker.id right, in the settings or in meta.properties?",
+                topics.node_id, len(elsewhere), _listed(elsewhere),
             )  # fmt: skip
 
     def create_partitions(self, topic: Topic, partitions: Sequence[Partition]) -> None:

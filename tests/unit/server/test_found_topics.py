@@ -63,5 +63,20 @@ def test_topics_without_settings_are_kept_until_they_are_given(
     assert "in 1 topics whose settings are not known: table; give them" in line
 
 
+def test_a_broker_with_another_id_says_what_it_does_not_serve(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with WholeBroker(tmp_path) as broker:
+        command(broker, "topics", "create", "orders")
+    with WholeBroker(tmp_path):
+        assert not [line for line in caplog.messages if "belong to others" in line]
+    meta = tmp_path / "meta.properties"
+    meta.write_text(meta.read_text().replace("broker.id=1", "broker.id=7"))
+    with WholeBroker(tmp_path):
+        (line,) = (line for line in caplog.messages if "belong to others" in line)
+    assert line.startswith("this is broker 7, and partitions of 1 topics belong to others, so that nobody serves them: ")
+    assert "orders" in line
+
+
 def at(broker: WholeBroker) -> str:
     return f"127.0.0.1:{broker.port}"

@@ -75,7 +75,7 @@ def broker(tmp_path: Path) -> Iterator[tuple[LocalPartitions, LogManager, Listin
     def owner_of(at: TopicPartition) -> Topic | None:
         return image.topic(at.topic)
 
-    known = cast("Topics", SimpleNamespace(image=image, owner_of=owner_of))
+    known = cast("Topics", SimpleNamespace(node_id=1, image=image, owner_of=owner_of))
     logs.start(lambda at: local.resolve(known, at), background=False)
     local.serve(known, cast("GroupCoordinator", None))
     fs.opened = 0
