@@ -86,6 +86,10 @@ def no_fault(call: str, what: object) -> int:
     return 0
 
 
+def nobody_else(path: str) -> None:
+    pass
+
+
 @dataclass
 class CrashFileSystem(RealFileSystem):
     """Everything the log does to `root`, remembered."""
@@ -96,6 +100,8 @@ class CrashFileSystem(RealFileSystem):
     """Some writes write only a part, as they may."""
     reorder: bool = False
     """Whether names changed in a directory may arrive in any order."""
+    after_rename: Callable[[str], None] = nobody_else
+    """Hears of each new name: what other threads do at that moment."""
 
     passthrough = False
 
@@ -195,6 +201,7 @@ class CrashFileSystem(RealFileSystem):
             for path in [path for path in self._files if path == source or path.startswith(prefix)]:
                 self._files[target + path[len(source) :]] = self._files.pop(path)
             self.journal.append(Rename(source, target))
+        self.after_rename(target)
 
     def unlink(self, path: str) -> None:
         with self._lock:

@@ -18,11 +18,12 @@ from kbroker.groups.records import offset_key, offset_value
 from kbroker.model import GROUP_OFFSETS_TOPIC, TopicPartition
 from kbroker.protocol.compression import Codec
 from kbroker.rules.group_offsets import CommittedOffset
+from kbroker.storage import segment as names
 from kbroker.storage.checkpoints import CLEANER_OFFSETS, load_offsets
 from kbroker.storage.log import Log
 from kbroker.storage.log_manager import LogManager
 from kbroker.storage.options import NEVER, CleanerOptions, LogOptions, StorageOptions
-from tests.kit.crash_fs import CrashFileSystem
+from tests.kit.crash_fs import CrashFileSystem, nobody_else
 from tests.kit.crash_history import (
     FOREVER,
     History,
@@ -44,6 +45,8 @@ OLD_TOPIC = "old"
 CLEANER = CleanerOptions(io_buffer_size=1400)
 GROUPS = ("billing", "search")
 KEYS = 7
+LARGEST_COMMIT = 300
+"""Bytes that a batch of one small record has at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -451,15 +454,42 @@ class Life:
             log.flush()
         compacted = [(self._logs.get(at), each) for at, each in self._partitions() if self.options[at.topic].compacted]
         before = [rows_of(each) for each, _ in compacted]
+        ends = [each.log_end_offset for each, _ in compacted]
         began = self.fs.position
+        self.fs.after_rename = self._meanwhile
         self._logs.cleaner.clean_filthiest(DedupeMap(1 << 12))
+        self.fs.after_rename = nobody_else
         assert not self._logs.cleaner.uncleanable(), f"{self._logs.cleaner.uncleanable()} cannot be cleaned"
-        for (each, its_key), rows in zip(compacted, before, strict=True):
-            after = rows_of(each)
+        for (each, its_key), rows, end_offset in zip(compacted, before, ends, strict=True):
+            after = {offset: row for offset, row in rows_of(each).items() if offset < end_offset}
             cleaned_to = load_offsets(RealFileSystem(), f"{each.directory.path}/{CLEANER_OFFSETS}")
             self._judge_cleaning(each, its_key, rows, after, cleaned_to.get(each.topic_partition, 0))
             for offset in rows.keys() - after.keys():
                 self.histories[its_key].gone.setdefault(offset, began)
+
+    def _meanwhile(self, path: str) -> None:
+        """What other threads do between two steps of a swap, as far as none of it has to wait for the log's lock."""
+        if not path.endswith((names.SWAP, names.DELETED, names.LOG)) or self.chance.random() < 0.7:
+            return
+        at, key = self.chance.choice(self._partitions())
+        log, history = self._logs.get(at), self.histories[key]
+        assert log is not None
+        self.fs.after_rename = nobody_else
+        self.fs.mark(f"meanwhile {at}")
+        if not path.startswith(f"{log.path}/"):
+            step = self.chance.choice((self._append, self._append, self._flush, self._roll, None))
+            if step is None:
+                self._logs.write_checkpoints()
+            else:
+                step(log, history, key)
+        elif (size := log.state.segments()[-1][1]) and size + LARGEST_COMMIT < log.options.segment_bytes:
+            if at.topic == GROUP_OFFSETS_TOPIC:
+                self._commit(log, history, key)
+            else:
+                self._send(log, history, ((b"key 0", b"meanwhile"),), (-1, -1, -1))
+            self._flush(log, history, key)
+        self._claim(log, history)
+        self.fs.after_rename = self._meanwhile
 
     def _judge_cleaning(
         self, log: Log, key: Key, before: dict[int, Row | None], after: dict[int, Row | None], end_offset: int

@@ -16,6 +16,7 @@ from kbroker._core.segment_copy import SegmentCopy
 from kbroker.storage import checkpoints, compaction
 from kbroker.storage.log import Log
 from kbroker.storage.recovery import LogLoader
+from kbroker.storage.segment import Segment
 from tests.kit.crash_campaign import run_seed
 from tests.kit.crash_fs import CrashFileSystem
 from tests.kit.crash_history import BrokenPromise
@@ -109,6 +110,19 @@ def checkpoint_first(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Log, "recovery_point", property(lambda log: log.log_end_offset))
 
 
+def forget_meanwhile(patch: pytest.MonkeyPatch) -> None:
+    """What is appended while a swap is under way is gone after it."""
+    replace_segments = Log.replace_segments
+
+    def replace(self: Log, segment: Segment, before_offset: int, history: int) -> bool:
+        active, size = self._active[:2]
+        is_done = replace_segments(self, segment, before_offset, history)
+        self._cut_file(active, size)
+        return is_done
+
+    patch.setattr(Log, "replace_segments", replace)
+
+
 def drop_newest(patch: pytest.MonkeyPatch, *, of_old: bool = False) -> None:
     """Compaction loses the last batch that it copies."""
     copy_segment: Callable[..., SegmentCopy] = compaction.copy_segment
@@ -158,6 +172,7 @@ def nothing(patch: pytest.MonkeyPatch) -> None:
         (nothing, NoSyncOfNewNames),
         (trust_indexes, CrashFileSystem),
         (checkpoint_first, CrashFileSystem),
+        (forget_meanwhile, CrashFileSystem),
         (drop_newest, CrashFileSystem),
         (drop_newest_message, CrashFileSystem),
         (ignore_aborts, CrashFileSystem),
