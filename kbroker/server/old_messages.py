@@ -47,8 +47,6 @@ def convert(messages: memoryview, largest: int, limit: int) -> tuple[bytes, int]
         return batch_of_messages(messages, limit=limit).build(), first.codec
     if first.size != len(messages):
         raise NotOneMessage(f"{len(messages) - first.size} bytes behind a compressed message")
-    if first.codec == Codec.ZSTD:
-        raise UnknownCodec("zstd in a message of magic 0 or 1")
     payload = messages[first.value_position : first.value_position + first.value_size]
     inner = inflate_shared(first.codec, payload, limit, strict=True, magic=first.magic)
     builder = batch_of_messages(inner, wrapper=first, limit=limit)
