@@ -355,7 +355,6 @@ cdef void convert(Processor processor, entry_t *e, uint8_t *frame) noexcept with
     """Messages of magic 0 or 1 become the batch to append, in their own codec if the topic wants no other."""
     cdef const uint8_t[::1] batch
     cdef log_options_t *options = &e.partition.options
-    cdef int finding
     e.unchecked = False
     try:
         messages = PyMemoryView_FromMemory(<char *>frame + e.batch_at, e.batch_size, PyBUF_READ)
@@ -365,12 +364,10 @@ cdef void convert(Processor processor, entry_t *e, uint8_t *frame) noexcept with
             refuse(e, error.code, error.code == MESSAGE_TOO_LARGE)
             return
         batch = converted
-        with nogil:
-            finding = batch_check(&batch[0], batch.shape[0], &e.info)
-            if finding == BATCH_OK:
-                check_records(e, &batch[0] + BATCH_HEADER_SIZE, e.info.size - BATCH_HEADER_SIZE, wall_ms())
-        if finding != BATCH_OK:
+        if batch_header(&batch[0], batch.shape[0], &e.info) != BATCH_OK:
             raise AssertionError(f"converting made {batch.shape[0]} bytes that are no batch")
+        with nogil:
+            check_records(e, &batch[0] + BATCH_HEADER_SIZE, e.info.size - BATCH_HEADER_SIZE, wall_ms())
         if e.error:
             return
         level = None
