@@ -1,6 +1,7 @@
 """State of idempotent producers in one partition; see producers.pxd."""
 
-from libc.stdint cimport int32_t, int64_t, uint64_t
+from libc.math cimport floor
+from libc.stdint cimport INT64_MIN, int32_t, int64_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memmove, memset
 
@@ -53,14 +54,20 @@ cdef void place(producers_t *table, producer_t *producer) noexcept nogil:
     table.count += 1
 
 
-cdef inline bint stays(const producer_t *producer, int64_t oldest_timestamp) noexcept nogil:
+cdef inline int64_t last_offset_of(const producer_t *producer) noexcept nogil:
+    """-1: there was a marker only."""
+    return producer.batches[producer.batch_count - 1].last_offset if producer.batch_count else -1
+
+
+cdef inline bint stays(const producer_t *producer, int64_t oldest_timestamp, int64_t oldest_offset) noexcept nogil:
     return producer.producer_id != -1 and (
-        producer.last_timestamp >= oldest_timestamp or producer.transaction_first_offset != -1
+        producer.transaction_first_offset != -1
+        or (producer.last_timestamp >= oldest_timestamp and last_offset_of(producer) >= oldest_offset)
     )
 
 
-cdef int rebuild(producers_t *table, int32_t capacity, int64_t oldest_timestamp) noexcept nogil:
-    """Everybody but those silent since before `oldest_timestamp` into a table of `capacity` slots. -1: memory is out."""
+cdef int rebuild(producers_t *table, int32_t capacity, int64_t oldest_timestamp, int64_t oldest_offset) noexcept nogil:
+    """Everybody but those silent since before a time or an offset into a table of `capacity` slots. -1: memory is out."""
     cdef producer_t *slots = <producer_t *>malloc(<size_t>capacity * sizeof(producer_t))
     cdef producer_t *old = table.slots
     cdef int32_t old_capacity = table.capacity
@@ -73,24 +80,25 @@ cdef int rebuild(producers_t *table, int32_t capacity, int64_t oldest_timestamp)
     table.capacity = capacity
     table.count = 0
     for at in range(old_capacity):
-        if stays(&old[at], oldest_timestamp):
+        if stays(&old[at], oldest_timestamp, oldest_offset):
             place(table, &old[at])
     free(old)
     return 0
 
 
 cdef int make_room(producers_t *table) noexcept nogil:
-    """One more producer fits after this. At the maximum the silent half (by the mean time of the last batch) goes."""
-    cdef double sum_of_timestamps = 0
+    """One more producer fits after this. At the maximum the silent half goes, by the mean offset of the last batch: times are
+    the producers' own."""
+    cdef double sum_of_offsets = 0
     cdef int32_t at
     if table.count >= table.maximum:
         for at in range(table.capacity):
             if table.slots[at].producer_id != -1:
-                sum_of_timestamps += <double>table.slots[at].last_timestamp
-        if rebuild(table, table.capacity, <int64_t>(sum_of_timestamps / table.count) + 1) < 0:
+                sum_of_offsets += <double>last_offset_of(&table.slots[at])
+        if rebuild(table, table.capacity, INT64_MIN, <int64_t>floor(sum_of_offsets / table.count) + 1) < 0:
             return -1
     if (table.count + 1) * 4 > table.capacity * 3:
-        return rebuild(table, table.capacity * 2 if table.capacity else FIRST_CAPACITY, -0x7fffffffffffffff)
+        return rebuild(table, table.capacity * 2 if table.capacity else FIRST_CAPACITY, INT64_MIN, INT64_MIN)
     return 0
 
 
@@ -176,12 +184,12 @@ cdef int producers_expire(producers_t *table, int64_t oldest_timestamp) noexcept
     cdef int32_t capacity = FIRST_CAPACITY
     cdef int32_t at
     for at in range(table.capacity):
-        kept += stays(&table.slots[at], oldest_timestamp)
+        kept += stays(&table.slots[at], oldest_timestamp, INT64_MIN)
     if kept == table.count:
         return 0
     while kept * 4 > capacity * 3:
         capacity *= 2
-    return rebuild(table, capacity, oldest_timestamp)
+    return rebuild(table, capacity, oldest_timestamp, INT64_MIN)
 
 
 cdef int producers_put(producers_t *table, producer_t *producer) noexcept nogil:
