@@ -5,8 +5,12 @@ from __future__ import annotations
 import signal
 
 import pytest
+from hypothesis import settings
 
 from tests.kit import build
+
+settings.register_profile("kbroker", deadline=None)  # a slow machine is no failure
+settings.load_profile("kbroker")
 
 
 def pytest_configure(config: pytest.Config) -> None:

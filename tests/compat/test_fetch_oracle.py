@@ -25,7 +25,6 @@ def test_every_answer_is_the_models(broker: BrokerProcess) -> None:
         settings=settings(
             max_examples=30,
             stateful_step_count=25,
-            deadline=None,
             phases=[Phase.generate],  # shrinking takes long where every topic takes a tenth of a second
             suppress_health_check=list(HealthCheck),
         ),

@@ -98,7 +98,6 @@ def check_messages(
 
     @settings(
         max_examples=examples,
-        deadline=None,
         database=None,
         phases=[Phase.explicit, Phase.generate, Phase.shrink],
         suppress_health_check=list(HealthCheck),

@@ -131,4 +131,4 @@ class TopicsMachine(RuleBasedStateMachine):
 
 
 TestTopicsAgainstModel = TopicsMachine.TestCase
-TestTopicsAgainstModel.settings = settings(max_examples=100, stateful_step_count=20, deadline=None)
+TestTopicsAgainstModel.settings = settings(max_examples=100, stateful_step_count=20)

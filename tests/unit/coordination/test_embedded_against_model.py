@@ -155,4 +155,4 @@ class EmbeddedMachine(RuleBasedStateMachine):
 
 
 TestEmbeddedAgainstModel = EmbeddedMachine.TestCase
-TestEmbeddedAgainstModel.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestEmbeddedAgainstModel.settings = settings(max_examples=150, stateful_step_count=40)

@@ -118,7 +118,7 @@ def logs(draw: st.DrawFn) -> list[Batch]:
     return model.decode(log_of(*batches))
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 @given(
     logs(),
     st.integers(0, 30),
@@ -149,7 +149,7 @@ def test_the_copy_is_the_models_byte_for_byte(
     assert (made.batches_kept, made.records_kept) == (len(left), sum(len(one.records) for one in left))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(logs())
 def test_what_was_cleaned_is_clean(batches: list[Batch]) -> None:
     # Of one moment, and without ends of transactions: those are let go one cleaning after their data.
@@ -162,7 +162,7 @@ def test_what_was_cleaned_is_clean(batches: list[Batch]) -> None:
     assert copied(once, fed(once)).output == once
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(logs(), st.data())
 def test_whole_batches_are_taken_of_whatever_is_there(batches: list[Batch], data: st.DataObject) -> None:
     log = log_of(*batches)
@@ -176,7 +176,7 @@ def test_whole_batches_are_taken_of_whatever_is_there(batches: list[Batch], data
         assert first.output + copied(log[first.taken :], found).output == whole.output
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(logs(), st.data())
 def test_damaged_batches_are_refused_and_never_written_anew(batches: list[Batch], data: st.DataObject) -> None:
     assume(batches)
@@ -193,7 +193,7 @@ def test_damaged_batches_are_refused_and_never_written_anew(batches: list[Batch]
     assert made.taken <= len(log)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.binary(max_size=80),
     st.integers(-2, 5),

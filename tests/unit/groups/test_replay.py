@@ -101,7 +101,7 @@ step = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(step, max_size=25))
 def test_whatever_has_happened_a_restart_changes_nothing(steps: list[tuple[Any, ...]]) -> None:
     home = Home()

@@ -253,5 +253,5 @@ class GroupAgainstModel(RuleBasedStateMachine):
         assert group.static_members == {m.instance: m.id for m in model.members if m.instance is not None}
 
 
-GroupAgainstModel.TestCase.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+GroupAgainstModel.TestCase.settings = settings(max_examples=150, stateful_step_count=60)
 TestGroupAgainstModel = GroupAgainstModel.TestCase

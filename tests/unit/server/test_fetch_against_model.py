@@ -25,7 +25,6 @@ def test_every_answer_is_the_models(broker: SmallBroker) -> None:
         settings=settings(
             max_examples=60,
             stateful_step_count=40,
-            deadline=None,
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
         ),
     )

@@ -34,7 +34,7 @@ appends = st.tuples(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(st.one_of(appends, st.integers(0, 100)), max_size=60))
 def test_any_sequence_of_appends_is_judged_as_by_the_model(
     steps: list[tuple[int, int, int, int, int, bool] | int],

@@ -80,7 +80,7 @@ def test_a_cursor_that_does_not_belong_to_the_topics_refuses_the_request(ask: As
     assert shown(response)[0] == [("q1", ErrorCode.INVALID_REQUEST, []), ("q3", ErrorCode.INVALID_REQUEST, [])]
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(limit=st.integers(1, 12), names=st.lists(st.sampled_from([*COUNTS, "none"]), unique=True))
 def test_pages_put_together_are_the_whole(ask: Ask, limit: int, names: list[str]) -> None:
     seen: list[tuple[str, int]] = []
