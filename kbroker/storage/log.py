@@ -213,9 +213,6 @@ class Log:
             logger.warning(
                 "%s: recovery cut %d bytes, the log ends at offset %d", self, loaded.cut_bytes, loaded.log_end_offset
             )
-        metadata = f"{self.path}/{checkpoints.PARTITION_METADATA}"
-        if checkpoints.load_topic_id(self._fs, metadata) is None:
-            checkpoints.store_topic_id(self._fs, metadata, self.topic_id)
         is_lowered = loaded.flushed_offset < self._recovery_point
         self._recovery_point = loaded.flushed_offset
         if is_lowered:
