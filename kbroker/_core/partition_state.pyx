@@ -16,7 +16,7 @@ from kbroker._core.log_io cimport io_read
 from kbroker._core.log_position cimport partition_read
 from kbroker._core.partition cimport *
 from kbroker._core.producers cimport (
-    ProducerTable, producers_copy, producers_expire, producers_free, producers_new, producers_t,
+    ProducerTable, producers_copy, producers_expire, producers_first_undecided, producers_free, producers_new, producers_t,
 )
 from kbroker._core.record_batch cimport BATCH_OK, batch_error_code, batch_info_t, batch_verify, batch_walk
 from kbroker._core.segment_list cimport SegmentList, handle_of
@@ -411,6 +411,17 @@ cdef class PartitionState(SegmentList):
         if copied < 0:
             raise MemoryError
         return table, end
+
+    @property
+    def first_undecided_offset(self):
+        """Where the oldest open transaction begins; 2^63 - 1 when there is none."""
+        cdef partition_t *p = self.p
+        cdef int64_t first
+        with nogil:
+            mutex_lock(&p.append_lock)
+            first = producers_first_undecided(p.producers)
+            mutex_unlock(&p.append_lock)
+        return first
 
     def expire_producers(self, int64_t oldest_timestamp):
         """Forget producers whose last batch is older."""

@@ -41,6 +41,8 @@ cdef int producers_check(producers_t *table, batch_info_t *info, remembered_batc
 cdef int producers_remember(producers_t *table, batch_info_t *info, int64_t base_offset, int64_t timestamp) noexcept nogil
 # Forget producers whose last batch is older than `oldest_timestamp` and that have no open transaction.
 cdef int producers_expire(producers_t *table, int64_t oldest_timestamp) noexcept nogil
+# First offset of the oldest open transaction, INT64_MAX when there is none.
+cdef int64_t producers_first_undecided(const producers_t *table) noexcept nogil
 # Take over a producer as a snapshot tells it. -1 when memory is out.
 cdef int producers_put(producers_t *table, producer_t *producer) noexcept nogil
 # Fill an empty table with everything of another one. -1 when memory is out.

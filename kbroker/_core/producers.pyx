@@ -1,11 +1,11 @@
 """State of idempotent producers in one partition; see producers.pxd."""
 
 from libc.math cimport floor
-from libc.stdint cimport INT64_MIN, int32_t, int64_t, uint64_t
+from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memmove, memset
 
-from kbroker._core.layout cimport ATTRIBUTE_CONTROL
+from kbroker._core.layout cimport ATTRIBUTE_CONTROL, ATTRIBUTE_TRANSACTIONAL
 from kbroker._core.record_batch cimport batch_info_t
 
 cdef enum:
@@ -164,7 +164,10 @@ cdef int producers_remember(producers_t *table, batch_info_t *info, int64_t base
         producer.batch_count = 0
     producer.last_timestamp = timestamp
     if info.attributes & ATTRIBUTE_CONTROL:
+        producer.transaction_first_offset = -1
         return 0
+    if info.attributes & ATTRIBUTE_TRANSACTIONAL and producer.transaction_first_offset == -1:
+        producer.transaction_first_offset = base_offset
     if producer.batch_count == REMEMBERED_BATCHES:
         memmove(&producer.batches[0], &producer.batches[1], (REMEMBERED_BATCHES - 1) * sizeof(remembered_batch_t))
         producer.batch_count -= 1
@@ -190,6 +193,17 @@ cdef int producers_expire(producers_t *table, int64_t oldest_timestamp) noexcept
     while kept * 4 > capacity * 3:
         capacity *= 2
     return rebuild(table, capacity, oldest_timestamp, INT64_MIN)
+
+
+cdef int64_t producers_first_undecided(const producers_t *table) noexcept nogil:
+    cdef int64_t first = INT64_MAX
+    cdef int64_t offset
+    cdef int32_t at
+    for at in range(table.capacity):
+        offset = table.slots[at].transaction_first_offset
+        if table.slots[at].producer_id != -1 and 0 <= offset < first:
+            first = offset
+    return first
 
 
 cdef int producers_put(producers_t *table, producer_t *producer) noexcept nogil:

@@ -68,7 +68,7 @@ def cleanable_segments(log: Log, first_dirty_offset: int = 0) -> list[CleanableS
     min.compaction.lag.ms.
     """
     segments = log.state.segments()
-    bound = min(log.recovery_point, log.last_stable_offset)
+    bound = min(log.recovery_point, log.last_stable_offset, log.state.first_undecided_offset)
     lag_ms = log.options.min_compaction_lag_ms
     newest_ms = log.context.clock.wall_ms() - lag_ms
     found = []

@@ -286,16 +286,20 @@ def test_a_topic_id_that_a_power_cut_has_torn_is_written_again(tmp_path: Path, t
     assert checkpoints.load_topic_id(FS, str(metadata)) == TOPIC_ID
 
 
-def home_with_an_abort(tmp_path: Path) -> LogHome:
-    """A committed record, a newer one of its key that is aborted in the segment behind, all as Kafka has left it."""
+def home_from_kafka(tmp_path: Path, behind: bytes) -> LogHome:
+    """A committed record, a newer one of its key in a transaction, and in the next segment one batch."""
     home = LogHome(tmp_path, options=LogOptions(compacted=True, deleted_by_retention=False))
     committed = encode_batch([(NOW, b"key", b"committed")], leader_epoch=0)
-    aborted_one = encode_batch(
-        [(NOW, b"key", b"aborted")], base_offset=1, leader_epoch=0, is_transactional=True,
+    newer = encode_batch(
+        [(NOW, b"key", b"in a transaction")], base_offset=1, leader_epoch=0, is_transactional=True,
         producer_id=7, producer_epoch=0, base_sequence=0,
     )  # fmt: skip
-    segments = [(0, [committed, aborted_one]), (2, [marker(2, 7, ControlType.ABORT)])]
-    home.recovery_point = write_partition(tmp_path, home.topic_partition, segments)
+    home.recovery_point = write_partition(tmp_path, home.topic_partition, [(0, [committed, newer]), (2, [behind])])
+    return home
+
+
+def home_with_an_abort(tmp_path: Path) -> LogHome:
+    home = home_from_kafka(tmp_path, marker(2, 7, ControlType.ABORT))
     (home.log_path / "00000000000000000002.txnindex").write_bytes(aborted(7, 1, 2, 3))
     return home
 
@@ -304,6 +308,15 @@ def test_what_is_aborted_behind_the_cleaned_segments_takes_the_place_of_nothing(
     log = home_with_an_abort(tmp_path).reopen(clean=True)
     assert clean_log(log, DedupeMap(1 << 10), 0, 1000).next_dirty_offset == 2
     assert [record.value for record in read_all(log)][:1] == [b"committed"]
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_what_is_undecided_takes_the_place_of_nothing(tmp_path: Path, clean: bool) -> None:
+    """Kafka may abort it when it has the log back."""
+    home = home_from_kafka(tmp_path, encode_batch([(NOW, b"other", b"1")], base_offset=2, leader_epoch=0))
+    log = home.reopen(clean=clean)
+    assert clean_log(log, DedupeMap(1 << 10), 0, 1000).next_dirty_offset == 0
+    assert [record.value for record in read_all(log)] == [b"committed", b"in a transaction", b"1"]
 
 
 def test_an_abort_behind_the_end_of_the_log_is_forgotten(tmp_path: Path) -> None:
@@ -327,16 +340,3 @@ def test_a_producers_time_in_a_snapshot_is_that_of_its_last_marker(tmp_path: Pat
     (snapshot,) = home.log_path.glob("*3.snapshot")
     ((_, _, _, timestamp, _, _),) = decode_snapshot(snapshot.read_bytes()).export()
     assert timestamp == NOW + 2
-
-
-def test_who_stops_lets_go_of_files_that_were_waiting_for_their_removal(tmp_path: Path) -> None:
-    logs = logs_of(tmp_path)
-    log = logs.create(ORDERS.topic, TOPIC_ID, 0, LogOptions(segment_bytes=1300, retention_bytes=1))
-    for _ in range(10):
-        log.append(batch_of([b"x" * 400]))
-    logs.check_retention()
-    assert list(tmp_path.glob("*/*.deleted"))
-    logs.stop()
-    del log, logs
-    held = [path.readlink() for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
-    assert [path for path in held if path.is_relative_to(tmp_path)] == []
