@@ -35,6 +35,7 @@ class Sent:
     producer: tuple[int, int, int] = (-1, -1, -1)
     """Id, epoch, first sequence."""
     is_control: bool = False
+    is_transactional: bool = False
     is_aborted: bool = False
     """Of a transaction that came to nothing."""
     magic: int = 2
@@ -168,6 +169,8 @@ class Producer:
     epoch: int
     last_sequence: int
     last: Sent
+    is_undecided: bool = False
+    """Whether a transaction of it is open."""
 
 
 def producers_of(sent: Iterable[Sent], end_offset: int) -> dict[int, Producer]:
@@ -180,12 +183,14 @@ def producers_of(sent: Iterable[Sent], end_offset: int) -> dict[int, Producer]:
         if at.is_control:
             if known is not None:
                 known.last = at
+                known.is_undecided = False
                 if known.epoch != at.producer[1]:
                     known.epoch, known.last_sequence = at.producer[1], -1
             else:
                 found[at.producer[0]] = Producer(at.producer[1], -1, at)
         else:
-            found[at.producer[0]] = Producer(at.producer[1], at.producer[2] + len(at.rows) - 1, at)
+            last_sequence = at.producer[2] + len(at.rows) - 1
+            found[at.producer[0]] = Producer(at.producer[1], last_sequence, at, at.is_transactional)
     return found
 
 
@@ -371,18 +376,20 @@ class Check:
         expected = self._expected_producers()
         table, _ = self.log.state.producers()
         known = {}
-        for producer_id, epoch, _, timestamp, _, batches in table.export():
+        for producer_id, epoch, _, timestamp, undecided_from, batches in table.export():
             sequence = batches[-1][1] if batches else -1
-            known[producer_id] = (epoch, sequence, timestamp)
+            known[producer_id] = (epoch, sequence, timestamp, undecided_from >= 0)
         for producer_id, state in known.items():
             possible = expected.get(producer_id, [])
             self._hold(bool(possible), f"producer {producer_id} is known, but sent nothing")
-            told = [(wanted.epoch, wanted.last_sequence, wanted.last.timestamp) for wanted in possible]
+            told = [
+                (wanted.epoch, wanted.last_sequence, wanted.last.timestamp, wanted.is_undecided) for wanted in possible
+            ]
             is_there = possible[0].last.end_offset > kept_from
             self._hold(state in told or not is_there, f"producer {producer_id} is {state}, replay tells {told}")
         for producer_id, (wanted, *others) in expected.items():
             if not others and wanted.last.base_offset >= kept_from and wanted.last.base_offset in self._matched:
-                lives = wanted.last.timestamp >= self.oldest_producer_ms
+                lives = wanted.is_undecided or wanted.last.timestamp >= self.oldest_producer_ms
                 self._hold((producer_id in known) == lives, f"producer {producer_id} is {'un' * lives}known")
 
     def _expected_producers(self) -> dict[int, list[Producer]]:

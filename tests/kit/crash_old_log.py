@@ -139,7 +139,9 @@ class _Writer:
         if is_transactional:
             self._opened.setdefault(producer_id, self.end_offset)
             self._sequences[producer_id] = sequence + len(rows)
-        self._note(Sent(_BEFORE_EVERYTHING, self.end_offset, rows, timestamp, 0, producer))
+        self._note(
+            Sent(_BEFORE_EVERYTHING, self.end_offset, rows, timestamp, 0, producer, is_transactional=is_transactional)
+        )
 
     def _decide_all(self) -> None:
         for producer_id in list(self._opened):
