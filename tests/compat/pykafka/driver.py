@@ -24,6 +24,8 @@ CODECS = {
 }
 
 
+STOP_TIMEOUT_S = 60
+
 CLIENTS: list[KafkaClient] = []
 """A topic does not keep its client alive."""
 
@@ -44,10 +46,10 @@ def produce(a: Json) -> Json:
         retry_backoff_ms=200,
         max_request_size=65536,
     )
-    acked, total = 0, 0
+    acked, failed, total = 0, 0, 0
 
     def collect() -> None:
-        nonlocal acked, total
+        nonlocal acked, failed, total
         while True:
             try:
                 message, error = producer.get_delivery_report(block=False)
@@ -56,6 +58,8 @@ def produce(a: Json) -> Json:
             if error is None:
                 acked += 1
                 total += fingerprint(message.partition_key, message.value, [])
+            else:
+                failed += 1
 
     for i in range(a["first"], a["first"] + a["count"]):
         key, value, _ = record(i, a["size"], a["nulls"], False)
@@ -63,8 +67,11 @@ def produce(a: Json) -> Json:
         if i % 1000 == 0:
             collect()
             time.sleep(a["pause_ms"] / 1000)
+    deadline = time.monotonic() + STOP_TIMEOUT_S  # `stop` itself drops what it has not sent within ten seconds
+    while acked + failed < a["count"] and time.monotonic() < deadline:
+        time.sleep(0.01)
+        collect()
     producer.stop()
-    collect()
     return {"acked": acked, "checksum": str(total % 2**64)}
 
 
