@@ -252,7 +252,7 @@ def feed_log_directory(data: bytes) -> None:
         home.start_offset = data[1] & 0x1F
         try:
             log = home.reopen(clean=bool(data[1] & 0x80))
-        except StorageFailed:
+        except (StorageFailed, DiskDamaged):  # also a directory of another topic
             return
         assert 0 <= log.log_start_offset <= log.high_watermark <= log.log_end_offset
         read_to_the_end(log)
