@@ -18,6 +18,7 @@ from kbroker.coordination.paths import PartitionRegistration, TopicAssignment
 from kbroker.coordination.store import Create, Delete, Operation, SetData, parent_of
 from kbroker.errors import ConfigError
 from kbroker.model import NO_UUID, TopicPartition
+from kbroker.rules.topic_names import listed
 
 MOST_NAMES = 20
 """That one line gives."""
@@ -330,5 +331,4 @@ def _state(nodes: CarriedNodes, at: TopicPartition) -> PartitionRegistration | N
 
 
 def _named(names: list[str]) -> str:
-    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return ", ".join(names[:MOST_NAMES]) + more
+    return listed(names, MOST_NAMES)

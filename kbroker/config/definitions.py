@@ -11,13 +11,12 @@ from collections.abc import Iterator
 from kbroker.config.compaction_definitions import COMPACTION
 from kbroker.config.listeners import counts_problem
 from kbroker.config.log_definitions import LOG
-from kbroker.config.setting import Alias, Setting
+from kbroker.config.setting import MIB, Alias, Setting
 from kbroker.rules.config_values import INT32_MAX, Kind, Limits
 
 DEFAULT_NODE_ID = 1
 HOUR_MS = 60 * 60 * 1000
 DAY_MS = 24 * HOUR_MS
-MIB = 1024 * 1024
 
 BOOLEAN, STRING, INT, SHORT, LONG, DOUBLE, LIST = (
     Kind.BOOLEAN,

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from kbroker.config.setting import Alias, Setting
+from kbroker.config.setting import MIB, Alias, Setting
 from kbroker.rules.config_values import INT64_MAX, Kind, Limits
-
-MIB = 1024 * 1024
 
 LOG = (
     Setting(

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from kbroker.rules.config_values import ANYTHING, INTEGER_RANGE, Kind, Limits, Value, parse_value
 
+MIB = 1024 * 1024
+
 
 @dataclass(frozen=True, slots=True)
 class Alias:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from kbroker.errors import ErrorCode
 
@@ -25,6 +26,12 @@ def topic_name_problem(name: str) -> str | None:
     else:
         return None
     return f"Topic name is invalid: {problem}"
+
+
+def listed(names: Sequence[str], most: int) -> str:
+    """Names for one line of text: the first `most`, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def missing_topic_error(name: str) -> ErrorCode:

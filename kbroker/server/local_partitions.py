@@ -15,6 +15,7 @@ from kbroker.config.definitions import SETTINGS
 from kbroker.errors import ProtocolError
 from kbroker.model import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 from kbroker.replication.local_replica import FlushWaits, LocalReplica
+from kbroker.rules.topic_names import listed
 from kbroker.server.log_options import cleaner_options, log_options
 from kbroker.storage.log_manager import LogManager
 from kbroker.storage.options import LogOptions
@@ -28,11 +29,6 @@ LOG = logging.getLogger(__name__)
 TRANSACTION_PARTITIONS = 50
 MOST_NAMES = 100
 """Topics that one line of the log names."""
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return ", ".join(sorted(names)[:MOST_NAMES]) + more
 
 
 def internal_topics(config: BrokerConfig) -> dict[str, NewTopic]:
@@ -85,7 +81,7 @@ class LocalPartitions:
             LOG.warning(
                 "nothing is deleted from or compacted in %d topics whose settings are not known: %s; give them with "
                 "`kbroker configs alter topic NAME`, or all of them with `kbroker cluster import`",
-                len(strangers), _listed(strangers),
+                len(strangers), listed(sorted(strangers), MOST_NAMES),
             )  # fmt: skip
         elsewhere = [
             topic.name
@@ -96,7 +92,7 @@ class LocalPartitions:
             LOG.warning(
                 "this is broker %d, and partitions of %d topics belong to others, so that nobody serves them: %s; is "
                 "broker.id right, in the settings or in meta.properties?",
-                topics.node_id, len(elsewhere), _listed(elsewhere),
+                topics.node_id, len(elsewhere), listed(sorted(elsewhere), MOST_NAMES),
             )  # fmt: skip
 
     def create_partitions(self, topic: Topic, partitions: Sequence[Partition]) -> None:

@@ -336,14 +336,13 @@ def _aborted_transactions(log: Log) -> list[tuple[int, int, int, int]]:
 
     Also of segments that cannot be cleaned yet: what was aborted there may have begun before.
     """
-    found = []
+    found: list[tuple[int, int, int, int]] = []
     for base_offset, *_ in log.state.segments():
         try:
             data = read_file(log.context.fs, log.path_of(base_offset, names.TRANSACTION_INDEX))
         except FileNotFoundError:
             continue
-        whole = len(data) - len(data) % names.ABORTED_TRANSACTION.size
-        found += [entry[1:] for entry in names.ABORTED_TRANSACTION.iter_unpack(data[:whole])]
+        found += names.aborted_transactions(data)
     return found
 
 

@@ -284,9 +284,8 @@ class LogLoader:
         """What was aborted behind the log's end was not, once others have its offsets. Entries are in their order."""
         path = self._path(base_offset, names.TRANSACTION_INDEX)
         data = read_file(self.fs, path)
-        entry_size = names.ABORTED_TRANSACTION.size
-        whole = names.ABORTED_TRANSACTION.iter_unpack(data[: len(data) - len(data) % entry_size])
-        size = entry_size * sum(last_offset < end_offset for _, _, _, last_offset, _ in whole)
+        kept = sum(last_offset < end_offset for _, _, last_offset, _ in names.aborted_transactions(data))
+        size = kept * names.ABORTED_TRANSACTION.size
         if size < len(data):
             fd = self.fs.open(path, os.O_RDWR)
             try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -67,6 +68,12 @@ def is_of_a_log(name: str) -> bool:
 def is_temporary(name: str) -> bool:
     """Whether it was being written for one of the log's own."""
     return name.endswith(TEMPORARY) and is_of_a_log(name)
+
+
+def aborted_transactions(data: bytes) -> Iterator[tuple[int, int, int, int]]:
+    """The whole entries of a .txnindex: (producer id, first offset, last offset, last stable offset)."""
+    whole = len(data) - len(data) % ABORTED_TRANSACTION.size
+    return (entry[1:] for entry in ABORTED_TRANSACTION.iter_unpack(data[:whole]))
 
 
 def changed_ms(path: str) -> int:
