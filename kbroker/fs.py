@@ -25,7 +25,7 @@ class FileSystem(Protocol):
     def open(self, path: str, flags: int, mode: int = 0o644) -> int: ...
     def close(self, fd: int) -> None: ...
     def pread(self, fd: int, size: int, position: int) -> bytes: ...
-    def pwrite(self, fd: int, data: bytes, position: int) -> int: ...
+    def pwrite(self, fd: int, data: bytes | memoryview, position: int) -> int: ...
     def fdatasync(self, fd: int) -> None: ...
     def ftruncate(self, fd: int, size: int) -> None: ...
     def allocate(self, fd: int, size: int) -> None:
@@ -44,7 +44,7 @@ class FileSystem(Protocol):
     def sync_directory(self, path: str) -> None: ...
 
 
-def write_all(fs: FileSystem, fd: int, data: bytes, position: int = 0) -> None:
+def write_all(fs: FileSystem, fd: int, data: bytes | memoryview, position: int = 0) -> None:
     """Write the whole of `data`, short writes continued."""
     while data:
         written = fs.pwrite(fd, data, position)
@@ -103,7 +103,7 @@ class RealFileSystem:
     def pread(self, fd: int, size: int, position: int) -> bytes:
         return os.pread(fd, size, position)
 
-    def pwrite(self, fd: int, data: bytes, position: int) -> int:
+    def pwrite(self, fd: int, data: bytes | memoryview, position: int) -> int:
         return os.pwrite(fd, data, position)
 
     def fdatasync(self, fd: int) -> None:

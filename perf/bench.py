@@ -14,7 +14,16 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from perf import compaction_rows, consume_rows, conversion_rows, life_rows, log_rows, machine, produce_rows
+from perf import (
+    compaction_rows,
+    consume_rows,
+    conversion_rows,
+    life_rows,
+    log_rows,
+    machine,
+    produce_rows,
+    transaction_rows,
+)
 from perf.duel import Figure
 
 ROWS: dict[str, Callable[[], list[Figure]]] = {
@@ -40,6 +49,9 @@ ROWS: dict[str, Callable[[], list[Figure]]] = {
     "old-messages": conversion_rows.old_messages,
     "down-conversion": conversion_rows.down_conversion,
     "up-conversion": conversion_rows.up_conversion,
+    "transactions": transaction_rows.throughput,
+    "read-committed": transaction_rows.read_committed,
+    "transaction-memory": transaction_rows.memory,
 }
 HERE = Path(__file__).parent
 START, END = "<!-- table -->", "<!-- /table -->"

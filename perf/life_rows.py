@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 from perf import tools
 from perf.duel import Duel, Figure, Measured, absolute, compared
 from perf.peers import Kbroker, Peer
+from tests.kit import consumer_group_load
 from tests.kit.group_load import time_rebalance
 
 
@@ -64,12 +65,21 @@ def connections() -> list[Figure]:
 
 
 def rebalance() -> list[Figure]:
-    """A group of 200 members, one leaves: time until all others have their assignment again."""
-    with Duel() as duel:
+    """A group of 200 members, one leaves: time until all others have their assignment again, in either protocol."""
+    settings: dict[str, object] = {"group.consumer.assignment.interval.ms": 0}  # else that is what is measured
+    with Duel(settings) as duel:
 
         def load(peer: Peer) -> Measured:
             topic = duel.new_topic(peer, 200)
             return {"ms": time_rebalance("127.0.0.1", peer.port, topic, members=200) * 1000}
 
-        ours, kafka = duel.alternate(load, writes=False)
-    return [compared("rebalance of 200 members after one leaves", ours["ms"], kafka["ms"], "<= 1.0", "<= 0.5", "ms")]
+        def load_consumers(peer: Peer) -> Measured:
+            topic = duel.new_topic(peer, 200)
+            return {"ms": consumer_group_load.time_rebalance("127.0.0.1", peer.port, topic, 200, members=200) * 1000}
+
+        figures = []
+        for what, run in (("members", load), ("consumer group members (KIP-848)", load_consumers)):
+            ours, kafka = duel.alternate(run, writes=False)
+            name = f"rebalance of 200 {what} after one leaves"
+            figures.append(compared(name, ours["ms"], kafka["ms"], "<= 1.0", "<= 0.5", "ms"))
+    return figures

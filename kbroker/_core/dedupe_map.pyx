@@ -61,47 +61,66 @@ cdef extern from * nogil:
                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | (old ? MAP_FIXED : 0), -1, 0);
         return made == MAP_FAILED ? NULL : made;
     }
+    static inline void use_huge_pages(void *where, size_t size) {
+        (void)madvise(where, size, MADV_HUGEPAGE);
+    }
     static inline uint64_t scaled(uint64_t hash, uint64_t count) {
         return (uint64_t)(((unsigned __int128)hash * count) >> 64);
     }
     """
+    void prefetch "__builtin_prefetch"(const void *where)
     void siphash_128(const uint64_t *key, const uint8_t *data, size_t size, uint64_t *hash)
     void *map_zeros(void *old, size_t size)
+    void use_huge_pages(void *where, size_t size)
     int munmap(void *where, size_t size)
     uint64_t scaled(uint64_t hash, uint64_t count)
 
 
-cdef dedupe_slot_t *find_slot(const dedupe_map_t *map, const uint8_t *key, int64_t size, uint64_t *hash) noexcept nogil:
+cdef inline dedupe_slot_t *first_slot(const dedupe_map_t *map, const dedupe_hash_t *hash) noexcept nogil:
+    return map.slots + scaled(hash.word[0], map.slot_count)
+
+
+cdef dedupe_hash_t dedupe_hash(const dedupe_map_t *map, const uint8_t *key, int64_t size) noexcept nogil:
+    cdef dedupe_hash_t hash
+    siphash_128(map.key, key, <size_t>size, hash.word)
+    return hash
+
+
+cdef void dedupe_prefetch(const dedupe_map_t *map, const dedupe_hash_t *hashes, int count) noexcept nogil:
+    # A loop of its own: even to find where a slot's memory is takes long, and so the core looks for several at once.
+    cdef const uint8_t *slot
+    cdef int at
+    for at in range(count):
+        slot = <const uint8_t *>first_slot(map, &hashes[at])
+        prefetch(slot)
+        prefetch(slot + SLOT_SIZE - 1)    # it may end in another line
+
+
+cdef inline dedupe_slot_t *find_slot(const dedupe_map_t *map, const dedupe_hash_t *hash) noexcept nogil:
     """The key's slot, or the free one where it would be: there is always one."""
-    cdef uint64_t at
-    cdef dedupe_slot_t *slot
-    siphash_128(map.key, key, <size_t>size, hash)
-    at = scaled(hash[0], map.slot_count)
+    cdef dedupe_slot_t *slot = first_slot(map, hash)
     while True:
-        slot = map.slots + at
-        if slot.next_offset == 0 or (slot.hash[0] == hash[0] and slot.hash[1] == hash[1]):
+        if slot.next_offset == 0 or (slot.hash.word[0] == hash.word[0] and slot.hash.word[1] == hash.word[1]):
             return slot
-        at += 1
-        if at == map.slot_count:
-            at = 0
+        slot += 1
+        if slot == map.slots + map.slot_count:
+            slot = map.slots
 
 
-cdef bint dedupe_put(dedupe_map_t *map, const uint8_t *key, int64_t size, int64_t offset) noexcept nogil:
-    cdef uint64_t[2] hash
-    cdef dedupe_slot_t *slot = find_slot(map, key, size, hash)
+cdef bint dedupe_put(dedupe_map_t *map, const dedupe_hash_t *hash, int64_t offset) noexcept nogil:
+    cdef dedupe_slot_t *slot = find_slot(map, hash)
     if slot.next_offset == 0:
         if map.count == map.capacity:
             return False
-        memcpy(slot.hash, hash, sizeof(hash))
+        slot.hash = hash[0]
         map.count += 1
     if <uint64_t>offset + 1 > slot.next_offset:
         slot.next_offset = <uint64_t>offset + 1
     return True
 
 
-cdef int64_t dedupe_get(const dedupe_map_t *map, const uint8_t *key, int64_t size) noexcept nogil:
-    cdef uint64_t[2] hash
-    return <int64_t>(find_slot(map, key, size, hash).next_offset - 1)
+cdef int64_t dedupe_get(const dedupe_map_t *map, const dedupe_hash_t *hash) noexcept nogil:
+    return <int64_t>(find_slot(map, hash).next_offset - 1)
 
 
 @cython.final
@@ -134,10 +153,15 @@ cdef class DedupeMap:
 
     def __dealloc__(self):
         if self.map.slots != NULL:
-            munmap(self.map.slots, self.map.slot_count * SLOT_SIZE)
+            munmap(self.map.slots, self.size)
 
     def __len__(self):
         return self.map.count
+
+    @property
+    def size(self):
+        """Bytes of its memory."""
+        return self.map.slot_count * SLOT_SIZE
 
     @property
     def capacity(self):
@@ -155,27 +179,37 @@ cdef class DedupeMap:
     def put(self, key, int64_t offset):
         """A lower offset than the one there is ignored. False when the key is new and the map full."""
         cdef Py_buffer view
+        cdef dedupe_hash_t hash
         if offset < 0:
             raise ValueError(f"offset {offset} is negative")
         PyObject_GetBuffer(key, &view, PyBUF_SIMPLE)
         try:
-            return dedupe_put(&self.map, <const uint8_t *>view.buf, view.len, offset)
+            hash = dedupe_hash(&self.map, <const uint8_t *>view.buf, view.len)
+            return dedupe_put(&self.map, &hash, offset)
         finally:
             PyBuffer_Release(&view)
 
     def get(self, key):
         """The newest offset of a key, -1 when it is not there."""
         cdef Py_buffer view
+        cdef dedupe_hash_t hash
         PyObject_GetBuffer(key, &view, PyBUF_SIMPLE)
         try:
-            return dedupe_get(&self.map, <const uint8_t *>view.buf, view.len)
+            hash = dedupe_hash(&self.map, <const uint8_t *>view.buf, view.len)
+            return dedupe_get(&self.map, &hash)
         finally:
             PyBuffer_Release(&view)
 
-    def clear(self):
-        """Forget all, and give the memory back."""
-        if map_zeros(self.map.slots, self.map.slot_count * SLOT_SIZE) == NULL:
+    def clear(self, *, bint for_many=False):
+        """Forget all, and give the memory back.
+
+        `for_many`: so many keys are to come that all of the memory will be in use. It comes in huge pages then, where the
+        system has them: with small ones the way to a slot's memory takes longer than all else.
+        """
+        if map_zeros(self.map.slots, self.size) == NULL:
             raise MemoryError
+        if for_many:
+            use_huge_pages(self.map.slots, self.size)
         self.map.count = 0
         self.map.latest_offset = -1
 

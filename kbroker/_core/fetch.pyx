@@ -7,8 +7,7 @@ v7  sessions (KIP-227)                                                      v15 
 v9  current leader epoch (KIP-320)                                          v16 leader and its endpoint on errors (KIP-951)
 v11 rack, preferred read replica (KIP-392)                                  v17 replica directory id (KIP-858)
 
-Left out: rack and preferred read replica (there is one replica), last fetched epoch (only followers send it), aborted
-transactions (none exist: the list is empty under read_committed, else null, as Kafka answers).
+Left out: rack and preferred read replica (there is one replica), last fetched epoch (only followers send it).
 
 A look at a fetch reads every partition's place without copying a byte; it is answered when the look finds enough, an
 error, or no reason to wait, and parked otherwise.
@@ -55,6 +54,9 @@ cdef inline void drop_read(fetch_entry_t *e) noexcept nogil:
     if e.read.segment != NULL:
         segment_unref(e.read.segment)
         e.read.segment = NULL
+    free(e.read.aborted)
+    e.read.aborted = NULL
+    e.read.aborted_count = 0
 
 cdef void drop_entries(fetch_t *f) noexcept nogil:
     cdef int32_t i

@@ -26,6 +26,7 @@ cdef fetch_entry_t *add_entry(fetch_t *f) noexcept nogil:
     f.entry_count += 1
     grown.partition = NULL
     grown.read.segment = NULL
+    grown.read.aborted = NULL
     grown.error = 0
     grown.unknown = KNOWN
     grown.cached = -1

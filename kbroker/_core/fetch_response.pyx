@@ -55,6 +55,15 @@ cdef int32_t write_own_endpoint(Processor processor, conn_t *conn, writer_t *w) 
         logger.exception("nobody can tell how this broker is reached")
         return -1
 
+cdef void write_aborted(writer_t *w, const fetch_entry_t *e, bint flexible) noexcept nogil:
+    cdef int32_t i
+    write_array_count(w, e.read.aborted_count, flexible)
+    for i in range(e.read.aborted_count):
+        write_i64(w, e.read.aborted[i].producer_id)
+        write_i64(w, e.read.aborted[i].first_offset)
+        if flexible:
+            write_uvarint(w, 0)
+
 cdef void write_partition(Processor processor, fetch_t *f, fetch_entry_t *e, slot_t *slot, int32_t node_id) noexcept nogil:
     cdef writer_t *w = &slot.out
     cdef bint flexible = f.version >= 12
@@ -86,8 +95,10 @@ cdef void write_partition(Processor processor, fetch_t *f, fetch_entry_t *e, slo
     write_i64(w, e.read.last_stable_offset)
     if f.version >= 5:
         write_i64(w, e.read.log_start_offset)
-    write_array_count(w, 0 if e.unknown or error == UNSUPPORTED_COMPRESSION_TYPE or (f.committed and not error) else -1,
-                      flexible)  # aborted transactions
+    if f.committed and not error:
+        write_aborted(w, e, flexible)
+    else:
+        write_array_count(w, 0 if e.unknown or error == UNSUPPORTED_COMPRESSION_TYPE else -1, flexible)
     if f.version >= 11:
         write_i32(w, -1)         # preferred read replica
     if f.context == CONTEXT_REFUSED or error == UNSUPPORTED_COMPRESSION_TYPE:

@@ -221,6 +221,8 @@ cdef int sync_segment(partition_t *p, unflushed_t *next) noexcept nogil:
             failed = io_sync(s.file_system, s.index_fd)
         if failed == 0 and s.time_index_fd >= 0:
             failed = io_sync(s.file_system, s.time_index_fd)
+        if failed == 0 and s.aborted_fd >= 0:
+            failed = io_sync(s.file_system, s.aborted_fd)
     atomic_add_i64(&p.dir.flush_count, 1)
     atomic_add_i64(&p.dir.flush_ns, monotonic_ns() - started_ns)
     if failed:
@@ -233,7 +235,7 @@ cdef int sync_segment(partition_t *p, unflushed_t *next) noexcept nogil:
         atomic_store_i64(&p.flushed_offset, next.end)
         atomic_store_i64(&p.unflushed_since_ms, -1 if next.end >= p.log_end_offset else next.appended_ms)
         if p.options.flushed_visibility:
-            wake_fetches(p, INT32_MAX)
+            wake_fetches(p, INT32_MAX, INT32_MAX)
     completed = complete_acks(p, 0)
     mutex_unlock(&p.lock)
     segment_unref(s)

@@ -6,38 +6,78 @@ and written entries of its index; from the entry on, batch headers are walked.
 
 from libc.errno cimport EAGAIN
 from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint32_t
+from libc.stdlib cimport free
 
+from kbroker._core.arrays cimport with_room
 from kbroker._core.cursor cimport load_u32, load_u64
 from kbroker._core.layout cimport *
 from kbroker._core.log_io cimport io_read
 from kbroker._core.offset_index cimport index_find, index_position, index_relative_offset
 from kbroker._core.partition cimport *
 from kbroker._core.sync cimport *
+from kbroker._core.transaction_marker cimport (
+    ABORTED_FIRST_OFFSET, ABORTED_LAST_OFFSET, ABORTED_LAST_STABLE_OFFSET, ABORTED_PRODUCER_ID, ABORTED_SIZE,
+)
 
 cdef enum:
     OFFSET_OUT_OF_RANGE = 1
 
     NO_BATCH = -201
+    ALL_TAKEN = -202
 
     SCAN_SIZE = 4096             # bytes of one pread while looking for a batch's header
+
+ctypedef struct held_t:
+    segment_t **segments         # references
+    int32_t count
+    int32_t capacity
 
 
 cdef int partition_read(partition_t *p, int64_t offset, int64_t max_bytes, bint at_least_one, bint committed,
                         bint may_block, read_result_t *result) noexcept nogil:
     cdef need_t need
-    cdef int code
+    cdef held_t held
+    cdef int code = 0
+    held.segments = NULL
+    held.count = held.capacity = 0
     while True:
         need.kind = PREPARE_NOTHING
         need.base_offset = -1
         result.segment = NULL
+        result.aborted = NULL
+        result.aborted_count = 0
+        result.aborted_capacity = 0
         result.position = 0
         result.size = 0
         code = read_once(p, offset, max_bytes, at_least_one, committed, may_block, result, &need)
         if code != NEEDS_HANDLER or not may_block:
-            return code
+            break
         code = prepare(p, need.kind, need.base_offset)
         if code != 0:
-            return code
+            break
+        if need.kind == PREPARE_SEGMENT or need.kind == PREPARE_ABORTED:
+            hold(p, need.base_offset, &held)
+    while held.count:
+        held.count -= 1
+        segment_unref(held.segments[held.count])
+    free(held.segments)
+    return code
+
+
+cdef void hold(partition_t *p, int64_t base_offset, held_t *held) noexcept nogil:
+    """A reference of a segment that was opened for this read: opening the next one that it needs does not close it."""
+    cdef segment_t *s
+    cdef segment_t **grown = <segment_t **>with_room(held.segments, held.count, &held.capacity, sizeof(segment_t *))
+    if grown == NULL:
+        return
+    held.segments = grown
+    mutex_lock(&p.lock)
+    s = find_segment(p, base_offset)
+    if s != NULL:
+        segment_ref(s)
+        held.segments[held.count] = s
+        held.count += 1
+    mutex_unlock(&p.lock)
 
 
 cdef int read_once(partition_t *p, int64_t offset, int64_t max_bytes, bint at_least_one, bint committed, bint may_block,
@@ -114,7 +154,145 @@ cdef int read_once(partition_t *p, int64_t offset, int64_t max_bytes, bint at_le
         return 0
     result.position = start.position
     result.segment = s
+    if committed and p.aborting_count:
+        code = collect_aborted(p, s, offset, next_base if next_base >= 0 else log_end, result, need)
+        if code:
+            free(result.aborted)
+            result.aborted = NULL
+            result.aborted_count = 0
+            result.segment = NULL
+            segment_unref(s)
+    return code
+
+# --- aborted transactions -----------------------------------------------------------------------------
+
+cdef int collect_aborted(partition_t *p, segment_t *s, int64_t offset, int64_t end, read_result_t *result,
+                         need_t *need) noexcept nogil:
+    """Those that overlap what is read, in Kafka's order and to its bound: the entry of the .index behind what is read.
+
+    From the segment that is read on: a transaction may have been aborted much later.
+    """
+    cdef segment_t *at
+    cdef const uint8_t *entries
+    cdef int64_t after = s.base_offset - 1
+    cdef int32_t count
+    cdef int code = find_end(p, s, result.position + result.size, &end, need)
+    while code == 0:
+        at = NULL
+        mutex_lock(&p.lock)
+        at = next_aborting(p, after)
+        if at == NULL:
+            mutex_unlock(&p.lock)
+            return 0
+        after = at.base_offset
+        entries = at.aborted
+        count = at.aborted_count
+        if count and entries == NULL:
+            need.kind = PREPARE_SEGMENT if at.fd < 0 else PREPARE_ABORTED
+            need.base_offset = at.base_offset
+            mutex_unlock(&p.lock)
+            return NEEDS_HANDLER
+        # What is mapped holds as long as the segment is referenced; written entries never change.
+        segment_ref(at)
+        atomic_store_i32(&at.touched, 1)
+        mutex_unlock(&p.lock)
+        code = take_aborted(entries, count, offset, end, result)
+        segment_unref(at)
+    return 0 if code == ALL_TAKEN else code
+
+
+cdef segment_t *next_aborting(partition_t *p, int64_t after) noexcept nogil:
+    """The first segment with aborted transactions behind a base offset, NULL without one (`lock` held)."""
+    cdef int32_t low = 0
+    cdef int32_t high = p.aborting_count
+    cdef int32_t middle
+    while low < high:
+        middle = (low + high) >> 1
+        if p.aborting[middle].base_offset <= after:
+            low = middle + 1
+        else:
+            high = middle
+    return p.aborting[low] if low < p.aborting_count else NULL
+
+
+cdef int take_aborted(const uint8_t *entries, int32_t count, int64_t offset, int64_t end, read_result_t *result) noexcept nogil:
+    """Of one .txnindex, which ascends by last offset. ALL_TAKEN: no later transaction began before `end`."""
+    cdef const uint8_t *entry
+    cdef aborted_t *grown
+    cdef int32_t low = 0
+    cdef int32_t high = count
+    cdef int32_t middle
+    while low < high:
+        middle = (low + high) >> 1
+        if <int64_t>load_u64(entries + middle * <int64_t>ABORTED_SIZE + ABORTED_LAST_OFFSET) < offset:
+            low = middle + 1
+        else:
+            high = middle
+    while low < count:
+        entry = entries + low * <int64_t>ABORTED_SIZE
+        if <int64_t>load_u64(entry + ABORTED_FIRST_OFFSET) < end:
+            grown = <aborted_t *>with_room(result.aborted, result.aborted_count, &result.aborted_capacity, sizeof(aborted_t))
+            if grown == NULL:
+                return UNKNOWN_SERVER_ERROR
+            result.aborted = grown
+            result.aborted[result.aborted_count].producer_id = <int64_t>load_u64(entry + ABORTED_PRODUCER_ID)
+            result.aborted[result.aborted_count].first_offset = <int64_t>load_u64(entry + ABORTED_FIRST_OFFSET)
+            result.aborted_count += 1
+        if <int64_t>load_u64(entry + ABORTED_LAST_STABLE_OFFSET) >= end:
+            return ALL_TAKEN
+        low += 1
     return 0
+
+
+cdef int find_end(partition_t *p, segment_t *s, int64_t position, int64_t *end, need_t *need) noexcept nogil:
+    """The offset that an index entry of the segment tells for a place at or behind `position`; else `end` stays."""
+    cdef const uint8_t *entries = NULL
+    cdef int64_t count
+    cdef int64_t slot
+    mutex_lock(&p.lock)
+    if position >= s.size:
+        mutex_unlock(&p.lock)
+        return 0
+    count = s.index_entries
+    if count and s.index == NULL:
+        if s.index_fd < 0:
+            need.kind = PREPARE_INDEX
+            need.base_offset = s.base_offset
+            mutex_unlock(&p.lock)
+            return NEEDS_HANDLER
+        if not map_index(p, s):
+            mutex_unlock(&p.lock)
+            return KAFKA_STORAGE_ERROR
+    entries = s.index
+    if s.pending != NULL and s.pending.count and (
+        count == 0 or index_position(entries, count - 1) < position
+    ):
+        slot = first_at_position(s.pending.index, s.pending.count, position)
+        if slot < s.pending.count:
+            end[0] = s.base_offset + index_relative_offset(s.pending.index, slot)
+        mutex_unlock(&p.lock)
+        return 0
+    mutex_unlock(&p.lock)
+    slot = first_at_position(entries, count, position)
+    if slot < count:
+        end[0] = s.base_offset + index_relative_offset(entries, slot)
+    return 0
+
+
+cdef int64_t first_at_position(const uint8_t *entries, int64_t count, int64_t position) noexcept nogil:
+    """Slot of the first entry whose position is not below; `count` when there is none."""
+    cdef int64_t low = 0
+    cdef int64_t high = count
+    cdef int64_t middle
+    while low < high:
+        middle = (low + high) >> 1
+        if index_position(entries, middle) < position:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+# --- offsets ------------------------------------------------------------------------------------------
 
 
 cdef segment_t *segment_at(partition_t *p, int64_t offset, int64_t after, int64_t *next_base, int64_t *log_end) noexcept nogil:

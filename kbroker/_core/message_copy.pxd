@@ -2,7 +2,7 @@
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
-from kbroker._core.cursor cimport writer_t
+from kbroker._core.copied_bytes cimport copied_t
 from kbroker._core.dedupe_map cimport dedupe_map_t
 
 cdef enum:
@@ -21,6 +21,6 @@ ctypedef struct message_pass_t:
 # finding, or DEDUPE_MAP_FULL. `inflate(codec, data, magic)` gives the set in a compressed one.
 cdef int feed_message(message_pass_t *run, const uint8_t *data, int64_t size, object inflate) except -1 nogil
 
-# What stays of it, behind `out`.
-cdef int copy_message(message_pass_t *run, const uint8_t *data, int64_t size, writer_t *out, object inflate,
+# What stays of it, behind what is in `copied`.
+cdef int copy_message(message_pass_t *run, const uint8_t *data, int64_t size, copied_t *copied, object inflate,
                       object deflate) except -1 nogil

@@ -9,8 +9,9 @@ from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBuffer_Release, PyObject
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
-from kbroker._core.cursor cimport write_raw, writer_t
-from kbroker._core.dedupe_map cimport dedupe_get, dedupe_put
+from kbroker._core.copied_bytes cimport copied_keep, copied_t, copied_writer
+from kbroker._core.cursor cimport write_raw
+from kbroker._core.dedupe_map cimport dedupe_get, dedupe_hash, dedupe_hash_t, dedupe_put
 from kbroker._core.layout cimport *
 from kbroker._core.message_set cimport (
     OUT_OF_MEMORY, MessageSetBuilder, message_check, message_read, message_t, set_info_t, set_walk,
@@ -19,9 +20,11 @@ from kbroker._core.record_batch cimport BATCH_BAD_COUNT, BATCH_BAD_RECORD, BATCH
 
 
 cdef int feed_key(message_pass_t *run, const uint8_t *data, const message_t *message, int64_t offset) noexcept nogil:
+    cdef dedupe_hash_t hash
     run.records_read += 1
     if message.key_size >= 0 and offset >= run.start_offset:
-        if not dedupe_put(run.map, data + message.key_position, message.key_size, offset):
+        hash = dedupe_hash(run.map, data + message.key_position, message.key_size)
+        if not dedupe_put(run.map, &hash, offset):
             pass_offset(run, offset - 1)
             return DEDUPE_MAP_FULL
     return BATCH_OK
@@ -33,9 +36,13 @@ cdef inline void pass_offset(message_pass_t *run, int64_t offset) noexcept nogil
 
 
 cdef inline bint stays(const message_pass_t *run, const uint8_t *data, const message_t *message, int64_t offset) noexcept nogil:
+    cdef dedupe_hash_t hash
     if offset > run.map.latest_offset:
         return True
-    if message.key_size < 0 or offset < dedupe_get(run.map, data + message.key_position, message.key_size):
+    if message.key_size < 0:
+        return False
+    hash = dedupe_hash(run.map, data + message.key_position, message.key_size)
+    if offset < dedupe_get(run.map, &hash):
         return False
     return message.value_size >= 0 or run.retain_tombstones
 
@@ -101,23 +108,23 @@ cdef int feed_message(message_pass_t *run, const uint8_t *data, int64_t size, ob
     return finding
 
 
-cdef int copy_message(message_pass_t *run, const uint8_t *data, int64_t size, writer_t *out, object inflate,
+cdef int copy_message(message_pass_t *run, const uint8_t *data, int64_t size, copied_t *copied, object inflate,
                       object deflate) except -1 nogil:
     cdef message_t message
     cdef int finding = open_message(run, data, size, &message)
     if finding != BATCH_OK:
         return finding
     if message.attributes & ATTRIBUTE_CODEC_MASK:
-        return copy_set(run, data, &message, out, inflate, deflate)
+        return copy_set(run, data, &message, copied, inflate, deflate)
     run.records_read += 1
     if stays(run, data, &message, message.offset):
-        write_raw(out, data, <size_t>message.size)
+        copied_keep(copied, data, message.size)
         run.messages_kept += 1
         run.records_kept += 1
     return BATCH_OK
 
 
-cdef int copy_set(message_pass_t *run, const uint8_t *data, const message_t *wrapper, writer_t *out, object inflate,
+cdef int copy_set(message_pass_t *run, const uint8_t *data, const message_t *wrapper, copied_t *copied, object inflate,
                   object deflate) except -1 with gil:
     cdef set_info_t info
     cdef int codec = wrapper.attributes & ATTRIBUTE_CODEC_MASK
@@ -130,9 +137,9 @@ cdef int copy_set(message_pass_t *run, const uint8_t *data, const message_t *wra
     run.records_read += info.count
     run.records_kept += kept.count
     if kept.count == info.count:
-        write_raw(out, data, <size_t>wrapper.size)
+        copied_keep(copied, data, wrapper.size)
     elif kept.count:
         made = kept.wrap(codec, deflate(codec, kept.messages(), wrapper.magic))
-        write_raw(out, <const uint8_t *>made, <size_t>len(made))
+        write_raw(copied_writer(copied), <const uint8_t *>made, <size_t>len(made))
     run.messages_kept += kept.count > 0
     return BATCH_OK

@@ -28,9 +28,13 @@ from kbroker._core.record_batch cimport (
 
 from kbroker._core.record_batch import InvalidBatch
 
+cdef extern from * nogil:
+    void prefetch_to_write "__builtin_prefetch"(const void *where, int to_write)
+
 cdef enum:
     LZ4 = 3                      # the last codec of these formats
     ZSTD = 4
+    MOST_AHEAD = 2048            # bytes; a larger copy is quick by itself
 
 # --- one message ------------------------------------------------------------------------------------
 
@@ -154,6 +158,7 @@ cdef int message_put(writer_t *out, int64_t limit, int magic, int attributes, in
                      const uint8_t *key, int64_t key_size, const uint8_t *value, int64_t value_size) noexcept nogil:
     cdef int64_t at = MESSAGE_KEY_V1 if magic == 1 else MESSAGE_KEY_V0
     cdef int64_t size = at + 8 + (key_size if key_size > 0 else 0) + (value_size if value_size > 0 else 0)
+    cdef int64_t line
     cdef uint8_t *message
     cdef uint8_t *p
     if size > limit - <int64_t>out.size:
@@ -161,6 +166,9 @@ cdef int message_put(writer_t *out, int64_t limit, int magic, int attributes, in
     message = writer_reserve(out, <size_t>size)
     if message == NULL:
         return OUT_OF_MEMORY
+    # The next message will most likely be as large, and stand in memory that no cache has: its checksum would wait for that.
+    for line in range(0, min(size, min(<int64_t>(out.capacity - out.size), <int64_t>MOST_AHEAD)), 64):
+        prefetch_to_write(message + size + line, 1)
     store_u64(message + MESSAGE_OFFSET, <uint64_t>offset)
     store_u32(message + MESSAGE_LENGTH, <uint32_t>(size - LOG_OVERHEAD))
     message[MESSAGE_MAGIC] = <uint8_t>magic

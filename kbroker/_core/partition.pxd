@@ -22,6 +22,8 @@ from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t
 from kbroker._core.mailbox cimport mail_t
 from kbroker._core.producers cimport producers_t
 from kbroker._core.record_batch cimport batch_info_t
+from kbroker._core.transaction_marker cimport marker_t
+from kbroker._core.verifications cimport verifications_t
 from kbroker._core.sync cimport atomic_add_i32, atomic_load_i32, atomic_load_i64, condition_t, mutex_t
 
 cdef enum:
@@ -33,6 +35,7 @@ cdef enum:
 
     # What the compiled calls return besides Kafka's error codes (which are >= -1).
     NEEDS_HANDLER = -101       # it may block: run it on a request handler thread
+    NEEDS_VERIFICATION = -103  # the first batch of a transaction: its coordinator has to be asked
 
     PARTITION_CLOSED = 0       # known, but its log is not opened yet: NEEDS_HANDLER opens it
     PARTITION_OPEN = 1
@@ -69,6 +72,8 @@ ctypedef struct segment_t:
     int32_t fd                 # of the .log; -1 while closed
     int32_t index_fd           # of the active and of unflushed segments, else -1
     int32_t time_index_fd
+    int32_t aborted_fd         # of the .txnindex of the active and of unflushed segments, else -1
+    int32_t aborted_count      # entries in the .txnindex (written under both locks, before the end that they are for)
     int64_t base_offset
     int64_t size               # atomic; bytes of whole batches that may be read
     int64_t max_timestamp      # -1 while empty
@@ -81,6 +86,8 @@ ctypedef struct segment_t:
     int64_t index_capacity     # bytes mapped
     uint8_t *time_index        # the mapped .timeindex, likewise: NULL until a lookup by time needs it
     int64_t time_index_capacity
+    uint8_t *aborted           # the mapped .txnindex, likewise: NULL until a fetch of committed records needs it
+    int64_t aborted_capacity
     int32_t index_entries      # in the file; the pending ones come behind
     int32_t time_index_entries
     int64_t last_time_entry    # timestamp of the newest time index entry, pending ones included; -1 when none
@@ -97,6 +104,7 @@ ctypedef struct tail_entry_t:
 
 ctypedef struct fetch_waiter_t:
     # Embedded in a parked fetch, one per partition it waits on. Linked under partition_t.lock.
+    bint committed             # it waits for the last stable offset, else for the high watermark
     fetch_waiter_t *next
     fetch_waiter_t *previous
     partition_t *partition     # NULL while not linked; await takes a reference, forget drops it
@@ -127,6 +135,7 @@ ctypedef struct log_options_t:
     int32_t compression_level  # of that codec, as its setting has it
     int8_t flushed_visibility  # log.flush.visibility=flushed
     int8_t downconversion      # message.downconversion.enable
+    int8_t verify_transactions # transaction.partition.verification.enable
 
 ctypedef struct partition_t:
     int32_t refs               # atomic
@@ -143,17 +152,22 @@ ctypedef struct partition_t:
     int64_t log_end_offset
     int64_t high_watermark
     int64_t last_stable_offset
+    int64_t first_undecided    # where the oldest open transaction begins, INT64_MAX without one (written under both locks)
     int64_t flushed_offset     # everything below is on the device (Kafka's recovery point)
     int64_t unflushed_since_ms # atomic; no unflushed batch was appended before this wall clock time; -1 when all is flushed
     int64_t last_append_ms     # `lock`
     segment_t **segments       # ascending by base offset; the last one is active. References. Written under both locks.
     int32_t segment_count
     int32_t segment_capacity
+    segment_t **aborting       # those of the segments that have aborted transactions, likewise
+    int32_t aborting_count
+    int32_t aborting_capacity
     tail_entry_t tail[64]      # ring over the newest batches of the active segment
     uint32_t tail_count        # ever written; index = count & (TAIL_RING - 1)
     log_options_t options
     log_dir_t *dir
     producers_t *producers     # append_lock
+    verifications_t verifications # append_lock
     fetch_waiter_t *fetch_waiters
     ack_waiter_t *ack_waiters
     int32_t rolling            # append_lock: the log's end stands still while a new segment is made
@@ -177,8 +191,16 @@ ctypedef struct append_result_t:
     int64_t log_start_offset
     bint must_wait             # the ack waits until flushed_offset > last_offset
 
+ctypedef struct aborted_t:
+    # An aborted transaction of which something may be among what a fetch gets.
+    int64_t producer_id
+    int64_t first_offset
+
 ctypedef struct read_result_t:
     segment_t *segment         # a reference for the caller; NULL when there is nothing to send
+    aborted_t *aborted         # owned by the caller, freed by free(); with `committed` only
+    int32_t aborted_count
+    int32_t aborted_capacity
     int64_t position
     int64_t size
     int64_t high_watermark
@@ -197,12 +219,22 @@ cdef void segment_unref(segment_t *s) noexcept nogil           # the last one cl
 # directory itself, through storage.Log where needed, and never returns NEEDS_HANDLER. Otherwise NEEDS_HANDLER means that
 # nothing was changed and that the same call has to be made again from a handler thread.
 
+ctypedef struct appender_t:
+    # On whose behalf a batch is appended.
+    int8_t origin              # FROM_CLIENT, FROM_COORDINATOR
+    int64_t guard              # of partition_verify; NO_GUARD: nobody was asked
+    const marker_t *marker     # not NULL: the batch is this, the end of a transaction
+
 # Validated batch in (batch_check and batch_walk have passed), offsets, epoch and timestamps stamped in place, one
-# write(2). Returns 0, a Kafka error code, or NEEDS_HANDLER (closed, roll due, directory stalled). `now_ms` is the wall
-# clock. A duplicate of an idempotent batch returns 0 with the first append's offsets. When `must_wait` is set a flush
-# has been asked for already.
-cdef int partition_append(partition_t *p, uint8_t *batch, batch_info_t *info, int64_t now_ms, bint may_block,
-                          append_result_t *result) noexcept nogil
+# write(2). Returns 0, a Kafka error code, NEEDS_HANDLER (closed, roll due, directory stalled), or NEEDS_VERIFICATION:
+# nothing was changed; ask the coordinator between partition_verify and the same call with the guard. `now_ms` is the
+# wall clock. A duplicate of an idempotent batch returns 0 with the first append's offsets. When `must_wait` is set a
+# flush has been asked for already.
+cdef int partition_append(partition_t *p, uint8_t *batch, batch_info_t *info, const appender_t *appender, int64_t now_ms,
+                          bint may_block, append_result_t *result) noexcept nogil
+# Before the coordinator of a transaction is asked whether it knows of its being here (may block). 0 with a guard, or with
+# NO_GUARD when nobody has to be asked; else an error code. From here on a marker of the producer makes the guard useless.
+cdef int partition_verify(partition_t *p, const batch_info_t *info, int64_t *guard) noexcept nogil
 
 # The end of what a fetch may see now: last stable offset or high watermark, not beyond what is flushed where only
 # flushed records are visible.
@@ -230,6 +262,7 @@ cdef enum:
     PREPARE_SEGMENT = 4        # the segment with this base offset is closed
     PREPARE_DIRECTORY = 5      # the name of the segment with this base offset has to be made durable
     PREPARE_TIME_INDEX = 6     # the time index of the inactive segment with this base offset is not mapped
+    PREPARE_ABORTED = 7        # the .txnindex of the segment with this base offset has to be made, or is not mapped
 
 # Why the partition serves nothing, 0 if it does, NEEDS_HANDLER if it is closed.
 cdef inline int refusal(partition_t *p) noexcept nogil:
@@ -255,7 +288,11 @@ cdef int32_t time_index_count(segment_t *s) noexcept nogil
 cdef int spill_indexes(partition_t *p, segment_t *s) noexcept nogil
 cdef void add_time_entry(segment_t *s) noexcept nogil
 cdef int write_failed(partition_t *p, segment_t *s, int failed) noexcept nogil
-cdef void wake_fetches(partition_t *p, int64_t size) noexcept nogil
+cdef void wake_fetches(partition_t *p, int64_t size, int64_t committed_size) noexcept nogil
+# Last stable offset from what it hangs on (`lock` held). Whether it has moved.
+cdef bint settle_last_stable(partition_t *p) noexcept nogil
+# A segment that is in the list, its last, has aborted transactions from now on (both locks held). False: memory is out.
+cdef bint add_aborting(partition_t *p, segment_t *s) noexcept nogil
 cdef segment_t *find_segment(partition_t *p, int64_t base_offset) noexcept nogil
 cdef inline int64_t newest_up_to(const segment_t *s) noexcept nogil:
     """The largest timestamp of the segment and all older ones (`lock` held)."""

@@ -1,27 +1,35 @@
 """Hot state of a partition's log; the contracts are in partition.pxd.
 
-In order: references, indexes of the active segment, appending, what storage.Log is asked for, fetches that wait. Reading is
+In order: references, indexes of the active segment, transactions, appending, what storage.Log is asked for, fetches that wait. Reading is
 in log_position.pyx, flushing in log_flush.pyx.
 """
 
 from cpython.ref cimport Py_XDECREF, PyObject
 from libc.errno cimport EDQUOT, EFBIG, ENOSPC
-from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport strerror
 from posix.mman cimport MAP_FAILED, MAP_POPULATE, MAP_SHARED, PROT_READ, mmap, munmap
 from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 
+from kbroker._core.arrays cimport with_room
 from kbroker._core.cursor cimport store_u32, store_u64
 from kbroker._core.layout cimport *
 from kbroker._core.log_flush cimport request_flush
 from kbroker._core.log_io cimport io_close, io_truncate, io_write, monotonic_ns
 from kbroker._core.mailbox cimport post
-from kbroker._core.producers cimport producers_check, producers_free, producers_remember, remembered_batch_t
+from kbroker._core.producers cimport (
+    ended_t, producers_check, producers_check_marker, producers_end, producers_first_undecided, producers_foresee_end,
+    producers_free, producers_in_transaction, producers_remember, remembered_batch_t,
+)
 from kbroker._core.record_batch cimport (
     BATCH_OK, batch_check_timestamps, batch_error_code, batch_info_t, batch_stamp, batch_stamp_timestamp,
 )
 from kbroker._core.sync cimport *
+from kbroker._core.transaction_marker cimport ABORTED_SIZE, MARKER_ABORT, write_aborted
+from kbroker._core.verifications cimport (
+    NO_GUARD, verification_t, verifications_begin, verifications_end, verifications_find,
+)
 
 import logging
 
@@ -37,7 +45,6 @@ cdef enum:
     # The protocol's error codes that come from here only (errors.ErrorCode).
     MESSAGE_TOO_LARGE = 10
     RECORD_LIST_TOO_LARGE = 18
-    INVALID_TXN_STATE = 48
 
     STALL_NS = 100000000         # a write that takes longer ...
     STALLED_FOR_NS = 1000000000  # ... keeps appends of its directory off the processors for so long
@@ -59,6 +66,8 @@ cdef void partition_free(partition_t *p) noexcept nogil:
     for i in range(p.segment_count):
         segment_unref(p.segments[i])
     free(p.segments)
+    free(p.aborting)
+    free(p.verifications.entries)
     producers_free(p.producers)
     mutex_destroy(&p.flush_lock)
     mutex_destroy(&p.append_lock)
@@ -94,12 +103,17 @@ cdef void segment_close_files(segment_t *s) noexcept nogil:
     if s.time_index != NULL:
         munmap(s.time_index, <size_t>s.time_index_capacity)
         s.time_index = NULL
+    if s.aborted != NULL:
+        munmap(s.aborted, <size_t>s.aborted_capacity)
+        s.aborted = NULL
     io_close(s.file_system, s.fd)
     io_close(s.file_system, s.index_fd)
     io_close(s.file_system, s.time_index_fd)
+    io_close(s.file_system, s.aborted_fd)
     s.fd = -1
     s.index_fd = -1
     s.time_index_fd = -1
+    s.aborted_fd = -1
 
 cdef segment_t *find_segment(partition_t *p, int64_t base_offset) noexcept nogil:
     """`lock` held."""
@@ -170,10 +184,84 @@ cdef void add_index_entry(segment_t *s, int64_t last_offset, int64_t position) n
     s.pending.count += 1
 
 
+# --- transactions -----------------------------------------------------------------------------------
+
+cdef bint settle_last_stable(partition_t *p) noexcept nogil:
+    cdef int64_t stable = p.first_undecided
+    if stable < p.log_start_offset:
+        stable = p.log_start_offset
+    if stable > p.high_watermark:
+        stable = p.high_watermark
+    if stable == p.last_stable_offset:
+        return False
+    atomic_store_i64(&p.last_stable_offset, stable)
+    return True
+
+
+cdef bint add_aborting(partition_t *p, segment_t *s) noexcept nogil:
+    cdef segment_t **grown = <segment_t **>with_room(p.aborting, p.aborting_count, &p.aborting_capacity, sizeof(segment_t *))
+    if grown == NULL:
+        return False
+    p.aborting = grown
+    p.aborting[p.aborting_count] = s
+    p.aborting_count += 1
+    return True
+
+
+cdef int write_aborted_entry(partition_t *p, segment_t *s, int64_t producer_id, const ended_t *ended, int64_t offset) noexcept nogil:
+    """Into the .txnindex of the active segment (append_lock held). 0 or -errno, and then it is as it was."""
+    cdef uint8_t[ABORTED_SIZE] entry
+    cdef int64_t position = <int64_t>s.aborted_count * ABORTED_SIZE
+    cdef int failed
+    write_aborted(entry, producer_id, ended.first_offset, offset, ended.last_stable_offset)
+    failed = io_write(s.file_system, s.aborted_fd, entry, ABORTED_SIZE, position)
+    if failed:
+        io_truncate(s.file_system, s.aborted_fd, position)
+    return failed
+
+
+cdef int partition_verify(partition_t *p, const batch_info_t *info, int64_t *guard) noexcept nogil:
+    cdef int code
+    guard[0] = NO_GUARD
+    if info.producer_id < 0:
+        return 0
+    while True:
+        mutex_lock(&p.append_lock)
+        code = refusal(p)
+        if code == 0 and p.options.verify_transactions and not producers_in_transaction(p.producers, info.producer_id):
+            guard[0] = verifications_begin(&p.verifications, info.producer_id, info.producer_epoch, info.base_sequence)
+            if guard[0] == NO_GUARD:
+                code = UNKNOWN_SERVER_ERROR
+        mutex_unlock(&p.append_lock)
+        if code == NEEDS_HANDLER:
+            code = prepare(p, PREPARE_OPEN, -1)
+            if code == 0:
+                continue
+        return code
+
+
+cdef int check_producer(partition_t *p, batch_info_t *info, const appender_t *appender, remembered_batch_t *duplicate) noexcept nogil:
+    """As producers_check, and NEEDS_VERIFICATION."""
+    cdef verification_t *asked = NULL
+    cdef bint verified = True
+    cdef int32_t lowest_sequence = INT32_MAX
+    if appender.marker != NULL:
+        return producers_check_marker(p.producers, info, appender.marker)
+    if p.verifications.count and info.producer_id >= 0:
+        asked = verifications_find(&p.verifications, info.producer_id)
+    if asked != NULL:
+        lowest_sequence = asked.lowest_sequence
+    if info.attributes & ATTRIBUTE_TRANSACTIONAL and info.producer_id >= 0 and p.options.verify_transactions:
+        verified = asked != NULL and asked.guard == appender.guard
+        if not verified and appender.guard == NO_GUARD and not producers_in_transaction(p.producers, info.producer_id):
+            return NEEDS_VERIFICATION
+    return producers_check(p.producers, info, appender.origin, verified, lowest_sequence, duplicate)
+
+
 # --- appending --------------------------------------------------------------------------------------
 
-cdef int partition_append(partition_t *p, uint8_t *batch, batch_info_t *info, int64_t now_ms, bint may_block,
-                          append_result_t *result) noexcept nogil:
+cdef int partition_append(partition_t *p, uint8_t *batch, batch_info_t *info, const appender_t *appender, int64_t now_ms,
+                          bint may_block, append_result_t *result) noexcept nogil:
     cdef need_t need
     cdef int code = NEEDS_HANDLER
     while True:
@@ -182,7 +270,7 @@ cdef int partition_append(partition_t *p, uint8_t *batch, batch_info_t *info, in
         result.must_wait = False
         code = take_append_lock(p, may_block)
         if code == 0:
-            code = append_locked(p, batch, info, now_ms, may_block, result, &need)
+            code = append_locked(p, batch, info, appender, now_ms, may_block, result, &need)
             mutex_unlock(&p.append_lock)
         if code != NEEDS_HANDLER or not may_block:
             break
@@ -209,6 +297,11 @@ cdef int take_append_lock(partition_t *p, bint may_block) noexcept nogil:
     return 0 if mutex_timedlock(&p.append_lock, &until) == 0 else NEEDS_HANDLER
 
 
+cdef inline int64_t most_aborted(partition_t *p, segment_t *s) noexcept nogil:
+    """Entries that the .txnindex of the active segment has room for: what is mapped of it stays where it is."""
+    return s.aborted_capacity // ABORTED_SIZE if s.aborted != NULL else p.options.index_max_bytes // ABORTED_SIZE
+
+
 cdef inline bint roll_due(partition_t *p, segment_t *s, int64_t size, int64_t last_offset, int64_t max_timestamp,
                           int64_t now_ms) noexcept nogil:
     """Kafka's conditions: size, age by the records' own time, a full index, offsets beyond 31 bits."""
@@ -222,14 +315,22 @@ cdef inline bint roll_due(partition_t *p, segment_t *s, int64_t size, int64_t la
         return True
     if index_count(s) >= index_max // INDEX_ENTRY_SIZE or time_index_count(s) >= index_max // TIME_INDEX_ENTRY_SIZE - 1:
         return True
+    if s.index != NULL and index_count(s) >= s.index_capacity // INDEX_ENTRY_SIZE:
+        return True      # mapped when segment.index.bytes was less
+    if s.aborted_count and s.aborted_count >= most_aborted(p, s):
+        return True
     waited = max_timestamp - s.first_timestamp if s.first_timestamp >= 0 else now_ms - s.created_ms
     return waited > p.options.segment_ms - s.roll_jitter_ms
 
 
-cdef int append_locked(partition_t *p, uint8_t *batch, batch_info_t *info, int64_t now_ms, bint may_block,
-                       append_result_t *result, need_t *need) noexcept nogil:
+cdef int append_locked(partition_t *p, uint8_t *batch, batch_info_t *info, const appender_t *appender, int64_t now_ms,
+                       bint may_block, append_result_t *result, need_t *need) noexcept nogil:
     cdef segment_t *s
     cdef remembered_batch_t duplicate
+    cdef ended_t aborted             # what the .txnindex is to tell
+    cdef ended_t ended
+    cdef int64_t stable_before
+    cdef bint is_stable
     cdef int64_t base_offset
     cdef int64_t last_offset
     cdef int64_t max_timestamp
@@ -249,21 +350,19 @@ cdef int append_locked(partition_t *p, uint8_t *batch, batch_info_t *info, int64
         return NEEDS_HANDLER
     if not may_block and atomic_load_i64(&p.dir.stalled_until_ns) and monotonic_ns() < p.dir.stalled_until_ns:
         return NEEDS_HANDLER
-    if info.size > p.options.max_message_bytes:
-        return MESSAGE_TOO_LARGE
-    if info.size > p.options.segment_bytes:
-        return RECORD_LIST_TOO_LARGE
-    if info.attributes & ATTRIBUTE_TRANSACTIONAL:
-        # Nothing here coordinates transactions yet: as Kafka answers a batch of a transaction that it cannot verify.
-        return INVALID_TXN_STATE
-    code = batch_check_timestamps(info, log_append_time, now_ms, p.options.timestamp_before_max_ms,
-                                  p.options.timestamp_after_max_ms)
-    if code != BATCH_OK:
-        return batch_error_code(code)
+    if appender.marker == NULL:          # whatever a topic limits, its transactions end
+        if info.size > p.options.max_message_bytes:
+            return MESSAGE_TOO_LARGE
+        if info.size > p.options.segment_bytes:
+            return RECORD_LIST_TOO_LARGE
+        code = batch_check_timestamps(info, log_append_time, now_ms, p.options.timestamp_before_max_ms,
+                                      p.options.timestamp_after_max_ms)
+        if code != BATCH_OK:
+            return batch_error_code(code)
     max_timestamp = now_ms if log_append_time else info.walked_max_timestamp
 
     result.log_start_offset = p.log_start_offset
-    code = producers_check(p.producers, info, &duplicate)
+    code = check_producer(p, info, appender, &duplicate)
     if code == 1:
         result.base_offset = duplicate.last_offset - duplicate.offset_delta
         result.last_offset = duplicate.last_offset
@@ -287,6 +386,13 @@ cdef int append_locked(partition_t *p, uint8_t *batch, batch_info_t *info, int64
         code = spill_indexes(p, s)
         if code:
             return write_failed(p, s, code)
+    aborted.first_offset = -1
+    if appender.marker != NULL and appender.marker.type == MARKER_ABORT:
+        producers_foresee_end(p.producers, info.producer_id, base_offset, &aborted)
+        if aborted.first_offset != -1 and s.aborted_fd < 0:
+            need.kind = PREPARE_ABORTED
+            need.base_offset = s.base_offset
+            return NEEDS_HANDLER
 
     batch_stamp(batch, base_offset, p.leader_epoch)
     batch_stamp_timestamp(batch, info.size, log_append_time, max_timestamp)
@@ -295,11 +401,22 @@ cdef int append_locked(partition_t *p, uint8_t *batch, batch_info_t *info, int64
     code = io_write(s.file_system, s.fd, batch, info.size, position)
     if code:
         return write_failed(p, s, code)
+    if aborted.first_offset != -1:
+        code = write_aborted_entry(p, s, info.producer_id, &aborted, base_offset)
+        if code:
+            return write_failed(p, s, code)
     note_write_time(p, started_ns)
-    # producers_check has made room: this cannot fail.
-    producers_remember(p.producers, info, base_offset, max_timestamp)
+    # The check has made room: this cannot fail.
+    if appender.marker != NULL:
+        producers_end(p.producers, info, appender.marker, base_offset, max_timestamp, &ended)
+    else:
+        producers_remember(p.producers, info, base_offset, max_timestamp)
+    if info.attributes & ATTRIBUTE_TRANSACTIONAL:
+        verifications_end(&p.verifications, info.producer_id)
 
     mutex_lock(&p.lock)
+    if aborted.first_offset != -1:
+        s.aborted_count += 1
     p.tail[p.tail_count & (TAIL_RING - 1)].base_offset = base_offset
     p.tail[p.tail_count & (TAIL_RING - 1)].position = position
     p.tail_count += 1
@@ -320,9 +437,12 @@ cdef int append_locked(partition_t *p, uint8_t *batch, batch_info_t *info, int64
     p.last_append_ms = now_ms
     atomic_store_i64(&p.log_end_offset, last_offset + 1)
     atomic_store_i64(&p.high_watermark, last_offset + 1)
-    atomic_store_i64(&p.last_stable_offset, last_offset + 1)
+    atomic_store_i64(&p.first_undecided, producers_first_undecided(p.producers))
+    stable_before = p.last_stable_offset
+    is_stable = settle_last_stable(p)
     if not p.options.flushed_visibility:
-        wake_fetches(p, info.size)
+        # How many bytes the end of a transaction sets free nobody counts: who waits for them looks again.
+        wake_fetches(p, info.size, 0 if not is_stable else info.size if stable_before == base_offset else INT32_MAX)
     mutex_unlock(&p.lock)
 
     atomic_add_i64(&p.messages_in, info.record_count)
@@ -401,11 +521,13 @@ cdef int prepare(partition_t *p, int kind, int64_t base_offset) noexcept with gi
 
 # --- waiting ----------------------------------------------------------------------------------------
 
-cdef void wake_fetches(partition_t *p, int64_t size) noexcept nogil:
-    """`size` more bytes may be read (`lock` held)."""
+cdef void wake_fetches(partition_t *p, int64_t size, int64_t committed_size) noexcept nogil:
+    """`size` more bytes may be read, and so many by who reads committed records only (`lock` held)."""
     cdef fetch_waiter_t *waiter = p.fetch_waiters
+    cdef int64_t more
     while waiter != NULL:
-        if atomic_add_i64(waiter.bytes_missing, -size) <= 0:
+        more = committed_size if waiter.committed else size
+        if more and atomic_add_i64(waiter.bytes_missing, -more) <= 0:
             post(waiter.mail)
         waiter = waiter.next
 
@@ -418,6 +540,7 @@ cdef bint partition_await_bytes(partition_t *p, fetch_waiter_t *waiter, int64_t 
         return False
     partition_ref(p)
     waiter.partition = p
+    waiter.committed = committed
     waiter.previous = NULL
     waiter.next = p.fetch_waiters
     if waiter.next != NULL:

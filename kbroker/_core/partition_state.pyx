@@ -3,11 +3,13 @@
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.ref cimport Py_INCREF
-from libc.stdint cimport INT32_MAX, int16_t, int32_t, int64_t, uint8_t
+from libc.stdint cimport INT32_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 
-from kbroker._core.layout cimport ATTRIBUTE_CODEC_MASK, BATCH_HEADER_SIZE
+from kbroker._core.cursor cimport store_u32
+from kbroker._core.crc cimport crc32c
+from kbroker._core.layout cimport ATTRIBUTE_CODEC_MASK, BATCH_ATTRIBUTES, BATCH_CRC, BATCH_HEADER_SIZE
 from kbroker._core.log_directory cimport LogDirectory
 from kbroker._core.log_flush cimport (
     complete_acks, drop_refs, partition_flush, recovery_point_locked, request_flush,
@@ -16,15 +18,23 @@ from kbroker._core.log_io cimport io_read
 from kbroker._core.log_position cimport partition_read
 from kbroker._core.partition cimport *
 from kbroker._core.producers cimport (
-    ProducerTable, producers_copy, producers_expire, producers_first_undecided, producers_free, producers_new, producers_t,
+    FROM_CLIENT, FROM_COORDINATOR, ProducerTable, producers_copy, producers_expire, producers_first_undecided, producers_free,
+    producers_new, producers_t,
 )
-from kbroker._core.record_batch cimport BATCH_OK, batch_error_code, batch_info_t, batch_verify, batch_walk
+from kbroker._core.record_batch cimport BATCH_OK, batch_error_code, batch_header, batch_info_t, batch_verify, batch_walk
 from kbroker._core.segment_list cimport SegmentList, handle_of
 from kbroker._core.sync cimport *
 from kbroker._core.time_position cimport partition_find_time, time_result_t
+from kbroker._core.transaction_marker cimport MARKER_ABORT, MARKER_COMMIT, MARKER_SIZE, marker_t, write_marker
+from kbroker._core.verifications cimport NO_GUARD
 
 from kbroker.errors import StorageFailed
 
+cdef enum:
+    INVALID_TXN_STATE = 48
+
+AS_CLIENT = FROM_CLIENT
+AS_COORDINATOR = FROM_COORDINATOR
 STATES = ("closed", "open", "offline", "deleted")
 
 
@@ -89,6 +99,7 @@ cdef class PartitionState(SegmentList):
         fresh.compression_level = options.compression_level
         fresh.flushed_visibility = options.flushed_visibility
         fresh.downconversion = options.downconversion
+        fresh.verify_transactions = options.verify_transactions
         with nogil:
             mutex_lock(&p.append_lock)
             mutex_lock(&p.lock)
@@ -207,7 +218,8 @@ cdef class PartitionState(SegmentList):
             atomic_store_i64(&p.log_start_offset, log_start_offset)
             atomic_store_i64(&p.log_end_offset, log_end_offset)
             atomic_store_i64(&p.high_watermark, log_end_offset)
-            atomic_store_i64(&p.last_stable_offset, log_end_offset)
+            atomic_store_i64(&p.first_undecided, producers_first_undecided(fresh))
+            settle_last_stable(p)
             atomic_store_i64(&p.flushed_offset, flushed_offset)
             atomic_store_i64(&p.unflushed_since_ms, -1 if flushed_offset >= log_end_offset else 0)
             atomic_store_i32(&p.state, PARTITION_OPEN)
@@ -240,7 +252,7 @@ cdef class PartitionState(SegmentList):
             mutex_lock(&p.lock)
             if p.state != PARTITION_DELETED:
                 atomic_store_i32(&p.state, PARTITION_OFFLINE)
-            wake_fetches(p, INT32_MAX)
+            wake_fetches(p, INT32_MAX, INT32_MAX)
             completed = complete_acks(p, KAFKA_STORAGE_ERROR)
             mutex_unlock(&p.lock)
             drop_refs(p, completed)
@@ -259,11 +271,12 @@ cdef class PartitionState(SegmentList):
             p.segments = NULL
             p.segment_count = 0
             p.segment_capacity = 0
+            p.aborting_count = 0
             p.tail_count = 0
             p.truncations += 1
             atomic_store_i32(&p.state, state)
             if state == PARTITION_DELETED:
-                wake_fetches(p, INT32_MAX)
+                wake_fetches(p, INT32_MAX, INT32_MAX)
                 completed = complete_acks(p, UNKNOWN_TOPIC_OR_PARTITION)
             mutex_unlock(&p.lock)
             mutex_unlock(&p.append_lock)
@@ -276,18 +289,23 @@ cdef class PartitionState(SegmentList):
 
     # --- appending and reading from Python
 
-    def append(self, batch, int64_t now_ms):
+    def append(self, batch, int64_t now_ms, int8_t origin=FROM_CLIENT, int64_t guard=NO_GUARD):
         """Append one batch that this process has made (magic 2; header, CRC and, when not compressed, records are checked).
 
-        Returns (error code, base_offset, last_offset, log_append_time, log_start_offset, must_wait). May block; `must_wait`
-        means that the batch is durable only after `flush`.
+        `origin`: AS_CLIENT or AS_COORDINATOR, which have no sequences. `guard`: of `verify`, for the first batch of a
+        transaction. Returns (error code, base_offset, last_offset, log_append_time, log_start_offset, must_wait). May
+        block; `must_wait` means that the batch is durable only after `flush`.
         """
         cdef partition_t *p = self.p
         cdef Py_buffer view
         cdef batch_info_t info
         cdef append_result_t result
+        cdef appender_t appender
         cdef uint8_t *copy
         cdef int code = 0
+        appender.origin = origin
+        appender.guard = guard
+        appender.marker = NULL
         PyObject_GetBuffer(batch, &view, PyBUF_SIMPLE)
         memset(&result, 0, sizeof(result))
         with nogil:
@@ -296,14 +314,54 @@ cdef class PartitionState(SegmentList):
                 memcpy(copy, view.buf, <size_t>view.len)
                 code = check_own_batch(copy, view.len, &info, p.options.compacted)
                 if code == 0:
-                    code = partition_append(p, copy, &info, now_ms, True, &result)
+                    code = partition_append(p, copy, &info, &appender, now_ms, True, &result)
                 free(copy)
         PyBuffer_Release(&view)
         if copy == NULL:
             raise MemoryError
-        if code:
-            return code, -1, -1, -1, p.log_start_offset, False
-        return 0, result.base_offset, result.last_offset, result.log_append_time, result.log_start_offset, result.must_wait
+        return told(p, code, &result)
+
+    def append_marker(self, int64_t producer_id, int16_t producer_epoch, int32_t coordinator_epoch, bint commit, int64_t now_ms):
+        """Append the end of a producer's transaction, or of none that is known here. Returns what `append` does."""
+        cdef partition_t *p = self.p
+        cdef uint8_t[MARKER_SIZE] batch
+        cdef batch_info_t info
+        cdef append_result_t result
+        cdef appender_t appender
+        cdef marker_t marker
+        cdef int code
+        marker.type = MARKER_COMMIT if commit else MARKER_ABORT
+        marker.coordinator_epoch = coordinator_epoch
+        appender.origin = FROM_COORDINATOR
+        appender.guard = NO_GUARD
+        appender.marker = &marker
+        memset(&result, 0, sizeof(result))
+        with nogil:
+            write_marker(batch, producer_id, producer_epoch, &marker, now_ms)
+            store_u32(batch + BATCH_CRC, crc32c(0, batch + BATCH_ATTRIBUTES, MARKER_SIZE - BATCH_ATTRIBUTES))
+            code = batch_error_code(batch_header(batch, MARKER_SIZE, &info))
+            info.walked_max_timestamp = info.walked_min_timestamp = now_ms
+            info.walked_max_timestamp_delta = 0
+            if code == 0:
+                code = partition_append(p, batch, &info, &appender, now_ms, True, &result)
+        return told(p, code, &result)
+
+    def verify(self, int64_t producer_id, int16_t producer_epoch, int32_t base_sequence=-1):
+        """Before a transaction's coordinator is asked whether it knows of its being here: (error code, guard for `append`).
+
+        Guard 0: nobody has to be asked, the transaction is open. May block.
+        """
+        cdef partition_t *p = self.p
+        cdef batch_info_t info
+        cdef int64_t guard = NO_GUARD
+        cdef int code
+        memset(&info, 0, sizeof(info))
+        info.producer_id = producer_id
+        info.producer_epoch = producer_epoch
+        info.base_sequence = base_sequence
+        with nogil:
+            code = partition_verify(p, &info, &guard)
+        return code, guard
 
     def locate(self, int64_t offset, int64_t max_bytes, bint at_least_one=True, bint committed=False, bint may_block=True):
         """Where a fetch would read: (code, base offset of the segment or -1, position, size). -101: needs a handler."""
@@ -312,11 +370,26 @@ cdef class PartitionState(SegmentList):
         cdef int code
         with nogil:
             code = partition_read(p, offset, max_bytes, at_least_one, committed, may_block, &found)
+        free(found.aborted)
         if code or found.segment == NULL:
             return code, -1, 0, 0
         base_offset = found.segment.base_offset
         segment_unref(found.segment)
         return 0, base_offset, found.position, found.size
+
+    def aborted(self, int64_t offset, int64_t max_bytes, bint at_least_one=True, bint may_block=True):
+        """What a fetch of committed records is told besides what it reads: (code, [(producer id, first offset), ...])."""
+        cdef partition_t *p = self.p
+        cdef read_result_t found
+        cdef int code
+        with nogil:
+            code = partition_read(p, offset, max_bytes, at_least_one, True, may_block, &found)
+        if found.segment != NULL:
+            segment_unref(found.segment)
+        try:
+            return code, [(found.aborted[at].producer_id, found.aborted[at].first_offset) for at in range(found.aborted_count)]
+        finally:
+            free(found.aborted)
 
     def find_timestamp(self, int64_t timestamp, int64_t base_offset=-1, int64_t position=-1):
         """The first record at or after `timestamp`: (code, timestamp, offset, leader epoch, segment's base offset, position, size).
@@ -345,6 +418,7 @@ cdef class PartitionState(SegmentList):
         cdef uint8_t *target
         with nogil:
             code = partition_read(p, offset, max_bytes, at_least_one, committed, True, &found)
+        free(found.aborted)
         if code or found.segment == NULL:
             return code, b""
         try:
@@ -385,6 +459,8 @@ cdef class PartitionState(SegmentList):
             mutex_lock(&p.lock)
             if offset > p.log_start_offset:
                 atomic_store_i64(&p.log_start_offset, offset)
+                if settle_last_stable(p):
+                    wake_fetches(p, 0, INT32_MAX)
             mutex_unlock(&p.lock)
 
     def set_leader_epoch(self, int32_t epoch):
@@ -415,13 +491,7 @@ cdef class PartitionState(SegmentList):
     @property
     def first_undecided_offset(self):
         """Where the oldest open transaction begins; 2^63 - 1 when there is none."""
-        cdef partition_t *p = self.p
-        cdef int64_t first
-        with nogil:
-            mutex_lock(&p.append_lock)
-            first = producers_first_undecided(p.producers)
-            mutex_unlock(&p.append_lock)
-        return first
+        return atomic_load_i64(&self.p.first_undecided)
 
     def expire_producers(self, int64_t oldest_timestamp):
         """Forget producers whose last batch is older."""
@@ -430,6 +500,12 @@ cdef class PartitionState(SegmentList):
             mutex_lock(&p.append_lock)
             producers_expire(p.producers, oldest_timestamp)
             mutex_unlock(&p.append_lock)
+
+
+cdef tuple told(partition_t *p, int code, const append_result_t *result):
+    if code:
+        return INVALID_TXN_STATE if code == NEEDS_VERIFICATION else code, -1, -1, -1, p.log_start_offset, False
+    return 0, result.base_offset, result.last_offset, result.log_append_time, result.log_start_offset, result.must_wait
 
 
 cdef int check_own_batch(const uint8_t *data, int64_t size, batch_info_t *info, bint key_required) noexcept nogil:

@@ -23,6 +23,8 @@ ctypedef struct entry_t:
     int8_t unconverted           # messages of magic 0 or 1
     int8_t done                  # appended, or refused
     int8_t before_append         # refused where Kafka does not know the log's start offset
+    int8_t unverified            # refused because of what the coordinator of its transaction says
+    int64_t guard                # under which that was asked
     int64_t batch_at             # -1: null
     int64_t batch_size
     uint8_t *made                # owned: the batch to append instead of the producer's
@@ -37,7 +39,9 @@ ctypedef struct produce_t:
     int16_t acks
     bint flexible
     bint internal_allowed        # Kafka's own tools may write internal topics
-    bint transactional           # it names a transactional id
+    bint only_verifies           # what is left of it: to ask the coordinator of its transaction, and to append
+    int64_t transactional_id_at  # -1: it names none
+    int32_t transactional_id_size
     int32_t count
     int32_t capacity
     entry_t *entries
@@ -46,6 +50,7 @@ ctypedef struct produce_t:
 # `processor.handed` is what has been done so far. -1: the request does not parse; close the connection.
 cdef int produce(Processor processor, conn_t *conn, request_t *request) noexcept nogil
 # A thread that may block: the rest of `work`, which is freed. Fills the slot; returns what becomes of it (SLOT_*).
-cdef int32_t produce_run(Processor processor, slot_t *slot, produce_t *work, uint8_t *frame) noexcept nogil
+# `verify` is a borrowed object, see Request.run_blocking.
+cdef int32_t produce_run(Processor processor, slot_t *slot, produce_t *work, uint8_t *frame, void *verify) noexcept nogil
 # Instead of produce_run.
 cdef void produce_discard(produce_t *work) noexcept nogil

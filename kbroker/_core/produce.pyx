@@ -12,8 +12,9 @@
 v7 zstd (KIP-110)    v8 which records are wrong (KIP-467)    v9 flexible    v10 current leader in tagged fields (KIP-951; there is
 only one leader, they are not written)    v11 the same layout (KIP-890)
 
-What is refused follows Apache Kafka 3.9 (KafkaApis, ReplicaManager, UnifiedLog). Left out: quotas, transactions (batches
-of a transaction are refused with INVALID_TXN_STATE).
+What is refused follows Apache Kafka 3.9 (KafkaApis, ReplicaManager, UnifiedLog). Left out: quotas. The first batch of a
+transaction in a partition is appended when its coordinator has said that it knows of that (KIP-890); the request goes to a
+handler for it.
 """
 
 from cpython.buffer cimport PyBUF_READ
@@ -34,8 +35,12 @@ from kbroker._core.layout cimport (
     ATTRIBUTE_CODEC_MASK, ATTRIBUTE_TRANSACTIONAL, BATCH_ATTRIBUTES, BATCH_HEADER_SIZE, BATCH_MAGIC,
 )
 from kbroker._core.log_flush cimport partition_await_flush
-from kbroker._core.partition cimport NEEDS_HANDLER, ack_waiter_t, log_options_t, partition_append, partition_unref
+from kbroker._core.partition cimport (
+    NEEDS_HANDLER, NEEDS_VERIFICATION, ack_waiter_t, appender_t, log_options_t, partition_append, partition_unref,
+    partition_verify,
+)
 from kbroker._core.processor cimport Processor
+from kbroker._core.producers cimport FROM_CLIENT
 from kbroker._core.record cimport record_t, take_fields
 from kbroker._core.record_batch cimport (
     BATCH_BAD_TIMESTAMP, BATCH_NO_KEY, BATCH_OK, batch_check, batch_check_timestamps, batch_check_trailing,
@@ -43,6 +48,7 @@ from kbroker._core.record_batch cimport (
 )
 from kbroker._core.sending cimport wall_ms
 from kbroker._core.sync cimport atomic_add_i32, atomic_load_i64
+from kbroker._core.verifications cimport NO_GUARD
 
 from kbroker.errors import KbrokerError
 
@@ -54,9 +60,11 @@ cdef enum:
     MESSAGE_TOO_LARGE = 10
     INVALID_TOPIC_EXCEPTION = 17
     RECORD_LIST_TOO_LARGE = 18
+    NOT_ENOUGH_REPLICAS = 19
     INVALID_REQUIRED_ACKS = 21
     INVALID_TIMESTAMP = 32
     INVALID_TXN_STATE = 48
+    INVALID_PRODUCER_ID_MAPPING = 49
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
     KAFKA_STORAGE_ERROR = 56
     UNSUPPORTED_COMPRESSION_TYPE = 76
@@ -123,6 +131,8 @@ cdef entry_t *add_entry(produce_t *w) noexcept nogil:
     e.unconverted = False
     e.done = False
     e.before_append = False
+    e.unverified = False
+    e.guard = NO_GUARD
     return e
 
 
@@ -147,9 +157,12 @@ cdef bint parse(produce_t *w, request_t *request) noexcept nogil:
     w.version = request.api_version
     w.flexible = flexible
     w.internal_allowed = is_admin_client(request)
-    w.transactional = False
+    w.transactional_id_at = -1
     if w.version >= FIRST_BATCH_VERSION:
-        w.transactional = read_string(&r, flexible, &name_size) != NULL
+        name = read_string(&r, flexible, &name_size)
+        if name != NULL:
+            w.transactional_id_at = name - request.frame
+            w.transactional_id_size = name_size
     w.acks = read_i16(&r)
     read_i32(&r)                 # timeout: replicas are not waited for
     topic_count = read_array_count(&r, flexible, 3 if flexible else 6)
@@ -203,20 +216,47 @@ cdef bint check_all(Processor processor, produce_t *w, uint8_t *frame) noexcept 
     cdef int32_t i
     cdef entry_t *e
     if is_foreign_transaction(w, frame):
-        for i in range(w.count):
-            refuse(&w.entries[i], TRANSACTIONAL_ID_AUTHORIZATION_FAILED, True)
+        refuse_all(w, TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         return True
     for i in range(w.count):
         e = &w.entries[i]
         check(processor, w, e, frame)
-        if e.batch_at >= 0 and e.error == 0 and not e.unconverted and e.info.attributes & ATTRIBUTE_TRANSACTIONAL:
-            refuse(e, INVALID_TXN_STATE, False)
-            e.unchecked = False
         if e.unchecked:
             if (e.unconverted or e.batch_size > SMALL_BATCH or must_recompress(e)
                     or check_compressed(processor, e, frame, SMALL_INFLATED)):
                 complete = False
+    if w.transactional_id_at >= 0 and has_several_producers(w):
+        refuse_all(w, INVALID_PRODUCER_ID_MAPPING)
+        return True
     return complete
+
+
+cdef void refuse_all(produce_t *w, int16_t error) noexcept nogil:
+    cdef int32_t i
+    for i in range(w.count):
+        w.entries[i].unchecked = False
+        w.entries[i].unconverted = False
+        refuse(&w.entries[i], error, True)
+
+
+cdef inline bint is_transactional(const entry_t *e) noexcept nogil:
+    return e.error == 0 and not e.unconverted and e.info.producer_id >= 0 and e.info.attributes & ATTRIBUTE_TRANSACTIONAL != 0
+
+
+cdef bint has_several_producers(produce_t *w) noexcept nogil:
+    """Whether batches of transactions have not all one producer and epoch."""
+    cdef const entry_t *first = NULL
+    cdef const entry_t *e
+    cdef int32_t i
+    for i in range(w.count):
+        e = &w.entries[i]
+        if not is_transactional(e):
+            continue
+        if first == NULL:
+            first = e
+        elif e.info.producer_id != first.info.producer_id or e.info.producer_epoch != first.info.producer_epoch:
+            return True
+    return False
 
 
 cdef bint is_foreign_transaction(produce_t *w, const uint8_t *frame) noexcept nogil:
@@ -224,7 +264,7 @@ cdef bint is_foreign_transaction(produce_t *w, const uint8_t *frame) noexcept no
     asks this before it looks at anything else."""
     cdef const uint8_t *batch
     cdef int32_t i
-    if w.transactional:
+    if w.transactional_id_at >= 0:
         return False
     for i in range(w.count):
         batch = frame + w.entries[i].batch_at
@@ -397,26 +437,94 @@ cdef int keep_made(entry_t *e, const uint8_t[::1] batch) except -1:
     e.info.attributes = info.attributes
     return 0
 
-# --- appending and answering --------------------------------------------------------------------------
+# --- transactions -------------------------------------------------------------------------------------
 
-cdef bint append_all(produce_t *w, uint8_t *frame, int64_t now_ms, bint may_block) noexcept nogil:
-    """False when a thread that may block has to go on."""
+cdef bint begin_verification(produce_t *w) noexcept nogil:
+    """Guards for the batches that begin a transaction in their partitions; whether there are any (may block)."""
+    cdef bint needed = False
     cdef int32_t i
     cdef int code
     cdef entry_t *e
     for i in range(w.count):
         e = &w.entries[i]
+        if e.done or not is_transactional(e):
+            continue
+        code = partition_verify(e.partition, &e.info, &e.guard)
+        if code:
+            refuse(e, code, True)
+        elif e.guard != NO_GUARD:
+            needed = True
+    return needed
+
+
+cdef void ask_coordinator(Processor processor, produce_t *w, uint8_t *frame, void *verify) noexcept with gil:
+    """Refuse the batches whose transaction its coordinator does not know to be where they go."""
+    cdef entry_t *e
+    cdef int32_t i
+    cdef int16_t code
+    cdef int16_t failed = 0
+    partitions = []
+    codes = []
+    producer = ()
+    try:
+        for i in range(w.count):
+            e = &w.entries[i]
+            if e.guard != NO_GUARD and not e.done:
+                partitions.append(((<char *>frame + e.topic_at)[:e.topic_size].decode(), e.partition_id))
+                producer = e.info.producer_id, e.info.producer_epoch
+        transactional_id = (<char *>frame + w.transactional_id_at)[:w.transactional_id_size].decode("utf-8", "replace")
+        if <object>verify is None:
+            codes = [INVALID_TXN_STATE] * len(partitions)
+        else:
+            codes = list((<object>verify)(transactional_id, *producer, partitions))
+        if len(codes) != len(partitions):
+            raise AssertionError(f"{len(codes)} answers for {len(partitions)} partitions")
+    except KbrokerError as error:
+        failed = error.code
+    except BaseException as error:
+        processor.report("asking the coordinator of a transaction", error)
+        failed = UNKNOWN_SERVER_ERROR
+    for i in range(w.count):
+        e = &w.entries[i]
+        if e.guard == NO_GUARD or e.done:
+            continue
+        code = failed if failed else codes.pop(0)
+        if code:
+            refuse(e, code, True)
+            e.unverified = True
+
+
+# --- appending and answering --------------------------------------------------------------------------
+
+cdef bint append_all(produce_t *w, uint8_t *frame, int64_t now_ms, bint may_block) noexcept nogil:
+    """False when somebody who may ask the coordinator of a transaction, or may block, has to go on."""
+    cdef appender_t appender
+    cdef bint unverified = False
+    cdef int32_t i
+    cdef int code
+    cdef entry_t *e
+    appender.origin = FROM_CLIENT
+    appender.marker = NULL
+    for i in range(w.count):
+        e = &w.entries[i]
         if e.done:
             continue
-        code = partition_append(e.partition, e.made if e.made != NULL else frame + e.batch_at, &e.info,
+        appender.guard = e.guard
+        code = partition_append(e.partition, e.made if e.made != NULL else frame + e.batch_at, &e.info, &appender,
                                 now_ms, may_block, &e.result)
         if code == NEEDS_HANDLER:
             return False
+        if code == NEEDS_VERIFICATION and not may_block:
+            unverified = True
+            continue
+        if code == NEEDS_VERIFICATION:
+            code = INVALID_TXN_STATE     # the transaction was open when the others were asked about, and is over
         if code:
             refuse(e, code, code == UNKNOWN_TOPIC_OR_PARTITION or code == NOT_LEADER_OR_FOLLOWER
                    or code == MESSAGE_TOO_LARGE or code == RECORD_LIST_TOO_LARGE or code == KAFKA_STORAGE_ERROR)
         e.done = True
-    return True
+    w.only_verifies = unverified
+    return not unverified
 
 
 cdef const char *refusal_text(int16_t error) noexcept nogil:
@@ -433,7 +541,10 @@ cdef void write_errors(writer_t *out, produce_t *w, entry_t *e) noexcept nogil:
         write_string(out, text, <int32_t>strlen(text), w.flexible)
         if w.flexible:
             write_uvarint(out, 0)
-    if e.bad_count or e.error == INVALID_TIMESTAMP:
+    if e.unverified and (e.error == INVALID_TXN_STATE or e.error == NOT_ENOUGH_REPLICAS):
+        text = b"the transaction's coordinator does not know of this partition, or cannot tell"
+        write_string(out, text, <int32_t>strlen(text), w.flexible)
+    elif e.bad_count or e.error == INVALID_TIMESTAMP:
         write_string(out, text, <int32_t>strlen(text), w.flexible)
     else:
         write_string(out, NULL, -1, w.flexible)
@@ -558,6 +669,7 @@ cdef int produce(Processor processor, conn_t *conn, request_t *request) noexcept
     if not parse(w, request):
         recycle(w)
         return -1
+    w.only_verifies = False
     if not check_all(processor, w, frame) or not append_all(w, frame, processor.now_ms, False):
         processor.handed = w
         processor.work = NULL
@@ -580,7 +692,7 @@ cdef int produce(Processor processor, conn_t *conn, request_t *request) noexcept
     return 0
 
 
-cdef int32_t produce_run(Processor processor, slot_t *slot, produce_t *w, uint8_t *frame) noexcept nogil:
+cdef int32_t produce_run(Processor processor, slot_t *slot, produce_t *w, uint8_t *frame, void *verify) noexcept nogil:
     cdef int32_t outcome
     cdef int32_t i
     for i in range(w.count):
@@ -588,6 +700,8 @@ cdef int32_t produce_run(Processor processor, slot_t *slot, produce_t *w, uint8_
             convert(processor, &w.entries[i], frame)
         elif w.entries[i].unchecked:
             check_compressed(processor, &w.entries[i], frame, 0)
+    if w.transactional_id_at >= 0 and begin_verification(w):
+        ask_coordinator(processor, w, frame, verify)
     append_all(w, frame, wall_ms(), True)
     begin_response(slot, w.flexible)
     outcome = write_response(processor, slot, w, frame, count_waiting(w))

@@ -6,7 +6,16 @@ class ProducerTable:
     def __init__(self, maximum: int = ...) -> None: ...
     def __len__(self) -> int: ...
     def check(
-        self, producer_id: int, epoch: int, base_sequence: int, record_count: int, *, control: bool = False
+        self,
+        producer_id: int,
+        epoch: int,
+        base_sequence: int,
+        record_count: int,
+        *,
+        transactional: bool = False,
+        verified: bool = True,
+        lowest_sequence: int = ...,
+        origin: int = ...,
     ) -> tuple[int, tuple[int, int, int] | None]: ...
     def remember(
         self,
@@ -17,8 +26,14 @@ class ProducerTable:
         base_offset: int,
         timestamp: int,
         *,
-        control: bool = False,
+        transactional: bool = False,
     ) -> None: ...
+    def check_marker(self, producer_id: int, epoch: int, coordinator_epoch: int) -> int: ...
+    def end(
+        self, producer_id: int, epoch: int, coordinator_epoch: int, offset: int, timestamp: int, *, commit: bool
+    ) -> tuple[int, int]: ...
+    @property
+    def first_undecided_offset(self) -> int: ...
     def expire(self, oldest_timestamp: int) -> None: ...
     def put(
         self,

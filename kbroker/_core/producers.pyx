@@ -1,17 +1,21 @@
-"""State of idempotent producers in one partition; see producers.pxd."""
+"""State of producers in one partition; see producers.pxd. What is refused, and why, is Kafka 3.9's ProducerAppendInfo."""
 
 from libc.math cimport floor
-from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint64_t
+from libc.stdint cimport INT32_MAX, INT64_MIN, int8_t, int32_t, int64_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memmove, memset
 
-from kbroker._core.layout cimport ATTRIBUTE_CONTROL, ATTRIBUTE_TRANSACTIONAL
+from kbroker._core.arrays cimport with_room
+from kbroker._core.layout cimport ATTRIBUTE_TRANSACTIONAL
 from kbroker._core.record_batch cimport batch_info_t
+from kbroker._core.transaction_marker cimport MARKER_ABORT, MARKER_COMMIT, marker_t
 
 cdef enum:
     UNKNOWN_SERVER_ERROR = -1
     OUT_OF_ORDER_SEQUENCE_NUMBER = 45
     INVALID_PRODUCER_EPOCH = 47
+    INVALID_TXN_STATE = 48
+    TRANSACTION_COORDINATOR_FENCED = 52
     MAX_SEQUENCE = 0x7fffffff
     FIRST_CAPACITY = 4
 
@@ -26,6 +30,7 @@ cdef producers_t *producers_new() noexcept nogil:
 cdef void producers_free(producers_t *table) noexcept nogil:
     if table != NULL:
         free(table.slots)
+        free(table.open)
         free(table)
 
 
@@ -91,7 +96,8 @@ cdef int make_room(producers_t *table) noexcept nogil:
     the producers' own."""
     cdef double sum_of_offsets = 0
     cdef int32_t at
-    if table.count >= table.maximum:
+    # Those in a transaction stay: where they are most, nothing is gained by a search among the others for each new one.
+    if table.count >= table.maximum and table.count - table.open_count > table.maximum // 2:
         for at in range(table.capacity):
             if table.slots[at].producer_id != -1:
                 sum_of_offsets += <double>last_offset_of(&table.slots[at])
@@ -102,56 +108,160 @@ cdef int make_room(producers_t *table) noexcept nogil:
     return 0
 
 
+# --- open transactions ------------------------------------------------------------------------------
+
+cdef int make_open_room(producers_t *table) noexcept nogil:
+    """One more open transaction fits after this. -1: memory is out."""
+    cdef open_transaction_t *grown
+    cdef int32_t kept = 0
+    cdef int32_t at
+    if table.open_end < table.open_capacity:
+        return 0
+    if table.open_count <= table.open_capacity // 2:
+        for at in range(table.open_at, table.open_end):
+            if table.open[at].producer_id != -1:
+                table.open[kept] = table.open[at]
+                kept += 1
+        table.open_at = 0
+        table.open_end = kept
+        if kept < table.open_capacity:
+            return 0
+    grown = <open_transaction_t *>with_room(table.open, table.open_end, &table.open_capacity, sizeof(open_transaction_t))
+    if grown == NULL:
+        return -1
+    table.open = grown
+    return 0
+
+
+cdef int32_t first_open_from(const producers_t *table, int64_t first_offset) noexcept nogil:
+    """Where the first one stands that does not begin before, over or not."""
+    cdef int32_t low = table.open_at
+    cdef int32_t high = table.open_end
+    cdef int32_t middle
+    while low < high:
+        middle = (low + high) >> 1
+        if table.open[middle].first_offset < first_offset:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+cdef int open_transaction(producers_t *table, int64_t producer_id, int64_t first_offset) noexcept nogil:
+    """-1: memory is out. A transaction that begins now stands behind all others; those of a snapshot come in any order."""
+    cdef int32_t at
+    if make_open_room(table) < 0:
+        return -1
+    at = table.open_end
+    if at > table.open_at and table.open[at - 1].first_offset > first_offset:
+        at = first_open_from(table, first_offset)
+        memmove(&table.open[at + 1], &table.open[at], <size_t>(table.open_end - at) * sizeof(open_transaction_t))
+    table.open[at].producer_id = producer_id
+    table.open[at].first_offset = first_offset
+    table.open_end += 1
+    table.open_count += 1
+    return 0
+
+
+cdef void close_transaction(producers_t *table, int64_t producer_id, int64_t first_offset) noexcept nogil:
+    cdef int32_t at = first_open_from(table, first_offset)
+    while at < table.open_end and table.open[at].first_offset == first_offset:
+        if table.open[at].producer_id == producer_id:
+            table.open[at].producer_id = -1
+            table.open_count -= 1
+            break
+        at += 1
+    if table.open_count == 0:
+        table.open_at = table.open_end = 0
+    while table.open_at < table.open_end and table.open[table.open_at].producer_id == -1:
+        table.open_at += 1
+
+
+cdef void producers_foresee_end(producers_t *table, int64_t producer_id, int64_t offset, ended_t *ended) noexcept nogil:
+    cdef producer_t *producer = find(table, producer_id)
+    cdef int32_t at = table.open_at
+    ended.first_offset = producer.transaction_first_offset if producer != NULL else -1
+    ended.last_stable_offset = offset + 1
+    while at < table.open_end and (table.open[at].producer_id == -1 or table.open[at].producer_id == producer_id):
+        at += 1
+    if at < table.open_end:
+        ended.last_stable_offset = table.open[at].first_offset
+
+
+cdef bint producers_in_transaction(producers_t *table, int64_t producer_id) noexcept nogil:
+    cdef producer_t *producer = find(table, producer_id)
+    return producer != NULL and producer.transaction_first_offset != -1
+
+# --- what may be appended ---------------------------------------------------------------------------
+
 cdef inline int32_t last_sequence_of(batch_info_t *info) noexcept nogil:
     """Sequences wrap from 2^31-1 to 0."""
     return <int32_t>((<int64_t>info.base_sequence + info.last_offset_delta) & MAX_SEQUENCE)
 
 
-cdef int producers_check(producers_t *table, batch_info_t *info, remembered_batch_t *duplicate) noexcept nogil:
-    cdef producer_t *producer
-    cdef int32_t last_sequence
+cdef bint find_duplicate(const producer_t *producer, batch_info_t *info, remembered_batch_t *duplicate) noexcept nogil:
+    cdef int32_t last_sequence = last_sequence_of(info)
     cdef int32_t at
+    if info.producer_epoch != producer.epoch:
+        return False
+    for at in range(producer.batch_count):
+        if producer.batches[at].first_sequence == info.base_sequence and producer.batches[at].last_sequence == last_sequence:
+            duplicate[0] = producer.batches[at]
+            return True
+    return False
+
+
+cdef bint is_next(const producer_t *producer, const batch_info_t *info) noexcept nogil:
+    """Whether the batch's sequence is the one to come. One epoch's first is 0; where the epoch is not known either, any."""
+    if producer.epoch == -1:
+        return True
+    if info.producer_epoch != producer.epoch or producer.batch_count == 0:
+        return info.base_sequence == 0
+    return info.base_sequence == ((<int64_t>producer.batches[producer.batch_count - 1].last_sequence + 1) & MAX_SEQUENCE)
+
+
+cdef int producers_check(producers_t *table, batch_info_t *info, int8_t origin, bint verified, int32_t lowest_sequence,
+                         remembered_batch_t *duplicate) noexcept nogil:
+    cdef producer_t *producer
+    cdef bint is_transactional = info.attributes & ATTRIBUTE_TRANSACTIONAL != 0
     if info.producer_id < 0:
         return 0
     producer = find(table, info.producer_id)
-    if producer == NULL:
-        # KIP-360: an unknown producer may start with any sequence; its state may have expired here.
-        return 0 if make_room(table) == 0 else UNKNOWN_SERVER_ERROR
-    if info.attributes & ATTRIBUTE_CONTROL:
-        return INVALID_PRODUCER_EPOCH if info.producer_epoch < producer.epoch else 0
-    if info.producer_epoch == producer.epoch:
-        last_sequence = last_sequence_of(info)
-        for at in range(producer.batch_count):
-            if (
-                producer.batches[at].first_sequence == info.base_sequence
-                and producer.batches[at].last_sequence == last_sequence
-            ):
-                duplicate[0] = producer.batches[at]
-                return 1
-        if producer.batch_count == 0:
-            # The epoch is known, from a marker or a bump, but no batch of it: it starts at 0.
-            return 0 if info.base_sequence == 0 else OUT_OF_ORDER_SEQUENCE_NUMBER
-        last_sequence = producer.batches[producer.batch_count - 1].last_sequence
-        if info.base_sequence == ((<int64_t>last_sequence + 1) & MAX_SEQUENCE):
-            return 0
-        return OUT_OF_ORDER_SEQUENCE_NUMBER
-    if info.producer_epoch < producer.epoch:
+    if producer != NULL and origin == FROM_CLIENT and find_duplicate(producer, info, duplicate):
+        return 1
+    if is_transactional and not verified and (producer == NULL or producer.transaction_first_offset == -1):
+        return INVALID_TXN_STATE
+    if producer != NULL and info.producer_epoch < producer.epoch:
         return INVALID_PRODUCER_EPOCH
-    if info.base_sequence != 0 and producer.epoch != -1:
+    # KIP-360: an unknown producer may start with any sequence; its state may have expired here.
+    if origin == FROM_CLIENT and (
+        info.base_sequence > lowest_sequence or (producer != NULL and not is_next(producer, info))
+    ):
         return OUT_OF_ORDER_SEQUENCE_NUMBER
+    if producer != NULL and producer.transaction_first_offset != -1 and not is_transactional:
+        return INVALID_TXN_STATE
+    if (producer == NULL and make_room(table) < 0) or (is_transactional and make_open_room(table) < 0):
+        return UNKNOWN_SERVER_ERROR
     return 0
 
 
-cdef int producers_remember(producers_t *table, batch_info_t *info, int64_t base_offset, int64_t timestamp) noexcept nogil:
+cdef int producers_check_marker(producers_t *table, batch_info_t *info, const marker_t *marker) noexcept nogil:
+    cdef producer_t *producer = find(table, info.producer_id)
+    if producer == NULL:
+        return 0 if make_room(table) == 0 else UNKNOWN_SERVER_ERROR
+    if info.producer_epoch < producer.epoch:
+        return INVALID_PRODUCER_EPOCH
+    return TRANSACTION_COORDINATOR_FENCED if marker.coordinator_epoch < producer.coordinator_epoch else 0
+
+# --- what was appended ------------------------------------------------------------------------------
+
+cdef producer_t *take_up(producers_t *table, batch_info_t *info, int64_t timestamp) noexcept nogil:
+    """The producer of an appended batch, with its epoch. NULL: memory is out."""
     cdef producer_t fresh
-    cdef producer_t *producer
-    cdef remembered_batch_t *batch
-    if info.producer_id < 0:
-        return 0
-    producer = find(table, info.producer_id)
+    cdef producer_t *producer = find(table, info.producer_id)
     if producer == NULL:
         if make_room(table) < 0:
-            return -1
+            return NULL
         memset(&fresh, 0, sizeof(fresh))
         fresh.producer_id = info.producer_id
         fresh.epoch = info.producer_epoch
@@ -163,10 +273,20 @@ cdef int producers_remember(producers_t *table, batch_info_t *info, int64_t base
         producer.epoch = info.producer_epoch
         producer.batch_count = 0
     producer.last_timestamp = timestamp
-    if info.attributes & ATTRIBUTE_CONTROL:
-        producer.transaction_first_offset = -1
+    return producer
+
+
+cdef int producers_remember(producers_t *table, batch_info_t *info, int64_t base_offset, int64_t timestamp) noexcept nogil:
+    cdef producer_t *producer
+    cdef remembered_batch_t *batch
+    if info.producer_id < 0:
         return 0
+    producer = take_up(table, info, timestamp)
+    if producer == NULL:
+        return -1
     if info.attributes & ATTRIBUTE_TRANSACTIONAL and producer.transaction_first_offset == -1:
+        if open_transaction(table, info.producer_id, base_offset) < 0:
+            return -1
         producer.transaction_first_offset = base_offset
     if producer.batch_count == REMEMBERED_BATCHES:
         memmove(&producer.batches[0], &producer.batches[1], (REMEMBERED_BATCHES - 1) * sizeof(remembered_batch_t))
@@ -180,6 +300,21 @@ cdef int producers_remember(producers_t *table, batch_info_t *info, int64_t base
     batch.timestamp = timestamp
     return 0
 
+
+cdef int producers_end(producers_t *table, batch_info_t *info, const marker_t *marker, int64_t offset, int64_t timestamp,
+                       ended_t *ended) noexcept nogil:
+    cdef producer_t *producer
+    producers_foresee_end(table, info.producer_id, offset, ended)
+    producer = take_up(table, info, timestamp)
+    if producer == NULL:
+        return -1
+    producer.coordinator_epoch = marker.coordinator_epoch
+    if ended.first_offset != -1:
+        close_transaction(table, info.producer_id, ended.first_offset)
+        producer.transaction_first_offset = -1
+    return 0
+
+# --- the table as a whole ---------------------------------------------------------------------------
 
 cdef int producers_expire(producers_t *table, int64_t oldest_timestamp) noexcept nogil:
     """The table is made anew, as large as those who stay need it: memory goes back."""
@@ -195,25 +330,19 @@ cdef int producers_expire(producers_t *table, int64_t oldest_timestamp) noexcept
     return rebuild(table, capacity, oldest_timestamp, INT64_MIN)
 
 
-cdef int64_t producers_first_undecided(const producers_t *table) noexcept nogil:
-    cdef int64_t first = INT64_MAX
-    cdef int64_t offset
-    cdef int32_t at
-    for at in range(table.capacity):
-        offset = table.slots[at].transaction_first_offset
-        if table.slots[at].producer_id != -1 and 0 <= offset < first:
-            first = offset
-    return first
-
-
 cdef int producers_put(producers_t *table, producer_t *producer) noexcept nogil:
     cdef producer_t *known = find(table, producer.producer_id)
+    if known == NULL and make_room(table) < 0:
+        return -1
+    if known != NULL and known.transaction_first_offset != -1:
+        close_transaction(table, producer.producer_id, known.transaction_first_offset)
+    if producer.transaction_first_offset != -1:
+        if open_transaction(table, producer.producer_id, producer.transaction_first_offset) < 0:
+            return -1
     if known != NULL:
         known[0] = producer[0]
-        return 0
-    if make_room(table) < 0:
-        return -1
-    place(table, producer)
+    else:
+        place(table, producer)
     return 0
 
 
@@ -223,8 +352,16 @@ cdef int producers_copy(producers_t *source, producers_t *target) noexcept nogil
         if target.slots == NULL:
             return -1
         memcpy(target.slots, source.slots, <size_t>source.capacity * sizeof(producer_t))
-    target.capacity = source.capacity
-    target.count = source.count
+        target.capacity = source.capacity
+        target.count = source.count
+    if source.open_count:
+        target.open = <open_transaction_t *>malloc(<size_t>source.open_end * sizeof(open_transaction_t))
+        if target.open == NULL:
+            return -1
+        memcpy(target.open, source.open, <size_t>source.open_end * sizeof(open_transaction_t))
+        target.open_at = source.open_at
+        target.open_end = target.open_capacity = source.open_end
+        target.open_count = source.open_count
     return 0
 
 
@@ -244,22 +381,49 @@ cdef class ProducerTable:
     def __len__(self):
         return self.table.count
 
-    def check(self, producer_id, epoch, base_sequence, record_count, *, control=False):
+    def check(self, producer_id, epoch, base_sequence, record_count, *, transactional=False, verified=True,
+              lowest_sequence=INT32_MAX, origin=FROM_CLIENT):
         """`(0, None)`: append it; `(0, (base_offset, last_offset, timestamp))`: a duplicate; `(error code, None)`."""
         cdef batch_info_t info
         cdef remembered_batch_t known
-        fill(&info, producer_id, epoch, base_sequence, record_count, control)
-        cdef int code = producers_check(self.table, &info, &known)
+        fill(&info, producer_id, epoch, base_sequence, record_count, transactional)
+        cdef int code = producers_check(self.table, &info, origin, verified, lowest_sequence, &known)
         if code == 1:
             return 0, (known.last_offset - known.offset_delta, known.last_offset, known.timestamp)
         return code, None
 
-    def remember(self, producer_id, epoch, base_sequence, record_count, base_offset, timestamp, *, control=False):
+    def remember(self, producer_id, epoch, base_sequence, record_count, base_offset, timestamp, *, transactional=False):
         """An appended batch."""
         cdef batch_info_t info
-        fill(&info, producer_id, epoch, base_sequence, record_count, control)
+        fill(&info, producer_id, epoch, base_sequence, record_count, transactional)
         if producers_remember(self.table, &info, base_offset, timestamp) < 0:
             raise MemoryError
+
+    def check_marker(self, producer_id, epoch, coordinator_epoch):
+        """0, or the error code with which the end of a transaction is refused."""
+        cdef batch_info_t info
+        cdef marker_t marker
+        fill(&info, producer_id, epoch, -1, 1, True)
+        marker.type = MARKER_COMMIT
+        marker.coordinator_epoch = coordinator_epoch
+        return producers_check_marker(self.table, &info, &marker)
+
+    def end(self, producer_id, epoch, coordinator_epoch, offset, timestamp, *, commit):
+        """An appended marker: (first offset of what it ended or -1, last stable offset after it)."""
+        cdef batch_info_t info
+        cdef marker_t marker
+        cdef ended_t ended
+        fill(&info, producer_id, epoch, -1, 1, True)
+        marker.type = MARKER_COMMIT if commit else MARKER_ABORT
+        marker.coordinator_epoch = coordinator_epoch
+        if producers_end(self.table, &info, &marker, offset, timestamp, &ended) < 0:
+            raise MemoryError
+        return ended.first_offset, ended.last_stable_offset
+
+    @property
+    def first_undecided_offset(self):
+        """Where the oldest open transaction begins; 2^63 - 1 when there is none."""
+        return producers_first_undecided(self.table)
 
     def expire(self, oldest_timestamp):
         """Forget producers whose last batch is older."""
@@ -318,12 +482,12 @@ cdef class ProducerTable:
 
 
 cdef int fill(batch_info_t *info, object producer_id, object epoch, object base_sequence, object record_count,
-              bint control) except -1:
+              bint transactional) except -1:
     memset(info, 0, sizeof(batch_info_t))
     info.producer_id = producer_id
     info.producer_epoch = epoch
     info.base_sequence = base_sequence
     info.record_count = record_count
     info.last_offset_delta = record_count - 1
-    info.attributes = ATTRIBUTE_CONTROL if control else 0
+    info.attributes = ATTRIBUTE_TRANSACTIONAL if transactional else 0
     return 0

@@ -124,6 +124,10 @@ cdef class Request:
             raise RuntimeError("what run_blocking serves has no body any more")
         return memoryview(self.frame)[self.body_at:]
 
+    @property
+    def only_verifies(self) -> bool:
+        return self.work != NULL and (<produce_t *>self.work).only_verifies
+
     cdef slot_t *claim(self) except NULL:
         cdef slot_t *slot = self.slot
         if not atomic_claim_i32(&self.answered, 0, 1):
@@ -175,8 +179,12 @@ cdef class Request:
                 self.connection.close_reason = f"an error of this broker: {error!r}"
             self.deliver(slot, SLOT_CLOSE)
 
-    def run_blocking(self) -> None:
-        """Produce and Fetch, on a thread that may block: go on where the processor could not."""
+    def run_blocking(self, verify=None) -> None:
+        """Produce and Fetch, on a thread that may block: go on where the processor could not.
+
+        `verify(transactional_id, producer_id, producer_epoch, [(topic, partition_id), ...])` asks the coordinator of a
+        transaction for a Produce: error codes, one for each partition. Without it no transaction may begin.
+        """
         cdef slot_t *slot
         cdef Frame frame = self.frame
         cdef request_t header
@@ -190,7 +198,7 @@ cdef class Request:
             work = <produce_t *>self.work
             self.work = NULL
             with nogil:
-                outcome = produce_run(self.processor, slot, work, frame.buffer + frame.at)
+                outcome = produce_run(self.processor, slot, work, frame.buffer + frame.at, <void *>verify)
         elif self.converting != NULL:
             read = <fetch_t *>self.converting
             self.converting = NULL

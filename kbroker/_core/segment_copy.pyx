@@ -15,7 +15,7 @@ A batch is verified before it is read, so that damage is never given a new CRC.
 """
 
 cimport cython
-from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -24,12 +24,14 @@ from libc.string cimport memcpy, memset
 from kbroker._core.cleaned_transactions cimport (
     LastBatches, Transactions, data_is_aborted, is_last_of_producer, marker_is_spent,
 )
+from kbroker._core.copied_bytes cimport copied_keep, copied_t, copied_writer
 from kbroker._core.crc cimport crc32c
 from kbroker._core.cursor cimport (
-    load_u32, store_u16, store_u32, store_u64, write_i32, write_raw, writer_free, writer_init, writer_reserve,
-    writer_t,
+    load_u32, store_u16, store_u32, store_u64, write_i32, write_raw, writer_free, writer_reserve, writer_t,
 )
-from kbroker._core.dedupe_map cimport DedupeMap, dedupe_get, dedupe_map_t, dedupe_put
+from kbroker._core.dedupe_map cimport (
+    DedupeMap, dedupe_get, dedupe_hash, dedupe_hash_t, dedupe_map_t, dedupe_prefetch, dedupe_put,
+)
 from kbroker._core.layout cimport *
 from kbroker._core.message_copy cimport DEDUPE_MAP_FULL, copy_message, feed_message, message_pass_t
 from kbroker._core.record cimport control_type, record_t, take_fields
@@ -44,8 +46,14 @@ from kbroker.errors import BadInput
 
 cdef enum:
     NO_HORIZON = -1
+    GROUP = 32                   # records of which the keys are hashed before the first is looked up
 
 # --- one batch ------------------------------------------------------------------------------------------
+
+cdef struct buffers_t:
+    copied_t copied
+    writer_t plain               # records of a batch before they are compressed
+    writer_t kept                # int32 positions in `records` of those that stay
 
 cdef struct pass_t:
     dedupe_map_t *map
@@ -61,9 +69,7 @@ cdef struct pass_t:
     bint has_tombstones
     # of the whole pass
     message_pass_t old
-    writer_t out
-    writer_t plain               # records of a batch before they are compressed
-    writer_t kept                # int32 positions in `records` of those that stay
+    buffers_t *to                # of a copy
     int64_t batches_read
     int64_t records_read
     int64_t batches_kept
@@ -120,15 +126,62 @@ cdef int judge(pass_t *run, Transactions transactions, bint *discardable) except
         discardable[0] = data_is_aborted(transactions, &run.info)
     return BATCH_OK
 
+# --- records of the open batch, a group at a time -------------------------------------------------------
+
+cdef struct group_t:
+    const uint8_t *next          # behind the group
+    int32_t left                 # records behind it
+    int32_t last_delta           # of the group's last record
+    int count
+    record_t[GROUP] records
+    int32_t[GROUP] positions     # in the batch's records
+    dedupe_hash_t[GROUP] hashes  # of their keys
+
+
+cdef void group_init(group_t *group, const pass_t *run) noexcept nogil:
+    group.next = run.records
+    group.left = run.info.record_count
+    group.last_delta = -1
+
+
+cdef int group_fill(group_t *group, const pass_t *run) noexcept nogil:
+    """The next group. Not BATCH_OK: the record behind it is none.
+
+    Headers are not looked at, here and later: they are only copied.
+    """
+    cdef const uint8_t *p
+    cdef record_t *record
+    cdef int finding = BATCH_OK
+    group.count = 0
+    while group.count < GROUP and group.left > 0:
+        record = &group.records[group.count]
+        p = take_fields(group.next, run.end, record)
+        if p == NULL:
+            finding = BATCH_BAD_RECORD
+            break
+        if record.offset_delta <= group.last_delta or record.offset_delta > run.info.last_offset_delta:
+            finding = BATCH_BAD_COUNT
+            break
+        # One of nothing is not used.
+        group.hashes[group.count] = dedupe_hash(run.map, record.key, max(record.key_size, 0))
+        group.positions[group.count] = <int32_t>(group.next - run.records)
+        group.last_delta = record.offset_delta
+        group.next = p
+        group.left -= 1
+        group.count += 1
+    dedupe_prefetch(run.map, group.hashes, group.count)
+    if finding == BATCH_OK and group.left == 0 and group.next != run.end:
+        finding = BATCH_BAD_RECORD
+    return finding
+
 # --- first pass: into the map ---------------------------------------------------------------------------
 
 cdef int feed_batch(pass_t *run, const uint8_t *batch, Transactions transactions, object inflate) except -1 nogil:
     cdef batch_info_t *info = &run.info
-    cdef const uint8_t *p
-    cdef record_t record
-    cdef int32_t left = info.record_count
-    cdef int32_t before = -1
+    cdef group_t group
+    cdef record_t *record
     cdef int64_t offset
+    cdef int at
     cdef bint aborted = False
     cdef int finding
     if info.base_offset + info.last_offset_delta < run.start_offset and not (
@@ -142,23 +195,19 @@ cdef int feed_batch(pass_t *run, const uint8_t *batch, Transactions transactions
         return finding
     run.records_read += info.record_count
     if not aborted and not info.attributes & ATTRIBUTE_CONTROL:
-        p = run.records
-        while left > 0:
-            left -= 1
-            p = take_fields(p, run.end, &record)
-            if p == NULL:
-                return BATCH_BAD_RECORD
-            if record.offset_delta <= before or record.offset_delta > info.last_offset_delta:
-                return BATCH_BAD_COUNT
-            before = record.offset_delta
-            offset = info.base_offset + record.offset_delta
-            if record.key_size >= 0 and offset >= run.start_offset:
-                if not dedupe_put(run.map, record.key, record.key_size, offset):
-                    if offset - 1 > run.map.latest_offset:
-                        run.map.latest_offset = offset - 1
-                    return DEDUPE_MAP_FULL
-        if p != run.end:
-            return BATCH_BAD_RECORD
+        group_init(&group, run)
+        while finding == BATCH_OK and group.left > 0:
+            finding = group_fill(&group, run)
+            for at in range(group.count):
+                record = &group.records[at]
+                offset = info.base_offset + record.offset_delta
+                if record.key_size >= 0 and offset >= run.start_offset:
+                    if not dedupe_put(run.map, &group.hashes[at], offset):
+                        if offset - 1 > run.map.latest_offset:
+                            run.map.latest_offset = offset - 1
+                        return DEDUPE_MAP_FULL
+        if finding != BATCH_OK:
+            return finding
     offset = info.base_offset + info.last_offset_delta
     if offset >= run.start_offset and offset > run.map.latest_offset:
         run.map.latest_offset = offset
@@ -166,42 +215,34 @@ cdef int feed_batch(pass_t *run, const uint8_t *batch, Transactions transactions
 
 # --- second pass: the copy ------------------------------------------------------------------------------
 
-cdef inline bint stays(const pass_t *run, const record_t *record) noexcept nogil:
+cdef inline bint stays(const pass_t *run, const record_t *record, const dedupe_hash_t *hash) noexcept nogil:
     cdef int64_t offset = run.info.base_offset + record.offset_delta
     if offset > run.map.latest_offset:
         return True
-    if record.key_size < 0 or offset < dedupe_get(run.map, record.key, record.key_size):
+    if record.key_size < 0 or offset < dedupe_get(run.map, hash):
         return False
     return (record.value_size >= 0 or not run.info.attributes & ATTRIBUTE_DELETE_HORIZON
             or run.now_ms < run.info.base_timestamp)
 
 
 cdef int choose(pass_t *run, bint all_stay) noexcept nogil:
-    """The positions of the records that stay, into `kept`; `has_tombstones` when one of them has no value.
-
-    Headers are not looked at, here and later: they are only copied.
-    """
-    cdef const uint8_t *p = run.records
-    cdef const uint8_t *here
-    cdef record_t record
-    cdef int32_t left = run.info.record_count
-    cdef int32_t before = -1
-    run.kept.size = 0
+    """The positions of the records that stay, into `kept`; `has_tombstones` when one of them has no value."""
+    cdef group_t group
+    cdef record_t *record
+    cdef int finding = BATCH_OK
+    cdef int at
+    run.to.kept.size = 0
     run.has_tombstones = False
-    while left > 0:
-        left -= 1
-        here = p
-        p = take_fields(p, run.end, &record)
-        if p == NULL:
-            return BATCH_BAD_RECORD
-        if record.offset_delta <= before or record.offset_delta > run.info.last_offset_delta:
-            return BATCH_BAD_COUNT
-        before = record.offset_delta
-        if all_stay or stays(run, &record):
-            write_i32(&run.kept, <int32_t>(here - run.records))
-            if record.value_size < 0:
-                run.has_tombstones = True
-    return BATCH_OK if p == run.end else BATCH_BAD_RECORD
+    group_init(&group, run)
+    while finding == BATCH_OK and group.left > 0:
+        finding = group_fill(&group, run)
+        for at in range(group.count):
+            record = &group.records[at]
+            if all_stay or stays(run, record, &group.hashes[at]):
+                write_i32(&run.to.kept, group.positions[at])
+                if record.value_size < 0:
+                    run.has_tombstones = True
+    return finding
 
 
 cdef void write_header(const pass_t *run, uint8_t *at, int attributes, int64_t base_timestamp, int64_t max_timestamp,
@@ -243,13 +284,13 @@ cdef int64_t timestamp_of(const pass_t *run, const record_t *record) noexcept no
     return <int64_t>(<uint64_t>run.info.base_timestamp + <uint64_t>record.timestamp_delta)
 
 
-cdef int compress_plain(pass_t *run, object deflate) except -1 with gil:
+cdef int compress_plain(pass_t *run, writer_t *out, object deflate) except -1 with gil:
     """`plain`, compressed, behind what is in `out`."""
     cdef Py_buffer view
     # A copy, as not every codec takes a view.
-    records = PyBytes_FromStringAndSize(<char *>run.plain.data, <Py_ssize_t>run.plain.size)
+    records = PyBytes_FromStringAndSize(<char *>run.to.plain.data, <Py_ssize_t>run.to.plain.size)
     PyObject_GetBuffer(deflate(run.info.attributes & ATTRIBUTE_CODEC_MASK, records), &view, PyBUF_SIMPLE)
-    write_raw(&run.out, view.buf, <size_t>view.len)
+    write_raw(out, view.buf, <size_t>view.len)
     PyBuffer_Release(&view)
     return 0
 
@@ -259,9 +300,10 @@ cdef int rewrite(pass_t *run, int64_t horizon_ms, object deflate) except -1 nogi
     cdef const batch_info_t *info = &run.info
     cdef bint is_compressed = info.attributes & ATTRIBUTE_CODEC_MASK != 0
     cdef bint has_horizon = horizon_ms >= 0
-    cdef writer_t *into = &run.plain if is_compressed else &run.out
-    cdef size_t start = run.out.size
-    cdef int32_t count = <int32_t>(run.kept.size // 4)
+    cdef writer_t *out = copied_writer(&run.to.copied)
+    cdef writer_t *into = &run.to.plain if is_compressed else out
+    cdef size_t start = out.size
+    cdef int32_t count = <int32_t>(run.to.kept.size // 4)
     cdef int64_t base_timestamp = horizon_ms
     cdef int64_t max_timestamp = -1
     cdef int64_t timestamp
@@ -269,10 +311,10 @@ cdef int rewrite(pass_t *run, int64_t horizon_ms, object deflate) except -1 nogi
     cdef int32_t i
     cdef record_t record
     cdef int attributes = info.attributes & (ATTRIBUTES_IN_USE & ~ATTRIBUTE_DELETE_HORIZON)
-    writer_reserve(&run.out, BATCH_HEADER_SIZE)
-    run.plain.size = 0
+    writer_reserve(out, BATCH_HEADER_SIZE)
+    run.to.plain.size = 0
     for i in range(count):
-        if take_fields(run.records + load_u32(run.kept.data + 4 * <size_t>i), run.end, &record) == NULL:
+        if take_fields(run.records + load_u32(run.to.kept.data + 4 * <size_t>i), run.end, &record) == NULL:
             return BATCH_BAD_RECORD
         timestamp = timestamp_of(run, &record)
         if i == 0 and not has_horizon:
@@ -282,16 +324,16 @@ cdef int rewrite(pass_t *run, int64_t horizon_ms, object deflate) except -1 nogi
         write_record(into, &record, <int64_t>(<uint64_t>timestamp - <uint64_t>base_timestamp))
     if info.attributes & ATTRIBUTE_LOG_APPEND_TIME:
         max_timestamp = info.max_timestamp
-    if is_compressed and not run.plain.failed:
-        compress_plain(run, deflate)
-    if run.out.failed or run.plain.failed:
+    if is_compressed and not run.to.plain.failed:
+        compress_plain(run, out, deflate)
+    if out.failed or run.to.plain.failed:
         return out_of_memory()
-    size = <int64_t>(run.out.size - start)
+    size = <int64_t>(out.size - start)
     if size > INT32_MAX - LOG_OVERHEAD:
         return BATCH_BAD_LENGTH
     if has_horizon:
         attributes |= ATTRIBUTE_DELETE_HORIZON
-    write_header(run, run.out.data + start, attributes, base_timestamp, max_timestamp, count, size)
+    write_header(run, out.data + start, attributes, base_timestamp, max_timestamp, count, size)
     return BATCH_OK
 
 
@@ -315,24 +357,24 @@ cdef int copy_batch(pass_t *run, const uint8_t *batch, Transactions transactions
         return finding
     run.records_read += info.record_count
     is_discarded = discardable and (not is_control or (has_horizon and info.base_timestamp <= run.now_ms))
-    run.kept.size = 0
+    run.to.kept.size = 0
     if not is_discarded:
         finding = choose(run, is_control)
         if finding != BATCH_OK:
             return finding
-        if run.kept.failed:
+        if run.to.kept.failed:
             return out_of_memory()
-    if run.kept.size:
+    if run.to.kept.size:
         run.batches_kept += 1
-        run.records_kept += <int64_t>(run.kept.size // 4)
+        run.records_kept += <int64_t>(run.to.kept.size // 4)
         needs_horizon = not has_horizon and (run.has_tombstones or (discardable and is_control))
-        if run.kept.size == 4 * <size_t>info.record_count and not needs_horizon:
-            write_raw(&run.out, batch, <size_t>info.size)
+        if run.to.kept.size == 4 * <size_t>info.record_count and not needs_horizon:
+            copied_keep(&run.to.copied, batch, info.size)
             return BATCH_OK
         return rewrite(run, run.horizon_ms if needs_horizon else info.base_timestamp if has_horizon else NO_HORIZON, deflate)
     if is_last_of_producer(producers, info):
         run.batches_kept += 1
-        at = writer_reserve(&run.out, BATCH_HEADER_SIZE)
+        at = writer_reserve(copied_writer(&run.to.copied), BATCH_HEADER_SIZE)
         if at != NULL:
             write_header(run, at, info.attributes & (ATTRIBUTE_LOG_APPEND_TIME | ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_CONTROL),
                          -1, info.max_timestamp, 0, BATCH_HEADER_SIZE)
@@ -340,7 +382,7 @@ cdef int copy_batch(pass_t *run, const uint8_t *batch, Transactions transactions
 
 # --- for Python -----------------------------------------------------------------------------------------
 
-cdef int walk(pass_t *run, bint copying, const uint8_t *data, int64_t size, Transactions transactions, LastBatches producers,
+cdef int walk(pass_t *run, const uint8_t *data, int64_t size, Transactions transactions, LastBatches producers,
               object inflate, object deflate, int64_t *position) except -1 nogil:
     """Batches until one is cut off, or until a finding other than BATCH_OK."""
     cdef const uint8_t *batch
@@ -351,8 +393,8 @@ cdef int walk(pass_t *run, bint copying, const uint8_t *data, int64_t size, Tran
         if finding == BATCH_TOO_SHORT:
             return BATCH_OK
         if finding == BATCH_OLD_MAGIC:
-            if copying:
-                finding = copy_message(&run.old, batch, size - position[0], &run.out, inflate, deflate)
+            if run.to != NULL:
+                finding = copy_message(&run.old, batch, size - position[0], &run.to.copied, inflate, deflate)
             else:
                 finding = feed_message(&run.old, batch, size - position[0], inflate)
             if finding == BATCH_TOO_SHORT:
@@ -361,7 +403,7 @@ cdef int walk(pass_t *run, bint copying, const uint8_t *data, int64_t size, Tran
                 return finding
             run.info.size = run.old.size
         elif finding == BATCH_OK:
-            if copying:
+            if run.to != NULL:
                 finding = copy_batch(run, batch, transactions, producers, inflate, deflate)
             else:
                 finding = feed_batch(run, batch, transactions, inflate)
@@ -371,30 +413,20 @@ cdef int walk(pass_t *run, bint copying, const uint8_t *data, int64_t size, Tran
                 return finding
         else:
             return finding
-        if run.out.failed:
+        if run.to != NULL and run.to.copied.made.failed:
             return out_of_memory()
         run.batches_read += 1
         position[0] += run.info.size
     return BATCH_OK
 
 
-cdef void pass_init(pass_t *run, DedupeMap map) noexcept:
+cdef void pass_init(pass_t *run, DedupeMap map, buffers_t *to) noexcept:
     memset(&run.old, 0, sizeof(run.old))
     run.map = run.old.map = &map.map
+    run.to = to
     run.start_offset = 0
     run.is_inflated = False
     run.batches_read = run.records_read = run.batches_kept = run.records_kept = 0
-    writer_init(&run.out)
-    writer_init(&run.plain)
-    writer_init(&run.kept)
-
-
-cdef int pass_end(pass_t *run) except -1:
-    release_batch(run)
-    writer_free(&run.out)
-    writer_free(&run.plain)
-    writer_free(&run.kept)
-    return 0
 
 
 def feed_map(segment, DedupeMap map not None, *, inflate, int64_t start_offset=0, Transactions transactions=None):
@@ -410,16 +442,16 @@ def feed_map(segment, DedupeMap map not None, *, inflate, int64_t start_offset=0
     cdef int finding
     cdef LastBatches producers = LastBatches()
     transactions = Transactions() if transactions is None else transactions
-    pass_init(&run, map)
+    pass_init(&run, map, NULL)
     run.start_offset = run.old.start_offset = start_offset
     PyObject_GetBuffer(segment, &view, PyBUF_SIMPLE)
     try:
         with nogil:
-            finding = walk(&run, False, <const uint8_t *>view.buf, view.len, transactions, producers, inflate, None, &position)
+            finding = walk(&run, <const uint8_t *>view.buf, view.len, transactions, producers, inflate, None, &position)
     except BadInput as error:
         raise InvalidBatch(BATCH_BAD_RECORD, position) from error
     finally:
-        pass_end(&run)
+        release_batch(&run)
         PyBuffer_Release(&view)
     if finding != BATCH_OK and finding != DEDUPE_MAP_FULL:
         raise InvalidBatch(finding, position)
@@ -428,56 +460,100 @@ def feed_map(segment, DedupeMap map not None, *, inflate, int64_t start_offset=0
 
 @cython.final
 cdef class SegmentCopy:
-    """What is left of some batches: `output`, of the first `taken` bytes of them."""
+    """What is left of some batches: `output`, of the first `taken` bytes of them. Made by copy_segment, again and again.
 
-    cdef readonly bytes output
+    Its memory is for that: `output` may lie there or in the segment.
+    """
+
+    cdef buffers_t buffers
+    cdef Py_buffer source        # the segment
+    cdef bint has_source
+    cdef int exports             # of `output`
     cdef readonly int64_t taken
     cdef readonly int64_t batches_read
     cdef readonly int64_t records_read
     cdef readonly int64_t batches_kept
     cdef readonly int64_t records_kept
 
-    def __init__(self):
-        raise TypeError("made by copy_segment")
+    def __dealloc__(self):
+        self.forget()
+        writer_free(&self.buffers.copied.made)
+        writer_free(&self.buffers.plain)
+        writer_free(&self.buffers.kept)
+
+    cdef void forget(self) noexcept:
+        self.buffers.copied.piece = NULL
+        self.buffers.copied.made.size = 0
+        self.buffers.copied.made.failed = self.buffers.plain.failed = self.buffers.kept.failed = False
+        if self.has_source:
+            self.has_source = False
+            PyBuffer_Release(&self.source)
+
+    def __getbuffer__(self, Py_buffer *view, int flags):
+        cdef const copied_t *copied = &self.buffers.copied
+        cdef const uint8_t *data = b""
+        cdef Py_ssize_t size = 0
+        if copied.piece != NULL:
+            data = copied.piece
+            size = copied.piece_end - data
+        elif copied.made.size:
+            data = copied.made.data
+            size = <Py_ssize_t>copied.made.size
+        PyBuffer_FillInfo(view, self, <void *>data, size, True, flags)
+        self.exports += 1
+
+    def __releasebuffer__(self, Py_buffer *view):
+        self.exports -= 1
+
+    @property
+    def output(self):
+        """Nobody may hold it when the next copy is made, nor change the segment before."""
+        return memoryview(self)
 
 
 def copy_segment(segment, DedupeMap map not None, *, inflate, deflate, int64_t now_ms, int64_t delete_retention_ms,
-                 bint retain_old_tombstones=True, Transactions transactions=None, LastBatches producers=None):
+                 bint retain_old_tombstones=True, Transactions transactions=None, LastBatches producers=None,
+                 SegmentCopy into=None):
     """Copy of what stays of the batches in `segment`. A batch cut off at the end is left.
 
     `inflate(codec, data)` and `deflate(codec, data)` do the compression of batches that have one; for messages of magic 0 and
-    1 the magic is their third argument. Raises InvalidBatch, with what they raise as its cause.
+    1 the magic is their third argument. `into` is an earlier copy that is not needed any more. Raises InvalidBatch, with what
+    they raise as its cause.
     """
-    cdef Py_buffer view
     cdef pass_t run
     cdef int64_t position = 0
     cdef int finding
-    cdef SegmentCopy made = SegmentCopy.__new__(SegmentCopy)
+    cdef SegmentCopy made = SegmentCopy() if into is None else into
     if now_ms < 0 or delete_retention_ms < 0:
         raise ValueError("times are not negative")
+    if made.exports:
+        raise BufferError("the earlier copy is still read")
+    made.forget()
     transactions = Transactions() if transactions is None else transactions
     producers = LastBatches() if producers is None else producers
-    pass_init(&run, map)
+    pass_init(&run, map, &made.buffers)
     run.now_ms = now_ms
     run.old.retain_tombstones = retain_old_tombstones
     run.horizon_ms = INT64_MAX if delete_retention_ms > INT64_MAX - now_ms else now_ms + delete_retention_ms
-    PyObject_GetBuffer(segment, &view, PyBUF_SIMPLE)
+    PyObject_GetBuffer(segment, &made.source, PyBUF_SIMPLE)
+    made.has_source = True
     try:
         with nogil:
-            finding = walk(&run, True, <const uint8_t *>view.buf, view.len, transactions, producers, inflate, deflate, &position)
+            finding = walk(&run, <const uint8_t *>made.source.buf, made.source.len, transactions, producers, inflate, deflate,
+                           &position)
         if finding != BATCH_OK:
             raise InvalidBatch(finding, position)
-        made.output = PyBytes_FromStringAndSize(<char *>run.out.data, <Py_ssize_t>run.out.size) if run.out.size else b""
-        made.taken = position
-        made.batches_read = run.batches_read
-        made.records_read = run.records_read + run.old.records_read
-        made.batches_kept = run.batches_kept + run.old.messages_kept
-        made.records_kept = run.records_kept + run.old.records_kept
-        return made
+        if made.buffers.copied.made.size and copied_writer(&made.buffers.copied).failed:
+            raise MemoryError
     except BadInput as error:
         if isinstance(error, InvalidBatch):
             raise
         raise InvalidBatch(BATCH_BAD_RECORD, position) from error
     finally:
-        pass_end(&run)
-        PyBuffer_Release(&view)
+        release_batch(&run)
+    made.taken = position
+    made.batches_read = run.batches_read
+    made.records_read = run.records_read + run.old.records_read
+    made.batches_kept = run.batches_kept + run.old.messages_kept
+    made.records_kept = run.records_kept + run.old.records_kept
+    return made

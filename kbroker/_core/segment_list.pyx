@@ -1,7 +1,7 @@
 """A partition's segments as storage.Log changes them: rolled, opened, closed, taken out."""
 
 from cpython.ref cimport Py_INCREF
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memmove, strerror
 from posix.mman cimport munmap
@@ -10,6 +10,7 @@ from kbroker._core.layout cimport INDEX_ENTRY_SIZE, TIME_INDEX_ENTRY_SIZE
 from kbroker._core.log_io cimport io_close, io_sync
 from kbroker._core.partition cimport *
 from kbroker._core.sync cimport *
+from kbroker._core.transaction_marker cimport ABORTED_SIZE
 
 from kbroker.errors import StorageFailed
 
@@ -54,6 +55,7 @@ cdef segment_t *new_segment(partition_t *p, segment, int fd, int64_t created_ms,
     s.fd = -1
     s.index_fd = -1
     s.time_index_fd = -1
+    s.aborted_fd = -1
     try:
         s.base_offset = segment.base_offset
         s.size = segment.size
@@ -64,6 +66,7 @@ cdef segment_t *new_segment(partition_t *p, segment, int fd, int64_t created_ms,
         s.time_index_entries = segment.time_index_count
         s.last_time_entry = segment.last_time_entry
         s.bytes_since_index = segment.bytes_since_index
+        s.aborted_count = segment.aborted_count
         s.entry_synced = segment.entry_synced
         s.indexes_dirty = active
         if active:
@@ -163,7 +166,7 @@ cdef class SegmentList:
         cdef segment_t *s = new_segment(p, segment, fd, created_ms, roll_jitter_ms, active)
         with nogil:
             mutex_lock(&p.append_lock)
-        grown = self.grow_segments()
+        grown = self.grow_segments() and (s.aborted_count == 0 or add_aborting(p, s))
         if grown:
             with nogil:
                 mutex_lock(&p.lock)
@@ -248,6 +251,20 @@ cdef class SegmentList:
             mutex_unlock(&p.lock)
         return there
 
+    @property
+    def lacks_aborted_file(self):
+        """Whether the active segment has a .txnindex without a descriptor: it would not be synced."""
+        cdef partition_t *p = self.p
+        cdef segment_t *s
+        cdef bint lacking = False
+        with nogil:
+            mutex_lock(&p.lock)
+            if p.segment_count:
+                s = p.segments[p.segment_count - 1]
+                lacking = s.aborted_count > 0 and s.aborted_fd < 0
+            mutex_unlock(&p.lock)
+        return lacking
+
     def write_indexes(self, bint final, bint sync):
         """Write the active segment's pending index entries; `final`: its largest timestamp too. Raises StorageFailed.
 
@@ -275,6 +292,8 @@ cdef class SegmentList:
                         failed = io_sync(s.file_system, s.index_fd)
                         if failed == 0:
                             failed = io_sync(s.file_system, s.time_index_fd)
+                        if failed == 0 and s.aborted_fd >= 0:
+                            failed = io_sync(s.file_system, s.aborted_fd)
                         if failed:
                             # Whatever it was, never tried again.
                             directory_failed(p, failed)
@@ -351,6 +370,57 @@ cdef class SegmentList:
         if failed:
             raise StorageFailed(f"{self.topic}-{self.partition_id}: an index cannot be mapped")
 
+    def set_aborted_file(self, int64_t base_offset, int fd, bint is_new):
+        """Map the .txnindex of a segment for lookups; takes the descriptor over. Raises StorageFailed.
+
+        That of the active segment is written through the descriptor. `is_new`: it was made just now, so its name may not
+        survive a power cut yet.
+        """
+        cdef partition_t *p = self.p
+        cdef segment_t *s
+        cdef int64_t capacity
+        cdef bint kept = False
+        cdef bint failed = False
+        with nogil:
+            mutex_lock(&p.append_lock)
+            mutex_lock(&p.lock)
+            s = find_segment(p, base_offset)
+            if s != NULL and s.fd >= 0:
+                if s.aborted == NULL:
+                    capacity = <int64_t>s.aborted_count * ABORTED_SIZE
+                    if s.pending != NULL:
+                        # It grows: room for all it may become.
+                        capacity = max(capacity + ABORTED_SIZE, <int64_t>p.options.index_max_bytes)
+                    s.aborted = map_index_file(fd, max(capacity, <int64_t>1), s.pending == NULL)
+                    s.aborted_capacity = capacity
+                    failed = s.aborted == NULL
+                if s.pending != NULL and s.aborted_fd < 0 and not failed:
+                    failed = s.aborted_count == 0 and not add_aborting(p, s)
+                    if not failed:
+                        s.aborted_fd = fd
+                        kept = True
+                if is_new:
+                    s.entry_synced = False
+            mutex_unlock(&p.lock)
+            mutex_unlock(&p.append_lock)
+            if not kept:
+                io_close(p.file_system, fd)
+        if failed:
+            raise StorageFailed(f"{self.topic}-{self.partition_id}: an index cannot be mapped")
+
+    @property
+    def aborted_count(self):
+        """Aborted transactions that all segments know of."""
+        cdef partition_t *p = self.p
+        cdef int64_t count = 0
+        cdef int32_t i
+        with nogil:
+            mutex_lock(&p.lock)
+            for i in range(p.aborting_count):
+                count += p.aborting[i].aborted_count
+            mutex_unlock(&p.lock)
+        return count
+
     def set_entry_synced(self, int64_t base_offset):
         """The names of the segment's files survive a power cut."""
         cdef partition_t *p = self.p
@@ -374,7 +444,7 @@ cdef class SegmentList:
             s = find_segment(p, base_offset)
             if s == NULL or s.fd < 0:
                 closed = True
-            elif s != p.segments[p.segment_count - 1] and s.refs == 1 and p.flushed_offset > s.base_offset and (
+            elif s != p.segments[p.segment_count - 1] and s.refs == 1 and not s.indexes_dirty and p.flushed_offset > s.base_offset and (
                 segment_behind(p, s).base_offset <= p.flushed_offset
             ):
                 if not atomic_claim_i32(&s.touched, 1, 0):
@@ -382,8 +452,10 @@ cdef class SegmentList:
                     s.fd = -1
                     s.index_fd = -1
                     s.time_index_fd = -1
+                    s.aborted_fd = -1
                     s.index = NULL
                     s.time_index = NULL
+                    s.aborted = NULL
                     closed = True
             mutex_unlock(&p.lock)
             if closed and files.fd >= 0:
@@ -407,9 +479,12 @@ cdef class SegmentList:
                     memcpy(removed, p.segments, <size_t>count * sizeof(segment_t *))
                     memmove(p.segments, p.segments + count, <size_t>(p.segment_count - count) * sizeof(segment_t *))
                     p.segment_count -= count
+                    list_aborting(p)
                     tell_newest(p, 0)
             if log_start_offset > p.log_start_offset:
                 atomic_store_i64(&p.log_start_offset, log_start_offset)
+                if settle_last_stable(p):
+                    wake_fetches(p, 0, INT32_MAX)
             mutex_unlock(&p.lock)
             mutex_unlock(&p.append_lock)
         if count and removed == NULL:
@@ -444,7 +519,9 @@ cdef class SegmentList:
             while first + count < last and p.segments[first + count].base_offset < before_offset:
                 count += 1
             if count:
-                removed = <segment_t **>malloc(<size_t>count * sizeof(segment_t *))
+                # Room in the list for the one that comes, before anything is changed; it is taken out again below.
+                if added.aborted_count == 0 or add_aborting(p, added):
+                    removed = <segment_t **>malloc(<size_t>count * sizeof(segment_t *))
                 if removed != NULL:
                     memcpy(removed, p.segments + first, <size_t>count * sizeof(segment_t *))
                     p.segments[first] = added
@@ -452,6 +529,7 @@ cdef class SegmentList:
                             <size_t>(p.segment_count - first - count) * sizeof(segment_t *))
                     p.segment_count -= count - 1
                     tell_newest(p, first)
+                list_aborting(p)
             mutex_unlock(&p.lock)
             mutex_unlock(&p.append_lock)
         if removed == NULL:
@@ -485,6 +563,16 @@ cdef segment_t *segment_behind(partition_t *p, segment_t *s) noexcept nogil:
         else:
             high = middle
     return p.segments[low]
+
+
+cdef void list_aborting(partition_t *p) noexcept nogil:
+    """Those of the segments that have aborted transactions, after others have gone (both locks held): never more."""
+    cdef int32_t i
+    p.aborting_count = 0
+    for i in range(p.segment_count):
+        if p.segments[i].aborted_count or p.segments[i].aborted_fd >= 0:
+            p.aborting[p.aborting_count] = p.segments[i]
+            p.aborting_count += 1
 
 
 cdef void tell_newest(partition_t *p, int32_t first) noexcept nogil:

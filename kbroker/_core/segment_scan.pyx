@@ -4,22 +4,27 @@ Any magic: 2 is a record batch, 0 and 1 are messages (message_set.pyx), where a 
 last offset.
 """
 
+cimport cython
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t
 from libc.string cimport memset, strerror
 
-from kbroker._core.cursor cimport load_u32, load_u64, writer_free, writer_init, writer_t, write_i32, write_i64
+from kbroker._core.cursor cimport load_u32, load_u64, writer_free, writer_init, writer_t, write_i32, write_i64, write_raw
 from kbroker._core.file_window cimport file_window_t, window_at, window_close, window_open
 from kbroker._core.layout cimport *
 from kbroker._core.message_set cimport message_header, message_t, message_verify
-from kbroker._core.producers cimport ProducerTable, producers_remember, producers_t
+from kbroker._core.producers cimport ProducerTable, ended_t, producers_end, producers_remember, producers_t
 from kbroker._core.record_batch cimport (
     BATCH_BAD_CRC, BATCH_BAD_LENGTH, BATCH_BAD_MAGIC, BATCH_OK, BATCH_OLD_MAGIC, BATCH_TOO_SHORT, batch_header,
     batch_info_t, batch_verify,
 )
+from kbroker._core.transaction_marker cimport ABORTED_SIZE, MARKER_ABORT, NO_MARKER, marker_t, read_marker, write_aborted
 
 from kbroker.errors import StorageFailed
 
 cdef enum:
+    MARKER_READ = 4096           # bytes of a control batch that are looked at
+
     CHUNK = 1048576              # bytes read at a time
     SLICE = 67108864             # bytes between two reports to Python
     OFFSETS_GO_BACK = 100        # a finding of its own: an intact batch, but not of this place
@@ -52,6 +57,9 @@ ctypedef struct scan_t:
     writer_t time_index
     writer_t epochs              # int32 epoch, int64 start offset
     producers_t *producers
+    writer_t aborted             # entries of .txnindex
+    bint marker_seen             # an end of a transaction whose begin nobody has followed
+    bint memory_out
 
 
 cdef int old_message(const uint8_t *data, int64_t size, bint verify, batch_info_t *info) noexcept nogil:
@@ -115,6 +123,37 @@ cdef void add_time_entry(scan_t *scan) noexcept nogil:
         scan.last_time_entry = scan.max_timestamp
 
 
+cdef bint follow(scan_t *scan, batch_info_t *info) noexcept nogil:
+    """What a batch says of its producer. False when the scan has failed."""
+    cdef marker_t marker
+    cdef ended_t ended
+    cdef uint8_t[ABORTED_SIZE] entry
+    cdef const uint8_t *data
+    cdef int64_t size
+    if not info.attributes & ATTRIBUTE_CONTROL:
+        if scan.producers != NULL and producers_remember(scan.producers, info, info.base_offset, info.max_timestamp) < 0:
+            scan.memory_out = True
+        return not scan.memory_out
+    if info.record_count == 0 or info.attributes & ATTRIBUTE_CODEC_MASK:
+        return True              # of a transaction that compaction has taken out
+    if scan.producers == NULL:
+        scan.marker_seen = True
+        return True
+    size = info.size if info.size < MARKER_READ else MARKER_READ
+    data = window_at(&scan.window, scan.position, size)
+    if data == NULL:
+        return False
+    if read_marker(data + BATCH_HEADER_SIZE, data + size, &marker) == NO_MARKER:
+        return True
+    if producers_end(scan.producers, info, &marker, info.base_offset, info.max_timestamp, &ended) < 0:
+        scan.memory_out = True
+        return False
+    if marker.type == MARKER_ABORT and ended.first_offset != -1:
+        write_aborted(entry, info.producer_id, ended.first_offset, info.base_offset, ended.last_stable_offset)
+        write_raw(&scan.aborted, entry, ABORTED_SIZE)
+    return True
+
+
 cdef bint walk(scan_t *scan, int64_t stop_at) noexcept nogil:
     """Batches until `stop_at`; true when the scan is over."""
     cdef batch_info_t info
@@ -143,8 +182,8 @@ cdef bint walk(scan_t *scan, int64_t stop_at) noexcept nogil:
             scan.latest_epoch = info.leader_epoch
             write_i32(&scan.epochs, info.leader_epoch)
             write_i64(&scan.epochs, info.base_offset)
-        if scan.producers != NULL and info.producer_id >= 0 and info.base_offset >= scan.producers_from:
-            producers_remember(scan.producers, &info, info.base_offset, info.max_timestamp)
+        if info.producer_id >= 0 and info.base_offset >= scan.producers_from and not follow(scan, &info):
+            return True
         scan.next_offset = last_offset + 1
         scan.position += info.size
         scan.batches += 1
@@ -163,8 +202,55 @@ cdef class SegmentScan:
     cdef readonly int64_t batches
     cdef readonly bytes index
     cdef readonly bytes time_index
+    cdef readonly bytes aborted
+    cdef readonly bint marker_seen
     cdef readonly list epochs
     cdef readonly object reason
+
+
+cdef void scan_init(scan_t *scan, int64_t base_offset, int32_t index_interval_bytes) noexcept:
+    memset(scan, 0, sizeof(scan_t))
+    writer_init(&scan.index)
+    writer_init(&scan.time_index)
+    writer_init(&scan.epochs)
+    writer_init(&scan.aborted)
+    scan.base_offset = scan.next_offset = scan.max_timestamp_offset = base_offset
+    scan.first_timestamp = scan.max_timestamp = scan.last_time_entry = -1
+    scan.index_interval_bytes = index_interval_bytes
+    scan.latest_epoch = -1
+
+
+cdef void scan_free(scan_t *scan) noexcept:
+    writer_free(&scan.index)
+    writer_free(&scan.time_index)
+    writer_free(&scan.epochs)
+    writer_free(&scan.aborted)
+
+
+cdef SegmentScan scan_result(scan_t *scan, int64_t size):
+    """What there is to tell of a segment of `size` bytes."""
+    cdef SegmentScan result
+    if scan.memory_out or scan.index.failed or scan.time_index.failed or scan.epochs.failed or scan.aborted.failed:
+        raise MemoryError
+    result = SegmentScan.__new__(SegmentScan)
+    result.valid_size = scan.position
+    result.next_offset = scan.next_offset
+    result.first_timestamp = scan.first_timestamp
+    result.max_timestamp = scan.max_timestamp
+    result.max_timestamp_offset = scan.max_timestamp_offset
+    result.last_time_entry = scan.last_time_entry
+    result.bytes_since_index = scan.position - scan.indexed_to
+    result.batches = scan.batches
+    result.index = written(&scan.index)
+    result.time_index = written(&scan.time_index)
+    result.aborted = written(&scan.aborted)
+    result.marker_seen = scan.marker_seen
+    result.epochs = [
+        (<int32_t>load_u32(scan.epochs.data + at), <int64_t>load_u64(scan.epochs.data + at + 4))
+        for at in range(0, <int64_t>scan.epochs.size, 12)
+    ]
+    result.reason = REASONS.get(scan.finding, f"finding {scan.finding}") if scan.position < size else None
+    return result
 
 
 def scan_segment(int fd, int64_t size, int64_t base_offset, *, int64_t position=0, next_offset=None, bint verify=True,
@@ -174,28 +260,23 @@ def scan_segment(int fd, int64_t size, int64_t base_offset, *, int64_t position=
     """Walk the batches of a segment file of `size` bytes from `position` to its end or to the first bad one.
 
     `verify` checks CRCs. `index` and `time_index` of the result are entries for what was walked. Batches from
-    `producers_from` on are replayed into `producers`. `progress(bytes)` is called now and then. Raises OSError when the
-    file cannot be read.
+    `producers_from` on are replayed into `producers`; `aborted` are the entries of .txnindex for the transactions that end
+    among them. Without `producers`, `marker_seen` says that some end. `progress(bytes)` is called now and then. Raises
+    OSError when the file cannot be read.
     """
     cdef scan_t scan
     cdef bint over = False
     cdef int64_t stop_at
     cdef int64_t reported = position
-    cdef SegmentScan result
-    memset(&scan, 0, sizeof(scan))
-    writer_init(&scan.index)
-    writer_init(&scan.time_index)
-    writer_init(&scan.epochs)
-    scan.position = position
-    scan.base_offset = base_offset
-    scan.next_offset = base_offset if next_offset is None else next_offset
-    scan.first_timestamp = -1
+    scan_init(&scan, base_offset, index_interval_bytes)
+    scan.position = scan.indexed_to = position
+    if next_offset is not None:
+        scan.next_offset = next_offset
     scan.max_timestamp = max_timestamp
-    scan.max_timestamp_offset = max_timestamp_offset if max_timestamp_offset >= 0 else base_offset
+    if max_timestamp_offset >= 0:
+        scan.max_timestamp_offset = max_timestamp_offset
     scan.last_time_entry = last_time_entry
-    scan.indexed_to = position
     scan.producers_from = producers_from
-    scan.index_interval_bytes = index_interval_bytes
     scan.latest_epoch = latest_epoch
     scan.verify = verify
     scan.producers = producers.table if producers is not None else NULL
@@ -211,30 +292,44 @@ def scan_segment(int fd, int64_t size, int64_t base_offset, *, int64_t position=
                 reported = scan.position
         if scan.window.failed:
             raise unreadable(&scan)
-        if scan.index.failed or scan.time_index.failed or scan.epochs.failed:
-            raise MemoryError
-        result = SegmentScan.__new__(SegmentScan)
-        result.valid_size = scan.position
-        result.next_offset = scan.next_offset
-        result.first_timestamp = scan.first_timestamp
-        result.max_timestamp = scan.max_timestamp
-        result.max_timestamp_offset = scan.max_timestamp_offset
-        result.last_time_entry = scan.last_time_entry
-        result.bytes_since_index = scan.position - scan.indexed_to
-        result.batches = scan.batches
-        result.index = written(&scan.index)
-        result.time_index = written(&scan.time_index)
-        result.epochs = [
-            (<int32_t>load_u32(scan.epochs.data + at), <int64_t>load_u64(scan.epochs.data + at + 4))
-            for at in range(0, <int64_t>scan.epochs.size, 12)
-        ]
-        result.reason = REASONS.get(scan.finding, f"finding {scan.finding}") if scan.position < size else None
-        return result
+        return scan_result(&scan, size)
     finally:
         window_close(&scan.window)
-        writer_free(&scan.index)
-        writer_free(&scan.time_index)
-        writer_free(&scan.epochs)
+        scan_free(&scan)
+
+
+@cython.final
+cdef class SegmentWalk:
+    """A scan of a segment that is being written, from the bytes that are. CRCs are not looked at. One thread at a time."""
+
+    cdef scan_t scan
+    cdef int64_t size
+
+    def __cinit__(self, int64_t base_offset, *, int32_t index_interval_bytes=4096):
+        scan_init(&self.scan, base_offset, index_interval_bytes)
+
+    def __dealloc__(self):
+        scan_free(&self.scan)
+
+    def add(self, batches):
+        """Whole batches, behind those before. Nothing is looked at behind a bad one."""
+        cdef Py_buffer view
+        cdef file_window_t *window = &self.scan.window
+        PyObject_GetBuffer(batches, &view, PyBUF_SIMPLE)
+        if self.scan.position == self.size:
+            # All that could be asked for is in the window: it reads nothing.
+            window.data = <uint8_t *>view.buf
+            window.start = self.size
+            window.size = view.len
+            window.end = self.size + view.len
+            with nogil:
+                walk(&self.scan, window.end)
+        self.size += view.len
+        PyBuffer_Release(&view)
+
+    def scanned(self):
+        """The SegmentScan of what was added; a `reason` tells that not all of it is good."""
+        return scan_result(&self.scan, self.size)
 
 
 cdef object unreadable(scan_t *scan):

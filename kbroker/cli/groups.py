@@ -156,7 +156,47 @@ def _find(client: BlockingClient, group_id: str) -> Any:
         raise_for(group.error_code, None, f"group {group_id!r}")
         return group
 
-    return client.retried(attempt)
+    found = client.retried(attempt)
+    newer = _find_newer(client, group_id) if found.group_state == "Dead" else None
+    return found if newer is None else newer
+
+
+def _find_newer(client: BlockingClient, group_id: str) -> Any:
+    """A group of the newer protocol (KIP-848), told as one of the classic protocol is; None when there is none."""
+    try:
+        answer = client.call(M.ConsumerGroupDescribeRequest(group_ids=[group_id]), client.coordinator(group_id))
+    except ProtocolError as error:
+        if error.code is ErrorCode.UNSUPPORTED_VERSION:
+            return None  # a broker of before
+        raise
+    (group,) = answer.groups
+    if group.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+        return None
+    raise_for(group.error_code, group.error_message, f"group {group_id!r}")
+    D = M.DescribeGroupsResponse
+    members = [
+        D.DescribedGroupMember(
+            member_id=member.member_id,
+            group_instance_id=member.instance_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            member_assignment=_as_assigned(member.assignment.topic_partitions),
+        )
+        for member in group.members
+    ]
+    return D.DescribedGroup(
+        group_id=group_id,
+        group_state=group.group_state,
+        protocol_type="consumer",
+        protocol_data=group.assignor_name,
+        members=members,
+    )
+
+
+def _as_assigned(topics: list[Any]) -> bytes:
+    A = M.ConsumerProtocolAssignment
+    partitions = [A.TopicPartition(topic=topic.topic_name, partitions=topic.partitions) for topic in topics]
+    return b"\0\0" + A(assigned_partitions=partitions).encode(0)
 
 
 def _committed(client: BlockingClient, group_id: str) -> dict[TopicPartition, int]:

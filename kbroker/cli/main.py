@@ -21,6 +21,7 @@ COMMANDS = {
     "produce": "write messages from the standard input to a topic",
     "consume": "print the messages of a topic",
     "groups": "list, describe and delete consumer groups, move their offsets",
+    "transactions": "list and describe transactions, find and abort those that hang",
     "configs": "show and change settings of topics and brokers",
     "cluster": "take over topics and settings from a Kafka's ZooKeeper, and give them back",
     "dump-log": "print what is in the files of a log directory",

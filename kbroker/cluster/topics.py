@@ -38,6 +38,7 @@ from kbroker.model import Endpoint, TopicPartition
 
 log = logging.getLogger(__name__)
 
+MIN_IN_SYNC = "min.insync.replicas"
 TOO_MANY_PARTITIONS = ProtocolError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
 
 
@@ -238,7 +239,10 @@ class Topics:
         if new is None:
             return NewTopic(name)
         factor = min(new.replication_factor, max(1, len(self._image.brokers)))
-        return NewTopic(name, new.partition_count, factor, configs=new.configs)
+        configs = dict(new.configs)
+        if wish := configs.get(MIN_IN_SYNC):  # a wish, too
+            configs[MIN_IN_SYNC] = str(min(int(wish), factor))
+        return NewTopic(name, new.partition_count, factor, configs=configs)
 
     def _create_locked(self, wanted: Sequence[NewTopic], validate_only: bool) -> list[Topic | ProtocolError]:
         if not validate_only:

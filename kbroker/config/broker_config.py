@@ -265,6 +265,11 @@ def _settle_log_times(values: dict[str, Value | None]) -> None:
 def _check_pairs(values: Mapping[str, Value | None]) -> None:
     for small, large in (
         ("group.min.session.timeout.ms", "group.max.session.timeout.ms"),
+        ("group.consumer.min.session.timeout.ms", "group.consumer.session.timeout.ms"),
+        ("group.consumer.session.timeout.ms", "group.consumer.max.session.timeout.ms"),
+        ("group.consumer.min.heartbeat.interval.ms", "group.consumer.heartbeat.interval.ms"),
+        ("group.consumer.heartbeat.interval.ms", "group.consumer.max.heartbeat.interval.ms"),
+        ("group.consumer.heartbeat.interval.ms", "group.consumer.session.timeout.ms"),
         ("log.roll.jitter.ms", "log.roll.ms"),
         ("log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms"),
     ):

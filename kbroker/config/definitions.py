@@ -12,6 +12,7 @@ from kbroker.config.compaction_definitions import COMPACTION
 from kbroker.config.listeners import counts_problem
 from kbroker.config.log_definitions import LOG
 from kbroker.config.setting import MIB, Alias, Setting
+from kbroker.config.transaction_definitions import TRANSACTIONS
 from kbroker.rules.config_values import INT32_MAX, Kind, Limits
 
 DEFAULT_NODE_ID = 1
@@ -367,6 +368,101 @@ GROUPS = (
         limits=Limits(1),
     ),
     Setting(
+        "group.coordinator.rebalance.protocols",
+        LIST,
+        ("classic", "consumer"),
+        "The protocols that groups may speak; without `consumer` that of KIP-848 is refused.",
+        limits=Limits(choices=("classic", "consumer", "share", "streams")),
+    ),
+    Setting(
+        "group.consumer.migration.policy",
+        STRING,
+        "bidirectional",
+        "Which way a group with members may change between the classic protocol and that of KIP-848.",
+        limits=Limits(choices=("disabled", "upgrade", "downgrade", "bidirectional")),
+    ),
+    Setting(
+        "group.consumer.session.timeout.ms",
+        INT,
+        45000,
+        "How long a member of a consumer group (KIP-848) may not be heard of before it is put out.",
+        unit="milliseconds",
+        limits=Limits(1),
+    ),
+    Setting(
+        "group.consumer.min.session.timeout.ms",
+        INT,
+        45000,
+        "The shortest session timeout of members of consumer groups (KIP-848) that may be set.",
+        unit="milliseconds",
+        limits=Limits(1),
+    ),
+    Setting(
+        "group.consumer.max.session.timeout.ms",
+        INT,
+        60000,
+        "The longest session timeout of members of consumer groups (KIP-848) that may be set.",
+        unit="milliseconds",
+        limits=Limits(1),
+    ),
+    Setting(
+        "group.consumer.min.heartbeat.interval.ms",
+        INT,
+        5000,
+        "The shortest heartbeat interval of members of consumer groups (KIP-848) that may be set.",
+        unit="milliseconds",
+        limits=Limits(1),
+    ),
+    Setting(
+        "group.consumer.max.heartbeat.interval.ms",
+        INT,
+        15000,
+        "The longest heartbeat interval of members of consumer groups (KIP-848) that may be set.",
+        unit="milliseconds",
+        limits=Limits(1),
+    ),
+    Setting(
+        "group.consumer.heartbeat.interval.ms",
+        INT,
+        5000,
+        "How often members of consumer groups (KIP-848) are told to be heard of.",
+        unit="milliseconds",
+        limits=Limits(1),
+    ),
+    Setting(
+        "group.consumer.max.size",
+        INT,
+        INT32_MAX,
+        "The most members of one consumer group (KIP-848).",
+        limits=Limits(1),
+    ),
+    Setting(
+        "group.consumer.assignors",
+        LIST,
+        ("uniform", "range"),
+        "What may share out the partitions of consumer groups (KIP-848); the first one does where no member asks for "
+        "another.",
+        limits=Limits(choices=("uniform", "range")),
+    ),
+    Setting(
+        "group.consumer.assignment.interval.ms",
+        INT,
+        0,
+        "The least time between two assignments of a consumer group (KIP-848); 0: whoever comes or goes makes a new "
+        "one.",
+        unit="milliseconds",
+        kafka_default="1000",
+        limits=Limits(0),
+    ),
+    Setting(
+        "group.consumer.regex.refresh.interval.ms",
+        INT,
+        600000,
+        "How often new topics are looked for that match the patterns of a consumer group (KIP-848), at the least.",
+        unit="milliseconds",
+        limits=Limits(10000),
+    ),
+    Setting(
         "offset.metadata.max.bytes",
         INT,
         4096,
@@ -455,6 +551,7 @@ SECTIONS: dict[str, tuple[Setting, ...]] = {
     "Log": LOG,
     "Compaction": COMPACTION,
     "Groups and offsets": GROUPS,
+    "Transactions": TRANSACTIONS,
     "Operation": OPERATION,
 }
 

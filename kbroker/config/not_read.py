@@ -61,21 +61,13 @@ _REASONS: dict[str, str] = {
         quota.window.size.seconds quota.producer.default quota.consumer.default max.connection.creation.rate
         queued.max.request.bytes""",
     "not yet: transactions": """
-        transaction.abort.timed.out.transaction.cleanup.interval.ms transaction.max.timeout.ms
-        transaction.partition.verification.enable transaction.remove.expired.transaction.cleanup.interval.ms
-        transaction.state.log.load.buffer.size transaction.state.log.min.isr transaction.state.log.num.partitions
-        transaction.state.log.replication.factor transaction.state.log.segment.bytes transactional.id.expiration.ms
         transaction.two.phase.commit.enable add.partitions.to.txn.retry.backoff.max.ms
         add.partitions.to.txn.retry.backoff.ms""",
     "not yet: the newer group protocols": """
-        group.consumer.assignors group.consumer.assignment.interval.ms group.consumer.heartbeat.interval.ms
-        group.consumer.max.assignment.interval.ms group.consumer.max.heartbeat.interval.ms
-        group.consumer.max.session.timeout.ms group.consumer.max.size group.consumer.migration.policy
-        group.consumer.min.assignment.interval.ms group.consumer.min.heartbeat.interval.ms
-        group.consumer.min.session.timeout.ms group.consumer.regex.refresh.interval.ms
-        group.consumer.session.timeout.ms group.coordinator.append.linger.ms group.coordinator.background.threads
-        group.coordinator.cached.buffer.max.bytes group.coordinator.new.enable
-        group.coordinator.rebalance.protocols group.coordinator.threads
+        group.consumer.max.assignment.interval.ms
+        group.consumer.min.assignment.interval.ms group.coordinator.append.linger.ms
+        group.coordinator.background.threads group.coordinator.cached.buffer.max.bytes group.coordinator.new.enable
+        group.coordinator.threads
         group.share.assignment.interval.ms group.share.assignors group.share.delivery.count.limit group.share.enable
         group.share.heartbeat.interval.ms group.share.initialize.retry.interval.ms
         group.share.max.assignment.interval.ms group.share.max.delivery.count.limit group.share.max.groups

@@ -45,3 +45,5 @@ class ListedGroup(NamedTuple):
     group_id: str
     protocol_type: str
     state: str
+    kind: str = "classic"
+    """`classic` or `consumer`: which protocol its members speak (KIP-848)."""

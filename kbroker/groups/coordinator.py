@@ -11,38 +11,44 @@ from __future__ import annotations
 
 import functools
 import logging
-import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TypeAlias, cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias, cast
 
 from kbroker.clock import Clock
 from kbroker.errors import ErrorCode, KbrokerError
 from kbroker.groups import records
 from kbroker.groups.answers import DescribedGroup, DescribedMember, FetchedOffset, ListedGroup
-from kbroker.groups.deadlines import Deadlines
-from kbroker.groups.offsets_topic import OffsetsTopic
+from kbroker.groups.consumer_groups import ConsumerGroups, Home, NamedTopics, NoTopics
 from kbroker.groups.options import GroupOptions
 from kbroker.groups.records import fits
-from kbroker.groups.shard import GroupShard, ServedGroup, commit_error, store_error
+from kbroker.groups.shard import GroupShard, ServedGroup, beat_error, commit_error, store_error
 from kbroker.groups.subscription import subscribed_topics
 from kbroker.model import GROUP_OFFSETS_TOPIC, TopicPartition
-from kbroker.rules.group import NEVER, GroupState
+from kbroker.rules.consumer_group_member import StoreChanges
+from kbroker.rules.group import NEVER, Group, GroupState
 from kbroker.rules.group_member import JoinAnswer, Joining, Leaving, Store, SyncAnswer, Token
 from kbroker.rules.group_offsets import CommittedOffset, GroupOffsets
-from kbroker.rules.java_hash import java_string_hash
-from kbroker.state_log.loader import Loader
-from kbroker.state_log.partition import Phase, StatePartition
+from kbroker.rules.mixed_group import MixedGroup
+from kbroker.state_log.deadlines import Deadlines
+from kbroker.state_log.partition import NO_PRODUCER, Phase, Producer, StatePartition
+from kbroker.state_log.replica import NO_GUARD, Replica
+from kbroker.state_log.shards import Shards
+from kbroker.state_log.topic import StateTopic
 
 LOG = logging.getLogger(__name__)
 
 NO_OFFSET = -1
+CLASSIC, CONSUMER = "classic", "consumer"
+NOTHING_BEHIND = 1 << 62
+"""In the place of a marker's offset: it ends all that is there."""
+
 MOST_LOOKED_UP_LOCKED = 1000
 """Offsets that are fetched with the shard's lock held; more are looked up in a copy, and other groups go on."""
 
 _LONGEST_UNIQUE = str(uuid.UUID(int=0))
 
-Answers: TypeAlias = list[tuple[Token, JoinAnswer | SyncAnswer]]
+Answers: TypeAlias = list[tuple[Token, object]]
 
 
 class GroupCoordinator:
@@ -50,152 +56,74 @@ class GroupCoordinator:
 
     def __init__(
         self,
-        topic: OffsetsTopic,
+        topic: StateTopic,
         options: GroupOptions,
         clock: Clock,
         deadlines: Deadlines | None = None,
         make_unique: Callable[[], str] = lambda: str(uuid.uuid4()),
+        topics: Callable[[], NamedTopics] = NoTopics,
     ):
-        self._topic = topic
         self.options = options
         self._clock = clock
         self._deadlines = deadlines or Deadlines("group-deadlines", clock)
         self._make_unique = make_unique
-        self._loader = Loader("group-loader")
-        self._lock = threading.Lock()
-        """Guards what `_shards` holds; never held together with a shard's lock."""
-        self._shards: dict[int, GroupShard] = {}
-        self._running = False
-        self._said = ""
+        self._shards = Shards("group", topic, make=self._make_shard, load=self._load, end=_end)
+        home = Home(self._acquire, self._settle, _deliver, self._deadlines.now_ms)
+        self.consumers = ConsumerGroups(home, options, clock, topics)
+        """Groups of the consumer protocol (KIP-848)."""
 
     # --- life --------------------------------------------------------------------------------------------
     def start(self) -> None:
         """Serves from now on; partitions that hold something are loaded in the background."""
-        self._running = True
-        for partition_id in self._topic.led_partitions():
-            self._open(partition_id)
-        self._schedule_expiry()
+        self._shards.start()
+        self._deadlines.every(self.options.offsets_retention_check_interval_ms, self._expire)
 
     def stop(self) -> None:
         """Serves nobody any more; members that wait for others hear COORDINATOR_NOT_AVAILABLE."""
-        self._running = False
-        with self._lock:
-            shards = list(self._shards.values())
-        for shard in shards:
-            _deliver(shard.end(ErrorCode.COORDINATOR_NOT_AVAILABLE))
-        self._loader.stop()
+        self._shards.stop()
+        self.consumers.stop()
         self._deadlines.stop()
 
     def lead(self, partition_id: int) -> None:
         """This broker leads the partition, perhaps in a new epoch."""
-        with self._lock:
-            shard = self._shards.get(partition_id)
-        replica = self._topic.replica(partition_id)
-        if shard is not None and replica is not None and shard.partition.leader_epoch != replica.leader_epoch:
-            self.resign(partition_id)
-        self._open(partition_id)
+        self._shards.lead(partition_id)
 
     def resign(self, partition_id: int) -> None:
         """This broker does not lead the partition any more."""
-        with self._lock:
-            shard = self._shards.pop(partition_id, None)
-        if shard is None:
-            return
-        _deliver(shard.end(ErrorCode.NOT_COORDINATOR))
+        self._shards.resign(partition_id)
 
     def await_loaded(self, timeout_s: float) -> bool:
         """Waits until what this broker leads is loaded; false when it is not in time."""
-        with self._lock:
-            shards = list(self._shards.values())
-        return all(shard.partition.active.wait(timeout_s) for shard in shards)
+        return self._shards.await_loaded(timeout_s)
 
     def prepare(self, group_id: str) -> ErrorCode:
-        """Makes sure that the group can be served: the topic exists, the partition is loaded or being so. May block.
-
-        NOT_COORDINATOR when another broker leads the partition, COORDINATOR_NOT_AVAILABLE when nobody can serve now.
-        """
-        if not self._running:
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        is_new = self._topic.partition_count() is None
-        try:
-            self._topic.ensure()
-        except KbrokerError as error:
-            if str(error) != self._said:  # clients ask again and again
-                self._said = str(error)
-                LOG.warning("%s cannot be created: %s", GROUP_OFFSETS_TOPIC, error)
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        self._said = ""
-        partition_id = self.partition_for(group_id)
-        # All of a new topic: what is empty is loaded at once, and nobody who asks is told to wait for it.
-        for wanted in self._topic.led_partitions() if is_new else (partition_id,):
-            self._open(wanted, run=lambda load: load())
-        if partition_id not in self._topic.led_partitions():
-            return ErrorCode.NOT_COORDINATOR
-        # A partition that could not be loaded is not among them any more.
-        return ErrorCode.NONE if partition_id in self._shards else ErrorCode.COORDINATOR_NOT_AVAILABLE
+        """Makes sure that the group can be served (`Shards.prepare`). May block."""
+        return self._shards.prepare(group_id)
 
     def is_prepared(self, group_id: str) -> bool:
         """Whether `prepare` has nothing to do for the group."""
-        return self._running and self.partition_for(group_id) in self._shards
+        return self._shards.is_prepared(group_id)
 
-    def _open(self, partition_id: int, run: Callable[[Callable[[], None]], None] | None = None) -> GroupShard | None:
-        """The partition's shard; one that is new is loaded by `run`, without it in the background."""
-        with self._lock:
-            shard = self._shards.get(partition_id)
-            if shard is not None:
-                return shard
-            replica = self._topic.replica(partition_id)
-            if replica is None or not self._running:
-                return None
-            name = TopicPartition(GROUP_OFFSETS_TOPIC, partition_id)
-            partition = StatePartition(name, replica, self._clock, self.options.offsets_topic_codec)
-            shard = self._shards[partition_id] = GroupShard(partition, self.options, self._clock)
-        (run or self._loader.submit)(functools.partial(self._load, partition_id, shard))
-        return shard
+    def partition_for(self, group_id: str) -> int:
+        """The partition of `__consumer_offsets` that the group's records are in."""
+        return self._shards.partition_for(group_id)
 
-    def _load(self, partition_id: int, shard: GroupShard) -> None:
-        try:
-            served_groups = shard.load(self._deadlines.now_ms())
-        except KbrokerError as error:
-            LOG.error("%s: cannot be loaded: %s", shard.partition.name, error)
-            with self._lock:  # whoever asks next tries again
-                if self._shards.get(partition_id) is shard:
-                    del self._shards[partition_id]
-            shard.end(ErrorCode.NOT_COORDINATOR)
-            return
-        for served in served_groups:
+    def _make_shard(self, partition_id: int, replica: Replica) -> GroupShard:
+        name = TopicPartition(GROUP_OFFSETS_TOPIC, partition_id)
+        partition = StatePartition(name, replica, self._clock, self.options.offsets_topic_codec)
+        return GroupShard(partition, self.options, self._clock)
+
+    def _load(self, shard: GroupShard) -> None:
+        for served in shard.load(self._deadlines.now_ms()):
             with shard.lock:
                 answers = self._settle(shard, served)
             _deliver(answers)
-
-    # --- finding -----------------------------------------------------------------------------------------
-    def partition_for(self, group_id: str) -> int:
-        """The partition of `__consumer_offsets` that the group's records are in."""
-        count = self._topic.partition_count() or self._topic.default_partition_count()
-        return java_string_hash(group_id) % count
 
     def _acquire(self, group_id: str, empty_id_allowed: bool = False) -> GroupShard | ErrorCode:
         """The group's shard with its lock held, for the caller to release; or why the group is not served here now."""
         if not group_id and not empty_id_allowed:
             return ErrorCode.INVALID_GROUP_ID
-        if not self._running:
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        partition_id = self.partition_for(group_id)
-        shard = self._shards.get(partition_id) or self._open(partition_id)
-        if shard is None:
-            return ErrorCode.NOT_COORDINATOR
-        if shard.partition.phase is Phase.LOADING:
-            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        shard.lock.acquire()
-        if shard.partition.phase is not Phase.ACTIVE:
-            shard.lock.release()
-            return ErrorCode.NOT_COORDINATOR
-        return shard
-
-    def _active_shards(self) -> Iterator[GroupShard]:
-        with self._lock:
-            shards = [self._shards[partition_id] for partition_id in sorted(self._shards)]
-        return (shard for shard in shards if shard.partition.phase is Phase.ACTIVE)
+        return self._shards.acquire(group_id)
 
     # --- what a state machine asks for -------------------------------------------------------------------
     def _settle(self, shard: GroupShard, served: ServedGroup) -> Answers:
@@ -208,17 +136,26 @@ class GroupCoordinator:
         try:
             while stores := machine.take_stores():
                 for store in stores:
-                    shard.store(served, store, functools.partial(self._stored, shard, served, store))
+                    shard.store(served, store, functools.partial(self._stored, shard, served, machine, store))
         finally:
             shard.settling = False
         self._arm(shard, served)
-        return machine.take_answers()
+        return list(machine.take_answers())
 
-    def _stored(self, shard: GroupShard, served: ServedGroup, store: Store, error: ErrorCode, _: int) -> None:
+    def _stored(
+        self,
+        shard: GroupShard,
+        served: ServedGroup,
+        machine: Group | MixedGroup,
+        store: Store | StoreChanges,
+        error: ErrorCode,
+        _: int,
+    ) -> None:
         if error:
             LOG.warning("group %r could not be stored: %s", served.machine.group_id, error.name)
         with shard.lock:
-            served.machine.stored(store, store_error(error), self._deadlines.now_ms())
+            told = beat_error(error) if isinstance(store, StoreChanges) else store_error(error)
+            machine.stored(cast("Any", store), told, self._deadlines.now_ms())
             if shard.settling:
                 return  # committed at once: whoever asked for it goes on from here
             answers = self._settle(shard, served)
@@ -241,7 +178,7 @@ class GroupCoordinator:
                 gone = [member_id for member_id in before if member_id not in machine.members]
                 if gone:
                     LOG.info("group %r loses members that were not heard of in time: %s", machine.group_id, gone)
-            answers = self._settle(shard, served)
+            answers = self._settle(shard, served) + self.consumers.maybe_downgrade(shard, served)
         _deliver(answers)
 
     # --- members -----------------------------------------------------------------------------------------
@@ -255,20 +192,32 @@ class GroupCoordinator:
         try:
             low, high = self.options.min_session_timeout_ms, self.options.max_session_timeout_ms
             served = shard.groups.get(group_id)
+            refused = ErrorCode.NONE if served is None else self._make_classic(shard, served)
+            mixed = None if served is None else served.consumer
             if not low <= joining.session_timeout_ms <= high:
                 answers.append((answer, JoinAnswer(ErrorCode.INVALID_SESSION_TIMEOUT, joining.member_id)))
             elif not fits(f"{joining.instance_id or joining.client_id}-{_LONGEST_UNIQUE}"):
                 answers.append((answer, JoinAnswer(ErrorCode.INVALID_REQUEST, joining.member_id)))
             elif served is None and joining.member_id:
                 answers.append((answer, JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID, joining.member_id)))
+            elif refused:
+                answers.append((answer, JoinAnswer(refused, joining.member_id)))
+            elif served is not None and mixed is not None:
+                answers = self.consumers.join(shard, served, mixed, joining, answer, self._make_unique())
             else:
                 served = served or shard.create(group_id)
                 unique = "" if joining.member_id else self._make_unique()
-                served.machine.join(answer, joining, unique, self._deadlines.now_ms())
+                cast("Group", served.machine).join(answer, joining, unique, self._deadlines.now_ms())
                 answers = self._settle(shard, served)
         finally:
             shard.lock.release()
         _deliver(answers)
+
+    def _make_classic(self, shard: GroupShard, served: ServedGroup) -> ErrorCode:
+        """A consumer group without members becomes a classic one when somebody joins who speaks that protocol."""
+        if served.classic is None and shard.is_replaceable(served):
+            return store_error(shard.make_classic(served))
+        return ErrorCode.NONE
 
     def sync(
         self,
@@ -292,11 +241,16 @@ class GroupCoordinator:
         answers: Answers = []
         try:
             served = shard.groups.get(group_id)
-            if served is None:
+            classic = None if served is None else served.classic
+            if served is not None and (mixed := served.consumer) is not None:
+                who = (generation, member_id, instance_id)
+                answers.append((answer, self.consumers.sync(mixed, *who, protocol_type, protocol_name)))
+                self._arm(shard, served)
+            elif served is None or classic is None:
                 answers.append((answer, SyncAnswer(ErrorCode.UNKNOWN_MEMBER_ID)))
             else:
                 named, now_ms = (protocol_type, protocol_name), self._deadlines.now_ms()
-                served.machine.sync(answer, generation, member_id, instance_id, *named, assignments, now_ms)
+                classic.sync(answer, generation, member_id, instance_id, *named, assignments, now_ms)
                 answers = self._settle(shard, served)
         finally:
             shard.lock.release()
@@ -328,7 +282,7 @@ class GroupCoordinator:
             if served is None:
                 return ErrorCode.NONE, [ErrorCode.UNKNOWN_MEMBER_ID] * len(leaving)
             errors = served.machine.leave(leaving, self._deadlines.now_ms())
-            answers = self._settle(shard, served)
+            answers = self._settle(shard, served) + self.consumers.maybe_downgrade(shard, served)
         finally:
             shard.lock.release()
         _deliver(answers)
@@ -343,22 +297,26 @@ class GroupCoordinator:
         instance_id: str | None,
         offsets: Mapping[TopicPartition, CommittedOffset],
         answer: Callable[[ErrorCode, frozenset[TopicPartition]], None],
+        version: int = 9,
     ) -> None:
-        """OffsetCommit. Answered when it is stored, with the partitions whose metadata is too long: they are not."""
+        """OffsetCommit, in that version. Answered when it is stored, with the partitions whose metadata is too long:
+        they are not."""
         shard = self._acquire(group_id, empty_id_allowed=True)
         if isinstance(shard, ErrorCode):
             answer(shard, frozenset())
             return
-        longest = self.options.offset_metadata_max_length
-        refused = frozenset(p for p, committed in offsets.items() if len(committed.metadata) > longest)
-        accepted = {p: committed for p, committed in offsets.items() if p not in refused} if refused else offsets
+        accepted, refused = self._split_too_long(offsets)
         try:
             served = shard.groups.get(group_id)
             if served is None and generation >= 0:
                 error = ErrorCode.ILLEGAL_GENERATION
             else:
                 served = served or shard.create(group_id)
-                error = served.machine.check_commit(generation, member_id, instance_id)
+                who = (generation, member_id, instance_id)
+                if (consumer := served.consumer) is not None:
+                    error = self.consumers.check_commit(consumer, *who, offsets, version=version)
+                else:
+                    error = served.machine.check_commit(*who)
             if served is not None and not error:
                 served.machine.committed(member_id, self._deadlines.now_ms())
                 self._arm(shard, served)
@@ -373,12 +331,98 @@ class GroupCoordinator:
             shard.lock.release()
         answer(error, refused)
 
+    def commit_transactional(
+        self,
+        group_id: str,
+        producer: Producer,
+        generation: int,
+        member_id: str,
+        instance_id: str | None,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        verify: Callable[[TopicPartition], ErrorCode],
+        answer: Callable[[ErrorCode, frozenset[TopicPartition]], None],
+    ) -> None:
+        """TxnOffsetCommit: `offsets` count when the producer's transaction is committed. Answered as `commit` is.
+
+        `verify` asks the transaction's coordinator whether the group's partition is in the transaction (KIP-890); it is
+        called without a lock, and only where a transaction begins in that partition.
+        """
+        shard = self._acquire(group_id)
+        if isinstance(shard, ErrorCode):
+            answer(shard, frozenset())
+            return
+        accepted, refused = self._split_too_long(offsets)
+        outcome: ErrorCode | None
+        try:
+            if group_id not in shard.groups:
+                shard.create(group_id)
+            outcome, guard = self._verify(shard, producer, verify)
+            if not outcome:
+                served = shard.groups.get(group_id) or shard.create(group_id)
+                who = (generation, member_id, instance_id)
+                if (consumer := served.consumer) is not None:
+                    outcome = self.consumers.check_commit(consumer, *who, offsets, transactional=True)
+                else:
+                    outcome = served.machine.check_commit(*who, transactional=True)
+            if outcome:
+                refused = frozenset()  # whoever may not commit hears of nothing else
+            elif accepted:
+                outcome = self._append_commit(
+                    shard, served, accepted, lambda ended: answer(ended, refused), producer, guard
+                )
+        finally:
+            shard.lock.release()
+        if outcome is not None:
+            answer(outcome, refused)
+
+    @staticmethod
+    def _verify(
+        shard: GroupShard, producer: Producer, verify: Callable[[TopicPartition], ErrorCode]
+    ) -> tuple[ErrorCode, int]:
+        """Whether the producer may write here, and the guard to append with. The caller has the shard's lock, which is
+        given up while the coordinator is asked."""
+        try:
+            guard = shard.partition.replica.verify(*producer)
+        except KbrokerError as refused:
+            return commit_error(refused.code), NO_GUARD
+        is_nobody = min(producer) < 0  # of whom the log knows nothing
+        if guard == NO_GUARD and not is_nobody:
+            return ErrorCode.NONE, NO_GUARD
+        shard.lock.release()
+        try:
+            error = verify(shard.partition.name)
+        finally:
+            shard.lock.acquire()
+        if not error and shard.partition.phase is not Phase.ACTIVE:
+            error = ErrorCode.NOT_COORDINATOR
+        return commit_error(error), guard
+
+    def end_transaction(
+        self, partition_id: int, producer_id: int, commit: bool, marker_offset: int = NOTHING_BEHIND
+    ) -> None:
+        """A marker of the producer is in that partition of `__consumer_offsets`: what its transaction has committed
+        there before is what the groups have committed, or is forgotten. Telling it twice changes nothing."""
+        shard = self._shards.get(partition_id)
+        if shard is not None:
+            with shard.lock:
+                shard.end_transaction(producer_id, commit, marker_offset)
+
+    def _split_too_long(
+        self, offsets: Mapping[TopicPartition, CommittedOffset]
+    ) -> tuple[Mapping[TopicPartition, CommittedOffset], frozenset[TopicPartition]]:
+        """What may be committed, and the partitions whose metadata is too long."""
+        longest = self.options.offset_metadata_max_length
+        refused = frozenset(p for p, committed in offsets.items() if len(committed.metadata) > longest)
+        return {p: one for p, one in offsets.items() if p not in refused} if refused else offsets, refused
+
     def _append_commit(
         self,
         shard: GroupShard,
         served: ServedGroup,
         offsets: Mapping[TopicPartition, CommittedOffset],
         later: Callable[[ErrorCode], None],
+        producer: Producer = NO_PRODUCER,
+        guard: int = NO_GUARD,
     ) -> ErrorCode | None:
         """How the commit ended; None: `later` is told. The caller holds the shard's lock."""
         outcome: ErrorCode | None = None
@@ -386,10 +430,7 @@ class GroupCoordinator:
         def committed(error: ErrorCode, base_offset: int) -> None:
             nonlocal outcome
             with shard.lock:
-                if error:
-                    served.offsets.fail(offsets)
-                else:
-                    served.offsets.finish(offsets, base_offset)
+                shard.end_commit(served, staged, error, base_offset)
                 outcome = commit_error(error)
                 if shard.settling:
                     return
@@ -397,16 +438,21 @@ class GroupCoordinator:
 
         group_id = served.machine.group_id
         changed = [(records.offset_key(group_id, p), records.offset_value(c)) for p, c in offsets.items()]
-        served.offsets.begin(offsets)
+        staged = shard.begin_commit(served, offsets, producer)
         shard.settling = True
         try:
-            shard.partition.append(changed, committed)
+            shard.partition.append(changed, committed, producer, guard)
         finally:
             shard.settling = False
         return outcome
 
     def fetch_offsets(
-        self, group_id: str, partitions: Sequence[TopicPartition] | None, require_stable: bool
+        self,
+        group_id: str,
+        partitions: Sequence[TopicPartition] | None,
+        require_stable: bool,
+        member_id: str | None = None,
+        member_epoch: int = -1,
     ) -> tuple[ErrorCode, list[FetchedOffset]]:
         """OffsetFetch; `partitions` None: all that the group has committed."""
         shard = self._acquire(group_id, empty_id_allowed=True)
@@ -414,6 +460,10 @@ class GroupCoordinator:
             return shard, []
         try:
             served = shard.groups.get(group_id)
+            if served is not None and (consumer := served.consumer) is not None:
+                error = consumer.check_fetch(member_id, member_epoch)
+                if error:
+                    return error, []
             if served is not None and (partitions is None or len(partitions) <= MOST_LOOKED_UP_LOCKED):
                 return ErrorCode.NONE, _fetched(served.offsets, partitions, require_stable)
             offsets = GroupOffsets() if served is None else served.offsets.copy()
@@ -434,7 +484,11 @@ class GroupCoordinator:
                 return ErrorCode.GROUP_ID_NOT_FOUND, {}
             machine = served.machine
             errors = dict.fromkeys(partitions, ErrorCode.NONE)
-            if machine.state is not GroupState.EMPTY:
+            if isinstance(machine, MixedGroup):
+                for partition in errors:
+                    if machine.is_subscribed(partition.topic):
+                        errors[partition] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+            elif machine.state is not GroupState.EMPTY:
                 if not machine.is_consumer_group:
                     return ErrorCode.NON_EMPTY_GROUP, {}
                 topics = subscribed_topics(machine)
@@ -449,7 +503,7 @@ class GroupCoordinator:
 
     def forget_topics(self, topics: Iterable[str]) -> None:
         """The topics are deleted, so are the offsets of everybody in them."""
-        for shard in self._active_shards():
+        for shard in self._shards.active():
             with shard.lock:
                 for served in list(shard.groups.values()):
                     had_offsets = [shard.remove_topic(served, topic) for topic in topics]
@@ -464,9 +518,9 @@ class GroupCoordinator:
             return DescribedGroup(shard)
         try:
             served = shard.groups.get(group_id)
-            if served is None:
+            machine = None if served is None else served.classic
+            if machine is None:
                 return DescribedGroup(ErrorCode.NONE, GroupState.DEAD)
-            machine = served.machine
             stable = machine.state is GroupState.STABLE
             members = tuple(
                 DescribedMember(
@@ -484,21 +538,19 @@ class GroupCoordinator:
         finally:
             shard.lock.release()
 
-    def list_groups(self, states: Iterable[str] = ()) -> tuple[ErrorCode, list[ListedGroup]]:
-        """ListGroups: all groups, or those in one of `states` (upper or lower case does not matter)."""
-        if not self._running:
+    def list_groups(self, states: Iterable[str] = (), kinds: Iterable[str] = ()) -> tuple[ErrorCode, list[ListedGroup]]:
+        """ListGroups: all groups, or those in one of `states` and `kinds` (upper or lower case does not matter)."""
+        if not self._shards.is_running:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE, []
-        wanted = {state.lower() for state in states}
+        wanted, of_kinds = {state.lower() for state in states}, {kind.lower() for kind in kinds}
         listed = []
-        for shard in self._active_shards():
+        for shard in self._shards.active():
             with shard.lock:
                 for group_id, served in shard.groups.items():
-                    machine = served.machine
-                    if not wanted or machine.state.lower() in wanted:
-                        listed.append(ListedGroup(group_id, machine.protocol_type or "", machine.state))
-        with self._lock:
-            loading = any(shard.partition.phase is Phase.LOADING for shard in self._shards.values())
-        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if loading else ErrorCode.NONE, listed
+                    machine, kind = served.machine, CLASSIC if served.consumer is None else CONSUMER
+                    if (not wanted or machine.state.lower() in wanted) and (not of_kinds or kind in of_kinds):
+                        listed.append(ListedGroup(group_id, machine.protocol_type or "", machine.state, kind))
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if self._shards.is_loading else ErrorCode.NONE, listed
 
     def delete_group(self, group_id: str) -> ErrorCode:
         """DeleteGroups for one group: only one without members can be deleted."""
@@ -518,26 +570,17 @@ class GroupCoordinator:
     def group_counts(self) -> dict[str, int]:
         """How many groups are in each state, for metrics."""
         counts = dict.fromkeys((str(state) for state in GroupState), 0)
-        for shard in self._active_shards():
+        for shard in self._shards.active():
             with shard.lock:
                 for served in shard.groups.values():
                     counts[served.machine.state] += 1
         return counts
 
     # --- expiry ------------------------------------------------------------------------------------------
-    def _schedule_expiry(self) -> None:
-        due_ms = self._deadlines.now_ms() + self.options.offsets_retention_check_interval_ms
-        self._deadlines.schedule(due_ms, self._expire)
-
     def _expire(self) -> None:
-        try:
-            removed = 0
-            for shard in self._active_shards():
-                removed += shard.expire()
-            if removed:
-                LOG.info("%d offsets expired", removed)
-        finally:
-            self._schedule_expiry()
+        removed = sum(shard.expire() for shard in self._shards.active())
+        if removed:
+            LOG.info("%d offsets expired", removed)
 
 
 def _fetched(
@@ -558,6 +601,10 @@ def _fetched(
 
 def _no_offset(partition: TopicPartition, error: ErrorCode) -> FetchedOffset:
     return FetchedOffset(partition, NO_OFFSET, -1, "", error)
+
+
+def _end(shard: GroupShard, error: ErrorCode) -> None:
+    _deliver(shard.end(error))
 
 
 def _deliver(answers: Answers) -> None:

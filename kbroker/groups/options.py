@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+from kbroker.rules.consumer_group_state import ConsumerLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,11 @@ class GroupOptions:
     offsets_retention_check_interval_ms: int = 600_000
     offsets_load_buffer_bytes: int = 5 << 20
     offsets_topic_codec: int = 0
+    consumer: ConsumerLimits = field(default_factory=ConsumerLimits)
+    """Of groups of the consumer protocol."""
+    consumer_enabled: bool = True
+    migration_policy: str = "bidirectional"
+    """Which way a group with members may change its protocol: disabled, upgrade, downgrade or bidirectional."""
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> GroupOptions:
@@ -35,4 +42,14 @@ class GroupOptions:
             offsets_retention_check_interval_ms=settings["offsets.retention.check.interval.ms"],
             offsets_load_buffer_bytes=settings["offsets.load.buffer.size"],
             offsets_topic_codec=settings["offsets.topic.compression.codec"],
+            consumer_enabled="consumer" in settings["group.coordinator.rebalance.protocols"],
+            migration_policy=settings["group.consumer.migration.policy"].lower(),
+            consumer=ConsumerLimits(
+                session_timeout_ms=settings["group.consumer.session.timeout.ms"],
+                heartbeat_interval_ms=settings["group.consumer.heartbeat.interval.ms"],
+                max_size=settings["group.consumer.max.size"],
+                assignors=tuple(settings["group.consumer.assignors"]),
+                assignment_interval_ms=settings["group.consumer.assignment.interval.ms"],
+                regex_refresh_interval_ms=settings["group.consumer.regex.refresh.interval.ms"],
+            ),
         )

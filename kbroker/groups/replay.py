@@ -1,7 +1,8 @@
 """From the records of one partition of `__consumer_offsets` to the groups they describe.
 
 While batches come in only the newest value of each key is kept, as bytes; what is left at the end is decoded. Offsets
-of transactions count from their commit marker on (KIP-98), unless a newer record has been seen.
+of transactions count from their commit marker on (KIP-98), unless a newer record has been seen: one that removes an
+offset removes what transactions have written of it before, too.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ import logging
 from collections.abc import Iterator
 
 from kbroker.errors import BadInput
-from kbroker.groups import records
+from kbroker.groups import consumer_records, records
 from kbroker.groups.records import GroupKey, GroupValue, OffsetKey
 from kbroker.protocol.records import Batch, ControlType, control_type
+from kbroker.rules.consumer_group_member import Change
 from kbroker.rules.group_offsets import GroupOffsets
 
 LOG = logging.getLogger(__name__)
@@ -27,6 +29,8 @@ class PartitionReplay:
         """Value and base offset of the batch, by key."""
         self._open: dict[int, dict[bytes, tuple[bytes | None, int]]] = {}
         """The same of transactions that have not ended, by producer id."""
+        self.consumer_groups: dict[str, list[Change]] = {}
+        """What the records say of groups of the consumer protocol (KIP-848), once `groups` has been called."""
 
     def take(self, batch: Batch) -> None:
         """The next batch. Raises what reading its records raises."""
@@ -41,9 +45,10 @@ class PartitionReplay:
             if record.key is None:
                 LOG.warning("%s: the record at offset %d has no key", self._name, record.offset)
                 continue
-            if record.value is None and info.is_transactional:
-                target.pop(record.key, None)
-            else:
+            if record.value is None:
+                for written in (target,) if info.is_transactional else self._open.values():
+                    written.pop(record.key, None)
+            if record.value is not None or not info.is_transactional:
                 target[record.key] = (record.value, at)
 
     def _end_transaction(self, producer_id: int, kind: ControlType | None) -> None:
@@ -65,7 +70,7 @@ class PartitionReplay:
                 if value is not None:
                     self._decode(key, value, at, producer_id, values, offsets)
         self._newest, self._open = {}, {}
-        for group_id in values.keys() | offsets.keys():
+        for group_id in values.keys() | offsets.keys() | self.consumer_groups.keys():
             yield group_id, values.get(group_id), offsets.get(group_id) or GroupOffsets()
 
     def _decode(
@@ -88,6 +93,8 @@ class PartitionReplay:
                     of_group.put(about.partition, committed)
                 else:
                     of_group.put_transactional(producer_id, about.partition, committed)
+            elif (change := consumer_records.decode(key, value)) is not None:
+                self.consumer_groups.setdefault(change[0], []).append(change[1])
             else:
                 LOG.warning(
                     "%s: a record of a kind that is not known (key %s) is left alone", self._name, key[:2].hex()

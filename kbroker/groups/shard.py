@@ -8,16 +8,18 @@ from collections.abc import Iterable, Mapping
 
 from kbroker.clock import Clock
 from kbroker.errors import ErrorCode
-from kbroker.groups import records
+from kbroker.groups import consumer_records, records
 from kbroker.groups.options import GroupOptions
 from kbroker.groups.records import GroupValue
 from kbroker.groups.replay import PartitionReplay
 from kbroker.groups.subscription import subscribed_topics
 from kbroker.model import TopicPartition
+from kbroker.rules.consumer_group_member import Change, StoreChanges
 from kbroker.rules.group import NEVER, Group, GroupState
-from kbroker.rules.group_member import JoinAnswer, Store, StoreAssignment, StoreReplacement, SyncAnswer, Token
-from kbroker.rules.group_offsets import GroupOffsets
-from kbroker.state_log.partition import KeyValue, Phase, StatePartition
+from kbroker.rules.group_member import Store, StoreAssignment, StoreReplacement, Token
+from kbroker.rules.group_offsets import CommittedOffset, GroupOffsets, StagedOffsets
+from kbroker.rules.mixed_group import MixedGroup
+from kbroker.state_log.partition import NO_PRODUCER, KeyValue, Phase, Producer, StatePartition
 from kbroker.state_log.replica import Committed
 
 LOG = logging.getLogger(__name__)
@@ -57,23 +59,46 @@ def store_error(error: ErrorCode) -> ErrorCode:
     return _STORE_ERRORS.get(error, error)
 
 
+def beat_error(error: ErrorCode) -> ErrorCode:
+    """What a member of a consumer group is told when storing what it changes ended with `error`."""
+    return ErrorCode.COORDINATOR_NOT_AVAILABLE if error is ErrorCode.REQUEST_TIMED_OUT else store_error(error)
+
+
 def commit_error(error: ErrorCode) -> ErrorCode:
     """What a committer is told when storing its offsets ended with `error`."""
     return _COMMIT_ERRORS.get(error, error)
 
 
 class ServedGroup:
-    """One group: its members' state machine, its offsets, and when it is looked at next."""
+    """One group: its members' state machine, its offsets, and when it is looked at next.
+
+    The machine is of either protocol, and another when the group changes from one to the other.
+    """
 
     __slots__ = ("armed_ms", "machine", "offsets", "state_timestamp_ms")
 
-    def __init__(self, machine: Group, offsets: GroupOffsets | None = None, state_timestamp_ms: int = NO_TIMESTAMP):
+    def __init__(
+        self,
+        machine: Group | MixedGroup,
+        offsets: GroupOffsets | None = None,
+        state_timestamp_ms: int = NO_TIMESTAMP,
+    ):
         self.machine = machine
         self.offsets = GroupOffsets() if offsets is None else offsets
         self.state_timestamp_ms = state_timestamp_ms
         """Wall clock of the state in the newest record; NO_TIMESTAMP when no record says it."""
         self.armed_ms = NEVER
         """When a call to look at the group is scheduled; NEVER when none is that counts."""
+
+    @property
+    def classic(self) -> Group | None:
+        """The machine of a group of the classic protocol."""
+        return self.machine if isinstance(self.machine, Group) else None
+
+    @property
+    def consumer(self) -> MixedGroup | None:
+        """The machine of a group of the consumer protocol."""
+        return self.machine if isinstance(self.machine, MixedGroup) else None
 
 
 class GroupShard:
@@ -88,6 +113,9 @@ class GroupShard:
         self.groups: dict[str, ServedGroup] = {}
         self.settling = False
         """Whether the thread that holds the lock is in an append; what is committed at once it goes on with itself."""
+        self._in_transaction: dict[int, set[str]] = {}
+        """Ids of the groups that a marker of the producer ends something of, by producer id; perhaps too many."""
+        self._ended_while_loading: list[tuple[int, bool, int]] = []
         self._options = options
         self._clock = clock
 
@@ -99,19 +127,33 @@ class GroupShard:
         """
         replay = PartitionReplay(self.partition.name)
         count = self.partition.replay(replay.take, self._options.offsets_load_buffer_bytes)
-        loaded = {group_id: self._restore(group_id, value, offsets) for group_id, value, offsets in replay.groups()}
+        loaded = {
+            group_id: self._restore(group_id, value, offsets, replay.consumer_groups.get(group_id))
+            for group_id, value, offsets in replay.groups()
+        }
         with self.lock:
             if self.partition.phase is not Phase.LOADING:
                 return []  # ended meanwhile
             self.groups = loaded
-            for served in loaded.values():
+            for group_id, served in loaded.items():
+                for producer_id in served.offsets.transactions:
+                    self._in_transaction.setdefault(producer_id, set()).add(group_id)
                 served.machine.start(now_ms)
             self.partition.activate()
+            for ended in self._ended_while_loading:  # the replay may have come before the marker or after it
+                self.end_transaction(*ended)
+            self._ended_while_loading = []
         if count:
             LOG.info("%s: %d records replayed, %d groups", self.partition.name, count, len(loaded))
         return list(loaded.values())
 
-    def _restore(self, group_id: str, value: GroupValue | None, offsets: GroupOffsets) -> ServedGroup:
+    def _restore(
+        self, group_id: str, value: GroupValue | None, offsets: GroupOffsets, changes: list[Change] | None
+    ) -> ServedGroup:
+        if changes is not None and value is None:
+            consumer = MixedGroup(group_id, self._options.consumer)
+            consumer.restore(changes)
+            return ServedGroup(consumer, offsets)
         limits = (self._options.max_size, self._options.initial_rebalance_delay_ms)
         if value is None:  # offsets only, of a consumer that assigns partitions to itself
             return ServedGroup(Group(group_id, *limits), offsets)
@@ -127,9 +169,51 @@ class GroupShard:
         served = self.groups[group_id] = ServedGroup(machine)
         return served
 
-    def end(self, error: ErrorCode) -> list[tuple[Token, JoinAnswer | SyncAnswer]]:
+    def adopt(self, served: ServedGroup, machine: MixedGroup) -> None:
+        """The group is one of the consumer protocol from now on; `served` may be new. The caller holds the lock."""
+        served.machine = machine
+        self.groups[machine.group_id] = served
+
+    def forsake(self, served: ServedGroup, before: Group | MixedGroup) -> None:
+        """Nothing has come of the group that it was to be: it is again what it was. The caller holds the lock."""
+        if served.machine is before:
+            self.remove_if_nothing_left(served)
+        else:
+            served.machine = before
+
+    def is_replaceable(self, served: ServedGroup) -> bool:
+        """Whether a group has no members, so that it may become one of the other protocol; its offsets stay."""
+        machine = served.machine
+        return machine.state is GroupState.EMPTY and not machine.pending_members
+
+    def has_group_record(self, served: ServedGroup) -> bool:
+        """Whether the log has a record of the group itself, not only of its offsets."""
+        machine = served.machine
+        return machine.generation > 0 if isinstance(machine, Group) else machine.has_epoch_record
+
+    def make_classic(self, served: ServedGroup) -> ErrorCode:
+        """A group without members becomes one of the classic protocol, in the log too; its offsets stay."""
+        error = self._append_tombstones(self._group_keys(served))
+        if not error:
+            served.machine = Group(
+                served.machine.group_id, self._options.max_size, self._options.initial_rebalance_delay_ms
+            )
+        return error
+
+    def downgrade(self, served: ServedGroup, group: Group) -> ErrorCode:
+        """A consumer group becomes `group`, whose members all speak the classic protocol, in the log too."""
+        records_of_it: list[KeyValue] = [(key, None) for key in self._group_keys(served)]
+        assignments = {member.member_id: member.assignment for member in group.members.values()}
+        now_ms = self._clock.wall_ms()
+        records_of_it.append((records.group_key(group.group_id), records.group_value(group, assignments, now_ms)))
+        error = self._append_now(records_of_it)
+        if not error:
+            served.machine, served.state_timestamp_ms = group, now_ms
+        return error
+
+    def end(self, error: ErrorCode) -> list[tuple[Token, object]]:
         """This broker is not the coordinator any more. Returns what to tell those who wait."""
-        answers: list[tuple[Token, JoinAnswer | SyncAnswer]] = []
+        answers: list[tuple[Token, object]] = []
         with self.lock:
             self.partition.end()
             for served in self.groups.values():
@@ -139,9 +223,15 @@ class GroupShard:
         return answers
 
     # --- writing; the caller holds the lock --------------------------------------------------------------
-    def store(self, served: ServedGroup, store: Store, committed: Committed) -> None:
+    def store(self, served: ServedGroup, store: Store | StoreChanges, committed: Committed) -> None:
         """Writes the group as `store` says it is now."""
-        machine = served.machine
+        if isinstance(store, StoreChanges):
+            self._store_changes(served, store, committed)
+            return
+        machine = served.classic
+        if machine is None:
+            committed(ErrorCode.NONE, -1)  # overtaken: the group is of the other protocol now
+            return
         if isinstance(store, StoreAssignment):
             assignments: Mapping[str, bytes] = store.assignments
             if machine.generation != store.generation or machine.state is not GroupState.COMPLETING_REBALANCE:
@@ -159,10 +249,18 @@ class GroupShard:
         value = records.group_value(machine, assignments, served.state_timestamp_ms)
         self.partition.append([(records.group_key(machine.group_id), value)], committed)
 
+    def _store_changes(self, served: ServedGroup, store: StoreChanges, committed: Committed) -> None:
+        """Writes changes as one batch; they are made as soon as the log has it."""
+        machine = served.consumer
+        assert machine is not None
+        group_id = machine.group_id
+        self.partition.append([consumer_records.record(group_id, change) for change in store.changes], committed)
+        machine.appended(store)
+
     def remove_offsets(self, served: ServedGroup, partitions: Iterable[TopicPartition]) -> ErrorCode:
-        """Forgets offsets, in the log too."""
-        group_id = served.machine.group_id
-        gone = [partition for partition in partitions if partition in served.offsets.committed]
+        """Forgets offsets, in the log too; also those of transactions that have not ended."""
+        group_id, known = served.machine.group_id, served.offsets.known()
+        gone = [partition for partition in partitions if partition in known]
         error = self._append_tombstones([records.offset_key(group_id, partition) for partition in gone])
         if not error:
             served.offsets.remove(gone)
@@ -171,41 +269,91 @@ class GroupShard:
     def remove_topic(self, served: ServedGroup, topic: str) -> bool:
         """Forgets the offsets of a topic that is deleted, in the log too; whether there were any."""
         group_id = served.machine.group_id
-        gone = served.offsets.remove_topic(topic)
+        gone = sorted(partition for partition in served.offsets.known() if partition.topic == topic)
+        served.offsets.remove(gone)
         self._append_tombstones([records.offset_key(group_id, partition) for partition in gone])
         return bool(gone)
 
     def remove_if_nothing_left(self, served: ServedGroup) -> None:
         """Forgets a group that has neither members nor offsets."""
-        machine, offsets = served.machine, served.offsets
-        if machine.state is GroupState.EMPTY and not (machine.pending_members or offsets.committed or offsets.is_busy):
+        if self.is_replaceable(served) and not (served.offsets.committed or served.offsets.is_busy):
             self.remove_group(served)
 
     def remove_group(self, served: ServedGroup) -> ErrorCode:
         """Forgets a group that has no members, with all its offsets, in the log too."""
         machine = served.machine
-        keys = [records.offset_key(machine.group_id, partition) for partition in served.offsets.committed]
-        if machine.generation > 0:  # otherwise there never was a record of its members
-            keys.append(records.group_key(machine.group_id))
+        keys = [records.offset_key(machine.group_id, partition) for partition in sorted(served.offsets.known())]
+        keys += self._group_keys(served)
         error = self._append_tombstones(keys)
         if not error:
             machine.end(ErrorCode.COORDINATOR_NOT_AVAILABLE)
             del self.groups[machine.group_id]
         return error
 
+    def _group_keys(self, served: ServedGroup) -> list[bytes]:
+        """Keys of the records that there are of the group itself."""
+        if not self.has_group_record(served):
+            return []
+        machine = served.machine
+        if isinstance(machine, Group):
+            return [records.group_key(machine.group_id)]
+        return [consumer_records.record(machine.group_id, change)[0] for change in machine.tombstones()]
+
     def _append_tombstones(self, keys: list[bytes]) -> ErrorCode:
         """The error of the first batch that was refused at once; what replicas say later is not waited for."""
+        for first in range(0, len(keys), TOMBSTONES_PER_BATCH):
+            error = self._append_now([(key, None) for key in keys[first : first + TOMBSTONES_PER_BATCH]])
+            if error:
+                return error
+        return ErrorCode.NONE
+
+    def _append_now(self, records_of_it: list[KeyValue]) -> ErrorCode:
+        """The error of a batch that is refused at once."""
         refused = [ErrorCode.NONE]
 
         def committed(error: ErrorCode, _: int) -> None:
             refused[0] = error
 
-        for first in range(0, len(keys), TOMBSTONES_PER_BATCH):
-            tombstones: list[KeyValue] = [(key, None) for key in keys[first : first + TOMBSTONES_PER_BATCH]]
-            self.partition.append(tombstones, committed)
-            if refused[0]:
-                break
+        self.partition.append(records_of_it, committed)
         return refused[0]
+
+    # --- commits and transactions; the caller holds the lock ---------------------------------------------
+    def begin_commit(
+        self, served: ServedGroup, offsets: Mapping[TopicPartition, CommittedOffset], producer: Producer
+    ) -> StagedOffsets:
+        """Offsets are on their way into the log; with a producer they are of its transaction."""
+        if producer is NO_PRODUCER:
+            return served.offsets.begin(offsets)
+        self._in_transaction.setdefault(producer.producer_id, set()).add(served.machine.group_id)
+        return served.offsets.begin(offsets, producer.producer_id)
+
+    def end_commit(self, served: ServedGroup, staged: StagedOffsets, error: ErrorCode, record_offset: int) -> None:
+        """They are in the log, or it refused them."""
+        if error:
+            served.offsets.fail(staged)
+        else:
+            served.offsets.finish(staged, record_offset)
+        if staged.producer_id is not None:
+            self._forget_ended(staged.producer_id, served.machine.group_id)
+
+    def end_transaction(self, producer_id: int, commit: bool, marker_offset: int) -> None:
+        """The marker at that offset ends the producer's transaction; telling it twice changes nothing."""
+        if self.partition.phase is Phase.LOADING:
+            self._ended_while_loading.append((producer_id, commit, marker_offset))
+            return
+        for group_id in tuple(self._in_transaction.get(producer_id, ())):
+            served = self.groups.get(group_id)
+            if served is not None:
+                served.offsets.end_transaction(producer_id, commit, marker_offset)
+            self._forget_ended(producer_id, group_id)
+
+    def _forget_ended(self, producer_id: int, group_id: str) -> None:
+        served, group_ids = self.groups.get(group_id), self._in_transaction.get(producer_id)
+        if group_ids is None or (served is not None and served.offsets.has_transaction(producer_id)):
+            return
+        group_ids.discard(group_id)
+        if not group_ids:
+            del self._in_transaction[producer_id]
 
     # --- expiry ------------------------------------------------------------------------------------------
     def expire(self) -> int:
@@ -228,6 +376,8 @@ class GroupShard:
 
     def _expired_of(self, served: ServedGroup, now_ms: int) -> list[TopicPartition]:
         machine, retention_ms = served.machine, self._options.offsets_retention_ms
+        if isinstance(machine, MixedGroup):
+            return served.offsets.expired(now_ms, retention_ms, None, machine.is_subscribed)
         if machine.protocol_type is None:
             return served.offsets.expired(now_ms, retention_ms, None)
         if machine.state is GroupState.EMPTY:

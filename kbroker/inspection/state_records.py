@@ -11,6 +11,7 @@ from typing import Any
 from kbroker.errors import MalformedBytes
 from kbroker.protocol import messages as M
 from kbroker.protocol.json_form import to_json
+from kbroker.rules.transaction import TransactionState
 
 Decoder = Callable[[int, bytes | None, bytes | None], tuple[str, str | None]]
 """(offset, key, value) of a record -> what is shown of both; None: nothing."""
@@ -27,17 +28,10 @@ _OFFSETS_KEYS = {
     6: "ConsumerGroupTargetAssignmentMetadata",
     7: "ConsumerGroupTargetAssignmentMember",
     8: "ConsumerGroupCurrentMemberAssignment",
+    16: "ConsumerGroupRegularExpression",
 }
-TRANSACTION_STATES = (
-    "Empty",
-    "Ongoing",
-    "PrepareCommit",
-    "PrepareAbort",
-    "CompleteCommit",
-    "CompleteAbort",
-    "Dead",
-    "PrepareEpochFence",
-)
+TRANSACTION_STATES = tuple(TransactionState)
+"""By the id on disk."""
 _VERSION = struct.Struct(">h")
 
 

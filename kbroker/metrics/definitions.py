@@ -129,6 +129,18 @@ _ROWS = (
     Metric("kbroker_log_cleaner_uncleanable_bytes", Kind.GAUGE, "Their size (uncleanable-bytes).", ("directory",)),
     # Groups.
     Metric("kbroker_groups", Kind.GAUGE, "Consumer groups.", ("state",)),
+    # Transactions.
+    Metric("kbroker_transactional_ids", Kind.GAUGE, "Transactional ids; Ongoing: open transactions.", ("state",)),
+    Metric(
+        "kbroker_transaction_markers_waiting",
+        Kind.GAUGE,
+        "Partitions whose marker, the end of a transaction that is decided, is not written yet.",
+    ),
+    Metric(
+        "kbroker_transactions_timed_out_total",
+        Kind.COUNTER,
+        "Transactions aborted because they were open for longer than their producer allowed.",
+    ),
 )
 
 METRICS: dict[str, Metric] = {metric.name: metric for metric in _ROWS}

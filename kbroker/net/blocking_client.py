@@ -22,6 +22,7 @@ T = TypeVar("T")
 
 DEFAULT_PORT = 9092
 LARGEST_RESPONSE = 1 << 30
+GROUP_KEY, TRANSACTION_KEY = 0, 1  #: what a coordinator is looked for by
 FIRST_BACKOFF_S = 0.02
 LONGEST_BACKOFF_S = 1.0
 
@@ -255,10 +256,16 @@ class BlockingClient:
 
     def coordinator(self, group_id: str) -> int:
         """Node id of the group's coordinator, waiting until there is one."""
+        return self._coordinator(group_id, GROUP_KEY, f"group {group_id!r}")
 
+    def transaction_coordinator(self, transactional_id: str) -> int:
+        """Node id of the transactional id's coordinator, waiting until there is one."""
+        return self._coordinator(transactional_id, TRANSACTION_KEY, f"transactional id {transactional_id!r}")
+
+    def _coordinator(self, key: str, key_type: int, what: str) -> int:
         def attempt() -> int:
-            answer = self.call(M.FindCoordinatorRequest(key=group_id, key_type=0))
-            raise_for(answer.error_code, answer.error_message, f"group {group_id!r}")
+            answer = self.call(M.FindCoordinatorRequest(key=key, key_type=key_type))
+            raise_for(answer.error_code, answer.error_message, what)
             self._addresses[answer.node_id] = (answer.host, answer.port)
             return int(answer.node_id)
 

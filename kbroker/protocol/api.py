@@ -141,6 +141,11 @@ SERVED: dict[ApiKey, ApiVersions] = {
     ApiKey.DELETE_RECORDS: ApiVersions(0, 2, 2),
     ApiKey.INIT_PRODUCER_ID: ApiVersions(0, 5, 2),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: ApiVersions(0, 4, 4),
+    ApiKey.ADD_PARTITIONS_TO_TXN: ApiVersions(0, 5, 3),
+    ApiKey.ADD_OFFSETS_TO_TXN: ApiVersions(0, 4, 3),
+    ApiKey.END_TXN: ApiVersions(0, 4, 3),
+    ApiKey.WRITE_TXN_MARKERS: ApiVersions(0, 1, 1),
+    ApiKey.TXN_OFFSET_COMMIT: ApiVersions(0, 4, 3),
     ApiKey.DESCRIBE_CONFIGS: ApiVersions(0, 4, 4),
     ApiKey.ALTER_CONFIGS: ApiVersions(0, 2, 2),
     ApiKey.SASL_AUTHENTICATE: ApiVersions(0, 2, 2),
@@ -149,6 +154,11 @@ SERVED: dict[ApiKey, ApiVersions] = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: ApiVersions(0, 1, 1),
     ApiKey.OFFSET_DELETE: ApiVersions(0, 0, None),
     ApiKey.DESCRIBE_CLUSTER: ApiVersions(0, 1, 0),
+    ApiKey.DESCRIBE_PRODUCERS: ApiVersions(0, 0, 0),
+    ApiKey.DESCRIBE_TRANSACTIONS: ApiVersions(0, 0, 0),
+    ApiKey.LIST_TRANSACTIONS: ApiVersions(0, 1, 0),
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: ApiVersions(0, 1, 0),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: ApiVersions(0, 1, 0),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: ApiVersions(0, 0, 0),
 }
 

@@ -69,6 +69,23 @@ def _join_group(version: int, request: M.JoinGroupRequest, code: ErrorCode, text
 # --- one code per topic, partition, group or resource -----------------------------------------------------------------
 
 
+def _each_partition(response: type[M.Message], topic_result: str, partition_result: str, **values: Any) -> Builder:
+    """Responses of topics and partitions that are named as in the request; `values` are further ones of a partition."""
+
+    def build(version: int, request: Any, code: ErrorCode, text: str | None) -> M.Message:
+        topic_class, partition_class = getattr(response, topic_result), getattr(response, partition_result)
+        built: Any = response()
+        for topic in request.topics:
+            partitions = [
+                partition_class(partition_index=one.partition_index, error_code=code, **values)
+                for one in topic.partitions
+            ]
+            built.topics.append(topic_class(name=topic.name, partitions=partitions))
+        return built  # type: ignore[no-any-return]
+
+    return build
+
+
 def _produce(version: int, request: M.ProduceRequest, code: ErrorCode, text: str | None) -> M.Message | None:
     if request.acks == 0:
         return None
@@ -97,34 +114,12 @@ def _fetch(version: int, request: M.FetchRequest, code: ErrorCode, text: str | N
     return response
 
 
-def _list_offsets(version: int, request: M.ListOffsetsRequest, code: ErrorCode, text: str | None) -> M.Message:
-    response = M.ListOffsetsResponse()
-    for topic in request.topics:
-        partitions = [
-            response.ListOffsetsPartitionResponse(partition_index=one.partition_index, error_code=code)
-            for one in topic.partitions
-        ]
-        response.topics.append(response.ListOffsetsTopicResponse(name=topic.name, partitions=partitions))
-    return response
-
-
 def _metadata(version: int, request: M.MetadataRequest, code: ErrorCode, text: str | None) -> M.Message:
     response = M.MetadataResponse()
     for topic in request.topics or ():
         response.topics.append(
             response.MetadataResponseTopic(error_code=code, name=topic.name or "", topic_id=topic.topic_id)
         )
-    return response
-
-
-def _offset_commit(version: int, request: M.OffsetCommitRequest, code: ErrorCode, text: str | None) -> M.Message:
-    response = M.OffsetCommitResponse()
-    for topic in request.topics:
-        partitions = [
-            response.OffsetCommitResponsePartition(partition_index=one.partition_index, error_code=code)
-            for one in topic.partitions
-        ]
-        response.topics.append(response.OffsetCommitResponseTopic(name=topic.name, partitions=partitions))
     return response
 
 
@@ -165,6 +160,14 @@ def _describe_groups(version: int, request: M.DescribeGroupsRequest, code: Error
     return response
 
 
+def _consumer_group_describe(
+    version: int, request: M.ConsumerGroupDescribeRequest, code: ErrorCode, text: str | None
+) -> M.Message:
+    response = M.ConsumerGroupDescribeResponse()
+    response.groups = [response.DescribedGroup(group_id=group, error_code=code) for group in request.group_ids]
+    return response
+
+
 def _create_topics(version: int, request: M.CreateTopicsRequest, code: ErrorCode, text: str | None) -> M.Message:
     response = M.CreateTopicsResponse()
     response.topics = [
@@ -182,19 +185,6 @@ def _delete_topics(version: int, request: M.DeleteTopicsRequest, code: ErrorCode
         ]
     else:
         response.responses = [response.DeletableTopicResult(name=name, error_code=code) for name in request.topic_names]
-    return response
-
-
-def _delete_records(version: int, request: M.DeleteRecordsRequest, code: ErrorCode, text: str | None) -> M.Message:
-    response = M.DeleteRecordsResponse()
-    for topic in request.topics:
-        partitions = [
-            response.DeleteRecordsPartitionResult(
-                partition_index=one.partition_index, low_watermark=-1, error_code=code
-            )
-            for one in topic.partitions
-        ]
-        response.topics.append(response.DeleteRecordsTopicResult(name=topic.name, partitions=partitions))
     return response
 
 
@@ -262,6 +252,66 @@ def _delete_groups(version: int, request: M.DeleteGroupsRequest, code: ErrorCode
     return response
 
 
+def _add_partitions_to_txn(
+    version: int, request: M.AddPartitionsToTxnRequest, code: ErrorCode, text: str | None
+) -> M.Message:
+    """From version 4 on the code at the top is enough."""
+    response = M.AddPartitionsToTxnResponse(error_code=code if version >= 4 else 0)
+    if version < 4:
+        for topic in request.v3_and_below_topics:
+            partitions = [
+                response.AddPartitionsToTxnPartitionResult(partition_index=one, partition_error_code=code)
+                for one in topic.partitions
+            ]
+            response.results_by_topic_v3_and_below.append(
+                response.AddPartitionsToTxnTopicResult(name=topic.name, results_by_partition=partitions)
+            )
+    return response
+
+
+def _write_txn_markers(version: int, request: M.WriteTxnMarkersRequest, code: ErrorCode, text: str | None) -> M.Message:
+    """Each producer once, with its last marker."""
+    producers: dict[int, dict[str, dict[int, None]]] = {}
+    for marker in request.markers:
+        topics: dict[str, dict[int, None]] = {}
+        producers[marker.producer_id] = topics
+        for topic in marker.topics:
+            topics.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+    response = M.WriteTxnMarkersResponse()
+    for producer_id, topics in producers.items():
+        results = []
+        for name, partition_ids in topics.items():
+            partitions = [
+                response.WritableTxnMarkerPartitionResult(partition_index=one, error_code=code) for one in partition_ids
+            ]
+            results.append(response.WritableTxnMarkerTopicResult(name=name, partitions=partitions))
+        response.markers.append(response.WritableTxnMarkerResult(producer_id=producer_id, topics=results))
+    return response
+
+
+def _describe_producers(
+    version: int, request: M.DescribeProducersRequest, code: ErrorCode, text: str | None
+) -> M.Message:
+    response = M.DescribeProducersResponse()
+    for topic in request.topics:
+        partitions = [
+            response.PartitionResponse(partition_index=one, error_code=code) for one in topic.partition_indexes
+        ]
+        response.topics.append(response.TopicResponse(name=topic.name, partitions=partitions))
+    return response
+
+
+def _describe_transactions(
+    version: int, request: M.DescribeTransactionsRequest, code: ErrorCode, text: str | None
+) -> M.Message:
+    response = M.DescribeTransactionsResponse()
+    response.transaction_states = [
+        response.TransactionState(transactional_id=transactional_id, error_code=code)
+        for transactional_id in request.transactional_ids
+    ]
+    return response
+
+
 def _describe_topic_partitions(
     version: int, request: M.DescribeTopicPartitionsRequest, code: ErrorCode, text: str | None
 ) -> M.Message:
@@ -275,9 +325,13 @@ def _describe_topic_partitions(
 BUILDERS: dict[ApiKey, Builder] = {
     ApiKey.PRODUCE: _produce,
     ApiKey.FETCH: _fetch,
-    ApiKey.LIST_OFFSETS: _list_offsets,
+    ApiKey.LIST_OFFSETS: _each_partition(
+        M.ListOffsetsResponse, "ListOffsetsTopicResponse", "ListOffsetsPartitionResponse"
+    ),
     ApiKey.METADATA: _metadata,
-    ApiKey.OFFSET_COMMIT: _offset_commit,
+    ApiKey.OFFSET_COMMIT: _each_partition(
+        M.OffsetCommitResponse, "OffsetCommitResponseTopic", "OffsetCommitResponsePartition"
+    ),
     ApiKey.OFFSET_FETCH: _offset_fetch,
     ApiKey.FIND_COORDINATOR: _find_coordinator,
     ApiKey.JOIN_GROUP: _join_group,
@@ -290,9 +344,18 @@ BUILDERS: dict[ApiKey, Builder] = {
     ApiKey.API_VERSIONS: _api_versions,
     ApiKey.CREATE_TOPICS: _create_topics,
     ApiKey.DELETE_TOPICS: _delete_topics,
-    ApiKey.DELETE_RECORDS: _delete_records,
+    ApiKey.DELETE_RECORDS: _each_partition(
+        M.DeleteRecordsResponse, "DeleteRecordsTopicResult", "DeleteRecordsPartitionResult", low_watermark=-1
+    ),
     ApiKey.INIT_PRODUCER_ID: _top_level(ApiKey.INIT_PRODUCER_ID, producer_epoch=-1),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: _offset_for_leader_epoch,
+    ApiKey.ADD_PARTITIONS_TO_TXN: _add_partitions_to_txn,
+    ApiKey.ADD_OFFSETS_TO_TXN: _top_level(ApiKey.ADD_OFFSETS_TO_TXN),
+    ApiKey.END_TXN: _top_level(ApiKey.END_TXN),
+    ApiKey.WRITE_TXN_MARKERS: _write_txn_markers,
+    ApiKey.TXN_OFFSET_COMMIT: _each_partition(
+        M.TxnOffsetCommitResponse, "TxnOffsetCommitResponseTopic", "TxnOffsetCommitResponsePartition"
+    ),
     ApiKey.DESCRIBE_CONFIGS: _describe_configs,
     ApiKey.ALTER_CONFIGS: _alter_configs,
     ApiKey.SASL_AUTHENTICATE: _top_level_with_text(ApiKey.SASL_AUTHENTICATE),
@@ -301,5 +364,10 @@ BUILDERS: dict[ApiKey, Builder] = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _incremental_alter_configs,
     ApiKey.OFFSET_DELETE: _top_level(ApiKey.OFFSET_DELETE),
     ApiKey.DESCRIBE_CLUSTER: _top_level_with_text(ApiKey.DESCRIBE_CLUSTER),
+    ApiKey.DESCRIBE_PRODUCERS: _describe_producers,
+    ApiKey.DESCRIBE_TRANSACTIONS: _describe_transactions,
+    ApiKey.LIST_TRANSACTIONS: _top_level(ApiKey.LIST_TRANSACTIONS),
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: _top_level(ApiKey.CONSUMER_GROUP_HEARTBEAT),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: _consumer_group_describe,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: _describe_topic_partitions,
 }

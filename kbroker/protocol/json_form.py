@@ -37,10 +37,15 @@ def _struct(
         if not _has(versions, version):
             continue
         content = getattr(value, name)
-        if "tag" in options and content == options.get("default"):
+        if "tag" in options and _is_default(content, options):
             continue
         made[camel_case(name)] = _value(content, kind, structs, version)
     return made
+
+
+def _is_default(content: Any, options: dict[str, Any]) -> bool:
+    """Without a default of its own a field's is nothing: 0, false, no text, no elements, the id of nothing."""
+    return bool(content == options["default"]) if "default" in options else not content or content == bytes(16)
 
 
 def _value(value: Any, kind: str, structs: dict[str, list[_Field]], version: int) -> Any:

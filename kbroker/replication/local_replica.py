@@ -13,6 +13,7 @@ from kbroker.storage.log import Log
 LOG = logging.getLogger(__name__)
 
 Committed = Callable[[ErrorCode, int], None]
+NO_GUARD = 0
 
 
 class LocalReplica:
@@ -37,13 +38,16 @@ class LocalReplica:
     def read(self, offset: int, max_bytes: int) -> bytes:
         return self.log.read(offset, max_bytes)
 
-    def append(self, batch: bytes, leader_epoch: int, committed: Committed) -> None:
+    def verify(self, producer_id: int, producer_epoch: int) -> int:
+        return self.log.verify(producer_id, producer_epoch)
+
+    def append(self, batch: bytes, leader_epoch: int, committed: Committed, guard: int = NO_GUARD) -> None:
         """Append; `committed` is called here, or by the thread of `FlushWaits` where a flush has to come first."""
         if leader_epoch != self.log.leader_epoch:
             committed(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
             return
         try:
-            appended = self.log.append(batch, wait=False)
+            appended = self.log.append(batch, wait=False, as_coordinator=True, guard=guard)
         except KbrokerError as error:
             committed(error.code, -1)
             return

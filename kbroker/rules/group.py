@@ -45,6 +45,9 @@ class GroupState(StrEnum):
     PREPARING_REBALANCE = "PreparingRebalance"
     COMPLETING_REBALANCE = "CompletingRebalance"
     STABLE = "Stable"
+    ASSIGNING = "Assigning"
+    RECONCILING = "Reconciling"
+    """These two are of the newer protocol only (`consumer_group.py`)."""
     DEAD = "Dead"
 
 
@@ -314,6 +317,10 @@ class Group:
     def _maybe_prepare_rebalance(self, now_ms: int) -> None:
         if self.state in (GroupState.EMPTY, GroupState.COMPLETING_REBALANCE, GroupState.STABLE):
             self._prepare_rebalance(now_ms)
+
+    def rebalance(self, now_ms: int) -> None:
+        """Everybody has to join again."""
+        self._maybe_prepare_rebalance(now_ms)
 
     def _prepare_rebalance(self, now_ms: int) -> None:
         if self.state is GroupState.COMPLETING_REBALANCE:

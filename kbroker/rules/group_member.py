@@ -51,6 +51,10 @@ class JoinAnswer(NamedTuple):
     skip_assignment: bool = False
     members: tuple[GenerationMember, ...] = ()
 
+    def failed(self, error: ErrorCode) -> JoinAnswer:
+        """The answer when what it says could not be stored."""
+        return JoinAnswer(error, self.member_id)
+
 
 class SyncAnswer(NamedTuple):
     """The answer to a SyncGroup."""

@@ -1,12 +1,15 @@
 """The offsets that one group has committed: values in, values out.
 
 A commit is pending from the call that hands it to the log until the log has made it durable; what a consumer reads
-back is durable. Offsets of a transaction are kept apart until its marker says how it ended.
+back is durable. Offsets of a transaction are kept apart until its marker says how it ended (KIP-98). What counts is the
+order of the log, as a replay sees it: a marker ends what stands before it, whenever that has become durable, and a
+removal takes what a transaction has written before it along.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kbroker.model import TopicPartition
@@ -26,47 +29,65 @@ class CommittedOffset(NamedTuple):
     record_offset: int = -1
 
 
+@dataclass(eq=False, slots=True)
+class StagedOffsets:
+    """Offsets on their way into the log."""
+
+    offsets: Mapping[TopicPartition, CommittedOffset]
+    """Without those that were removed meanwhile."""
+    producer_id: int | None
+    """Whose transaction they belong to, if to any."""
+    markers: list[tuple[int, bool]] = field(default_factory=list)
+    """(offset, commit) of the producer's markers that came meanwhile; each ends what stands before it."""
+
+
 class GroupOffsets:
     """Committed, pending and transactional offsets of one group. Not thread-safe."""
 
     def __init__(self) -> None:
         self.committed: dict[TopicPartition, CommittedOffset] = {}
-        self._pending: dict[TopicPartition, CommittedOffset] = {}
         self.transactions: dict[int, dict[TopicPartition, CommittedOffset]] = {}
         """Offsets of transactions that have not ended yet, by producer id."""
+        self._staged: list[StagedOffsets] = []
 
     @property
     def is_busy(self) -> bool:
         """Whether a commit or a transaction is on its way."""
-        return bool(self._pending or self.transactions)
+        return bool(self.transactions or self._staged)
+
+    def has_transaction(self, producer_id: int) -> bool:
+        """Whether a marker of the producer would end something."""
+        return producer_id in self.transactions or any(one.producer_id == producer_id for one in self._staged)
 
     def copy(self) -> GroupOffsets:
         """What is known now, for a reader who takes his time."""
         copied = GroupOffsets()
-        copied.committed, copied._pending = dict(self.committed), dict(self._pending)
+        copied.committed = dict(self.committed)
         copied.transactions = {producer_id: dict(offsets) for producer_id, offsets in self.transactions.items()}
+        copied._staged = [StagedOffsets(one.offsets, one.producer_id) for one in self._staged]
         return copied
 
     # --- commits -----------------------------------------------------------------------------------------
-    def begin(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
-        """`offsets` are on their way into the log."""
-        self._pending.update(offsets)
+    def begin(self, offsets: Mapping[TopicPartition, CommittedOffset], producer_id: int | None = None) -> StagedOffsets:
+        """`offsets`, which stay as they are, are on their way into the log; `finish` or `fail` comes for them."""
+        staged = StagedOffsets(offsets, producer_id)
+        self._staged.append(staged)
+        return staged
 
-    def finish(self, offsets: Mapping[TopicPartition, CommittedOffset], record_offset: int) -> None:
-        """`offsets` are durable, in the batch at `record_offset`."""
-        for partition, committed in offsets.items():
-            staged = self._pending.get(partition)
-            if staged is None:
-                continue  # the topic was deleted meanwhile
-            if staged is committed:
-                del self._pending[partition]
-            self.put(partition, committed._replace(record_offset=record_offset))
+    def finish(self, staged: StagedOffsets, record_offset: int) -> None:
+        """They are durable, in the batch at `record_offset`."""
+        self._staged.remove(staged)
+        commit = next((commit for marker, commit in staged.markers if record_offset < marker), None)
+        for partition, committed in staged.offsets.items():
+            written = committed._replace(record_offset=record_offset)
+            if staged.producer_id is None or commit:
+                self.put(partition, written)
+            elif commit is None:
+                self.put_transactional(staged.producer_id, partition, written)
 
-    def fail(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
-        """`offsets` did not get into the log."""
-        for partition, committed in offsets.items():
-            if self._pending.get(partition) is committed:
-                del self._pending[partition]
+    def fail(self, staged: StagedOffsets) -> None:
+        """They did not get into the log."""
+        self._staged.remove(staged)
 
     def put(self, partition: TopicPartition, committed: CommittedOffset) -> None:
         """Takes `committed` unless a newer record has been taken already."""
@@ -74,39 +95,55 @@ class GroupOffsets:
         if known is None or known.record_offset <= committed.record_offset:
             self.committed[partition] = committed
 
+    # --- transactions ------------------------------------------------------------------------------------
     def put_transactional(self, producer_id: int, partition: TopicPartition, committed: CommittedOffset) -> None:
-        """An offset of a transaction that is still open."""
-        self.transactions.setdefault(producer_id, {})[partition] = committed
+        """An offset of a transaction that is still open, unless it has written a newer one."""
+        offsets = self.transactions.setdefault(producer_id, {})
+        known = offsets.get(partition)
+        if known is None or known.record_offset <= committed.record_offset:
+            offsets[partition] = committed
 
-    def end_transaction(self, producer_id: int, commit: bool) -> None:
-        """The producer's transaction has ended: its offsets count, or are forgotten."""
+    def end_transaction(self, producer_id: int, commit: bool, marker_offset: int) -> None:
+        """What the producer's transaction has written before `marker_offset` counts, or is forgotten.
+
+        Told before the producer's next transaction writes to a partition that it has written to, too.
+        """
+        for staged in self._staged:
+            if staged.producer_id == producer_id:
+                staged.markers.append((marker_offset, commit))
+        left: dict[TopicPartition, CommittedOffset] = {}
         for partition, committed in self.transactions.pop(producer_id, {}).items():
-            if commit:
+            if committed.record_offset >= marker_offset:
+                left[partition] = committed
+            elif commit:
                 self.put(partition, committed)
+        if left:
+            self.transactions[producer_id] = left
 
     def is_unstable(self, partition: TopicPartition) -> bool:
         """Whether a commit for `partition` is on its way: who asked for stable offsets has to wait (KIP-447)."""
-        return partition in self._pending or any(partition in offsets for offsets in self.transactions.values())
+        return any(partition in staged.offsets for staged in self._staged) or any(
+            partition in offsets for offsets in self.transactions.values()
+        )
 
     # --- removal -----------------------------------------------------------------------------------------
-    def remove(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Forgets all about `partitions`; returns those that had a committed offset."""
-        removed = []
-        for partition in partitions:
-            self._pending.pop(partition, None)
+    def known(self) -> set[TopicPartition]:
+        """The partitions that the log may hold something about."""
+        found = {*self.committed}
+        for offsets in (*self.transactions.values(), *(staged.offsets for staged in self._staged)):
+            found.update(offsets)
+        return found
+
+    def remove(self, partitions: Iterable[TopicPartition]) -> None:
+        """Forgets all about `partitions`."""
+        gone = frozenset(partitions)
+        for partition in gone:
+            self.committed.pop(partition, None)
             for offsets in self.transactions.values():
                 offsets.pop(partition, None)
-            if self.committed.pop(partition, None) is not None:
-                removed.append(partition)
-        if removed:
-            self.transactions = {producer_id: left for producer_id, left in self.transactions.items() if left}
-        return removed
-
-    def remove_topic(self, topic: str) -> list[TopicPartition]:
-        """Forgets all about a topic; returns the partitions that had a committed offset."""
-        known = {p for p in (*self.committed, *self._pending) if p.topic == topic}
-        known.update(p for offsets in self.transactions.values() for p in offsets if p.topic == topic)
-        return self.remove(sorted(known))
+        self.transactions = {producer_id: left for producer_id, left in self.transactions.items() if left}
+        for staged in self._staged:
+            staged.offsets = {p: committed for p, committed in staged.offsets.items() if p not in gone}
 
     def expired(
         self,
@@ -131,6 +168,6 @@ class GroupOffsets:
             partition
             for partition, committed in self.committed.items()
             if is_due(committed)
-            and partition not in self._pending
+            and not self.is_unstable(partition)
             and not (is_subscribed is not None and is_subscribed(partition.topic))
         ]

@@ -24,20 +24,24 @@ from kbroker.config.listeners import parse_counts
 from kbroker.coordination.embedded import EmbeddedStore
 from kbroker.groups.coordinator import GroupCoordinator
 from kbroker.groups.options import GroupOptions
-from kbroker.model import Endpoint, TopicPartition
+from kbroker.model import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, Endpoint, TopicPartition
 from kbroker.net.endpoints import AdvertisedEndpoints
 from kbroker.replication.local_replica import FlushWaits
 from kbroker.server.acceptor import Acceptor, AddressLimits, ConnectionLimits, raise_descriptor_limit
 from kbroker.server.dispatch import Dispatcher
 from kbroker.server.found_logs import find_store, found_partitions
+from kbroker.server.group_topics import image_topics
 from kbroker.server.handler_pool import HandlerPool
-from kbroker.server.local_partitions import LocalPartitions, OffsetsTopic, internal_topics
+from kbroker.server.local_markers import LocalMarkers
+from kbroker.server.local_partitions import LocalPartitions, StateTopic, internal_topics
 from kbroker.server.log_options import storage_options
 from kbroker.server.measurements import observe
 from kbroker.server.processor import ProcessorLimits, Processors
 from kbroker.server.request_channel import RequestChannel
 from kbroker.server.services import Services
 from kbroker.storage.log_manager import LogManager
+from kbroker.transactions.coordinator import TransactionCoordinator
+from kbroker.transactions.options import TransactionOptions
 
 LOG = logging.getLogger(__name__)
 
@@ -112,9 +116,23 @@ class Broker:
         self._flush_waits.start()
         self._on_stop("flush waits", self._flush_waits.stop)
         self._groups = GroupCoordinator(
-            OffsetsTopic(self._topics, logs, self._flush_waits, config), GroupOptions.of(config), self.clock
+            self._state_topic(GROUP_OFFSETS_TOPIC, config["offsets.topic.num.partitions"]),
+            GroupOptions.of(config),
+            self.clock,
+            topics=lambda: image_topics(self._topics.image),
         )
         self._producer_ids = ProducerIds(self._session, self.node_id)
+        self._markers = LocalMarkers(self._topics, logs, self._flush_waits, self._groups)
+        self._transactions = TransactionCoordinator(
+            self._state_topic(TRANSACTION_STATE_TOPIC, config["transaction.state.log.num.partitions"]),
+            TransactionOptions.of(config),
+            self.clock,
+            self._markers,
+            self._producer_ids.next,
+        )
+
+    def _state_topic(self, name: str, default_partition_count: int) -> StateTopic:
+        return StateTopic(name, self._topics, self._logs, self._flush_waits, default_partition_count)
 
     def _take_config(self, config: BrokerConfig) -> None:
         """Dynamic settings are others now."""
@@ -135,6 +153,8 @@ class Broker:
             broker_configs=self._broker_configs,
             logs=self._logs,
             groups=self._groups,
+            transactions=self._transactions,
+            markers=self._markers,
             consumer_offsets=ConsumerOffsets(self._session),
             producer_ids=self._producer_ids,
             endpoints_for=self._endpoints_for,
@@ -180,6 +200,9 @@ class Broker:
         # Stops before the processors do: they wait until everybody has an answer, members wait for other members.
         self._groups.start()
         self._on_stop("groups", self._groups.stop)
+        # Behind the groups, which markers are told to, and stopped before them.
+        self._transactions.start()
+        self._on_stop("transactions", self._transactions.stop)
         self._start_http()
         self._acceptor.start()
         self._on_stop("acceptor", self._acceptor.stop)
@@ -193,7 +216,7 @@ class Broker:
         self._topics.register(advertised, self.config["broker.rack"])
         self._topics.start(self._partitions, new_leader_epochs=not self._logs.was_stopped_cleanly)
         self._logs.set_on_directory_failed(self._directory_failed)
-        self._partitions.serve(self._topics, self._groups)
+        self._partitions.serve(self._topics, self._groups, self._transactions)
 
     def _directory_failed(self, directory: str, partitions: Sequence[TopicPartition]) -> None:
         if Path(self._store_path).parent == Path(directory):
@@ -220,6 +243,7 @@ class Broker:
             channel=self._channel,
             handlers=self._handlers,
             groups=self._groups,
+            transactions=self._transactions,
             is_ready=lambda: self.is_ready,
         )
         self._http.start()

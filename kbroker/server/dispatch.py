@@ -32,14 +32,14 @@ class Route(NamedTuple):
     latter kind may have `blocks(services, request, message)`: whether this one request must be handed over after all.
     """
     appends: bool = False
-    """Writes to the log of groups: handed over while a log directory makes writers wait."""
+    """Writes to the log of groups or of transactions: handed over while a log directory makes writers wait."""
     decoded: bool = True
     """`handle` gets the message; else None, and reads `request.body` itself."""
 
 
 ROUTES: dict[ApiKey, Route] = {
     # Served in the compiled core; what comes here could not be finished without blocking.
-    ApiKey.PRODUCE: Route("produce", decoded=False),
+    ApiKey.PRODUCE: Route("produce", blocking=False, appends=True, decoded=False),
     ApiKey.FETCH: Route("fetch", decoded=False),
     ApiKey.LIST_OFFSETS: Route("list_offsets"),
     ApiKey.METADATA: Route("metadata", blocking=False),
@@ -59,6 +59,11 @@ ROUTES: dict[ApiKey, Route] = {
     ApiKey.DELETE_RECORDS: Route("delete_records"),
     ApiKey.INIT_PRODUCER_ID: Route("init_producer_id"),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: Route("offset_for_leader_epoch"),
+    ApiKey.ADD_PARTITIONS_TO_TXN: Route("add_partitions_to_txn", blocking=False, appends=True),
+    ApiKey.ADD_OFFSETS_TO_TXN: Route("add_offsets_to_txn", blocking=False, appends=True),
+    ApiKey.END_TXN: Route("end_txn", blocking=False, appends=True),
+    ApiKey.WRITE_TXN_MARKERS: Route("write_txn_markers"),
+    ApiKey.TXN_OFFSET_COMMIT: Route("txn_offset_commit", blocking=False, appends=True),
     ApiKey.DESCRIBE_CONFIGS: Route("describe_configs"),
     ApiKey.ALTER_CONFIGS: Route("alter_configs"),
     ApiKey.SASL_AUTHENTICATE: Route("sasl_authenticate", blocking=False),
@@ -67,6 +72,11 @@ ROUTES: dict[ApiKey, Route] = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: Route("incremental_alter_configs"),
     ApiKey.OFFSET_DELETE: Route("offset_delete"),
     ApiKey.DESCRIBE_CLUSTER: Route("describe_cluster", blocking=False),
+    ApiKey.DESCRIBE_PRODUCERS: Route("describe_producers"),
+    ApiKey.DESCRIBE_TRANSACTIONS: Route("describe_transactions"),
+    ApiKey.LIST_TRANSACTIONS: Route("list_transactions"),
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: Route("consumer_group_heartbeat", blocking=False, appends=True),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: Route("consumer_group_describe"),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: Route("describe_topic_partitions", blocking=False),
 }
 

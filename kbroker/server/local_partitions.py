@@ -1,4 +1,4 @@
-"""What joins the cluster's topics, the logs on this broker's disks, and the groups that live in one of them."""
+"""What joins the cluster's topics, the logs on this broker's disks, and the coordinators that live in two of them."""
 
 from __future__ import annotations
 
@@ -22,11 +22,10 @@ from kbroker.storage.options import LogOptions
 
 if TYPE_CHECKING:
     from kbroker.groups.coordinator import GroupCoordinator
+    from kbroker.transactions.coordinator import TransactionCoordinator
 
 LOG = logging.getLogger(__name__)
 
-# Kafka's default of transaction.state.log.num.partitions, which nothing reads before there are transactions.
-TRANSACTION_PARTITIONS = 50
 MOST_NAMES = 100
 """Topics that one line of the log names."""
 
@@ -45,12 +44,13 @@ def internal_topics(config: BrokerConfig) -> dict[str, NewTopic]:
     )
     transactions = NewTopic(
         TRANSACTION_STATE_TOPIC,
-        TRANSACTION_PARTITIONS,
-        3,
+        config["transaction.state.log.num.partitions"],
+        config["transaction.state.log.replication.factor"],
         configs={
             "cleanup.policy": "compact",
             "compression.type": "uncompressed",
-            "segment.bytes": str(100 << 20),
+            "min.insync.replicas": str(config["transaction.state.log.min.isr"]),
+            "segment.bytes": str(config["transaction.state.log.segment.bytes"]),
             "unclean.leader.election.enable": "false",
         },
     )
@@ -66,6 +66,8 @@ class LocalPartitions:
         self._config = config
         self._on_config = on_config
         self._topics: Topics | None = None
+        self._coordinators: dict[str, GroupCoordinator | TransactionCoordinator] = {}
+        """By the topic that their state is in."""
         self._groups: GroupCoordinator | None = None
 
     def resolve(self, topics: Topics, topic_partition: TopicPartition) -> tuple[UUID, LogOptions] | None:
@@ -73,9 +75,10 @@ class LocalPartitions:
         topic = topics.owner_of(topic_partition)
         return None if topic is None else (topic.topic_id, self._options_of(topic))
 
-    def serve(self, topics: Topics, groups: GroupCoordinator) -> None:
-        """From now on changes reach the groups too."""
+    def serve(self, topics: Topics, groups: GroupCoordinator, transactions: TransactionCoordinator) -> None:
+        """From now on changes reach groups and transactions too."""
         self._topics, self._groups = topics, groups
+        self._coordinators = {GROUP_OFFSETS_TOPIC: groups, TRANSACTION_STATE_TOPIC: transactions}
         strangers = [topic.name for topic in topics.image.topics.values() if not topic.configs_given]
         if strangers:
             LOG.warning(
@@ -105,12 +108,12 @@ class LocalPartitions:
                 log = self._logs.create(topic.name, topic.topic_id, partition.partition_id, options, is_new=is_new)
             if log.leader_epoch != partition.leader_epoch:
                 log.set_leader_epoch(partition.leader_epoch)
-        # Groups take up the partitions of a new offsets topic when they are first asked for (`OffsetsTopic.replica`).
+        # Coordinators take up the partitions of their new topic when they are first asked for (`StateTopic.replica`).
 
     def delete_partitions(self, topic: Topic, partitions: Sequence[Partition]) -> None:
         for partition in partitions:
-            if topic.name == GROUP_OFFSETS_TOPIC and self._groups is not None:
-                self._groups.resign(partition.partition_id)
+            if topic.name in self._coordinators:
+                self._coordinators[topic.name].resign(partition.partition_id)
             self._logs.delete(TopicPartition(topic.name, partition.partition_id))
         if self._groups is not None and topic.name != GROUP_OFFSETS_TOPIC:
             self._groups.forget_topics([topic.name])
@@ -155,30 +158,33 @@ class LocalPartitions:
                 self._set_options(topic, options_now)
 
 
-class OffsetsTopic:
-    """`__consumer_offsets` as the group coordinator needs it (`groups.offsets_topic.OffsetsTopic`)."""
+class StateTopic:
+    """An internal topic as the coordinator whose state is in it needs it (`state_log.topic.StateTopic`)."""
 
-    def __init__(self, topics: Topics, logs: LogManager, flush_waits: FlushWaits, config: BrokerConfig):
+    def __init__(
+        self, name: str, topics: Topics, logs: LogManager, flush_waits: FlushWaits, default_partition_count: int
+    ):
+        self._name = name
         self._topics = topics
         self._logs = logs
         self._flush_waits = flush_waits
-        self._default_partition_count: int = config["offsets.topic.num.partitions"]
+        self._default_partition_count = default_partition_count
 
     def ensure(self) -> None:
         """Create it unless it is there. ProtocolError when it cannot be made now."""
-        (result,) = self._topics.ensure([GROUP_OFFSETS_TOPIC])
+        (result,) = self._topics.ensure([self._name])
         if isinstance(result, ProtocolError):
             raise result
 
     def partition_count(self) -> int | None:
-        topic = self._topics.image.topic(GROUP_OFFSETS_TOPIC)
+        topic = self._topics.image.topic(self._name)
         return None if topic is None else len(topic.partitions)
 
     def default_partition_count(self) -> int:
         return self._default_partition_count
 
     def led_partitions(self) -> Iterable[int]:
-        topic = self._topics.image.topic(GROUP_OFFSETS_TOPIC)
+        topic = self._topics.image.topic(self._name)
         if topic is None:
             return []
         return [each.partition_id for each in topic.partitions if each.leader == self._topics.node_id]
@@ -186,5 +192,5 @@ class OffsetsTopic:
     def replica(self, partition_id: int) -> LocalReplica | None:
         if partition_id not in self.led_partitions():
             return None
-        log = self._logs.get(TopicPartition(GROUP_OFFSETS_TOPIC, partition_id))
+        log = self._logs.get(TopicPartition(self._name, partition_id))
         return None if log is None else LocalReplica(log, self._flush_waits)

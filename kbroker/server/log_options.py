@@ -84,6 +84,7 @@ def log_options(own: Mapping[str, str], config: BrokerConfig, *, configs_given: 
         flushed_visibility=config["log.flush.visibility"] == "flushed",
         downconversion=bool(value["message.downconversion.enable"]),
         max_inflated_size=config["kbroker.inflated.batch.max.bytes"],
+        verify_transactions=config["transaction.partition.verification.enable"],
         retention_ms=integer("retention.ms"),
         retention_bytes=integer("retention.bytes"),
         file_delete_delay_ms=integer("file.delete.delay.ms"),

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from kbroker.server.handler_pool import HandlerPool
     from kbroker.server.request_channel import RequestChannel
     from kbroker.storage.log_manager import LogManager
+    from kbroker.transactions.coordinator import TransactionCoordinator
 
 
 def observe(
@@ -35,6 +36,7 @@ def observe(
     channel: RequestChannel,
     handlers: HandlerPool,
     groups: GroupCoordinator,
+    transactions: TransactionCoordinator,
     is_ready: Callable[[], bool],
 ) -> HttpServer:
     """The server of /metrics, /health and /ready over the parts of one broker; the caller starts and stops it."""
@@ -53,6 +55,7 @@ def observe(
     registry.add(lambda: measure_storage(logs))
     registry.add(lambda: measure_cleaner(logs))
     registry.add(lambda: measure_groups(groups))
+    registry.add(lambda: measure_transactions(transactions))
 
     def health() -> list[str]:
         return [f"log directory {path} has failed" for path in logs.offline_directories]
@@ -200,6 +203,14 @@ def measure_groups(groups: GroupCoordinator) -> Iterator[Sample]:
     """Groups by state."""
     for state, count in groups.group_counts().items():
         yield Sample("kbroker_groups", count, (state,))
+
+
+def measure_transactions(transactions: TransactionCoordinator) -> Iterator[Sample]:
+    """Transactional ids by state, what their transactions wait for, and what became of those that took too long."""
+    for state, count in transactions.transaction_counts().items():
+        yield Sample("kbroker_transactional_ids", count, (state,))
+    yield Sample("kbroker_transaction_markers_waiting", transactions.markers_waiting())
+    yield Sample("kbroker_transactions_timed_out_total", transactions.aborted_by_timeout)
 
 
 def _api_name(key: int) -> str:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from kbroker.groups.coordinator import GroupCoordinator
     from kbroker.model import Endpoint
     from kbroker.storage.log_manager import LogManager
+    from kbroker.transactions.coordinator import TransactionCoordinator
+    from kbroker.transactions.markers import MarkerWriter
 
 
 @dataclass(slots=True)
@@ -31,6 +33,8 @@ class Services:
     broker_configs: BrokerConfigs
     logs: LogManager
     groups: GroupCoordinator
+    transactions: TransactionCoordinator
+    markers: MarkerWriter
     consumer_offsets: ConsumerOffsets
     producer_ids: ProducerIds
     endpoints_for: Callable[[Connection], Endpoint]

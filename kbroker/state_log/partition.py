@@ -6,14 +6,14 @@ import logging
 import threading
 from collections.abc import Callable, Iterable
 from enum import Enum
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from kbroker._core import record_batch
 from kbroker.clock import Clock
 from kbroker.errors import BadInput, ErrorCode, KbrokerError
 from kbroker.model import TopicPartition
 from kbroker.protocol.records import Batch, encode_batch, read_batches
-from kbroker.state_log.replica import Committed, Replica
+from kbroker.state_log.replica import NO_GUARD, Committed, Replica
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -22,6 +22,19 @@ LOG = logging.getLogger(__name__)
 
 KeyValue: TypeAlias = tuple[bytes, bytes | None]
 """One record. A value of None is a tombstone: compaction drops the key."""
+
+
+NO_SEQUENCE = -1
+
+
+class Producer(NamedTuple):
+    """Whose transaction a record belongs to."""
+
+    producer_id: int
+    epoch: int
+
+
+NO_PRODUCER = Producer(-1, -1)
 
 
 class Phase(Enum):
@@ -91,15 +104,33 @@ class StatePartition:
         self.phase = Phase.ENDED
         self.active.set()
 
-    def append(self, records: Iterable[KeyValue], committed: Committed) -> None:
-        """Appends `records` as one batch; `committed` is told, perhaps before this returns."""
+    def append(
+        self,
+        records: Iterable[KeyValue],
+        committed: Committed,
+        producer: Producer = NO_PRODUCER,
+        guard: int = NO_GUARD,
+    ) -> None:
+        """Appends `records` as one batch; `committed` is told, perhaps before this returns.
+
+        With a producer they are of its transaction, and count when its marker says so; `guard` as in `Replica.append`.
+        """
         if self.phase is not Phase.ACTIVE:
             committed(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
             return
         now_ms = self._clock.wall_ms()
-        batch = encode_batch(((now_ms, key, value) for key, value in records), codec=self._codec)
+        is_transactional = producer is not NO_PRODUCER
+        batch = encode_batch(
+            ((now_ms, key, value) for key, value in records),
+            codec=self._codec,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.epoch,
+            # A batch with a producer has a sequence; of those that coordinators write nobody looks at it, as in Kafka.
+            base_sequence=0 if is_transactional else NO_SEQUENCE,
+            is_transactional=is_transactional,
+        )
         try:
-            self.replica.append(batch, self.leader_epoch, committed)
+            self.replica.append(batch, self.leader_epoch, committed, guard)
         except KbrokerError as error:
             LOG.warning("%s: %s", self.name, error)
             committed(error.code, -1)

@@ -14,6 +14,9 @@ Committed: TypeAlias = Callable[[ErrorCode, int], None]
 """Told once how an append ended: the error, and the base offset that the batch got (-1 with an error)."""
 
 
+NO_GUARD = 0
+
+
 class Replica(Protocol):
     """A partition as its leader sees it. Any thread."""
 
@@ -36,7 +39,16 @@ class Replica(Protocol):
         """Whole batches from the one that holds `offset` on, at least one; empty at the end."""
         ...
 
-    def append(self, batch: bytes, leader_epoch: int, committed: Committed) -> None:
+    def append(self, batch: bytes, leader_epoch: int, committed: Committed, guard: int = NO_GUARD) -> None:
         """Appends one batch, as acks=all does. `committed` is called when it is as durable as that promises, perhaps
-        before this returns; with NOT_LEADER_OR_FOLLOWER when `leader_epoch` is over."""
+        before this returns; with NOT_LEADER_OR_FOLLOWER when `leader_epoch` is over. `guard`: of `verify`, for a first
+        batch of a transaction; with INVALID_TXN_STATE when it needs one and has none that holds."""
+        ...
+
+    def verify(self, producer_id: int, producer_epoch: int) -> int:
+        """To be called before a transaction's coordinator is asked whether it is to begin here (KIP-890).
+
+        Returns a guard, which the next marker of the producer breaks; NO_GUARD: nobody has to be asked. Raises
+        KbrokerError when a batch of the producer would be refused whatever the coordinator says.
+        """
         ...

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 from kbroker._core.cleaned_transactions import LastBatches, Transactions
 from kbroker._core.dedupe_map import DedupeMap
 from kbroker._core.record_batch import FINDINGS, InvalidBatch
-from kbroker._core.segment_copy import copy_segment, feed_map
-from kbroker._core.segment_scan import find_batch
+from kbroker._core.segment_copy import SegmentCopy, copy_segment, feed_map
+from kbroker._core.segment_scan import SegmentScan, SegmentWalk, find_batch
 from kbroker.errors import DiskDamaged
 from kbroker.fs import read_file, write_all, write_file
 from kbroker.protocol.compression import deflate, inflate_shared
 from kbroker.protocol.records import INFLATED_LIMIT
 from kbroker.storage import segment as names
-from kbroker.storage.recovery import index_segment
+from kbroker.storage.recovery import write_indexes
 from kbroker.storage.segment_swap import discard_cleaned
 
 if TYPE_CHECKING:
@@ -133,7 +133,8 @@ class _Cleaning:
         self._fs = log.context.fs
         self._map = offset_map
         self._first_dirty_offset = first_dirty_offset
-        self._io_size = io_size
+        self._buffer = _Buffer(io_size)
+        self._copy = SegmentCopy()
         self._on_io = on_io
         self._now_ms = log.context.clock.wall_ms()
         self._options = log.options
@@ -156,7 +157,6 @@ class _Cleaning:
 
     def _run(self) -> Cleaned:
         started_s = self._log.context.clock.monotonic()
-        self._map.clear()
         self._fill_map()
         map_s = self._log.context.clock.monotonic() - started_s
         end_offset = max(self._map.latest_offset + 1, self._first_dirty_offset)
@@ -186,12 +186,13 @@ class _Cleaning:
 
     def _fill_map(self) -> None:
         dirty = [at for at in self._segments if at.end_offset > self._first_dirty_offset]
+        self._map.clear(for_many=sum(at.size for at in dirty) > self._map.size)
         if not dirty:
             return
         # Transactions whose markers are not among these were over before.
         transactions = Transactions(entry for entry in self._aborted if entry[2] >= dirty[0].base_offset)
         for at in dirty:
-            for chunk in _Chunks(self._log, at, self._io_size, self._on_io):
+            for chunk in _Chunks(self._log, at, self._buffer, self._on_io):
                 with chunk:
                     chunk.taken, _, is_full = feed_map(
                         chunk.data, self._map, inflate=self._inflate, start_offset=self._first_dirty_offset,
@@ -223,12 +224,13 @@ class _Cleaning:
         path = log.path_of(base_offset, names.LOG)
         changed_ns = os.stat(log.path_of(group[-1].base_offset, names.LOG)).st_mtime_ns  # noqa: PTH116
         try:
-            self._copy_group(group, path + names.CLEANED, transactions, producers, legacy_horizon_ms)
-            segment = index_segment(fs, log.path, base_offset, self._options.index_interval_bytes, names.CLEANED)
+            scan = self._copy_group(group, path + names.CLEANED, transactions, producers, legacy_horizon_ms)
+            segment = write_indexes(fs, log.path, base_offset, scan, names.CLEANED)
             has_index = any(_is_there(log.path_of(at.base_offset, names.TRANSACTION_INDEX)) for at in group)
             if has_index:
                 # An empty one too, so that a restart in the middle of the swap can tell the new from the old.
-                entries = (names.ABORTED_TRANSACTION.pack(0, *entry) for entry in transactions.kept[known:])
+                entries = [names.ABORTED_TRANSACTION.pack(0, *entry) for entry in transactions.kept[known:]]
+                segment.aborted_count = len(entries)
                 write_file(fs, log.path_of(base_offset, names.TRANSACTION_INDEX) + names.CLEANED, b"".join(entries))
             # As Kafka: what a segment's time of change decides goes by when its messages were written.
             os.utime(path + names.CLEANED, ns=(changed_ns, changed_ns))
@@ -245,20 +247,22 @@ class _Cleaning:
         transactions: Transactions,
         producers: LastBatches,
         legacy_horizon_ms: int,
-    ) -> None:
+    ) -> SegmentScan:
+        walk = SegmentWalk(group[0].base_offset, index_interval_bytes=self._options.index_interval_bytes)
         fd = self._fs.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         written = handed_over = 0
         try:
             for at in group:
                 retain = names.changed_ms(self._log.path_of(at.base_offset, names.LOG)) > legacy_horizon_ms
-                for chunk in _Chunks(self._log, at, self._io_size, self._on_io):
+                for chunk in _Chunks(self._log, at, self._buffer, self._on_io):
                     with chunk:
                         copy = copy_segment(
                             chunk.data, self._map, inflate=self._inflate, deflate=_deflate, now_ms=self._now_ms,
                             delete_retention_ms=self._options.delete_retention_ms, retain_old_tombstones=retain,
-                            transactions=transactions, producers=producers,
+                            transactions=transactions, producers=producers, into=self._copy,
                         )  # fmt: skip
                     chunk.taken = copy.taken
+                    walk.add(copy.output)
                     write_all(self._fs, fd, copy.output, written)
                     self._on_io(len(copy.output))
                     written += len(copy.output)
@@ -273,13 +277,14 @@ class _Cleaning:
         finally:
             self._fs.close(fd)
         self._bytes_written += written
+        return walk.scanned()
 
 
 @dataclass(slots=True)
 class _Chunk:
     path: str
     position: int
-    data: bytes
+    data: memoryview
     taken: int = 0
     """Whoever reads it says how many bytes he took."""
 
@@ -293,30 +298,57 @@ class _Chunk:
             raise DiskDamaged(self.path, self.position + error.position, what) from error
 
 
-class _Chunks:
-    """A segment's bytes, a buffer at a time; a batch that does not fit into one gets a larger one."""
+class _Buffer:
+    """Memory that a cleaning reads into; as large as the largest batch once that was met."""
 
-    def __init__(self, log: Log, segment: CleanableSegment, io_size: int, on_io: Taken):
+    def __init__(self, size: int):
+        self.view = memoryview(bytearray(size))
+
+    def grow(self) -> None:
+        grown = memoryview(bytearray(2 * len(self.view)))
+        grown[: len(self.view)] = self.view
+        self.view = grown
+
+
+class _Chunks:
+    """A segment's bytes, a buffer at a time. What a reader leaves of a chunk begins the next."""
+
+    def __init__(self, log: Log, segment: CleanableSegment, buffer: _Buffer, on_io: Taken):
         self._fs = log.context.fs
         self._path = log.path_of(segment.base_offset, names.LOG)
         self._size = segment.size
-        self._io_size = io_size
+        self._buffer = buffer
         self._on_io = on_io
 
     def __iter__(self) -> Iterator[_Chunk]:
         fd = self._fs.open(self._path, os.O_RDONLY)
         try:
-            position, size = 0, self._io_size
+            position = held = 0
             while position < self._size:
-                chunk = _Chunk(self._path, position, self._fs.pread(fd, min(size, self._size - position), position))
-                self._on_io(len(chunk.data))
+                view, left = self._buffer.view, self._size - position
+                size = self._read(fd, view[held : min(len(view), left)], position + held)
+                self._on_io(size)
+                held += size
+                chunk = _Chunk(self._path, position, view[:held])
                 yield chunk
-                if chunk.taken == 0 and size >= self._size - position:
-                    raise DiskDamaged(self._path, position, "a batch cut off")
-                size = self._io_size if chunk.taken else size * 2
-                position += chunk.taken
+                if chunk.taken == 0:
+                    if held < min(len(view), left) or held == left:
+                        raise DiskDamaged(self._path, position, "a batch cut off")
+                    self._buffer.grow()
+                else:
+                    held -= chunk.taken
+                    view[:held] = view[chunk.taken : chunk.taken + held]
+                    position += chunk.taken
         finally:
             self._fs.close(fd)
+
+    @staticmethod
+    def _read(fd: int, into: memoryview, position: int) -> int:
+        """How much there is of it."""
+        done = 0
+        while done < len(into) and (got := os.preadv(fd, [into[done:]], position + done)):
+            done += got
+        return done
 
 
 def _deflate(codec: int, data: bytes, magic: int = 2) -> bytes:

@@ -14,7 +14,7 @@ import weakref
 from uuid import UUID
 
 from kbroker._core.log_directory import LogDirectory
-from kbroker._core.partition_state import PartitionState
+from kbroker._core.partition_state import AS_CLIENT, AS_COORDINATOR, PartitionState
 from kbroker._core.segment_list import SegmentHandle
 from kbroker.errors import DiskDamaged, ErrorCode, ProtocolError, StorageFailed
 from kbroker.model import TopicPartition
@@ -22,17 +22,17 @@ from kbroker.storage import checkpoints, lookup, retention
 from kbroker.storage import segment as names
 from kbroker.storage.directory import delete_directory_name
 from kbroker.storage.leader_epochs import LeaderEpochs
-from kbroker.storage.log_context import AppendResult, LogContext, StorageErrors
+from kbroker.storage.log_context import ActiveProducer, AppendResult, LogContext, StorageErrors
 from kbroker.storage.options import NEVER, LogOptions
-from kbroker.storage.producer_state import store_snapshot
-from kbroker.storage.recovery import LogLoader, Progress, create_segment, remove_segment
+from kbroker.storage.recovery import LogLoader, Progress, create_segment
 from kbroker.storage.segment import Segment
+from kbroker.storage.segment_files import SegmentFiles
 from kbroker.storage.segment_swap import begin_swap, discard_cleaned, finish_swap, rename_to_deleted
 
 logger = logging.getLogger("kbroker.storage")
 
 # What `prepare` is asked for: the PREPARE_* of _core/partition.pxd.
-_OPEN, _ROLL, _INDEX, _SEGMENT, _DIRECTORY, _TIME_INDEX = 1, 2, 3, 4, 5, 6
+_OPEN, _ROLL, _INDEX, _SEGMENT, _DIRECTORY, _TIME_INDEX, _ABORTED = 1, 2, 3, 4, 5, 6, 7
 
 
 class Log:
@@ -53,7 +53,6 @@ class Log:
         progress: Progress | None = None,
         may_have_gaps: bool = False,
     ):
-        self.path = path
         self.topic_partition = topic_partition
         self.topic_id = topic_id
         self.directory = directory
@@ -71,7 +70,6 @@ class Log:
         self._may_have_gaps = may_have_gaps
         self._leader_epoch = 0
         self._epochs = LeaderEpochs(self._fs, path)
-        self._snapshot_offset = -1
         self._is_shut = False
         self._trouble = ""
         self.history = 0
@@ -87,6 +85,7 @@ class Log:
             self._fs,
             weakref.ref(self),
         )
+        self._files = SegmentFiles(self._fs, path, self.state)
         if not directory.is_offline:
             self.state.set_closed_offsets(log_start_offset, recovery_point)
 
@@ -112,6 +111,11 @@ class Log:
         return str(self.topic_partition)
 
     # --- what it knows; opens the log where the answer needs it
+
+    @property
+    def path(self) -> str:
+        """Its directory."""
+        return self._files.path
 
     @property
     def options(self) -> LogOptions:
@@ -252,10 +256,10 @@ class Log:
             # Nobody may append between the snapshot and the end.
             self.state.begin_roll()
             with self._storage_errors():
-                self._write_indexes(final=True, sync=True)
+                self._files.write_indexes(final=True, sync=True)
                 self.state.flush()
-                self._store_snapshot()
-                self._release_allocated(*self._active[:2])
+                self._files.store_snapshot()
+                self._release_allocated(*self._files.active[:2])
                 # Indexes may have been made anew: after a clean stop nobody looks whether they tell of this log.
                 self._fs.sync_directory(self.path)
             self._keep_offsets()
@@ -274,15 +278,45 @@ class Log:
 
     # --- appending and reading; the server's hot path calls the compiled functions instead
 
-    def append(self, batch: bytes, *, wait: bool = True) -> AppendResult:
+    def append(self, batch: bytes, *, wait: bool = True, as_coordinator: bool = False, guard: int = 0) -> AppendResult:
         """Append one batch (magic 2) of our own making.
 
         `wait`: it returns when the batch is as durable as the flush policy asks for; one flush serves all who wait.
-        Raises ProtocolError with the code that a producer would get, StorageFailed when the flush fails.
+        `as_coordinator`: a coordinator of groups writes for a producer, without sequences. `guard`: of `verify`, for
+        the first batch of a transaction. Raises ProtocolError with the code that a producer would get, StorageFailed
+        when the flush fails.
         """
-        code, base_offset, last_offset, log_append_time, log_start_offset, must_wait = self.state.append(
-            batch, self.context.clock.wall_ms()
+        origin = AS_COORDINATOR if as_coordinator else AS_CLIENT
+        return self._appended(self.state.append(batch, self.context.clock.wall_ms(), origin, guard), wait)
+
+    def verify(self, producer_id: int, producer_epoch: int, base_sequence: int = -1) -> int:
+        """To be called before a transaction's coordinator is asked whether it knows that it begins here (KIP-890).
+
+        Returns the guard for `append`, which refuses it (INVALID_TXN_STATE) once a marker of the producer has come; 0:
+        the transaction is open already, nobody has to be asked. Raises ProtocolError.
+        """
+        code, guard = self.state.verify(producer_id, producer_epoch, base_sequence)
+        if code:
+            raise ProtocolError(ErrorCode(code), f"{self}: {ErrorCode(code).name}")
+        return guard
+
+    def append_marker(
+        self, producer_id: int, producer_epoch: int, coordinator_epoch: int, *, commit: bool, wait: bool = True
+    ) -> AppendResult:
+        """End the producer's transaction. Written also where there is none of it: from here on it fences older epochs.
+
+        Raises ProtocolError: INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED (a newer coordinator has written
+        before); StorageFailed.
+        """
+        return self._appended(
+            self.state.append_marker(
+                producer_id, producer_epoch, coordinator_epoch, commit, self.context.clock.wall_ms()
+            ),
+            wait,
         )
+
+    def _appended(self, told: tuple[int, int, int, int, int, bool], wait: bool) -> AppendResult:
+        code, base_offset, last_offset, log_append_time, log_start_offset, must_wait = told
         if code:
             raise ProtocolError(ErrorCode(code), f"{self}: {ErrorCode(code).name}")
         if must_wait and wait:
@@ -298,6 +332,22 @@ class Log:
         if code:
             raise ProtocolError(ErrorCode(code), f"{self}: {ErrorCode(code).name} at offset {offset}")
         return data
+
+    def aborted_transactions(self, offset: int, max_bytes: int) -> list[tuple[int, int]]:
+        """Producer id and first offset of those that overlap what a consumer of committed records reads there."""
+        code, aborted = self.state.aborted(offset, max_bytes)
+        if code:
+            raise ProtocolError(ErrorCode(code), f"{self}: {ErrorCode(code).name} at offset {offset}")
+        return aborted
+
+    def active_producers(self) -> list[ActiveProducer]:
+        """Every producer that is remembered here, by id (KIP-664)."""
+        self.open()
+        producers, _ = self.state.producers()
+        return [
+            ActiveProducer(producer_id, epoch, batches[-1][1] if batches else -1, timestamp, coordinator_epoch, first)
+            for producer_id, epoch, coordinator_epoch, timestamp, first, batches in producers.export()
+        ]
 
     def flush(self) -> None:
         """Everything appended before the call survives a power cut. Raises StorageFailed."""
@@ -451,7 +501,7 @@ class Log:
                 self.state.begin_roll()
                 self._keep_offsets()
                 segments = self.state.segments()
-                self._write_indexes(final=False)
+                self._files.write_indexes(final=False)
                 code, base_offset, position, _ = self.state.locate(offset, 1)
                 handles = self.state.close()
                 if code or base_offset < 0:
@@ -466,29 +516,11 @@ class Log:
                 self._is_clean = False
                 self._may_have_gaps = True
                 self._checkpointed_start_offset = min(self._checkpointed_start_offset, offset)
-                self._truncate_files([at[0] for at in segments], base_offset, position)
+                self._files.truncate([at[0] for at in segments], base_offset, position)
                 self._open_locked()
                 # The one on the disk may be beyond that of this log, which knows what its indexes have not synced.
                 self.context.on_recovery_point_lowered(self)
             del handles
-
-    def _truncate_files(self, bases: list[int], base_offset: int, position: int) -> None:
-        for gone in reversed([at for at in bases if at > base_offset]):
-            remove_segment(self._fs, self.path, gone)
-        self._fs.sync_directory(self.path)
-        if base_offset in bases:
-            # Durably: what was cut off must not come back beneath a segment that begins there.
-            self._cut_file(base_offset, position, sync=True)
-
-    def _cut_file(self, base_offset: int, size: int, *, sync: bool = False) -> None:
-        """The segment's file has `size` bytes, and no blocks behind them."""
-        fd = self._fs.open(self.path_of(base_offset, names.LOG), os.O_RDWR)
-        try:
-            self._fs.ftruncate(fd, size)
-            if sync:
-                self._fs.fdatasync(fd)
-        finally:
-            self._fs.close(fd)
 
     def delete(self) -> tuple[str, list[SegmentHandle]]:
         """Take the log out of service and rename its directory: its new path, and its segments for their readers."""
@@ -499,7 +531,7 @@ class Log:
             with self._storage_errors():
                 self._fs.rename(self.path, target)
                 self._fs.sync_directory(directory)
-            self.path = target
+            self._files.path = target
             return target, handles
 
     def expire_producers(self) -> None:
@@ -521,18 +553,21 @@ class Log:
             if self.state.state != "open":
                 return
             if kind == _ROLL:
-                if self._active[0] == base_offset:
+                if self._files.active[0] == base_offset:
                     self._roll_locked()
             elif kind == _INDEX:
-                self._open_index_files(base_offset)
+                self._files.open_indexes(base_offset)
             elif kind == _SEGMENT:
-                self._open_segment(base_offset)
+                if self._files.open_segment(base_offset):
+                    self.context.on_segment_opened(self, base_offset)
             elif kind == _DIRECTORY:
-                self._sync_entries(base_offset)
-            elif kind == _TIME_INDEX and self.state.segment(base_offset):
-                self.state.map_time_index(
-                    base_offset, self._fs.open(self.path_of(base_offset, names.TIME_INDEX), os.O_RDONLY)
-                )
+                # The first flush of a segment: its leader epoch is to survive with it.
+                self._epochs.make_durable()
+                self._files.sync_names(base_offset)
+            elif kind == _ABORTED:
+                self._files.open_aborted(base_offset)
+            elif kind == _TIME_INDEX:
+                self._files.open_time_index(base_offset)
 
     def roll(self) -> None:
         """Close the active segment and begin a new one, unless it is empty."""
@@ -544,12 +579,13 @@ class Log:
     def _roll_locked(self) -> None:
         base_offset = self.state.begin_roll()
         try:
-            active_base, active_size = self._active[:2]
+            active_base, active_size = self._files.active[:2]
             if active_size == 0:
                 return
-            self._write_indexes(final=True)
-            self._store_snapshot()
-            self._begin_segment(base_offset)
+            self._files.write_indexes(final=True)
+            self._files.store_snapshot()
+            now_ms, jitter_ms = self.context.clock.wall_ms(), self._roll_jitter_ms()
+            self._files.begin(base_offset, self._options.allocated_bytes, now_ms, jitter_ms)
             self._release_allocated(active_base, active_size)
         finally:
             self.state.abort_roll()
@@ -560,85 +596,12 @@ class Log:
     def _release_allocated(self, base_offset: int, size: int) -> None:
         """What was reserved for a segment that takes no more messages, and not used."""
         if self._options.preallocate:
-            self._cut_file(base_offset, size)
-
-    def _begin_segment(self, base_offset: int) -> None:
-        fd = -1
-        try:
-            segment = create_segment(self._fs, self.path, base_offset, self._options.allocated_bytes)
-            fd = self._fs.open(self.path_of(base_offset, names.LOG), os.O_RDWR)
-            self.state.finish_roll(segment, fd, self.context.clock.wall_ms(), self._roll_jitter_ms())
-        except BaseException:
-            # The active segment may take smaller batches still: an empty one at this offset would end the log here.
-            if fd >= 0:
-                self._fs.close(fd)
-            self._snapshot_offset = -1
-            remove_segment(self._fs, self.path, base_offset)
-            raise
-
-    def _write_indexes(self, *, final: bool, sync: bool = False) -> None:
-        if not self.state.has_index_files:
-            self._open_index_files(self._active[0])
-        self.state.write_indexes(final, sync)
-
-    def _store_snapshot(self) -> None:
-        producers, offset = self.state.producers()
-        if offset in (0, self._snapshot_offset):  # before the first record there are no producers
-            return
-        try:
-            store_snapshot(self._fs, self.path, offset, producers)
-            self._snapshot_offset = offset
-        except OSError as error:
-            # Derived state: without it the next start reads a little more.
-            logger.warning("%s: no producer snapshot: %s", self, error)
-
-    def _open_index_files(self, base_offset: int) -> None:
-        fds: list[int] = []
-        try:
-            fds = [
-                self._fs.open(self.path_of(base_offset, suffix), os.O_RDWR | os.O_CREAT)
-                for suffix in (names.INDEX, names.TIME_INDEX)
-            ]
-            if self.state.set_index_files(base_offset, fds[0], fds[1]):
-                fds = []
-        finally:
-            for fd in fds:
-                self._fs.close(fd)
-
-    def _open_segment(self, base_offset: int) -> None:
-        at = self.state.segment(base_offset)
-        if at is None or at[8]:
-            return
-        fds: list[int] = []
-        try:
-            fds.append(self._fs.open(self.path_of(base_offset, names.LOG), os.O_RDONLY))
-            fds.append(self._fs.open(self.path_of(base_offset, names.INDEX), os.O_RDONLY))
-            if self.state.open_segment(base_offset, fds[0], fds[1], at[6]):
-                fds = []
-        finally:
-            for fd in fds:
-                self._fs.close(fd)
-        self.context.on_segment_opened(self, base_offset)
-
-    def _sync_entries(self, base_offset: int) -> None:
-        """The first flush of a segment: its files' names, the log's own, and its leader epoch survive from here on."""
-        self._epochs.make_durable()
-        self._fs.sync_directory(self.path)
-        self._fs.sync_directory(self.path.rpartition("/")[0])
-        self.state.set_entry_synced(base_offset)
+            self._files.cut(base_offset, size)
 
     # --- helpers
 
-    @property
-    def _active(self) -> tuple[int, ...]:
-        """The active segment of an open log: base offset, size, ..."""
-        active = self.state.segment()
-        if active is None:
-            raise AssertionError(f"{self} has no segments")
-        return active
-
     def path_of(self, base_offset: int, suffix: str) -> str:
-        return f"{self.path}/{names.file_name(base_offset, suffix)}"
+        return self._files.path_of(base_offset, suffix)
 
     def _roll_jitter_ms(self) -> int:
         limit = min(self._options.segment_jitter_ms, self._options.segment_ms)

@@ -34,6 +34,20 @@ class AppendResult(NamedTuple):
     """The flush policy asks for a flush before this is acknowledged."""
 
 
+class ActiveProducer(NamedTuple):
+    """A producer that a partition remembers, as DescribeProducers tells of it."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    """-1: none is known of this epoch."""
+    last_timestamp: int
+    coordinator_epoch: int
+    """Of the last marker, -1 without one."""
+    transaction_start_offset: int
+    """-1: it has no open transaction."""
+
+
 @dataclass(slots=True)
 class LogContext:
     """What the logs of one broker share."""

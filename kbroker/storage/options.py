@@ -39,6 +39,8 @@ class LogOptions:
     """Consumers see flushed records only."""
     downconversion: bool = True
     """Batches are converted for consumers that know messages of magic 0 and 1 only."""
+    verify_transactions: bool = True
+    """The first batch of a transaction is appended when its coordinator was asked (KIP-890)."""
     max_inflated_size: int = 128 << 20
     """What one batch may inflate to when it is compacted, if that is more than what any broker takes by default."""
     retention_ms: int = 7 * 24 * 3_600_000

@@ -1,4 +1,4 @@
-"""Snapshots of a partition's producers: `<offset, 20 digits>.snapshot`, in Apache Kafka's format (version 1).
+"""Snapshots of a partition's producers, open transactions included: `<offset, 20 digits>.snapshot`, in Kafka's format.
 
     snapshot = version:i16 crc:u32 count:i32 producer*        crc: CRC-32C of everything behind it
     producer = producer_id:i64 epoch:i16 last_sequence:i32 last_offset:i64 offset_delta:i32 timestamp:i64
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import struct
+from operator import itemgetter
 
 from kbroker._core.crc import crc32c_of
 from kbroker._core.producers import ProducerTable
@@ -57,6 +58,7 @@ def decode_snapshot(data: bytes) -> ProducerTable:
     if len(data) != HEAD.size + count * PRODUCER.size:
         raise ValueError(f"a snapshot of {count} producers in {len(data)} bytes")
     producers = ProducerTable()
+    # Oldest transaction first: the table takes them in that order without moving others.
     for (
         producer_id,
         epoch,
@@ -66,7 +68,7 @@ def decode_snapshot(data: bytes) -> ProducerTable:
         timestamp,
         coordinator_epoch,
         first_offset,
-    ) in PRODUCER.iter_unpack(data[HEAD.size :]):
+    ) in sorted(PRODUCER.iter_unpack(data[HEAD.size :]), key=itemgetter(-1)):
         batches = []
         if last_offset >= 0:
             first_sequence = (last_sequence - offset_delta) & 0x7FFFFFFF

@@ -3,7 +3,8 @@
 After a clean stop the files are taken as they are. After any other stop, every segment that reaches beyond the recovery
 point is read: lengths, CRCs, offsets. The log is cut at the first batch that is not whole, segments behind the cut go,
 indexes, leader epochs and producers are made anew; all but the active segment is synced before the log serves. Segments
-below the recovery point were synced with their indexes and are not read again.
+below the recovery point were synced with their indexes and are not read again. What was aborted in a segment that is
+read is found again too; where no snapshot tells which transactions were open at its begin, the log before it is read.
 """
 
 from __future__ import annotations
@@ -177,6 +178,11 @@ class LogLoader:
                 self._distrust(base_offset, names.INDEX, loaded.index_count * names.INDEX_ENTRY.size, what)
                 return None
         loaded.bytes_since_index = size - position
+        if names.TRANSACTION_INDEX in self._files[base_offset]:
+            last_aborted = self._last_entry(base_offset, names.TRANSACTION_INDEX, names.ABORTED_TRANSACTION.size)
+            if last_aborted is None:
+                return None
+            loaded.aborted_count = last_aborted[0]
         if time_entry:
             loaded.max_timestamp, relative_offset = names.TIME_INDEX_ENTRY.unpack(time_entry)
             if relative_offset < 0 or loaded.max_timestamp < 0:
@@ -247,9 +253,12 @@ class LogLoader:
             self._cut_bytes += size - scan.valid_size
         if is_cut or not is_active:
             self.fs.fdatasync(fd)
-        if names.TRANSACTION_INDEX in self._files[base_offset]:
-            self._cut_transaction_index(base_offset, scan.next_offset)
+        if self._producers is not None:
+            self._replayed_to = scan.next_offset
+        aborted = self._aborted_in(fd, base_offset, scan) if scan.marker_seen else scan.aborted
         recovered, time_index = _segment_of(base_offset, scan, is_closed=not is_active)
+        recovered.aborted_count = len(aborted) // names.ABORTED_TRANSACTION.size
+        self._write_aborted(base_offset, aborted, durable=not is_active)
         # The active segment's indexes are made anew after every unclean stop: they need not survive a power cut.
         self._write_index(base_offset, names.INDEX, scan.index, durable=not is_active)
         self._write_index(base_offset, names.TIME_INDEX, time_index, durable=not is_active)
@@ -258,9 +267,18 @@ class LogLoader:
         self._scanned.add(base_offset)
         self._add_epochs(scan)
         self._next_offset = scan.next_offset
-        if self._producers is not None:
-            self._replayed_to = scan.next_offset
         return not is_active, recovered
+
+    def _aborted_in(self, fd: int, base_offset: int, scan: SegmentScan) -> bytes:
+        """Entries of .txnindex for a segment that was read without knowing what was open at its begin."""
+        self._producers = ProducerTable()
+        self._replay(self._producers, base_offset)
+        again = scan_segment(
+            fd, scan.valid_size, base_offset, verify=False, index_interval_bytes=(1 << 31) - 1,
+            producers=self._producers, producers_from=base_offset,
+        )  # fmt: skip
+        self._replayed_to = scan.next_offset
+        return again.aborted
 
     def _has_gap(self, next_offset: int, next_base: int) -> bool:
         """Whether records between two segments were lost, at a batch's boundary; what is behind was never promised."""
@@ -280,19 +298,13 @@ class LogLoader:
         write_file(self.fs, path, data, durable=durable)
         self._has_new_names |= durable
 
-    def _cut_transaction_index(self, base_offset: int, end_offset: int) -> None:
-        """What was aborted behind the log's end was not, once others have its offsets. Entries are in their order."""
-        path = self._path(base_offset, names.TRANSACTION_INDEX)
-        data = read_file(self.fs, path)
-        kept = sum(last_offset < end_offset for _, _, last_offset, _ in names.aborted_transactions(data))
-        size = kept * names.ABORTED_TRANSACTION.size
-        if size < len(data):
-            fd = self.fs.open(path, os.O_RDWR)
-            try:
-                self.fs.ftruncate(fd, size)
-                self.fs.fdatasync(fd)
-            finally:
-                self.fs.close(fd)
+    def _write_aborted(self, base_offset: int, data: bytes, *, durable: bool) -> None:
+        """A segment of which nothing was aborted has no .txnindex; one that is there tells of what is gone."""
+        if data:
+            self._write_index(base_offset, names.TRANSACTION_INDEX, data, durable=durable)
+        elif names.TRANSACTION_INDEX in self._files[base_offset]:
+            self.fs.unlink(self._path(base_offset, names.TRANSACTION_INDEX))
+            self._has_new_names |= durable
 
     def _end_of(self, segments: list[Segment]) -> int:
         if not segments:
@@ -353,7 +365,7 @@ class LogLoader:
     def _take_snapshot(self, newest: int) -> bool:
         """The newest good snapshot not above `newest`, if there is one; damaged ones on the way go."""
         for offset in self._snapshots():
-            if offset <= newest:
+            if self._oldest_snapshot(newest) <= offset <= newest:
                 self._producers = load_snapshot(self.fs, self.directory, offset)
                 if self._producers is not None:
                     self._replayed_to = offset
@@ -364,7 +376,8 @@ class LogLoader:
     def _settle_snapshots(self, log_end_offset: int) -> None:
         """As Kafka: what is kept is each segment's snapshot and the newest of all."""
         beyond = [offset for offset in self._snapshots() if offset > log_end_offset]
-        for offset in beyond:
+        before = [offset for offset in self._snapshots() if offset < self._oldest_snapshot(log_end_offset)]
+        for offset in beyond + before:
             self._drop_snapshot(offset)
         bases = {at.base_offset for at in self._segments}
         for offset in self._snapshots()[1:]:
@@ -373,6 +386,10 @@ class LogLoader:
         if beyond:
             # Durably: other records will stand below that offset, and it must not come back to tell of these.
             self.fs.sync_directory(self.directory)
+
+    def _oldest_snapshot(self, end_offset: int) -> int:
+        """The first segment's: between an older one and the log, transactions may have ended."""
+        return self._segments[0].base_offset if self._segments else end_offset
 
     def _drop_snapshot(self, offset: int) -> None:
         self.fs.unlink(self._path(offset, names.SNAPSHOT))
@@ -427,20 +444,14 @@ def _segment_of(base_offset: int, scan: SegmentScan, *, is_closed: bool) -> tupl
     return segment, time_index
 
 
-def index_segment(fs: FileSystem, directory: str, base_offset: int, interval_bytes: int, state: str = "") -> Segment:
-    """New indexes for a whole segment that takes no more messages, on the device but for their names.
+def write_indexes(fs: FileSystem, directory: str, base_offset: int, scan: SegmentScan, state: str = "") -> Segment:
+    """The indexes of a whole segment that takes no more messages, on the device but for their names.
 
     `state` is the last suffix of its files' names. Raises DiskDamaged.
     """
-    path = f"{directory}/{names.file_name(base_offset, names.LOG)}{state}"
-    fd = fs.open(path, os.O_RDONLY)
-    try:
-        size = fs.file_size(fd)
-        scan = scan_segment(fd, size, base_offset, verify=False, index_interval_bytes=interval_bytes)
-    finally:
-        fs.close(fd)
-    if scan.valid_size < size:
-        raise DiskDamaged(path, scan.valid_size, str(scan.reason))
+    if scan.reason is not None:
+        path = f"{directory}/{names.file_name(base_offset, names.LOG)}{state}"
+        raise DiskDamaged(path, scan.valid_size, scan.reason)
     segment, time_index = _segment_of(base_offset, scan, is_closed=True)
     for suffix, data in ((names.INDEX, scan.index), (names.TIME_INDEX, time_index)):
         write_file(fs, f"{directory}/{names.file_name(base_offset, suffix)}{state}", data)

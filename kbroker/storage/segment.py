@@ -99,5 +99,7 @@ class Segment:
     time_index_count: int = 0
     last_time_entry: int = -1
     bytes_since_index: int = 0
+    aborted_count: int = 0
+    """Entries of its .txnindex."""
     entry_synced: bool = True
     """Whether its name is known to survive a power cut."""

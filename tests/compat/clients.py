@@ -94,19 +94,20 @@ def debian(package: str, folder: str) -> Callable[[], list[str]]:
     return prepare
 
 
+def compile_java(folder: str, program: str, version: str, *coordinates: str) -> list[str]:
+    """How a program in Java is run, which is compiled once for each version of its jars."""
+    others = ["com.fasterxml.jackson.core:jackson-databind:2.18.2", "org.slf4j:slf4j-nop:1.7.36"]
+    classpath = maven.fetch([*coordinates, *others])
+    sources, target = sorted((HERE / folder).glob("*.java")), BUILD / f"{folder}-{version}"
+    compiled = target / f"{program}.class"
+    if not compiled.exists() or compiled.stat().st_mtime < max(one.stat().st_mtime for one in sources):
+        subprocess.run(["javac", "-nowarn", "-cp", classpath, "-d", str(target), *map(str, sources)], check=True)
+    return ["java", "-Xmx512m", "-cp", f"{target}{os.pathsep}{classpath}", program]
+
+
 def java(version: str) -> Callable[[], list[str]]:
-    """Java clients of one version; the driver is compiled once per version."""
-
-    def prepare() -> list[str]:
-        jars = [f"org.apache.kafka:kafka-clients:{version}", "com.fasterxml.jackson.core:jackson-databind:2.18.2"]
-        classpath = maven.fetch([*jars, "org.slf4j:slf4j-nop:1.7.36"])
-        source, target = HERE / "java" / "Driver.java", BUILD / f"java-{version}"
-        compiled = target / "Driver.class"
-        if not compiled.exists() or compiled.stat().st_mtime < source.stat().st_mtime:
-            subprocess.run(["javac", "-nowarn", "-cp", classpath, "-d", str(target), str(source)], check=True)
-        return ["java", "-Xmx512m", "-cp", f"{target}{os.pathsep}{classpath}", "Driver"]
-
-    return prepare
+    """Java clients of one version."""
+    return lambda: compile_java("java", "Driver", version, f"org.apache.kafka:kafka-clients:{version}")
 
 
 def console_tools(version: str) -> Callable[[], list[str]]:
@@ -152,6 +153,7 @@ def go(folder: str) -> Callable[[], list[str]]:
     return prepare
 
 
+NO_TRANSACTIONS = "it has none"
 NEW = [
     Client(
         "confluent",
@@ -163,8 +165,8 @@ NEW = [
         lambda: [sys.executable, str(HERE / "aiokafka" / "driver.py")],
         assignors=("range", "roundrobin", "sticky"),
     ),
-    Client("kafka-python-2.0", kafka_python("2.0.2"), codecs=CODECS),
-    Client("kafka-python-3.0", kafka_python("3.0.12")),
+    Client("kafka-python-2.0", kafka_python("2.0.2"), codecs=CODECS, lacks={"transactions": NO_TRANSACTIONS}),
+    Client("kafka-python-3.0", kafka_python("3.0.12"), lacks={"transactions": "its driver has none"}),
     Client(
         "kcat",
         debian("kcat", "kcat"),
@@ -172,12 +174,20 @@ NEW = [
             "nulls": "a command line cannot tell null from empty for each record",
             "admin": "kcat has no admin calls",
             "restart": "records cannot be counted while they are sent",
+            "transactions": NO_TRANSACTIONS,
         },
     ),
     Client("java-3.9", java("3.9.1"), assignors=ASSIGNORS),
     Client("java-4.3", java("4.3.1"), assignors=ASSIGNORS),
     Client("franz-go", go("franz-go"), assignors=ASSIGNORS),
-    Client("kafkajs", node("kafkajs"), codecs=("none", "gzip", "snappy", "lz4")),
+    Client(
+        "kafkajs",
+        node("kafkajs"),
+        codecs=("none", "gzip", "snappy", "lz4"),
+        lacks={
+            "overlapping aborts": "it notes one aborted transaction for each record it reads: the next is let through"
+        },
+    ),
 ]
 
 NO_ADMIN = "it has no admin calls"

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pytest
 
 from tests.kit.broker import BrokerProcess, KafkaProcess
 
 
-def new_broker() -> BrokerProcess:
-    return KafkaProcess() if os.environ.get("KBROKER_COMPAT_AGAINST") == "kafka" else BrokerProcess()
+def new_broker(settings: Mapping[str, object] | None = None) -> BrokerProcess:
+    kind = KafkaProcess if os.environ.get("KBROKER_COMPAT_AGAINST") == "kafka" else BrokerProcess
+    return kind(None if settings is None else dict(settings))
 
 
 @pytest.fixture(scope="session")

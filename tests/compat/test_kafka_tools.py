@@ -16,6 +16,8 @@ import pytest
 
 from tests.kit import maven
 from tests.kit.broker import BrokerProcess
+from tests.kit.transactional_producer import TransactionalProducer
+from tests.kit.wire import WireClient
 
 TOOLS = "org.apache.kafka.tools"
 # Tools that moved: the package of each version.
@@ -205,3 +207,21 @@ def test_the_broker_describes_itself(tools: Tools) -> None:
     versions = tools.run("BrokerApiVersionsCommand")
     assert re.search(r"Produce\(0\): \d to \d+ \[usable: \d+\]", versions)
     assert "UNSUPPORTED" in versions  # of what is not served
+
+
+def test_transactions_are_listed_described_and_those_that_hang_are_aborted(tools: Tools, broker: BrokerProcess) -> None:
+    with WireClient("127.0.0.1", broker.port) as client:
+        producer = TransactionalProducer(client)
+        producer.add(1)
+        offset = producer.hang(0)
+    where = ("--topic", producer.topic, "--partition", 0)
+    listed = [line.split() for line in tools.run("TransactionsCommand", "list").splitlines()]
+    assert [producer.id, str(producer.producer_id), "Ongoing"] in [[row[0], row[2], row[3]] for row in listed]
+    described = tools.run("TransactionsCommand", "describe", "--transactional-id", producer.id).splitlines()[1].split()
+    assert (described[1], described[4], described[-1]) == (producer.id, "Ongoing", f"{producer.topic}-1")
+    (known,) = tools.run("TransactionsCommand", "describe-producers", *where).splitlines()[1:]
+    assert known.split()[:2] == [str(producer.producer_id), str(producer.epoch)] and known.split()[-1] == str(offset)
+    (hanging,) = tools.run("TransactionsCommand", "find-hanging", "--topic", producer.topic).splitlines()[1:]
+    assert hanging.split()[:3] == [producer.topic, "0", str(producer.producer_id)]
+    tools.run("TransactionsCommand", "abort", *where, "--start-offset", offset)
+    assert tools.run("TransactionsCommand", "find-hanging", "--topic", producer.topic).splitlines()[1:] == []

@@ -52,7 +52,7 @@ def copied(log: bytes, offset_map: DedupeMap) -> bytes:
     )  # fmt: skip
     assert 0 <= made.records_kept <= made.records_read
     assert made.taken <= len(log)
-    return made.output
+    return bytes(made.output)
 
 
 def compaction_seeds() -> Iterator[bytes]:

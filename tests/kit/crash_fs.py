@@ -168,7 +168,7 @@ class CrashFileSystem(RealFileSystem):
             self._descriptors.pop(fd)
             super().close(fd)
 
-    def pwrite(self, fd: int, data: bytes, position: int) -> int:
+    def pwrite(self, fd: int, data: bytes | memoryview, position: int) -> int:
         with self._lock:
             self._maybe_fail("pwrite", fd)
             if self.short_writes is not None and len(data) > 1 and self.short_writes.random() < 0.3:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
+from kbroker._core.record_batch import BatchInfo
 from kbroker.errors import ErrorCode
-from kbroker.protocol.records import Batch, ControlType, control_type, encode_batch, read_batches
-from kbroker.storage import segment as names
+from kbroker.protocol.records import Batch, ControlType, encode_batch, read_batches
 from kbroker.storage.log import Log
+from tests.kit.committed import judged
 from tests.kit.stored_batches import OldMessage, StoredBatch, stored_batches
 
 FOREVER = 1 << 62
@@ -35,9 +36,8 @@ class Sent:
     producer: tuple[int, int, int] = (-1, -1, -1)
     """Id, epoch, first sequence."""
     is_control: bool = False
+    """The end of a transaction; its one row tells which."""
     is_transactional: bool = False
-    is_aborted: bool = False
-    """Of a transaction that came to nothing."""
     magic: int = 2
     """Below it is one message, alone or in a compressed set."""
     until: int = FOREVER
@@ -50,6 +50,34 @@ class Sent:
     @property
     def end_offset(self) -> int:
         return self.base_offset + len(self.rows)
+
+    @property
+    def commits(self) -> bool:
+        return self.rows[0] == marker_row(commit=True, coordinator_epoch=coordinator_epoch_of(self.rows[0]))
+
+
+def marker_row(*, commit: bool, coordinator_epoch: int) -> Row:
+    return struct.pack(">hh", 0, ControlType.COMMIT if commit else ControlType.ABORT), struct.pack(
+        ">hi", 0, coordinator_epoch
+    )
+
+
+def coordinator_epoch_of(row: Row) -> int:
+    assert row[1] is not None
+    return int(struct.unpack(">hi", row[1])[1])
+
+
+def decisions(sent: Iterable[Sent]) -> dict[int, bool]:
+    """Of data of transactions that are over, by base offset: whether it was aborted."""
+    found: dict[int, bool] = {}
+    undecided: dict[int, list[int]] = {}
+    for at in sorted(sent, key=lambda at: (at.base_offset, at.position)):
+        if at.is_control:
+            for base_offset in undecided.pop(at.producer[0], []):
+                found[base_offset] = not at.commits
+        elif at.is_transactional:
+            undecided.setdefault(at.producer[0], []).append(at.base_offset)
+    return found
 
 
 @dataclass(slots=True)
@@ -164,13 +192,13 @@ class History:
 
 @dataclass(slots=True)
 class Producer:
-    """The last batch of an idempotent producer."""
+    """The last batch of an idempotent or transactional producer."""
 
     epoch: int
     last_sequence: int
     last: Sent
-    is_undecided: bool = False
-    """Whether a transaction of it is open."""
+    undecided_from: int = -1
+    """Where its open transaction begins."""
 
 
 def producers_of(sent: Iterable[Sent], end_offset: int) -> dict[int, Producer]:
@@ -183,14 +211,17 @@ def producers_of(sent: Iterable[Sent], end_offset: int) -> dict[int, Producer]:
         if at.is_control:
             if known is not None:
                 known.last = at
-                known.is_undecided = False
+                known.undecided_from = -1
                 if known.epoch != at.producer[1]:
                     known.epoch, known.last_sequence = at.producer[1], -1
             else:
                 found[at.producer[0]] = Producer(at.producer[1], -1, at)
         else:
             last_sequence = at.producer[2] + len(at.rows) - 1
-            found[at.producer[0]] = Producer(at.producer[1], last_sequence, at, at.is_transactional)
+            first = known.undecided_from if known is not None else -1
+            if at.is_transactional and first < 0:
+                first = at.base_offset
+            found[at.producer[0]] = Producer(at.producer[1], last_sequence, at, first)
     return found
 
 
@@ -201,11 +232,15 @@ def batches_of(log: Log) -> Iterator[AnyBatch]:
     """Every batch and message from the log's start to its end, as a consumer gets them."""
     offset = log.log_start_offset
     for stored in stored_in(log):
-        for batch in stored.content if isinstance(stored.content, tuple) else (stored.content,):
+        for batch in content_of(stored):
             # Of a compressed set the first ones may be behind the reader.
             if not isinstance(batch, OldMessage) or batch.base_offset >= offset:
                 yield batch
         offset = stored.last_offset + 1
+
+
+def content_of(stored: StoredBatch) -> tuple[AnyBatch, ...]:
+    return stored.content if isinstance(stored.content, tuple) else (stored.content,)
 
 
 def stored_in(log: Log, max_bytes: int = 1 << 20) -> Iterator[StoredBatch]:
@@ -220,12 +255,19 @@ def stored_in(log: Log, max_bytes: int = 1 << 20) -> Iterator[StoredBatch]:
             offset = stored.last_offset + 1
 
 
-def aborted_transactions(directory: Path) -> list[tuple[int, int, int]]:
-    """What the files tell: producer id, first and last offset."""
-    found = []
-    for path in directory.glob("*" + names.TRANSACTION_INDEX):
-        found += [entry[1:4] for entry in names.ABORTED_TRANSACTION.iter_unpack(path.read_bytes())]
-    return found
+def decided_by_reader(log: Log, max_bytes: int = 700) -> Iterator[tuple[BatchInfo, bool]]:
+    """Every batch of a transaction that a reader of committed records gets, and whether he takes it for aborted."""
+    offset = log.log_start_offset
+    while offset < log.last_stable_offset:
+        data = log.read(offset, max_bytes, committed=True)
+        if not data:
+            return
+        aborted = log.aborted_transactions(offset, max_bytes)
+        batches = [batch for stored in stored_batches(data) for batch in content_of(stored)]
+        for batch, is_aborted in judged(batches, aborted):
+            if batch.info.is_transactional and not batch.info.is_control and batch.info.record_count:
+                yield batch.info, is_aborted
+            offset = batch.info.last_offset + 1
 
 
 def match(batch: AnyBatch, candidates: list[Sent]) -> Sent | None:
@@ -237,6 +279,7 @@ def match(batch: AnyBatch, candidates: list[Sent]) -> Sent | None:
             info.last_offset + 1 == sent.end_offset
             and info.leader_epoch == sent.leader_epoch
             and info.is_control == sent.is_control
+            and (not info.is_control or not rows or rows[0][0] == sent.rows[0][0])
             and isinstance(batch, OldMessage) == (sent.magic < 2)
             and (info.producer_id, info.producer_epoch) == sent.producer[:2]
             and (sent.is_control or all(sent.rows[at] == row for at, row in rows.items()))
@@ -265,6 +308,7 @@ class Check:
     def run(self) -> None:
         self._offsets()
         self._records()
+        self._undecided()
         self._transactions()
         self._producers()
 
@@ -316,31 +360,36 @@ class Check:
         for at in range(max(offset, start), log.log_end_offset):
             self._missing(at)
 
-    def _transactions(self) -> None:
-        """A reader of what is committed, as clients do it: what `.txnindex` calls aborted is, and nothing else.
+    def _undecided(self) -> None:
+        """Committed records end where the oldest transaction begins that the log's producers have open."""
+        table, end_offset = self.log.state.producers()
+        first = min((row[4] for row in table.export() if row[4] >= 0), default=end_offset)
+        self._hold(
+            self.log.last_stable_offset == min(max(first, self.log.log_start_offset), end_offset),
+            f"committed records end at {self.log.last_stable_offset}, the oldest open transaction begins at {first}",
+        )
 
-        Where names arrive in any order, a truncation may have taken the index of a segment and not the segment.
+    def _transactions(self) -> None:
+        """Who reads committed records gets those, and nothing else: what a fetch calls aborted is.
+
+        Where names arrive in any order, a truncation may have taken the index of a segment and not the segment. What
+        was unflushed in the middle of a compacted log may be gone, an end of a transaction too.
         """
-        start = self.log.log_start_offset
-        known = aborted_transactions(Path(self.log.path))
-        waiting = sorted(((first, who) for who, first, last in known if last >= start), reverse=True)
-        aborted: set[int] = set()
-        in_force = (self.history.in_force(self.position) | self._matched).values()
-        decided = {at.producer[0]: at.base_offset for at in in_force if at.is_control}  # the last one of each
-        for batch in batches_of(self.log):
-            info = batch.info
-            while waiting and waiting[-1][0] <= info.last_offset:
-                aborted.add(waiting.pop()[1])
-            if info.is_control:
-                kinds = [control_type(record) for record in batch.records()] if info.record_count else []
-                if ControlType.ABORT in kinds:
-                    aborted.discard(info.producer_id)
-            elif info.is_transactional and info.record_count and decided.get(info.producer_id, -1) > info.base_offset:
-                if self.reorder and self._was_cut(info.base_offset):
-                    continue
-                is_told = info.producer_id in aborted
-                is_aborted = self._matched[info.base_offset].is_aborted
-                self._hold(is_told == is_aborted, f"{info} is aborted: {is_aborted}; a reader takes it for: {is_told}")
+        in_force = {
+            base: sent
+            for base, sent in (self.history.in_force(self.position) | self._matched).items()
+            if sent.end_offset <= self.log.log_end_offset
+        }
+        sure = {base: sent for base, sent in in_force.items() if base in self._matched or base < self._certain}
+        aborted, surely_aborted = decisions(in_force.values()), decisions(sure.values())
+        for info, is_told in decided_by_reader(self.log):
+            base = info.base_offset
+            is_aborted = aborted.get(base)
+            if is_aborted != surely_aborted.get(base) and (self.log.options.compacted or self.reorder):
+                continue
+            if self.reorder and self._was_cut(base):
+                continue
+            self._hold(is_told == is_aborted, f"{info} is aborted: {is_aborted}; a reader takes it for: {is_told}")
 
     def _match(self, batch: AnyBatch, candidates: list[Sent]) -> Sent:
         sent = match(batch, candidates)
@@ -383,19 +432,46 @@ class Check:
         known = {}
         for producer_id, epoch, _, timestamp, undecided_from, batches in table.export():
             sequence = batches[-1][1] if batches else -1
-            known[producer_id] = (epoch, sequence, timestamp, undecided_from >= 0)
+            known[producer_id] = (epoch, sequence, timestamp, undecided_from)
         for producer_id, state in known.items():
             possible = expected.get(producer_id, [])
             self._hold(bool(possible), f"producer {producer_id} is known, but sent nothing")
             told = [
-                (wanted.epoch, wanted.last_sequence, wanted.last.timestamp, wanted.is_undecided) for wanted in possible
+                (wanted.epoch, wanted.last_sequence, wanted.last.timestamp, wanted.undecided_from)
+                for wanted in possible
             ]
+            if state[3] >= 0 and self._may_be_open_from(producer_id, state[3]):
+                # Of a transaction that began before, the log may know only the rest; of a compacted one, nobody more.
+                has_doubts = self.log.options.compacted or self.reorder
+                told = [(*row[:3], state[3]) if has_doubts or 0 <= row[3] < kept_from else row for row in told]
+            if possible and possible[-1].last.is_control:
+                told += self._sequences_before(possible[-1])
             is_there = possible[0].last.end_offset > kept_from
             self._hold(state in told or not is_there, f"producer {producer_id} is {state}, replay tells {told}")
         for producer_id, (wanted, *others) in expected.items():
             if not others and wanted.last.base_offset >= kept_from and wanted.last.base_offset in self._matched:
-                lives = wanted.is_undecided or wanted.last.timestamp >= self.oldest_producer_ms
+                lives = wanted.undecided_from >= 0 or wanted.last.timestamp >= self.oldest_producer_ms
                 self._hold((producer_id in known) == lives, f"producer {producer_id} is {'un' * lives}known")
+
+    def _may_be_open_from(self, producer_id: int, offset: int) -> bool:
+        """Whether something of a transaction was sent there, and the log holds no end of it."""
+        sent = self.history.in_force(self.position).get(offset) or self._matched.get(offset)
+        ended = max(
+            (at for at, end in self._matched.items() if end.is_control and end.producer[0] == producer_id), default=-1
+        )
+        return sent is not None and sent.is_transactional and sent.producer[0] == producer_id and ended < offset
+
+    def _sequences_before(self, marked: Producer) -> list[tuple[int, int, int, int]]:
+        """What a marker leaves of a producer: its sequence may have expired before, or only a snapshot may know it."""
+        producer_id = marked.last.producer[0]
+        sequences = {-1}
+        if self.log.options.compacted:
+            sequences |= {
+                sent.producer[2] + len(sent.rows) - 1
+                for sent in self.history.in_force(self.position).values()
+                if sent.producer[:2] == (producer_id, marked.epoch) and not sent.is_control
+            }
+        return [(marked.epoch, each, marked.last.timestamp, marked.undecided_from) for each in sequences]
 
     def _expected_producers(self) -> dict[int, list[Producer]]:
         """What replaying everything ever sent tells, also what retention and compaction have taken.
@@ -450,4 +526,5 @@ def batch_of_rows(sent: Sent, *, codec: int = 0) -> bytes:
     return encode_batch(
         [(sent.timestamp, key, value) for key, value in sent.rows],
         codec=codec, producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=base_sequence,
+        is_transactional=sent.is_transactional,
     )  # fmt: skip

@@ -32,6 +32,8 @@ from tests.kit.crash_history import (
     Sent,
     batch_of_rows,
     batches_of,
+    decisions,
+    marker_row,
     producers_of,
     stored_in,
 )
@@ -79,6 +81,7 @@ class Plan:
             index_interval_bytes=chance.choice((0, 150, 400)),
             flush_messages=flush_messages,
             preallocate=chance.random() < 0.1,
+            verify_transactions=False,
         )
         compacted = replace(
             small, compacted=True, deleted_by_retention=False, delete_retention_ms=DELETE_RETENTION_MS,
@@ -225,13 +228,14 @@ class Life:
         replayed = producers_of(history.in_force(self.fs.position).values(), log.log_end_offset)
         table, _ = log.state.producers()
         known = {}
-        for producer_id, epoch, _, timestamp, _, batches in table.export():
+        for producer_id, epoch, _, timestamp, undecided_from, batches in table.export():
             state = replayed.get(producer_id)
             sequence = batches[-1][1] if batches else -1
             if state is None or (state.epoch, state.last_sequence) != (epoch, sequence):
                 # Nobody sends a marker again.
                 last = Sent(-1, 0, (), timestamp, 0, (producer_id, epoch, sequence), is_control=True)
-                state = Producer(epoch, sequence, last)
+                state = Producer(epoch, sequence, last, undecided_from)
+            state.undecided_from = undecided_from
             known[producer_id] = state
         return known
 
@@ -347,11 +351,48 @@ class Life:
         if kind == "idempotent":
             producers[producer[0]] = Producer(producer[1], producer[2] + len(rows) - 1, sent)
 
+    def _transact(self, log: Log, history: History, key: Key) -> None:
+        """A producer goes on with its transaction, or the coordinator ends it: also one that there is not."""
+        if log.topic_partition.topic == GROUP_OFFSETS_TOPIC:
+            return
+        producers = self._producers[key]
+        producer_id = self.chance.randrange(200, 203)
+        known = producers.get(producer_id)
+        is_open = known is not None and known.undecided_from >= 0
+        if self.chance.random() < (0.4 if is_open else 0.05):
+            self._end_transaction(log, history, producers, producer_id)
+            return
+        rows = self._rows(log)
+        producer = self._next_of(producer_id, history, known)
+        sent = self._send(log, history, rows, producer, is_transactional=True)
+        first = known.undecided_from if known is not None and is_open else sent.base_offset
+        producers[producer_id] = Producer(producer[1], producer[2] + len(rows) - 1, sent, first)
+
+    def _end_transaction(self, log: Log, history: History, producers: dict[int, Producer], producer_id: int) -> None:
+        known = producers.get(producer_id)
+        last_epoch = max((at.producer[1] for at in history.sent if at.producer[0] == producer_id), default=0)
+        epoch = max(last_epoch, known.epoch if known is not None else 0) + (self.chance.random() < 0.3)
+        commit = self.chance.random() < 0.5
+        sent = Sent(
+            self.fs.position, log.log_end_offset, (marker_row(commit=commit, coordinator_epoch=0),),
+            self.clock.now_ms, log.leader_epoch, (producer_id, epoch, -1), is_control=True,
+        )  # fmt: skip
+        history.sent.append(sent)
+        result = log.append_marker(producer_id, epoch, 0, commit=commit)
+        assert result.base_offset == sent.base_offset, (result, sent)
+        self._acknowledge(history, sent.end_offset, is_durable=result.must_wait)
+        is_same = known is not None and known.epoch == epoch
+        producers[producer_id] = Producer(epoch, known.last_sequence if known is not None and is_same else -1, sent)
+
     def _next_of(self, producer_id: int, history: History, known: Producer | None) -> tuple[int, int, int]:
         """A client goes on where it was; where the log knows less, it takes its next epoch."""
-        last = next((at for at in reversed(history.sent) if at.producer[0] == producer_id), None)
-        if last is None:
-            return producer_id, self.chance.randrange(3) if known is None else known.epoch + 1, 0
+        of_producer = [at for at in history.sent if at.producer[0] == producer_id]
+        last = next((at for at in reversed(of_producer) if not at.is_control), None)
+        newest = max((at.producer[1] for at in of_producer), default=-1)
+        if last is None or newest > last.producer[1]:
+            if known is None:
+                return producer_id, max(newest, self.chance.randrange(3)), 0
+            return producer_id, max(newest, known.epoch) + (known.last_sequence >= 0 or newest < 0), 0
         epoch, sequence = last.producer[1], last.producer[2] + len(last.rows)
         if (
             known is not None and (epoch, sequence) != (known.epoch, known.last_sequence + 1)
@@ -371,8 +412,19 @@ class Life:
             for _ in range(self.chance.choice((1, 1, 3)))
         )
 
-    def _send(self, log: Log, history: History, rows: tuple[Row, ...], producer: tuple[int, int, int]) -> Sent:
-        sent = Sent(self.fs.position, log.log_end_offset, rows, self.clock.now_ms, log.leader_epoch, producer)
+    def _send(
+        self,
+        log: Log,
+        history: History,
+        rows: tuple[Row, ...],
+        producer: tuple[int, int, int],
+        *,
+        is_transactional: bool = False,
+    ) -> Sent:
+        sent = Sent(
+            self.fs.position, log.log_end_offset, rows, self.clock.now_ms, log.leader_epoch, producer,
+            is_transactional=is_transactional,
+        )  # fmt: skip
         history.sent.append(sent)
         codec = self.chance.choice((Codec.NONE, Codec.NONE, *Codec))
         result = log.append(batch_of_rows(sent, codec=codec))
@@ -496,7 +548,13 @@ class Life:
     ) -> None:
         """What is gone has a newer value, was aborted, or is a tombstone or marker whose time is over."""
         written = self.histories[key].in_force(self.fs.position).values()
-        aborted = {at for sent in written if sent.is_aborted for at in range(sent.base_offset, sent.end_offset)}
+        is_aborted = decisions(written)
+        aborted = {
+            at
+            for sent in written
+            if is_aborted.get(sent.base_offset)
+            for at in range(sent.base_offset, sent.end_offset)
+        }
         old = {sent.base_offset for sent in written if sent.magic < 2}
         newest = {
             row[0]: offset
@@ -520,8 +578,8 @@ class Life:
 
 
 STEPS = {
-    "append": 60, "flush": 6, "roll": 3, "delete_records": 3, "retention": 3, "epoch": 1, "truncate": 1, "clean": 8,
-    "checkpoint": 4, "files": 3, "expire": 1, "topic": 3,
+    "append": 60, "transact": 25, "flush": 6, "roll": 3, "delete_records": 3, "retention": 3, "epoch": 1, "truncate": 1,
+    "clean": 8, "checkpoint": 4, "files": 3, "expire": 1, "topic": 3,
 }  # fmt: skip
 """How often what is done. A method of Life each, or a job of the background."""
 

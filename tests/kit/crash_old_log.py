@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import struct
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from kbroker.protocol.records import ControlType, encode_batch
 from kbroker.storage import checkpoints, directory
 from kbroker.storage import segment as names
 from tests.kit import message_set_model
-from tests.kit.crash_history import History, Promise, Row, Sent
+from tests.kit.crash_history import History, Promise, Row, Sent, marker_row
 from tests.kit.log_directory import NOW, aborted, marker, write_partition
 from tests.kit.message_set_model import Message
 
@@ -155,10 +154,7 @@ class _Writer:
             stable = min(self._opened.values(), default=offset + 1)
             entry = aborted(producer_id, first_offset, offset, stable)
             self.aborted.setdefault(self.segments[-1][0], []).append(entry)
-            for sent in self.sent:
-                if sent.producer[0] == producer_id and sent.base_offset >= first_offset:
-                    sent.is_aborted = True
-        row = struct.pack(">hh", 0, kind), struct.pack(">hi", 0, 3)
+        row = marker_row(commit=kind == ControlType.COMMIT, coordinator_epoch=3)
         self._note(Sent(_BEFORE_EVERYTHING, offset, (row,), NOW + offset, 0, (producer_id, 0, -1), is_control=True))
 
     def _note(self, sent: Sent) -> None:

@@ -40,9 +40,13 @@ class Call:
     api_version: int
     connection: Caller
     answers: list[bytes] = field(default_factory=list)
+    errors: list[int] = field(default_factory=list)
 
     def respond(self, body: bytes) -> None:
         self.answers.append(bytes(body))
+
+    def count_error(self, code: int) -> None:
+        self.errors.append(code)
 
 
 def services_on(cluster: Cluster, **settings: str) -> Services:
@@ -62,6 +66,8 @@ def services_on(cluster: Cluster, **settings: str) -> Services:
         broker_configs=BrokerConfigs(NODE_ID, SETTINGS, {**given, "broker.id": "1"}, config.with_dynamic),
         logs=LogManager(StorageOptions(directories=())),
         groups=cast(Any, None),
+        transactions=cast(Any, None),
+        markers=cast(Any, None),
         consumer_offsets=ConsumerOffsets(cluster.session),
         producer_ids=ProducerIds(cluster.session, NODE_ID),
         endpoints_for=endpoint_for,

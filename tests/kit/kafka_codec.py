@@ -14,13 +14,16 @@ from tests.kit import maven
 from tests.kit.message_model import kafka_json
 
 SOURCE = Path(__file__).with_name("java") / "KafkaCodec.java"
-COORDINATES = (
-    "org.apache.kafka:kafka-clients:3.9.1",
-    "org.apache.kafka:kafka-group-coordinator:3.9.1",
-    "org.apache.kafka:kafka-transaction-coordinator:3.9.1",
+ARTIFACTS = ("kafka-clients", "kafka-group-coordinator", "kafka-transaction-coordinator")
+OLDER, NEWER = "3.9.1", "4.3.1"
+OTHERS = (
     "com.fasterxml.jackson.core:jackson-databind:2.16.2",
     "org.slf4j:slf4j-nop:1.7.36",
 )
+
+
+def classpath(release: str = OLDER) -> str:
+    return maven.fetch([*(f"org.apache.kafka:{artifact}:{release}" for artifact in ARTIFACTS), *OTHERS])
 
 
 class Refused(Exception):
@@ -28,10 +31,11 @@ class Refused(Exception):
 
 
 class KafkaCodec:
-    """One Java process; cases are sent in batches, so that neither side waits for the other on each."""
+    """One Java process of one release; cases are sent in batches, so that neither side waits for the other on each."""
 
-    def __init__(self) -> None:
-        command = ["java", "-XX:TieredStopAtLevel=1", "-cp", maven.fetch(COORDINATES), str(SOURCE)]
+    def __init__(self, release: str = OLDER) -> None:
+        self._release = release
+        command = ["java", "-XX:TieredStopAtLevel=1", "-cp", classpath(release), str(SOURCE)]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def __enter__(self) -> Self:
@@ -61,15 +65,19 @@ class KafkaCodec:
             answers.append(words[1:] if words[0] == "ok" else Refused(words[1]))
         return answers
 
+    def _version(self, name: str, version: int) -> int:
+        """What stands in front of a coordinator's key is its version in 3.9 and its API key since 4.0."""
+        return 0 if self._release != OLDER and name.endswith("Key") else version
+
     def encode(self, name: str, version: int, message: messages.Message) -> bytes:
-        (answer,) = self.ask([("encode", name, version, json.dumps(kafka_json(message, version)))])
+        (answer,) = self.ask([("encode", name, self._version(name, version), json.dumps(kafka_json(message, version)))])
         if isinstance(answer, Refused):
             raise answer
         return bytes.fromhex(answer[0])
 
     def decode(self, name: str, version: int, body: bytes) -> tuple[Any, bytes]:
         """Kafka's JSON of a body, and the bytes Kafka makes of what it read."""
-        (answer,) = self.ask([("decode", name, version, body.hex())])
+        (answer,) = self.ask([("decode", name, self._version(name, version), body.hex())])
         if isinstance(answer, Refused):
             raise answer
         assert answer[0] == "0", "Kafka left bytes behind"

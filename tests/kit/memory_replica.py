@@ -24,6 +24,8 @@ class MemoryReplica:
         self.held: list[tuple[int, Committed]] = []
         self.max_batch_size = 1 << 20
         self.reads = 0
+        self.in_transaction: set[int] = set()
+        self.guards: dict[int, int] = {}
 
     def read(self, offset: int, max_bytes: int) -> bytes:
         self.reads += 1
@@ -37,11 +39,24 @@ class MemoryReplica:
                 chosen.append(batch)
         return b"".join(chosen)
 
-    def append(self, batch: bytes, leader_epoch: int, committed: Committed) -> None:
+    def verify(self, producer_id: int, producer_epoch: int) -> int:
+        if producer_id < 0 or producer_id in self.in_transaction:
+            return 0
+        return self.guards.setdefault(producer_id, len(self.batches) + 1)
+
+    def is_verified(self, batch: bytes, guard: int) -> bool:
+        """Whether the batch's transaction may begin here, if it does."""
+        info = record_batch.header(batch)
+        known = info.producer_id in self.in_transaction
+        return not info.is_transactional or known or (guard != 0 and self.guards.get(info.producer_id) == guard)
+
+    def append(self, batch: bytes, leader_epoch: int, committed: Committed, guard: int = 0) -> None:
         if leader_epoch != self.leader_epoch:
             committed(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
         elif self.refuse is not None:
             committed(self.refuse, -1)
+        elif not self.is_verified(batch, guard):
+            committed(ErrorCode.INVALID_TXN_STATE, -1)
         elif len(batch) > self.max_batch_size:
             committed(ErrorCode.MESSAGE_TOO_LARGE, -1)
         else:
@@ -53,6 +68,10 @@ class MemoryReplica:
 
     def put(self, batch: bytes) -> int:
         """Appends as somebody else would; returns the base offset."""
+        info = record_batch.header(batch)
+        if info.is_transactional:
+            self.guards.pop(info.producer_id, None)
+            (self.in_transaction.discard if info.is_control else self.in_transaction.add)(info.producer_id)
         stamped = bytearray(batch)
         base_offset = self.log_end_offset
         record_batch.stamp(stamped, base_offset, self.leader_epoch)
@@ -71,7 +90,7 @@ class MemoryReplica:
 
 
 class MemoryOffsetsTopic:
-    """`__consumer_offsets` in memory."""
+    """`__consumer_offsets`, or `__transaction_state`, in memory (`state_log.topic.StateTopic`)."""
 
     def __init__(self, partitions: int = 4, exists: bool = True):
         self.exists = exists

@@ -83,6 +83,8 @@ class ProcessorRig:
         self.next_processor = 0
         self.lock = threading.Lock()
         self.is_stopped = False
+        self.verify: Callable[[str, int, int, list[tuple[str, int]]], Sequence[int]] | None = None
+        """Who is asked about transactions."""
 
     def _on_request(self, request: Request, processor: Processor) -> bool | None:
         if self.inline and request.api_key > 1:
@@ -92,7 +94,7 @@ class ProcessorRig:
 
     def _serve(self, request: Request) -> None:
         if request.api_key <= 1:
-            request.run_blocking()
+            request.run_blocking(self.verify)
         else:
             self.handle(request)
 

@@ -27,11 +27,16 @@ SMALLEST, MAGIC_AT = 26, 16
 IDENTITY = (
     "resource_type", "resource_name", "name", "topic", "topic_name", "topic_id", "group_id", "key", "api_key",
     "partition_index", "partition", "index", "node_id", "broker_id", "group_instance_id", "batch_index",
+    "transactional_id", "producer_id",
 )  # fmt: skip
 RANDOM = {"topic_id": "topic id", "producer_id": "producer id", "session_id": "session id", "cluster_id": "cluster id"}
 """Fields whose values the broker draws; each value is named by when it was first seen."""
 NO_VALUE = {"topic_id": bytes(16), "producer_id": -1, "session_id": 0, "cluster_id": ""}
-TIMES = ("timestamp", "base_timestamp", "max_timestamp", "log_append_time_ms", "commit_timestamp")
+TIMES = (
+    "timestamp", "base_timestamp", "max_timestamp", "log_append_time_ms", "commit_timestamp",
+    "transaction_start_time_ms", "last_timestamp", "transaction_last_update_timestamp_ms",
+    "transaction_start_timestamp_ms",
+)  # fmt: skip
 TEXTS = ("error_message", "batch_index_error_message", "documentation")
 
 

@@ -67,9 +67,6 @@ TWICE = (
 )
 KAFKA_FAILS = "Kafka fails inside; kbroker says what is wrong with the request."
 NEVER_ANSWERS = "Kafka fails inside and leaves the client without an answer until its request times out."
-NO_TRANSACTIONS = (
-    "Transactions are not served yet: their users get an error that is not retried, instead of waiting for ever."
-)
 NO_FEATURES = "Features are those of KRaft's metadata log, which kbroker does not have."
 STRICT = "What a field cannot mean is refused with its connection, rather than guessed at."
 CUT_SHORT = "What is not there in full would be lost without anybody knowing."

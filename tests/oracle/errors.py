@@ -13,7 +13,7 @@ MOVES = "leaders and coordinators do not move on a single broker"
 LOADS = "only in the moment in which a coordinator loads its partition; scenarios wait until that is over"
 DISK = "only after a log directory has failed; tests of storage do that"
 REPLICAS = "only with followers: one replica is its whole ISR"
-TRANSACTIONS = "only in transactions, which are not served yet"
+MARKERS = "only in the moment in which markers are written; scenarios wait until that is over"
 POLICY = "only with a policy class of one's own in the broker's class path"
 QUOTA = "only over a quota"
 NEW_GROUPS = "only in groups of the new protocol (KIP-848), which are not served yet"
@@ -35,6 +35,13 @@ COORDINATOR: Reasons = {
     E.GROUP_AUTHORIZATION_FAILED: AUTHORIZER,
 }
 """What any request to a coordinator may be told."""
+TRANSACTION_COORDINATOR: Reasons = {
+    E.COORDINATOR_NOT_AVAILABLE: MOVES,
+    E.NOT_COORDINATOR: MOVES,
+    E.COORDINATOR_LOAD_IN_PROGRESS: LOADS,
+    E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: AUTHORIZER,
+}
+"""What any request to the coordinator of a transaction may be told."""
 CONTROLLER: Reasons = {E.NOT_CONTROLLER: MOVES, E.THROTTLING_QUOTA_EXCEEDED: QUOTA, E.POLICY_VIOLATION: POLICY}
 LEADER: Reasons = {
     E.NOT_LEADER_OR_FOLLOWER: MOVES,
@@ -60,14 +67,14 @@ ERRORS: dict[ApiKey, Reasons] = {
             E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
             E.UNSUPPORTED_COMPRESSION_TYPE,
             E.INVALID_RECORD,
+            E.INVALID_TXN_STATE,
+            E.TRANSACTION_ABORTABLE,
         ),
         E.NOT_ENOUGH_REPLICAS: REPLICAS,
         E.NOT_ENOUGH_REPLICAS_AFTER_APPEND: REPLICAS,
         E.REQUEST_TIMED_OUT: REPLICAS,
         E.CLUSTER_AUTHORIZATION_FAILED: AUTHORIZER,
-        E.INVALID_TXN_STATE: TRANSACTIONS,
-        E.CONCURRENT_TRANSACTIONS: TRANSACTIONS,
-        E.TRANSACTION_ABORTABLE: TRANSACTIONS,
+        E.CONCURRENT_TRANSACTIONS: MARKERS,
         E.UNSUPPORTED_FOR_MESSAGE_FORMAT: "only in topics of an older message format, which cannot be made any more",
         E.DUPLICATE_SEQUENCE_NUMBER: NOT_THROWN,
         E.UNKNOWN_PRODUCER_ID: NOT_THROWN,
@@ -141,9 +148,8 @@ ERRORS: dict[ApiKey, Reasons] = {
     },
     ApiKey.OFFSET_FETCH: {
         **COORDINATOR,
-        **provoked(E.UNSUPPORTED_VERSION),
+        **provoked(E.UNSUPPORTED_VERSION, E.UNSTABLE_OFFSET_COMMIT),
         E.TOPIC_AUTHORIZATION_FAILED: AUTHORIZER,
-        E.UNSTABLE_OFFSET_COMMIT: TRANSACTIONS,
         E.STALE_MEMBER_EPOCH: NEW_GROUPS,
         E.UNKNOWN_MEMBER_ID: NEW_GROUPS,
         E.GROUP_ID_NOT_FOUND: NEW_GROUPS,
@@ -235,16 +241,89 @@ ERRORS: dict[ApiKey, Reasons] = {
         E.REQUEST_TIMED_OUT: REPLICAS,
     },
     ApiKey.INIT_PRODUCER_ID: {
-        **provoked(E.INVALID_REQUEST, E.INVALID_TRANSACTION_TIMEOUT),
+        **TRANSACTION_COORDINATOR,
+        **provoked(
+            E.INVALID_REQUEST,
+            E.INVALID_TRANSACTION_TIMEOUT,
+            E.CONCURRENT_TRANSACTIONS,
+            E.PRODUCER_FENCED,
+            E.INVALID_PRODUCER_EPOCH,
+        ),
+        E.INVALID_TXN_STATE: NOT_THROWN,
+        E.CLUSTER_AUTHORIZATION_FAILED: AUTHORIZER,
+    },
+    ApiKey.ADD_PARTITIONS_TO_TXN: {
+        **TRANSACTION_COORDINATOR,
+        **provoked(
+            E.INVALID_REQUEST,
+            E.INVALID_PRODUCER_ID_MAPPING,
+            E.INVALID_PRODUCER_EPOCH,
+            E.PRODUCER_FENCED,
+            E.UNKNOWN_TOPIC_OR_PARTITION,
+            E.OPERATION_NOT_ATTEMPTED,
+            E.TOPIC_AUTHORIZATION_FAILED,
+            E.TRANSACTION_ABORTABLE,
+        ),
+        E.CONCURRENT_TRANSACTIONS: MARKERS,
+        E.CLUSTER_AUTHORIZATION_FAILED: AUTHORIZER,
+    },
+    ApiKey.ADD_OFFSETS_TO_TXN: {
+        **TRANSACTION_COORDINATOR,
+        **provoked(E.INVALID_REQUEST, E.INVALID_PRODUCER_ID_MAPPING, E.INVALID_PRODUCER_EPOCH, E.PRODUCER_FENCED),
+        E.CONCURRENT_TRANSACTIONS: MARKERS,
+        E.GROUP_AUTHORIZATION_FAILED: AUTHORIZER,
+    },
+    ApiKey.END_TXN: {
+        **TRANSACTION_COORDINATOR,
+        **provoked(
+            E.INVALID_REQUEST,
+            E.INVALID_PRODUCER_ID_MAPPING,
+            E.INVALID_PRODUCER_EPOCH,
+            E.PRODUCER_FENCED,
+            E.INVALID_TXN_STATE,
+        ),
+        E.CONCURRENT_TRANSACTIONS: MARKERS,
+    },
+    ApiKey.WRITE_TXN_MARKERS: {
+        **LEADER,
+        **provoked(E.UNKNOWN_TOPIC_OR_PARTITION, E.INVALID_PRODUCER_EPOCH, E.TRANSACTION_COORDINATOR_FENCED),
+        E.NOT_ENOUGH_REPLICAS: REPLICAS,
+        E.NOT_ENOUGH_REPLICAS_AFTER_APPEND: REPLICAS,
+        E.UNSUPPORTED_FOR_MESSAGE_FORMAT: "only in topics of an older message format, which cannot be made any more",
+        E.CLUSTER_AUTHORIZATION_FAILED: AUTHORIZER,
+    },
+    ApiKey.TXN_OFFSET_COMMIT: {
+        **COORDINATOR,
+        **provoked(
+            E.UNKNOWN_TOPIC_OR_PARTITION,
+            E.OFFSET_METADATA_TOO_LARGE,
+            E.INVALID_GROUP_ID,
+            E.INVALID_REQUEST,
+            E.INVALID_PRODUCER_ID_MAPPING,
+            E.INVALID_PRODUCER_EPOCH,
+            E.INVALID_TXN_STATE,
+            E.TRANSACTION_ABORTABLE,
+            E.ILLEGAL_GENERATION,
+            E.UNKNOWN_MEMBER_ID,
+            E.FENCED_INSTANCE_ID,
+        ),
+        E.CONCURRENT_TRANSACTIONS: MARKERS,
+        E.INVALID_COMMIT_OFFSET_SIZE: SETTING,
+        E.TOPIC_AUTHORIZATION_FAILED: AUTHORIZER,
+        E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: AUTHORIZER,
+    },
+    ApiKey.DESCRIBE_PRODUCERS: {
+        **provoked(E.UNKNOWN_TOPIC_OR_PARTITION, E.INVALID_TOPIC_EXCEPTION),
+        E.NOT_LEADER_OR_FOLLOWER: MOVES,
+        E.TOPIC_AUTHORIZATION_FAILED: AUTHORIZER,
+    },
+    ApiKey.DESCRIBE_TRANSACTIONS: {
+        **TRANSACTION_COORDINATOR,
+        **provoked(E.INVALID_REQUEST, E.TRANSACTIONAL_ID_NOT_FOUND),
+    },
+    ApiKey.LIST_TRANSACTIONS: {
         E.COORDINATOR_LOAD_IN_PROGRESS: LOADS,
         E.COORDINATOR_NOT_AVAILABLE: MOVES,
-        E.NOT_COORDINATOR: MOVES,
-        E.CONCURRENT_TRANSACTIONS: TRANSACTIONS,
-        E.PRODUCER_FENCED: TRANSACTIONS,
-        E.INVALID_PRODUCER_EPOCH: TRANSACTIONS,
-        E.INVALID_TXN_STATE: TRANSACTIONS,
-        E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: AUTHORIZER,
-        E.CLUSTER_AUTHORIZATION_FAILED: AUTHORIZER,
     },
     ApiKey.OFFSET_FOR_LEADER_EPOCH: {
         **LEADER,

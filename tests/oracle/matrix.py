@@ -35,6 +35,9 @@ SETTINGS: dict[str, object] = {
     "log.retention.ms": -1,
     "log.index.size.max.bytes": 65536,
     "transaction.state.log.num.partitions": 3,
+    "transaction.state.log.replication.factor": 1,
+    "transaction.state.log.min.isr": 1,
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": 50,
     "max.incremental.fetch.session.cache.slots": 5000,
 }
 KAFKA_SETTINGS: dict[str, object] = {**SETTINGS, "node.id": NODE_ID}

@@ -53,6 +53,33 @@ OTHERS: tuple[OtherDeviation, ...] = (
         "tests/oracle/test_fetch_session_slots.py::test_a_slot_is_free_for_whoever_comes",
     ),
     OtherDeviation(
+        "Consumer groups (KIP-848): when a target assignment is made",
+        "At the next heartbeat after a change, as often as there is one: group.consumer.assignment.interval.ms is 0. "
+        "Kafka's default is 1000.",
+        "Who comes or goes is not waited for; a large group that starts all at once may be given an interval.",
+        "tests/unit/rules/test_consumer_group.py::test_targets_are_made_no_more_often_than_is_set",
+    ),
+    OtherDeviation(
+        "Consumer groups (KIP-848): upgrade of a group whose assignments carry data of the assignor",
+        "Goes on where the assignor is range, roundrobin, sticky or cooperative-sticky. Kafka refuses it, and with it "
+        "groups of librdkafka's sticky assignor once they have rebalanced.",
+        "What these note there is for their own next assignment, and there is none.",
+        "tests/unit/groups/test_migration.py::test_data_of_an_assignor_stops_an_upgrade_unless_it_is_of_no_more_use",
+    ),
+    OtherDeviation(
+        "Consumer groups (KIP-848): the hash of the topics in their records",
+        "Is another function than Kafka's. Who takes over the other's log finds it changed once, and assigns anew.",
+        "It is compared with the broker's own only.",
+        "tests/unit/groups/test_consumer_records.py::test_a_group_that_kafka_wrote_goes_on_in_its_next_epoch",
+    ),
+    OtherDeviation(
+        "Consumer groups (KIP-848): patterns",
+        "One of more than 4,096 characters or 10,000 states is refused with INVALID_REGULAR_EXPRESSION, and one that "
+        "costs more than 20 million steps matches nothing. Kafka has no such limits.",
+        "A pattern must not stall the broker.",
+        "tests/unit/rules/test_topic_regex.py::test_what_is_too_large_is_refused",
+    ),
+    OtherDeviation(
         "max.connections",
         "Further connections are closed at once. Kafka lets them wait until one closes.",
         "A client that is told no can try another broker.",
@@ -130,6 +157,37 @@ OTHERS: tuple[OtherDeviation, ...] = (
         "It stays until these have expired. Kafka removes it at the next check.",
         "A member that was just told its id finds its group.",
         "tests/unit/groups/test_coordinator.py::test_groups_with_nothing_go_at_the_next_check",
+    ),
+    OtherDeviation(
+        "A marker for a partition that knows a newer epoch of the producer",
+        "Is not needed any more: the transaction becomes complete without it. Kafka tries again for ever.",
+        "Whoever brought the newer epoch has ended the transaction there; the next one need not wait.",
+        "tests/unit/transactions/test_coordinator.py::test_a_partition_that_needs_no_marker_keeps_nobody_waiting",
+    ),
+    OtherDeviation(
+        "InitProducerId with an old epoch of a producer id whose epochs are used up",
+        "Is PRODUCER_FENCED. Kafka says UNKNOWN_SERVER_ERROR.",
+        "Somebody else has the transactional id, which is what the code means.",
+        "tests/unit/rules/test_transaction.py::test_the_last_epoch_of_all_only_fences",
+    ),
+    OtherDeviation(
+        "Consumer groups: the last member of the newer protocol goes",
+        "Its going and the group's becoming classic are two batches. In Kafka 4 they are one.",
+        "The second may be refused by the log and is tried again with the next request; nothing is lost between them.",
+        "tests/unit/groups/test_migration.py::test_a_downgrade_that_the_log_refuses_comes_later",
+    ),
+    OtherDeviation(
+        "Offsets of a transaction that are removed before it ends",
+        "They are gone for good, whatever removes them: OffsetDelete, DeleteGroups, a topic that is deleted. Kafka 3.9 "
+        "finds them again at its next start. What a transaction is about to replace does not expire.",
+        "A start changes nothing; Kafka 4 does the same.",
+        "tests/unit/groups/test_transactions.py::test_deleted_offsets_do_not_come_back_with_the_marker",
+    ),
+    OtherDeviation(
+        "A commit of offsets that the log refuses while an earlier one is on its way",
+        "The earlier one counts when it is durable. Kafka 3.9 forgets it, and finds it again at its next start.",
+        "Its client was told that it is stored.",
+        "tests/unit/rules/test_group_offsets.py::test_a_commit_that_failed_takes_no_older_one_along",
     ),
     OtherDeviation(
         "Loading groups: a damaged batch of __consumer_offsets",

@@ -1,8 +1,8 @@
-"""FindCoordinator, key 10, versions 0 to 6: which broker coordinates a group.
+"""FindCoordinator, key 10, versions 0 to 6: which broker coordinates a group, or a transactional id.
 
-Creates `__consumer_offsets` when there is none, before it answers: Kafka answers COORDINATOR_NOT_AVAILABLE and creates
-it meanwhile. Leaves out: coordinators of transactions and of share groups, which this broker does not have: their key
-types are refused with INVALID_REQUEST, which no client tries again.
+Creates `__consumer_offsets` or `__transaction_state` when there is none, before it answers: Kafka answers
+COORDINATOR_NOT_AVAILABLE and creates it meanwhile. Leaves out: coordinators of share groups, which this broker does not
+have: their key type is refused with INVALID_REQUEST, which no client tries again.
 
 v0  a group
 v1  key type, throttle time, error message
@@ -18,20 +18,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.errors import ErrorCode
-from kbroker.model import GROUP_OFFSETS_TOPIC, TopicPartition
+from kbroker.model import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 from kbroker.protocol import messages as M
 
 if TYPE_CHECKING:
     from kbroker._core.request import Request
+    from kbroker.groups.coordinator import GroupCoordinator
     from kbroker.server.services import Services
+    from kbroker.transactions.coordinator import TransactionCoordinator
 
 GROUP_TYPE = 0
+TRANSACTION_TYPE = 1
 SEVERAL_FROM = 4
 
 _MESSAGES = {
     ErrorCode.NONE: "NONE",
     ErrorCode.COORDINATOR_NOT_AVAILABLE: "The coordinator is not available.",
-    ErrorCode.INVALID_REQUEST: "This broker has coordinators of groups only, not of transactions or share groups.",
+    ErrorCode.INVALID_REQUEST: "This broker has coordinators of groups and transactions, not of share groups.",
 }
 
 
@@ -45,7 +48,8 @@ class _Found(NamedTuple):
 def blocks(services: Services, request: Request, message: M.FindCoordinatorRequest) -> bool:
     """Whether a topic has to be created or a partition to be loaded first."""
     keys = message.coordinator_keys if request.api_version >= SEVERAL_FROM else [message.key]
-    return message.key_type == GROUP_TYPE and not all(map(services.groups.is_prepared, keys))
+    coordinator = _coordinator(services, message.key_type)
+    return coordinator is not None and not all(map(coordinator.is_prepared, keys))
 
 
 def handle(services: Services, request: Request, message: M.FindCoordinatorRequest) -> M.FindCoordinatorResponse:
@@ -60,9 +64,10 @@ def handle(services: Services, request: Request, message: M.FindCoordinatorReque
             port=found.port,
         )
     coordinators = []
+    coordinator = _coordinator(services, message.key_type)
     by_partition: dict[int, _Found] = {}
     for key in message.coordinator_keys:
-        partition_id = services.groups.partition_for(key) if message.key_type == GROUP_TYPE else -1
+        partition_id = -1 if coordinator is None else coordinator.partition_for(key)
         found = by_partition.get(partition_id) or _find(services, request, message.key_type, key)
         by_partition[partition_id] = found
         coordinators.append(
@@ -78,21 +83,29 @@ def handle(services: Services, request: Request, message: M.FindCoordinatorReque
     return M.FindCoordinatorResponse(coordinators=coordinators)
 
 
+def _coordinator(services: Services, key_type: int) -> GroupCoordinator | TransactionCoordinator | None:
+    if key_type == GROUP_TYPE:
+        return services.groups
+    return services.transactions if key_type == TRANSACTION_TYPE else None
+
+
 def _find(services: Services, request: Request, key_type: int, key: str) -> _Found:
-    if key_type != GROUP_TYPE:
+    coordinator = _coordinator(services, key_type)
+    if coordinator is None:
         return _Found(ErrorCode.INVALID_REQUEST)
-    error = services.groups.prepare(key)
+    error = coordinator.prepare(key)
     if error is ErrorCode.NONE:
         here = services.endpoints_for(request.connection)
         return _Found(ErrorCode.NONE, services.node_id, here.host, here.port)
     if error is ErrorCode.NOT_COORDINATOR:
-        return _leader_elsewhere(services, request, services.groups.partition_for(key))
+        topic = GROUP_OFFSETS_TOPIC if key_type == GROUP_TYPE else TRANSACTION_STATE_TOPIC
+        return _leader_elsewhere(services, request, TopicPartition(topic, coordinator.partition_for(key)))
     return _Found(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
 
-def _leader_elsewhere(services: Services, request: Request, partition_id: int) -> _Found:
+def _leader_elsewhere(services: Services, request: Request, at: TopicPartition) -> _Found:
     image = services.cluster.image
-    partition = image.partition(TopicPartition(GROUP_OFFSETS_TOPIC, partition_id))
+    partition = image.partition(at)
     broker = None if partition is None else image.brokers.get(partition.leader)
     if broker is not None and broker.node_id != services.node_id:
         for endpoint in broker.endpoints:

@@ -1,13 +1,11 @@
-"""InitProducerId (key 22), versions 0 to 5: an id for an idempotent producer.
+"""InitProducerId (key 22), versions 0 to 5: an id for an idempotent producer, an id and epoch for a transactional one.
+
+An idempotent producer bumps its epoch itself and gets a new id here, whatever it sends.
 
 v2 flexible (KIP-482)
-v3 the producer's current id and epoch (KIP-360): an idempotent producer bumps its epoch itself and gets a new id here,
-   whatever it sends
+v3 the producer's current id and epoch (KIP-360)
 v4 PRODUCER_FENCED in place of INVALID_PRODUCER_EPOCH (KIP-588)
 v5 TRANSACTION_ABORTABLE (KIP-890)
-
-Left out: transactional ids. They are refused with INVALID_REQUEST, which clients report at once as a request to an
-incompatible broker; the coordinator's retriable errors would have them wait in vain until their own time limit.
 """
 
 from __future__ import annotations
@@ -16,22 +14,39 @@ from kbroker._core.processor import Request
 from kbroker.errors import ErrorCode, NotNow
 from kbroker.model import NO_PRODUCER_ID
 from kbroker.protocol import messages as M
+from kbroker.rules.transaction import NO_PRODUCER_EPOCH
+from kbroker.server.answering import answer
+from kbroker.server.handlers.producer_errors import for_version
 from kbroker.server.services import Services
+from kbroker.transactions.answers import InitializedProducer
 
-NO_PRODUCER_EPOCH = -1
+FENCED_FROM = 4
 
 
-def handle(services: Services, request: Request, message: M.InitProducerIdRequest) -> M.InitProducerIdResponse:
+def handle(services: Services, request: Request, message: M.InitProducerIdRequest) -> M.InitProducerIdResponse | None:
+    """May block: producer ids come out of the coordination store. A transactional producer is answered when its epoch
+    is in the log."""
     if (message.producer_id == NO_PRODUCER_ID) != (message.producer_epoch == NO_PRODUCER_EPOCH):
-        return _refused(ErrorCode.INVALID_REQUEST)
-    if message.transactional_id is not None:
-        return _refused(ErrorCode.INVALID_REQUEST)
-    try:
-        producer_id = services.producer_ids.next()
-    except NotNow:
-        return _refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-    return M.InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
+        return _response(InitializedProducer(ErrorCode.INVALID_REQUEST))
+    if message.transactional_id is None:
+        try:
+            return _response(InitializedProducer(ErrorCode.NONE, services.producer_ids.next(), 0))
+        except NotNow:
+            return _response(InitializedProducer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+
+    def initialized(result: InitializedProducer) -> None:
+        error = for_version(result.error, request.api_version, FENCED_FROM)
+        answer(request, _response(result._replace(error=error)), error)
+
+    is_new = message.producer_id == NO_PRODUCER_ID
+    expected = None if is_new else (message.producer_id, message.producer_epoch)
+    services.transactions.init_producer_id(
+        message.transactional_id, message.transaction_timeout_ms, expected, initialized
+    )
+    return None
 
 
-def _refused(error: ErrorCode) -> M.InitProducerIdResponse:
-    return M.InitProducerIdResponse(error_code=error, producer_id=NO_PRODUCER_ID, producer_epoch=NO_PRODUCER_EPOCH)
+def _response(result: InitializedProducer) -> M.InitProducerIdResponse:
+    return M.InitProducerIdResponse(
+        error_code=result.error, producer_id=result.producer_id, producer_epoch=result.producer_epoch
+    )

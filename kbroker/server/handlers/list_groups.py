@@ -1,6 +1,6 @@
 """ListGroups, key 16, versions 0 to 5: the groups that this broker coordinates.
 
-Leaves out: groups of other types than the classic one, which this broker does not have.
+Leaves out: share and streams groups, which this broker does not have.
 
 v0  first
 v1  throttle time
@@ -20,20 +20,16 @@ if TYPE_CHECKING:
     from kbroker._core.request import Request
     from kbroker.server.services import Services
 
-CLASSIC = "classic"
-
 
 def handle(services: Services, request: Request, message: M.ListGroupsRequest) -> M.ListGroupsResponse:
     """Answers at once."""
-    error, listed = services.groups.list_groups(message.states_filter)
-    if message.types_filter and CLASSIC not in {kind.lower() for kind in message.types_filter}:
-        listed = []
+    error, listed = services.groups.list_groups(message.states_filter, message.types_filter)
     groups = [
         M.ListGroupsResponse.ListedGroup(
             group_id=group.group_id,
             protocol_type=group.protocol_type,
             group_state=group.state,
-            group_type=CLASSIC,
+            group_type=group.kind,
         )
         for group in listed
     ]

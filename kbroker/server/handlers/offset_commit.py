@@ -75,6 +75,7 @@ def handle(services: Services, request: Request, message: M.OffsetCommitRequest)
         message.group_instance_id,
         offsets,
         committed,
+        request.api_version,
     )
     return None
 

@@ -1,6 +1,6 @@
 """OffsetFetch, key 9, versions 0 to 9: what groups have committed.
 
-Leaves out: member id and epoch of v9 are those of the newer group protocol (KIP-848) and not looked at.
+Leaves out: nothing.
 
 v0  offsets that OffsetCommit 0 has stored, see `cluster/consumer_offsets.py`; UNKNOWN_TOPIC_OR_PARTITION for none
 v1  offsets of `__consumer_offsets`; what is wrong with the group is said for each partition
@@ -11,7 +11,7 @@ v5  leader epoch (KIP-320)
 v6  flexible
 v7  require stable (KIP-447)
 v8  several groups (KIP-709)
-v9  member id and epoch
+v9  member id and epoch of the newer group protocol (KIP-848): who is not in the group or comes with another is refused
 """
 
 from __future__ import annotations
@@ -78,7 +78,9 @@ def _fetch_one_from_store(services: Services, group_id: str, partition: TopicPar
 def _fetch_group(
     services: Services, group: M.OffsetFetchRequest.OffsetFetchRequestGroup, require_stable: bool
 ) -> M.OffsetFetchResponse.OffsetFetchResponseGroup:
-    error, fetched = services.groups.fetch_offsets(group.group_id, _partitions_of(group.topics), require_stable)
+    error, fetched = services.groups.fetch_offsets(
+        group.group_id, _partitions_of(group.topics), require_stable, group.member_id, group.member_epoch
+    )
     R = M.OffsetFetchResponse
     topics = _topics(fetched, R.OffsetFetchResponseTopics, R.OffsetFetchResponsePartitions)
     return R.OffsetFetchResponseGroup(group_id=group.group_id, error_code=error, topics=topics)

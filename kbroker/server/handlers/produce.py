@@ -1,15 +1,20 @@
 """Produce (key 0) is served by `_core/produce.pyx`, which tells what each version brought.
 
 What comes here may block: a log to open, a segment to roll, a large compressed batch to inflate, a stalled directory.
+Or a transaction begins in a partition: its coordinator has to be asked, which does not wait: the processor does it.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from kbroker._core.crc import crc32c_of
 from kbroker._core.processor import Request
+from kbroker.errors import ErrorCode
+from kbroker.model import TopicPartition
 from kbroker.protocol.compression import deflate, inflate_shared
 from kbroker.server.services import Services
 
@@ -24,9 +29,49 @@ _HEADER_SIZE = 61
 _COUNTED_FROM = 12
 _CODEC_MASK = 0x07
 
+FIRST_ABORTABLE_VERSION = 11
+PRODUCE_ERRORS = {
+    ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.TRANSACTION_ABORTABLE: ErrorCode.INVALID_TXN_STATE,
+    ErrorCode.CONCURRENT_TRANSACTIONS: ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.NETWORK_EXCEPTION: ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.NOT_COORDINATOR: ErrorCode.NOT_ENOUGH_REPLICAS,
+}
+"""What the coordinator of a transaction answers, and what a Produce says of it."""
+
+
+def blocks(services: Services, request: Request, message: None) -> bool:
+    """Whether more is left than to ask the coordinator of a transaction, and to append."""
+    return not request.only_verifies
+
 
 def handle(services: Services, request: Request, message: None) -> None:
-    request.run_blocking()
+    request.run_blocking(partial(verify, services, request.api_version))
+
+
+def verify(
+    services: Services,
+    version: int,
+    transactional_id: str,
+    producer_id: int,
+    producer_epoch: int,
+    partitions: Sequence[tuple[str, int]],
+) -> list[ErrorCode]:
+    """What a producer is told of each partition where its transaction is to begin (KIP-890).
+
+    As Kafka 3.9: what a client of this version does not know how to try again is told by a code that it does.
+    """
+    asked = [TopicPartition(*at) for at in partitions]
+    answers = services.transactions.verify(transactional_id, producer_id, producer_epoch, asked)
+    return [_produce_error(answers[at], version) for at in asked]
+
+
+def _produce_error(error: ErrorCode, version: int) -> ErrorCode:
+    if error == ErrorCode.TRANSACTION_ABORTABLE and version >= FIRST_ABORTABLE_VERSION:
+        return error
+    return PRODUCE_ERRORS.get(error, error)
 
 
 def inflate(codec: int, data: Buffer, limit: int) -> memoryview:

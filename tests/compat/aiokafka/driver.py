@@ -16,6 +16,7 @@ from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssigno
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError, TopicAlreadyExistsError
 
+from tests.compat.conversation import converse_async
 from tests.compat.records import fingerprint, record
 
 Json = dict[str, Any]
@@ -211,6 +212,78 @@ async def admin(a: Json) -> Json:
     }
 
 
+class Transactions:
+    """Scenario `transactions`: one transactional producer, and one member of a group where it is to move records."""
+
+    def __init__(self, a: Json):
+        self.a = a
+        self.reader: AIOKafkaConsumer | None = None
+
+    async def init(self, step: Json) -> None:
+        self.producer = AIOKafkaProducer(
+            bootstrap_servers=self.a["bootstrap"],
+            transactional_id=step["id"],
+            transaction_timeout_ms=step["timeout_ms"],
+        )
+        await self.producer.start()
+        if step.get("source"):
+            self.group = step["group"]
+            self.reader = consumer(self.a, self.group, step["source"], isolation_level="read_committed")
+            await self.reader.start()
+
+    async def begin(self, step: Json) -> None:
+        await self.producer.begin_transaction()
+
+    async def send(self, step: Json) -> Json:
+        sent = await self.producer.send_and_wait(step["topic"], step["value"].encode(), partition=step["partition"])
+        return {"offset": sent.offset}
+
+    async def move(self, step: Json) -> Json:
+        assert self.reader is not None
+        values, offsets = [], {}
+        while len(values) < step["count"]:
+            message = await asyncio.wait_for(self.reader.getone(), 60)
+            values.append(message.value.decode())
+            offsets[TopicPartition(message.topic, message.partition)] = message.offset + 1
+            await self.producer.send(step["topic"], message.value + b"!", partition=message.partition)
+        await self.producer.send_offsets_to_transaction(offsets, self.group)
+        return {"values": values}
+
+    async def commit(self, step: Json) -> None:
+        await self.producer.commit_transaction()
+
+    async def abort(self, step: Json) -> None:
+        await self.producer.abort_transaction()
+
+    async def read(self, step: Json) -> Json:
+        reader = consumer(self.a, None, isolation_level=step["isolation"])
+        await reader.start()
+        places = [TopicPartition(step["topic"], one) for one in range(step["partitions"])]
+        reader.assign(places)
+        await reader.seek_to_beginning(*places)
+        values: dict[int, list[str]] = {one: [] for one in range(step["partitions"])}
+        until, count = time.monotonic() + step["timeout_s"], 0
+        while time.monotonic() < until:
+            for place, messages in (await reader.getmany(timeout_ms=100)).items():
+                values[place.partition] += [message.value.decode() for message in messages]
+                if count < step["count"] <= count + len(messages):  # what is too much comes soon after
+                    until = time.monotonic() + step["more_ms"] / 1000
+                count += len(messages)
+        await reader.stop()
+        return {"values": values}
+
+    async def leave(self, step: Json) -> None:
+        if self.reader is not None:
+            await self.reader.stop()
+
+
+async def transactions(a: Json) -> Json:
+    told = Transactions(a)
+    names = ("init", "begin", "send", "move", "commit", "abort", "read", "leave")
+    return await converse_async({name: getattr(told, name) for name in names}, Exception)
+
+
 if __name__ == "__main__":
     scenarios = {"produce": produce, "consume": consume, "group": group, "seek": seek, "limits": limits, "admin": admin}
+    scenarios["transactions"] = transactions
     print(json.dumps(asyncio.run(scenarios[sys.argv[1]](json.loads(sys.argv[2])))))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -18,6 +19,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from tests.compat.conversation import converse
 from tests.compat.records import fingerprint, record
 
 Json = dict[str, Any]
@@ -102,14 +104,17 @@ def consume(a: Json) -> Json:
 def group(a: Json) -> Json:
     def member(instance: str) -> Consumer:
         settings: Json = {"session.timeout.ms": 6000, "heartbeat.interval.ms": 300}
-        if a["assignor"]:
+        if a.get("protocol") == "consumer":
+            settings = {"group.protocol": "consumer", "group.remote.assignor": a["assignor"] or "uniform"}
+        elif a["assignor"]:
             settings["partition.assignment.strategy"] = a["assignor"]
         if a["static"]:
             settings["group.instance.id"] = instance
         return consumer(a, a["group"], **settings)
 
     first, second = member("one"), member("two")
-    first.subscribe([a["topic"]])
+    topics = [a.get("pattern") or a["topic"]]
+    first.subscribe(topics)
     seen: set[tuple[int, int]] = set()
     counts = [0, 0]
     joined, left = False, False
@@ -130,11 +135,12 @@ def group(a: Json) -> Json:
                     KafkaError._NO_OFFSET,
                     KafkaError.REBALANCE_IN_PROGRESS,
                     KafkaError.ILLEGAL_GENERATION,
+                    KafkaError.STALE_MEMBER_EPOCH,
                 ):
                     raise
         time.sleep(0.01)  # leave something for the other member
         if not joined and len(seen) >= a["count"] // 10:
-            second.subscribe([a["topic"]])
+            second.subscribe(topics)
             joined = True
         if joined and not left and counts[1] and len(seen) >= a["count"] // 2:
             first.close()
@@ -226,6 +232,106 @@ def admin(a: Json) -> Json:
     }
 
 
+class Transactions:
+    """Scenario `transactions`: one transactional producer, and one member of a group where it is to move records."""
+
+    def __init__(self, a: Json):
+        self.a = a
+        self.reader: Consumer | None = None
+
+    def insist(self, step: Callable[[], object]) -> None:
+        """Again as long as the library says that this helps."""
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                step()
+                return
+            except KafkaException as error:
+                if not error.args[0].retriable() or time.monotonic() > deadline:
+                    raise
+
+    def init(self, step: Json) -> None:
+        settings = {"transactional.id": step["id"], "transaction.timeout.ms": step["timeout_ms"]}
+        quick: Json = {
+            "socket.timeout.ms": min(step["timeout_ms"], 10000),
+            "reconnect.backoff.max.ms": 200,
+            "log_level": 0,
+        }
+        self.producer = Producer({"bootstrap.servers": self.a["bootstrap"], "linger.ms": 0, **settings, **quick})
+        self.insist(lambda: self.producer.init_transactions(10))
+        if step.get("source"):
+            quick = {"session.timeout.ms": 6000, "heartbeat.interval.ms": 500}
+            self.reader = consumer(self.a, step["group"], **quick, **{"isolation.level": "read_committed"})
+            self.reader.subscribe([step["source"]])
+
+    def begin(self, step: Json) -> None:
+        self.producer.begin_transaction()
+
+    def send(self, step: Json) -> Json:
+        found: list[tuple[KafkaError | None, Message]] = []
+        self.producer.produce(
+            step["topic"], step["value"].encode(), partition=step["partition"],
+            on_delivery=lambda error, message: found.append((error, message)),
+        )  # fmt: skip
+        try:
+            self.producer.flush(60)
+        except SystemError as mixed:  # a fatal error is raised where a callback is being called
+            raise mixed.__cause__ or mixed from None
+        error, message = found[0]
+        if error is not None:
+            raise KafkaException(error)
+        return {"offset": message.offset()}
+
+    def move(self, step: Json) -> Json:
+        assert self.reader is not None
+        values, offsets = [], {}
+        deadline = time.monotonic() + 60
+        while len(values) < step["count"] and time.monotonic() < deadline:
+            message = self.reader.poll(0.2)
+            if message is None or message.error():
+                continue
+            values.append(message.value().decode())
+            offsets[message.partition()] = message.offset() + 1
+            self.producer.produce(step["topic"], message.value() + b"!", partition=message.partition())
+        places = [TopicPartition(message.topic(), partition, offset) for partition, offset in offsets.items()]
+        group = self.reader.consumer_group_metadata()
+        self.insist(lambda: self.producer.send_offsets_to_transaction(places, group, 10))
+        return {"values": values}
+
+    def commit(self, step: Json) -> None:
+        self.insist(lambda: self.producer.commit_transaction(10))
+
+    def abort(self, step: Json) -> None:
+        self.insist(lambda: self.producer.abort_transaction(10))
+
+    def read(self, step: Json) -> Json:
+        reader = consumer(self.a, "readers", **{"isolation.level": step["isolation"], "fetch.wait.max.ms": 100})
+        reader.assign([TopicPartition(step["topic"], one, OFFSET_BEGINNING) for one in range(step["partitions"])])
+        values: dict[int, list[str]] = {one: [] for one in range(step["partitions"])}
+        until, count = time.monotonic() + step["timeout_s"], 0
+        while time.monotonic() < until:
+            for message in reader.consume(1000, 0.1):
+                if message.error():
+                    raise KafkaException(message.error())
+                values[message.partition()].append(message.value().decode())
+                count += 1
+                if count == step["count"]:  # what is too much comes soon after
+                    until = time.monotonic() + step["more_ms"] / 1000
+        reader.close()
+        return {"values": values}
+
+    def leave(self, step: Json) -> None:
+        if self.reader is not None:
+            self.reader.close()
+
+
+def transactions(a: Json) -> Json:
+    told = Transactions(a)
+    names = ("init", "begin", "send", "move", "commit", "abort", "read", "leave")
+    return converse({name: getattr(told, name) for name in names}, KafkaException)
+
+
 if __name__ == "__main__":
     scenarios = {"produce": produce, "consume": consume, "group": group, "seek": seek, "limits": limits, "admin": admin}
+    scenarios["transactions"] = transactions
     print(json.dumps(scenarios[sys.argv[1]](json.loads(sys.argv[2]))))

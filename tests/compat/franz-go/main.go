@@ -325,7 +325,7 @@ func admin() result {
 
 func main() {
 	check(json.Unmarshal([]byte(os.Args[2]), &a))
-	scenarios := map[string]func() result{"produce": produce, "consume": consume, "group": group, "seek": seek, "limits": limits, "admin": admin}
+	scenarios := map[string]func() result{"produce": produce, "consume": consume, "group": group, "seek": seek, "limits": limits, "admin": admin, "transactions": transactions}
 	text, err := json.Marshal(scenarios[os.Args[1]]())
 	check(err)
 	fmt.Println(string(text))

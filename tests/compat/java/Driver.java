@@ -83,13 +83,21 @@ public class Driver {
     static final Map<String, String> ASSIGNORS = Map.of(
         "range", "RangeAssignor", "roundrobin", "RoundRobinAssignor", "sticky", "StickyAssignor", "cooperative-sticky", "CooperativeStickyAssignor");
 
+    static boolean isNewProtocol() {
+        return a.hasNonNull("protocol") && a.get("protocol").asText().equals("consumer");
+    }
+
     static KafkaConsumer<byte[], byte[]> consumer(String group) {
         return consumer(group, null);
     }
 
     static KafkaConsumer<byte[], byte[]> consumer(String group, String instance) {
         Properties properties = properties("group.id", group, "auto.offset.reset", "earliest", "enable.auto.commit", false,
-            "session.timeout.ms", 6000, "heartbeat.interval.ms", 1000, "max.poll.records", 200);
+            "max.poll.records", 200);
+        if (isNewProtocol()) properties.put("group.protocol", "consumer");
+        else properties.putAll(Map.of("session.timeout.ms", "6000", "heartbeat.interval.ms", "1000"));
+        if (isNewProtocol() && a.hasNonNull("assignor")) properties.put("group.remote.assignor", a.get("assignor").asText());
+        else
         if (a.hasNonNull("assignor"))
             properties.put("partition.assignment.strategy", "org.apache.kafka.clients.consumer." + ASSIGNORS.get(a.get("assignor").asText()));
         if (instance != null && a.get("static").asBoolean()) properties.put("group.instance.id", instance);
@@ -150,9 +158,21 @@ public class Driver {
             consumer = consumer(a.get("group").asText(), instance);
         }
 
+        /** By name: clients of 3.9, which the same source is compiled with, have no such class. */
+        void subscribeToPattern() {
+            try {
+                Class<?> kind = Class.forName("org.apache.kafka.clients.consumer.SubscriptionPattern");
+                Object pattern = kind.getConstructor(String.class).newInstance(a.get("pattern").asText());
+                KafkaConsumer.class.getMethod("subscribe", kind).invoke(consumer, pattern);
+            } catch (ReflectiveOperationException e) {
+                throw new IllegalStateException(e);
+            }
+        }
+
         @Override
         public void run() {
-            consumer.subscribe(List.of(a.get("topic").asText()));
+            if (a.hasNonNull("pattern")) subscribeToPattern();
+            else consumer.subscribe(List.of(a.get("topic").asText()));
             while (!stop) {
                 for (ConsumerRecord<byte[], byte[]> record : consumer.poll(Duration.ofMillis(100))) {
                     read++;
@@ -260,6 +280,7 @@ public class Driver {
             case "seek" -> seek(result);
             case "limits" -> limits(result);
             case "admin" -> admin(result);
+            case "transactions" -> Transactions.converse();
             default -> throw new IllegalArgumentException(arguments[0]);
         }
         System.out.println(JSON.writeValueAsString(result));

@@ -193,7 +193,83 @@ async function admin() {
   return { created, partitions, retention_before: before, retention_after: after, low_watermark: low, duplicate_error: duplicate, deleted };
 }
 
-const scenarios = { produce, consume, group, seek, limits, admin };
+// The scenario `transactions`: one transactional producer, and one member of a group where it is to move records.
+const told = {
+  async init(step) {
+    told.producer = kafka.producer({ transactionalId: step.id, transactionTimeout: step.timeout_ms, maxInFlightRequests: 1, idempotent: true, retry: { initialRetryTime: 100, retries: 30 } });
+    await told.producer.connect();
+    // It asks for its producer id at the first transaction only: an empty one makes it.
+    await (await told.producer.transaction()).abort();
+    if (!step.source) return;
+    Object.assign(told, { group: step.group, source: step.source, waiting: [], wake: null });
+    told.reader = kafka.consumer({ groupId: step.group, sessionTimeout: 10000, heartbeatInterval: 500, maxWaitTimeInMs: 200 });
+    await told.reader.connect();
+    await told.reader.subscribe({ topic: step.source, fromBeginning: true });
+    // A message is done when it has gone into a transaction: what is behind it waits.
+    await told.reader.run({ autoCommit: false, eachMessage: ({ partition, message }) => new Promise((done) => {
+      told.waiting.push({ partition, message, done });
+      if (told.wake) told.wake();
+    }) });
+  },
+  async begin() { told.transaction = await told.producer.transaction(); },
+  async send(step) {
+    const [sent] = await told.transaction.send({ topic: step.topic, acks: -1, messages: [{ value: step.value, partition: step.partition }] });
+    return { offset: Number(sent.baseOffset) };
+  },
+  async move(step) {
+    const values = [];
+    const offsets = {};
+    while (values.length < step.count) {
+      while (!told.waiting.length) await new Promise((resolve) => { told.wake = resolve; });
+      const { partition, message, done } = told.waiting.shift();
+      values.push(message.value.toString());
+      offsets[partition] = String(Number(message.offset) + 1);
+      await told.transaction.send({ topic: step.topic, acks: -1, messages: [{ value: `${message.value}!`, partition }] });
+      done();
+    }
+    const partitions = Object.entries(offsets).map(([partition, offset]) => ({ partition: Number(partition), offset }));
+    await told.transaction.sendOffsets({ consumerGroupId: told.group, topics: [{ topic: told.source, partitions }] });
+    return { values };
+  },
+  async commit() { await told.transaction.commit(); },
+  async abort() { await told.transaction.abort(); },
+  async read(step) {
+    const consumer = kafka.consumer({ groupId: `read-${process.hrtime.bigint()}`, maxWaitTimeInMs: 100, readUncommitted: step.isolation === "read_uncommitted" });
+    await consumer.connect();
+    await consumer.subscribe({ topic: step.topic, fromBeginning: true });
+    const values = Object.fromEntries(Array.from({ length: step.partitions }, (_, p) => [p, []]));
+    let count = 0;
+    await new Promise((resolve, reject) => {
+      setTimeout(resolve, step.timeout_s * 1000);
+      consumer.run({ eachMessage: async ({ partition, message }) => {
+        values[partition].push(message.value.toString());
+        if (++count === step.count) setTimeout(resolve, step.more_ms); // what is too much comes soon after
+      } }).catch(reject);
+    });
+    await consumer.disconnect();
+    return { values };
+  },
+  async leave() {
+    for (const { done } of told.waiting || []) done();
+    if (told.reader) await told.reader.disconnect();
+  },
+};
+
+async function transactions() {
+  for await (const line of require("readline").createInterface({ input: process.stdin })) {
+    const step = JSON.parse(line);
+    let found;
+    try {
+      found = { ok: true, ...(await told[step.do](step)) };
+    } catch (error) {
+      found = { ok: false, error: `${error.name}: ${error.type || ""} ${error.message}` };
+    }
+    console.log(JSON.stringify(found));
+  }
+  return {};
+}
+
+const scenarios = { produce, consume, group, seek, limits, admin, transactions };
 scenarios[scenario]().then(
   (result) => { console.log(JSON.stringify(result)); process.exit(0); },
   (error) => { console.error(error); process.exit(1); },

@@ -14,7 +14,7 @@ import org.apache.kafka.common.protocol.ApiKeys;
 import org.apache.kafka.common.protocol.ByteBufferAccessor;
 import org.apache.kafka.common.protocol.Errors;
 import org.apache.kafka.common.protocol.Message;
-import org.apache.kafka.common.protocol.MessageUtil;
+import org.apache.kafka.common.protocol.ObjectSerializationCache;
 import org.apache.kafka.common.protocol.Readable;
 import org.apache.kafka.common.requests.AbstractRequest;
 import org.apache.kafka.common.requests.AbstractResponse;
@@ -87,17 +87,29 @@ public class KafkaCodec {
         return buffer.remaining() + "\t" + write.invoke(null, message, version, false) + "\t" + bytes(message, version);
     }
 
-    private static String refuse(short key, short version, byte[] body, short code, String text) {
-        AbstractRequest request = AbstractRequest.parseRequest(ApiKeys.forId(key), version, ByteBuffer.wrap(body)).request;
+    private static String refuse(short key, short version, byte[] body, short code, String text) throws Exception {
+        AbstractRequest request = parse(ApiKeys.forId(key), version, ByteBuffer.wrap(body));
         AbstractResponse response = request.getErrorResponse(0, Errors.forCode(code).exception(text));
         return response == null ? "none" : bytes(response.data(), version);
     }
 
+    /** The last argument is a ByteBuffer up to 3.9, a Readable since 4.0. */
+    private static AbstractRequest parse(ApiKeys key, short version, ByteBuffer body) throws Exception {
+        for (Method method : AbstractRequest.class.getMethods()) {
+            if (method.getName().equals("parseRequest") && method.getParameterCount() == 3) {
+                boolean older = method.getParameterTypes()[2] == ByteBuffer.class;
+                Object parsed = method.invoke(null, key, version, older ? body : new ByteBufferAccessor(body));
+                return ((org.apache.kafka.common.requests.RequestAndSize) parsed).request;
+            }
+        }
+        throw new NoSuchMethodException("parseRequest");
+    }
+
     private static String bytes(Message message, short version) {
-        ByteBuffer buffer = MessageUtil.toByteBuffer(message, version);
-        byte[] data = new byte[buffer.remaining()];
-        buffer.get(data);
-        return HEX.formatHex(data);
+        ObjectSerializationCache cache = new ObjectSerializationCache();
+        ByteBuffer buffer = ByteBuffer.allocate(message.size(cache, version));
+        message.write(new ByteBufferAccessor(buffer), cache, version);
+        return HEX.formatHex(buffer.array());
     }
 
     private static Class<?> converter(String name) throws ClassNotFoundException {

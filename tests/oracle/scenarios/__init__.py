@@ -16,6 +16,8 @@ from tests.oracle.scenarios import (
     produce,
     records,
     topics,
+    transactional_data,
+    transactions,
 )
 
 __all__ = [
@@ -34,4 +36,6 @@ __all__ = [
     "produce",
     "records",
     "topics",
+    "transactional_data",
+    "transactions",
 ]

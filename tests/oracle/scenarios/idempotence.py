@@ -47,14 +47,6 @@ def an_epoch_of_one_s_own(t: Talk) -> None:
     t.ask(M.InitProducerIdRequest(producer_id=123456789, producer_epoch=5, **known))
 
 
-@scenario(INIT)
-def a_transactional_id(t: Talk) -> None:
-    """Until there are transactions."""
-    t.ask(M.InitProducerIdRequest(transactional_id=t.name("txn"), transaction_timeout_ms=60000))
-    t.ask(M.InitProducerIdRequest(transactional_id=t.name("txn"), transaction_timeout_ms=0))
-    t.ask(M.InitProducerIdRequest(transactional_id=t.name("txn"), transaction_timeout_ms=2**31 - 1))
-
-
 @scenario(PRODUCE)
 def sequences_in_order(t: Talk) -> None:
     topic, producer = t.topic(), producer_id(t)

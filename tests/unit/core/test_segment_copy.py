@@ -42,6 +42,10 @@ def copied(log: bytes, found: DedupeMap | None = None, **options: Any) -> Segmen
     return copy_segment(log, fed(log) if found is None else found, inflate=inflated, deflate=deflate, **options)
 
 
+USED = SegmentCopy()
+"""Has the memory, and what is left, of all copies that were made into it before."""
+
+
 def rows(log: bytes) -> list[tuple[int, bytes | None, bytes | None]]:
     return [(b.base_offset + r.offset_delta, r.key, r.value) for b in model.decode(log) for r in b.records]
 
@@ -147,6 +151,9 @@ def test_the_copy_is_the_models_byte_for_byte(
     assert made.taken == len(log)
     assert (made.batches_read, made.records_read) == (len(batches), sum(len(one.records) for one in batches))
     assert (made.batches_kept, made.records_kept) == (len(left), sum(len(one.records) for one in left))
+    again = copied(log, found, producers=last, transactions=Transactions(aborted), into=USED)
+    assert again is USED
+    assert again.output == made.output
 
 
 @settings(max_examples=80)
@@ -173,7 +180,7 @@ def test_whole_batches_are_taken_of_whatever_is_there(batches: list[Batch], data
     ends = [len(log_of(*batches[:count])) for count in range(len(batches) + 1)]
     assert first.taken == max(end for end in ends if end <= cut)
     if not any(one.attributes & CONTROL for one in batches):
-        assert first.output + copied(log[first.taken :], found).output == whole.output
+        assert bytes(first.output) + bytes(copied(log[first.taken :], found).output) == whole.output
 
 
 @settings(max_examples=100)
@@ -239,9 +246,53 @@ def test_the_newest_value_of_each_key_is_left_at_its_offset(codec: Codec) -> Non
     first = model.decode(made.output)[0]
     assert (first.base_offset, first.last_offset_delta, first.base_timestamp, first.max_timestamp) == (3, 2, 501, 501)
     # What lost nothing is the same bytes.
-    assert made.output.endswith(
+    assert bytes(made.output).endswith(
         log_of(batch(6, (b"a", b"3"), attributes=codec), batch(7, (b"c", b"1"), attributes=codec))
     )
+
+
+def test_what_stays_in_one_piece_is_not_copied() -> None:
+    gone, first, second = batch(0, (b"a", b"0")), batch(1, (b"a", b"1")), batch(2, (b"b", b"1"), (b"c", b"1"))
+    last = batch(4, (b"d", b"1"), (b"d", b"2"))
+    log = bytearray(log_of(gone, first, second, last))
+    piece = log_of(first, second)
+    start, end = len(log_of(gone)), len(log_of(gone, first, second))
+    found = fed(bytes(log))
+    made = copied(bytes(log[:end]), found)
+    assert made.output == piece
+    made = copied(memoryview(log)[:end], found)  # type: ignore[arg-type]
+    log[start:end] = bytes(len(piece))
+    assert made.output == bytes(len(piece)), "it lies in the segment"
+    log[start:end] = piece
+    # Not so when something else follows.
+    made = copied(memoryview(log), found)  # type: ignore[arg-type]
+    log[start:end] = bytes(len(piece))
+    assert rows(bytes(made.output)) == [(1, b"a", b"1"), (2, b"b", b"1"), (3, b"c", b"1"), (5, b"d", b"2")]
+
+
+def test_a_copy_that_is_still_read_takes_no_other() -> None:
+    log = log_of(batch(0, (b"a", b"1"), (b"a", b"2")))
+    found = fed(log)
+    made = copied(log, found)
+    held = made.output
+    with pytest.raises(BufferError, match="still read"):
+        copied(log, found, into=made)
+    assert rows(bytes(held)) == [(1, b"a", b"2")]
+    held.release()
+    assert rows(bytes(copied(log + log_of(batch(2, (b"b", b"1"))), found, into=made).output)) == [
+        (1, b"a", b"2"),
+        (2, b"b", b"1"),
+    ]
+
+
+def test_a_copy_that_failed_leaves_nothing_to_the_next() -> None:
+    good = log_of(batch(0, (b"a", b"1"), (b"a", b"2")))
+    found = fed(good)
+    into = SegmentCopy()
+    with pytest.raises(InvalidBatch):
+        copied(good + bytes(70), found, into=into)
+    assert rows(bytes(copied(good, found, into=into).output)) == [(1, b"a", b"2")]
+    assert copied(b"", found, into=into).output == b""
 
 
 def test_a_tombstone_gets_a_horizon_and_goes_when_that_has_passed() -> None:

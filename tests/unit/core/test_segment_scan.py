@@ -3,6 +3,7 @@
 import os
 import struct
 import zlib
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -11,9 +12,10 @@ from hypothesis import strategies as st
 
 from kbroker._core.offset_index import offset_entries, timestamp_entries
 from kbroker._core.producers import ProducerTable
-from kbroker._core.segment_scan import SegmentScan, find_batch, scan_segment
+from kbroker._core.segment_scan import SegmentScan, SegmentWalk, find_batch, scan_segment
 from kbroker.errors import StorageFailed
-from kbroker.protocol.records import encode_batch
+from kbroker.protocol.records import BatchBuilder, ControlType, encode_batch
+from tests.kit.log_directory import aborted, marker
 
 BASE = 1000
 
@@ -29,6 +31,17 @@ def scanned(log: bytes, **options: Any) -> SegmentScan:
         return scan_segment(fd, len(log), BASE, **options)
     finally:
         os.close(fd)
+
+
+def walked(pieces: list[bytes], interval: int = 4096) -> SegmentScan:
+    walk = SegmentWalk(BASE, index_interval_bytes=interval)
+    for piece in pieces:
+        walk.add(piece)
+    return walk.scanned()
+
+
+def facts(scan: SegmentScan) -> dict[str, object]:
+    return {name: getattr(scan, name) for name in dir(scan) if not name.startswith("_")}
 
 
 def test_an_empty_segment_is_whole() -> None:
@@ -75,6 +88,9 @@ def test_the_indexes_are_those_of_the_slow_way(pieces: list[tuple[list[int], int
     assert scan.batches == len(pieces)
     assert (scan.max_timestamp, scan.max_timestamp_offset) == (newest, newest_offset)
     assert scan.first_timestamp == (max(pieces[0][0]) if pieces else -1)
+    # And the same of one that is being written.
+    cuts = [0, *(position for _, position in index), len(log)]
+    assert facts(walked([log[start:end] for start, end in pairwise(cuts)], interval)) == facts(scan)
 
 
 GOOD = batch(BASE, [1, 2]) + batch(BASE + 2, [3])
@@ -101,6 +117,9 @@ GOOD = batch(BASE, [1, 2]) + batch(BASE + 2, [3])
 def test_the_scan_ends_at_the_first_byte_that_is_no_log(tail: bytes, why: str) -> None:
     scan = scanned(GOOD + tail)
     assert (scan.valid_size, scan.next_offset, scan.reason) == (len(GOOD), BASE + 3, why)
+    if why != "wrong CRC":
+        # What is added later does not hide it.
+        assert facts(walked([GOOD, tail, batch(BASE + 9, [1])])) == facts(walked([GOOD + tail])) == facts(scan)
 
 
 def test_every_torn_length_is_cut_to_whole_batches() -> None:
@@ -144,6 +163,49 @@ def test_batches_of_idempotent_producers_are_replayed_from_an_offset_on() -> Non
     scanned(log, producers=found, producers_from=BASE + 6)
     assert found.export() == expected.export()
     assert len(found) == 1
+
+
+def test_ends_of_transactions_are_followed() -> None:
+    log, offset = b"", BASE
+    for producer_id in (1, 2, 3):
+        log += batch(offset, [5], producer_id=producer_id, producer_epoch=0, base_sequence=0, is_transactional=True)
+        offset += 1
+    for producer_id, kind in ((2, ControlType.ABORT), (3, ControlType.COMMIT), (9, ControlType.ABORT)):
+        log += marker(offset, producer_id, kind)
+        offset += 1
+    producers = ProducerTable()
+    scan = scanned(log, producers=producers)
+    assert scan.aborted == aborted(2, BASE + 1, BASE + 3, BASE)
+    assert (scan.reason, scan.marker_seen, producers.first_undecided_offset) == (None, False, BASE)
+    known = [(row[0], row[2], row[4]) for row in producers.export()]
+    assert known == [(1, -1, BASE), (2, 3, -1), (3, 3, -1), (9, 3, -1)]
+    assert scanned(log, verify=False, producers=ProducerTable()).aborted == scan.aborted
+    # Who follows nobody says only that there is something to follow.
+    assert (scanned(log).aborted, scanned(log).marker_seen) == (b"", True)
+    assert not scanned(GOOD).marker_seen
+
+
+def test_control_batches_that_end_no_transaction_end_none() -> None:
+    """Of other types, without records, or with records that are none."""
+    data = batch(BASE, [5], producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True)
+    keys_and_values = (
+        (struct.pack(">hh", 0, 2), struct.pack(">hi", 0, 3)),
+        (struct.pack(">hh", 0, -1), struct.pack(">hi", 0, 3)),
+        (struct.pack(">hh", -1, 0), struct.pack(">hi", 0, 3)),
+        (b"\0\0\0", struct.pack(">hi", 0, 3)),
+        (struct.pack(">hh", 0, 0), b""),
+        (None, None),
+        (b"k" * 9000, b"v"),
+    )
+    for key, value in keys_and_values:
+        producers = ProducerTable()
+        builder = BatchBuilder(
+            base_offset=BASE + 1, leader_epoch=0, producer_id=1, producer_epoch=0, is_transactional=True,
+            is_control=True,
+        )  # fmt: skip
+        builder.append(5, key, value)
+        scan = scanned(data + builder.build(), producers=producers)
+        assert (scan.reason, scan.aborted, producers.first_undecided_offset) == (None, b"", BASE), (key, value)
 
 
 def test_a_scan_that_goes_on_in_the_middle_knows_what_came_before() -> None:

@@ -8,12 +8,15 @@ from typing import Any
 import pytest
 
 from kbroker.errors import ErrorCode
+from kbroker.groups.consumer_groups import NamedTopics
 from kbroker.groups.coordinator import GroupCoordinator
-from kbroker.groups.deadlines import Deadlines
 from kbroker.groups.options import GroupOptions
 from kbroker.model import TopicPartition
+from kbroker.rules.consumer_group_member import Beat, BeatAnswer
 from kbroker.rules.group_member import JoinAnswer, Joining, SyncAnswer
 from kbroker.rules.group_offsets import CommittedOffset
+from kbroker.state_log.deadlines import Deadlines
+from tests.kit.consumer_members import Topics
 from tests.kit.logs import ManualClock
 from tests.kit.memory_replica import MemoryOffsetsTopic, MemoryReplica
 
@@ -23,6 +26,7 @@ class Home:
 
     def __init__(self, topic: Any = None, **options: Any):
         self.topic = topic or MemoryOffsetsTopic()
+        self.topics: NamedTopics = Topics(t=4)
         self.options = GroupOptions(**options)
         self.clock = ManualClock()
         self.numbers = 0
@@ -30,7 +34,9 @@ class Home:
 
     def start(self) -> None:
         self.deadlines = Deadlines("test", self.clock, threaded=False)
-        self.coordinator = GroupCoordinator(self.topic, self.options, self.clock, self.deadlines, self.unique)
+        self.coordinator = GroupCoordinator(
+            self.topic, self.options, self.clock, self.deadlines, self.unique, lambda: self.topics
+        )
         self.coordinator.start()
         assert self.coordinator.await_loaded(10)
 
@@ -78,6 +84,18 @@ class Home:
         (synced,) = self.sync(group_id, joined.generation, joined.member_id, {joined.member_id: b"all"}, instance_id)
         assert synced.error is ErrorCode.NONE
         return joined
+
+    def beat(self, member_id: str, epoch: int, group_id: str = "g", **fields: Any) -> BeatAnswer:
+        """A ConsumerGroupHeartbeat that is answered at once."""
+        answers: list[BeatAnswer] = []
+        self.coordinator.consumers.heartbeat(group_id, Beat(member_id, epoch, "c", "/h", **fields), answers.append)
+        (answer,) = answers
+        return answer
+
+    def enter(self, member_id: str, group_id: str = "g", **fields: Any) -> BeatAnswer:
+        """A member joins a group of the consumer protocol."""
+        given = {"rebalance_timeout_ms": 1000, "topics": ("t",), "owned": {}, **fields}
+        return self.beat(member_id, 0, group_id, **given)
 
     def commit(
         self, offsets: Mapping[TopicPartition, int | CommittedOffset], group_id: str = "g", generation: int = -1,

@@ -38,7 +38,7 @@ def test_a_topic_that_cannot_be_created_makes_no_coordinator_and_is_told_of_once
     home.topic.cannot_be_created = True
     for _ in range(3):
         assert home.coordinator.prepare("g") is ErrorCode.COORDINATOR_NOT_AVAILABLE
-    assert caplog.messages == ["__consumer_offsets cannot be created: no space"]
+    assert caplog.messages == ["the topic of the group coordinator cannot be created: no space"]
 
 
 def test_members_need_a_group_with_a_name(home: Home) -> None:
@@ -90,7 +90,7 @@ def test_while_a_partition_is_loading_clients_are_kept_waiting(home: Home) -> No
     home.start()
     partition_id = home.coordinator.partition_for("g")
     home.coordinator.resign(partition_id)
-    home.coordinator._loader.submit = loads.append  # type: ignore[method-assign]
+    home.coordinator._shards._loader.submit = loads.append  # type: ignore[method-assign]
     home.coordinator.lead(partition_id)
     assert home.join()[0].error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert home.sync("g", 1, "m")[0].error is ErrorCode.REBALANCE_IN_PROGRESS
@@ -301,8 +301,8 @@ def test_groups_are_listed_by_state(home: Home) -> None:
     assert error is ErrorCode.NONE and set(listed) == everything
     assert [group.group_id for group in home.coordinator.list_groups(["STABLE", "nonsense"])[1]] == ["a"]
     assert home.coordinator.list_groups(["nonsense"]) == (ErrorCode.NONE, [])
-    counts = home.coordinator.group_counts()
-    assert counts == {"Empty": 1, "PreparingRebalance": 0, "CompletingRebalance": 1, "Stable": 1, "Dead": 0}
+    counts = {state: count for state, count in home.coordinator.group_counts().items() if count}
+    assert counts == {"Empty": 1, "CompletingRebalance": 1, "Stable": 1}
 
 
 def test_a_stable_group_is_described_with_its_members_and_what_they_have(home: Home) -> None:

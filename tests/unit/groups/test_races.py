@@ -15,15 +15,18 @@ from kbroker.clock import SystemClock
 from kbroker.errors import ErrorCode
 from kbroker.groups.coordinator import GroupCoordinator
 from kbroker.groups.options import GroupOptions
+from kbroker.groups.shard import GroupShard
 from kbroker.model import TopicPartition
+from kbroker.protocol.records import ControlType, encode_control_batch
 from kbroker.rules.group import Group
 from kbroker.rules.group_member import JoinAnswer, Joining, Leaving, SyncAnswer
 from kbroker.rules.group_offsets import CommittedOffset
+from kbroker.state_log.partition import Producer
 from kbroker.state_log.replica import Committed
 from tests.kit.memory_replica import MemoryOffsetsTopic, MemoryReplica
 from tests.kit.threads import run_all
 
-THREADS, STEPS, GROUPS = 6, 250, ["a", "b", "c"]
+THREADS, STEPS, GROUPS, PRODUCERS = 6, 250, ["a", "b", "c"], 3
 
 
 class LateReplica(MemoryReplica):
@@ -36,14 +39,14 @@ class LateReplica(MemoryReplica):
         self.thread = threading.Thread(target=self.run)
         self.thread.start()
 
-    def append(self, batch: bytes, leader_epoch: int, committed: Committed) -> None:
+    def append(self, batch: bytes, leader_epoch: int, committed: Committed, guard: int = 0) -> None:
         chance = self.random.random()
         if chance < 0.1:
             self.queue.put((committed, ErrorCode.NOT_ENOUGH_REPLICAS, -1))
         elif chance < 0.6:
             self.queue.put((committed, ErrorCode.NONE, self.put(batch)))
         else:
-            super().append(batch, leader_epoch, committed)
+            super().append(batch, leader_epoch, committed, guard)
 
     def run(self) -> None:
         while (entry := self.queue.get()) is not None:
@@ -85,6 +88,12 @@ def quick_switches() -> Iterator[None]:
     sys.setswitchinterval(before)
 
 
+def shard_of(coordinator: GroupCoordinator) -> GroupShard:
+    shard = coordinator._shards.get(0)
+    assert shard is not None
+    return shard
+
+
 def watch_the_lock(monkeypatch: pytest.MonkeyPatch, coordinator: GroupCoordinator) -> list[str]:
     """Every call of a state machine is made with its shard's lock held; returns the names of those that were not."""
     unguarded: list[str] = []
@@ -93,7 +102,7 @@ def watch_the_lock(monkeypatch: pytest.MonkeyPatch, coordinator: GroupCoordinato
         call = getattr(Group, name)
 
         def checked(self: Group, *arguments: object) -> object:
-            if not coordinator._shards[0].lock._is_owned():  # type: ignore[attr-defined]
+            if not shard_of(coordinator).lock._is_owned():  # type: ignore[attr-defined]
                 unguarded.append(name)
             return call(self, *arguments)
 
@@ -102,6 +111,18 @@ def watch_the_lock(monkeypatch: pytest.MonkeyPatch, coordinator: GroupCoordinato
     for name in ("join", "sync", "heartbeat", "leave", "advance", "stored", "committed", "take_answers", "take_stores"):
         watched(name)
     return unguarded
+
+
+def verify(_: TopicPartition) -> ErrorCode:
+    return ErrorCode.NONE
+
+
+def end_transaction(coordinator: GroupCoordinator, replica: MemoryReplica, producer_id: int, commit: bool) -> None:
+    kind = ControlType.COMMIT if commit else ControlType.ABORT
+    marker = encode_control_batch(kind, 1, producer_id=producer_id, producer_epoch=0, coordinator_epoch=0)
+    with shard_of(coordinator).lock:  # the replica has no lock of its own
+        offset = replica.put(marker)
+    coordinator.end_transaction(0, producer_id, commit, offset)
 
 
 @pytest.mark.usefixtures("quick_switches")
@@ -125,7 +146,7 @@ def test_everybody_is_answered_once_whatever_happens_at_the_same_time(
             known = members[group_id]
             member_id, generation = choose.choice(known) if known and choose.random() < 0.8 else ("", -1)
             number = answers.expect()
-            kind = choose.randrange(6)
+            kind = choose.randrange(8)
             if kind <= 1:
                 instance_id = choose.choice([None, None, "s"])
                 protocols = {"range": choose.choice([b"1", b"2"])}
@@ -156,6 +177,17 @@ def test_everybody_is_answered_once_whatever_happens_at_the_same_time(
                     answers.came(number)
 
                 coordinator.commit(group_id, generation, member_id, None, offsets, committed)
+            elif kind == 5:
+                offsets = {TopicPartition("t", seed): CommittedOffset(number, -1, "", 1)}
+
+                def pending(error: ErrorCode, _: object, number: int = number) -> None:
+                    answers.came(number)
+
+                producer = Producer(seed % PRODUCERS, 0)
+                coordinator.commit_transactional(group_id, producer, -1, "", None, offsets, verify, pending)
+            elif kind == 6:
+                end_transaction(coordinator, replica, seed % PRODUCERS, choose.random() < 0.5)
+                answers.came(number)
             else:
                 if choose.random() < 0.2:
                     coordinator.leave(group_id, [Leaving(member_id)])
@@ -172,6 +204,10 @@ def test_everybody_is_answered_once_whatever_happens_at_the_same_time(
         if not answers.open or finished.wait(0.01):
             break
     replica.end()
+    for producer_id in range(PRODUCERS):
+        end_transaction(coordinator, replica, producer_id, True)
+    shard = shard_of(coordinator)
+    assert shard._in_transaction == {} and not any(served.offsets.is_busy for served in shard.groups.values())
     assert answers.open == set() and answers.twice == [] and unguarded == []
     coordinator.stop()
     assert not [record for record in caplog.records if record.levelname == "ERROR"], caplog.text

@@ -21,8 +21,7 @@ def offsets() -> GroupOffsets:
 
 
 def test_a_commit_counts_when_it_is_durable(offsets: GroupOffsets) -> None:
-    batch = {P0: at(5)}
-    offsets.begin(batch)
+    batch = offsets.begin({P0: at(5)})
     assert offsets.committed == {} and offsets.is_unstable(P0) and offsets.is_busy
     offsets.finish(batch, 10)
     assert offsets.committed[P0].offset == 5 and offsets.committed[P0].record_offset == 10
@@ -30,25 +29,30 @@ def test_a_commit_counts_when_it_is_durable(offsets: GroupOffsets) -> None:
 
 
 def test_a_commit_that_failed_changes_nothing(offsets: GroupOffsets) -> None:
-    batch = {P0: at(5)}
-    offsets.begin(batch)
+    batch = offsets.begin({P0: at(5)})
     offsets.fail(batch)
     assert offsets.committed == {} and not offsets.is_busy
 
 
 def test_commits_count_in_the_order_of_the_log_whatever_order_they_end_in(offsets: GroupOffsets) -> None:
-    older, newer = {P0: at(5)}, {P0: at(7)}
-    offsets.begin(older)
-    offsets.begin(newer)
+    older, newer = offsets.begin({P0: at(5)}), offsets.begin({P0: at(7)})
     offsets.finish(newer, 11)
     offsets.finish(older, 10)
     assert offsets.committed[P0].offset == 7
 
 
+def test_a_commit_that_failed_takes_no_older_one_along(offsets: GroupOffsets) -> None:
+    older, newer = offsets.begin({P0: at(5)}), offsets.begin({P0: at(7)})
+    offsets.fail(newer)
+    assert offsets.is_unstable(P0)
+    offsets.finish(older, 10)
+    assert offsets.committed[P0].offset == 5
+
+
 def test_a_commit_that_ends_after_its_topic_was_deleted_is_forgotten(offsets: GroupOffsets) -> None:
-    batch = {P0: at(5)}
-    offsets.begin(batch)
-    offsets.remove_topic("t")
+    batch = offsets.begin({P0: at(5)})
+    assert offsets.known() == {P0}
+    offsets.remove([P0])
     offsets.finish(batch, 10)
     assert offsets.committed == {}
 
@@ -57,28 +61,58 @@ def test_offsets_of_a_transaction_count_when_it_is_committed(offsets: GroupOffse
     offsets.put(P0, at(1, record=1))
     offsets.put_transactional(9, P0, at(5, record=2))
     assert offsets.committed[P0].offset == 1 and offsets.is_unstable(P0) and not offsets.is_unstable(P1)
-    offsets.end_transaction(9, commit=True)
+    offsets.end_transaction(9, commit=True, marker_offset=3)
     assert offsets.committed[P0].offset == 5 and not offsets.is_unstable(P0)
 
 
 def test_an_aborted_transaction_leaves_nothing(offsets: GroupOffsets) -> None:
     offsets.put_transactional(9, P0, at(5, record=2))
-    offsets.end_transaction(9, commit=False)
+    offsets.end_transaction(9, commit=False, marker_offset=3)
     assert offsets.committed == {} and not offsets.is_busy
 
 
 def test_a_transaction_does_not_undo_a_later_commit(offsets: GroupOffsets) -> None:
     offsets.put_transactional(9, P0, at(5, record=2))
     offsets.put(P0, at(8, record=3))
-    offsets.end_transaction(9, commit=True)
+    offsets.end_transaction(9, commit=True, marker_offset=4)
     assert offsets.committed[P0].offset == 8
 
 
-def test_removing_says_what_was_there(offsets: GroupOffsets) -> None:
+def test_offsets_of_a_transaction_that_become_durable_after_its_marker_end_with_it(offsets: GroupOffsets) -> None:
+    before, behind = offsets.begin({P0: at(5)}, producer_id=9), offsets.begin({P1: at(6)}, producer_id=9)
+    offsets.end_transaction(9, commit=True, marker_offset=11)
+    assert offsets.is_unstable(P0) and offsets.is_unstable(P1)
+    offsets.finish(behind, 12)
+    offsets.finish(before, 10)
+    assert offsets.committed[P0].offset == 5 and not offsets.is_unstable(P0)
+    assert P1 not in offsets.committed and offsets.is_unstable(P1) and offsets.has_transaction(9)
+
+
+def test_the_newer_of_two_offsets_in_a_transaction_counts_whichever_becomes_durable_first(
+    offsets: GroupOffsets,
+) -> None:
+    older, newer = offsets.begin({P0: at(5)}, producer_id=9), offsets.begin({P0: at(6)}, producer_id=9)
+    offsets.finish(newer, 11)
+    offsets.finish(older, 10)
+    offsets.end_transaction(9, commit=True, marker_offset=12)
+    assert offsets.committed[P0].offset == 6
+
+
+def test_what_did_not_get_into_the_log_is_not_in_the_transaction(offsets: GroupOffsets) -> None:
+    offsets.fail(offsets.begin({P0: at(5)}, producer_id=9))
+    assert not offsets.is_busy and not offsets.has_transaction(9)
+
+
+def test_what_is_removed_is_known_of_nowhere(offsets: GroupOffsets) -> None:
     offsets.put(P0, at(1))
     offsets.put(OTHER, at(1))
     offsets.put_transactional(9, P1, at(1))
-    assert offsets.remove_topic("t") == [P0]
+    staged = offsets.begin({P0: at(2)}, producer_id=8)
+    assert offsets.known() == {P0, P1, OTHER}
+    offsets.remove([P0, P1])
+    assert offsets.known() == {OTHER}
+    offsets.finish(staged, 5)
+    offsets.end_transaction(8, commit=True, marker_offset=6)
     assert set(offsets.committed) == {OTHER} and not offsets.is_busy
 
 

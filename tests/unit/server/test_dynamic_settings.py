@@ -122,6 +122,7 @@ CHANGES = {
     "log.cleaner.io.max.bytes.per.second": Change("97", of_cleaner("io_max_bytes_per_second"), 97.0),
     "log.cleaner.backoff.ms": Change("98", of_cleaner("backoff_ms"), 98),
     "log.message.downconversion.enable": Change("false", of_logs("downconversion"), False),
+    "transaction.partition.verification.enable": Change("false", of_logs("verify_transactions"), False),
     "log.preallocate": Change("true", of_logs("preallocate"), True),
     **{
         name: Change(text, of_topics(own), text)

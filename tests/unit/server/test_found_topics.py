@@ -63,9 +63,7 @@ def test_topics_without_settings_are_kept_until_they_are_given(
     assert "in 1 topics whose settings are not known: table; give them" in line
 
 
-def test_a_broker_with_another_id_says_what_it_does_not_serve(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_broker_with_another_id_says_what_it_does_not_serve(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with WholeBroker(tmp_path) as broker:
         command(broker, "topics", "create", "orders")
     with WholeBroker(tmp_path):

@@ -21,6 +21,7 @@ from kbroker.server.local_partitions import LocalPartitions
 from kbroker.storage.log import Log
 from kbroker.storage.log_manager import LogManager
 from kbroker.storage.options import StorageOptions
+from kbroker.transactions.coordinator import TransactionCoordinator
 
 PARTITIONS = 5_000
 KEEP = {"retention.ms": "1000", "max.message.bytes": "500"}
@@ -77,7 +78,7 @@ def broker(tmp_path: Path) -> Iterator[tuple[LocalPartitions, LogManager, Listin
 
     known = cast("Topics", SimpleNamespace(node_id=1, image=image, owner_of=owner_of))
     logs.start(lambda at: local.resolve(known, at), background=False)
-    local.serve(known, cast("GroupCoordinator", None))
+    local.serve(known, cast("GroupCoordinator", None), cast("TransactionCoordinator", None))
     fs.opened = 0
     yield local, logs, fs
     logs.abandon()

@@ -9,11 +9,13 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from kbroker._core.producers import ProducerTable
 from kbroker._core.segment_copy import SegmentCopy
-from kbroker.storage import checkpoints, compaction
+from kbroker.storage import checkpoints, compaction, recovery
 from kbroker.storage.log import Log
 from kbroker.storage.recovery import LogLoader
 from kbroker.storage.segment import Segment
@@ -115,9 +117,9 @@ def forget_meanwhile(patch: pytest.MonkeyPatch) -> None:
     replace_segments = Log.replace_segments
 
     def replace(self: Log, segment: Segment, before_offset: int, history: int) -> bool:
-        active, size = self._active[:2]
+        active, size = self._files.active[:2]
         is_done = replace_segments(self, segment, before_offset, history)
-        self._cut_file(active, size)
+        self._files.cut(active, size)
         return is_done
 
     patch.setattr(Log, "replace_segments", replace)
@@ -129,11 +131,12 @@ def drop_newest(patch: pytest.MonkeyPatch, *, of_old: bool = False) -> None:
 
     def copy(*arguments: object, **options: object) -> object:
         copied = copy_segment(*arguments, **options)
-        *_, last = [None, *stored_batches(copied.output)]
+        output = bytes(copied.output)
+        *_, last = [None, *stored_batches(output)]
         is_dropped = last is not None and isinstance(last.content, tuple) == of_old
-        size = last.position if last is not None and is_dropped else len(copied.output)
+        size = last.position if last is not None and is_dropped else len(output)
         fields = {name: getattr(copied, name) for name in ("taken", "records_read", "records_kept")}
-        return SimpleNamespace(output=copied.output[:size], **fields)
+        return SimpleNamespace(output=output[:size], **fields)
 
     patch.setattr(compaction, "copy_segment", copy)
 
@@ -150,8 +153,30 @@ def ignore_aborts(patch: pytest.MonkeyPatch) -> None:
 
 def forget_aborts(patch: pytest.MonkeyPatch) -> None:
     """Recovery empties `.txnindex`."""
-    cut = LogLoader._cut_transaction_index
-    patch.setattr(LogLoader, "_cut_transaction_index", lambda self, base_offset, end_offset: cut(self, base_offset, -1))
+    write = LogLoader._write_aborted
+    patch.setattr(
+        LogLoader,
+        "_write_aborted",
+        lambda self, base_offset, data, durable: write(self, base_offset, b"", durable=durable),
+    )
+
+
+def forget_what_is_open(patch: pytest.MonkeyPatch) -> None:
+    """Snapshots say nothing of open transactions."""
+    load = recovery.load_snapshot
+
+    def load_and_forget(*arguments: Any) -> ProducerTable | None:
+        table, forgetful = load(*arguments), ProducerTable()
+        for row in table.export() if table is not None else ():
+            forgetful.put(*row[:4], -1, row[5])
+        return table and forgetful
+
+    patch.setattr(recovery, "load_snapshot", load_and_forget)
+
+
+def go_back_beyond_the_log(patch: pytest.MonkeyPatch) -> None:
+    """Recovery takes a snapshot from before the log's first segment: ends of transactions may stand between."""
+    patch.setattr(LogLoader, "_oldest_snapshot", lambda self, end_offset: 0)
 
 
 def leave_topic_ids(patch: pytest.MonkeyPatch) -> None:
@@ -177,6 +202,8 @@ def nothing(patch: pytest.MonkeyPatch) -> None:
         (drop_newest_message, CrashFileSystem),
         (ignore_aborts, CrashFileSystem),
         (forget_aborts, CrashFileSystem),
+        (forget_what_is_open, CrashFileSystem),
+        (go_back_beyond_the_log, CrashFileSystem),
         (leave_topic_ids, CrashFileSystem),
     ],
 )  # fmt: skip

@@ -325,7 +325,7 @@ def test_an_abort_behind_the_end_of_the_log_is_forgotten(tmp_path: Path) -> None
     (home.log_path / "00000000000000000002.log").write_bytes(b"torn")
     log = home.reopen(clean=False)
     assert log.log_end_offset == 2
-    assert (home.log_path / "00000000000000000002.txnindex").read_bytes() == b""
+    assert not (home.log_path / "00000000000000000002.txnindex").exists()
 
 
 def test_an_abort_in_the_log_stays_known(tmp_path: Path) -> None:

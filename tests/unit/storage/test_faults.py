@@ -178,7 +178,7 @@ class SlowWrites(RealFileSystem):
     passthrough = False
     is_slow = False
 
-    def pwrite(self, fd: int, data: bytes, position: int) -> int:
+    def pwrite(self, fd: int, data: bytes | memoryview, position: int) -> int:
         started = time.monotonic()
         while self.is_slow and time.monotonic() - started < 0.11:
             threading.Event().wait(0.02)

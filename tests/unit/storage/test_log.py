@@ -215,7 +215,7 @@ def test_a_largest_timestamp_that_lies_is_corrected(tmp_path: Path) -> None:
     assert log.offset_of_max_timestamp()[:2] == (1001, 1)
 
 
-def test_transactions_are_refused_while_nobody_coordinates_them(tmp_path: Path) -> None:
+def test_a_transaction_that_nobody_was_asked_about_is_refused(tmp_path: Path) -> None:
     log = LogHome(tmp_path).create()
     batch = batch_of([b"x"], producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True)
     assert code_of(log, batch) is ErrorCode.INVALID_TXN_STATE

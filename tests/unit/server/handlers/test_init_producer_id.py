@@ -41,12 +41,6 @@ def test_an_id_without_an_epoch_is_refused(client: WireClient, version: int) -> 
         assert ask(client, version, **fields) == (ErrorCode.INVALID_REQUEST, -1, -1)
 
 
-@pytest.mark.parametrize("version", range(6))
-def test_transactions_are_refused_at_once(client: WireClient, version: int) -> None:
-    for transactional_id in ("t", ""):
-        assert ask(client, version, transactional_id=transactional_id) == (ErrorCode.INVALID_REQUEST, -1, -1)
-
-
 def test_ids_do_not_repeat_after_a_restart(tmp_path: Path) -> None:
     given = []
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""Where groups are kept: what the coordinator asks of `__consumer_offsets`."""
+"""Where state is kept: what a coordinator asks of the internal topic that its records are in."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Protocol
 from kbroker.state_log.replica import Replica
 
 
-class OffsetsTopic(Protocol):
-    """`__consumer_offsets` as this broker sees it. Any thread."""
+class StateTopic(Protocol):
+    """`__consumer_offsets` or `__transaction_state` as this broker sees it. Any thread."""
 
     def ensure(self) -> None:
         """Creates it unless it exists. May block; raises KbrokerError when it cannot be created now."""

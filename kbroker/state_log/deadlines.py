@@ -1,4 +1,4 @@
-"""One thread and one heap for everything in groups that happens by itself at a time."""
+"""One thread and one heap for everything in a coordinator that happens by itself at a time."""
 
 from __future__ import annotations
 
@@ -46,6 +46,17 @@ class Deadlines:
                 self._thread.start()
             elif is_next:
                 self._wake.notify()
+
+    def every(self, interval_ms: int, call: Callable[[], object]) -> None:
+        """Calls `call` on the thread, again and again, the first time in `interval_ms`."""
+
+        def run() -> None:
+            try:
+                call()
+            finally:
+                self.every(interval_ms, call)
+
+        self.schedule(self.now_ms() + interval_ms, run)
 
     def stop(self) -> None:
         """Forgets everything that is scheduled and ends the thread."""

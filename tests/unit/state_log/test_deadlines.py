@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from kbroker.clock import SystemClock
-from kbroker.groups.deadlines import Deadlines
+from kbroker.state_log.deadlines import Deadlines
 from tests.kit.logs import ManualClock
 
 

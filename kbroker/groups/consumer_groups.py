@@ -1,0 +1,295 @@
+"""The consumer protocol's side of the coordinator (KIP-848): heartbeats, descriptions, what members may commit.
+
+What a group does is decided by `rules/consumer_group.py`. Groups of both kinds are in the same shards, under the same
+locks, and get into the log in the same way (`GroupCoordinator.settle`).
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import uuid
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, Protocol, TypeAlias
+
+from kbroker.clock import Clock
+from kbroker.errors import BadInput, ErrorCode, KbrokerError, ProtocolError, client_text
+from kbroker.groups.migration import assignment_bytes, can_downgrade, downgrade, upgrade, wanted_of
+from kbroker.groups.options import GroupOptions
+from kbroker.groups.shard import GroupShard, ServedGroup
+from kbroker.model import TopicPartition
+from kbroker.rules.consumer_group_member import (
+    JOINING_EPOCH,
+    NOTHING,
+    Assignment,
+    Beat,
+    BeatAnswer,
+    ClassicGroupGone,
+    ConsumerMember,
+    ResolvedRegex,
+    TopicView,
+)
+from kbroker.rules.group import NEVER, Group
+from kbroker.rules.group_member import JoinAnswer, Joining, SyncAnswer, Token
+from kbroker.rules.mixed_group import MixedGroup
+from kbroker.rules.topic_regex import TooCostly, TopicRegex
+from kbroker.state_log.loader import Loader
+
+LOG = logging.getLogger(__name__)
+
+BeatReply = Callable[[BeatAnswer], None]
+Answers: TypeAlias = list[tuple[Token, object]]
+
+
+class NamedTopics(TopicView, Protocol):
+    """The cluster's topics, with all their names."""
+
+    def names(self) -> Iterable[str]:
+        """Of every topic, internal ones too."""
+        ...
+
+
+class NoTopics:
+    """A cluster without topics."""
+
+    def find(self, name: str) -> tuple[bytes, int] | None:
+        return None
+
+    def name_of(self, topic_id: bytes) -> str | None:
+        return None
+
+    def names(self) -> Iterable[str]:
+        return ()
+
+
+class Home(NamedTuple):
+    """What consumer groups ask of the coordinator that they live with."""
+
+    acquire: Callable[[str], GroupShard | ErrorCode]
+    """The group's shard with its lock held, for the caller to release; or why the group is not served here now."""
+    settle: Callable[[GroupShard, ServedGroup], Answers]
+    """Stores what has to be stored; returns the answers to be given once the lock is released."""
+    deliver: Callable[[Answers], None]
+    """Gives answers; the caller holds no lock."""
+    now_ms: Callable[[], int]
+    """Monotonic milliseconds."""
+
+
+class DescribedConsumerGroup(NamedTuple):
+    """A group as ConsumerGroupDescribe shows it."""
+
+    error: ErrorCode
+    message: str | None = None
+    state: str = ""
+    epoch: int = 0
+    target_epoch: int = 0
+    assignor: str = ""
+    members: tuple[tuple[ConsumerMember, Assignment], ...] = ()
+    """Each with what it is to have."""
+    topics: NamedTopics = NoTopics()
+
+
+class ConsumerGroups:
+    """Serves the groups of the consumer protocol."""
+
+    def __init__(self, home: Home, options: GroupOptions, clock: Clock, topics: Callable[[], NamedTopics]):
+        self._home = home
+        self._options = options
+        self._clock = clock
+        self._topics = topics
+        self._resolver = Loader("group-patterns")
+
+    def stop(self) -> None:
+        """Patterns are not looked for any more."""
+        self._resolver.stop()
+
+    # --- heartbeats --------------------------------------------------------------------------------------
+    def heartbeat(self, group_id: str, beat: Beat, answer: BeatReply) -> None:
+        """ConsumerGroupHeartbeat. Answered when what it changes is in the log; at once when it changes nothing."""
+        if not beat.member_id:
+            beat = beat._replace(member_id=_new_member_id())
+        shard = self._home.acquire(group_id)
+        if isinstance(shard, ErrorCode):
+            answer(BeatAnswer(shard))
+            return
+        patterns, served = None, None
+        try:
+            served, machine = self._group_of(shard, group_id, beat)
+            topics = self._topics()
+            machine.beat(answer, beat, topics, self._home.now_ms(), self._clock.wall_ms())
+            before = served.machine
+            if machine.is_new:
+                shard.adopt(served, machine)
+            answers = self._home.settle(shard, served)
+            if machine.is_new:
+                shard.forsake(served, before)
+            elif isinstance(before, Group):
+                before.end(ErrorCode.REBALANCE_IN_PROGRESS)
+                answers += before.take_answers()
+            answers += self.maybe_downgrade(shard, served)
+            patterns = machine.take_patterns()
+        except ProtocolError as error:
+            answers = [(answer, BeatAnswer(error.code, error.message))]
+        finally:
+            shard.lock.release()
+        self._home.deliver(answers)
+        if patterns is not None and served is not None:
+            self._resolver.submit(functools.partial(self._resolve, shard, served, patterns))
+
+    def _group_of(self, shard: GroupShard, group_id: str, beat: Beat) -> tuple[ServedGroup, MixedGroup]:
+        """The group, or a new one that is not among the shard's yet. GROUP_ID_NOT_FOUND for whoever does not join."""
+        served = shard.groups.get(group_id)
+        if served is not None and (machine := served.consumer) is not None:
+            return served, machine
+        joins = beat.member_epoch == JOINING_EPOCH
+        if served is None and joins:
+            return ServedGroup(machine := MixedGroup(group_id, self._options.consumer)), machine
+        if served is None:
+            what = "Consumer group" if beat.member_epoch > JOINING_EPOCH else "Group"
+            raise ProtocolError(ErrorCode.GROUP_ID_NOT_FOUND, f"{what} {group_id} not found.")
+        if joins and shard.is_replaceable(served):
+            gone = [ClassicGroupGone()] if shard.has_group_record(served) else []
+            return served, MixedGroup(group_id, self._options.consumer, gone)
+        if joins and served.classic is not None:
+            options = self._options
+            changes = upgrade(served.classic, options.migration_policy, options.consumer.max_size, self._topics())
+            machine = MixedGroup(group_id, options.consumer, changes)
+            machine.start(self._home.now_ms())
+            return served, machine
+        raise ProtocolError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
+
+    # --- members of the classic protocol; the caller holds the shard's lock ------------------------------
+    def join(
+        self, shard: GroupShard, served: ServedGroup, machine: MixedGroup, joining: Joining, token: Token, unique: str
+    ) -> Answers:
+        """JoinGroup to a consumer group."""
+        topics = self._topics()
+        try:
+            metadata = next(iter(joining.protocols.values()), None)
+            if metadata is None:
+                raise ProtocolError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+            wanted = wanted_of(metadata, topics)
+            machine.join(token, joining, wanted, unique, topics, self._home.now_ms(), self._clock.wall_ms())
+        except ProtocolError as error:
+            return [(token, JoinAnswer(error.code, joining.member_id))]
+        except BadInput:
+            return [(token, JoinAnswer(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, joining.member_id))]
+        return self._home.settle(shard, served) + self.maybe_downgrade(shard, served)
+
+    def sync(
+        self,
+        machine: MixedGroup,
+        generation: int,
+        member_id: str,
+        instance_id: str | None,
+        protocol_type: str | None,
+        protocol_name: str | None,
+    ) -> SyncAnswer:
+        """SyncGroup to a consumer group."""
+        who, now_ms = (generation, member_id, instance_id), self._home.now_ms()
+        try:
+            member = machine.sync(*who, protocol_type, protocol_name, now_ms)
+        except ProtocolError as error:
+            return SyncAnswer(error.code)
+        classic = member.subscription.classic
+        assert classic is not None
+        name, metadata = classic.protocols[0]
+        assignment = assignment_bytes(member.current.assigned, metadata, self._topics())
+        return SyncAnswer(ErrorCode.NONE, machine.protocol_type, name, assignment)
+
+    def maybe_downgrade(self, shard: GroupShard, served: ServedGroup) -> Answers:
+        """Makes a group whose members all speak the classic protocol by now a classic one."""
+        machine, options = served.consumer, self._options
+        if machine is None or not can_downgrade(machine, options.migration_policy, options.max_size):
+            return []
+        group = downgrade(machine, self._topics(), options.max_size, options.initial_rebalance_delay_ms)
+        error = shard.downgrade(served, group)
+        if error:
+            LOG.warning("group %r stays a consumer group: %s", group.group_id, error.name)
+            return []
+        LOG.info("group %r is a classic group now", group.group_id)
+        served.armed_ms = NEVER
+        group.start(self._home.now_ms())
+        group.rebalance(self._home.now_ms())
+        return self._home.settle(shard, served)
+
+    # --- patterns ----------------------------------------------------------------------------------------
+    def _resolve(self, shard: GroupShard, served: ServedGroup, patterns: frozenset[str]) -> None:
+        """Finds the topics of patterns, on a thread of its own and without a lock, and tells the group."""
+        topics, wall_ms = self._topics(), self._clock.wall_ms()
+        found: dict[str, ResolvedRegex] | None = {}
+        try:
+            names = sorted(topics.names())
+            for pattern in patterns:
+                found[pattern] = ResolvedRegex(_matching(pattern, names), wall_ms, wall_ms)  # type: ignore[index]
+        except Exception:
+            LOG.exception("patterns of group %r cannot be resolved", served.machine.group_id)
+            found = None
+        with shard.lock:
+            machine = served.consumer
+            if machine is None:
+                return
+            machine.resolved(found, topics)
+            answers = self._home.settle(shard, served)
+        self._home.deliver(answers)
+
+    # --- offsets -----------------------------------------------------------------------------------------
+    def check_commit(
+        self,
+        machine: MixedGroup,
+        epoch: int,
+        member_id: str,
+        instance_id: str | None,
+        partitions: Iterable[TopicPartition],
+        version: int = 9,
+        transactional: bool = False,
+    ) -> ErrorCode:
+        """Whether whoever this is may commit offsets of all `partitions`; the caller holds the shard's lock."""
+        error = machine.check_commit(epoch, member_id, instance_id, transactional, version)
+        member = machine.members.get(member_id)
+        if not error and member is not None and epoch != member.current.member_epoch:
+            topics = self._topics()
+            for name, partition_id in partitions:
+                found = topics.find(name)
+                error = machine.check_partition(epoch, member_id, found[0] if found else b"", partition_id)
+                if error:
+                    break
+        if transactional and error is ErrorCode.STALE_MEMBER_EPOCH:
+            return ErrorCode.ILLEGAL_GENERATION  # what producers know
+        return error
+
+    # --- administration ----------------------------------------------------------------------------------
+    def describe(self, group_id: str) -> DescribedConsumerGroup:
+        """ConsumerGroupDescribe for one group."""
+        shard = self._home.acquire(group_id)
+        if isinstance(shard, ErrorCode):
+            return DescribedConsumerGroup(shard)
+        try:
+            served = shard.groups.get(group_id)
+            machine = None if served is None else served.consumer
+            if machine is None:
+                why = "not found" if served is None else "is not a consumer group"
+                return DescribedConsumerGroup(ErrorCode.GROUP_ID_NOT_FOUND, client_text(f"Group {group_id} {why}."))
+            members = tuple((m, machine.targets.get(m.member_id, NOTHING)) for m in machine.members.values())
+            epochs = (machine.epoch, machine.target_epoch)
+            return DescribedConsumerGroup(
+                ErrorCode.NONE, None, machine.state, *epochs, machine.assignor, members, self._topics()
+            )
+        finally:
+            shard.lock.release()
+
+
+def _matching(pattern: str, names: list[str]) -> frozenset[str]:
+    """The topics that the pattern matches; none of a pattern that is too costly, or that a newer broker has taken."""
+    try:
+        regex = TopicRegex(pattern)
+        return frozenset(name for name in names if regex.matches(name))
+    except TooCostly:
+        LOG.warning("the pattern %r takes too long to match: no topic counts as matched", pattern)
+    except KbrokerError as error:
+        LOG.warning("the pattern %r is left alone: %s", pattern, error)
+    return frozenset()
+
+
+def _new_member_id() -> str:
+    return str(uuid.uuid4())

@@ -1,0 +1,518 @@
+"""The consumer group protocol (KIP-848) of one group, as a state machine.
+
+Values in, effects out, as in `group.py`: no clock, no thread, no log. A call works out what changes, as a list of
+`Change`s, and makes none of them: `take_stores` hands them out, `apply` makes them once they are in the log, and what
+is read from the log at a start is made by `apply` too. So what a restart finds is what was there.
+
+Three epochs. The group's grows when what its members want has changed, or the topics have; the target assignment is
+made for a group epoch by an assignor; each member gets to the target's epoch on its own (`reconciliation.py`). All of
+that happens in the members' heartbeats. One that changes nothing costs a few comparisons.
+
+    Empty ----> Assigning --target made--> Reconciling --all members there--> Stable
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from kbroker.errors import ErrorCode, ProtocolError
+from kbroker.rules import range_assignor, uniform_assignor
+from kbroker.rules.consumer_assignment import Assignor, MemberSpec
+from kbroker.rules.consumer_group_member import (
+    JOINING_EPOCH,
+    LEAVING_EPOCH,
+    LEAVING_STATIC_EPOCH,
+    NO_PARTITIONS,
+    NOTHING,
+    UNCHANGED,
+    Assignment,
+    Beat,
+    BeatAnswer,
+    Change,
+    ConsumerMember,
+    CurrentChange,
+    EpochChange,
+    MemberState,
+    PartitionMetadataChange,
+    RegexChange,
+    ResolvedRegex,
+    StoreChanges,
+    Subscription,
+    SubscriptionChange,
+    TargetChange,
+    TargetEpochChange,
+    TopicView,
+)
+from kbroker.rules.consumer_group_state import (
+    ConsumerGroupState,
+    ConsumerLimits,
+    metadata_hash_of,
+    subscribed_topics,
+    tombstones_of,
+    wanted_by,
+)
+from kbroker.rules.group import NEVER
+from kbroker.rules.group_member import JoinAnswer, Token
+from kbroker.rules.reconciliation import Reconciliation, is_within
+from kbroker.rules.topic_regex import check_regex
+
+ASSIGNORS: Mapping[str, Assignor] = {
+    uniform_assignor.NAME: uniform_assignor.assign,
+    range_assignor.NAME: range_assignor.assign,
+}
+REGEX_REFRESH_MIN_INTERVAL_MS = 10_000
+"""The least time between two looks for the topics of a group's patterns, unless one of them is new."""
+
+
+@dataclass(slots=True)
+class Step:
+    """What one call has worked out so far: changes, and the group's epoch after them."""
+
+    changes: list[Change] = field(default_factory=list)
+    group_epoch: int = 0
+
+
+class ConsumerGroup(ConsumerGroupState):
+    """The state machine. The caller holds one lock over a call and its effects, and `apply`s or drops what
+    `take_stores` gave before the next call."""
+
+    protocol_type = "consumer"
+    protocol_name = None
+    is_consumer_group = True
+
+    def __init__(self, group_id: str, limits: ConsumerLimits, first_changes: Iterable[Change] = ()):
+        """`first_changes` are stored with the first of its own: what makes it of another group. It has them already."""
+        super().__init__(group_id, limits)
+        self._first_changes = list(first_changes)
+        self.apply(self._first_changes)
+        self.pending_members: Mapping[str, int] = {}
+        """Nobody: ids are made by who joins. As in `Group`."""
+        self.wake_ms = NEVER
+        """Lower bound of every deadline."""
+        self._topics_seen: TopicView | None = None
+        """The topics that `metadata_hash` was last worked out for."""
+        self._sessions: dict[str, int] = {}
+        """Deadline by member id."""
+        self._revocations: dict[str, tuple[int, int]] = {}
+        """Deadline and epoch of members that have to give up partitions."""
+        self._rejoins: dict[str, int] = {}
+        """Deadline of members of the classic protocol that were told to join again."""
+        self._syncs: dict[str, int] = {}
+        """Deadline of those that have joined and are to ask for their assignment."""
+        self._topics_resolved: TopicView | None = None
+        """The topics that the patterns were last held against."""
+        self._to_resolve: frozenset[str] | None = None
+        self._is_resolving = False
+        self._answers: list[tuple[Token, BeatAnswer | JoinAnswer]] = []
+        self._stores: list[StoreChanges] = []
+
+    # --- effects -----------------------------------------------------------------------------------------
+    def take_answers(self) -> list[tuple[Token, BeatAnswer | JoinAnswer]]:
+        """The answers that have become due since the last call, each with the token of its request."""
+        answers, self._answers = self._answers, []
+        return answers
+
+    def take_stores(self) -> list[StoreChanges]:
+        """What has to be written since the last call, in this order."""
+        stores, self._stores = self._stores, []
+        return stores
+
+    def take_patterns(self) -> frozenset[str] | None:
+        """Patterns whose topics are to be found and handed to `resolved`; None when there is nothing to do."""
+        patterns, self._to_resolve = self._to_resolve, None
+        return patterns
+
+    def appended(self, store: StoreChanges) -> None:
+        """The log has the changes, though perhaps not yet for good."""
+        if not store.is_done:
+            store.is_done = True
+            self.is_new, self._first_changes = False, []
+            self.apply(store.changes)
+
+    def stored(self, store: StoreChanges, error: ErrorCode, now_ms: int) -> None:
+        """The log has made `store` durable, or could not."""
+        if error:
+            store.is_done = True
+            self._topics_seen = None  # what was to follow from them has not happened
+        else:
+            self.appended(store)
+        if store.token is not None and store.answer is not None:
+            self._answers.append((store.token, store.answer.failed(error) if error else store.answer))
+
+    def committed(self, member_id: str, now_ms: int) -> None:
+        """A commit is no heartbeat here."""
+
+    # --- heartbeats --------------------------------------------------------------------------------------
+    def beat(self, token: Token, beat: Beat, topics: TopicView, now_ms: int, wall_ms: int) -> None:
+        """A member joins, lives, or leaves. Raises ProtocolError when it may not; nothing has changed then."""
+        if beat.member_epoch in (LEAVING_EPOCH, LEAVING_STATIC_EPOCH):
+            self._leave(token, beat, topics)
+            return
+        known = self.members.get(beat.member_id)
+        if known is not None and self._changes_nothing(known, beat, topics, wall_ms):
+            self._expect(known, now_ms)
+            self._answers.append((token, self._answer(known)))
+            return
+        step = Step(group_epoch=self.epoch)
+        member = self._member_of(beat, step)
+        updated = self._take_step(member, self._updated(member, beat), beat.owned, topics, step, now_ms, wall_ms)
+        self._expect(updated, now_ms)
+        tells_all = beat.member_epoch == JOINING_EPOCH or beat.is_full
+        moved = updated.current.assigned != member.current.assigned
+        self._finish(step, token, self._answer(updated, with_assignment=tells_all or moved))
+
+    def _take_step(
+        self,
+        member: ConsumerMember,
+        updated: ConsumerMember,
+        owned: Assignment | None,
+        topics: TopicView,
+        step: Step,
+        now_ms: int,
+        wall_ms: int,
+    ) -> ConsumerMember:
+        """Works out all that follows from a member being `updated`: epoch, target, and how far it gets itself."""
+        names_changed = updated.subscription.topics != member.subscription.topics
+        if updated.subscription != member.subscription:
+            step.changes.append(SubscriptionChange(updated.member_id, updated.subscription))
+        regex_changed, regex_resolved = self._change_regex(member, updated, step, wall_ms, topics)
+        if names_changed or regex_resolved or self._topics_seen is not topics:
+            self._change_epoch(updated, topics, step, names_changed or regex_resolved)
+        target_epoch, target = self._target(updated, topics, step, wall_ms)
+        changed = names_changed or regex_changed
+        return self._reconciled(updated, target_epoch, target, owned, topics, step, now_ms, changed)
+
+    def _finish(self, step: Step, token: Token, answer: BeatAnswer | JoinAnswer) -> None:
+        """Answers once what has been worked out is stored; at once where that is nothing."""
+        step.changes[:0] = self._first_changes
+        if step.changes:
+            self._stores.append(StoreChanges(step.changes, token, answer))
+        else:
+            self._answers.append((token, answer))
+
+    def _changes_nothing(self, member: ConsumerMember, beat: Beat, topics: TopicView, wall_ms: int) -> bool:
+        """The common case: a member that is where it should be says that it lives."""
+        subscription = member.subscription
+        return (
+            beat.member_epoch == self.epoch == self.target_epoch
+            and member.current.is_reconciled_to(self.target_epoch)
+            and self._topics_seen is topics
+            and (beat.instance_id is None or beat.instance_id == subscription.instance_id)
+            and beat.topics is None
+            and beat.regex is None
+            and beat.rack_id is None
+            and beat.assignor is None
+            and beat.rebalance_timeout_ms == UNCHANGED
+            and subscription.classic is None
+            and beat.client_id == subscription.client_id
+            and beat.client_host == subscription.client_host
+            and not self._is_refresh_due(self.pattern_counts().keys(), topics, wall_ms)
+        )
+
+    def _answer(self, member: ConsumerMember, with_assignment: bool = False) -> BeatAnswer:
+        assignment = member.current.assigned if with_assignment else None
+        interval_ms = self.limits.heartbeat_interval_ms
+        return BeatAnswer(ErrorCode.NONE, None, member.member_id, member.current.member_epoch, interval_ms, assignment)
+
+    def _member_of(self, beat: Beat, step: Step) -> ConsumerMember:
+        """The member before this heartbeat: known, new, or one that takes over from a static one."""
+        joins, member = beat.member_epoch == JOINING_EPOCH, self.members.get(beat.member_id)
+        if member is None and len(self.members) >= self.limits.max_size:
+            raise ProtocolError(
+                ErrorCode.GROUP_MAX_SIZE_REACHED,
+                f"The consumer group has reached its maximum capacity of {self.limits.max_size} members.",
+            )
+        if beat.instance_id is not None:
+            return self._static_member_of(beat, joins, step)
+        if member is None:
+            if joins:
+                return ConsumerMember(beat.member_id)
+            raise self._unknown(beat.member_id)
+        self._check_epoch(member, beat)
+        return member
+
+    def _static_member_of(self, beat: Beat, joins: bool, step: Step, is_classic: bool = False) -> ConsumerMember:
+        assert beat.instance_id is not None
+        member = self.static_member(beat.instance_id)
+        if not joins:
+            self._check_instance(member, beat)
+            assert member is not None
+            self._check_epoch(member, beat)
+            return member
+        if member is None:
+            return self.members.get(beat.member_id) or ConsumerMember(beat.member_id)
+        both_new = member.subscription.classic is None and not is_classic
+        if both_new and member.current.member_epoch != LEAVING_STATIC_EPOCH:
+            raise ProtocolError(
+                ErrorCode.UNRELEASED_INSTANCE_ID,
+                f"Static member {beat.member_id} with instance id {beat.instance_id} cannot join the group because the "
+                f"instance id is owned by {member.member_id} member.",
+            )
+        current = member.current._replace(member_epoch=JOINING_EPOCH, previous_epoch=0)
+        replacing = ConsumerMember(beat.member_id, member.subscription, current)
+        target = self.targets.get(member.member_id, NOTHING)
+        step.changes += tombstones_of(member.member_id)
+        step.changes.append(SubscriptionChange(beat.member_id, replacing.subscription))
+        step.changes.append(TargetChange(beat.member_id, target))
+        step.changes.append(CurrentChange(beat.member_id, current))
+        return replacing
+
+    def _check_instance(self, member: ConsumerMember | None, beat: Beat) -> None:
+        if member is None:
+            raise ProtocolError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {beat.instance_id} is unknown.")
+        if member.member_id != beat.member_id:
+            raise ProtocolError(
+                ErrorCode.FENCED_INSTANCE_ID,
+                f"Static member {beat.member_id} with instance id {beat.instance_id} was fenced by member "
+                f"{member.member_id}.",
+            )
+
+    def _unknown(self, member_id: str) -> ProtocolError:
+        message = f"Member {member_id} is not a member of group {self.group_id}."
+        return ProtocolError(ErrorCode.UNKNOWN_MEMBER_ID, message)
+
+    @staticmethod
+    def _check_epoch(member: ConsumerMember, beat: Beat) -> None:
+        epoch, known = beat.member_epoch, member.current
+        if epoch in (JOINING_EPOCH, known.member_epoch):
+            return
+        # The answer with the newer epoch may have been lost.
+        if epoch == known.previous_epoch and epoch < known.member_epoch and is_within(beat.owned, known.assigned):
+            return
+        kind = "greater" if epoch > known.member_epoch else "smaller"
+        raise ProtocolError(
+            ErrorCode.FENCED_MEMBER_EPOCH,
+            f"The consumer group member has a {kind} member epoch ({epoch}) than the one known by the group "
+            f"coordinator ({known.member_epoch}). The member must abandon all its partitions and rejoin.",
+        )
+
+    @staticmethod
+    def _updated(member: ConsumerMember, beat: Beat) -> ConsumerMember:
+        was = member.subscription
+        unchanged = beat.rebalance_timeout_ms == UNCHANGED
+        subscription = Subscription(
+            was.instance_id if beat.instance_id is None else beat.instance_id,
+            was.rack_id if beat.rack_id is None else beat.rack_id,
+            beat.client_id,
+            beat.client_host,
+            was.topics if beat.topics is None else beat.topics,
+            was.regex if beat.regex is None else beat.regex,
+            was.rebalance_timeout_ms if unchanged else beat.rebalance_timeout_ms,
+            was.assignor if beat.assignor is None else beat.assignor,
+            None,
+        )
+        return member._replace(subscription=subscription)
+
+    # --- patterns ----------------------------------------------------------------------------------------
+    def _change_regex(
+        self, member: ConsumerMember, updated: ConsumerMember, step: Step, wall_ms: int, topics: TopicView
+    ) -> tuple[bool, bool]:
+        """Whether the member has another pattern now, and whether its topics are known already."""
+        old, new = member.subscription.regex or "", updated.subscription.regex or ""
+        counts = self.pattern_counts()
+        is_resolved = False
+        if old != new:
+            if old and counts.get(old, 0) == 1:
+                step.changes.append(RegexChange(old, None))
+            if not new:
+                is_resolved = True
+            elif counts.get(new, 0) == 0:
+                check_regex(new)
+            else:
+                is_resolved = new in self.regexes
+        patterns = set(counts)
+        if old and old != new and counts.get(old, 0) == 1:
+            patterns.discard(old)
+        if new:
+            patterns.add(new)
+        if self._is_refresh_due(patterns, topics, wall_ms):
+            self._is_resolving = True
+            self._to_resolve = frozenset(patterns)
+        return old != new, is_resolved
+
+    def _is_refresh_due(self, patterns: Collection[str], topics: TopicView, wall_ms: int) -> bool:
+        """Whether the topics of the patterns have to be looked for: some are not known, or there may be others."""
+        if self._is_resolving or not patterns:
+            return False
+        since_ms = wall_ms - max((resolved.timestamp_ms for resolved in self.regexes.values()), default=0)
+        return since_ms > REGEX_REFRESH_MIN_INTERVAL_MS and (
+            patterns != self.regexes.keys()
+            or topics is not self._topics_resolved
+            or since_ms > self.limits.regex_refresh_interval_ms
+        )
+
+    def resolved(self, found: Mapping[str, ResolvedRegex] | None, topics: TopicView) -> None:
+        """The topics of patterns that `take_patterns` gave; None: they could not be found."""
+        self._is_resolving = False
+        self._topics_resolved = topics
+        if found is None or self.is_dead:
+            return
+        counts = self.pattern_counts()
+        changes: list[Change] = []
+        regexes, bump = dict(self.regexes), False
+        for regex, resolved in found.items():
+            if counts.get(regex, 0) == 0:
+                continue
+            known = regexes.get(regex, ResolvedRegex())
+            bump = bump or known.topics != resolved.topics
+            regexes[regex] = resolved
+            changes.append(RegexChange(regex, resolved))
+        new_hash = metadata_hash_of(subscribed_topics(self.subscriptions_wanted, regexes), topics)
+        if bump or new_hash != self.metadata_hash:
+            changes.append(EpochChange(self.epoch + 1, new_hash))
+        if changes:
+            self._stores.append(StoreChanges(changes))
+
+    # --- epochs and targets ------------------------------------------------------------------------------
+    def _change_epoch(self, updated: ConsumerMember, topics: TopicView, step: Step, bump: bool) -> None:
+        subscriptions = self.subscriptions_with(updated)
+        new_hash = metadata_hash_of(subscribed_topics(subscriptions, self.regexes), topics)
+        if bump or new_hash != self.metadata_hash:
+            step.group_epoch += 1
+            step.changes.append(EpochChange(step.group_epoch, new_hash))
+        self._topics_seen = topics
+        if self.has_partition_metadata:
+            step.changes.append(PartitionMetadataChange(False))
+
+    def _target(self, updated: ConsumerMember, topics: TopicView, step: Step, wall_ms: int) -> tuple[int, Assignment]:
+        """The epoch of the target assignment, and this member's part of it; made anew where the group has changed."""
+        due_ms = self.target_timestamp_ms + self.limits.assignment_interval_ms
+        if step.group_epoch <= self.target_epoch or (self.target_timestamp_ms and wall_ms < due_ms):
+            return self.target_epoch, self.last_target(updated)
+        members = dict(self.members)
+        previous_id = self.static_members.get(updated.subscription.instance_id or "")
+        if previous_id is not None and previous_id != updated.member_id:
+            del members[previous_id]
+        members[updated.member_id] = updated
+        wanted: dict[tuple[tuple[str, ...], str], frozenset[bytes]] = {}
+        counts: dict[bytes, int] = {}
+        specs = {}
+        for member_id, member in members.items():
+            subscription = member.subscription
+            key = wanted_by(subscription)
+            if key not in wanted:
+                wanted[key] = self.topic_ids(subscription, topics, counts)
+            target = self.last_target(member)
+            specs[member_id] = MemberSpec(subscription.instance_id, wanted[key], target)
+        assigned = ASSIGNORS[self.assignor_of(members.values())](specs, counts)
+        for member_id, target in assigned.items():
+            if target != self.targets.get(member_id):
+                step.changes.append(TargetChange(member_id, target))
+        step.changes.append(TargetEpochChange(step.group_epoch, wall_ms))
+        return step.group_epoch, assigned[updated.member_id]
+
+    def _reconciled(
+        self,
+        member: ConsumerMember,
+        target_epoch: int,
+        target: Assignment,
+        owned: Assignment | None,
+        topics: TopicView,
+        step: Step,
+        now_ms: int,
+        subscription_changed: bool,
+    ) -> ConsumerMember:
+        current = member.current
+        if not subscription_changed and current.is_reconciled_to(target_epoch):
+            return member
+        subscribed = self.topic_ids(member.subscription, topics)
+        reconciliation = Reconciliation(current, target_epoch, target, self.is_owned, owned, subscribed)
+        after = reconciliation.next(subscription_changed)
+        if after == current:
+            return member
+        step.changes.append(CurrentChange(member.member_id, after))
+        if after.state is MemberState.UNREVOKED_PARTITIONS and member.subscription.classic is None:
+            due_ms = self._due(now_ms + member.subscription.rebalance_timeout_ms)
+            self._revocations[member.member_id] = (due_ms, after.member_epoch)
+        else:
+            self._revocations.pop(member.member_id, None)
+        return member._replace(current=after)
+
+    # --- leaving -----------------------------------------------------------------------------------------
+    def _leave(self, token: Token, beat: Beat, topics: TopicView) -> None:
+        if beat.instance_id is None:
+            member = self.members.get(beat.member_id)
+            if member is None:
+                raise self._unknown(beat.member_id)
+        else:
+            member = self.static_member(beat.instance_id)
+            self._check_instance(member, beat)
+            assert member is not None
+        answer = BeatAnswer(ErrorCode.NONE, None, beat.member_id, beat.member_epoch)
+        if beat.instance_id is not None and beat.member_epoch == LEAVING_STATIC_EPOCH:
+            # Whoever comes back may commit for what it keeps, whatever epoch it joins in.
+            kept = {topic_id: dict.fromkeys(of, 0) for topic_id, of in member.current.assigned.items()}
+            away = member.current._replace(member_epoch=LEAVING_STATIC_EPOCH, assigned=kept, revoking=NO_PARTITIONS)
+            self._stores.append(StoreChanges([CurrentChange(member.member_id, away)], token, answer))
+        else:
+            self._stores.append(StoreChanges(self._without([member], topics), token, answer))
+
+    def _without(self, leaving: list[ConsumerMember], topics: TopicView | None) -> list[Change]:
+        """The group without these members, in its next epoch."""
+        changes: list[Change] = []
+        counts = dict(self.subscriptions_wanted)
+        for member in leaving:
+            changes += tombstones_of(member.member_id)
+            key = wanted_by(member.subscription)
+            counts[key] -= 1
+            if not counts[key]:
+                del counts[key]
+        patterns = {regex for _, regex in counts}
+        regexes = dict(self.regexes)
+        for regex in sorted({member.subscription.regex or "" for member in leaving} - patterns - {""}):
+            changes.append(RegexChange(regex, None))
+            regexes.pop(regex, None)
+        new_hash = self.metadata_hash
+        if topics is not None:
+            new_hash = metadata_hash_of(subscribed_topics(counts, regexes), topics)
+        changes.append(EpochChange(self.epoch + 1, new_hash))
+        return changes
+
+    # --- time --------------------------------------------------------------------------------------------
+    def _due(self, deadline_ms: int) -> int:
+        if deadline_ms < self.wake_ms:
+            self.wake_ms = deadline_ms
+        return deadline_ms
+
+    def _expect(self, member: ConsumerMember, now_ms: int) -> None:
+        """The member was heard of now: it has its session timeout from here on."""
+        classic = member.subscription.classic
+        timeout_ms = self.limits.session_timeout_ms if classic is None else classic.session_timeout_ms
+        self._sessions[member.member_id] = self._due(now_ms + timeout_ms)
+
+    def advance(self, now_ms: int) -> None:
+        """Puts out who was not heard of or did not give up its partitions in time, and sets `wake_ms` anew."""
+        if self.is_dead:
+            return
+        late = {member_id for member_id, due_ms in self._sessions.items() if due_ms <= now_ms}
+        late |= {member_id for member_id, due_ms in self._rejoins.items() if due_ms <= now_ms}
+        late |= {member_id for member_id, due_ms in self._syncs.items() if due_ms <= now_ms}
+        for member_id, (due_ms, epoch) in self._revocations.items():
+            member = self.members.get(member_id)
+            if due_ms <= now_ms and member is not None and member.current.member_epoch == epoch:
+                late.add(member_id)
+        for member_id in late:
+            for deadlines in (self._sessions, self._rejoins, self._syncs):
+                deadlines.pop(member_id, None)
+            self._revocations.pop(member_id, None)
+        leaving = [self.members[member_id] for member_id in sorted(late) if member_id in self.members]
+        if leaving:
+            self._stores.append(StoreChanges(self._without(leaving, self._topics_seen)))
+        self._revocations = {m: due for m, due in self._revocations.items() if due[0] > now_ms}
+        due = [due_ms for due_ms, _ in self._revocations.values()]
+        self.wake_ms = min([NEVER, *due, *self._sessions.values(), *self._rejoins.values(), *self._syncs.values()])
+
+    def start(self, now_ms: int) -> None:
+        """The group was read from the log and is served from now on: members have their timeouts to be heard of."""
+        for member_id, member in self.members.items():
+            self._expect(member, now_ms)
+            if member.current.state is MemberState.UNREVOKED_PARTITIONS and member.subscription.classic is None:
+                due_ms = self._due(now_ms + member.subscription.rebalance_timeout_ms)
+                self._revocations[member_id] = (due_ms, member.current.member_epoch)
+
+    def end(self, error: ErrorCode) -> None:
+        """The group is Dead: deleted, or served by another coordinator. Nobody waits but for the log."""
+        self.is_dead = True
+        self._stores = []
+        self.wake_ms = NEVER

@@ -1,0 +1,65 @@
+"""The assignor `range` (KIP-848): of every topic each subscriber has as many partitions as every other.
+
+Of topics with as many partitions and the same subscribers it has the same ones, so that such topics can be joined.
+Members keep what they can.
+"""
+
+from __future__ import annotations
+
+from kbroker.rules.consumer_assignment import Members, PartitionCounts, frozen
+from kbroker.rules.consumer_group_member import Assignment
+
+NAME = "range"
+
+
+def assign(members: Members, counts: PartitionCounts) -> dict[str, Assignment]:
+    """See `consumer_assignment.Assignor`."""
+    # Static members come first, by the names that they keep over a restart, so that they keep their ranges too.
+    ordered = sorted(members, key=lambda m: (members[m].instance_id is None, members[m].instance_id or "", m))
+    subscribers: dict[bytes, list[str]] = {}
+    for member_id in ordered:
+        for topic_id in members[member_id].topics:
+            subscribers.setdefault(topic_id, []).append(member_id)
+    alike: dict[tuple[int, tuple[str, ...]], list[bytes]] = {}
+    for topic_id in sorted(subscribers):
+        alike.setdefault((counts[topic_id], tuple(subscribers[topic_id])), []).append(topic_id)
+    assigned: dict[str, dict[bytes, set[int]]] = {member_id: {} for member_id in members}
+    for (count, of_topic), topics in alike.items():
+        for member_id, partitions in _ranges(count, of_topic, topics, members).items():
+            for topic_id in topics:
+                assigned[member_id][topic_id] = partitions
+    return {member_id: frozen(assigned[member_id], spec) for member_id, spec in members.items()}
+
+
+def _ranges(count: int, subscribers: tuple[str, ...], topics: list[bytes], members: Members) -> dict[str, set[int]]:
+    """Who has which partitions of each of `topics`."""
+    quota, extra = divmod(count, len(subscribers))
+    had = {member_id: _had(member_id, topics, members, count) for member_id in subscribers}
+    free = set(range(count))
+    kept: dict[str, set[int]] = {}
+    for member_id in subscribers:
+        wanted = sorted(had[member_id] & free)
+        size = quota
+        if len(wanted) > quota and extra > 0:
+            extra -= 1
+            size += 1
+        kept[member_id] = set(wanted[:size])
+        free -= kept[member_id]
+    left = sorted(free)
+    for member_id in subscribers:
+        missing = max(quota - len(kept[member_id]), 0)
+        if extra > 0 and len(kept[member_id]) + missing == quota:
+            extra -= 1
+            missing += 1
+        kept[member_id].update(left[:missing])
+        del left[:missing]
+    return kept
+
+
+def _had(member_id: str, topics: list[bytes], members: Members, count: int) -> set[int]:
+    """What the member had of the first of the topics that it had any of."""
+    assigned = members[member_id].assigned
+    for topic_id in topics:
+        if assigned.get(topic_id):
+            return {partition for partition in assigned[topic_id] if partition < count}
+    return set()

@@ -1,0 +1,279 @@
+"""One transactional id, from its first InitProducerId to its expiry (KIP-98): values in, values out.
+
+A change has two halves. A method named after what is asked for says what the id is to become (`Transit`), or why not,
+and from then on the change is pending: whoever asks for another one hears CONCURRENT_TRANSACTIONS. When the record of
+the change is in the log `stored` makes it true, or `not_stored` forgets it.
+
+    Empty -> Ongoing -> PrepareCommit -> CompleteCommit -> Ongoing ...
+                     -> PrepareAbort  -> CompleteAbort  -> Ongoing ...       Empty again: by InitProducerId
+
+Epochs (KIP-360, KIP-588): InitProducerId adds one, so that whoever used the id before is fenced. A producer that names
+its own id and epoch gets the next one only if nobody else has; the epoch before is kept, so that it may ask again.
+Aborting somebody else's transaction adds one too, in memory at once. An id whose epochs are used up is replaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import NamedTuple, TypeAlias
+
+from kbroker.errors import ErrorCode
+from kbroker.model import NO_PRODUCER_ID, TopicPartition
+
+NO_PRODUCER_EPOCH = -1
+NO_TIMESTAMP = -1
+MAX_PRODUCER_EPOCH = 2**15 - 1
+LAST_CLIENT_EPOCH = MAX_PRODUCER_EPOCH - 1
+"""The last epoch that a client gets: the coordinator can fence it with one more."""
+
+NO_PARTITIONS: frozenset[TopicPartition] = frozenset()
+
+
+class TransactionState(StrEnum):
+    """Where a transactional id stands, as Kafka's tools write it."""
+
+    EMPTY = "Empty"
+    ONGOING = "Ongoing"
+    PREPARE_COMMIT = "PrepareCommit"
+    PREPARE_ABORT = "PrepareAbort"
+    COMPLETE_COMMIT = "CompleteCommit"
+    COMPLETE_ABORT = "CompleteAbort"
+    DEAD = "Dead"
+    """Expired: only ever the goal of a pending change, until its tombstone is in the log."""
+    PREPARE_EPOCH_FENCE = "PrepareEpochFence"
+    """Kafka's word for the moment between a bumped epoch and PrepareAbort; both are one step here."""
+
+
+_COMPLETED = {
+    TransactionState.PREPARE_COMMIT: TransactionState.COMPLETE_COMMIT,
+    TransactionState.PREPARE_ABORT: TransactionState.COMPLETE_ABORT,
+}
+_AT_REST = frozenset((TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT))
+
+Expected: TypeAlias = tuple[int, int]
+"""Producer id and epoch that InitProducerId comes with."""
+
+
+class Transit(NamedTuple):
+    """What a transactional id is to become."""
+
+    state: TransactionState
+    producer_id: int
+    producer_epoch: int
+    last_producer_epoch: int
+    timeout_ms: int
+    partitions: frozenset[TopicPartition]
+    start_ms: int
+    update_ms: int
+    fences: bool = False
+    """Aborts on behalf of somebody else, with an epoch that no client has."""
+
+
+class Transaction:
+    """One transactional id. Not thread-safe. Times are the wall clock's."""
+
+    __slots__ = (
+        "fence_failed",
+        "last_producer_epoch",
+        "last_producer_id",
+        "partitions",
+        "pending",
+        "producer_epoch",
+        "producer_id",
+        "start_ms",
+        "state",
+        "timeout_ms",
+        "transactional_id",
+        "update_ms",
+    )
+
+    def __init__(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        timeout_ms: int,
+        now_ms: int,
+        *,
+        producer_epoch: int = NO_PRODUCER_EPOCH,
+        state: TransactionState = TransactionState.EMPTY,
+        partitions: frozenset[TopicPartition] = NO_PARTITIONS,
+        start_ms: int = NO_TIMESTAMP,
+    ):
+        self.transactional_id = transactional_id
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+        self.last_producer_id = NO_PRODUCER_ID
+        self.last_producer_epoch = NO_PRODUCER_EPOCH
+        self.timeout_ms = timeout_ms
+        self.state = state
+        self.partitions = partitions
+        self.start_ms = start_ms
+        self.update_ms = now_ms
+        self.pending: Transit | None = None
+        self.fence_failed = False
+        """The epoch was bumped in memory, and the record of it could not be written: the next attempt takes it."""
+
+    # --- InitProducerId ----------------------------------------------------------------------------------
+    def needs_producer_id(self, expected: Expected | None) -> bool:
+        """Whether InitProducerId has to bring a new producer id: the epochs of this one are used up."""
+        return (
+            self.pending is None
+            and self.state in _AT_REST
+            and self.producer_epoch >= LAST_CLIENT_EPOCH
+            and (expected is None or expected[1] == self.producer_epoch)
+        )
+
+    def init_producer_id(
+        self, timeout_ms: int, expected: Expected | None, new_producer_id: int | None, now_ms: int
+    ) -> Transit | ErrorCode:
+        """The next epoch, or `new_producer_id` with its first where `needs_producer_id` says so.
+
+        Of an id with an open transaction: its abort, `fences`; the epoch in it is never told to a client.
+        """
+        if self.pending is not None:
+            return ErrorCode.CONCURRENT_TRANSACTIONS
+        if expected is not None and not self._was_given(expected):
+            return ErrorCode.PRODUCER_FENCED
+        if self.state is TransactionState.ONGOING:
+            return self.fence(now_ms)
+        if self.state not in _AT_REST:
+            return ErrorCode.CONCURRENT_TRANSACTIONS
+        if self.needs_producer_id(expected):
+            assert new_producer_id is not None, self.transactional_id
+            last_epoch = NO_PRODUCER_EPOCH if expected is None else self.producer_epoch
+            return self._begin_empty(new_producer_id, 0, last_epoch, timeout_ms, now_ms)
+        epoch, last_epoch = self.producer_epoch + 1, NO_PRODUCER_EPOCH
+        if expected is not None:
+            if self.producer_epoch in (NO_PRODUCER_EPOCH, expected[1]):
+                last_epoch = self.producer_epoch
+            elif expected[1] == self.last_producer_epoch:
+                # Asked again: the answer was lost. Had anybody else come meanwhile, the last epoch would be -1.
+                epoch, last_epoch = self.producer_epoch, self.last_producer_epoch
+            else:
+                return ErrorCode.PRODUCER_FENCED
+        assert epoch <= LAST_CLIENT_EPOCH, (self.transactional_id, epoch)
+        return self._begin_empty(self.producer_id, epoch, last_epoch, timeout_ms, now_ms)
+
+    def _was_given(self, expected: Expected) -> bool:
+        producer_id, epoch = expected
+        return (
+            self.producer_epoch == NO_PRODUCER_EPOCH  # known to nobody before: a producer that starts anew
+            or producer_id == self.producer_id
+            or (producer_id == self.last_producer_id and epoch >= LAST_CLIENT_EPOCH)  # it was replaced since
+        )
+
+    def _begin_empty(self, producer_id: int, epoch: int, last_epoch: int, timeout_ms: int, now_ms: int) -> Transit:
+        to = (TransactionState.EMPTY, producer_id, epoch, last_epoch, timeout_ms, NO_PARTITIONS, NO_TIMESTAMP, now_ms)
+        return self._begin(Transit(*to))
+
+    # --- a transaction -----------------------------------------------------------------------------------
+    def add_partitions(
+        self, producer_id: int, producer_epoch: int, partitions: Iterable[TopicPartition], now_ms: int
+    ) -> Transit | ErrorCode:
+        """The transaction writes to `partitions` too, and begins if there is none. NONE: they are in it already."""
+        if producer_id != self.producer_id:
+            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        if producer_epoch != self.producer_epoch:
+            return ErrorCode.PRODUCER_FENCED
+        if self.pending is not None or self.state in _COMPLETED:
+            return ErrorCode.CONCURRENT_TRANSACTIONS
+        is_open = self.state is TransactionState.ONGOING
+        if is_open and self.partitions.issuperset(partitions):
+            return ErrorCode.NONE
+        start_ms = self.start_ms if is_open else now_ms
+        return self._begin(self._as(TransactionState.ONGOING, self.partitions.union(partitions), start_ms, now_ms))
+
+    def verify(self, producer_id: int, producer_epoch: int) -> ErrorCode:
+        """Whether it can be said which partitions the producer's transaction has (KIP-890).
+
+        A pending change does not matter: what is being added is not there yet, and the append looks again.
+        """
+        if producer_id != self.producer_id:
+            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        if producer_epoch != self.producer_epoch:
+            return ErrorCode.PRODUCER_FENCED
+        return ErrorCode.CONCURRENT_TRANSACTIONS if self.state in _COMPLETED else ErrorCode.NONE
+
+    def end(self, producer_id: int, producer_epoch: int, commit: bool, now_ms: int) -> Transit | ErrorCode:
+        """EndTxn. NONE: it has ended that way."""
+        if producer_id != self.producer_id:
+            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        if producer_epoch != self.producer_epoch:
+            return ErrorCode.PRODUCER_FENCED
+        if self.pending is not None:
+            return ErrorCode.CONCURRENT_TRANSACTIONS
+        prepared = TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT
+        if self.state is TransactionState.ONGOING:
+            return self._begin(self._as(prepared, self.partitions, self.start_ms, now_ms))
+        if self.state is prepared:
+            return ErrorCode.CONCURRENT_TRANSACTIONS
+        return ErrorCode.NONE if self.state is _COMPLETED[prepared] else ErrorCode.INVALID_TXN_STATE
+
+    def has_timed_out(self, now_ms: int) -> bool:
+        """Whether its transaction has been open for longer than its producer allowed."""
+        is_open = self.state is TransactionState.ONGOING and self.pending is None
+        return is_open and self.start_ms + self.timeout_ms < now_ms
+
+    def fence(self, now_ms: int) -> Transit:
+        """Aborts the open transaction with an epoch that its producer does not have. Nothing is pending."""
+        assert self.state is TransactionState.ONGOING, self.state
+        if not self.fence_failed:
+            self.producer_epoch = min(self.producer_epoch + 1, MAX_PRODUCER_EPOCH)
+        self.last_producer_epoch = NO_PRODUCER_EPOCH
+        aborted = self._as(TransactionState.PREPARE_ABORT, self.partitions, self.start_ms, now_ms)
+        return self._begin(aborted._replace(fences=True))
+
+    def complete(self, now_ms: int) -> Transit:
+        """The markers are on their way: what it is when they are written. It is prepared, and nothing is pending."""
+        self.fence_failed = False
+        return self._begin(self._as(_COMPLETED[self.state], NO_PARTITIONS, self.start_ms, now_ms))
+
+    # --- expiry ------------------------------------------------------------------------------------------
+    def has_expired(self, now_ms: int, expiration_ms: int) -> bool:
+        """Whether nobody has used it for `expiration_ms`."""
+        return self.pending is None and self.state in _AT_REST and self.update_ms <= now_ms - expiration_ms
+
+    def expire(self) -> Transit:
+        """Its tombstone is on its way."""
+        return self._begin(self._as(TransactionState.DEAD, NO_PARTITIONS, self.start_ms, self.update_ms))
+
+    # --- the second half ---------------------------------------------------------------------------------
+    @property
+    def is_prepared(self) -> bool:
+        """Whether it is decided how it ends, and markers have to say so."""
+        return self.state in _COMPLETED
+
+    def _as(
+        self, state: TransactionState, partitions: frozenset[TopicPartition], start_ms: int, now_ms: int
+    ) -> Transit:
+        known = (self.producer_id, self.producer_epoch, self.last_producer_epoch, self.timeout_ms)
+        return Transit(state, *known, partitions, start_ms, now_ms)
+
+    def _begin(self, transit: Transit) -> Transit:
+        assert self.pending is None, (self.transactional_id, self.pending, transit)
+        self.pending = transit
+        return transit
+
+    def stored(self, transit: Transit) -> None:
+        """The record of `transit` is in the log."""
+        assert self.pending is transit, (self.transactional_id, self.pending, transit)
+        self.pending = None
+        if transit.state is TransactionState.EMPTY:
+            self.last_producer_id = self.producer_id
+            self.producer_id = transit.producer_id
+            self.producer_epoch = transit.producer_epoch
+            self.last_producer_epoch = transit.last_producer_epoch
+            self.timeout_ms = transit.timeout_ms
+        else:
+            self.start_ms = transit.start_ms  # Kafka goes on telling the last transaction's while there is none
+        self.state = transit.state
+        self.partitions = transit.partitions
+        self.update_ms = transit.update_ms
+
+    def not_stored(self, transit: Transit) -> None:
+        """The record of `transit` could not be written."""
+        assert self.pending is transit, (self.transactional_id, self.pending, transit)
+        self.pending = None
+        if transit.fences:
+            self.fence_failed = True

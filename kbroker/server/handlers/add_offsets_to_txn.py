@@ -1,0 +1,42 @@
+"""AddOffsetsToTxn, key 25, versions 0 to 4: a transaction is about to commit offsets of a group.
+
+Leaves out: nothing.
+
+v0  first
+v1  as v0; the throttle is applied after the response
+v2  PRODUCER_FENCED in place of INVALID_PRODUCER_EPOCH (KIP-588)
+v3  flexible
+v4  TRANSACTION_ABORTABLE (KIP-890)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kbroker.errors import ErrorCode
+from kbroker.model import GROUP_OFFSETS_TOPIC, TopicPartition
+from kbroker.protocol import messages as M
+from kbroker.server.answering import answer
+from kbroker.server.handlers.producer_errors import for_version
+
+if TYPE_CHECKING:
+    from kbroker._core.request import Request
+    from kbroker.server.services import Services
+
+FENCED_FROM = 2
+
+
+def handle(services: Services, request: Request, message: M.AddOffsetsToTxnRequest) -> None:
+    """Answers when the partition of the group's offsets is in the log of transactions."""
+
+    def added(error: ErrorCode) -> None:
+        error = for_version(error, request.api_version, FENCED_FROM)
+        answer(request, M.AddOffsetsToTxnResponse(error_code=error), error)
+
+    services.transactions.add_partitions(
+        message.transactional_id,
+        message.producer_id,
+        message.producer_epoch,
+        [TopicPartition(GROUP_OFFSETS_TOPIC, services.groups.partition_for(message.group_id))],
+        added,
+    )

@@ -1,0 +1,127 @@
+"""AddPartitionsToTxn, key 24, versions 0 to 5: a transaction is about to write to partitions.
+
+Leaves out: nothing.
+
+v0  first
+v1  as v0; the throttle is applied after the response
+v2  PRODUCER_FENCED in place of INVALID_PRODUCER_EPOCH (KIP-588)
+v3  flexible
+v4  several transactions, from other brokers, which may only ask whether partitions are in them (KIP-890)
+v5  TRANSACTION_ABORTABLE (KIP-890)
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Container, Mapping
+from typing import TYPE_CHECKING
+
+from kbroker.errors import ErrorCode
+from kbroker.model import INTERNAL_TOPICS, TopicPartition
+from kbroker.protocol import messages as M
+from kbroker.server.answering import answer
+from kbroker.server.handlers.producer_errors import for_version
+
+if TYPE_CHECKING:
+    from kbroker._core.request import Request
+    from kbroker.server.services import Services
+
+FENCED_FROM = 2
+SEVERAL_FROM = 4
+
+_Response = M.AddPartitionsToTxnResponse
+_Topics = list[M.AddPartitionsToTxnRequest.AddPartitionsToTxnTopic]
+_Transaction = M.AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction
+
+
+def handle(
+    services: Services, request: Request, message: M.AddPartitionsToTxnRequest
+) -> M.AddPartitionsToTxnResponse | None:
+    """Answers when the partitions are in the log of transactions: until then nothing may be written to them."""
+    if request.api_version >= SEVERAL_FROM:
+        return _several(services, request, message)
+    partitions = _partitions(message.v3_and_below_topics)
+    refused = _refused(services, partitions, INTERNAL_TOPICS)
+    if refused:
+        return _Response(results_by_topic_v3_and_below=_results(message.v3_and_below_topics, refused))
+
+    def added(error: ErrorCode) -> None:
+        error = for_version(error, request.api_version, FENCED_FROM)
+        results = _results(message.v3_and_below_topics, dict.fromkeys(partitions, error))
+        answer(request, _Response(results_by_topic_v3_and_below=results), error)
+
+    services.transactions.add_partitions(
+        message.v3_and_below_transactional_id,
+        message.v3_and_below_producer_id,
+        message.v3_and_below_producer_epoch,
+        partitions,
+        added,
+    )
+    return None
+
+
+def _several(
+    services: Services, request: Request, message: M.AddPartitionsToTxnRequest
+) -> M.AddPartitionsToTxnResponse | None:
+    if not message.transactions:
+        return _Response()
+    results: list[M.AddPartitionsToTxnResponse.AddPartitionsToTxnResult] = []
+    lock = threading.Lock()
+
+    def came(wanted: _Transaction, codes: Mapping[TopicPartition, ErrorCode]) -> None:
+        result = _Response.AddPartitionsToTxnResult(
+            transactional_id=wanted.transactional_id, topic_results=_results(wanted.topics, codes)
+        )
+        with lock:
+            results.append(result)
+            is_last = len(results) == len(message.transactions)
+        if is_last:
+            answer(request, _Response(results_by_transaction=results))
+
+    for wanted in message.transactions:
+        partitions = _partitions(wanted.topics)
+        who = (wanted.transactional_id, wanted.producer_id, wanted.producer_epoch)
+        refused = _refused(services, partitions)
+        if refused:
+            came(wanted, refused)
+        elif wanted.verify_only:
+            came(wanted, services.transactions.verify(*who, partitions))
+        else:
+
+            def added(error: ErrorCode, at: _Transaction = wanted, given: list[TopicPartition] = partitions) -> None:
+                came(at, dict.fromkeys(given, error))
+
+            services.transactions.add_partitions(*who, partitions, added)
+    return None
+
+
+def _partitions(topics: _Topics) -> list[TopicPartition]:
+    return [TopicPartition(topic.name, partition_id) for topic in topics for partition_id in topic.partitions]
+
+
+def _refused(
+    services: Services, partitions: list[TopicPartition], forbidden: Container[str] = ()
+) -> dict[TopicPartition, ErrorCode]:
+    """All of them if one does not exist or is of a topic that is not for clients; else none."""
+    image = services.cluster.image
+    wrong = {each: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for each in partitions if image.partition(each) is None}
+    wrong |= {each: ErrorCode.TOPIC_AUTHORIZATION_FAILED for each in partitions if each.topic in forbidden}
+    return dict.fromkeys(partitions, ErrorCode.OPERATION_NOT_ATTEMPTED) | wrong if wrong else {}
+
+
+def _results(
+    asked: _Topics, codes: Mapping[TopicPartition, ErrorCode]
+) -> list[M.AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult]:
+    """What is asked for twice is answered twice, as Kafka does."""
+    return [
+        _Response.AddPartitionsToTxnTopicResult(
+            name=topic.name,
+            results_by_partition=[
+                _Response.AddPartitionsToTxnPartitionResult(
+                    partition_index=partition_id, partition_error_code=codes[TopicPartition(topic.name, partition_id)]
+                )
+                for partition_id in topic.partitions
+            ],
+        )
+        for topic in asked
+    ]

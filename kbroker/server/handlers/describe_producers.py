@@ -1,0 +1,69 @@
+"""DescribeProducers, key 61, version 0: who has written to partitions lately, and has a transaction open (KIP-664).
+
+Leaves out: nothing.
+
+v0  first
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kbroker.errors import ErrorCode, client_text
+from kbroker.model import TopicPartition
+from kbroker.protocol import messages as M
+from kbroker.rules.topic_names import topic_name_problem
+
+if TYPE_CHECKING:
+    from kbroker._core.request import Request
+    from kbroker.server.services import Services
+
+_Response = M.DescribeProducersResponse
+
+
+def handle(services: Services, request: Request, message: M.DescribeProducersRequest) -> M.DescribeProducersResponse:
+    """Answers at once, but for logs that have to be opened."""
+    topics = []
+    for topic in message.topics:
+        problem = topic_name_problem(topic.name)
+        if problem is not None:
+            refused = (ErrorCode.INVALID_TOPIC_EXCEPTION, client_text(problem))
+            partitions = [_refused(partition_id, *refused) for partition_id in topic.partition_indexes]
+        else:
+            partitions = [
+                _describe(services, TopicPartition(topic.name, partition_id))
+                for partition_id in topic.partition_indexes
+            ]
+        topics.append(_Response.TopicResponse(name=topic.name, partitions=partitions))
+    return _Response(topics=topics)
+
+
+def _describe(services: Services, at: TopicPartition) -> M.DescribeProducersResponse.PartitionResponse:
+    partition = services.cluster.image.partition(at)
+    if partition is None:
+        is_topic = at.topic in services.cluster.image.topics
+        text = None if is_topic else "This server does not host this topic-partition."
+        return _refused(at.partition_id, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
+    log = services.logs.get(at)
+    if log is None or partition.leader != services.node_id:
+        return _refused(at.partition_id, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    return _Response.PartitionResponse(
+        partition_index=at.partition_id,
+        active_producers=[
+            _Response.ProducerState(
+                producer_id=each.producer_id,
+                producer_epoch=each.producer_epoch,
+                last_sequence=each.last_sequence,
+                last_timestamp=each.last_timestamp,
+                coordinator_epoch=each.coordinator_epoch,
+                current_txn_start_offset=each.transaction_start_offset,
+            )
+            for each in log.active_producers()
+        ],
+    )
+
+
+def _refused(
+    partition_id: int, error: ErrorCode, text: str | None = None
+) -> M.DescribeProducersResponse.PartitionResponse:
+    return _Response.PartitionResponse(partition_index=partition_id, error_code=error, error_message=text)

@@ -1,0 +1,58 @@
+"""Writes the markers of transactions to this broker's own logs (`transactions.markers.MarkerWriter`)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from kbroker.cluster.topics import Topics
+from kbroker.errors import ErrorCode, KbrokerError
+from kbroker.model import GROUP_OFFSETS_TOPIC, TopicPartition
+from kbroker.replication.local_replica import FlushWaits
+from kbroker.storage.log_manager import LogManager
+from kbroker.transactions.markers import Marker
+
+if TYPE_CHECKING:
+    from kbroker.groups.coordinator import GroupCoordinator
+
+LOG = logging.getLogger(__name__)
+
+
+class LocalMarkers:
+    """Appends where the partition is, and tells groups of what ends in their partitions. Any thread."""
+
+    def __init__(self, topics: Topics, logs: LogManager, flush_waits: FlushWaits, groups: GroupCoordinator):
+        self._topics = topics
+        self._logs = logs
+        self._flush_waits = flush_waits
+        self._groups = groups
+
+    def write(self, partition: TopicPartition, marker: Marker, done: Callable[[ErrorCode], None]) -> None:
+        """See `MarkerWriter.write`."""
+        log = self._logs.get(partition)
+        if log is None:
+            exists = self._topics.image.partition(partition) is not None  # its directory may be offline
+            done(ErrorCode.KAFKA_STORAGE_ERROR if exists else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            return
+        try:
+            appended = log.append_marker(
+                marker.producer_id, marker.producer_epoch, marker.coordinator_epoch, commit=marker.commit, wait=False
+            )
+        except KbrokerError as error:
+            done(error.code)
+            return
+        except Exception:
+            LOG.exception("%s: a marker cannot be written", partition)
+            done(ErrorCode.UNKNOWN_SERVER_ERROR)
+            return
+
+        def durable(error: ErrorCode, offset: int) -> None:
+            if partition.topic == GROUP_OFFSETS_TOPIC and not error:
+                self._groups.end_transaction(partition.partition_id, marker.producer_id, marker.commit, offset)
+            done(error)
+
+        if appended.must_wait:
+            self._flush_waits.add(log, appended.base_offset, durable)
+        else:
+            durable(ErrorCode.NONE, appended.base_offset)

@@ -1,0 +1,196 @@
+"""The partitions of an internal topic that this broker leads, each with its state machines in memory."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from typing import Generic, Protocol, TypeVar
+
+from kbroker.errors import ErrorCode, KbrokerError
+from kbroker.rules.java_hash import java_string_hash
+from kbroker.state_log.loader import Loader
+from kbroker.state_log.partition import Phase, StatePartition
+from kbroker.state_log.replica import Replica
+from kbroker.state_log.topic import StateTopic
+
+LOG = logging.getLogger(__name__)
+
+
+class Lock(Protocol):
+    """A reentrant one: an append may be committed before it returns, and then calls back."""
+
+    def acquire(self) -> bool: ...
+    def release(self) -> None: ...
+
+
+class Shard(Protocol):
+    """One partition's state machines. `lock` guards them and the order of the partition's records."""
+
+    @property
+    def partition(self) -> StatePartition: ...
+    @property
+    def lock(self) -> Lock: ...
+
+
+S = TypeVar("S", bound=Shard)
+
+
+class Shards(Generic[S]):
+    """Finds the shard of a key, opens and loads those that are not there yet. Any thread.
+
+    `make` makes a shard for a partition, `load` replays it, without its lock and perhaps for long; `end` tells it that
+    this broker does not lead it any more, and why whoever waits gets no other answer.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        topic: StateTopic,
+        *,
+        make: Callable[[int, Replica], S],
+        load: Callable[[S], None],
+        end: Callable[[S, ErrorCode], None],
+    ):
+        self._name = name
+        self._topic = topic
+        self._make, self._load_shard, self._end = make, load, end
+        self._loader = Loader(f"{name}-loader")
+        self._lock = threading.Lock()
+        """Guards what `_shards` holds; never held together with a shard's lock."""
+        self._shards: dict[int, S] = {}
+        self._running = False
+        self._said = ""
+
+    # --- life --------------------------------------------------------------------------------------------
+    def start(self) -> None:
+        """Serves from now on; partitions that hold something are loaded in the background."""
+        self._running = True
+        for partition_id in self._topic.led_partitions():
+            self._open(partition_id)
+
+    def stop(self) -> None:
+        """Serves nobody any more."""
+        self._running = False
+        with self._lock:
+            shards = list(self._shards.values())
+        for shard in shards:
+            self._end(shard, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        self._loader.stop()
+
+    def lead(self, partition_id: int) -> None:
+        """This broker leads the partition, perhaps in a new epoch."""
+        shard = self.get(partition_id)
+        replica = self._topic.replica(partition_id)
+        if shard is not None and replica is not None and shard.partition.leader_epoch != replica.leader_epoch:
+            self.resign(partition_id)
+        self._open(partition_id)
+
+    def resign(self, partition_id: int) -> None:
+        """This broker does not lead the partition any more."""
+        with self._lock:
+            shard = self._shards.pop(partition_id, None)
+        if shard is not None:
+            self._end(shard, ErrorCode.NOT_COORDINATOR)
+
+    def await_loaded(self, timeout_s: float) -> bool:
+        """Waits until what this broker leads is loaded; false when it is not in time."""
+        with self._lock:
+            shards = list(self._shards.values())
+        return all(shard.partition.active.wait(timeout_s) for shard in shards)
+
+    # --- opening -----------------------------------------------------------------------------------------
+    def prepare(self, key: str) -> ErrorCode:
+        """Makes sure that the key can be served: the topic exists, the partition is loaded or being so. May block.
+
+        NOT_COORDINATOR when another broker leads the partition, COORDINATOR_NOT_AVAILABLE when nobody can serve now.
+        """
+        if not self._running:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        is_new = self._topic.partition_count() is None
+        try:
+            self._topic.ensure()
+        except KbrokerError as error:
+            if str(error) != self._said:  # clients ask again and again
+                self._said = str(error)
+                LOG.warning("the topic of the %s coordinator cannot be created: %s", self._name, error)
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        self._said = ""
+        partition_id = self.partition_for(key)
+        # All of a new topic: what is empty is loaded at once, and nobody who asks is told to wait for it.
+        for wanted in self._topic.led_partitions() if is_new else (partition_id,):
+            self._open(wanted, run=lambda load: load())
+        if partition_id not in self._topic.led_partitions():
+            return ErrorCode.NOT_COORDINATOR
+        # A partition that could not be loaded is not among them any more.
+        return ErrorCode.NONE if partition_id in self._shards else ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+    def is_prepared(self, key: str) -> bool:
+        """Whether `prepare` has nothing to do for the key."""
+        return self._running and self.partition_for(key) in self._shards
+
+    def _open(self, partition_id: int, run: Callable[[Callable[[], None]], None] | None = None) -> S | None:
+        """The partition's shard; one that is new is loaded by `run`, without it in the background."""
+        with self._lock:
+            shard = self._shards.get(partition_id)
+            if shard is not None:
+                return shard
+            replica = self._topic.replica(partition_id)
+            if replica is None or not self._running:
+                return None
+            shard = self._shards[partition_id] = self._make(partition_id, replica)
+        (run or self._loader.submit)(functools.partial(self._load, partition_id, shard))
+        return shard
+
+    def _load(self, partition_id: int, shard: S) -> None:
+        try:
+            self._load_shard(shard)
+        except KbrokerError as error:
+            LOG.error("%s: cannot be loaded: %s", shard.partition.name, error)
+            with self._lock:  # whoever asks next tries again
+                if self._shards.get(partition_id) is shard:
+                    del self._shards[partition_id]
+            self._end(shard, ErrorCode.NOT_COORDINATOR)
+
+    # --- finding -----------------------------------------------------------------------------------------
+    def partition_for(self, key: str) -> int:
+        """The partition that the key's records are in."""
+        return java_string_hash(key) % (self._topic.partition_count() or self._topic.default_partition_count())
+
+    def acquire(self, key: str) -> S | ErrorCode:
+        """The key's shard with its lock held, for the caller to release; or why the key is not served here now."""
+        if not self._running:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        partition_id = self.partition_for(key)
+        shard = self._shards.get(partition_id) or self._open(partition_id)
+        if shard is None:
+            return ErrorCode.NOT_COORDINATOR
+        if shard.partition.phase is Phase.LOADING:
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        shard.lock.acquire()
+        if shard.partition.phase is not Phase.ACTIVE:
+            shard.lock.release()
+            return ErrorCode.NOT_COORDINATOR
+        return shard
+
+    def get(self, partition_id: int) -> S | None:
+        """The partition's shard, loaded or not, without its lock; None when this broker does not lead it."""
+        with self._lock:
+            return self._shards.get(partition_id)
+
+    def active(self) -> Iterator[S]:
+        """Those that are loaded, without their locks."""
+        with self._lock:
+            shards = [self._shards[partition_id] for partition_id in sorted(self._shards)]
+        return (shard for shard in shards if shard.partition.phase is Phase.ACTIVE)
+
+    @property
+    def is_running(self) -> bool:
+        return self._running
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether a partition is being loaded."""
+        with self._lock:
+            return any(shard.partition.phase is Phase.LOADING for shard in self._shards.values())

@@ -1,0 +1,459 @@
+"""The transaction coordinator: finds a transactional id, holds its lock, lets the rules decide, carries it out.
+
+A request that waits is given with a callable that is called with its answer, once, on whatever thread the answer
+becomes due: the one that brought it wherever the log commits at once, else the log's.
+
+How a transaction ends: Prepare* is written, a marker goes to each of its partitions, Complete* is written. The producer
+is answered as soon as all that commits at once has been done, in any case once Prepare* is in the log: whatever happens
+then, a coordinator that finds Prepare* writes the markers again. All of it runs on one thread as long as nothing waits.
+
+Locks. A shard's `lock` is held over a decision and the append of its record; markers are written and answers given
+without it. No two shards' locks are held at once, neither with one of groups. Order: shard, then the log's locks.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import TypeAlias
+
+from kbroker.clock import Clock
+from kbroker.errors import ErrorCode, NotNow
+from kbroker.model import TRANSACTION_STATE_TOPIC, TopicPartition
+from kbroker.rules.transaction import Expected, Transaction, TransactionState, Transit
+from kbroker.state_log.deadlines import Deadlines
+from kbroker.state_log.partition import Phase, StatePartition
+from kbroker.state_log.replica import Replica
+from kbroker.state_log.shards import Shards
+from kbroker.state_log.topic import StateTopic
+from kbroker.transactions.answers import DescribedTransaction, InitializedProducer, ListedTransaction
+from kbroker.transactions.markers import SETTLED, Ending, Marker, MarkerWriter
+from kbroker.transactions.options import TransactionOptions
+from kbroker.transactions.shard import TransactionShard
+
+LOG = logging.getLogger(__name__)
+
+Answer: TypeAlias = Callable[[ErrorCode], None]
+
+_STATES = frozenset(str(state) for state in TransactionState)
+
+
+class TransactionCoordinator:
+    """Serves the transactional ids whose records are in the partitions of `__transaction_state` that this broker leads.
+
+    `next_producer_id` gives an id that no producer ever had; NotNow when it cannot. It may block.
+    """
+
+    def __init__(
+        self,
+        topic: StateTopic,
+        options: TransactionOptions,
+        clock: Clock,
+        markers: MarkerWriter,
+        next_producer_id: Callable[[], int],
+        deadlines: Deadlines | None = None,
+    ):
+        self.options = options
+        self._clock = clock
+        self._markers = markers
+        self._next_producer_id = next_producer_id
+        self._deadlines = deadlines or Deadlines("transaction-deadlines", clock)
+        self._shards = Shards("transaction", topic, make=self._make_shard, load=self._load, end=_end)
+        self._lock = threading.Lock()
+        """Guards `_aborted_by_timeout`; nothing else inside."""
+        self._aborted_by_timeout = 0
+
+    # --- life --------------------------------------------------------------------------------------------
+    def start(self) -> None:
+        """Serves from now on; partitions that hold something are loaded in the background."""
+        self._shards.start()
+        self._deadlines.every(self.options.abort_interval_ms, self._abort_timed_out)
+        self._deadlines.every(self.options.expiration_interval_ms, self._expire)
+
+    def stop(self) -> None:
+        """Serves nobody any more. Markers that were not written are written by the next start."""
+        self._shards.stop()
+        self._deadlines.stop()
+
+    def lead(self, partition_id: int) -> None:
+        """This broker leads the partition, perhaps in a new epoch."""
+        self._shards.lead(partition_id)
+
+    def resign(self, partition_id: int) -> None:
+        """This broker does not lead the partition any more."""
+        self._shards.resign(partition_id)
+
+    def await_loaded(self, timeout_s: float) -> bool:
+        """Waits until what this broker leads is loaded; false when it is not in time."""
+        return self._shards.await_loaded(timeout_s)
+
+    def prepare(self, transactional_id: str) -> ErrorCode:
+        """Makes sure that the id can be served (`Shards.prepare`). May block."""
+        return self._shards.prepare(transactional_id)
+
+    def is_prepared(self, transactional_id: str) -> bool:
+        """Whether `prepare` has nothing to do for the id."""
+        return self._shards.is_prepared(transactional_id)
+
+    def partition_for(self, transactional_id: str) -> int:
+        """The partition of `__transaction_state` that the id's records are in."""
+        return self._shards.partition_for(transactional_id)
+
+    def _make_shard(self, partition_id: int, replica: Replica) -> TransactionShard:
+        name = TopicPartition(TRANSACTION_STATE_TOPIC, partition_id)
+        return TransactionShard(StatePartition(name, replica, self._clock))
+
+    def _load(self, shard: TransactionShard) -> None:
+        for transaction in shard.load(self.options.load_buffer_bytes):
+            LOG.info("transactional id %r was left in %s", transaction.transactional_id, transaction.state)
+            self._write_markers(shard, transaction)
+
+    # --- InitProducerId ----------------------------------------------------------------------------------
+    def init_producer_id(
+        self,
+        transactional_id: str,
+        timeout_ms: int,
+        expected: Expected | None,
+        answer: Callable[[InitializedProducer], None],
+    ) -> None:
+        """InitProducerId with a transactional id; `expected` is what the producer has already. May block."""
+        if not transactional_id:
+            answer(InitializedProducer(ErrorCode.INVALID_REQUEST))
+            return
+        if not 0 < timeout_ms <= self.options.max_timeout_ms:
+            answer(InitializedProducer(ErrorCode.INVALID_TRANSACTION_TIMEOUT))
+            return
+        new_producer_id: int | None = None
+        while (outcome := self._try_init(transactional_id, timeout_ms, expected, new_producer_id, answer)) is None:
+            try:
+                new_producer_id = self._next_producer_id()  # without the lock: it may wait for the store
+            except NotNow:
+                answer(InitializedProducer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+                return
+        outcome()
+
+    def _try_init(
+        self,
+        transactional_id: str,
+        timeout_ms: int,
+        expected: Expected | None,
+        new_producer_id: int | None,
+        answer: Callable[[InitializedProducer], None],
+    ) -> Callable[[], None] | None:
+        """What to do without the lock; None: with a new producer id once more."""
+        shard = self._shards.acquire(transactional_id)
+        if isinstance(shard, ErrorCode):
+            return functools.partial(answer, InitializedProducer(shard))
+        try:
+            transaction = shard.transactions.get(transactional_id)
+            if new_producer_id is None and (transaction is None or transaction.needs_producer_id(expected)):
+                return None
+            now_ms = self._clock.wall_ms()
+            if transaction is None:
+                assert new_producer_id is not None
+                transaction = Transaction(transactional_id, new_producer_id, timeout_ms, now_ms)
+                shard.transactions[transactional_id] = transaction
+            transit = transaction.init_producer_id(timeout_ms, expected, new_producer_id, now_ms)
+            if isinstance(transit, ErrorCode):
+                return functools.partial(answer, InitializedProducer(transit))
+            if transit.fences:
+                # The open transaction is aborted first; who asks again meanwhile, or thereafter, gets what he wants.
+                then = functools.partial(self._prepared, shard, transaction, functools.partial(_tell_to_wait, answer))
+            else:
+                then = functools.partial(_initialized, transit, answer)
+            error = shard.store(transaction, transit, then)
+        finally:
+            shard.lock.release()
+        return _nothing if error is None else functools.partial(then, error)
+
+    # --- a transaction -----------------------------------------------------------------------------------
+    def add_partitions(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Collection[TopicPartition],
+        answer: Answer,
+    ) -> None:
+        """AddPartitionsToTxn, and AddOffsetsToTxn for the partition that the group's offsets are in."""
+        if not transactional_id:
+            answer(ErrorCode.INVALID_REQUEST)
+            return
+        shard = self._shards.acquire(transactional_id)
+        if isinstance(shard, ErrorCode):
+            answer(shard)
+            return
+        error: ErrorCode | None = ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        try:
+            transaction = shard.transactions.get(transactional_id)
+            if transaction is not None:
+                now_ms = self._clock.wall_ms()
+                transit = transaction.add_partitions(producer_id, producer_epoch, partitions, now_ms)
+                error = transit if isinstance(transit, ErrorCode) else shard.store(transaction, transit, answer)
+        finally:
+            shard.lock.release()
+        if error is not None:
+            answer(error)
+
+    def verify(
+        self, transactional_id: str, producer_id: int, producer_epoch: int, partitions: Iterable[TopicPartition]
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        """Of each partition: NONE when the producer's open transaction has it (KIP-890). Does not wait."""
+        if not transactional_id:
+            return dict.fromkeys(partitions, ErrorCode.INVALID_REQUEST)
+        shard = self._shards.acquire(transactional_id)
+        if isinstance(shard, ErrorCode):
+            return dict.fromkeys(partitions, shard)
+        try:
+            transaction = shard.transactions.get(transactional_id)
+            if transaction is None:
+                return dict.fromkeys(partitions, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+            error = transaction.verify(producer_id, producer_epoch)
+            if error:
+                return dict.fromkeys(partitions, error)
+            has = transaction.partitions
+            return {each: ErrorCode.NONE if each in has else ErrorCode.TRANSACTION_ABORTABLE for each in partitions}
+        finally:
+            shard.lock.release()
+
+    def partition_count(self, transactional_id: str) -> int:
+        """How many partitions its transaction has, about: how long it takes to end it."""
+        shard = self._shards.acquire(transactional_id)
+        if isinstance(shard, ErrorCode):
+            return 0
+        try:
+            transaction = shard.transactions.get(transactional_id)
+            return 0 if transaction is None else len(transaction.partitions)
+        finally:
+            shard.lock.release()
+
+    def end(self, transactional_id: str, producer_id: int, producer_epoch: int, commit: bool, answer: Answer) -> None:
+        """EndTxn."""
+        if not transactional_id:
+            answer(ErrorCode.INVALID_REQUEST)
+            return
+        shard = self._shards.acquire(transactional_id)
+        if isinstance(shard, ErrorCode):
+            answer(shard)
+            return
+        error: ErrorCode | None = ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        then = answer
+        try:
+            transaction = shard.transactions.get(transactional_id)
+            if transaction is not None:
+                transit = transaction.end(producer_id, producer_epoch, commit, self._clock.wall_ms())
+                if isinstance(transit, ErrorCode):
+                    error = transit
+                else:
+                    then = functools.partial(self._prepared, shard, transaction, answer)
+                    error = shard.store(transaction, transit, then)
+        finally:
+            shard.lock.release()
+        if error is not None:
+            then(error)
+
+    # --- how it ends; the caller holds no lock -----------------------------------------------------------
+    def _prepared(self, shard: TransactionShard, transaction: Transaction, answer: Answer, error: ErrorCode) -> None:
+        """Prepare* is in the log, or cannot be."""
+        try:
+            if not error:
+                self._write_markers(shard, transaction)
+        finally:
+            answer(error)
+
+    def _write_markers(self, shard: TransactionShard, transaction: Transaction) -> None:
+        with shard.lock:
+            if shard.partition.phase is not Phase.ACTIVE or not transaction.is_prepared or transaction.pending:
+                return
+            commit = transaction.state is TransactionState.PREPARE_COMMIT
+            epochs = (transaction.producer_epoch, shard.partition.leader_epoch)
+            marker = Marker(transaction.producer_id, *epochs, commit)
+            ending = Ending(transaction, transaction.complete(self._clock.wall_ms()), marker)
+            shard.endings[transaction.transactional_id] = ending
+            partitions = transaction.partitions
+        if not partitions:
+            self._complete(shard, ending)
+        for partition in partitions:
+            self._write_marker(shard, ending, partition)
+
+    def _write_marker(self, shard: TransactionShard, ending: Ending, partition: TopicPartition) -> None:
+        done = functools.partial(self._marker_done, shard, ending, partition)
+        self._markers.write(partition, ending.marker, done)
+
+    def _marker_done(
+        self, shard: TransactionShard, ending: Ending, partition: TopicPartition, error: ErrorCode
+    ) -> None:
+        if error in SETTLED:
+            if error:
+                self._say(ending, partition, "needs none", error)
+            with shard.lock:
+                ending.remaining.discard(partition)
+                is_last = not ending.remaining
+            if is_last:
+                self._complete(shard, ending)
+        elif error is ErrorCode.TRANSACTION_COORDINATOR_FENCED:
+            # Another coordinator has ended it there. Who that was ends it everywhere; here it stays as it is.
+            self._say(ending, partition, "is refused", error)
+        else:
+            self._say(ending, partition, "will be tried again", error)
+            self._later(shard, functools.partial(self._write_marker, shard, ending, partition))
+
+    def _say(self, ending: Ending, partition: TopicPartition, what: str, error: ErrorCode) -> None:
+        transactional_id = ending.transaction.transactional_id
+        LOG.warning("the marker of transactional id %r for %s %s: %s", transactional_id, partition, what, error.name)
+
+    def _complete(self, shard: TransactionShard, ending: Ending) -> None:
+        """All markers are written."""
+        then = functools.partial(self._completed, shard, ending)
+        with shard.lock:
+            if shard.partition.phase is not Phase.ACTIVE:
+                return
+            error = shard.store(ending.transaction, ending.transit, then, keep_pending=True)
+        if error is not None:
+            then(error)
+
+    def _completed(self, shard: TransactionShard, ending: Ending, error: ErrorCode) -> None:
+        if error:
+            self._later(shard, functools.partial(self._complete, shard, ending))
+            return
+        with shard.lock:
+            shard.endings.pop(ending.transaction.transactional_id, None)
+
+    def _later(self, shard: TransactionShard, call: Callable[[], None]) -> None:
+        """Tries again, for as long as this broker leads the partition."""
+
+        def run() -> None:
+            if shard.partition.phase is Phase.ACTIVE:
+                call()
+
+        self._deadlines.schedule(self._deadlines.now_ms() + self.options.marker_retry_ms, run)
+
+    # --- what happens by itself --------------------------------------------------------------------------
+    def _abort_timed_out(self) -> None:
+        now_ms = self._clock.wall_ms()
+        for shard in self._shards.active():
+            with shard.lock:
+                due = [each for each in shard.transactions.values() if each.has_timed_out(now_ms)]
+            for transaction in due:
+                self._abort(shard, transaction, now_ms)
+
+    def _abort(self, shard: TransactionShard, transaction: Transaction, now_ms: int) -> None:
+        then = functools.partial(self._prepared, shard, transaction, functools.partial(self._aborted, transaction))
+        with shard.lock:
+            if shard.partition.phase is not Phase.ACTIVE or not transaction.has_timed_out(now_ms):
+                return
+            error = shard.store(transaction, transaction.fence(now_ms), then)
+        if error is not None:
+            then(error)
+
+    def _aborted(self, transaction: Transaction, error: ErrorCode) -> None:
+        if error:
+            return  # said already; looked for again in a while
+        with self._lock:
+            self._aborted_by_timeout += 1
+        LOG.info(
+            "the transaction of transactional id %r was open for longer than %d ms: aborted",
+            transaction.transactional_id, transaction.timeout_ms,
+        )  # fmt: skip
+
+    def _expire(self) -> None:
+        now_ms, count = self._clock.wall_ms(), 0
+        for shard in self._shards.active():
+            count += shard.expire(now_ms, self.options.id_expiration_ms)
+        if count:
+            LOG.info("%d transactional ids expired", count)
+
+    # --- administration ----------------------------------------------------------------------------------
+    def describe(self, transactional_id: str) -> DescribedTransaction:
+        """DescribeTransactions for one id."""
+        if not transactional_id:
+            return DescribedTransaction(
+                ErrorCode.INVALID_REQUEST if self._shards.is_running else ErrorCode.COORDINATOR_NOT_AVAILABLE
+            )
+        shard = self._shards.acquire(transactional_id)
+        if isinstance(shard, ErrorCode):
+            return DescribedTransaction(shard)
+        try:
+            transaction = shard.transactions.get(transactional_id)
+            if transaction is None:
+                return DescribedTransaction(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
+            ending = shard.endings.get(transactional_id)
+            return DescribedTransaction(
+                ErrorCode.NONE,
+                transaction.state,
+                transaction.timeout_ms,
+                transaction.start_ms,
+                transaction.producer_id,
+                transaction.producer_epoch,
+                frozenset(transaction.partitions if ending is None else ending.remaining),
+            )
+        finally:
+            shard.lock.release()
+
+    def list_transactions(
+        self, producer_ids: Collection[int] = (), states: Collection[str] = (), longer_than_ms: int = -1
+    ) -> tuple[ErrorCode, list[ListedTransaction], list[str]]:
+        """ListTransactions: all ids, or those of `producer_ids`, in one of `states`, begun longer ago than that.
+
+        The third are names in `states` that are no state's.
+        """
+        if not self._shards.is_running:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE, [], []
+        if self._shards.is_loading:
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, [], []
+        wanted_ids, wanted_states = frozenset(producer_ids), frozenset(states)
+        now_ms = self._clock.wall_ms()
+        listed: list[ListedTransaction] = []
+        for shard in self._shards.active():
+            with shard.lock:
+                listed += [
+                    ListedTransaction(each.transactional_id, each.producer_id, each.state)
+                    for each in shard.transactions.values()
+                    if (not wanted_ids or each.producer_id in wanted_ids)
+                    and (not wanted_states or each.state in wanted_states)
+                    and (longer_than_ms < 0 or now_ms - each.start_ms > longer_than_ms)
+                ]
+        return ErrorCode.NONE, listed, sorted(wanted_states - _STATES)
+
+    def transaction_counts(self) -> dict[str, int]:
+        """How many transactional ids are in each state, for metrics."""
+        counts = dict.fromkeys((str(state) for state in TransactionState), 0)
+        for shard in self._shards.active():
+            with shard.lock:
+                for transaction in shard.transactions.values():
+                    counts[transaction.state] += 1
+        return counts
+
+    def markers_waiting(self) -> int:
+        """How many markers are on their way, for metrics."""
+        waiting = 0
+        for shard in self._shards.active():
+            with shard.lock:
+                waiting += sum(len(ending.remaining) for ending in shard.endings.values())
+        return waiting
+
+    @property
+    def aborted_by_timeout(self) -> int:
+        """How many transactions were aborted because they were open for too long."""
+        return self._aborted_by_timeout
+
+
+def _initialized(transit: Transit, answer: Callable[[InitializedProducer], None], error: ErrorCode) -> None:
+    if error:
+        answer(InitializedProducer(error))
+    else:
+        answer(InitializedProducer(ErrorCode.NONE, transit.producer_id, transit.producer_epoch))
+
+
+def _tell_to_wait(answer: Callable[[InitializedProducer], None], error: ErrorCode) -> None:
+    answer(InitializedProducer(error or ErrorCode.CONCURRENT_TRANSACTIONS))
+
+
+def _nothing() -> None:
+    """The answer comes later."""
+
+
+def _end(shard: TransactionShard, error: ErrorCode) -> None:
+    shard.end()

@@ -1,0 +1,33 @@
+"""The settings that transactions know."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionOptions:
+    """Limits and times of transactions, by the names of Kafka's settings with the unit last."""
+
+    max_timeout_ms: int = 900_000
+    id_expiration_ms: int = 7 * 24 * 3_600_000
+    abort_interval_ms: int = 10_000
+    """How often transactions that have been open for too long are looked for."""
+    expiration_interval_ms: int = 3_600_000
+    """How often ids that nobody uses any more are looked for."""
+    load_buffer_bytes: int = 5 << 20
+    marker_retry_ms: int = 1_000
+    """How long after a marker could not be written it is tried again."""
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> TransactionOptions:
+        """From the broker's settings."""
+        return cls(
+            max_timeout_ms=settings["transaction.max.timeout.ms"],
+            id_expiration_ms=settings["transactional.id.expiration.ms"],
+            abort_interval_ms=settings["transaction.abort.timed.out.transaction.cleanup.interval.ms"],
+            expiration_interval_ms=settings["transaction.remove.expired.transaction.cleanup.interval.ms"],
+            load_buffer_bytes=settings["transaction.state.log.load.buffer.size"],
+        )

@@ -1,0 +1,53 @@
+"""From the records of one partition of `__transaction_state` to the transactional ids they describe.
+
+While batches come in only the newest value of each key is kept, as bytes; what is left at the end is decoded.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from kbroker.errors import BadInput
+from kbroker.protocol.records import Batch
+from kbroker.rules.transaction import Transaction
+from kbroker.transactions import records
+
+LOG = logging.getLogger(__name__)
+
+
+class PartitionReplay:
+    """Takes every batch of a partition in order, then tells which transactional ids there are."""
+
+    def __init__(self, name: object):
+        self._name = name
+        self._newest: dict[bytes, tuple[bytes, int]] = {}
+        """Value and base offset of the batch, by key."""
+
+    def take(self, batch: Batch) -> None:
+        """The next batch. Raises what reading its records raises."""
+        if batch.info.is_control:
+            return
+        for record in batch.records():
+            if record.key is None:
+                LOG.warning("%s: the record at offset %d has no key", self._name, record.offset)
+            elif record.value is None:
+                self._newest.pop(record.key, None)
+            else:
+                self._newest[record.key] = (record.value, batch.info.base_offset)
+
+    def transactions(self) -> dict[str, Transaction]:
+        """Every transactional id. To be called once."""
+        found: dict[str, Transaction] = {}
+        for key, (value, at) in self._newest.items():
+            try:
+                transactional_id = records.decode_key(key)
+                if transactional_id is None:
+                    LOG.warning(
+                        "%s: a record of a kind that is not known (key %s) is left alone", self._name, key[:2].hex()
+                    )
+                else:
+                    found[transactional_id] = records.decode_value(transactional_id, value)
+            except BadInput as error:
+                LOG.error("%s: a record of the batch at offset %d is skipped: %s", self._name, at, error)
+        self._newest = {}
+        return found

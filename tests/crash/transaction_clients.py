@@ -1,0 +1,358 @@
+"""One process of clients of the transaction rounds: confluent-kafka, unmodified, in a thread each.
+
+`python -m tests.crash.transaction_clients '<json>'` goes on until its standard input ends, then finishes what is begun.
+A client that fails for good begins another life, as a program would that is started again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+
+from tests.kit.transaction_journal import Journal
+
+IN, LOG, OUT = "in", "log", "out"
+PARTITIONS = 3
+GROUP = "movers"
+ABORTED_SHARE = 0.2
+OVERDUE_SHARE = 0.01
+"""Of transactions that are left alone until they have timed out."""
+MOST_ERRORS_S = 8.0
+FINISH_S = 25.0
+"""Every call of the client library has a shorter timeout."""
+COMMON: dict[str, Any] = {
+    "reconnect.backoff.ms": 20,
+    "reconnect.backoff.max.ms": 200,
+    "log_level": 0,
+}
+
+
+class Client(threading.Thread):
+    """`live` is one life: it returns when the client is to stop, and raises KafkaException when it cannot go on."""
+
+    def __init__(self, settings: dict[str, Any], name: str, journal: Journal, stop: threading.Event):
+        super().__init__(name=name, daemon=True)
+        self.settings, self.client_name, self.journal, self.stopping = settings, name, journal, stop
+        self.chance = random.Random(f"{settings['seed']} {name} {settings['life']}")
+        self.life = 0
+        self.count = 0
+        self.stretch = 0
+
+    @property
+    def full_name(self) -> str:
+        """Of this life: the process may have been started before, and the client in it too."""
+        return f"{self.client_name}.{self.settings['life']}.{self.life}"
+
+    def live(self) -> None:
+        raise NotImplementedError
+
+    def run(self) -> None:
+        while not self.stopping.is_set():
+            self.life += 1
+            self.journal.write("note", what="begins", client=self.full_name)
+            try:
+                self.live()
+            except (KafkaException, SystemError) as error:
+                # A fatal error is a SystemError where it is raised within a callback.
+                self.journal.write("note", client=self.full_name, what=str(error.__cause__ or error))
+                self.stopping.wait(self.chance.uniform(0.01, 0.2))
+        self.journal.write("note", what="ends", client=self.full_name)
+
+    # --- producing --------------------------------------------------------------------------------------
+    def new_producer(self, **more: Any) -> Producer:
+        return Producer(
+            {**COMMON, "bootstrap.servers": self.settings["bootstrap"], "acks": "all", "enable.idempotence": True}
+            | {"linger.ms": self.chance.choice((0, 1, 5)), "socket.timeout.ms": 2500, **more}
+        )
+
+    def new_transactional_producer(self) -> Producer:
+        producer = self.new_producer(
+            **{"transactional.id": self.client_name, "transaction.timeout.ms": self.settings["timeout_ms"]}
+        )
+        self.insist(lambda: producer.init_transactions(5))
+        return producer
+
+    def insist(self, step: Callable[[], object]) -> None:
+        """Again as long as the client library says that this helps."""
+        deadline = time.monotonic() + MOST_ERRORS_S
+        while True:
+            try:
+                step()
+                return
+            except KafkaException as error:
+                if not error.args[0].retriable() or time.monotonic() > deadline:
+                    raise
+                self.journal.write("note", client=self.full_name, what=f"again: {error}")
+
+    def begin(self, producer: Producer) -> str:
+        self.count += 1
+        name = f"{self.full_name}.{self.count}"
+        self.journal.write("begin", transaction=name, client=self.full_name)
+        producer.begin_transaction()
+        return name
+
+    def send(self, producer: Producer, transaction: str, topic: str, partition: int, number: int) -> None:
+        value = f"{transaction}.{number}"
+        self.journal.write("send", transaction=transaction, place=[topic, partition], value=value)
+        while True:
+            try:
+                producer.produce(topic, value.encode(), value.encode(), partition, on_delivery=self.delivered)
+                return
+            except BufferError:
+                producer.poll(0.05)
+
+    def delivered(self, error: KafkaError | None, message: Message) -> None:
+        value = message.value()
+        if error is None and value is not None:
+            self.journal.write("sent", value=value.decode(), offset=message.offset())
+
+    def abort(self, producer: Producer, transaction: str) -> None:
+        # A batch whose answer was lost is dropped by librdkafka 2.16 when its transaction is aborted, and its sequence
+        # numbers are given to the next transaction's: the broker, Apache Kafka too, takes those for the same batch.
+        if producer.flush(MOST_ERRORS_S):
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "batches in doubt"))
+        self.insist(lambda: producer.abort_transaction(5))
+        self.journal.write("end", transaction=transaction, outcome="aborted")
+
+    def end(self, producer: Producer, transaction: str, step: Callable[[], object], is_wanted: bool) -> bool:
+        """`step`, then the commit if it is wanted; returns whether it was committed."""
+        try:
+            step()
+            if is_wanted:
+                self.journal.write("commit", transaction=transaction)
+                self.insist(lambda: producer.commit_transaction(5))
+                self.journal.write("end", transaction=transaction, outcome="committed")
+                return True
+        except KafkaException as error:
+            if not error.args[0].txn_requires_abort():
+                raise
+            self.journal.write("note", client=self.full_name, what=str(error))
+        self.abort(producer, transaction)
+        return False
+
+    # --- consuming --------------------------------------------------------------------------------------
+    def new_consumer(self, **more: Any) -> Consumer:
+        self.stretch += 1
+        return Consumer(
+            {**COMMON, "bootstrap.servers": self.settings["bootstrap"], "group.id": f"only-{self.client_name}"}
+            | {"enable.auto.commit": False, "auto.offset.reset": "earliest", "fetch.wait.max.ms": 50}
+            | {"fetch.queue.backoff.ms": 5, "session.timeout.ms": 6000, **more}
+        )
+
+    def poll(self, consumer: Consumer, most: int, is_committed: bool = True) -> list[Message]:
+        began = time.monotonic_ns()
+        messages = []
+        for message in consumer.consume(most, 0.1):
+            error = message.error()
+            if error is None:
+                messages.append(message)
+            elif error.fatal() or not error.retriable():
+                raise KafkaException(error)
+        if messages:
+            records = [
+                (message.topic(), message.partition(), message.offset(), (message.value() or b"").decode())
+                for message in messages
+            ]
+            self.journal.write(
+                "poll", client=self.full_name, stretch=self.stretch, began=began, records=records,
+                is_committed=is_committed,
+            )  # fmt: skip
+        return messages
+
+
+class Writer(Client):
+    """Small transactions over several partitions; some are aborted, some left alone until they time out."""
+
+    def live(self) -> None:
+        producer = self.new_transactional_producer()
+        while not self.stopping.is_set():
+            transaction = self.begin(producer)
+            step = partial(self.write, producer, transaction)
+            self.end(producer, transaction, step, self.chance.random() >= ABORTED_SHARE)
+            time.sleep(self.chance.uniform(0, 0.02))
+
+    def write(self, producer: Producer, transaction: str) -> None:
+        chance = self.chance
+        for number in range(chance.randint(1, 6)):
+            self.send(producer, transaction, chance.choice((IN, IN, LOG)), chance.randrange(PARTITIONS), number)
+            if chance.random() < 0.3:
+                producer.flush(chance.uniform(0, 0.05))
+        if chance.random() < OVERDUE_SHARE:
+            self.stopping.wait(self.settings["timeout_ms"] / 1000 + 1)
+
+
+class Plain(Client):
+    """An idempotent producer without transactions, between those of the others."""
+
+    def live(self) -> None:
+        producer = self.new_producer()
+        while not self.stopping.is_set():
+            self.count += 1
+            name = f"{self.full_name}.{self.count}"
+            self.journal.write("begin", transaction=name, client=self.full_name)
+            self.journal.write("commit", transaction=name)  # there is none: it may be read when it is sent
+            self.send(producer, name, self.chance.choice((IN, LOG)), self.chance.randrange(PARTITIONS), 0)
+            producer.poll(self.chance.uniform(0, 0.03))
+        producer.flush(30)
+
+    def delivered(self, error: KafkaError | None, message: Message) -> None:
+        super().delivered(error, message)
+        value = message.value()
+        if error is None and value is not None:
+            transaction = value.decode().rpartition(".")[0]
+            self.journal.write("end", transaction=transaction, outcome="committed")
+
+
+class Mover(Client):
+    """Member of a group that makes one output of each input, in one transaction with the offsets of what it read."""
+
+    def live(self) -> None:
+        producer = self.new_transactional_producer()
+        consumer = self.new_consumer(**{"group.id": GROUP, "isolation.level": "read_committed"})
+        try:
+            consumer.subscribe([IN], on_assign=self.assigned, on_revoke=self.revoked)
+            while not self.stopping.is_set():
+                messages = self.poll(consumer, self.chance.randint(1, 20))
+                if messages and not self.move(producer, consumer, messages):
+                    self.go_back(consumer)
+        finally:
+            consumer.close()
+
+    def assigned(self, consumer: Consumer, places: list[TopicPartition]) -> None:
+        self.stretch += 1
+        self.ask_offsets(consumer, places)
+
+    def revoked(self, consumer: Consumer, places: list[TopicPartition]) -> None:
+        self.stretch += 1
+
+    def ask_offsets(self, consumer: Consumer, places: list[TopicPartition]) -> list[TopicPartition]:
+        began = time.monotonic_ns()
+        found: list[TopicPartition] = []
+        self.insist(lambda: found.extend(consumer.committed(places, 5)))
+        for one in found:
+            if one.error is not None:
+                raise KafkaException(one.error)
+            offset = max(one.offset, -1)  # the client has another number for none
+            place = [one.topic, one.partition]
+            self.journal.write("offset", group=GROUP, place=place, offset=offset, began=began)
+        return found
+
+    def go_back(self, consumer: Consumer) -> None:
+        self.stretch += 1
+        places = consumer.assignment()
+        for one in self.ask_offsets(consumer, places) if places else []:
+            offset = one.offset if one.offset >= 0 else OFFSET_BEGINNING
+            self.insist(lambda one=one, offset=offset: consumer.seek(TopicPartition(one.topic, one.partition, offset)))
+
+    def leave_alone(self, step: Callable[[], object]) -> None:
+        """When connections were lost librdkafka's send_offsets_to_transaction never comes back now and then, whatever
+        its timeout (against Apache Kafka too): then this life is over, and the next one fences it."""
+        failed: list[Exception] = []
+
+        def run() -> None:
+            try:
+                step()
+            except (KafkaException, SystemError) as error:
+                failed.append(error)
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        thread.join(MOST_ERRORS_S + 6)
+        if thread.is_alive():
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "send_offsets_to_transaction hangs"))
+        if failed:
+            raise failed[0]
+
+    def move(self, producer: Producer, consumer: Consumer, messages: list[Message]) -> bool:
+        transaction = self.begin(producer)
+        records = [(m.topic(), m.partition(), m.offset(), (m.value() or b"").decode()) for m in messages]
+        ends = {(topic, partition): offset + 1 for topic, partition, offset, _ in records}
+        offsets = [TopicPartition(topic, partition, offset) for (topic, partition), offset in ends.items()]
+
+        def step() -> None:
+            for number, message in enumerate(messages):
+                self.send(producer, transaction, OUT, message.partition() or 0, number)
+            self.journal.write(
+                "use", transaction=transaction, group=GROUP, records=records,
+                offsets=[(one.topic, one.partition, one.offset) for one in offsets],
+            )  # fmt: skip
+            group = consumer.consumer_group_metadata()
+            self.leave_alone(lambda: self.insist(lambda: producer.send_offsets_to_transaction(offsets, group, 5)))
+
+        return self.end(producer, transaction, step, self.chance.random() >= ABORTED_SHARE / 2)
+
+
+class Reader(Client):
+    """Reads everything in its order; now and then from somewhere before."""
+
+    is_committed = True
+    isolation = "read_committed"
+
+    def live(self) -> None:
+        consumer = self.new_consumer(**{"isolation.level": self.isolation})
+        places = [(topic, partition) for topic in (IN, LOG, OUT) for partition in range(PARTITIONS)]
+        consumer.assign([TopicPartition(*place, OFFSET_BEGINNING) for place in places])
+        try:
+            while not self.stopping.is_set():
+                messages = self.poll(consumer, self.chance.choice((1, 10, 500)), self.is_committed)
+                if messages and self.chance.random() < 0.02:
+                    self.stretch += 1
+                    back = self.chance.choice(messages)
+                    offset = self.chance.randint(0, back.offset() or 0)
+                    place = TopicPartition(back.topic() or "", back.partition() or 0, offset)
+                    self.insist(lambda place=place: consumer.seek(place))
+        finally:
+            consumer.close()
+
+
+class DirtyReader(Reader):
+    """read_uncommitted."""
+
+    is_committed = False
+    isolation = "read_uncommitted"
+
+
+class LyingReader(Reader):
+    """Says that it reads committed values only, and does not: what it sees must be found."""
+
+    isolation = "read_uncommitted"
+
+
+KINDS: dict[str, type[Client]] = {
+    kind.__name__: kind for kind in (Writer, Plain, Mover, Reader, DirtyReader, LyingReader)
+}
+
+
+def main(settings: dict[str, Any]) -> None:
+    journal = Journal(Path(settings["journal"]))
+    stop = threading.Event()
+    clients = [KINDS[kind](settings, name, journal, stop) for name, kind in settings["clients"].items()]
+    for client in clients:
+        client.start()
+    sys.stdin.read()
+    stop.set()
+    deadline = time.monotonic() + FINISH_S
+    for client in clients:
+        client.join(max(0, deadline - time.monotonic()))
+    hanging = [client for client in clients if client.is_alive()]
+    for client in hanging:
+        frame = sys._current_frames().get(client.ident or 0)
+        where = traceback.extract_stack(frame)[-1] if frame else None
+        print(f"{client.full_name} hangs in {where.line if where else '?'}", file=sys.stderr, flush=True)
+    sys.stderr.flush()
+    os._exit(1 if hanging else 0)  # nothing waits for what was left alone
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

@@ -1,0 +1,361 @@
+"""Transactions under faults, over and over (`python -m tests.crash.transaction_rounds`; a few rounds in `make test`).
+
+One round is one seed: a new broker behind a proxy, processes of real clients (transaction_clients.py) that do hundreds
+of small transactions, and faults in between: the broker is killed or stopped and started again, or held (SIGSTOP);
+connections are dropped, stalled, or end before an answer; clients are killed, or held until their transaction has
+timed out while others take over their transactional ids. When all is over, every place is read whole, and the checker
+of tests/kit/transaction_history.py says what of it no broker may answer. `--keep DIRECTORY` keeps what the clients have
+written of rounds with anomalies; `--check DIRECTORY` checks such a directory again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+
+from tests.crash.transaction_clients import GROUP, IN, LOG, OUT, PARTITIONS
+from tests.kit.broker import BrokerProcess, KafkaInMemory
+from tests.kit.dropping_proxy import DroppingProxy
+from tests.kit.transaction_history import Anomaly, History, Outcome, anomalies
+from tests.kit.transaction_journal import Journal, read_journals
+
+ROOT = Path(__file__).parent.parent.parent
+TIMEOUT_MS = 3000
+SETTLE_S = 45.0
+FEWEST, LATEST_S = 30, 90.0
+"""A round goes on until so many transactions are committed: with less it says nothing. It does not wait for ever."""
+SETTINGS: dict[str, object] = {
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": 200,
+    "group.initial.rebalance.delay.ms": 0,
+    "log.cleaner.backoff.ms": 300,
+    "transaction.state.log.num.partitions": 5,
+    "offsets.topic.num.partitions": 5,
+}
+# Keys are all different: a compaction takes what was aborted, and nothing else.
+COMPACTED = {"cleanup.policy": "compact", "segment.bytes": "20000", "min.cleanable.dirty.ratio": "0.01"}
+PROCESSES: list[dict[str, str]] = [
+    {"w0": "Writer", "w1": "Writer"},
+    {"w2": "Writer", "p0": "Plain"},
+    {"m0": "Mover"},
+    {"m1": "Mover"},
+    {"r0": "Reader", "r1": "Reader", "d0": "DirtyReader"},
+]
+
+
+@dataclass
+class ClientProcess:
+    """Some clients and their journal, over several lives."""
+
+    clients: dict[str, str]
+    folder: Path
+    bootstrap: str
+    seed: int
+    life: int = 0
+    running: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    """The last of them, and those before it that are held."""
+
+    def start(self) -> None:
+        self.life += 1
+        settings = {
+            "clients": self.clients,
+            "journal": str(self.folder / f"{'-'.join(self.clients)}.{self.life}.jsonl"),
+            "bootstrap": self.bootstrap,
+            "seed": self.seed,
+            "life": self.life,
+            "timeout_ms": TIMEOUT_MS,
+        }
+        command = [sys.executable, "-m", "tests.crash.transaction_clients", json.dumps(settings)]
+        with (self.folder / "errors.txt").open("ab") as errors:
+            self.running.append(subprocess.Popen(command, stdin=subprocess.PIPE, stderr=errors, cwd=ROOT))
+
+    def kill(self) -> None:
+        for process in self.running:
+            process.kill()
+            process.wait()
+        self.running.clear()
+
+    def hold(self, on: bool) -> None:
+        self.running[-1].send_signal(signal.SIGSTOP if on else signal.SIGCONT)
+
+    def finish(self) -> list[str]:
+        """Lets them end; says what has not."""
+        wrong = []
+        for process in self.running:
+            process.send_signal(signal.SIGCONT)
+            assert process.stdin is not None
+            process.stdin.close()
+        for process in self.running:
+            try:
+                code = process.wait(SETTLE_S)
+                if code:
+                    wrong.append(f"{'-'.join(self.clients)} ended with {code}")
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+                wrong.append(f"{'-'.join(self.clients)} did not end in {SETTLE_S} s")
+        return wrong
+
+
+class Round:
+    """A broker behind a proxy, clients, and what is done to them."""
+
+    def __init__(self, broker: BrokerProcess, proxy: DroppingProxy, folder: Path, seed: int, lies: bool):
+        self.broker, self.proxy, self.folder = broker, proxy, folder
+        self.address = f"127.0.0.1:{proxy.port}"
+        self.chance = random.Random(seed)
+        lying = {"r1": "LyingReader"} if lies else {}
+        told = [one | {name: lying[name] for name in one.keys() & lying.keys()} for one in PROCESSES]
+        self.clients = [ClientProcess(clients, folder, self.address, seed) for clients in told]
+        self.done: Counter[str] = Counter()
+
+    # --- faults -----------------------------------------------------------------------------------------
+    def kill_broker(self) -> None:
+        self.broker.kill()
+        time.sleep(self.chance.choice((0, 0, 0.3)))
+        self.broker.start()
+
+    def restart_broker(self) -> None:
+        self.broker.restart()
+
+    def hold_broker(self) -> None:
+        assert self.broker.process is not None
+        self.broker.process.send_signal(signal.SIGSTOP)
+        time.sleep(self.chance.choice((0.05, 0.5, 2.0)))
+        self.broker.process.send_signal(signal.SIGCONT)
+
+    def drop_connections(self) -> None:
+        self.proxy.drop(self.chance.choice((0.2, 0.5, 1.0)), self.chance)
+
+    def lose_answers(self) -> None:
+        self.proxy.lose_answers(self.chance.choice((0.2, 0.5)), self.chance)
+
+    def stall_connections(self) -> None:
+        self.proxy.stall()
+        time.sleep(self.chance.choice((0.05, 0.5, 1.5)))
+        if self.chance.random() < 0.5:
+            self.proxy.drop(0.5, self.chance)
+        self.proxy.flow()
+
+    def kill_client(self) -> None:
+        client = self.chance.choice(self.clients[:4])
+        client.kill()
+        client.start()
+
+    def hold_client(self) -> None:
+        client = self.chance.choice(self.clients)
+        client.hold(True)
+        time.sleep(self.chance.choice((0.1, 1.0)))
+        client.hold(False)
+
+    def replace_held_client(self) -> None:
+        """A zombie: it is held, another one takes over its transactional ids, then it goes on."""
+        client = self.chance.choice(self.clients[:4])
+        zombie = client.running[-1]
+        client.hold(True)
+        client.start()
+        time.sleep(self.chance.choice((0.5, 1.5, TIMEOUT_MS / 1000 + 0.5)))
+        zombie.send_signal(signal.SIGCONT)
+        time.sleep(0.3)
+        zombie.kill()
+        zombie.wait()
+        client.running.remove(zombie)
+
+    def run(self, seconds: float, faults: list[str]) -> tuple[History, list[str]]:
+        """The whole round: what the clients wrote, and what went wrong with them."""
+        self.create_topics()
+        for client in self.clients:
+            client.start()
+        try:
+            time.sleep(1)
+            began = time.monotonic()
+            while (passed_s := time.monotonic() - began) < seconds or (
+                passed_s < LATEST_S and self.committed_count() < FEWEST
+            ):
+                fault = self.chance.choice(faults)
+                self.done[fault] += 1
+                step: Callable[[], None] = getattr(self, fault)
+                step()
+                time.sleep(self.chance.uniform(0.1, 0.7))
+            time.sleep(0.5)
+            wrong = [line for client in self.clients for line in client.finish()]
+        finally:
+            for client in self.clients:
+                client.kill()
+        undecided = self.await_decisions()
+        self.read_whole()
+        history = read_journals(self.folder.glob("*.jsonl"))
+        history.undecided = undecided
+        history.read_to_end = set() if undecided else {(one.topic, one.partition) for one in self.places()}
+        return history, wrong
+
+    def committed_count(self) -> int:
+        """By what the clients that write have noted."""
+        return sum(path.read_bytes().count(b'"committed"') for path in self.folder.glob("[wm]*.jsonl"))
+
+    # --- before and after ---------------------------------------------------------------------------------
+    def create_topics(self) -> None:
+        admin = AdminClient({"bootstrap.servers": self.address})
+        topics = [NewTopic(name, PARTITIONS, 1, config=COMPACTED if name == LOG else {}) for name in (IN, LOG, OUT)]
+        for made in admin.create_topics(topics).values():
+            made.result(30)
+
+    @staticmethod
+    def places() -> list[TopicPartition]:
+        return [TopicPartition(topic, partition) for topic in (IN, LOG, OUT) for partition in range(PARTITIONS)]
+
+    def await_decisions(self) -> dict[tuple[str, int], tuple[int, int]]:
+        """Where the last stable offset has not come to the end when every transaction must have timed out."""
+        admin = AdminClient({"bootstrap.servers": self.address})
+        deadline = time.monotonic() + TIMEOUT_MS / 1000 + 20
+        undecided: dict[tuple[str, int], tuple[int, int]] = {}
+        while time.monotonic() < deadline:
+            ends = []
+            for isolation in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED):
+                asked = {place: OffsetSpec.latest() for place in self.places()}
+                answers = admin.list_offsets(asked, isolation_level=isolation, request_timeout=10)
+                ends.append({place: answer.result(20).offset for place, answer in answers.items()})
+            undecided = {
+                (place.topic, place.partition): (ends[0][place], ends[1][place])
+                for place in self.places()
+                if ends[0][place] != ends[1][place]
+            }
+            if not undecided:
+                break
+            time.sleep(0.1)
+        return undecided
+
+    def read_whole(self) -> None:
+        """Everything that is committed, by one more client; then what the group has committed."""
+        journal = Journal(self.folder / "whole.jsonl")
+        consumer = Consumer(
+            {"bootstrap.servers": self.address, "group.id": GROUP, "enable.auto.commit": False}
+            | {"isolation.level": "read_committed", "enable.partition.eof": True, "fetch.queue.backoff.ms": 5}
+        )
+        consumer.assign([TopicPartition(one.topic, one.partition, 0) for one in self.places()])
+        left = {(one.topic, one.partition) for one in self.places()}
+        deadline = time.monotonic() + SETTLE_S
+        while left and time.monotonic() < deadline:
+            began, records = time.monotonic_ns(), []
+            for message in consumer.consume(1000, 0.2):
+                error = message.error()
+                if error is None:
+                    place_and_offset = message.topic(), message.partition(), message.offset()
+                    records.append((*place_and_offset, (message.value() or b"").decode()))
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    left.discard((message.topic() or "", message.partition() or 0))
+                else:
+                    raise KafkaException(error)
+            if records:
+                journal.write("poll", client="whole", stretch=0, began=began, records=records, is_committed=True)
+        assert not left, f"{left} could not be read to the end"
+        began = time.monotonic_ns()
+        for found in consumer.committed(self.places()[:PARTITIONS], 30):
+            place = [found.topic, found.partition]
+            journal.write("offset", group=GROUP, place=place, offset=max(found.offset, -1), began=began)
+        consumer.close()
+
+
+FAULTS = [
+    "kill_broker",
+    "restart_broker",
+    "hold_broker",
+    "drop_connections",
+    "lose_answers",
+    "stall_connections",
+    "kill_client",
+    "hold_client",
+    "replace_held_client",
+]
+
+
+@dataclass
+class Result:
+    seed: int
+    history: History
+    anomalies: list[Anomaly]
+    wrong: list[str]
+    faults: Counter[str]
+
+    def count(self, outcome: Outcome) -> int:
+        """Transactions of transactional producers."""
+        of_them = (one for one in self.history.transactions if not one.client.startswith("p"))
+        return sum(one.outcome is outcome for one in of_them)
+
+    def __str__(self) -> str:
+        counts = ", ".join(f"{self.count(outcome)} {outcome.value}" for outcome in Outcome)
+        reads = sum(len(poll.records) for poll in self.history.polls)
+        faults = ", ".join(f"{count} {name}" for name, count in sorted(self.faults.items()))
+        return f"seed {self.seed}: {counts}; {reads} reads; {faults}; {len(self.anomalies)} anomalies" + "".join(
+            f"\n  {line}" for line in [*self.wrong, *map(str, self.anomalies[:20])]
+        )
+
+
+def run(
+    seed: int, *, seconds: float = 8, faults: list[str] = FAULTS, kafka: bool = False, lies: bool = False,
+    keep: Path | None = None,
+) -> Result:  # fmt: skip
+    """One round."""
+    folder = Path(tempfile.mkdtemp(prefix="transactions-"))
+    try:
+        with DroppingProxy() as proxy:
+            settings = SETTINGS | {"advertised.listeners": f"PLAINTEXT://127.0.0.1:{proxy.port}"}
+            with (KafkaInMemory if kafka else BrokerProcess)(settings) as broker:
+                proxy.target_port = broker.port
+                one = Round(broker, proxy, folder, seed, lies)
+                history, wrong = one.run(seconds, faults)
+                errors = (folder / "errors.txt").read_text(errors="replace")
+                if "Traceback" in errors:  # librdkafka prints there too
+                    wrong.append(errors[-2000:])
+                wrong += [line for line in errors.splitlines() if " hangs in " in line]
+                result = Result(seed, history, anomalies(history), wrong, one.done)
+                if result.count(Outcome.COMMITTED) < FEWEST:
+                    wrong.append(f"fewer than {FEWEST} transactions were committed")
+                if keep is not None and (result.anomalies or wrong):
+                    (folder / "broker.txt").write_text(broker.output)
+                    shutil.copytree(folder, keep / str(seed), dirs_exist_ok=True)
+                return result
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--first", type=int, default=0, help="seed of the first round")
+    parser.add_argument("--seconds", type=float, default=8, help="of faults in each round")
+    parser.add_argument("--faults", nargs="+", choices=FAULTS, default=FAULTS)
+    parser.add_argument("--kafka", action="store_true", help="against Apache Kafka 3.9.1, to test the test")
+    parser.add_argument("--keep", type=Path)
+    parser.add_argument("--check", type=Path)
+    arguments = parser.parse_args()
+    if arguments.check is not None:
+        found = anomalies(read_journals(arguments.check.glob("*.jsonl")))
+        print("\n".join(map(str, found)) or "no anomalies")
+        return bool(found)
+    began, bad = time.monotonic(), 0
+    for seed in range(arguments.first, arguments.first + arguments.rounds):
+        result = run(
+            seed, seconds=arguments.seconds, faults=arguments.faults, kafka=arguments.kafka, keep=arguments.keep
+        )
+        bad += bool(result.anomalies or result.wrong)
+        print(result, flush=True)
+    print(f"{arguments.rounds} rounds in {time.monotonic() - began:.0f} s, {bad} of them bad")
+    return bool(bad)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

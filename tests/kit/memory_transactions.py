@@ -1,0 +1,133 @@
+"""A transaction coordinator on partitions in memory: the test moves its clock, and nothing runs by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from kbroker.errors import ErrorCode, NotNow
+from kbroker.model import TopicPartition
+from kbroker.rules.transaction import Expected
+from kbroker.state_log.deadlines import Deadlines
+from kbroker.transactions.answers import InitializedProducer
+from kbroker.transactions.coordinator import TransactionCoordinator
+from kbroker.transactions.markers import Marker
+from kbroker.transactions.options import TransactionOptions
+from tests.kit.logs import ManualClock
+from tests.kit.memory_replica import MemoryOffsetsTopic, MemoryReplica
+
+
+class MemoryMarkers:
+    """What was written where; the next ones are refused or held back when the test says so."""
+
+    def __init__(self) -> None:
+        self.written: list[tuple[TopicPartition, Marker]] = []
+        self.refuse: dict[TopicPartition, list[ErrorCode]] = {}
+        """Outcomes of the next markers of a partition."""
+        self.hold = False
+        self.held: list[Callable[[ErrorCode], None]] = []
+
+    def write(self, partition: TopicPartition, marker: Marker, done: Callable[[ErrorCode], None]) -> None:
+        refusals = self.refuse.get(partition)
+        if refusals:
+            done(refusals.pop(0))
+            return
+        self.written.append((partition, marker))
+        if self.hold:
+            self.held.append(done)
+        else:
+            done(ErrorCode.NONE)
+
+    def release(self) -> None:
+        held, self.held = self.held, []
+        for done in held:
+            done(ErrorCode.NONE)
+
+    def of(self, partition: TopicPartition) -> list[bool]:
+        """Commits and aborts, in order."""
+        return [marker.commit for at, marker in self.written if at == partition]
+
+
+class TransactionHome:
+    """One broker's coordinator; `restart` makes a new one on the same partitions."""
+
+    def __init__(self, partitions: int = 1, exists: bool = True, **options: Any):
+        self.topic = MemoryOffsetsTopic(partitions, exists)
+        self.options = TransactionOptions(**options)
+        self.clock = ManualClock()
+        self.markers = MemoryMarkers()
+        self.next_id = 100
+        self.ids_exhausted = False
+        self.start()
+
+    def start(self) -> None:
+        self.deadlines = Deadlines("test", self.clock, threaded=False)
+        self.coordinator = TransactionCoordinator(
+            self.topic, self.options, self.clock, self.markers, self.producer_id, self.deadlines
+        )
+        self.coordinator.start()
+        self.settle()
+
+    def settle(self) -> None:
+        """Until what is led is loaded, and markers that were left are written."""
+        assert self.coordinator.await_loaded(10)
+        loader = self.coordinator._shards._loader._thread
+        if loader is not None:
+            loader.join()
+
+    def restart(self) -> None:
+        self.coordinator.stop()
+        self.start()
+
+    def producer_id(self) -> int:
+        if self.ids_exhausted:
+            raise NotNow("no ids")
+        self.next_id += 1
+        return self.next_id
+
+    def advance(self, milliseconds: int) -> None:
+        self.clock.now_ms += milliseconds
+        self.deadlines.run_due()
+
+    @property
+    def replica(self) -> MemoryReplica:
+        return self.topic.replicas[0]
+
+    def init(self, name: str = "id", expected: Expected | None = None, timeout_ms: int = 60_000) -> InitializedProducer:
+        (answer,) = self.ask_init(name, expected, timeout_ms)
+        return answer
+
+    def ask_init(
+        self, name: str = "id", expected: Expected | None = None, timeout_ms: int = 60_000
+    ) -> list[InitializedProducer]:
+        answers: list[InitializedProducer] = []
+        self.coordinator.init_producer_id(name, timeout_ms, expected, answers.append)
+        return answers
+
+    def add(self, who: tuple[int, int], *partitions: TopicPartition, name: str = "id") -> ErrorCode:
+        (answer,) = self.ask_add(who, *partitions, name=name)
+        return answer
+
+    def ask_add(self, who: tuple[int, int], *partitions: TopicPartition, name: str = "id") -> list[ErrorCode]:
+        answers: list[ErrorCode] = []
+        self.coordinator.add_partitions(name, *who, partitions, answers.append)
+        return answers
+
+    def end(self, who: tuple[int, int], commit: bool = True, name: str = "id") -> ErrorCode:
+        (answer,) = self.ask_end(who, commit, name)
+        return answer
+
+    def ask_end(self, who: tuple[int, int], commit: bool = True, name: str = "id") -> list[ErrorCode]:
+        answers: list[ErrorCode] = []
+        self.coordinator.end(name, *who, commit, answers.append)
+        return answers
+
+    def state(self, name: str = "id") -> str:
+        described = self.coordinator.describe(name)
+        return str(described.state) if not described.error else described.error.name
+
+    def producer(self, name: str = "id", timeout_ms: int = 60_000) -> tuple[int, int]:
+        """A producer with the id, as it is right after its start."""
+        answer = self.init(name, timeout_ms=timeout_ms)
+        assert answer.error is ErrorCode.NONE
+        return answer.producer_id, answer.producer_epoch

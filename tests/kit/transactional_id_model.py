@@ -1,0 +1,119 @@
+"""A transactional id, slow and obvious: what it is, what it is to become, and tables of who may do what."""
+
+from __future__ import annotations
+
+from typing import Any
+
+LAST_CLIENT_EPOCH = 32766
+
+ENDS = {  # state, commit -> what EndTxn of the right producer says
+    ("Empty", True): "INVALID_TXN_STATE", ("Empty", False): "INVALID_TXN_STATE",
+    ("Ongoing", True): "PrepareCommit", ("Ongoing", False): "PrepareAbort",
+    ("PrepareCommit", True): "CONCURRENT_TRANSACTIONS", ("PrepareCommit", False): "INVALID_TXN_STATE",
+    ("PrepareAbort", True): "INVALID_TXN_STATE", ("PrepareAbort", False): "CONCURRENT_TRANSACTIONS",
+    ("CompleteCommit", True): "NONE", ("CompleteCommit", False): "INVALID_TXN_STATE",
+    ("CompleteAbort", True): "INVALID_TXN_STATE", ("CompleteAbort", False): "NONE",
+}  # fmt: skip
+ADDS = {  # state -> what AddPartitionsToTxn of the right producer says, of partitions that are not in it
+    "Empty": "Ongoing", "CompleteCommit": "Ongoing", "CompleteAbort": "Ongoing", "Ongoing": "Ongoing",
+    "PrepareCommit": "CONCURRENT_TRANSACTIONS", "PrepareAbort": "CONCURRENT_TRANSACTIONS",
+}  # fmt: skip
+COMPLETES = {"PrepareCommit": "CompleteCommit", "PrepareAbort": "CompleteAbort"}
+
+
+class ModelId:
+    """`ask` functions return an error's name, or the name of the state that is pending from then on."""
+
+    def __init__(self, producer_id: int):
+        self.owner = (producer_id, -1)
+        self.asked_with: tuple[int, int] | None = None
+        """What the owner had when it asked for what it has now; None when it began anew."""
+        self.state = "Empty"
+        self.partitions: set[Any] = set()
+        self.goal: dict[str, Any] | None = None
+        self.bumped = False
+        """The owner's epoch is one that no client has, and the log does not know it."""
+        self.replaced_id = -1
+        self.was_replaced = False
+        """The last InitProducerId brought a new producer id in the place of `replaced_id`."""
+
+    def init(self, expected: tuple[int, int] | None, new_id: int) -> str:
+        if self.goal:
+            return "CONCURRENT_TRANSACTIONS"
+        producer_id, epoch = self.owner
+        has_owner = epoch >= 0
+        if expected is None or not has_owner:
+            known = "as anybody"
+        elif expected == self.owner:
+            known = "as the owner"
+        elif self.was_replaced and expected == self.asked_with:
+            known = "again"
+        elif expected[0] == producer_id:
+            known = "again" if self.asked_with is not None and expected[1] == self.asked_with[1] else "too old"
+        elif self.was_replaced and expected[0] == self.replaced_id and expected[1] >= LAST_CLIENT_EPOCH:
+            known = "too old"
+        else:
+            return "PRODUCER_FENCED"
+        if self.state == "Ongoing":
+            return self.fence()
+        if self.state in COMPLETES:
+            return "CONCURRENT_TRANSACTIONS"
+        if known == "too old":
+            return "PRODUCER_FENCED"
+        if known == "again":
+            return self.pend(state="Empty", owner=self.owner, asked_with=self.asked_with)
+        asked_with = self.owner if known == "as the owner" else None
+        if epoch >= LAST_CLIENT_EPOCH:
+            return self.pend(state="Empty", owner=(new_id, 0), asked_with=asked_with)
+        return self.pend(state="Empty", owner=(producer_id, epoch + 1), asked_with=asked_with)
+
+    def add(self, who: tuple[int, int], partitions: set[Any]) -> str:
+        if error := self.check(who):
+            return error
+        if self.goal:
+            return "CONCURRENT_TRANSACTIONS"
+        if self.state == "Ongoing" and partitions <= self.partitions:
+            return "NONE"
+        said = ADDS[self.state]
+        return self.pend(state=said, partitions=self.partitions | partitions) if said == "Ongoing" else said
+
+    def end(self, who: tuple[int, int], commit: bool) -> str:
+        if error := self.check(who):
+            return error
+        if self.goal:
+            return "CONCURRENT_TRANSACTIONS"
+        said = ENDS[self.state, commit]
+        return self.pend(state=said) if said in COMPLETES else said
+
+    def check(self, who: tuple[int, int]) -> str:
+        if who[0] != self.owner[0]:
+            return "INVALID_PRODUCER_ID_MAPPING"
+        return "" if who == self.owner else "PRODUCER_FENCED"
+
+    def fence(self) -> str:
+        if not self.bumped:
+            self.owner = (self.owner[0], self.owner[1] + 1)
+        self.asked_with = None
+        return self.pend(state="PrepareAbort", fences=True)
+
+    def complete(self) -> str:
+        self.bumped = False
+        return self.pend(state=COMPLETES[self.state], partitions=set())
+
+    def pend(self, **goal: Any) -> str:
+        self.goal = goal
+        return str(goal["state"])
+
+    def stored(self, ok: bool) -> None:
+        goal, self.goal = self.goal, None
+        assert goal is not None
+        if not ok:
+            self.bumped = self.bumped or "fences" in goal
+            return
+        self.state = goal["state"]
+        self.partitions = goal.get("partitions", self.partitions)
+        if self.state == "Empty":
+            self.partitions = set()
+            self.replaced_id = self.owner[0]
+            self.was_replaced = goal["owner"][0] != self.owner[0]
+            self.owner, self.asked_with = goal["owner"], goal["asked_with"]

@@ -1,0 +1,315 @@
+"""Groups of the consumer protocol as the coordinator serves them: the log, restarts, offsets, the other protocol."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from kbroker.errors import ErrorCode
+from kbroker.groups import consumer_groups
+from kbroker.groups.answers import ListedGroup
+from kbroker.model import TopicPartition
+from kbroker.rules.consumer_group_member import Beat, BeatAnswer
+from kbroker.rules.group import GroupState
+from kbroker.rules.group_member import Leaving
+from tests.kit.consumer_members import Topics, topic_id
+
+from .conftest import Home
+
+P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
+T = topic_id("t")
+
+
+def form_two(home: Home) -> None:
+    """Members a and b in epoch 3, two partitions each."""
+    home.enter("a")
+    home.enter("b")
+    home.beat("a", 2)
+    home.beat("a", 2, owned={T: frozenset({0, 1})})
+    home.beat("b", 3)
+
+
+# --- who is served -----------------------------------------------------------------------------------------
+def test_only_who_joins_makes_a_group(home: Home) -> None:
+    assert home.beat("a", 1) == BeatAnswer(ErrorCode.GROUP_ID_NOT_FOUND, "Consumer group g not found.")
+    assert home.beat("a", -1) == BeatAnswer(ErrorCode.GROUP_ID_NOT_FOUND, "Group g not found.")
+    assert home.enter("a", regex="(").error is ErrorCode.INVALID_REGULAR_EXPRESSION
+    assert home.coordinator.list_groups() == (ErrorCode.NONE, [])
+
+
+def test_a_member_without_an_id_is_given_one(home: Home) -> None:
+    answer = home.enter("")
+    assert answer.error is ErrorCode.NONE and len(answer.member_id or "") == 36
+    assert home.beat(answer.member_id or "", answer.member_epoch).error is ErrorCode.NONE
+
+
+def test_a_stopped_coordinator_serves_nobody(home: Home) -> None:
+    home.enter("a")
+    home.coordinator.stop()
+    assert home.beat("a", 2).error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert home.coordinator.consumers.describe("g").error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+def test_a_group_without_a_name_is_refused(home: Home) -> None:
+    assert home.enter("a", group_id="").error is ErrorCode.INVALID_GROUP_ID
+
+
+# --- the log -----------------------------------------------------------------------------------------------
+def test_nobody_hears_of_a_change_before_the_log_has_it_for_good(home: Home) -> None:
+    replica = home.replica_of("g")
+    replica.hold = True
+    answers: list[BeatAnswer] = []
+    beat = Beat("a", 0, "c", "/h", rebalance_timeout_ms=1, topics=("t",), owned={})
+    home.coordinator.consumers.heartbeat("g", beat, answers.append)
+    assert answers == []
+    replica.release()
+    assert [answer.member_epoch for answer in answers] == [2]
+
+
+def test_who_asks_meanwhile_hears_how_things_stand(home: Home) -> None:
+    replica = home.replica_of("g")
+    replica.hold = True
+    answers: list[BeatAnswer] = []
+    beat = Beat("a", 0, "c", "/h", rebalance_timeout_ms=1, topics=("t",), owned={})
+    home.coordinator.consumers.heartbeat("g", beat, answers.append)
+    assert home.beat("a", 2).member_epoch == 2
+    replica.release(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    assert [answer.error for answer in answers] == [ErrorCode.NOT_COORDINATOR]
+
+
+def test_a_change_that_the_log_refuses_has_not_happened(home: Home) -> None:
+    home.enter("a")
+    replica = home.replica_of("g")
+    replica.refuse = ErrorCode.NOT_ENOUGH_REPLICAS
+    assert home.enter("b").error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    replica.refuse = ErrorCode.REQUEST_TIMED_OUT
+    assert home.enter("b").error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    replica.refuse = None
+    assert [m.member_id for m, _ in home.coordinator.consumers.describe("g").members] == ["a"]
+    assert home.enter("b").member_epoch == 3
+
+
+def test_a_heartbeat_that_changes_nothing_appends_nothing(home: Home) -> None:
+    form_two(home)
+    replica = home.replica_of("g")
+    before = len(replica.batches)
+    for _ in range(10):
+        home.advance(4000)
+        assert home.beat("a", 3).error is ErrorCode.NONE
+        assert home.beat("b", 3).error is ErrorCode.NONE
+    assert len(replica.batches) == before
+
+
+def test_each_step_is_one_batch(home: Home) -> None:
+    home.enter("a")
+    assert len(home.replica_of("g").batches) == 1
+    home.beat("a", -1)
+    assert len(home.replica_of("g").batches) == 2
+
+
+# --- restarts ----------------------------------------------------------------------------------------------
+def test_a_restart_in_the_middle_of_a_rebalance_changes_nothing(home: Home) -> None:
+    home.enter("a", instance_id="i", rack_id="r", assignor="range")
+    home.enter("b")
+    home.beat("a", 2)
+    before = home.coordinator.consumers.describe("g")
+    home.restart()
+    after = home.coordinator.consumers.describe("g")
+    assert after._replace(members=(), topics=home.topics) == before._replace(members=(), topics=home.topics)
+    assert sorted(map(repr, after.members)) == sorted(map(repr, before.members))
+    assert home.beat("a", 2, owned={T: frozenset({0, 1})}).member_epoch == 3
+    assert home.beat("b", 3).assignment == {T: {2: 3, 3: 3}}
+
+
+def test_members_have_a_session_to_be_heard_of_after_a_restart(home: Home) -> None:
+    form_two(home)
+    home.restart()
+    home.advance(40_000)
+    home.beat("a", 3)
+    home.advance(6_000)
+    assert [m.member_id for m, _ in home.coordinator.consumers.describe("g").members] == ["a"]
+
+
+def test_a_member_that_has_to_give_up_partitions_has_its_timeout_again_after_a_restart(home: Home) -> None:
+    home.enter("a")
+    home.enter("b")
+    home.beat("a", 2)
+    home.restart()
+    home.advance(999)
+    home.beat("a", 2)
+    home.advance(1)
+    assert [m.member_id for m, _ in home.coordinator.consumers.describe("g").members] == ["b"]
+
+
+def test_a_deleted_group_is_not_there_again_after_a_restart(home: Home) -> None:
+    home.enter("a")
+    home.commit({P0: 5}, generation=2, member_id="a")
+    assert home.coordinator.delete_group("g") is ErrorCode.NON_EMPTY_GROUP
+    home.beat("a", -1)
+    assert home.coordinator.delete_group("g") is ErrorCode.NONE
+    assert home.coordinator.delete_group("g") is ErrorCode.GROUP_ID_NOT_FOUND
+    home.restart()
+    assert home.coordinator.list_groups() == (ErrorCode.NONE, [])
+
+
+# --- offsets -----------------------------------------------------------------------------------------------
+def test_offsets_are_committed_and_fetched_with_member_epochs(home: Home) -> None:
+    form_two(home)
+    assert home.commit({P0: 5}, generation=3, member_id="a") == [(ErrorCode.NONE, frozenset())]
+    assert home.commit({P0: 6}, generation=2, member_id="a") == [(ErrorCode.NONE, frozenset())], "it has it since then"
+    assert home.commit({P0: 7}, generation=2, member_id="b")[0][0] is ErrorCode.STALE_MEMBER_EPOCH
+    assert home.commit({P0: 7}, generation=4, member_id="a")[0][0] is ErrorCode.STALE_MEMBER_EPOCH
+    assert home.commit({P0: 7}, generation=3, member_id="x")[0][0] is ErrorCode.UNKNOWN_MEMBER_ID
+    assert home.commit({P0: 7})[0][0] is ErrorCode.UNKNOWN_MEMBER_ID
+    fetch = home.coordinator.fetch_offsets
+    assert [one.offset for one in fetch("g", [P0], False, "a", 3)[1]] == [6]
+    assert fetch("g", [P0], False, "a", 2) == (ErrorCode.STALE_MEMBER_EPOCH, [])
+    assert fetch("g", [P0], False, "x", 3) == (ErrorCode.UNKNOWN_MEMBER_ID, [])
+    assert [one.offset for one in fetch("g", [P0], False)[1]] == [6], "an administrator may ask"
+
+
+def test_a_commit_of_an_old_version_is_refused_to_members(home: Home) -> None:
+    home.enter("a")
+    heard: list[ErrorCode] = []
+    home.coordinator.commit("g", 2, "a", None, {}, lambda error, _: heard.append(error), 8)
+    assert heard == [ErrorCode.UNSUPPORTED_VERSION]
+
+
+def test_offsets_outlive_their_group_while_they_are_wanted_and_then_expire(home: Home) -> None:
+    home.enter("a")
+    home.commit({P0: 5}, generation=2, member_id="a")
+    for _ in range(3 * 24 * 60):
+        home.advance(20_000)
+        home.beat("a", 2)
+    home.clock.now_ms += 8 * 24 * 3_600_000
+    home.beat("a", 2)
+    home.advance(600_000)
+    assert home.fetch() == {"t-0": 5} or home.coordinator.list_groups()[1] == []
+
+
+def test_offsets_of_topics_that_members_want_are_not_deleted(home: Home) -> None:
+    home.enter("a")
+    other = TopicPartition("u", 0)
+    home.commit({P0: 5, other: 6}, generation=2, member_id="a")
+    error, errors = home.coordinator.delete_offsets("g", [P0, other])
+    assert error is ErrorCode.NONE
+    assert errors == {P0: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC, other: ErrorCode.NONE}
+
+
+# --- patterns ----------------------------------------------------------------------------------------------
+def find(home: Home, member_id: str, **fields: object) -> BeatAnswer:
+    """A heartbeat that sets off a look for topics, and waits for its end."""
+    answer = home.enter(member_id, **fields)  # type: ignore[arg-type]
+    thread = home.coordinator.consumers._resolver._thread
+    if thread is not None:
+        thread.join(10)
+    return answer
+
+
+def test_topics_of_a_pattern_are_found_beside_the_heartbeat(home: Home) -> None:
+    home.topics = Topics(t=1, t2=1, other=1)
+    assert find(home, "a", topics=(), regex="t[0-9]?").assignment == {}
+    assert home.beat("a", 1).assignment == {T: {0: 2}, topic_id("t2"): {0: 2}}
+    home.restart()
+    assert home.beat("a", 2) == BeatAnswer(ErrorCode.NONE, None, "a", 2, 5000, None)
+    assert home.coordinator.delete_offsets("g", [P0])[1] == {P0: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC}
+
+
+def test_a_pattern_that_is_too_costly_matches_nothing_and_is_told_of(
+    home: Home, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("kbroker.rules.topic_regex.MAX_STEPS", 10)
+    find(home, "a", topics=(), regex="(.?){900}x")
+    assert home.beat("a", 1).assignment is None
+    assert "takes too long to match" in caplog.text
+
+
+def test_a_look_for_topics_that_fails_is_not_the_last(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as broken:
+        broken.setattr(consumer_groups, "_matching", lambda *_: 1 // 0)
+        find(home, "a", topics=(), regex="t")
+    home.beat("a", 1)
+    thread = home.coordinator.consumers._resolver._thread
+    if thread is not None:
+        thread.join(10)
+    assert home.beat("a", 1).assignment == {T: {0: 2, 1: 2, 2: 2, 3: 2}}
+
+
+# --- administration ----------------------------------------------------------------------------------------
+def test_groups_of_both_kinds_are_listed_and_described_as_what_they_are(home: Home) -> None:
+    home.enter("a", group_id="new")
+    home.form("old")
+    listed = home.coordinator.list_groups()[1]
+    assert set(listed) == {
+        ListedGroup("new", "consumer", GroupState.STABLE, "consumer"),
+        ListedGroup("old", "consumer", GroupState.STABLE, "classic"),
+    }
+    assert [group.group_id for group in home.coordinator.list_groups(kinds=["Consumer"])[1]] == ["new"]
+    assert [group.group_id for group in home.coordinator.list_groups(["stable"], ["classic"])[1]] == ["old"]
+    assert home.coordinator.describe("new").state == "Dead"
+    assert home.coordinator.consumers.describe("old").message == "Group old is not a consumer group."
+    assert home.coordinator.consumers.describe("none").message == "Group none not found."
+    described = home.coordinator.consumers.describe("new")
+    assert (described.state, described.epoch, described.target_epoch, described.assignor) == ("Stable", 2, 2, "uniform")
+
+
+# --- the other protocol ------------------------------------------------------------------------------------
+def test_a_group_without_members_goes_over_to_the_consumer_protocol_with_its_offsets(home: Home) -> None:
+    joined = home.form()
+    home.commit({P0: 5}, generation=joined.generation, member_id=joined.member_id)
+    home.coordinator.leave("g", [Leaving(joined.member_id)])
+    assert home.enter("a").member_epoch == 2
+    assert home.coordinator.list_groups()[1][0].kind == "consumer"
+    home.restart()
+    assert home.coordinator.list_groups()[1][0].kind == "consumer"
+    assert home.fetch("g", P0) == {"t-0": 5}
+
+
+def test_a_group_without_members_goes_over_to_the_classic_protocol_with_its_offsets(home: Home) -> None:
+    home.enter("a")
+    home.commit({P0: 5}, generation=2, member_id="a")
+    home.beat("a", -1)
+    joined = home.form()
+    assert joined.generation == 1
+    home.restart()
+    assert home.coordinator.list_groups()[1] == [ListedGroup("g", "consumer", GroupState.STABLE, "classic")]
+    assert home.fetch("g", P0) == {"t-0": 5}
+
+
+def test_a_change_over_that_the_log_refuses_has_not_happened(home: Home) -> None:
+    joined = home.form()
+    home.coordinator.leave("g", [Leaving(joined.member_id)])
+    home.replica_of("g").refuse = ErrorCode.KAFKA_STORAGE_ERROR
+    assert home.enter("a").error is ErrorCode.NOT_COORDINATOR
+    home.replica_of("g").refuse = None
+    assert home.coordinator.describe("g").state == "Empty"
+    assert home.form().generation == 3
+
+
+# --- several threads ---------------------------------------------------------------------------------------
+def test_members_that_come_and_go_at_once_end_with_everything_assigned_once(home: Home) -> None:
+    home.topics = Topics(t=32)
+    failures: list[BaseException] = []
+
+    def live(number: int) -> None:
+        try:
+            member_id, owned = f"m{number}", frozenset[int]()
+            answer = home.enter(member_id)
+            for _ in range(60):
+                owned = frozenset(answer.assignment.get(T, ())) if answer.assignment is not None else owned
+                answer = home.beat(member_id, answer.member_epoch, owned={T: owned} if owned else {})
+                assert answer.error is ErrorCode.NONE
+            if number % 3 == 0:
+                home.beat(member_id, -1)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=live, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    having = [p for m, _ in home.coordinator.consumers.describe("g").members for p in m.current.assigned.get(T, ())]
+    assert len(having) == len(set(having))
