@@ -142,6 +142,7 @@ cdef void slot_settle(slot_t *slot, int32_t state) noexcept nogil:
             store_u32(slot.out.data, <uint32_t>(slot.size - 4))
             conn.unsent += <int64_t>slot.out.size
     slot.state = state
+    conn.last_active_ms = conn.processor.now_ns // 1_000_000     # somebody has worked for it
     if state == SLOT_CLOSE:
         conn.refused = True
     if slot.mutes:

@@ -60,6 +60,8 @@ class ProcessorRig:
         self.inline = inline
         self.closed: list[tuple[Connection, str]] = []
         self.closed_event = threading.Event()
+        self.while_closing: Callable[[], object] = lambda: None
+        """Called on the processor's thread when a connection has been closed for a reason."""
         self.cold_reader = ColdReader()
         self.fetch_sessions = FetchSessions()
         self.channel = RequestChannel(queue_size)
@@ -102,6 +104,7 @@ class ProcessorRig:
         logging.getLogger("rig").info("%s: %s", connection.peer, reason)
         self.closed.append((connection, reason))
         self.closed_event.set()
+        self.while_closing()
 
     def __enter__(self) -> Self:
         self.pool.start()

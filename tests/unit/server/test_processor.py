@@ -6,6 +6,7 @@ import gc
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -526,16 +527,39 @@ def test_a_client_that_sends_no_more_still_gets_its_answers(start: Start) -> Non
 
 
 def test_idle_connections_are_closed_and_busy_ones_are_not(start: Start) -> None:
-    gate = threading.Event()
-    rig = start(handle=echo_behind(gate), idle_ms=50)
-    idle, busy = rig.connect(), rig.connect()
+    gate, arrived = threading.Event(), threading.Event()
+    rig = start(handle=echo_behind(gate, arrived.set), idle_ms=500)
+    busy = rig.connect()
     busy.socket.sendall(echo_frame(1, b"x"))
+    assert arrived.wait(10)
+    idle = rig.connect()
     with pytest.raises(ConnectionClosed):
         idle.read_frame()
     wait_until(lambda: rig.connection_count == 1, "the idle one is counted off")
     gate.set()
     assert echoed(busy) == (1, b"x")
     assert rig.why_closed() == []
+
+
+def test_an_answer_that_came_while_the_processor_stood_still_is_sent(start: Start) -> None:
+    gate, arrived, answered = threading.Event(), threading.Event(), threading.Event()
+
+    def handle(request: Request) -> None:
+        echo_behind(gate, arrived.set)(request)
+        answered.set()
+
+    def stand_still() -> None:
+        gate.set()
+        assert answered.wait(10)
+        time.sleep(1.0)
+
+    rig = start(handle=handle, idle_ms=500)
+    rig.while_closing = stand_still
+    busy = rig.connect()
+    busy.socket.sendall(echo_frame(1, b"x"))
+    assert arrived.wait(10)
+    rig.connect().socket.sendall(b"\xff\xff\xff\xff")
+    assert echoed(busy) == (1, b"x")
 
 
 def test_half_a_request_and_silence_closes_the_connection_with_one_line(start: Start) -> None:
