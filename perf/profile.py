@@ -19,6 +19,7 @@ from pathlib import Path
 
 from perf import tools
 from perf.peers import Kbroker
+from perf.transaction_rows import commit_transactions
 from tests.kit.group_load import time_rebalance
 
 TARGET = Path(__file__).parent.parent / "build" / "profile"
@@ -54,11 +55,17 @@ def groups(broker: Kbroker, seconds: float) -> None:
         time_rebalance("127.0.0.1", broker.port, f"{time.monotonic_ns()}", 50)
 
 
+def transactions(broker: Kbroker, seconds: float) -> None:
+    """Transactions of one record by 32 producers that commit one after the other."""
+    commit_transactions(broker, "load", 32, 1, seconds)
+
+
 LOADS: dict[str, Callable[[Kbroker, float], None]] = {
     "produce": produce,
     "consume": consume,
     "small-requests": small_requests,
     "groups": groups,
+    "transactions": transactions,
 }
 
 

@@ -34,7 +34,7 @@ def throughput() -> list[Figure]:
             for records in (1, 10, 1000):
 
                 def load(peer: Peer, producers: int = producers, records: int = records) -> Measured:
-                    return transactions(peer, duel.new_topic(peer, PARTITIONS), producers, records)
+                    return commit_transactions(peer, duel.new_topic(peer, PARTITIONS), producers, records)
 
                 ours, kafka = duel.alternate(load)
                 what = f"of {records:,} record{'s'[: records > 1]}, {producers} producer{'s'[: producers > 1]}"
@@ -47,7 +47,7 @@ def throughput() -> list[Figure]:
     return figures
 
 
-def transactions(peer: Peer, topic: str, producers: int, records: int) -> Measured:
+def commit_transactions(peer: Peer, topic: str, producers: int, records: int, seconds: float = SECONDS) -> Measured:
     """What `producers` threads commit one after the other, and the broker's CPU per transaction."""
     counts = [0] * producers
     errors: list[Exception] = []
@@ -82,7 +82,7 @@ def transactions(peer: Peer, topic: str, producers: int, records: int) -> Measur
         ready.wait(120)
         time.sleep(WARM_UP_S)
         before, cpu_before, began = sum(counts), peer.cpu_seconds(), time.perf_counter()
-        time.sleep(SECONDS)
+        time.sleep(seconds)
         done, cpu, took = sum(counts) - before, peer.cpu_seconds() - cpu_before, time.perf_counter() - began
     finally:
         running.clear()
