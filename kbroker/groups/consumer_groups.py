@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import time
 import uuid
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol, TypeAlias
@@ -32,10 +33,13 @@ from kbroker.rules.consumer_group_member import (
 from kbroker.rules.group import NEVER, Group
 from kbroker.rules.group_member import JoinAnswer, Joining, SyncAnswer, Token
 from kbroker.rules.mixed_group import MixedGroup
-from kbroker.rules.topic_regex import TooCostly, TopicRegex
+from kbroker.rules.topic_regex import TopicRegex
 from kbroker.state_log.loader import Loader
 
 LOG = logging.getLogger(__name__)
+
+MAX_PATTERN_CPU_S = 5.0
+"""What looking for the topics of one pattern may cost."""
 
 BeatReply = Callable[[BeatAnswer], None]
 Answers: TypeAlias = list[tuple[Token, object]]
@@ -283,12 +287,18 @@ def _matching(pattern: str, names: list[str]) -> frozenset[str]:
     """The topics that the pattern matches; none of a pattern that is too costly, or that a newer broker has taken."""
     try:
         regex = TopicRegex(pattern)
-        return frozenset(name for name in names if regex.matches(name))
-    except TooCostly:
-        LOG.warning("the pattern %r takes too long to match: no topic counts as matched", pattern)
     except KbrokerError as error:
         LOG.warning("the pattern %r is left alone: %s", pattern, error)
-    return frozenset()
+        return frozenset()
+    matched = set()
+    end_s = time.thread_time() + MAX_PATTERN_CPU_S
+    for name in names:
+        if regex.matches(name):
+            matched.add(name)
+        if time.thread_time() > end_s:
+            LOG.warning("the pattern %r takes too long to match: no topic counts as matched", pattern)
+            return frozenset()
+    return frozenset(matched)
 
 
 def _new_member_id() -> str:

@@ -74,9 +74,10 @@ OTHERS: tuple[OtherDeviation, ...] = (
     ),
     OtherDeviation(
         "Consumer groups (KIP-848): patterns",
-        "One of more than 4,096 characters or 10,000 states is refused with INVALID_REGULAR_EXPRESSION, and one that "
-        "costs more than 20 million steps matches nothing. Kafka has no such limits.",
-        "A pattern must not stall the broker.",
+        "One of more than 4,096 characters, or for which RE2 needs more than 1 MiB, is refused with "
+        "INVALID_REGULAR_EXPRESSION, and one that needs more than 5 s of a CPU matches nothing. Kafka has no such "
+        "limits. What is wrong with a pattern is said in the words of RE2, not of RE2/J. Captures may share a name.",
+        "A pattern must not stall the broker. RE2/J is for Java.",
         "tests/unit/rules/test_topic_regex.py::test_what_is_too_large_is_refused",
     ),
     OtherDeviation(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import re
 import subprocess
 import tomllib
@@ -89,7 +90,9 @@ def runtime_dependencies() -> list[str]:
 def test_every_dependency_is_imported_and_explained() -> None:
     sources = "\n".join(text_of(path) for path in tracked_files() if relative(path).startswith("kbroker/"))
     explained = (ROOT / "docs" / "DEPENDENCIES.md").read_text()
+    modules = {of: module for module, names in importlib.metadata.packages_distributions().items() for of in names}
+    modules = {name.replace("_", "-"): module for name, module in modules.items()}
     for name in runtime_dependencies():
-        module = name.replace("-", "_")
+        module = modules[name]
         assert re.search(rf"^\s*(?:import|from) {module}\b", sources, re.MULTILINE), f"nothing imports {name}"
         assert f"**{name}**" in explained, f"docs/DEPENDENCIES.md does not explain {name}"

@@ -225,6 +225,7 @@ def test_a_started_broker_has_imported_nothing_heavy(tmp_path: Path) -> None:
         "rich",
         "kazoo",
         "prometheus_client",
+        "re2",
         "asyncio",
         "ssl",
         "http",
