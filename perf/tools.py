@@ -14,15 +14,14 @@ CACHE = Path(os.environ.get("KBROKER_CACHE", Path.home() / ".cache" / "kbroker")
 RDKAFKA_PACKAGE = "node-rdkafka@3.6.1"
 
 
-def c_program(name: str) -> str:
-    """Path of perf/c/<name>.c compiled; compiled again when a source is newer."""
+def c_program(name: str, *options: str) -> str:
+    """Path of perf/c/<name>.c compiled, `options` behind it; compiled again when a source is newer."""
     source, target = HERE / "c" / f"{name}.c", CACHE / "perf" / name
     inputs = [source, HERE / "c" / "wire.h", HERE.parent / "kbroker" / "_core" / "crc.h"]
     if not target.exists() or any(path.stat().st_mtime > target.stat().st_mtime for path in inputs):
         target.parent.mkdir(parents=True, exist_ok=True)
-        subprocess.run(
-            ["gcc", "-O2", "-Wall", "-Wextra", "-Wno-unused-function", "-o", str(target), str(source)], check=True
-        )
+        warnings = ("-Wall", "-Wextra", "-Wno-unused-function")
+        subprocess.run(["gcc", "-O2", *warnings, "-o", str(target), str(source), *options], check=True)
     return str(target)
 
 
@@ -63,7 +62,18 @@ class Loop:
 
 
 def rdkafka_performance() -> str:
-    """Path of librdkafka's rdkafka_performance, built once into the cache (about a minute)."""
+    """Path of librdkafka's rdkafka_performance."""
+    return str(librdkafka() / "examples" / "rdkafka_performance")
+
+
+def transact() -> str:
+    """Path of perf/c/transact.c compiled."""
+    source = librdkafka() / "src"
+    return c_program("transact", f"-isystem{source}", f"-L{source}", f"-Wl,-rpath,{source}", "-lrdkafka", "-lpthread")
+
+
+def librdkafka() -> Path:
+    """librdkafka's source with its library and performance tool, built once into the cache (about a minute)."""
     folder = CACHE / "rdkafka"
     library = folder / "package" / "deps" / "librdkafka"
     program = library / "examples" / "rdkafka_performance"
@@ -82,4 +92,4 @@ def rdkafka_performance() -> str:
             ["make", "-C", "examples", program.name],
         ):
             subprocess.run(command, cwd=library, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    return str(program)
+    return library

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
-import threading
-import time
 
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
@@ -48,49 +47,23 @@ def throughput() -> list[Figure]:
 
 
 def commit_transactions(peer: Peer, topic: str, producers: int, records: int, seconds: float = SECONDS) -> Measured:
-    """What `producers` threads commit one after the other, and the broker's CPU per transaction."""
-    counts = [0] * producers
-    errors: list[Exception] = []
-    running = threading.Event()
-    running.set()
-    ready = threading.Barrier(producers + 1)
-
-    def run(number: int) -> None:
-        from confluent_kafka import Producer
-
+    """What `producers` of perf/c/transact.c commit one after the other, and the broker's CPU per transaction."""
+    command = [tools.transact(), peer.address, topic, PARTITIONS, producers, records, WARM_UP_S, seconds]
+    with subprocess.Popen([*map(str, command)], stdout=subprocess.PIPE, text=True) as load:
+        assert load.stdout is not None
         try:
-            producer = Producer({
-                "bootstrap.servers": peer.address, "transactional.id": f"{topic}-{number}", "linger.ms": 0,
-                "queue.buffering.max.messages": 2 * max(records, 1000),
-            })  # fmt: skip
-            producer.init_transactions(60)
-            ready.wait(120)
-            while running.is_set():
-                producer.begin_transaction()
-                for _ in range(records):
-                    producer.produce(topic, VALUE, partition=number % PARTITIONS)
-                producer.commit_transaction(60)
-                counts[number] += 1
-        except Exception as error:
-            errors.append(error)
-            ready.abort()
-
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(producers)]
-    for thread in threads:
-        thread.start()
-    try:
-        ready.wait(120)
-        time.sleep(WARM_UP_S)
-        before, cpu_before, began = sum(counts), peer.cpu_seconds(), time.perf_counter()
-        time.sleep(seconds)
-        done, cpu, took = sum(counts) - before, peer.cpu_seconds() - cpu_before, time.perf_counter() - began
-    finally:
-        running.clear()
-        for thread in threads:
-            thread.join(120)
-    if errors:
-        raise errors[0]
-    return {"per_s": done / took, "cpu_us": cpu / max(done, 1) * 1e6}
+            load.stdout.readline()
+            before = peer.cpu_seconds()
+            line = load.stdout.readline()
+            cpu = peer.cpu_seconds() - before
+            load.wait(60)
+        finally:
+            load.kill()
+    if load.returncode != 0:
+        raise RuntimeError(f"transact: exit {load.returncode}")
+    measured = json.loads(line)
+    done = measured["transactions"]
+    return {"per_s": done / measured["seconds"], "cpu_us": cpu / max(done, 1) * 1e6}
 
 
 def read_committed() -> list[Figure]:
