@@ -67,7 +67,8 @@ class GroupCoordinator:
         self._clock = clock
         self._deadlines = deadlines or Deadlines("group-deadlines", clock)
         self._make_unique = make_unique
-        self._shards = Shards("group", topic, make=self._make_shard, load=self._load, end=_end)
+        self.shards = Shards("group", topic, make=self._make_shard, load=self._load, end=_end)
+        """Where the groups are, partition by partition."""
         home = Home(self._acquire, self._settle, _deliver, self._deadlines.now_ms)
         self.consumers = ConsumerGroups(home, options, clock, topics)
         """Groups of the consumer protocol (KIP-848)."""
@@ -75,38 +76,14 @@ class GroupCoordinator:
     # --- life --------------------------------------------------------------------------------------------
     def start(self) -> None:
         """Serves from now on; partitions that hold something are loaded in the background."""
-        self._shards.start()
+        self.shards.start()
         self._deadlines.every(self.options.offsets_retention_check_interval_ms, self._expire)
 
     def stop(self) -> None:
         """Serves nobody any more; members that wait for others hear COORDINATOR_NOT_AVAILABLE."""
-        self._shards.stop()
+        self.shards.stop()
         self.consumers.stop()
         self._deadlines.stop()
-
-    def lead(self, partition_id: int) -> None:
-        """This broker leads the partition, perhaps in a new epoch."""
-        self._shards.lead(partition_id)
-
-    def resign(self, partition_id: int) -> None:
-        """This broker does not lead the partition any more."""
-        self._shards.resign(partition_id)
-
-    def await_loaded(self, timeout_s: float) -> bool:
-        """Waits until what this broker leads is loaded; false when it is not in time."""
-        return self._shards.await_loaded(timeout_s)
-
-    def prepare(self, group_id: str) -> ErrorCode:
-        """Makes sure that the group can be served (`Shards.prepare`). May block."""
-        return self._shards.prepare(group_id)
-
-    def is_prepared(self, group_id: str) -> bool:
-        """Whether `prepare` has nothing to do for the group."""
-        return self._shards.is_prepared(group_id)
-
-    def partition_for(self, group_id: str) -> int:
-        """The partition of `__consumer_offsets` that the group's records are in."""
-        return self._shards.partition_for(group_id)
 
     def _make_shard(self, partition_id: int, replica: Replica) -> GroupShard:
         name = TopicPartition(GROUP_OFFSETS_TOPIC, partition_id)
@@ -123,7 +100,7 @@ class GroupCoordinator:
         """The group's shard with its lock held, for the caller to release; or why the group is not served here now."""
         if not group_id and not empty_id_allowed:
             return ErrorCode.INVALID_GROUP_ID
-        return self._shards.acquire(group_id)
+        return self.shards.acquire(group_id)
 
     # --- what a state machine asks for -------------------------------------------------------------------
     def _settle(self, shard: GroupShard, served: ServedGroup) -> Answers:
@@ -402,7 +379,7 @@ class GroupCoordinator:
     ) -> None:
         """A marker of the producer is in that partition of `__consumer_offsets`: what its transaction has committed
         there before is what the groups have committed, or is forgotten. Telling it twice changes nothing."""
-        shard = self._shards.get(partition_id)
+        shard = self.shards.get(partition_id)
         if shard is not None:
             with shard.lock:
                 shard.end_transaction(producer_id, commit, marker_offset)
@@ -503,7 +480,7 @@ class GroupCoordinator:
 
     def forget_topics(self, topics: Iterable[str]) -> None:
         """The topics are deleted, so are the offsets of everybody in them."""
-        for shard in self._shards.active():
+        for shard in self.shards.active():
             with shard.lock:
                 for served in list(shard.groups.values()):
                     had_offsets = [shard.remove_topic(served, topic) for topic in topics]
@@ -540,17 +517,17 @@ class GroupCoordinator:
 
     def list_groups(self, states: Iterable[str] = (), kinds: Iterable[str] = ()) -> tuple[ErrorCode, list[ListedGroup]]:
         """ListGroups: all groups, or those in one of `states` and `kinds` (upper or lower case does not matter)."""
-        if not self._shards.is_running:
+        if not self.shards.is_running:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE, []
         wanted, of_kinds = {state.lower() for state in states}, {kind.lower() for kind in kinds}
         listed = []
-        for shard in self._shards.active():
+        for shard in self.shards.active():
             with shard.lock:
                 for group_id, served in shard.groups.items():
                     machine, kind = served.machine, CLASSIC if served.consumer is None else CONSUMER
                     if (not wanted or machine.state.lower() in wanted) and (not of_kinds or kind in of_kinds):
                         listed.append(ListedGroup(group_id, machine.protocol_type or "", machine.state, kind))
-        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if self._shards.is_loading else ErrorCode.NONE, listed
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if self.shards.is_loading else ErrorCode.NONE, listed
 
     def delete_group(self, group_id: str) -> ErrorCode:
         """DeleteGroups for one group: only one without members can be deleted."""
@@ -570,7 +547,7 @@ class GroupCoordinator:
     def group_counts(self) -> dict[str, int]:
         """How many groups are in each state, for metrics."""
         counts = dict.fromkeys((str(state) for state in GroupState), 0)
-        for shard in self._shards.active():
+        for shard in self.shards.active():
             with shard.lock:
                 for served in shard.groups.values():
                     counts[served.machine.state] += 1
@@ -578,7 +555,7 @@ class GroupCoordinator:
 
     # --- expiry ------------------------------------------------------------------------------------------
     def _expire(self) -> None:
-        removed = sum(shard.expire() for shard in self._shards.active())
+        removed = sum(shard.expire() for shard in self.shards.active())
         if removed:
             LOG.info("%d offsets expired", removed)
 

@@ -113,7 +113,7 @@ class LocalPartitions:
     def delete_partitions(self, topic: Topic, partitions: Sequence[Partition]) -> None:
         for partition in partitions:
             if topic.name in self._coordinators:
-                self._coordinators[topic.name].resign(partition.partition_id)
+                self._coordinators[topic.name].shards.resign(partition.partition_id)
             self._logs.delete(TopicPartition(topic.name, partition.partition_id))
         if self._groups is not None and topic.name != GROUP_OFFSETS_TOPIC:
             self._groups.forget_topics([topic.name])

@@ -60,7 +60,8 @@ class TransactionCoordinator:
         self._markers = markers
         self._next_producer_id = next_producer_id
         self._deadlines = deadlines or Deadlines("transaction-deadlines", clock)
-        self._shards = Shards("transaction", topic, make=self._make_shard, load=self._load, end=_end)
+        self.shards = Shards("transaction", topic, make=self._make_shard, load=self._load, end=_end)
+        """Where the transactional ids are, partition by partition."""
         self._lock = threading.Lock()
         """Guards `_aborted_by_timeout`; nothing else inside."""
         self._aborted_by_timeout = 0
@@ -68,38 +69,14 @@ class TransactionCoordinator:
     # --- life --------------------------------------------------------------------------------------------
     def start(self) -> None:
         """Serves from now on; partitions that hold something are loaded in the background."""
-        self._shards.start()
+        self.shards.start()
         self._deadlines.every(self.options.abort_interval_ms, self._abort_timed_out)
         self._deadlines.every(self.options.expiration_interval_ms, self._expire)
 
     def stop(self) -> None:
         """Serves nobody any more. Markers that were not written are written by the next start."""
-        self._shards.stop()
+        self.shards.stop()
         self._deadlines.stop()
-
-    def lead(self, partition_id: int) -> None:
-        """This broker leads the partition, perhaps in a new epoch."""
-        self._shards.lead(partition_id)
-
-    def resign(self, partition_id: int) -> None:
-        """This broker does not lead the partition any more."""
-        self._shards.resign(partition_id)
-
-    def await_loaded(self, timeout_s: float) -> bool:
-        """Waits until what this broker leads is loaded; false when it is not in time."""
-        return self._shards.await_loaded(timeout_s)
-
-    def prepare(self, transactional_id: str) -> ErrorCode:
-        """Makes sure that the id can be served (`Shards.prepare`). May block."""
-        return self._shards.prepare(transactional_id)
-
-    def is_prepared(self, transactional_id: str) -> bool:
-        """Whether `prepare` has nothing to do for the id."""
-        return self._shards.is_prepared(transactional_id)
-
-    def partition_for(self, transactional_id: str) -> int:
-        """The partition of `__transaction_state` that the id's records are in."""
-        return self._shards.partition_for(transactional_id)
 
     def _make_shard(self, partition_id: int, replica: Replica) -> TransactionShard:
         name = TopicPartition(TRANSACTION_STATE_TOPIC, partition_id)
@@ -143,7 +120,7 @@ class TransactionCoordinator:
         answer: Callable[[InitializedProducer], None],
     ) -> Callable[[], None] | None:
         """What to do without the lock; None: with a new producer id once more."""
-        shard = self._shards.acquire(transactional_id)
+        shard = self.shards.acquire(transactional_id)
         if isinstance(shard, ErrorCode):
             return functools.partial(answer, InitializedProducer(shard))
         try:
@@ -181,7 +158,7 @@ class TransactionCoordinator:
         if not transactional_id:
             answer(ErrorCode.INVALID_REQUEST)
             return
-        shard = self._shards.acquire(transactional_id)
+        shard = self.shards.acquire(transactional_id)
         if isinstance(shard, ErrorCode):
             answer(shard)
             return
@@ -203,7 +180,7 @@ class TransactionCoordinator:
         """Of each partition: NONE when the producer's open transaction has it (KIP-890). Does not wait."""
         if not transactional_id:
             return dict.fromkeys(partitions, ErrorCode.INVALID_REQUEST)
-        shard = self._shards.acquire(transactional_id)
+        shard = self.shards.acquire(transactional_id)
         if isinstance(shard, ErrorCode):
             return dict.fromkeys(partitions, shard)
         try:
@@ -220,7 +197,7 @@ class TransactionCoordinator:
 
     def partition_count(self, transactional_id: str) -> int:
         """How many partitions its transaction has, about: how long it takes to end it."""
-        shard = self._shards.acquire(transactional_id)
+        shard = self.shards.acquire(transactional_id)
         if isinstance(shard, ErrorCode):
             return 0
         try:
@@ -234,7 +211,7 @@ class TransactionCoordinator:
         if not transactional_id:
             answer(ErrorCode.INVALID_REQUEST)
             return
-        shard = self._shards.acquire(transactional_id)
+        shard = self.shards.acquire(transactional_id)
         if isinstance(shard, ErrorCode):
             answer(shard)
             return
@@ -333,7 +310,7 @@ class TransactionCoordinator:
     # --- what happens by itself --------------------------------------------------------------------------
     def _abort_timed_out(self) -> None:
         now_ms = self._clock.wall_ms()
-        for shard in self._shards.active():
+        for shard in self.shards.active():
             with shard.lock:
                 due = [each for each in shard.transactions.values() if each.has_timed_out(now_ms)]
             for transaction in due:
@@ -360,7 +337,7 @@ class TransactionCoordinator:
 
     def _expire(self) -> None:
         now_ms, count = self._clock.wall_ms(), 0
-        for shard in self._shards.active():
+        for shard in self.shards.active():
             count += shard.expire(now_ms, self.options.id_expiration_ms)
         if count:
             LOG.info("%d transactional ids expired", count)
@@ -370,9 +347,9 @@ class TransactionCoordinator:
         """DescribeTransactions for one id."""
         if not transactional_id:
             return DescribedTransaction(
-                ErrorCode.INVALID_REQUEST if self._shards.is_running else ErrorCode.COORDINATOR_NOT_AVAILABLE
+                ErrorCode.INVALID_REQUEST if self.shards.is_running else ErrorCode.COORDINATOR_NOT_AVAILABLE
             )
-        shard = self._shards.acquire(transactional_id)
+        shard = self.shards.acquire(transactional_id)
         if isinstance(shard, ErrorCode):
             return DescribedTransaction(shard)
         try:
@@ -399,14 +376,14 @@ class TransactionCoordinator:
 
         The third are names in `states` that are no state's.
         """
-        if not self._shards.is_running:
+        if not self.shards.is_running:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE, [], []
-        if self._shards.is_loading:
+        if self.shards.is_loading:
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, [], []
         wanted_ids, wanted_states = frozenset(producer_ids), frozenset(states)
         now_ms = self._clock.wall_ms()
         listed: list[ListedTransaction] = []
-        for shard in self._shards.active():
+        for shard in self.shards.active():
             with shard.lock:
                 listed += [
                     ListedTransaction(each.transactional_id, each.producer_id, each.state)
@@ -420,7 +397,7 @@ class TransactionCoordinator:
     def transaction_counts(self) -> dict[str, int]:
         """How many transactional ids are in each state, for metrics."""
         counts = dict.fromkeys((str(state) for state in TransactionState), 0)
-        for shard in self._shards.active():
+        for shard in self.shards.active():
             with shard.lock:
                 for transaction in shard.transactions.values():
                     counts[transaction.state] += 1
@@ -429,7 +406,7 @@ class TransactionCoordinator:
     def markers_waiting(self) -> int:
         """How many markers are on their way, for metrics."""
         waiting = 0
-        for shard in self._shards.active():
+        for shard in self.shards.active():
             with shard.lock:
                 waiting += sum(len(ending.remaining) for ending in shard.endings.values())
         return waiting

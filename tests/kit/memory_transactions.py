@@ -70,8 +70,8 @@ class TransactionHome:
 
     def settle(self) -> None:
         """Until what is led is loaded, and markers that were left are written."""
-        assert self.coordinator.await_loaded(10)
-        loader = self.coordinator._shards._loader._thread
+        assert self.coordinator.shards.await_loaded(10)
+        loader = self.coordinator.shards._loader._thread
         if loader is not None:
             loader.join()
 

@@ -37,6 +37,6 @@ def handle(services: Services, request: Request, message: M.AddOffsetsToTxnReque
         message.transactional_id,
         message.producer_id,
         message.producer_epoch,
-        [TopicPartition(GROUP_OFFSETS_TOPIC, services.groups.partition_for(message.group_id))],
+        [TopicPartition(GROUP_OFFSETS_TOPIC, services.groups.shards.partition_for(message.group_id))],
         added,
     )

@@ -49,7 +49,7 @@ def blocks(services: Services, request: Request, message: M.FindCoordinatorReque
     """Whether a topic has to be created or a partition to be loaded first."""
     keys = message.coordinator_keys if request.api_version >= SEVERAL_FROM else [message.key]
     coordinator = _coordinator(services, message.key_type)
-    return coordinator is not None and not all(map(coordinator.is_prepared, keys))
+    return coordinator is not None and not all(map(coordinator.shards.is_prepared, keys))
 
 
 def handle(services: Services, request: Request, message: M.FindCoordinatorRequest) -> M.FindCoordinatorResponse:
@@ -67,7 +67,7 @@ def handle(services: Services, request: Request, message: M.FindCoordinatorReque
     coordinator = _coordinator(services, message.key_type)
     by_partition: dict[int, _Found] = {}
     for key in message.coordinator_keys:
-        partition_id = -1 if coordinator is None else coordinator.partition_for(key)
+        partition_id = -1 if coordinator is None else coordinator.shards.partition_for(key)
         found = by_partition.get(partition_id) or _find(services, request, message.key_type, key)
         by_partition[partition_id] = found
         coordinators.append(
@@ -93,13 +93,13 @@ def _find(services: Services, request: Request, key_type: int, key: str) -> _Fou
     coordinator = _coordinator(services, key_type)
     if coordinator is None:
         return _Found(ErrorCode.INVALID_REQUEST)
-    error = coordinator.prepare(key)
+    error = coordinator.shards.prepare(key)
     if error is ErrorCode.NONE:
         here = services.endpoints_for(request.connection)
         return _Found(ErrorCode.NONE, services.node_id, here.host, here.port)
     if error is ErrorCode.NOT_COORDINATOR:
         topic = GROUP_OFFSETS_TOPIC if key_type == GROUP_TYPE else TRANSACTION_STATE_TOPIC
-        return _leader_elsewhere(services, request, TopicPartition(topic, coordinator.partition_for(key)))
+        return _leader_elsewhere(services, request, TopicPartition(topic, coordinator.shards.partition_for(key)))
     return _Found(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
 

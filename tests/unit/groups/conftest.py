@@ -38,7 +38,7 @@ class Home:
             self.topic, self.options, self.clock, self.deadlines, self.unique, lambda: self.topics
         )
         self.coordinator.start()
-        assert self.coordinator.await_loaded(10)
+        assert self.coordinator.shards.await_loaded(10)
 
     def restart(self) -> None:
         self.coordinator.stop()
@@ -53,7 +53,7 @@ class Home:
         self.deadlines.run_due()
 
     def replica_of(self, group_id: str) -> MemoryReplica:
-        replica = self.topic.replica(self.coordinator.partition_for(group_id))
+        replica = self.topic.replica(self.coordinator.shards.partition_for(group_id))
         assert isinstance(replica, MemoryReplica)
         return replica
 

@@ -25,9 +25,9 @@ def test_nobody_is_served_before_the_topic_exists_and_prepare_creates_it() -> No
     home = Home(MemoryOffsetsTopic(exists=False))
     assert home.coordinator.heartbeat("g", 1, "m", None) is ErrorCode.NOT_COORDINATOR
     assert home.coordinator.describe("g").error is ErrorCode.NOT_COORDINATOR
-    assert not home.coordinator.is_prepared("g")
-    assert home.coordinator.prepare("g") is ErrorCode.NONE
-    assert home.coordinator.is_prepared("g")
+    assert not home.coordinator.shards.is_prepared("g")
+    assert home.coordinator.shards.prepare("g") is ErrorCode.NONE
+    assert home.coordinator.shards.is_prepared("g")
     assert [home.form(group_id).generation for group_id in "ghijk"] == [1] * 5, "every partition is served at once"
 
 
@@ -37,7 +37,7 @@ def test_a_topic_that_cannot_be_created_makes_no_coordinator_and_is_told_of_once
     home = Home(MemoryOffsetsTopic(exists=False))
     home.topic.cannot_be_created = True
     for _ in range(3):
-        assert home.coordinator.prepare("g") is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert home.coordinator.shards.prepare("g") is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert caplog.messages == ["the topic of the group coordinator cannot be created: no space"]
 
 
@@ -73,7 +73,7 @@ def test_a_stopped_coordinator_serves_nobody(home: Home) -> None:
     home.coordinator.stop()
     assert home.coordinator.heartbeat("g", 1, "m", None) is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert home.coordinator.list_groups()[0] is ErrorCode.COORDINATOR_NOT_AVAILABLE
-    assert home.coordinator.prepare("g") is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert home.coordinator.shards.prepare("g") is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
 def test_whoever_waits_hears_when_the_coordinator_stops(home: Home) -> None:
@@ -88,10 +88,10 @@ def test_while_a_partition_is_loading_clients_are_kept_waiting(home: Home) -> No
     home.coordinator.stop()
     loads: list[Callable[[], None]] = []
     home.start()
-    partition_id = home.coordinator.partition_for("g")
-    home.coordinator.resign(partition_id)
-    home.coordinator._shards._loader.submit = loads.append  # type: ignore[method-assign]
-    home.coordinator.lead(partition_id)
+    partition_id = home.coordinator.shards.partition_for("g")
+    home.coordinator.shards.resign(partition_id)
+    home.coordinator.shards._loader.submit = loads.append  # type: ignore[method-assign]
+    home.coordinator.shards.lead(partition_id)
     assert home.join()[0].error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert home.sync("g", 1, "m")[0].error is ErrorCode.REBALANCE_IN_PROGRESS
     assert home.coordinator.heartbeat("g", 1, "c-1", None) is ErrorCode.NONE
@@ -108,7 +108,7 @@ def test_while_a_partition_is_loading_clients_are_kept_waiting(home: Home) -> No
 def test_whoever_waits_hears_when_the_partition_is_led_by_somebody_else(home: Home) -> None:
     home.form()
     waiting = home.join()
-    home.coordinator.resign(home.coordinator.partition_for("g"))
+    home.coordinator.shards.resign(home.coordinator.shards.partition_for("g"))
     assert waiting == [JoinAnswer(ErrorCode.NOT_COORDINATOR, "c-2")]
 
 
@@ -117,8 +117,8 @@ def test_a_new_leader_epoch_loads_the_partition_anew(home: Home) -> None:
     replica = home.replica_of("g")
     replica.leader_epoch = 1
     assert home.commit({P0: 6}) == [(ErrorCode.NOT_COORDINATOR, frozenset())], "appends of the old epoch are fenced"
-    home.coordinator.lead(home.coordinator.partition_for("g"))
-    assert home.coordinator.await_loaded(10)
+    home.coordinator.shards.lead(home.coordinator.shards.partition_for("g"))
+    assert home.coordinator.shards.await_loaded(10)
     assert home.fetch() == {"t-0": 5}
     assert home.commit({P0: 7}) == [(ErrorCode.NONE, frozenset())]
 
@@ -127,11 +127,11 @@ def test_a_partition_that_cannot_be_read_is_tried_again_when_somebody_asks(home:
     home.commit({P0: 5})
     replica = home.replica_of("g")
     replica.fail_reads = True
-    partition_id = home.coordinator.partition_for("g")
-    home.coordinator.resign(partition_id)
-    assert home.coordinator.prepare("g") is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    partition_id = home.coordinator.shards.partition_for("g")
+    home.coordinator.shards.resign(partition_id)
+    assert home.coordinator.shards.prepare("g") is ErrorCode.COORDINATOR_NOT_AVAILABLE
     replica.fail_reads = False
-    assert home.coordinator.prepare("g") is ErrorCode.NONE
+    assert home.coordinator.shards.prepare("g") is ErrorCode.NONE
     assert home.fetch() == {"t-0": 5}
 
 

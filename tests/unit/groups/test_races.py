@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import queue
 import random
-import sys
 import threading
-from collections.abc import Iterator
 from functools import partial
 
 import pytest
@@ -80,16 +78,8 @@ class Answers:
             self.open.discard(number)
 
 
-@pytest.fixture
-def quick_switches() -> Iterator[None]:
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    yield
-    sys.setswitchinterval(before)
-
-
 def shard_of(coordinator: GroupCoordinator) -> GroupShard:
-    shard = coordinator._shards.get(0)
+    shard = coordinator.shards.get(0)
     assert shard is not None
     return shard
 
@@ -134,7 +124,7 @@ def test_everybody_is_answered_once_whatever_happens_at_the_same_time(
     options = GroupOptions(min_session_timeout_ms=1, max_size=8)
     coordinator = GroupCoordinator(topic, options, SystemClock())
     coordinator.start()
-    assert coordinator.await_loaded(10)
+    assert coordinator.shards.await_loaded(10)
     unguarded = watch_the_lock(monkeypatch, coordinator)
     answers = Answers()
     members: dict[str, list[tuple[str, int]]] = {group_id: [] for group_id in GROUPS}

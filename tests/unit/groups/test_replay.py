@@ -29,7 +29,7 @@ P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 def known(home: Home) -> dict[str, Any]:
     """What a restart has to keep of every group."""
     found: dict[str, Any] = {}
-    for shard in home.coordinator._shards.active():
+    for shard in home.coordinator.shards.active():
         for group_id, served in shard.groups.items():
             machine = served.machine
             members = [

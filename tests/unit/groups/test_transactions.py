@@ -56,7 +56,7 @@ def write_marker(home: Home, is_commit: bool, group_id: str = "g", producer: Pro
 
 def end(home: Home, is_commit: bool, group_id: str = "g", producer: Producer = PRODUCER) -> None:
     marker_offset = write_marker(home, is_commit, group_id, producer)
-    partition_id = home.coordinator.partition_for(group_id)
+    partition_id = home.coordinator.shards.partition_for(group_id)
     home.coordinator.end_transaction(partition_id, producer.producer_id, is_commit, marker_offset)
 
 
@@ -97,7 +97,7 @@ def test_a_marker_ends_the_offsets_of_its_producer_in_all_groups_of_the_partitio
 
 def test_a_marker_in_another_partition_ends_nothing_here(home: Home) -> None:
     commit(home, {P0: 5})
-    mine = home.coordinator.partition_for("g")
+    mine = home.coordinator.shards.partition_for("g")
     for partition_id in range(4):
         if partition_id != mine:
             home.coordinator.end_transaction(partition_id, PRODUCER.producer_id, True)
@@ -112,7 +112,7 @@ def test_a_marker_that_is_told_late_does_not_end_the_next_transaction(home: Home
     marker_offset = write_marker(home, True)
     commit(home, {P0: 9})
     for _ in range(2):
-        home.coordinator.end_transaction(home.coordinator.partition_for("g"), 7, True, marker_offset)
+        home.coordinator.end_transaction(home.coordinator.shards.partition_for("g"), 7, True, marker_offset)
         assert stable(home, P0, P1) == ["UNSTABLE_OFFSET_COMMIT", 5]
     end(home, True)
     assert stable(home, P0, P1) == [9, 5]
@@ -134,7 +134,7 @@ def test_what_the_log_refuses_is_not_pending(home: Home) -> None:
     assert stable(home, P0) == [-1]
     home.replica_of("g").refuse = ErrorCode.KAFKA_STORAGE_ERROR
     assert commit(home, {P0: 5}) == [(ErrorCode.NOT_COORDINATOR, frozenset())]
-    (shard,) = (shard for shard in home.coordinator._shards.active() if shard.groups)
+    (shard,) = (shard for shard in home.coordinator.shards.active() if shard.groups)
     assert shard._in_transaction == {}
 
 
@@ -194,14 +194,14 @@ def test_the_coordinator_is_asked_once_for_a_transaction(home: Home) -> None:
 
     def verify(partition: TopicPartition) -> ErrorCode:
         asked.append(partition)
-        assert not any(shard.lock._is_owned() for shard in home.coordinator._shards.active())  # type: ignore[attr-defined]
+        assert not any(shard.lock._is_owned() for shard in home.coordinator.shards.active())  # type: ignore[attr-defined]
         return ErrorCode.NONE
 
     for offset in range(3):
         assert commit(home, {P0: offset}, verify=verify) == DONE
     end(home, True)
     commit(home, {P0: 9}, verify=verify)
-    assert asked == [TopicPartition(GROUP_OFFSETS_TOPIC, home.coordinator.partition_for("g"))] * 2
+    assert asked == [TopicPartition(GROUP_OFFSETS_TOPIC, home.coordinator.shards.partition_for("g"))] * 2
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ def test_what_the_log_says_of_the_producer_is_told_at_once(home: Home) -> None:
 
 def test_a_coordinator_that_went_away_meanwhile_writes_nothing(home: Home) -> None:
     def verify(_: TopicPartition) -> ErrorCode:
-        home.coordinator.resign(home.coordinator.partition_for("g"))
+        home.coordinator.shards.resign(home.coordinator.shards.partition_for("g"))
         return ErrorCode.NONE
 
     assert commit(home, {P0: 5}, verify=verify) == [(ErrorCode.NOT_COORDINATOR, frozenset())]
@@ -314,11 +314,11 @@ def test_members_that_are_subscribed_change_nothing_of_it(home: Home) -> None:
 # --- restarts ----------------------------------------------------------------------------------------------------
 def test_a_marker_that_comes_while_the_partition_is_loaded_is_not_lost(home: Home) -> None:
     commit(home, {P0: 5})
-    partition_id = home.coordinator.partition_for("g")
-    home.coordinator.resign(partition_id)
+    partition_id = home.coordinator.shards.partition_for("g")
+    home.coordinator.shards.resign(partition_id)
     loads: list[Callable[[], None]] = []
-    home.coordinator._shards._loader.submit = loads.append  # type: ignore[method-assign]
-    home.coordinator.lead(partition_id)
+    home.coordinator.shards._loader.submit = loads.append  # type: ignore[method-assign]
+    home.coordinator.shards.lead(partition_id)
     replica, offset = home.replica_of("g"), -1
     end_of_log = replica.log_end_offset
     offset = write_marker(home, True)
@@ -504,7 +504,7 @@ class OffsetsAgainstModel(RuleBasedStateMachine):
         for producer in PRODUCERS:
             self.a_transaction_ends(producer, True, at_once=True)
         self.is_what_the_log_says()
-        (shard,) = self.home.coordinator._shards.active()
+        (shard,) = self.home.coordinator.shards.active()
         assert shard._in_transaction == {}
         self.restarts()
         self.is_what_the_log_says()

@@ -295,7 +295,7 @@ def test_markers_that_are_done_after_the_end_of_the_coordinator_complete_nothing
     home.add(who, A)
     home.markers.hold = True
     home.end(who)
-    home.coordinator.resign(0)
+    home.coordinator.shards.resign(0)
     home.markers.release()
     assert written(home)[-1] == "PrepareCommit"
 
@@ -305,7 +305,7 @@ def test_a_new_leader_epoch_loads_the_partition_again(home: Home) -> None:
     home.add(who, A)
     home.replica.leader_epoch = 4
     assert home.end(who) is ErrorCode.NOT_COORDINATOR, "it writes in an epoch that is over"
-    home.coordinator.lead(0)
+    home.coordinator.shards.lead(0)
     home.settle()
     assert home.end(who) is ErrorCode.NONE
     assert home.markers.written[0][1].coordinator_epoch == 4
@@ -323,7 +323,7 @@ def test_a_producer_goes_on_with_its_epoch_after_a_restart(home: Home) -> None:
 
 def test_an_id_whose_epochs_are_used_up_gets_another_producer_id(home: Home) -> None:
     who = home.producer()
-    home.coordinator._shards._shards[0].transactions["id"].producer_epoch = 32765
+    home.coordinator.shards._shards[0].transactions["id"].producer_epoch = 32765
     assert home.producer() == (who[0], 32766)
     home.ids_exhausted = True
     assert home.init().error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -447,13 +447,13 @@ def test_transactions_are_counted_by_state(home: Home) -> None:
 
 def test_the_topic_is_made_for_the_first_id(make_home: MakeHome) -> None:
     home = make_home(partitions=4, exists=False)
-    assert not home.coordinator.is_prepared("id")
+    assert not home.coordinator.shards.is_prepared("id")
     assert home.init().error is ErrorCode.NOT_COORDINATOR
     home.topic.cannot_be_created = True
-    assert home.coordinator.prepare("id") is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert home.coordinator.shards.prepare("id") is ErrorCode.COORDINATOR_NOT_AVAILABLE
     home.topic.cannot_be_created = False
-    assert home.coordinator.prepare("id") is ErrorCode.NONE
-    assert home.coordinator.is_prepared("id")
+    assert home.coordinator.shards.prepare("id") is ErrorCode.NONE
+    assert home.coordinator.shards.is_prepared("id")
     assert home.init().error is ErrorCode.NONE
 
 
@@ -462,14 +462,14 @@ def test_a_partition_that_cannot_be_read_is_tried_again_when_it_is_asked_for(hom
     home.replica.fail_reads = True
     home.restart()
     home.replica.fail_reads = False
-    assert home.coordinator.prepare("id") is ErrorCode.NONE
-    assert home.coordinator.await_loaded(10) and home.state() == "Empty"
+    assert home.coordinator.shards.prepare("id") is ErrorCode.NONE
+    assert home.coordinator.shards.await_loaded(10) and home.state() == "Empty"
 
 
 def test_ids_are_in_the_partition_that_kafka_puts_them_in(make_home: MakeHome) -> None:
     home = make_home(partitions=50)
-    assert home.coordinator.partition_for("hello") == 99162322 % 50, "String.hashCode"
-    assert home.coordinator.partition_for("") == 0
+    assert home.coordinator.shards.partition_for("hello") == 99162322 % 50, "String.hashCode"
+    assert home.coordinator.shards.partition_for("") == 0
 
 
 def test_many_threads_on_few_ids_get_one_answer_each(make_home: MakeHome) -> None:

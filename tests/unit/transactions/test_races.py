@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import queue
 import random
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -88,14 +87,6 @@ class LateMarkers:
             done(ErrorCode.NONE)
 
 
-@pytest.fixture
-def quick_switches() -> Iterator[None]:
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    yield
-    sys.setswitchinterval(before)
-
-
 @pytest.mark.usefixtures("quick_switches")
 def test_everybody_is_answered_once_and_the_log_knows_what_was_answered(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
@@ -114,9 +105,9 @@ def test_everybody_is_answered_once_and_the_log_knows_what_was_answered(
     options = TransactionOptions(abort_interval_ms=5, marker_retry_ms=1)
     coordinator = TransactionCoordinator(topic, options, SystemClock(), markers, next_id)
     coordinator.start()
-    assert coordinator.await_loaded(10)
+    assert coordinator.shards.await_loaded(10)
     unguarded: list[str] = []
-    shard_lock = coordinator._shards._shards[0].lock
+    shard_lock = coordinator.shards._shards[0].lock
     for name in ("init_producer_id", "add_partitions", "end", "verify", "fence", "complete", "stored", "not_stored"):
 
         def watched(self: Transaction, *given: object, name: str = name, call: object = getattr(Transaction, name)):  # type: ignore[no-untyped-def]
