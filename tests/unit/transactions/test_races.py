@@ -195,6 +195,6 @@ def test_everybody_is_answered_once_and_the_log_knows_what_was_answered(
     again = TransactionCoordinator(topic, options, SystemClock(), LateMarkers(later), next_id)
     monkeypatch.setattr(again, "_abort_timed_out", lambda: None)
     again.start()
-    assert again.await_loaded(10)
+    assert again.shards.await_loaded(10)
     assert {name: again.describe(name) for name in NAMES} == described, "what was answered is in the log"
     again.stop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
 import pytest
@@ -25,8 +26,8 @@ def versions(api_key: ApiKey) -> range:
     return range(SERVED[api_key].min, SERVED[api_key].max + 1)
 
 
-class GroupsStub(NamedTuple):
-    """What AddOffsetsToTxn asks of groups."""
+class ShardsStub(NamedTuple):
+    """What AddOffsetsToTxn asks of the groups' shards."""
 
     partition: int
 
@@ -42,7 +43,7 @@ class Served:
         self.services = services_on(cluster)
         self.services.transactions = self.home.coordinator
         self.services.markers = self.home.markers
-        self.services.groups = cast(Any, GroupsStub(3))
+        self.services.groups = cast(Any, SimpleNamespace(shards=ShardsStub(3)))
         cluster.topics.create([NewTopic(TOPIC, 2, 1)])
 
     def ask(self, api_key: ApiKey, version: int, message: Any) -> Any:
