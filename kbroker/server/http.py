@@ -1,7 +1,7 @@
 """/metrics, /health and /ready on a port of their own: one thread, one request per connection, nothing else.
 
-Not for the open network: no authentication, no TLS. A connection has a deadline for its request and its response, and
-the next one waits for it.
+Not for the open network: no authentication, no TLS. A connection has a deadline for its request and another one for
+taking its response, and the next one waits for it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
-DEADLINE_S = 2.0  # for a connection's request and response together
+DEADLINE_S = 2.0  # for a connection's request, and again for its response; what the answer takes is not its peer's time
 RETRY_S = 0.1
 LARGEST_HEAD = 8192
 REASONS = {
@@ -131,15 +131,15 @@ class HttpServer:
             part = connection.recv(LARGEST_HEAD)
             head += part
             if not part or len(head) > LARGEST_HEAD:
-                self._send(connection, deadline, Answer(400, b"not a request\n"), True)
+                self._send(connection, Answer(400, b"not a request\n"), True)
                 return
         lines = head.decode("latin-1").splitlines()
         method, _, target = lines[0].partition(" ")
         if method not in ("GET", "HEAD"):
-            self._send(connection, deadline, Answer(405, b"only GET and HEAD\n"), True)
+            self._send(connection, Answer(405, b"only GET and HEAD\n"), True)
             return
         accept = next((line[7:].strip() for line in lines[1:] if line[:7].lower() == "accept:"), "")
-        self._send(connection, deadline, self._answer(target.split(" ")[0].split("?")[0], accept), method == "GET")
+        self._send(connection, self._answer(target.split(" ")[0].split("?")[0], accept), method == "GET")
 
     def _answer(self, path: str, accept: str) -> Answer:
         route = self._routes.get(path)
@@ -151,10 +151,10 @@ class HttpServer:
             LOG.exception("%s failed", path)
             return Answer(500, b"see the log\n")
 
-    def _send(self, connection: socket.socket, deadline: float, answer: Answer, with_body: bool) -> None:
+    def _send(self, connection: socket.socket, answer: Answer, with_body: bool) -> None:
         head = (
             f"HTTP/1.1 {answer.status} {REASONS[answer.status]}\r\nContent-Type: {answer.content_type}\r\n"
             f"Content-Length: {len(answer.body)}\r\nConnection: close\r\n\r\n"
         )
-        connection.settimeout(max(deadline - time.monotonic(), 0.001))
+        connection.settimeout(self._deadline_s)
         connection.sendall(head.encode() + (answer.body if with_body else b""))
