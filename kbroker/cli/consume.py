@@ -6,6 +6,7 @@ Without a group the offsets are this command's own; with --group they are stored
 from __future__ import annotations
 
 import argparse
+import math
 import select
 import signal
 import sys
@@ -145,12 +146,16 @@ class _Reader:
         self._ends: dict[TopicPartition, int] = {}
         self._leaders: dict[int, list[TopicPartition]] = {}
         self._printed = 0
-        self._last_message = time.monotonic()
+        self._silent_since: float | None = None
+        """When the first of the polls was begun that brought nothing, of those behind the last message."""
+        self._is_idle = False
+        """Whether one that was begun so much later brought nothing either."""
 
     def read_from(self, positions: dict[TopicPartition, int]) -> None:
         """Read these partitions and no others, each from its offset."""
         self._positions = dict(positions)
         self._changed.clear()
+        self._silent_since = None
         self._leaders = partitions_by_leader(self._client, list(positions))
         if self._arguments.exit:
             self._ends = resolve_offsets(self._client, list(positions), LATEST_TIMESTAMP)
@@ -161,7 +166,7 @@ class _Reader:
             return True
         if arguments.exit and all(offset >= self._ends[p] for p, offset in self._positions.items()):
             return True
-        return arguments.idle is not None and time.monotonic() - self._last_message >= arguments.idle
+        return self._is_idle
 
     def take_positions(self) -> dict[TopicPartition, int]:
         """The next offsets of the partitions that were read since the last call."""
@@ -171,24 +176,40 @@ class _Reader:
 
     def poll(self) -> None:
         """One Fetch to each leader; prints what it brings. Waits up to MAX_WAIT_MS when there is nothing."""
+        began, printed = time.monotonic(), self._printed
+        wait_ms = self._wait_ms(began)
         if not self._leaders:
-            time.sleep(MAX_WAIT_MS / 1000)
+            time.sleep(wait_ms / 1000)
         for node_id, partitions in list(self._leaders.items()):
-            answer = self._client.call(self._request(partitions), node_id)
+            answer = self._client.call(self._request(partitions, wait_ms), node_id)
             raise_for(answer.error_code, None, f"broker {node_id}")
             for topic in answer.responses:
                 for data in topic.partitions:
                     self._take(TopicPartition(topic.topic, data.partition_index), data)
+        if self._printed > printed:
+            self._silent_since = None
+        else:
+            self._silent_since = self._silent_since or began
+            idle_s = self._arguments.idle
+            self._is_idle = idle_s is not None and began - self._silent_since >= idle_s
         self._output.flush()
         # Who reads the pipe may go while nothing comes that could not be written.
         if self._output_errors.poll(0):
             raise BrokenPipeError
 
-    def _request(self, partitions: Sequence[TopicPartition]) -> M.FetchRequest:
+    def _wait_ms(self, now: float) -> int:
+        """How long a Fetch that begins now may wait: until --idle is over, when one more looks what has come."""
+        idle_s: float | None = self._arguments.idle
+        if idle_s is None:
+            return MAX_WAIT_MS
+        left_s = idle_s - (0 if self._silent_since is None else now - self._silent_since)
+        return min(MAX_WAIT_MS, max(0, math.ceil(left_s * 1000)))
+
+    def _request(self, partitions: Sequence[TopicPartition], wait_ms: int) -> M.FetchRequest:
         request = M.FetchRequest
         return request(
             replica_id=-1,
-            max_wait_ms=MAX_WAIT_MS,
+            max_wait_ms=wait_ms,
             min_bytes=1,
             max_bytes=MAX_BYTES,
             session_id=0,
@@ -234,7 +255,6 @@ class _Reader:
 
     def _print(self, partition_id: int, record: Record) -> None:
         self._printed += 1
-        self._last_message = time.monotonic()
         if self._arguments.json:
             line = encode_line(
                 record.key,

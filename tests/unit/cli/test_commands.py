@@ -21,8 +21,7 @@ def broker() -> Iterator[BrokerProcess]:
         yield running
 
 
-@pytest.fixture
-def kbroker(broker: BrokerProcess) -> Run:
+def commands_of(broker: BrokerProcess) -> Run:
     """`kbroker("topics", "list")`: runs it against the broker, expecting the exit code `code`."""
 
     def run(*words: str, stdin: bytes = b"", code: int = 0) -> "subprocess.CompletedProcess[bytes]":
@@ -32,6 +31,11 @@ def kbroker(broker: BrokerProcess) -> Run:
         return done
 
     return run
+
+
+@pytest.fixture
+def kbroker(broker: BrokerProcess) -> Run:
+    return commands_of(broker)
 
 
 @pytest.fixture
@@ -216,6 +220,14 @@ def test_a_group_goes_on_where_it_stopped_and_shows_its_lag(kbroker: Run, topic:
         kbroker("groups", "list", "--json")
     )
     assert group.encode() in kbroker("groups", "list").stdout
+
+
+def test_who_waits_for_the_other_members_is_not_idle() -> None:
+    with BrokerProcess({"group.initial.rebalance.delay.ms": 500}) as broker:
+        kbroker = commands_of(broker)
+        kbroker("produce", "views", stdin=b"1\n")
+        words = ["--group", "readers", "--from-beginning", "--idle", "0.2"]
+        assert lines(kbroker("consume", "views", *words)) == [b"1"]
 
 
 def test_two_members_share_the_partitions_and_leave_when_stopped(
