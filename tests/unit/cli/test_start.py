@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from kbroker.cli.start import SAME_SIGNAL_S
 from kbroker.errors import ErrorCode
 from kbroker.metrics.definitions import METRICS
 from kbroker.protocol.api import ApiKey
@@ -77,12 +78,20 @@ def test_every_thread_has_a_name_that_the_documents_explain(broker: BrokerProces
 
 def test_one_signal_that_comes_twice_is_one(broker: BrokerProcess) -> None:
     """timeout(1) sends its signal to the process and then to the group of both."""
-    with broker:
-        assert broker.process is not None
-        broker.process.send_signal(signal.SIGTERM)
-        broker.process.send_signal(signal.SIGTERM)
-        assert broker.process.wait(30) == 0
-        assert "before it had stopped" not in broker.output
+    for _ in range(10):
+        with broker:
+            assert broker.process is not None
+            began = time.monotonic()
+            broker.process.send_signal(signal.SIGTERM)
+            while re.search(r"^ShdPnd:\s0*[1-9a-f]", Path(f"/proc/{broker.pid}/status").read_text(), re.MULTILINE):
+                pass  # a second one before the first has come would be none
+            broker.process.send_signal(signal.SIGTERM)
+            took_s = time.monotonic() - began
+            code = broker.process.wait(30)
+        if took_s < SAME_SIGNAL_S / 2:  # else this process stood still, and they were two
+            break
+    assert code == 0
+    assert "before it had stopped" not in broker.output
 
 
 def test_a_stop_does_not_wait_for_members_that_wait_for_each_other(broker: BrokerProcess) -> None:
