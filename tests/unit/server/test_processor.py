@@ -6,7 +6,6 @@ import gc
 import socket
 import struct
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -552,7 +551,7 @@ def test_an_answer_that_came_while_the_processor_stood_still_is_sent(start: Star
     def stand_still() -> None:
         gate.set()
         assert answered.wait(10)
-        time.sleep(1.0)
+        threading.Event().wait(1.0)
 
     rig = start(handle=handle, idle_ms=500)
     rig.while_closing = stand_still
