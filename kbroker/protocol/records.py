@@ -31,7 +31,6 @@ __all__ = [
     "Record",
     "control_type",
     "encode_batch",
-    "encode_control_batch",
     "read_batches",
     "read_columns",
     "read_records",
@@ -40,7 +39,7 @@ __all__ = [
 INFLATED_LIMIT = 128 << 20  #: bytes that one batch may inflate to, for readers who do not say otherwise
 
 _HEADER_SIZE = 61
-_LOG_APPEND_TIME, _TRANSACTIONAL, _CONTROL = 0x08, 0x10, 0x20
+_LOG_APPEND_TIME, _TRANSACTIONAL = 0x08, 0x10
 
 
 class ControlType(IntEnum):
@@ -64,35 +63,11 @@ class Batch:
 
 
 class BatchBuilder:
-    """Collects records and encodes them as one batch.
+    """Collects records of one batch whose size has to be known while it grows; the CRC is of what `build` returns."""
 
-    Offsets and sequences follow on from `base_offset` and `base_sequence`; the CRC is of what `build` returns.
-    """
-
-    def __init__(
-        self,
-        *,
-        base_offset: int = 0,
-        codec: int = Codec.NONE,
-        level: int | None = None,
-        leader_epoch: int = -1,
-        producer_id: int = -1,
-        producer_epoch: int = -1,
-        base_sequence: int = -1,
-        is_transactional: bool = False,
-        is_control: bool = False,
-        log_append_time: int | None = None,
-    ):
+    def __init__(self, codec: int = Codec.NONE):
         self._records = RecordsBuilder()
         self._codec = codec
-        self._level = level
-        self._attributes = codec | (_TRANSACTIONAL if is_transactional else 0) | (_CONTROL if is_control else 0)
-        self._log_append_time = log_append_time
-        if log_append_time is not None:
-            self._attributes |= _LOG_APPEND_TIME
-        self._base_offset = base_offset
-        self._leader_epoch = leader_epoch
-        self._producer = producer_id, producer_epoch, base_sequence
 
     @property
     def count(self) -> int:
@@ -115,17 +90,8 @@ class BatchBuilder:
 
     def build(self) -> bytes:
         """The batch of everything appended; more may follow, and another `build`."""
-        producer_id, producer_epoch, base_sequence = self._producer
-        return self._records.build(
-            deflate(self._codec, self._records.records(), self._level) if self._codec else None,
-            self._attributes,
-            self._base_offset,
-            self._leader_epoch,
-            producer_id,
-            producer_epoch,
-            base_sequence,
-            self._log_append_time,
-        )
+        payload = deflate(self._codec, self._records.records()) if self._codec else None
+        return self._records.build(payload, self._codec)
 
 
 def encode_batch(
@@ -142,46 +108,19 @@ def encode_batch(
     log_append_time: int | None = None,
 ) -> bytes:
     """One batch of `records`: Record objects (their offsets are not looked at) or (timestamp, key, value)."""
-    builder = BatchBuilder(
-        base_offset=base_offset,
-        codec=codec,
-        level=level,
-        leader_epoch=leader_epoch,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        base_sequence=base_sequence,
-        is_transactional=is_transactional,
-        log_append_time=log_append_time,
-    )
+    builder = RecordsBuilder()
     for record in records:
         if isinstance(record, Record):
             builder.append(record.timestamp, record.key, record.value, record.headers)
         else:
             builder.append(*record)
-    return builder.build()
-
-
-def encode_control_batch(
-    kind: ControlType,
-    timestamp: int,
-    *,
-    producer_id: int,
-    producer_epoch: int,
-    coordinator_epoch: int,
-    base_offset: int = 0,
-    leader_epoch: int = -1,
-) -> bytes:
-    """The end of a transaction, as its coordinator writes it into each partition (KIP-98)."""
-    builder = BatchBuilder(
-        base_offset=base_offset,
-        leader_epoch=leader_epoch,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        is_transactional=True,
-        is_control=True,
-    )
-    builder.append(timestamp, struct.pack(">hh", 0, kind), struct.pack(">hi", 0, coordinator_epoch))
-    return builder.build()
+    attributes = codec | (_TRANSACTIONAL if is_transactional else 0)
+    if log_append_time is not None:
+        attributes |= _LOG_APPEND_TIME
+    return builder.build(
+        deflate(codec, builder.records(), level) if codec else None,
+        attributes, base_offset, leader_epoch, producer_id, producer_epoch, base_sequence, log_append_time,
+    )  # fmt: skip
 
 
 def control_type(record: Record) -> ControlType | None:

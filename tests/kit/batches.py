@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import struct
+
 from kbroker._core.crc import crc32c_of
+from kbroker._core.records import RecordsBuilder
+from kbroker.protocol.records import ControlType
+
+TRANSACTIONAL, CONTROL = 0x10, 0x20
 
 
 def changed(batch: bytes | bytearray, at: int, value: bytes, *, crc: bool = True) -> bytes:
@@ -12,3 +18,19 @@ def changed(batch: bytes | bytearray, at: int, value: bytes, *, crc: bool = True
     if crc:
         made[17:21] = crc32c_of(made[21:]).to_bytes(4)
     return bytes(made)
+
+
+def encode_control_batch(
+    kind: ControlType,
+    timestamp: int,
+    *,
+    producer_id: int,
+    producer_epoch: int,
+    coordinator_epoch: int,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
+) -> bytes:
+    """The end of a transaction, as its coordinator writes it into each partition (KIP-98)."""
+    builder = RecordsBuilder()
+    builder.append(timestamp, struct.pack(">hh", 0, kind), struct.pack(">hi", 0, coordinator_epoch))
+    return builder.build(None, TRANSACTIONAL | CONTROL, base_offset, leader_epoch, producer_id, producer_epoch)

@@ -15,10 +15,11 @@ from kbroker.groups import records
 from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M
 from kbroker.protocol.compression import Codec, deflate
-from kbroker.protocol.records import ControlType, Record, encode_batch, encode_control_batch
+from kbroker.protocol.records import ControlType, Record, encode_batch
 from kbroker.storage import checkpoints, directory
 from kbroker.storage import segment as names
 from kbroker.storage.producer_state import store_snapshot
+from tests.kit.batches import encode_control_batch
 from tests.kit.logs import TOPIC_ID
 
 NOW = 1_700_000_000_000

@@ -14,12 +14,12 @@ from kbroker.protocol.records import (
     ControlType,
     Record,
     encode_batch,
-    encode_control_batch,
     read_batches,
     read_records,
 )
 from tests.kit import parser_cases
 from tests.kit import record_batch_model as model
+from tests.kit.batches import encode_control_batch
 
 optional_bytes = st.none() | st.binary(max_size=40)
 headers = st.lists(st.tuples(st.text(max_size=5), optional_bytes), max_size=3)

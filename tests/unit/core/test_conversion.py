@@ -14,9 +14,10 @@ from kbroker._core.record_batch import BatchInfo, InvalidBatch
 from kbroker._core.records import RecordsBuilder
 from kbroker.errors import ErrorCode
 from kbroker.protocol.compression import Codec, deflate, inflate
-from kbroker.protocol.records import ControlType, Record, encode_batch, encode_control_batch, read_records
+from kbroker.protocol.records import ControlType, Record, encode_batch, read_records
 from tests.kit import message_set_model as model
 from tests.kit import parser_cases
+from tests.kit.batches import encode_control_batch
 from tests.kit.message_set_model import Message
 
 MAGICS = [0, 1]

@@ -8,9 +8,10 @@ from kbroker._core.message_set import MessageSetBuilder
 from kbroker._core.records import RecordsBuilder
 from kbroker.errors import BadInput
 from kbroker.protocol.compression import Codec, deflate, inflate
-from kbroker.protocol.records import ControlType, Record, encode_control_batch, read_records
+from kbroker.protocol.records import ControlType, Record, read_records
 from tests.kit import kafka_batches
 from tests.kit import message_set_model as model
+from tests.kit.batches import encode_control_batch
 from tests.kit.kafka_batches import KafkaBatches
 from tests.kit.message_set_model import Message
 

@@ -15,12 +15,13 @@ from kbroker.groups.coordinator import GroupCoordinator
 from kbroker.groups.options import GroupOptions
 from kbroker.groups.shard import GroupShard
 from kbroker.model import TopicPartition
-from kbroker.protocol.records import ControlType, encode_control_batch
+from kbroker.protocol.records import ControlType
 from kbroker.rules.group import Group
 from kbroker.rules.group_member import JoinAnswer, Joining, Leaving, SyncAnswer
 from kbroker.rules.group_offsets import CommittedOffset
 from kbroker.state_log.partition import Producer
 from kbroker.state_log.replica import Committed
+from tests.kit.batches import encode_control_batch
 from tests.kit.memory_replica import MemoryOffsetsTopic, MemoryReplica
 from tests.kit.threads import run_all
 

@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from kbroker.errors import ErrorCode
 from kbroker.groups import records
 from kbroker.model import TopicPartition
-from kbroker.protocol.records import ControlType, encode_batch, encode_control_batch
+from kbroker.protocol.records import ControlType, encode_batch
 from kbroker.replication.local_replica import FlushWaits, LocalReplica
 from kbroker.rules.group import GroupState
 from kbroker.rules.group_member import Leaving
 from kbroker.rules.group_offsets import CommittedOffset
 from kbroker.state_log.replica import Replica
+from tests.kit.batches import encode_control_batch
 from tests.kit.logs import LogHome
 
 from .conftest import Home

@@ -12,11 +12,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from kbroker.errors import ErrorCode, StorageFailed
 from kbroker.model import GROUP_OFFSETS_TOPIC, TopicPartition
-from kbroker.protocol.records import ControlType, encode_control_batch, read_batches
+from kbroker.protocol.records import ControlType, read_batches
 from kbroker.replication.local_replica import FlushWaits, LocalReplica
 from kbroker.rules.group_offsets import CommittedOffset
 from kbroker.state_log.partition import Producer
 from kbroker.state_log.replica import Replica
+from tests.kit.batches import encode_control_batch
 from tests.kit.logs import LogHome
 from tests.kit.memory_replica import MemoryOffsetsTopic
 from tests.kit.offsets_model import Commit, Marker, Removal, known_after

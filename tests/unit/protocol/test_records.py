@@ -18,6 +18,7 @@ from kbroker.protocol.compression import Codec, InflatesTooLarge
 from kbroker.protocol.records import BatchBuilder, ControlType, InvalidBatch, Record, encode_batch, read_batches
 from tests.kit import parser_cases
 from tests.kit import record_batch_model as model
+from tests.kit.batches import encode_control_batch
 
 optional_bytes = st.none() | st.binary(max_size=300)
 names = st.text(max_size=20)
@@ -140,7 +141,7 @@ def test_records_of_a_log_append_time_batch_have_its_time() -> None:
 
 
 def test_builders_tell_their_size_before_they_build() -> None:
-    builder = BatchBuilder(base_offset=3)
+    builder = BatchBuilder()
     assert (builder.count, builder.size, len(builder.build())) == (0, 61, 61)
     for count, record in enumerate(SAMPLE, 1):
         assert builder.append(record.timestamp, record.key, record.value, record.headers) == len(builder.build())
@@ -168,7 +169,7 @@ def test_reading_goes_on_after_offsets_that_compaction_took_out() -> None:
 
 
 def test_records_before_an_offset_and_control_records_are_left_out() -> None:
-    log = encode_batch(SAMPLE, base_offset=10) + records.encode_control_batch(
+    log = encode_batch(SAMPLE, base_offset=10) + encode_control_batch(
         ControlType.COMMIT, 7, producer_id=1, producer_epoch=0, coordinator_epoch=3, base_offset=14
     )
     log += encode_batch(SAMPLE[:1], base_offset=15)
@@ -177,7 +178,7 @@ def test_records_before_an_offset_and_control_records_are_left_out() -> None:
 
 
 def test_the_end_of_a_transaction_is_as_kafka_writes_it() -> None:
-    data = records.encode_control_batch(
+    data = encode_control_batch(
         ControlType.ABORT, 7, producer_id=1, producer_epoch=2, coordinator_epoch=3, base_offset=14
     )
     (batch,) = read_batches(data)

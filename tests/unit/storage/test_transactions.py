@@ -11,11 +11,12 @@ import pytest
 from kbroker._core.producers import ProducerTable
 from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.fs import RealFileSystem
-from kbroker.protocol.records import ControlType, encode_batch, encode_control_batch
+from kbroker.protocol.records import ControlType, encode_batch
 from kbroker.storage import segment as names
 from kbroker.storage.log import Log
 from kbroker.storage.log_context import ActiveProducer
 from kbroker.storage.options import LogOptions
+from tests.kit.batches import encode_control_batch
 from tests.kit.committed import read_committed
 from tests.kit.crash_fs import CrashFileSystem, SyncDirectory
 from tests.kit.logs import LogHome, batch_of, read_all
