@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import resource
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from kbroker.errors import ErrorCode, KbrokerError
 from kbroker.fs import RealFileSystem
+from kbroker.protocol.records import read_batches
 from kbroker.storage import segment as names
 from kbroker.storage.log import Log
 from kbroker.storage.open_segments import OpenSegments
 from kbroker.storage.options import LogOptions
+from tests.kit.crash_fs import CrashFileSystem
 from tests.kit.logs import LogHome, batch_of, read_all
 
 
@@ -98,3 +101,43 @@ def test_a_time_index_of_the_active_segment_that_cannot_be_mapped_is_an_error(tm
     for at in range(200):
         log.append(batch_of([b"%d" % at * 100], 1000 + at))
     assert refused(log, names.TIME_INDEX)
+
+
+def test_indexes_are_on_the_device_before_their_segment_is_closed(tmp_path: Path) -> None:
+    """Its records were flushed while it was the active one, and its indexes were not: recovery would trust them."""
+    (tmp_path / "disk").mkdir()
+    fs = CrashFileSystem(tmp_path / "disk")
+    home = LogHome(tmp_path / "disk", fs=fs, options=LogOptions(index_interval_bytes=0))
+    opened = OpenSegments(1)
+    home.context.on_segment_opened = opened.add
+    log = home.create()
+    for _ in range(2):
+        for at in range(20):
+            log.append(batch_of([b"%d" % at], 1000 + log.log_end_offset))
+        log.flush()
+        log.roll()
+    log.read(0, 100)
+    log.flush()
+    assert log.recovery_point == 40
+    for seed in range(20):
+        fs.after_power_cut(len(fs.journal), seed, tmp_path / f"{seed}")
+        for name in (names.file_name(base, suffix) for base in (0, 20) for suffix in (names.INDEX, names.TIME_INDEX)):
+            written, kept = (tmp_path / disk / "orders-0" / name for disk in ("disk", str(seed)))
+            assert len(kept.read_bytes()) > 100
+            assert kept.read_bytes() == written.read_bytes(), name
+
+
+def test_an_index_does_not_grow_beyond_what_is_mapped_of_it(tmp_path: Path) -> None:
+    """The setting was less when the active segment's index was mapped, with room for all that it might become then."""
+    small = LogOptions(index_interval_bytes=0, index_max_bytes=8 * 100)
+    log = LogHome(tmp_path, options=small).create()
+    for at in range(90):
+        log.append(batch_of([b"%d" % at]))
+    assert read_all(log, 3)[0].value == b"3"
+    assert names.file_name(0, names.INDEX) in Path("/proc/self/maps").read_text()
+    log.update_options(replace(small, index_max_bytes=10 << 20))
+    for at in range(90, 2000):
+        log.append(batch_of([b"%d" % at]))
+    assert [segment[6] > 100 for segment in log.state.segments()] == [False, True]
+    for at in range(0, 2000, 7):
+        assert next(read_batches(log.read(at, 1))).records()[0].value == b"%d" % at
