@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import generated_page
 
+from kbroker.cluster.group_configs import GROUP_CONFIGS
 from kbroker.cluster.topic_configs import TOPIC_CONFIGS
 from kbroker.config.definitions import ALIASES, SECTIONS
 from kbroker.config.not_read import NOT_READ
@@ -14,7 +15,8 @@ from kbroker.rules.config_values import INT32_MAX, INT64_MAX, Value, format_valu
 
 HEAD = """# Settings
 
-Made by `make docs` from `kbroker/config/definitions.py` and `kbroker/cluster/topic_configs.py`; do not edit.
+Made by `make docs` from `kbroker/config/definitions.py`, `kbroker/cluster/topic_configs.py` and `group_configs.py`; do
+not edit.
 
 Settings come from, the later winning: the defaults below; `server.properties`, as Kafka reads it (`kbroker start
 server.properties`); the environment (`KBROKER_NUM_PARTITIONS=3` sets `num.partitions`, `KBROKER_HTTP_ADDRESS` sets
@@ -69,6 +71,28 @@ def document() -> str:
                 topic.doc,
             ]
             for topic in TOPIC_CONFIGS.values()
+        ),
+    )
+    lines += [
+        "",
+        "## Groups",
+        "",
+        "A consumer group's own value (KIP-848) wins over the broker setting that gives its ",
+    ]
+    lines[-1] += "default. What holds is within the broker's bounds. `kbroker configs alter group NAME`, or Kafka's "
+    lines[-1] += "`kafka-configs --group NAME`."
+    lines.append("")
+    lines += table(
+        ["setting", "default", "broker setting", "bounds", "what it does"],
+        (
+            [
+                f"`{group.name}`",
+                f"{default_of(group.default)} ms",
+                f"`{group.synonym}`",
+                f"`{group.smallest}`, `{group.largest}`",
+                group.doc,
+            ]
+            for group in GROUP_CONFIGS.values()
         ),
     )
     lines += ["", "## Old names", "", "Names of Kafka 0.7 and 0.8 that are still understood.", ""]

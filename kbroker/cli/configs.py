@@ -1,4 +1,4 @@
-"""Show and change settings of topics and brokers."""
+"""Show and change settings of topics, brokers and groups."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ EXAMPLES = """examples:
   kbroker configs alter topic views --set retention.ms=3600000 --unset segment.bytes
   kbroker configs describe broker 1
   kbroker configs alter broker 1 --set log.retention.ms=3600000
+  kbroker configs alter group readers --set consumer.session.timeout.ms=50000
 """
 
-RESOURCE_TYPES = {"topic": 2, "broker": 4}
-SOURCES = {1: "topic", 2: "broker", 3: "all brokers", 4: "start", 5: "default", 6: "logger"}
+RESOURCE_TYPES = {"topic": 2, "broker": 4, "group": 32}
+SOURCES = {1: "topic", 2: "broker", 3: "all brokers", 4: "start", 5: "default", 6: "logger", 8: "group"}
 SET, UNSET, APPEND, SUBTRACT = 0, 1, 2, 3
 
 
@@ -37,7 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     altering.add_argument("--validate-only", action="store_true", help="only say whether it would be accepted")
     for action in (describing, altering):
         action.add_argument("kind", choices=RESOURCE_TYPES)
-        action.add_argument("name", help="of the topic, or number of the broker")
+        action.add_argument("name", help="of the topic or group, or number of the broker")
         args.add_bootstrap(action)
 
 

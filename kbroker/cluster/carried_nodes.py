@@ -1,6 +1,7 @@
 """The nodes that go from Kafka's ZooKeeper to a broker that stands alone, and back: which they are, read from either.
 
-Not carried: who is alive (/brokers/ids, /controller), watches for changes, ACLs, delegation tokens.
+Not carried: who is alive (/brokers/ids, /controller), watches for changes, ACLs, delegation tokens, settings of groups
+(Kafka with a ZooKeeper has none).
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ def _items(text: str) -> list[str]:
     return [item.strip() for item in text.split(",")] if text.strip() else []
 
 
-def topic_list_refusal(wish: Wish) -> str:
+def list_refusal(wish: Wish) -> str:
     return f"Can't {Op(wish.operation).name} to key {wish.name} because its type is not LIST."
 
 

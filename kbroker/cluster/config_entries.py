@@ -1,4 +1,4 @@
-"""The settings of topics and brokers as DescribeConfigs and CreateTopics show them: value, source, synonyms."""
+"""The settings of topics, brokers and groups as DescribeConfigs and CreateTopics show them: value, source, synonyms."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kbroker.cluster.broker_configs import BrokerConfigs, ConfigSource, Synonym
+from kbroker.cluster.group_configs import GROUP_CONFIGS, group_default
 from kbroker.cluster.image import MetadataImage, Topic
 from kbroker.cluster.topic_configs import TOPIC_CONFIGS, TopicConfig, broker_default
 from kbroker.coordination.paths import DEFAULT_ENTITY
@@ -51,6 +52,18 @@ def source_of(config: TopicConfig, topic: Topic, image: MetadataImage, broker: B
         if any(synonym.name in values for synonym in config.synonyms):
             return source
     return ConfigSource.DEFAULT_CONFIG
+
+
+def group_entries(group_id: str, image: MetadataImage, broker: BrokerConfigs) -> Iterator[ConfigEntry]:
+    """Every setting of a group, whether there is such a group or not."""
+    lookup, own = broker.lookup(image), image.group_configs.get(group_id, {})
+    for config in GROUP_CONFIGS.values():
+        value = format_value(config.parse(own[config.name]) if config.name in own else group_default(config, lookup))
+        synonyms = broker.synonyms(config.synonym, image)
+        if config.name in own:
+            synonyms.insert(0, Synonym(config.name, value, ConfigSource.DYNAMIC_GROUP_CONFIG))
+        source = synonyms[0].source
+        yield ConfigEntry(config.name, value, config.kind, source, False, False, tuple(synonyms), config.doc)
 
 
 def broker_entries(image: MetadataImage, broker: BrokerConfigs) -> Iterator[ConfigEntry]:

@@ -80,6 +80,8 @@ class MetadataImage:
     """Topic names by id."""
     broker_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Dynamic broker configs, by broker id as text or DEFAULT_ENTITY."""
+    group_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """What was set for single groups, by group id."""
     prepared: dict[Any, Any] = field(default_factory=dict, repr=False)
     """As in Topic."""
 
@@ -108,6 +110,10 @@ class MetadataImage:
 
     def with_broker_configs(self, entity: str, configs: Mapping[str, str]) -> MetadataImage:
         return replace(self, broker_configs={**self.broker_configs, entity: configs}, prepared={})
+
+    def with_group_configs(self, group_id: str, configs: Mapping[str, str]) -> MetadataImage:
+        others = {name: own for name, own in self.group_configs.items() if name != group_id}
+        return replace(self, group_configs={**others, group_id: configs} if configs else others)
 
     def with_brokers(
         self, brokers: Mapping[int, Broker], controller_id: int, failed: frozenset[tuple[int, TopicPartition]]

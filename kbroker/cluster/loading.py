@@ -16,14 +16,20 @@ _ID_LENGTH = 22
 
 
 def load_image(store: Store, cluster_id: str) -> tuple[MetadataImage, dict[str, Topic]]:
-    """(Topics and broker configs, topics whose deletion was begun). Brokers are for their registry to add."""
+    """(Topics, configs of brokers and groups; topics whose deletion was begun). Brokers are for their registry."""
     topics = {topic.name: topic for topic in _load_topics(store, store.children(paths.TOPICS))}
     doomed = {name: topics.pop(name) for name in store.children(paths.DELETE_TOPICS) if name in topics}
     entities = store.children(paths.BROKER_CONFIGS)
     found = _load_configs(store, {entity: paths.broker_config_path(entity) for entity in entities})
     broker_configs = {entity: configs for entity, configs in found.items() if configs is not None}
+    groups = store.children(paths.GROUP_CONFIGS) if store.exists(paths.GROUP_CONFIGS) else []
+    found = _load_configs(store, {name: f"{paths.GROUP_CONFIGS}/{name}" for name in groups})
+    group_configs = {paths.group_of_config(name): configs for name, configs in found.items() if configs is not None}
     names = {topic.topic_id: topic.name for topic in topics.values() if topic.topic_id != NO_UUID}
-    return MetadataImage(cluster_id, topics=topics, names=names, broker_configs=broker_configs), doomed
+    image = MetadataImage(
+        cluster_id, topics=topics, names=names, broker_configs=broker_configs, group_configs=group_configs
+    )
+    return image, doomed
 
 
 def _load_topics(store: Store, names: list[str]) -> Iterable[Topic]:

@@ -61,6 +61,10 @@ class PartitionHost(Protocol):
         """This broker's dynamic configs, in all, are these now; those of topics may follow from them."""
         ...
 
+    def update_group_configs(self, group_id: str) -> None:
+        """What is set for this group is something else now."""
+        ...
+
 
 class FoundPartition(NamedTuple):
     """A log that was on disk before this cluster knew anything. No id: by a Kafka before 2.8. Epoch: the last one."""
@@ -424,6 +428,20 @@ class Topics:
             self._put(paths.broker_config_path(entity), paths.encode_config(configs))
             self._image = self._image.with_broker_configs(entity, configs)
             self._host_or_fail().update_broker_configs(self.dynamic_broker_configs())
+
+    def set_group_configs(self, group_id: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> None:
+        """The same for what is set for one group, whether there is such a group or not. No node for nothing."""
+        with self._change_lock:
+            configs = dict(change(self._image.group_configs.get(group_id, {})))
+            path = paths.group_config_path(group_id)
+            if configs:
+                if self._store.exists(paths.GROUP_CONFIGS) is None:
+                    self._put(paths.GROUP_CONFIGS, b"")
+                self._put(path, paths.encode_config(configs))
+            elif self._store.exists(path) is not None:
+                self._store.multi([*self._fence, Delete(path)])
+            self._image = self._image.with_group_configs(group_id, configs)
+            self._host_or_fail().update_group_configs(group_id)
 
     def dynamic_broker_configs(self) -> dict[str, str]:
         """What holds for this broker: its own over those of all brokers."""

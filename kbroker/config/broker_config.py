@@ -270,6 +270,8 @@ def _check_pairs(values: Mapping[str, Value | None]) -> None:
         ("group.consumer.min.heartbeat.interval.ms", "group.consumer.heartbeat.interval.ms"),
         ("group.consumer.heartbeat.interval.ms", "group.consumer.max.heartbeat.interval.ms"),
         ("group.consumer.heartbeat.interval.ms", "group.consumer.session.timeout.ms"),
+        ("group.consumer.min.assignment.interval.ms", "group.consumer.assignment.interval.ms"),
+        ("group.consumer.assignment.interval.ms", "group.consumer.max.assignment.interval.ms"),
         ("log.roll.jitter.ms", "log.roll.ms"),
         ("log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms"),
     ):

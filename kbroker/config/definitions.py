@@ -455,6 +455,22 @@ GROUPS = (
         limits=Limits(0),
     ),
     Setting(
+        "group.consumer.min.assignment.interval.ms",
+        INT,
+        0,
+        "The least that `consumer.assignment.interval.ms` of a group may be set to.",
+        unit="milliseconds",
+        limits=Limits(0),
+    ),
+    Setting(
+        "group.consumer.max.assignment.interval.ms",
+        INT,
+        15000,
+        "The most that `consumer.assignment.interval.ms` of a group may be set to.",
+        unit="milliseconds",
+        limits=Limits(0),
+    ),
+    Setting(
         "group.consumer.regex.refresh.interval.ms",
         INT,
         600000,

@@ -64,8 +64,7 @@ _REASONS: dict[str, str] = {
         transaction.two.phase.commit.enable add.partitions.to.txn.retry.backoff.max.ms
         add.partitions.to.txn.retry.backoff.ms""",
     "not yet: the newer group protocols": """
-        group.consumer.max.assignment.interval.ms
-        group.consumer.min.assignment.interval.ms group.coordinator.append.linger.ms
+        group.coordinator.append.linger.ms
         group.coordinator.background.threads group.coordinator.cached.buffer.max.bytes group.coordinator.new.enable
         group.coordinator.threads
         group.share.assignment.interval.ms group.share.assignors group.share.delivery.count.limit group.share.enable

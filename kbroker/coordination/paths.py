@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -25,6 +26,8 @@ BROKER_SEQUENCE = "/brokers/seqid"
 TOPICS = "/brokers/topics"
 TOPIC_CONFIGS = "/config/topics"
 BROKER_CONFIGS = "/config/brokers"
+GROUP_CONFIGS = "/config/groups"
+"""Not in Kafka's layout: what groups are set to it keeps in KRaft only."""
 CONFIG_CHANGES = "/config/changes"
 DELETE_TOPICS = "/admin/delete_topics"
 FEATURE = "/feature"
@@ -51,6 +54,8 @@ PERSISTENT = (
 """The nodes that a broker makes sure of when it starts, their parents included."""
 
 
+_NOT_PLAIN = re.compile(r"[^A-Za-z0-9_-]+")
+_ESCAPED = re.compile(r"(?:%[0-9A-F]{2})+")
 _URL_TO_BASE64 = str.maketrans("-_+/", "+/!!")
 
 
@@ -88,6 +93,20 @@ def topic_config_path(topic: str) -> str:
 def broker_config_path(entity: str) -> str:
     """`entity` is a broker id, or DEFAULT_ENTITY for all brokers."""
     return f"{BROKER_CONFIGS}/{entity}"
+
+
+def group_config_path(group_id: str) -> str:
+    """Anything can be a group's name: what may stand in no path is written as in URLs."""
+    name = _NOT_PLAIN.sub(lambda found: "".join(f"%{byte:02X}" for byte in found[0].encode()), group_id)
+    return f"{GROUP_CONFIGS}/{name}"
+
+
+def group_of_config(name: str) -> str:
+    """The group that a node below GROUP_CONFIGS is of."""
+    try:
+        return _ESCAPED.sub(lambda found: bytes.fromhex(found[0].replace("%", "")).decode(), name)
+    except ValueError as error:
+        raise StoreCorrupt(f"{GROUP_CONFIGS}/{name}", f"no group's name: {error}") from None
 
 
 def delete_topic_path(topic: str) -> str:

@@ -107,6 +107,18 @@ class ConsumerGroups:
         """Patterns are not looked for any more."""
         self._resolver.stop()
 
+    def update_limits(self, group_id: str) -> None:
+        """What is set for the group is something else now: it holds from the members' next heartbeats on."""
+        shard = self._home.acquire(group_id)
+        if isinstance(shard, ErrorCode):
+            return  # who loads it will ask
+        try:
+            served = shard.groups.get(group_id)
+            if served is not None and (machine := served.consumer) is not None:
+                machine.limits = self._options.limits_of(group_id)
+        finally:
+            shard.lock.release()
+
     # --- heartbeats --------------------------------------------------------------------------------------
     def heartbeat(self, group_id: str, beat: Beat, answer: BeatReply) -> None:
         """ConsumerGroupHeartbeat. Answered when what it changes is in the log; at once when it changes nothing."""
@@ -147,17 +159,17 @@ class ConsumerGroups:
             return served, machine
         joins = beat.member_epoch == JOINING_EPOCH
         if served is None and joins:
-            return ServedGroup(machine := MixedGroup(group_id, self._options.consumer)), machine
+            return ServedGroup(machine := MixedGroup(group_id, self._options.limits_of(group_id))), machine
         if served is None:
             what = "Consumer group" if beat.member_epoch > JOINING_EPOCH else "Group"
             raise ProtocolError(ErrorCode.GROUP_ID_NOT_FOUND, f"{what} {group_id} not found.")
         if joins and shard.is_replaceable(served):
             gone = [ClassicGroupGone()] if shard.has_group_record(served) else []
-            return served, MixedGroup(group_id, self._options.consumer, gone)
+            return served, MixedGroup(group_id, self._options.limits_of(group_id), gone)
         if joins and served.classic is not None:
             options = self._options
             changes = upgrade(served.classic, options.migration_policy, options.consumer.max_size, self._topics())
-            machine = MixedGroup(group_id, options.consumer, changes)
+            machine = MixedGroup(group_id, options.limits_of(group_id), changes)
             machine.start(self._home.now_ms())
             return served, machine
         raise ProtocolError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kbroker.rules.consumer_group_state import ConsumerLimits
@@ -25,14 +25,22 @@ class GroupOptions:
     offsets_topic_codec: int = 0
     consumer: ConsumerLimits = field(default_factory=ConsumerLimits)
     """Of groups of the consumer protocol."""
+    own_limits: Callable[[str], Mapping[str, Any]] = field(default=lambda _: {})
+    """What is set for single consumer groups, by group id; fields of `consumer`."""
     consumer_enabled: bool = True
     migration_policy: str = "bidirectional"
     """Which way a group with members may change its protocol: disabled, upgrade, downgrade or bidirectional."""
 
+    def limits_of(self, group_id: str) -> ConsumerLimits:
+        """What holds for one consumer group."""
+        own = self.own_limits(group_id)
+        return replace(self.consumer, **own) if own else self.consumer
+
     @classmethod
-    def of(cls, settings: Mapping[str, Any]) -> GroupOptions:
+    def of(cls, settings: Mapping[str, Any], own_limits: Callable[[str], Mapping[str, Any]]) -> GroupOptions:
         """From the broker's settings."""
         return cls(
+            own_limits=own_limits,
             initial_rebalance_delay_ms=settings["group.initial.rebalance.delay.ms"],
             min_session_timeout_ms=settings["group.min.session.timeout.ms"],
             max_session_timeout_ms=settings["group.max.session.timeout.ms"],

@@ -136,6 +136,8 @@ class GroupShard:
                 return []  # ended meanwhile
             self.groups = loaded
             for group_id, served in loaded.items():
+                if served.consumer is not None:
+                    served.consumer.limits = self._options.limits_of(group_id)
                 for producer_id in served.offsets.transactions:
                     self._in_transaction.setdefault(producer_id, set()).add(group_id)
                 served.machine.start(now_ms)

@@ -15,6 +15,7 @@ from kbroker._core.processor import Connection
 from kbroker.clock import SystemClock
 from kbroker.cluster.broker_configs import BrokerConfigs
 from kbroker.cluster.consumer_offsets import ConsumerOffsets
+from kbroker.cluster.group_configs import effective_group_configs
 from kbroker.cluster.new_topics import TopicDefaults
 from kbroker.cluster.producer_ids import ProducerIds
 from kbroker.cluster.topics import Topics
@@ -117,7 +118,7 @@ class Broker:
         self._on_stop("flush waits", self._flush_waits.stop)
         self._groups = GroupCoordinator(
             self._state_topic(GROUP_OFFSETS_TOPIC, config["offsets.topic.num.partitions"]),
-            GroupOptions.of(config),
+            GroupOptions.of(config, self._limits_of_group),
             self.clock,
             topics=lambda: image_topics(self._topics.image),
         )
@@ -133,6 +134,15 @@ class Broker:
 
     def _state_topic(self, name: str, default_partition_count: int) -> StateTopic:
         return StateTopic(name, self._topics, self._logs, self._flush_waits, default_partition_count)
+
+    def _limits_of_group(self, group_id: str) -> dict[str, int]:
+        """What is set for a group, by the names of `ConsumerLimits`."""
+        image = self._topics.image
+        own = image.group_configs.get(group_id)
+        if own is None:
+            return {}
+        values = effective_group_configs(group_id, own, self._broker_configs.lookup(image))
+        return {name.removeprefix("consumer.").replace(".", "_"): value for name, value in values.items()}
 
     def _take_config(self, config: BrokerConfig) -> None:
         """Dynamic settings are others now."""

@@ -144,6 +144,10 @@ class LocalPartitions:
         if self._topics is not None:
             self._follow_configs(self._topics.image.topics.values(), before)
 
+    def update_group_configs(self, group_id: str) -> None:
+        if self._groups is not None:
+            self._groups.consumers.update_limits(group_id)
+
     def _follow_configs(self, topics: Iterable[Topic], before: BrokerConfig) -> None:
         """Touch the logs whose options are others now; topics with the same settings of their own share the work."""
         changed: dict[tuple[bool, frozenset[tuple[str, str]]], LogOptions | None] = {}

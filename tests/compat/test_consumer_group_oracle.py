@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from kbroker.cluster.broker_configs import ConfigSource
 from kbroker.groups import consumer_records
 from kbroker.model import GROUP_OFFSETS_TOPIC
 from kbroker.protocol import messages as M
@@ -39,6 +40,7 @@ SETTINGS = {
     "group.consumer.heartbeat.interval.ms": 400,
     "group.consumer.min.heartbeat.interval.ms": 100,
 }
+GROUP, SET, DELETE, APPEND = 32, 0, 1, 2
 TOPICS = {"t": 4, "u": 2, "six": 6}
 HEARTBEAT, DESCRIBE = ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.CONSUMER_GROUP_DESCRIBE
 R = M.ConsumerGroupHeartbeatRequest
@@ -56,6 +58,7 @@ class Asker:
         self.said: list[object] = []
         self.epochs: dict[str, int] = {}
         self.named: dict[str, str] = {}
+        self.described = ""
         """What member ids that the broker made are called."""
         self.client = WireClient("127.0.0.1", broker.port, timeout_s=20)
 
@@ -104,6 +107,37 @@ class Asker:
             group.members.sort(key=lambda member: self.named.get(member.member_id, member.member_id))
         self.said.append(self.plain(answer))
         return answer
+
+    def configure(self, *changes: tuple[str, int, str | None], group: str | None = None, check: bool = False) -> Any:
+        """IncrementalAlterConfigs for the group."""
+        I = M.IncrementalAlterConfigsRequest  # noqa: E741
+        configs = [I.AlterableConfig(name=name, config_operation=how, value=value) for name, how, value in changes]
+        name = self.group if group is None else group
+        resource = I.AlterConfigsResource(resource_type=GROUP, resource_name=name, configs=configs)
+        message = I(resources=[resource], validate_only=check)
+        return self.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, message)
+
+    def configs(self, group: str | None = None) -> dict[str, str]:
+        """DescribeConfigs for the group: values by name. Kafka 4 has settings of other kinds of groups, too."""
+        D = M.DescribeConfigsRequest
+        resource = D.DescribeConfigsResource(
+            resource_type=GROUP, resource_name=self.group if group is None else group, configuration_keys=None
+        )
+        answer = self.client.call(ApiKey.DESCRIBE_CONFIGS, 4, D(resources=[resource], include_synonyms=True))
+        (result,) = answer.results
+        result.configs = [config for config in result.configs if config.name.startswith("consumer.")]
+        result.configs.sort(key=lambda config: config.name)
+        for config in result.configs:
+            # The default of the interval between assignments differs on purpose.
+            config.synonyms = [one for one in config.synonyms if one.source != ConfigSource.DEFAULT_CONFIG]
+        self.described = self.plain(answer)
+        return {config.name: config.value for config in result.configs}
+
+    def configured(self, **values: str) -> None:
+        """Waits until the group has these settings, by the last words of their names: Kafka answers earlier."""
+        wanted = {f"consumer.{name.replace('_', '.')}": value for name, value in values.items()}
+        self.until(lambda: wanted.items() <= self.configs().items())
+        self.said.append(self.described)
 
     def until(self, done: Callable[[], bool]) -> None:
         deadline = time.monotonic() + 30
@@ -567,6 +601,50 @@ def a_static_member_changes_its_protocol(a: Asker) -> None:
     a.join("newer", instance_id="i")
     old.beat()
     a.describe()
+
+
+SESSION, INTERVAL = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
+ASSIGNMENT = "consumer.assignment.interval.ms"
+
+
+@story
+def a_group_has_settings_of_its_own(a: Asker) -> None:
+    a.configured()
+    a.join("a")
+    a.configure((INTERVAL, SET, "900"), (SESSION, SET, "1000"), check=True)
+    a.configure((INTERVAL, SET, "900"), (SESSION, SET, "1000"))
+    a.configured(heartbeat_interval_ms="900", session_timeout_ms="1000")
+    message = R(group_id=a.group, member_id="a", member_epoch=2, topic_partitions=None)
+    a.until(lambda: a.client.call(HEARTBEAT, 1, message).heartbeat_interval_ms == 900)
+    a.beat("a", 2)
+    a.until(lambda: not a.members())
+    a.beat("a", 2)
+    a.configure((INTERVAL, DELETE, None), (SESSION, DELETE, ""), (ASSIGNMENT, SET, "10000"), ("no.such", DELETE, None))
+    a.configured(heartbeat_interval_ms="400", session_timeout_ms="4000", assignment_interval_ms="10000")
+    a.join("b")
+    a.join("c")
+    a.describe()
+    a.configure((ASSIGNMENT, DELETE, None))
+    a.configured(assignment_interval_ms="0")
+    a.beat("b")
+    a.beat("c")
+
+
+@story
+def settings_that_a_group_cannot_have(a: Asker) -> None:
+    for name, how, value in (
+        ("no.such", SET, "1"), (SESSION, SET, "soon"), (SESSION, SET, ""), (SESSION, SET, "0"), (SESSION, SET, "499"),
+        (SESSION, SET, "60001"), (SESSION, SET, "400"), (SESSION, SET, "99999999999"), (INTERVAL, SET, "99"),
+        (INTERVAL, SET, "15001"), (INTERVAL, SET, "4000"), (ASSIGNMENT, SET, "-1"), (ASSIGNMENT, SET, "15001"),
+        (SESSION, APPEND, "1"), ("no.such", APPEND, "1"), (SESSION, SET, None),
+    ):  # fmt: skip
+        a.configure((name, how, value))
+    a.configure((SESSION, SET, "600"), (SESSION, SET, "700"))
+    a.configure((SESSION, SET, "600"), (INTERVAL, SET, "600"))
+    a.configure((SESSION, SET, "600"), group="")
+    a.configs("")
+    a.said.append(a.described)
+    a.configured()
 
 
 @pytest.fixture(scope="module")

@@ -121,6 +121,20 @@ def test_configs_of_topics_and_brokers_are_read_and_altered(tools: Tools, topic:
     tools.run("ConfigCommand", *of_default, "--alter", "--delete-config", "message.max.bytes")
 
 
+@pytest.mark.parametrize("tools", ["4.3.1"], indirect=True)
+def test_configs_of_groups_are_read_and_altered(tools: Tools) -> None:
+    of_group = ("--entity-type", "groups", "--entity-name", f"tools/{uuid4().hex[:10]}")
+    tools.run("ConfigCommand", *of_group, "--alter", "--add-config", "consumer.session.timeout.ms=50000")
+    described = tools.run("ConfigCommand", *of_group, "--describe")
+    assert "consumer.session.timeout.ms=50000 sensitive=false synonyms={DYNAMIC_GROUP_CONFIG:" in described
+    assert "consumer.heartbeat.interval.ms=5000" in tools.run("ConfigCommand", *of_group, "--describe", "--all")
+    wrong = tools.attempt("ConfigCommand", *of_group, "--alter", "--add-config", "consumer.session.timeout.ms=1")
+    assert wrong.returncode == 1
+    assert "group.consumer.min.session.timeout.ms" in wrong.stderr + wrong.stdout
+    tools.run("ConfigCommand", *of_group, "--alter", "--delete-config", "consumer.session.timeout.ms")
+    assert "timeout" not in tools.run("ConfigCommand", *of_group, "--describe")
+
+
 def test_the_console_producer_and_consumer_pass_lines_on(tools: Tools, topic: str) -> None:
     tools.run("TopicCommand", "--create", "--topic", topic, "--partitions", 3)
     lines = [f"k{number}:line {number} ü" for number in range(500)]

@@ -26,6 +26,7 @@ class FolderHost:
         """Each directory made or removed is two steps: before and after."""
         self.topic_configs: dict[str, dict[str, str]] = {}
         self.broker_configs: dict[str, str] = {}
+        self.changed_groups: list[str] = []
 
     def create_partitions(self, topic: Topic, partitions: Sequence[Partition]) -> None:
         for partition in partitions:
@@ -57,6 +58,9 @@ class FolderHost:
 
     def update_topic(self, topic: Topic) -> None:
         self.topic_configs[topic.name] = dict(topic.configs)
+
+    def update_group_configs(self, group_id: str) -> None:
+        self.changed_groups.append(group_id)
 
     def update_broker_configs(self, configs: Mapping[str, str]) -> None:
         self.broker_configs = dict(configs)

@@ -30,7 +30,7 @@ def handle(services: Services, request: Request, message: M.AlterConfigsRequest)
             for kind, name, code, text in outcomes(
                 services,
                 alterations,
-                types=(ResourceType.TOPIC, ResourceType.BROKER),
+                types=(ResourceType.TOPIC, ResourceType.BROKER, ResourceType.GROUP),
                 keeps_others=False,
                 validate_only=message.validate_only,
             )

@@ -1,4 +1,4 @@
-"""Changing configs of topics, brokers and loggers, for both APIs that do it: one outcome per resource."""
+"""Changing configs of topics, brokers, groups and loggers, for both APIs that do it: one outcome per resource."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from kbroker.cluster.config_changes import (
     apply_wishes,
     broker_list_refusal,
     check_wishes,
-    topic_list_refusal,
+    list_refusal,
 )
+from kbroker.cluster.group_configs import GROUP_CONFIGS, validate_group_configs
 from kbroker.cluster.image import MetadataImage, Topic
 from kbroker.cluster.new_topics import check_configs
 from kbroker.cluster.topic_configs import TOPIC_CONFIGS, broker_default
@@ -64,6 +65,8 @@ def outcomes(
                 _alter_topic(services, name, wishes, keeps_others, validate_only)
             elif resource_type == ResourceType.BROKER:
                 _alter_broker(services, name, wishes, keeps_others, validate_only)
+            elif resource_type == ResourceType.GROUP:
+                _alter_group(services, name, wishes, keeps_others, validate_only)
             else:
                 _alter_loggers(services, name, wishes, validate_only)
             yield Outcome(resource_type, name, ErrorCode.NONE, None)
@@ -89,7 +92,7 @@ def _alter_topic(
             wishes,
             lambda config: TOPIC_CONFIGS[config].kind if config in TOPIC_CONFIGS else None,
             lambda config: format_value(broker_default(TOPIC_CONFIGS[config], broker.lookup(image))),
-            topic_list_refusal,
+            list_refusal,
         )
         check_configs(changed)
         if validate_only:
@@ -126,6 +129,35 @@ def _alter_broker(
 
     try:
         services.cluster.set_broker_configs(entity, change)
+    except _OnlyValidated:
+        pass
+
+
+def _alter_group(
+    services: Services, name: str, wishes: Sequence[Wish], keeps_others: bool, validate_only: bool
+) -> None:
+    if name == "":
+        raise ProtocolError(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
+    lookup = services.broker_configs.lookup(services.cluster.image)
+
+    def change(current: Mapping[str, str]) -> Mapping[str, str]:
+        changed = apply_wishes(
+            current if keeps_others else {},
+            wishes,
+            lambda config: GROUP_CONFIGS[config].kind if config in GROUP_CONFIGS else None,
+            lambda config: "",
+            list_refusal,
+        )
+        try:
+            validate_group_configs(changed, lookup)
+        except ConfigError as error:
+            raise ProtocolError(ErrorCode.INVALID_CONFIG, str(error)) from None
+        if validate_only:
+            raise _OnlyValidated
+        return changed
+
+    try:
+        services.cluster.set_group_configs(name, change)
     except _OnlyValidated:
         pass
 

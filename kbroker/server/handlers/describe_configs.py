@@ -1,8 +1,8 @@
-"""DescribeConfigs (key 32), versions 0 to 4: the settings of topics, of this broker and of its loggers (KIP-133).
+"""DescribeConfigs (key 32), versions 0 to 4: settings of topics, groups, this broker and its loggers (KIP-133).
 
 v1 sources and synonyms in place of "is default" (KIP-226)    v3 types and documentation (KIP-569)    v4 flexible
 
-Settings of a broker are the ones that kbroker has. Left out: client metrics and group resources.
+Settings of a broker are the ones that kbroker has. Left out: client metrics.
 """
 
 from __future__ import annotations
@@ -12,7 +12,13 @@ from collections.abc import Iterable
 from kbroker._core.request import Request
 from kbroker.cluster.broker_configs import ConfigSource
 from kbroker.cluster.broker_loggers import logger_levels
-from kbroker.cluster.config_entries import ConfigEntry, broker_entries, default_broker_entries, topic_entries
+from kbroker.cluster.config_entries import (
+    ConfigEntry,
+    broker_entries,
+    default_broker_entries,
+    group_entries,
+    topic_entries,
+)
 from kbroker.cluster.image import MetadataImage
 from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.protocol import messages as M
@@ -80,6 +86,10 @@ def _entries(resource_type: int, name: str, services: Services, image: MetadataI
                 ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {node_id} but received {name}"
             )
         return (_logger_entry(logger, level) for logger, level in logger_levels().items())
+    if resource_type == ResourceType.GROUP:
+        if name == "":
+            raise ProtocolError(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
+        return group_entries(name, image, services.broker_configs)
     raise ProtocolError(ErrorCode.INVALID_REQUEST, UNKNOWN_RESOURCE)
 
 

@@ -2,7 +2,7 @@
 
 v1 flexible
 
-Each resource is changed whole or not at all. Left out: client metrics and group resources.
+Each resource is changed whole or not at all. Left out: client metrics.
 """
 
 from __future__ import annotations

@@ -226,6 +226,23 @@ def test_this_brokers_configs_win_over_those_of_all_brokers(cluster: Cluster) ->
     assert cluster.reopen().dynamic_broker_configs() == {"log.retention.ms": "9", "x": "all"}
 
 
+STRANGE_GROUPS = ["g", "a/b", ".", "..", "ü %2F\n", "%", "g%"]
+
+
+def test_what_groups_are_set_to_survives_and_goes_without_a_trace(cluster: Cluster) -> None:
+    for name in STRANGE_GROUPS:
+        cluster.topics.set_group_configs(name, lambda own, name=name: {**own, "x": name})  # type: ignore[misc]
+    wanted = {name: {"x": name} for name in STRANGE_GROUPS}
+    assert cluster.topics.image.group_configs == wanted
+    assert cluster.host.changed_groups == STRANGE_GROUPS
+    assert cluster.reopen().image.group_configs == wanted
+    for name in STRANGE_GROUPS:
+        cluster.topics.set_group_configs(name, lambda own: {})
+    assert cluster.topics.image.group_configs == {}
+    assert cluster.session.children(paths.GROUP_CONFIGS) == []
+    assert cluster.reopen().image.group_configs == {}
+
+
 def test_topics_that_are_needed_are_made_with_defaults_once(cluster: Cluster) -> None:
     made = cluster.topics.ensure(["a", "a", "b"])
     assert [topic.name for topic in made if isinstance(topic, Topic)] == ["a", "b"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 
 import pytest
 
@@ -195,6 +196,59 @@ def test_offsets_of_topics_that_members_want_are_not_deleted(home: Home) -> None
     error, errors = home.coordinator.delete_offsets("g", [P0, other])
     assert error is ErrorCode.NONE
     assert errors == {P0: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC, other: ErrorCode.NONE}
+
+
+# --- settings of single groups -----------------------------------------------------------------------------
+@pytest.fixture
+def own() -> dict[str, dict[str, int]]:
+    return {}
+
+
+@pytest.fixture
+def set_home(own: dict[str, dict[str, int]]) -> Iterator[Home]:
+    home = Home(own_limits=lambda group_id: own.get(group_id, {}))
+    yield home
+    home.coordinator.stop()
+
+
+def test_a_group_has_what_was_set_for_it_and_others_have_not(set_home: Home, own: dict[str, dict[str, int]]) -> None:
+    own["g"] = {"heartbeat_interval_ms": 7, "session_timeout_ms": 100}
+    assert set_home.enter("a").heartbeat_interval_ms == 7
+    assert set_home.enter("a", group_id="other").heartbeat_interval_ms == 5000
+    set_home.advance(100)
+    assert set_home.coordinator.consumers.describe("g").members == ()
+    assert len(set_home.coordinator.consumers.describe("other").members) == 1
+
+
+def test_what_is_set_holds_from_the_next_heartbeat_on(set_home: Home, own: dict[str, dict[str, int]]) -> None:
+    set_home.enter("a")
+    own["g"] = {"heartbeat_interval_ms": 7, "session_timeout_ms": 100}
+    set_home.coordinator.consumers.update_limits("g")
+    set_home.coordinator.consumers.update_limits("nobody")
+    set_home.coordinator.consumers.update_limits("")
+    set_home.advance(1000)
+    assert set_home.beat("a", 2).heartbeat_interval_ms == 7
+    set_home.advance(100)
+    assert set_home.beat("a", 2).error is ErrorCode.UNKNOWN_MEMBER_ID
+    del own["g"]
+    set_home.coordinator.consumers.update_limits("g")
+    assert set_home.enter("a").heartbeat_interval_ms == 5000
+
+
+def test_what_is_set_holds_after_a_restart(set_home: Home, own: dict[str, dict[str, int]]) -> None:
+    set_home.enter("a")
+    own["g"] = {"session_timeout_ms": 100}
+    set_home.restart()
+    set_home.advance(100)
+    assert set_home.beat("a", 2).error is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_assignments_are_made_as_often_as_is_set(set_home: Home, own: dict[str, dict[str, int]]) -> None:
+    own["g"] = {"assignment_interval_ms": 50}
+    set_home.enter("a")
+    assert set_home.enter("b").member_epoch == 2
+    set_home.advance(50)
+    assert set_home.beat("b", 2).member_epoch == 3
 
 
 # --- patterns ----------------------------------------------------------------------------------------------

@@ -15,11 +15,11 @@ from tests.kit.cluster import Cluster
 from tests.kit.handlers import call, services_on
 from tests.unit.server.handlers.conftest import Ask
 
-TOPIC, BROKER, BROKER_LOGGER = 2, 4, 8
+TOPIC, BROKER, BROKER_LOGGER, GROUP = 2, 4, 8, 32
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 D, A, I = M.DescribeConfigsRequest, M.AlterConfigsRequest, M.IncrementalAlterConfigsRequest  # noqa: E741
 E = ErrorCode
-OF_TOPIC, OF_BROKER, OF_ALL_BROKERS, STATIC, DEFAULT = 1, 2, 3, 4, 5
+OF_TOPIC, OF_BROKER, OF_ALL_BROKERS, STATIC, DEFAULT, OF_GROUP = 1, 2, 3, 4, 5, 8
 
 Change = tuple[str, int, str | None]
 
@@ -473,3 +473,65 @@ def test_loggers_that_cannot_be_changed_are_refused(
     level = logging.getLogger().level
     assert change(ask, BROKER_LOGGER, name, *changes) == (code, text)
     assert logging.getLogger().level == level
+
+
+# --- groups ------------------------------------------------------------------------------------------------
+SESSION, INTERVAL = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
+ASSIGNMENT = "consumer.assignment.interval.ms"
+OF_ALL = "group.consumer."
+
+
+def test_a_group_is_described_whether_there_is_one_or_not(ask: Ask) -> None:
+    assert describe(ask, GROUP, "g") == {
+        SESSION: ("45000", DEFAULT), INTERVAL: ("5000", DEFAULT), ASSIGNMENT: ("0", DEFAULT)
+    }  # fmt: skip
+    assert change(ask, GROUP, "g", (SESSION, SET, " 50000 ")) == (0, None)
+    assert describe(ask, GROUP, "g", SESSION) == {SESSION: ("50000", OF_GROUP)}
+    assert describe(ask, GROUP, "h", SESSION) == {SESSION: ("45000", DEFAULT)}
+    (result,) = ask(ApiKey.DESCRIBE_CONFIGS, 4, asking(GROUP, "g", SESSION, include_synonyms=True)).results
+    (config,) = result.configs
+    assert [(one.name, one.value, one.source) for one in config.synonyms] == [
+        (SESSION, "50000", OF_GROUP), (f"group.{SESSION}", "45000", DEFAULT)
+    ]  # fmt: skip
+    assert change(ask, GROUP, "g", (SESSION, DELETE, None)) == (0, None)
+    assert describe(ask, GROUP, "g", SESSION) == {SESSION: ("45000", DEFAULT)}
+
+
+def test_configs_of_a_group_reach_the_host_and_survive_a_restart(cluster: Cluster, ask: Ask) -> None:
+    assert change(ask, GROUP, "g", (SESSION, SET, "50000"), validate_only=True) == (0, None)
+    assert cluster.topics.image.group_configs == {}
+    assert change(ask, GROUP, "g", (SESSION, SET, "50000"), (INTERVAL, SET, "6000")) == (0, None)
+    assert cluster.host.changed_groups == ["g"]
+    ask(ApiKey.ALTER_CONFIGS, 2, replacing("g", {INTERVAL: "7000"}, GROUP))
+    assert cluster.reopen().image.group_configs == {"g": {INTERVAL: "7000"}}
+
+
+@pytest.mark.parametrize(
+    ("wish", "text"),
+    [
+        (("no.such", SET, "1"), "Unknown group config name: no.such"),
+        ((SESSION, SET, "soon"), f"Invalid value soon for configuration {SESSION}: Not a number of type INT"),
+        ((SESSION, SET, ""), f"Invalid value  for configuration {SESSION}: Not a number of type INT"),
+        ((SESSION, SET, "0"), f"Invalid value 0 for configuration {SESSION}: Value must be at least 1"),
+        ((SESSION, SET, "44999"), f"{SESSION} must be greater than or equal to {OF_ALL}min.session.timeout.ms"),
+        ((SESSION, SET, "60001"), f"{SESSION} must be less than or equal to {OF_ALL}max.session.timeout.ms"),
+        ((INTERVAL, SET, "4999"), f"{INTERVAL} must be greater than or equal to {OF_ALL}min.heartbeat.interval.ms"),
+        ((INTERVAL, SET, "15001"), f"{INTERVAL} must be less than or equal to {OF_ALL}max.heartbeat.interval.ms"),
+        ((ASSIGNMENT, SET, "15001"), f"{ASSIGNMENT} must be less than or equal to {OF_ALL}max.assignment.interval.ms"),
+        ((ASSIGNMENT, SET, "-1"), f"Invalid value -1 for configuration {ASSIGNMENT}: Value must be at least 0"),
+        ((SESSION, APPEND, "1"), f"Can't APPEND to key {SESSION} because its type is not LIST."),
+    ],
+)
+def test_configs_of_a_group_that_cannot_be_are_refused_in_kafkas_words(
+    cluster: Cluster, ask: Ask, wish: Change, text: str
+) -> None:
+    assert change(ask, GROUP, "g", wish) == (E.INVALID_CONFIG, text)
+    assert change(ask, GROUP, "g", ("no.such", DELETE, None)) == (0, None)
+    nameless = (E.INVALID_REQUEST, "Default group resources are not allowed.")
+    assert change(ask, GROUP, "", wish) == nameless
+    assert cluster.topics.image.group_configs == {}
+
+
+def test_a_group_without_a_name_is_not_described(ask: Ask) -> None:
+    (result,) = ask(ApiKey.DESCRIBE_CONFIGS, 4, asking(GROUP, "")).results
+    assert (result.error_code, result.error_message) == (E.INVALID_REQUEST, "Group name must not be empty")
