@@ -1,7 +1,7 @@
 """Writes `kbroker/protocol/schemas.json` and `kbroker/protocol/messages.pyi` from Apache Kafka's message definitions.
 
 Run: `python tools/make_schemas.py [--release 3.9.1] [--jar FILE ...] [--check]` in the project's root.
-Without a release: 3.9.1, and the consumer group protocol as 4.3.1 has it.
+Without a release: 3.9.1, and what `LATER` says as 4.3.1 has it.
 
 The definitions are JSON files (with comments) inside Kafka's jars. Only facts are taken: API key, kind, versions, and
 of each field its name, type, versions, tag, default and whether it may be dropped; no prose. One line per message:
@@ -35,8 +35,10 @@ STUB = ROOT / "kbroker" / "protocol" / "messages.pyi"
 # Which jars of a release hold definitions that kbroker needs.
 ARTIFACTS = ("kafka-clients", "kafka-group-coordinator", "kafka-transaction-coordinator")
 DEFAULT_RELEASES = ("3.9.1",)
-# Messages that a later release has whole: of the consumer group protocol (KIP-848), 3.9 has only a preview.
-LATER = {"ConsumerGroup": "4.3.1"}
+# Messages, by the beginning of their name, that a later release has whole: of the consumer group protocol (KIP-848)
+# 3.9 has only a preview, of transactions of version 2 (KIP-890) a part.
+LATER_RELEASE = "4.3.1"
+LATER = ("ConsumerGroup", "TransactionLogValue")
 
 SCALARS = {
     "bool": "bool",
@@ -284,9 +286,8 @@ def main() -> int:
         compact = {name: compact_message(definition) for name, definition in read_definitions(jars).items()}
         messages = join_messages(compact, messages)
     if not (options.jar or options.release):
-        for prefix, release in LATER.items():
-            named = {n: d for n, d in read_definitions(release_jars(release)).items() if n.startswith(prefix)}
-            messages = join_messages({name: compact_message(one) for name, one in named.items()}, messages)
+        named = {n: d for n, d in read_definitions(release_jars(LATER_RELEASE)).items() if n.startswith(LATER)}
+        messages = join_messages({name: compact_message(one) for name, one in named.items()}, messages)
     stale = []
     for path, text in ((SCHEMAS, schemas_text(messages)), (STUB, stub_text(messages))):
         if not path.exists() or path.read_text() != text:

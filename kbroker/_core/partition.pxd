@@ -223,6 +223,7 @@ ctypedef struct appender_t:
     # On whose behalf a batch is appended.
     int8_t origin              # FROM_CLIENT, FROM_COORDINATOR
     int64_t guard              # of partition_verify; NO_GUARD: nobody was asked
+    bint adds                  # what begins a transaction adds the partition to it (KIP-890, part 2)
     const marker_t *marker     # not NULL: the batch is this, the end of a transaction
 
 # Validated batch in (batch_check and batch_walk have passed), offsets, epoch and timestamps stamped in place, one
@@ -232,9 +233,9 @@ ctypedef struct appender_t:
 # flush has been asked for already.
 cdef int partition_append(partition_t *p, uint8_t *batch, batch_info_t *info, const appender_t *appender, int64_t now_ms,
                           bint may_block, append_result_t *result) noexcept nogil
-# Before the coordinator of a transaction is asked whether it knows of its being here (may block). 0 with a guard, or with
+# Before the coordinator of a transaction is asked whether it knows of its being here, or to add it (may block). 0 with a guard, or with
 # NO_GUARD when nobody has to be asked; else an error code. From here on a marker of the producer makes the guard useless.
-cdef int partition_verify(partition_t *p, const batch_info_t *info, int64_t *guard) noexcept nogil
+cdef int partition_verify(partition_t *p, const batch_info_t *info, bint adds, int64_t *guard) noexcept nogil
 
 # The end of what a fetch may see now: last stable offset or high watermark, not beyond what is flushed where only
 # flushed records are visible.

@@ -20,7 +20,7 @@ from kbroker._core.log_io cimport io_close, io_truncate, io_write, monotonic_ns
 from kbroker._core.mailbox cimport post
 from kbroker._core.producers cimport (
     ended_t, producers_check, producers_check_marker, producers_end, producers_first_undecided, producers_foresee_end,
-    producers_free, producers_in_transaction, producers_remember, remembered_batch_t,
+    producers_free, producers_has_batches, producers_in_transaction, producers_is_fenced, producers_remember, remembered_batch_t,
 )
 from kbroker._core.record_batch cimport (
     BATCH_OK, batch_check_timestamps, batch_error_code, batch_info_t, batch_stamp, batch_stamp_timestamp,
@@ -28,7 +28,7 @@ from kbroker._core.record_batch cimport (
 from kbroker._core.sync cimport *
 from kbroker._core.transaction_marker cimport ABORTED_SIZE, MARKER_ABORT, write_aborted
 from kbroker._core.verifications cimport (
-    NO_GUARD, verification_t, verifications_begin, verifications_end, verifications_find,
+    NO_GUARD, verification_t, verifications_begin, verifications_end, verifications_end_by_marker, verifications_find,
 )
 
 import logging
@@ -45,6 +45,7 @@ cdef enum:
     # The protocol's error codes that come from here only (errors.ErrorCode).
     MESSAGE_TOO_LARGE = 10
     RECORD_LIST_TOO_LARGE = 18
+    INVALID_PRODUCER_EPOCH = 47
 
     STALL_NS = 100000000         # a write that takes longer ...
     STALLED_FOR_NS = 1000000000  # ... keeps appends of its directory off the processors for so long
@@ -220,7 +221,7 @@ cdef int write_aborted_entry(partition_t *p, segment_t *s, int64_t producer_id, 
     return failed
 
 
-cdef int partition_verify(partition_t *p, const batch_info_t *info, int64_t *guard) noexcept nogil:
+cdef int partition_verify(partition_t *p, const batch_info_t *info, bint adds, int64_t *guard) noexcept nogil:
     cdef int code
     guard[0] = NO_GUARD
     if info.producer_id < 0:
@@ -228,16 +229,23 @@ cdef int partition_verify(partition_t *p, const batch_info_t *info, int64_t *gua
     while True:
         mutex_lock(&p.append_lock)
         code = refusal(p)
-        if code == 0 and p.options.verify_transactions and not producers_in_transaction(p.producers, info.producer_id):
-            guard[0] = verifications_begin(&p.verifications, info.producer_id, info.producer_epoch, info.base_sequence)
-            if guard[0] == NO_GUARD:
-                code = UNKNOWN_SERVER_ERROR
+        if code == 0 and (adds or p.options.verify_transactions):
+            code = begin_verification(p, info, adds, guard)
         mutex_unlock(&p.append_lock)
         if code == NEEDS_HANDLER:
             code = prepare(p, PREPARE_OPEN, -1)
             if code == 0:
                 continue
         return code
+
+
+cdef int begin_verification(partition_t *p, const batch_info_t *info, bint adds, int64_t *guard) noexcept nogil:
+    if producers_is_fenced(p.producers, info.producer_id, info.producer_epoch):
+        return INVALID_PRODUCER_EPOCH
+    if producers_in_transaction(p.producers, info.producer_id, info.producer_epoch):
+        return 0
+    guard[0] = verifications_begin(&p.verifications, info.producer_id, info.producer_epoch, info.base_sequence, adds)
+    return 0 if guard[0] != NO_GUARD else UNKNOWN_SERVER_ERROR
 
 
 cdef int check_producer(partition_t *p, batch_info_t *info, const appender_t *appender, remembered_batch_t *duplicate) noexcept nogil:
@@ -251,9 +259,14 @@ cdef int check_producer(partition_t *p, batch_info_t *info, const appender_t *ap
         asked = verifications_find(&p.verifications, info.producer_id)
     if asked != NULL:
         lowest_sequence = asked.lowest_sequence
-    if info.attributes & ATTRIBUTE_TRANSACTIONAL and info.producer_id >= 0 and p.options.verify_transactions:
+        if asked.adds and not producers_has_batches(p.producers, info.producer_id):
+            lowest_sequence = 0      # its epoch is new: what is not its first batch is not where it belongs
+    if (info.attributes & ATTRIBUTE_TRANSACTIONAL and info.producer_id >= 0
+            and (appender.adds or p.options.verify_transactions)):
         verified = asked != NULL and asked.guard == appender.guard
-        if not verified and appender.guard == NO_GUARD and not producers_in_transaction(p.producers, info.producer_id):
+        if (not verified and appender.guard == NO_GUARD
+                and not producers_is_fenced(p.producers, info.producer_id, info.producer_epoch)
+                and not producers_in_transaction(p.producers, info.producer_id, info.producer_epoch)):
             return NEEDS_VERIFICATION
     return producers_check(p.producers, info, appender.origin, verified, lowest_sequence, duplicate)
 
@@ -411,7 +424,9 @@ cdef int append_locked(partition_t *p, uint8_t *batch, batch_info_t *info, const
         producers_end(p.producers, info, appender.marker, base_offset, max_timestamp, &ended)
     else:
         producers_remember(p.producers, info, base_offset, max_timestamp)
-    if info.attributes & ATTRIBUTE_TRANSACTIONAL:
+    if appender.marker != NULL:
+        verifications_end_by_marker(&p.verifications, info.producer_id, info.producer_epoch)
+    elif info.attributes & ATTRIBUTE_TRANSACTIONAL:
         verifications_end(&p.verifications, info.producer_id)
 
     mutex_lock(&p.lock)

@@ -101,9 +101,17 @@ class PartitionState(SegmentList):
         self, batch: Buffer, now_ms: int, origin: int = ..., guard: int = 0
     ) -> tuple[int, int, int, int, int, bool]: ...
     def append_marker(
-        self, producer_id: int, producer_epoch: int, coordinator_epoch: int, commit: bool, now_ms: int
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int,
+        commit: bool,
+        now_ms: int,
+        bumped: bool = False,
     ) -> tuple[int, int, int, int, int, bool]: ...
-    def verify(self, producer_id: int, producer_epoch: int, base_sequence: int = -1) -> tuple[int, int]: ...
+    def verify(
+        self, producer_id: int, producer_epoch: int, base_sequence: int = -1, adds: bool = False
+    ) -> tuple[int, int]: ...
     def locate(
         self, offset: int, max_bytes: int, at_least_one: bool = True, committed: bool = False, may_block: bool = True
     ) -> tuple[int, int, int, int]: ...

@@ -305,6 +305,7 @@ cdef class PartitionState(SegmentList):
         cdef int code = 0
         appender.origin = origin
         appender.guard = guard
+        appender.adds = False
         appender.marker = NULL
         PyObject_GetBuffer(batch, &view, PyBUF_SIMPLE)
         memset(&result, 0, sizeof(result))
@@ -321,8 +322,12 @@ cdef class PartitionState(SegmentList):
             raise MemoryError
         return told(p, code, &result)
 
-    def append_marker(self, int64_t producer_id, int16_t producer_epoch, int32_t coordinator_epoch, bint commit, int64_t now_ms):
-        """Append the end of a producer's transaction, or of none that is known here. Returns what `append` does."""
+    def append_marker(self, int64_t producer_id, int16_t producer_epoch, int32_t coordinator_epoch, bint commit, int64_t now_ms,
+                      bint bumped=False):
+        """Append the end of a producer's transaction, or of none that is known here. Returns what `append` does.
+
+        `bumped`: the epoch is newer than that of the transaction's batches, so one of that epoch is not ended by it.
+        """
         cdef partition_t *p = self.p
         cdef uint8_t[MARKER_SIZE] batch
         cdef batch_info_t info
@@ -332,8 +337,10 @@ cdef class PartitionState(SegmentList):
         cdef int code
         marker.type = MARKER_COMMIT if commit else MARKER_ABORT
         marker.coordinator_epoch = coordinator_epoch
+        marker.bumped = bumped
         appender.origin = FROM_COORDINATOR
         appender.guard = NO_GUARD
+        appender.adds = False
         appender.marker = &marker
         memset(&result, 0, sizeof(result))
         with nogil:
@@ -346,8 +353,9 @@ cdef class PartitionState(SegmentList):
                 code = partition_append(p, batch, &info, &appender, now_ms, True, &result)
         return told(p, code, &result)
 
-    def verify(self, int64_t producer_id, int16_t producer_epoch, int32_t base_sequence=-1):
-        """Before a transaction's coordinator is asked whether it knows of its being here: (error code, guard for `append`).
+    def verify(self, int64_t producer_id, int16_t producer_epoch, int32_t base_sequence=-1, bint adds=False):
+        """Before a transaction's coordinator is asked whether it knows of its being here, or to add it: (error code, guard for
+        `append`).
 
         Guard 0: nobody has to be asked, the transaction is open. May block.
         """
@@ -360,7 +368,7 @@ cdef class PartitionState(SegmentList):
         info.producer_epoch = producer_epoch
         info.base_sequence = base_sequence
         with nogil:
-            code = partition_verify(p, &info, &guard)
+            code = partition_verify(p, &info, adds, &guard)
         return code, guard
 
     def locate(self, int64_t offset, int64_t max_bytes, bint at_least_one=True, bint committed=False, bint may_block=True):

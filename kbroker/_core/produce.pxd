@@ -40,6 +40,7 @@ ctypedef struct produce_t:
     bint flexible
     bint internal_allowed        # Kafka's own tools may write internal topics
     bint only_verifies           # what is left of it: to ask the coordinator of its transaction, and to append
+    bint prepared                # by produce_prepare
     int64_t transactional_id_at  # -1: it names none
     int32_t transactional_id_size
     int32_t count
@@ -49,8 +50,14 @@ ctypedef struct produce_t:
 # Processor's thread. 0: done, or waiting for acks in its slot. NEEDS_HANDLER: nothing was put in the connection's queue,
 # `processor.handed` is what has been done so far. -1: the request does not parse; close the connection.
 cdef int produce(Processor processor, conn_t *conn, request_t *request) noexcept nogil
+# A thread that may block: everything that comes before the append. Whether the coordinator of a transaction has to be asked
+# about `produce_asked`, under guards which are with the entries now.
+cdef bint produce_prepare(Processor processor, produce_t *work, uint8_t *frame) noexcept nogil
+# What it has to be asked: see Request.prepare.
+cdef object produce_asked(produce_t *work, uint8_t *frame)
+# Refuse those whose answer is an error code. Without answers (None): all of them.
+cdef int produce_answered(produce_t *work, object codes) except -1
 # A thread that may block: the rest of `work`, which is freed. Fills the slot; returns what becomes of it (SLOT_*).
-# `verify` is a borrowed object, see Request.run_blocking.
-cdef int32_t produce_run(Processor processor, slot_t *slot, produce_t *work, uint8_t *frame, void *verify) noexcept nogil
+cdef int32_t produce_run(Processor processor, slot_t *slot, produce_t *work, uint8_t *frame) noexcept nogil
 # Instead of produce_run.
 cdef void produce_discard(produce_t *work) noexcept nogil

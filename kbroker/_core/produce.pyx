@@ -1,4 +1,4 @@
-"""Produce (key 0), versions 0 to 11. What versions 0 to 2 bring in messages of magic 0 or 1 becomes a record batch first.
+"""Produce (key 0), versions 0 to 12. What versions 0 to 2 bring in messages of magic 0 or 1 becomes a record batch first.
 
     request  = [v3: transactional_id:string?] acks:i16 timeout_ms:i32 topic*
     topic    = name:string partition*
@@ -10,11 +10,11 @@
                [v8: record_error* error_message:string?]                        record_error = batch_index:i32 message:string?
 
 v7 zstd (KIP-110)    v8 which records are wrong (KIP-467)    v9 flexible    v10 current leader in tagged fields (KIP-951; there is
-only one leader, they are not written)    v11 the same layout (KIP-890)
+only one leader, they are not written)    v11, v12 the same layout (KIP-890)
 
 What is refused follows Apache Kafka 3.9 (KafkaApis, ReplicaManager, UnifiedLog). Left out: quotas. The first batch of a
-transaction in a partition is appended when its coordinator has said that it knows of that (KIP-890); the request goes to a
-handler for it.
+transaction in a partition is appended when its coordinator has said that it knows of that (KIP-890), or from v12 on has added
+the partition to the transaction; the request goes to a handler for it.
 """
 
 from cpython.buffer cimport PyBUF_READ
@@ -73,6 +73,7 @@ cdef enum:
     CODEC_ZSTD = 4
     FIRST_BATCH_VERSION = 3
     FIRST_ZSTD_VERSION = 7
+    FIRST_ADDING_VERSION = 12
 
     # A compressed batch of at most so many bytes, that inflates to at most so many, is looked at on the processor.
     SMALL_BATCH = 4 << 10
@@ -449,7 +450,7 @@ cdef bint begin_verification(produce_t *w) noexcept nogil:
         e = &w.entries[i]
         if e.done or not is_transactional(e):
             continue
-        code = partition_verify(e.partition, &e.info, &e.guard)
+        code = partition_verify(e.partition, &e.info, w.version >= FIRST_ADDING_VERSION, &e.guard)
         if code:
             refuse(e, code, True)
         elif e.guard != NO_GUARD:
@@ -457,41 +458,33 @@ cdef bint begin_verification(produce_t *w) noexcept nogil:
     return needed
 
 
-cdef void ask_coordinator(Processor processor, produce_t *w, uint8_t *frame, void *verify) noexcept with gil:
-    """Refuse the batches whose transaction its coordinator does not know to be where they go."""
+cdef object produce_asked(produce_t *w, uint8_t *frame):
     cdef entry_t *e
     cdef int32_t i
-    cdef int16_t code
-    cdef int16_t failed = 0
     partitions = []
-    codes = []
     producer = ()
-    try:
-        for i in range(w.count):
-            e = &w.entries[i]
-            if e.guard != NO_GUARD and not e.done:
-                partitions.append(((<char *>frame + e.topic_at)[:e.topic_size].decode(), e.partition_id))
-                producer = e.info.producer_id, e.info.producer_epoch
-        transactional_id = (<char *>frame + w.transactional_id_at)[:w.transactional_id_size].decode("utf-8", "replace")
-        if <object>verify is None:
-            codes = [INVALID_TXN_STATE] * len(partitions)
-        else:
-            codes = list((<object>verify)(transactional_id, *producer, partitions))
-        if len(codes) != len(partitions):
-            raise AssertionError(f"{len(codes)} answers for {len(partitions)} partitions")
-    except KbrokerError as error:
-        failed = error.code
-    except BaseException as error:
-        processor.report("asking the coordinator of a transaction", error)
-        failed = UNKNOWN_SERVER_ERROR
     for i in range(w.count):
         e = &w.entries[i]
-        if e.guard == NO_GUARD or e.done:
-            continue
-        code = failed if failed else codes.pop(0)
+        if e.guard != NO_GUARD and not e.done:
+            partitions.append(((<char *>frame + e.topic_at)[:e.topic_size].decode(), e.partition_id))
+            producer = e.info.producer_id, e.info.producer_epoch
+    transactional_id = (<char *>frame + w.transactional_id_at)[:w.transactional_id_size].decode("utf-8", "replace")
+    return transactional_id, *producer, partitions
+
+
+cdef int produce_answered(produce_t *w, object codes) except -1:
+    cdef list asked = [at for at in range(w.count) if w.entries[at].guard != NO_GUARD and not w.entries[at].done]
+    cdef entry_t *e
+    if codes is None:
+        codes = [INVALID_TXN_STATE] * len(asked)
+    if len(codes) != len(asked):
+        raise AssertionError(f"{len(codes)} answers for {len(asked)} partitions")
+    for at, code in zip(asked, codes):
         if code:
+            e = &w.entries[<int32_t>at]
             refuse(e, code, True)
             e.unverified = True
+    return 0
 
 
 # --- appending and answering --------------------------------------------------------------------------
@@ -505,6 +498,7 @@ cdef bint append_all(produce_t *w, uint8_t *frame, int64_t now_ms, bint may_bloc
     cdef entry_t *e
     appender.origin = FROM_CLIENT
     appender.marker = NULL
+    appender.adds = w.version >= FIRST_ADDING_VERSION
     for i in range(w.count):
         e = &w.entries[i]
         if e.done:
@@ -670,6 +664,7 @@ cdef int produce(Processor processor, conn_t *conn, request_t *request) noexcept
         recycle(w)
         return -1
     w.only_verifies = False
+    w.prepared = False
     if not check_all(processor, w, frame) or not append_all(w, frame, processor.now_ms, False):
         processor.handed = w
         processor.work = NULL
@@ -692,16 +687,19 @@ cdef int produce(Processor processor, conn_t *conn, request_t *request) noexcept
     return 0
 
 
-cdef int32_t produce_run(Processor processor, slot_t *slot, produce_t *w, uint8_t *frame, void *verify) noexcept nogil:
-    cdef int32_t outcome
+cdef bint produce_prepare(Processor processor, produce_t *w, uint8_t *frame) noexcept nogil:
     cdef int32_t i
+    w.prepared = True
     for i in range(w.count):
         if w.entries[i].unconverted:
             convert(processor, &w.entries[i], frame)
         elif w.entries[i].unchecked:
             check_compressed(processor, &w.entries[i], frame, 0)
-    if w.transactional_id_at >= 0 and begin_verification(w):
-        ask_coordinator(processor, w, frame, verify)
+    return w.transactional_id_at >= 0 and begin_verification(w)
+
+
+cdef int32_t produce_run(Processor processor, slot_t *slot, produce_t *w, uint8_t *frame) noexcept nogil:
+    cdef int32_t outcome
     append_all(w, frame, wall_ms(), True)
     begin_response(slot, w.flexible)
     outcome = write_response(processor, slot, w, frame, count_waiting(w))

@@ -60,8 +60,12 @@ cdef int producers_check(producers_t *table, batch_info_t *info, int8_t origin, 
                          remembered_batch_t *duplicate) noexcept nogil
 # Of the end of a transaction. 0, a Kafka error code. After 0 there is room.
 cdef int producers_check_marker(producers_t *table, batch_info_t *info, const marker_t *marker) noexcept nogil
-# Whether the producer has a transaction here.
-cdef bint producers_in_transaction(producers_t *table, int64_t producer_id) noexcept nogil
+# Whether the producer has a transaction here, of that epoch.
+cdef bint producers_in_transaction(producers_t *table, int64_t producer_id, int16_t epoch) noexcept nogil
+# Whether a newer epoch of the producer has been here.
+cdef bint producers_is_fenced(producers_t *table, int64_t producer_id, int16_t epoch) noexcept nogil
+# Whether a batch of the producer is known.
+cdef bint producers_has_batches(producers_t *table, int64_t producer_id) noexcept nogil
 # Remember an appended batch that is no control batch. -1 when memory is out.
 cdef int producers_remember(producers_t *table, batch_info_t *info, int64_t base_offset, int64_t timestamp) noexcept nogil
 # Remember an appended marker at `offset`. -1 when memory is out.

@@ -1,4 +1,4 @@
-"""State of producers in one partition; see producers.pxd. What is refused, and why, is Kafka 3.9's ProducerAppendInfo."""
+"""State of producers in one partition; see producers.pxd. What is refused, and why, is Kafka 4.3's ProducerAppendInfo."""
 
 from libc.math cimport floor
 from libc.stdint cimport INT32_MAX, INT64_MIN, int8_t, int32_t, int64_t, uint64_t
@@ -17,6 +17,7 @@ cdef enum:
     INVALID_TXN_STATE = 48
     TRANSACTION_COORDINATOR_FENCED = 52
     MAX_SEQUENCE = 0x7fffffff
+    MAX_EPOCH = 0x7fff
     FIRST_CAPACITY = 4
 
 
@@ -188,9 +189,19 @@ cdef void producers_foresee_end(producers_t *table, int64_t producer_id, int64_t
         ended.last_stable_offset = table.open[at].first_offset
 
 
-cdef bint producers_in_transaction(producers_t *table, int64_t producer_id) noexcept nogil:
+cdef bint producers_in_transaction(producers_t *table, int64_t producer_id, int16_t epoch) noexcept nogil:
     cdef producer_t *producer = find(table, producer_id)
-    return producer != NULL and producer.transaction_first_offset != -1
+    return producer != NULL and producer.transaction_first_offset != -1 and producer.epoch == epoch
+
+
+cdef bint producers_is_fenced(producers_t *table, int64_t producer_id, int16_t epoch) noexcept nogil:
+    cdef producer_t *producer = find(table, producer_id)
+    return producer != NULL and epoch < producer.epoch
+
+
+cdef bint producers_has_batches(producers_t *table, int64_t producer_id) noexcept nogil:
+    cdef producer_t *producer = find(table, producer_id)
+    return producer != NULL and producer.batch_count > 0
 
 # --- what may be appended ---------------------------------------------------------------------------
 
@@ -229,10 +240,10 @@ cdef int producers_check(producers_t *table, batch_info_t *info, int8_t origin, 
     producer = find(table, info.producer_id)
     if producer != NULL and origin == FROM_CLIENT and find_duplicate(producer, info, duplicate):
         return 1
-    if is_transactional and not verified and (producer == NULL or producer.transaction_first_offset == -1):
-        return INVALID_TXN_STATE
     if producer != NULL and info.producer_epoch < producer.epoch:
         return INVALID_PRODUCER_EPOCH
+    if is_transactional and not verified and not producers_in_transaction(table, info.producer_id, info.producer_epoch):
+        return INVALID_TXN_STATE
     # KIP-360: an unknown producer may start with any sequence; its state may have expired here.
     if origin == FROM_CLIENT and (
         info.base_sequence > lowest_sequence or (producer != NULL and not is_next(producer, info))
@@ -250,6 +261,10 @@ cdef int producers_check_marker(producers_t *table, batch_info_t *info, const ma
     if producer == NULL:
         return 0 if make_room(table) == 0 else UNKNOWN_SERVER_ERROR
     if info.producer_epoch < producer.epoch:
+        return INVALID_PRODUCER_EPOCH
+    # A marker that came before and comes again ends nothing, as little as one that is to repair what had the last epoch.
+    if (marker.bumped and info.producer_epoch == producer.epoch and producer.transaction_first_offset != -1
+            and info.producer_epoch != MAX_EPOCH):
         return INVALID_PRODUCER_EPOCH
     return TRANSACTION_COORDINATOR_FENCED if marker.coordinator_epoch < producer.coordinator_epoch else 0
 
@@ -399,12 +414,13 @@ cdef class ProducerTable:
         if producers_remember(self.table, &info, base_offset, timestamp) < 0:
             raise MemoryError
 
-    def check_marker(self, producer_id, epoch, coordinator_epoch):
+    def check_marker(self, producer_id, epoch, coordinator_epoch, *, bumped=False):
         """0, or the error code with which the end of a transaction is refused."""
         cdef batch_info_t info
         cdef marker_t marker
         fill(&info, producer_id, epoch, -1, 1, True)
         marker.type = MARKER_COMMIT
+        marker.bumped = bumped
         marker.coordinator_epoch = coordinator_epoch
         return producers_check_marker(self.table, &info, &marker)
 

@@ -45,4 +45,5 @@ cdef class Request:
     cdef slot_t *claim(self) except NULL
     cdef void deliver(self, slot_t *slot, int32_t outcome) noexcept
     cdef void fail(self, error) noexcept
+    cdef int32_t produce(self, slot_t *slot, codes) except? -1
     cdef bint give_frame(self, slot_t *slot) noexcept

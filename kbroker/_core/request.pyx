@@ -15,7 +15,7 @@ from kbroker._core.cursor cimport write_raw
 from kbroker._core.fetch cimport fetch_convert, fetch_discard, fetch_prepare, fetch_t
 from kbroker._core.handover cimport slot_came
 from kbroker._core.mailbox cimport post
-from kbroker._core.produce cimport produce_discard, produce_run, produce_t
+from kbroker._core.produce cimport produce_answered, produce_asked, produce_discard, produce_prepare, produce_run, produce_t
 from kbroker._core.receive_buffers cimport buffer_free, buffer_take
 from kbroker._core.sync cimport atomic_claim_i32
 
@@ -179,26 +179,37 @@ cdef class Request:
                 self.connection.close_reason = f"an error of this broker: {error!r}"
             self.deliver(slot, SLOT_CLOSE)
 
-    def run_blocking(self, verify=None) -> None:
+    def prepare(self):
+        """A Produce, on a thread that may block unless it `only_verifies`: all that comes before the append.
+
+        What the coordinator of a transaction has to be asked before `run_blocking`: (transactional_id, producer_id,
+        producer_epoch, [(topic, partition_id), ...]); None when nothing.
+        """
+        cdef produce_t *work = <produce_t *>self.work
+        cdef Frame frame = self.frame
+        cdef bint asks
+        if work == NULL:
+            raise RuntimeError(f"{self!r} is not one that can be prepared")
+        with nogil:
+            asks = produce_prepare(self.processor, work, frame.buffer + frame.at)
+        return produce_asked(work, frame.buffer + frame.at) if asks else None
+
+    def run_blocking(self, codes=None) -> None:
         """Produce and Fetch, on a thread that may block: go on where the processor could not.
 
-        `verify(transactional_id, producer_id, producer_epoch, [(topic, partition_id), ...])` asks the coordinator of a
-        transaction for a Produce: error codes, one for each partition. Without it no transaction may begin.
+        `codes`: what the coordinator of a transaction has said, an error code for each partition that `prepare` told. Without
+        them no transaction may begin.
         """
         cdef slot_t *slot
         cdef Frame frame = self.frame
         cdef request_t header
         cdef int32_t outcome
-        cdef produce_t *work
         cdef fetch_t *read
         if self.api_key != API_PRODUCE and self.api_key != API_FETCH:
             raise RuntimeError(f"{self!r} is not one that run_blocking can serve")
         slot = self.claim()
         if self.api_key == API_PRODUCE:
-            work = <produce_t *>self.work
-            self.work = NULL
-            with nogil:
-                outcome = produce_run(self.processor, slot, work, frame.buffer + frame.at, <void *>verify)
+            outcome = self.produce(slot, codes)
         elif self.converting != NULL:
             read = <fetch_t *>self.converting
             self.converting = NULL
@@ -212,6 +223,24 @@ cdef class Request:
             if not self.give_frame(slot):
                 outcome = SLOT_CLOSE
         self.deliver(slot, outcome)
+
+    cdef int32_t produce(self, slot_t *slot, codes) except? -1:
+        """A claimed Produce; its outcome."""
+        cdef Frame frame = self.frame
+        cdef produce_t *work = <produce_t *>self.work
+        cdef int32_t outcome
+        self.work = NULL
+        if not work.prepared:
+            with nogil:
+                produce_prepare(self.processor, work, frame.buffer + frame.at)
+        try:
+            produce_answered(work, codes)
+        except BaseException as error:
+            self.processor.report("asking the coordinator of a transaction", error)
+            produce_answered(work, None)
+        with nogil:
+            outcome = produce_run(self.processor, slot, work, frame.buffer + frame.at)
+        return outcome
 
     cdef bint give_frame(self, slot_t *slot) noexcept:
         """The slot gets the frame; false when memory is out."""

@@ -28,6 +28,7 @@ cdef enum:
 ctypedef struct marker_t:
     int32_t type                 # MARKER_*
     int32_t coordinator_epoch
+    bint bumped                  # its epoch is newer than that of what it ends (KIP-890); what a log holds does not tell
 
 
 cdef inline int32_t read_marker(const uint8_t *records, const uint8_t *end, marker_t *marker) noexcept nogil:
@@ -35,6 +36,7 @@ cdef inline int32_t read_marker(const uint8_t *records, const uint8_t *end, mark
     cdef record_t record
     marker.type = NO_MARKER
     marker.coordinator_epoch = -1
+    marker.bumped = False
     if (
         take_fields(records, end, &record) == NULL or record.key_size < 4 or record.value_size < 6
         or <int16_t>load_u16(record.key) < 0 or <int16_t>load_u16(record.value) < 0

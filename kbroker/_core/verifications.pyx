@@ -42,7 +42,7 @@ cdef void drop_oldest(verifications_t *v) noexcept nogil:
 
 
 cdef int64_t verifications_begin(verifications_t *v, int64_t producer_id, int16_t producer_epoch,
-                                 int32_t sequence) noexcept nogil:
+                                 int32_t sequence, bint adds) noexcept nogil:
     cdef verification_t *known = verifications_find(v, producer_id)
     cdef verification_t *grown
     cdef int32_t at
@@ -52,6 +52,7 @@ cdef int64_t verifications_begin(verifications_t *v, int64_t producer_id, int16_
         ):
             known.producer_epoch = producer_epoch
             known.lowest_sequence = sequence
+            known.adds = adds
         return known.guard
     if v.count == MOST_VERIFICATIONS:
         drop_oldest(v)
@@ -66,6 +67,7 @@ cdef int64_t verifications_begin(verifications_t *v, int64_t producer_id, int16_
     v.entries[at].producer_id = producer_id
     v.entries[at].producer_epoch = producer_epoch
     v.entries[at].lowest_sequence = sequence
+    v.entries[at].adds = adds
     v.entries[at].guard = v.last_guard
     return v.last_guard
 
@@ -73,4 +75,10 @@ cdef int64_t verifications_begin(verifications_t *v, int64_t producer_id, int16_
 cdef void verifications_end(verifications_t *v, int64_t producer_id) noexcept nogil:
     cdef verification_t *known = verifications_find(v, producer_id)
     if known != NULL:
+        take_out(v, <int32_t>(known - v.entries))
+
+
+cdef void verifications_end_by_marker(verifications_t *v, int64_t producer_id, int16_t producer_epoch) noexcept nogil:
+    cdef verification_t *known = verifications_find(v, producer_id)
+    if known != NULL and not (known.adds and known.producer_epoch == producer_epoch):
         take_out(v, <int32_t>(known - v.entries))

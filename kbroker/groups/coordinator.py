@@ -316,27 +316,59 @@ class GroupCoordinator:
         member_id: str,
         instance_id: str | None,
         offsets: Mapping[TopicPartition, CommittedOffset],
-        verify: Callable[[TopicPartition], ErrorCode],
+        ask: Callable[[TopicPartition, Callable[[ErrorCode], None]], None],
         answer: Callable[[ErrorCode, frozenset[TopicPartition]], None],
+        *,
+        adds: bool = False,
     ) -> None:
         """TxnOffsetCommit: `offsets` count when the producer's transaction is committed. Answered as `commit` is.
 
-        `verify` asks the transaction's coordinator whether the group's partition is in the transaction (KIP-890); it is
-        called without a lock, and only where a transaction begins in that partition.
+        `ask` asks the transaction's coordinator whether the group's partition is in the transaction, or with `adds` to
+        add it (KIP-890); it is called without a lock, and only where a transaction begins in that partition.
         """
         shard = self._acquire(group_id)
         if isinstance(shard, ErrorCode):
             answer(shard, frozenset())
             return
-        accepted, refused = self._split_too_long(offsets)
-        outcome: ErrorCode | None
+        is_nobody = min(producer) < 0  # of whom the log knows nothing
         try:
             if group_id not in shard.groups:
                 shard.create(group_id)
-            outcome, guard = self._verify(shard, producer, verify)
+            guard = shard.partition.replica.verify(*producer, adds=adds)
+            known = ErrorCode.NONE
+        except KbrokerError as refused:
+            guard, known = NO_GUARD, refused.code
+        finally:
+            shard.lock.release()
+        who = (generation, member_id, instance_id)
+
+        def asked(error: ErrorCode) -> None:
+            self._commit_asked(shard, group_id, producer, guard, who, offsets, error, answer)
+
+        if guard == NO_GUARD and (known or not is_nobody):
+            asked(known)
+        else:
+            ask(shard.partition.name, asked)
+
+    def _commit_asked(
+        self,
+        shard: GroupShard,
+        group_id: str,
+        producer: Producer,
+        guard: int,
+        who: tuple[int, str, str | None],
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        error: ErrorCode,
+        answer: Callable[[ErrorCode, frozenset[TopicPartition]], None],
+    ) -> None:
+        """The transaction's coordinator has said whether the producer may write here."""
+        accepted, refused = self._split_too_long(offsets)
+        with shard.lock:
+            if not error and shard.partition.phase is not Phase.ACTIVE:
+                error = ErrorCode.NOT_COORDINATOR
+            outcome: ErrorCode | None = commit_error(error)
             if not outcome:
                 served = shard.groups.get(group_id) or shard.create(group_id)
-                who = (generation, member_id, instance_id)
                 if (consumer := served.consumer) is not None:
                     outcome = self.consumers.check_commit(consumer, *who, offsets, transactional=True)
                 else:
@@ -347,32 +379,8 @@ class GroupCoordinator:
                 outcome = self._append_commit(
                     shard, served, accepted, lambda ended: answer(ended, refused), producer, guard
                 )
-        finally:
-            shard.lock.release()
         if outcome is not None:
             answer(outcome, refused)
-
-    @staticmethod
-    def _verify(
-        shard: GroupShard, producer: Producer, verify: Callable[[TopicPartition], ErrorCode]
-    ) -> tuple[ErrorCode, int]:
-        """Whether the producer may write here, and the guard to append with. The caller has the shard's lock, which is
-        given up while the coordinator is asked."""
-        try:
-            guard = shard.partition.replica.verify(*producer)
-        except KbrokerError as refused:
-            return commit_error(refused.code), NO_GUARD
-        is_nobody = min(producer) < 0  # of whom the log knows nothing
-        if guard == NO_GUARD and not is_nobody:
-            return ErrorCode.NONE, NO_GUARD
-        shard.lock.release()
-        try:
-            error = verify(shard.partition.name)
-        finally:
-            shard.lock.acquire()
-        if not error and shard.partition.phase is not Phase.ACTIVE:
-            error = ErrorCode.NOT_COORDINATOR
-        return commit_error(error), guard
 
     def end_transaction(
         self, partition_id: int, producer_id: int, commit: bool, marker_offset: int = NOTHING_BEHIND

@@ -38,8 +38,8 @@ class LocalReplica:
     def read(self, offset: int, max_bytes: int) -> bytes:
         return self.log.read(offset, max_bytes)
 
-    def verify(self, producer_id: int, producer_epoch: int) -> int:
-        return self.log.verify(producer_id, producer_epoch)
+    def verify(self, producer_id: int, producer_epoch: int, *, adds: bool = False) -> int:
+        return self.log.verify(producer_id, producer_epoch, adds=adds)
 
     def append(self, batch: bytes, leader_epoch: int, committed: Committed, guard: int = NO_GUARD) -> None:
         """Append; `committed` is called here, or by the thread of `FlushWaits` where a flush has to come first."""

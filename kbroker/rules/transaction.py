@@ -9,7 +9,11 @@ the change is in the log `stored` makes it true, or `not_stored` forgets it.
 
 Epochs (KIP-360, KIP-588): InitProducerId adds one, so that whoever used the id before is fenced. A producer that names
 its own id and epoch gets the next one only if nobody else has; the epoch before is kept, so that it may ask again.
-Aborting somebody else's transaction adds one too, in memory at once. An id whose epochs are used up is replaced.
+
+A client of transactions of version 2 (KIP-890) gets a new epoch with each end of a transaction (`end_with_bump`): what
+it sent in the transaction before cannot get into the next one. An abort that nobody has asked for (`fence`) does the
+same, whatever the client speaks. An id whose epochs are used up is replaced: by InitProducerId, or when a transaction
+is complete; the last epoch of all is in the markers of such a one only.
 """
 
 from __future__ import annotations
@@ -27,6 +31,9 @@ MAX_PRODUCER_EPOCH = 2**15 - 1
 LAST_CLIENT_EPOCH = MAX_PRODUCER_EPOCH - 1
 """The last epoch that a client gets: the coordinator can fence it with one more."""
 
+FIRST_VERSION, EPOCH_VERSION = 0, 2
+"""What a client speaks (Kafka: TransactionVersion). On disk. From the second on each transaction has its epoch."""
+
 NO_PARTITIONS: frozenset[TopicPartition] = frozenset()
 
 
@@ -42,7 +49,7 @@ class TransactionState(StrEnum):
     DEAD = "Dead"
     """Expired: only ever the goal of a pending change, until its tombstone is in the log."""
     PREPARE_EPOCH_FENCE = "PrepareEpochFence"
-    """Kafka's word for the moment between a bumped epoch and PrepareAbort; both are one step here."""
+    """Kafka's word for what comes before PrepareAbort when nobody has asked for it; both are one step here."""
 
 
 _COMPLETED = {
@@ -66,17 +73,21 @@ class Transit(NamedTuple):
     partitions: frozenset[TopicPartition]
     start_ms: int
     update_ms: int
-    fences: bool = False
-    """Aborts on behalf of somebody else, with an epoch that no client has."""
+    client_version: int = FIRST_VERSION
+    next_producer_id: int = NO_PRODUCER_ID
+    """Of a transaction that ends, where epochs are used up: who the producer is when it is complete."""
+    previous_producer_id: int = NO_PRODUCER_ID
+    """Whose record it was before."""
 
 
 class Transaction:
     """One transactional id. Not thread-safe. Times are the wall clock's."""
 
     __slots__ = (
-        "fence_failed",
+        "client_version",
         "last_producer_epoch",
         "last_producer_id",
+        "next_producer_id",
         "partitions",
         "pending",
         "producer_epoch",
@@ -99,44 +110,49 @@ class Transaction:
         state: TransactionState = TransactionState.EMPTY,
         partitions: frozenset[TopicPartition] = NO_PARTITIONS,
         start_ms: int = NO_TIMESTAMP,
+        last_producer_id: int = NO_PRODUCER_ID,
+        next_producer_id: int = NO_PRODUCER_ID,
+        client_version: int = FIRST_VERSION,
     ):
         self.transactional_id = transactional_id
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
-        self.last_producer_id = NO_PRODUCER_ID
+        self.last_producer_id = last_producer_id
         self.last_producer_epoch = NO_PRODUCER_EPOCH
         self.timeout_ms = timeout_ms
         self.state = state
         self.partitions = partitions
         self.start_ms = start_ms
         self.update_ms = now_ms
+        self.next_producer_id = next_producer_id
+        self.client_version = client_version
         self.pending: Transit | None = None
-        self.fence_failed = False
-        """The epoch was bumped in memory, and the record of it could not be written: the next attempt takes it."""
 
     # --- InitProducerId ----------------------------------------------------------------------------------
     def needs_producer_id(self, expected: Expected | None) -> bool:
         """Whether InitProducerId has to bring a new producer id: the epochs of this one are used up."""
-        return (
-            self.pending is None
-            and self.state in _AT_REST
-            and self.producer_epoch >= LAST_CLIENT_EPOCH
-            and (expected is None or expected[1] == self.producer_epoch)
+        return self.is_used_up and (
+            self.state is TransactionState.ONGOING or expected is None or expected[1] == self.producer_epoch
         )
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether the next epoch is that of another producer id, which has to be brought."""
+        return self.producer_epoch >= LAST_CLIENT_EPOCH and self.pending is None and self.state not in _COMPLETED
 
     def init_producer_id(
         self, timeout_ms: int, expected: Expected | None, new_producer_id: int | None, now_ms: int
     ) -> Transit | ErrorCode:
         """The next epoch, or `new_producer_id` with its first where `needs_producer_id` says so.
 
-        Of an id with an open transaction: its abort, `fences`; the epoch in it is never told to a client.
+        Of an id with an open transaction: its abort, to PREPARE_ABORT; whoever wants the id has to ask again.
         """
         if self.pending is not None:
             return ErrorCode.CONCURRENT_TRANSACTIONS
         if expected is not None and not self._was_given(expected):
             return ErrorCode.PRODUCER_FENCED
         if self.state is TransactionState.ONGOING:
-            return self.fence(now_ms)
+            return self.fence(new_producer_id, now_ms)
         if self.state not in _AT_REST:
             return ErrorCode.CONCURRENT_TRANSACTIONS
         if self.needs_producer_id(expected):
@@ -165,24 +181,35 @@ class Transaction:
 
     def _begin_empty(self, producer_id: int, epoch: int, last_epoch: int, timeout_ms: int, now_ms: int) -> Transit:
         to = (TransactionState.EMPTY, producer_id, epoch, last_epoch, timeout_ms, NO_PARTITIONS, NO_TIMESTAMP, now_ms)
-        return self._begin(Transit(*to))
+        return self._begin(Transit(*to, self.client_version, NO_PRODUCER_ID, self.producer_id))
 
     # --- a transaction -----------------------------------------------------------------------------------
     def add_partitions(
-        self, producer_id: int, producer_epoch: int, partitions: Iterable[TopicPartition], now_ms: int
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Iterable[TopicPartition],
+        now_ms: int,
+        client_version: int = FIRST_VERSION,
     ) -> Transit | ErrorCode:
-        """The transaction writes to `partitions` too, and begins if there is none. NONE: they are in it already."""
+        """The transaction writes to `partitions` too, and begins if there is none. NONE: they are in it already.
+
+        A pending change comes before all else: it may be what gives the producer its next id and epoch.
+        """
+        if self.pending is not None:
+            return ErrorCode.CONCURRENT_TRANSACTIONS
         if producer_id != self.producer_id:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
         if producer_epoch != self.producer_epoch:
             return ErrorCode.PRODUCER_FENCED
-        if self.pending is not None or self.state in _COMPLETED:
+        if self.state in _COMPLETED:
             return ErrorCode.CONCURRENT_TRANSACTIONS
         is_open = self.state is TransactionState.ONGOING
         if is_open and self.partitions.issuperset(partitions):
             return ErrorCode.NONE
         start_ms = self.start_ms if is_open else now_ms
-        return self._begin(self._as(TransactionState.ONGOING, self.partitions.union(partitions), start_ms, now_ms))
+        ongoing = self._as(TransactionState.ONGOING, self.partitions.union(partitions), start_ms, now_ms)
+        return self._begin(ongoing._replace(client_version=client_version))
 
     def verify(self, producer_id: int, producer_epoch: int) -> ErrorCode:
         """Whether it can be said which partitions the producer's transaction has (KIP-890).
@@ -196,38 +223,85 @@ class Transaction:
         return ErrorCode.CONCURRENT_TRANSACTIONS if self.state in _COMPLETED else ErrorCode.NONE
 
     def end(self, producer_id: int, producer_epoch: int, commit: bool, now_ms: int) -> Transit | ErrorCode:
-        """EndTxn. NONE: it has ended that way."""
+        """EndTxn of a client that keeps its epoch. NONE: it has ended that way."""
         if producer_id != self.producer_id:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
         if producer_epoch != self.producer_epoch:
             return ErrorCode.PRODUCER_FENCED
         if self.pending is not None:
             return ErrorCode.CONCURRENT_TRANSACTIONS
-        prepared = TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT
+        prepared = _prepared(commit)
         if self.state is TransactionState.ONGOING:
-            return self._begin(self._as(prepared, self.partitions, self.start_ms, now_ms))
+            ended = self._as(prepared, self.partitions, self.start_ms, now_ms)
+            return self._begin(ended._replace(client_version=FIRST_VERSION))
         if self.state is prepared:
             return ErrorCode.CONCURRENT_TRANSACTIONS
         return ErrorCode.NONE if self.state is _COMPLETED[prepared] else ErrorCode.INVALID_TXN_STATE
+
+    def end_with_bump(
+        self, producer_id: int, producer_epoch: int, commit: bool, new_producer_id: int | None, now_ms: int
+    ) -> Transit | ErrorCode:
+        """EndTxn of a client that gets a new epoch (KIP-890). NONE: it has ended that way, and has its new epoch.
+
+        `new_producer_id` where it `is_used_up`. An abort without a transaction is one too: it gives a new epoch to a
+        client that does not know whether anything of its transaction has arrived.
+        """
+        if self.pending is not None:
+            return ErrorCode.CONCURRENT_TRANSACTIONS
+        is_current = producer_epoch == self.producer_epoch
+        was_replaced = (
+            producer_id == self.last_producer_id and producer_epoch == LAST_CLIENT_EPOCH and self.producer_epoch == 0
+        )
+        asks_again = was_replaced or producer_epoch + 1 == self.producer_epoch
+        if producer_id != self.producer_id and not was_replaced:
+            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        prepared = _prepared(commit)
+        if self.state in _COMPLETED:
+            if producer_epoch + 1 != self.producer_epoch:
+                return ErrorCode.PRODUCER_FENCED
+            return ErrorCode.CONCURRENT_TRANSACTIONS if self.state is prepared else ErrorCode.INVALID_TXN_STATE
+        if asks_again and self.state in _COMPLETED.values():
+            return ErrorCode.NONE if self.state is _COMPLETED[prepared] else ErrorCode.INVALID_TXN_STATE
+        if not is_current:
+            return ErrorCode.PRODUCER_FENCED
+        if self.state is TransactionState.ONGOING:
+            return self._bump(prepared, self.start_ms, new_producer_id, now_ms)
+        return ErrorCode.INVALID_TXN_STATE if commit else self._bump(prepared, now_ms, new_producer_id, now_ms)
 
     def has_timed_out(self, now_ms: int) -> bool:
         """Whether its transaction has been open for longer than its producer allowed."""
         is_open = self.state is TransactionState.ONGOING and self.pending is None
         return is_open and self.start_ms + self.timeout_ms < now_ms
 
-    def fence(self, now_ms: int) -> Transit:
-        """Aborts the open transaction with an epoch that its producer does not have. Nothing is pending."""
+    def fence(self, new_producer_id: int | None, now_ms: int) -> Transit:
+        """Aborts the open transaction, with an epoch that its producer does not have. Nothing is pending."""
         assert self.state is TransactionState.ONGOING, self.state
-        if not self.fence_failed:
-            self.producer_epoch = min(self.producer_epoch + 1, MAX_PRODUCER_EPOCH)
-        self.last_producer_epoch = NO_PRODUCER_EPOCH
-        aborted = self._as(TransactionState.PREPARE_ABORT, self.partitions, self.start_ms, now_ms)
-        return self._begin(aborted._replace(fences=True))
+        return self._bump(TransactionState.PREPARE_ABORT, self.start_ms, new_producer_id, now_ms)
+
+    def _bump(self, prepared: TransactionState, start_ms: int, new_producer_id: int | None, now_ms: int) -> Transit:
+        if self.is_used_up:
+            assert new_producer_id is not None, self.transactional_id
+            next_producer_id = new_producer_id
+        else:
+            next_producer_id = NO_PRODUCER_ID
+        ended = self._as(prepared, self.partitions, start_ms, now_ms)
+        return self._begin(
+            ended._replace(
+                producer_epoch=min(self.producer_epoch + 1, MAX_PRODUCER_EPOCH),
+                last_producer_epoch=self.producer_epoch,
+                client_version=EPOCH_VERSION,
+                next_producer_id=next_producer_id,
+            )
+        )
 
     def complete(self, now_ms: int) -> Transit:
         """The markers are on their way: what it is when they are written. It is prepared, and nothing is pending."""
-        self.fence_failed = False
-        return self._begin(self._as(_COMPLETED[self.state], NO_PARTITIONS, self.start_ms, now_ms))
+        completed = self._as(_COMPLETED[self.state], NO_PARTITIONS, self.start_ms, now_ms)
+        if self.next_producer_id != NO_PRODUCER_ID:
+            completed = completed._replace(
+                producer_id=self.next_producer_id, producer_epoch=0, next_producer_id=NO_PRODUCER_ID
+            )
+        return self._begin(completed)
 
     # --- expiry ------------------------------------------------------------------------------------------
     def has_expired(self, now_ms: int, expiration_ms: int) -> bool:
@@ -248,7 +322,8 @@ class Transaction:
         self, state: TransactionState, partitions: frozenset[TopicPartition], start_ms: int, now_ms: int
     ) -> Transit:
         known = (self.producer_id, self.producer_epoch, self.last_producer_epoch, self.timeout_ms)
-        return Transit(state, *known, partitions, start_ms, now_ms)
+        version = (self.client_version, self.next_producer_id, self.producer_id)
+        return Transit(state, *known, partitions, start_ms, now_ms, *version)
 
     def _begin(self, transit: Transit) -> Transit:
         assert self.pending is None, (self.transactional_id, self.pending, transit)
@@ -259,13 +334,14 @@ class Transaction:
         """The record of `transit` is in the log."""
         assert self.pending is transit, (self.transactional_id, self.pending, transit)
         self.pending = None
-        if transit.state is TransactionState.EMPTY:
-            self.last_producer_id = self.producer_id
-            self.producer_id = transit.producer_id
-            self.producer_epoch = transit.producer_epoch
-            self.last_producer_epoch = transit.last_producer_epoch
-            self.timeout_ms = transit.timeout_ms
-        else:
+        self.last_producer_id = self.producer_id
+        self.producer_id = transit.producer_id
+        self.producer_epoch = transit.producer_epoch
+        self.last_producer_epoch = transit.last_producer_epoch
+        self.next_producer_id = transit.next_producer_id
+        self.client_version = transit.client_version
+        self.timeout_ms = transit.timeout_ms
+        if transit.state is not TransactionState.EMPTY:
             self.start_ms = transit.start_ms  # Kafka goes on telling the last transaction's while there is none
         self.state = transit.state
         self.partitions = transit.partitions
@@ -275,5 +351,7 @@ class Transaction:
         """The record of `transit` could not be written."""
         assert self.pending is transit, (self.transactional_id, self.pending, transit)
         self.pending = None
-        if transit.fences:
-            self.fence_failed = True
+
+
+def _prepared(commit: bool) -> TransactionState:
+    return TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT

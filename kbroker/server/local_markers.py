@@ -10,6 +10,7 @@ from kbroker.cluster.topics import Topics
 from kbroker.errors import ErrorCode, KbrokerError
 from kbroker.model import GROUP_OFFSETS_TOPIC, TopicPartition
 from kbroker.replication.local_replica import FlushWaits
+from kbroker.rules.transaction import EPOCH_VERSION
 from kbroker.storage.log_manager import LogManager
 from kbroker.transactions.markers import Marker
 
@@ -37,7 +38,12 @@ class LocalMarkers:
             return
         try:
             appended = log.append_marker(
-                marker.producer_id, marker.producer_epoch, marker.coordinator_epoch, commit=marker.commit, wait=False
+                marker.producer_id,
+                marker.producer_epoch,
+                marker.coordinator_epoch,
+                commit=marker.commit,
+                bumped=marker.client_version >= EPOCH_VERSION,
+                wait=False,
             )
         except KbrokerError as error:
             done(error.code)

@@ -45,8 +45,9 @@ class Replica(Protocol):
         batch of a transaction; with INVALID_TXN_STATE when it needs one and has none that holds."""
         ...
 
-    def verify(self, producer_id: int, producer_epoch: int) -> int:
-        """To be called before a transaction's coordinator is asked whether it is to begin here (KIP-890).
+    def verify(self, producer_id: int, producer_epoch: int, *, adds: bool = False) -> int:
+        """To be called before a transaction's coordinator is asked whether it is to begin here, or with `adds` to let
+        it begin here (KIP-890).
 
         Returns a guard, which the next marker of the producer breaks; NO_GUARD: nobody has to be asked. Raises
         KbrokerError when a batch of the producer would be refused whatever the coordinator says.

@@ -289,28 +289,38 @@ class Log:
         origin = AS_COORDINATOR if as_coordinator else AS_CLIENT
         return self._appended(self.state.append(batch, self.context.clock.wall_ms(), origin, guard), wait)
 
-    def verify(self, producer_id: int, producer_epoch: int, base_sequence: int = -1) -> int:
-        """To be called before a transaction's coordinator is asked whether it knows that it begins here (KIP-890).
+    def verify(self, producer_id: int, producer_epoch: int, base_sequence: int = -1, *, adds: bool = False) -> int:
+        """To be called before a transaction's coordinator is asked whether it knows that it begins here, or with `adds`
+        to let it begin here (KIP-890).
 
         Returns the guard for `append`, which refuses it (INVALID_TXN_STATE) once a marker of the producer has come; 0:
         the transaction is open already, nobody has to be asked. Raises ProtocolError.
         """
-        code, guard = self.state.verify(producer_id, producer_epoch, base_sequence)
+        code, guard = self.state.verify(producer_id, producer_epoch, base_sequence, adds)
         if code:
             raise ProtocolError(ErrorCode(code), f"{self}: {ErrorCode(code).name}")
         return guard
 
     def append_marker(
-        self, producer_id: int, producer_epoch: int, coordinator_epoch: int, *, commit: bool, wait: bool = True
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int,
+        *,
+        commit: bool,
+        bumped: bool = False,
+        wait: bool = True,
     ) -> AppendResult:
         """End the producer's transaction. Written also where there is none of it: from here on it fences older epochs.
+
+        `bumped`: its epoch is newer than that of what it ends, so that a transaction of this epoch is the next one.
 
         Raises ProtocolError: INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED (a newer coordinator has written
         before); StorageFailed.
         """
         return self._appended(
             self.state.append_marker(
-                producer_id, producer_epoch, coordinator_epoch, commit, self.context.clock.wall_ms()
+                producer_id, producer_epoch, coordinator_epoch, commit, self.context.clock.wall_ms(), bumped
             ),
             wait,
         )

@@ -18,6 +18,14 @@ class InitializedProducer(NamedTuple):
     producer_epoch: int = NO_PRODUCER_EPOCH
 
 
+class EndedTransaction(NamedTuple):
+    """What EndTxn answers a client that gets a new epoch: what it is to go on with."""
+
+    error: ErrorCode
+    producer_id: int = NO_PRODUCER_ID
+    producer_epoch: int = NO_PRODUCER_EPOCH
+
+
 class DescribedTransaction(NamedTuple):
     """A transactional id as DescribeTransactions shows it."""
 

@@ -21,14 +21,14 @@ from typing import TypeAlias
 
 from kbroker.clock import Clock
 from kbroker.errors import ErrorCode, NotNow
-from kbroker.model import TRANSACTION_STATE_TOPIC, TopicPartition
-from kbroker.rules.transaction import Expected, Transaction, TransactionState, Transit
+from kbroker.model import NO_PRODUCER_ID, TRANSACTION_STATE_TOPIC, TopicPartition
+from kbroker.rules.transaction import FIRST_VERSION, Expected, Transaction, TransactionState, Transit
 from kbroker.state_log.deadlines import Deadlines
 from kbroker.state_log.partition import Phase, StatePartition
 from kbroker.state_log.replica import Replica
 from kbroker.state_log.shards import Shards
 from kbroker.state_log.topic import StateTopic
-from kbroker.transactions.answers import DescribedTransaction, InitializedProducer, ListedTransaction
+from kbroker.transactions.answers import DescribedTransaction, EndedTransaction, InitializedProducer, ListedTransaction
 from kbroker.transactions.markers import SETTLED, Ending, Marker, MarkerWriter
 from kbroker.transactions.options import TransactionOptions
 from kbroker.transactions.shard import TransactionShard
@@ -102,12 +102,20 @@ class TransactionCoordinator:
         if not 0 < timeout_ms <= self.options.max_timeout_ms:
             answer(InitializedProducer(ErrorCode.INVALID_TRANSACTION_TIMEOUT))
             return
+
+        def attempt(new_producer_id: int | None) -> Callable[[], None] | None:
+            return self._try_init(transactional_id, timeout_ms, expected, new_producer_id, answer)
+
+        self._with_producer_id(attempt, lambda error: answer(InitializedProducer(error)))
+
+    def _with_producer_id(self, attempt: Callable[[int | None], Callable[[], None] | None], refuse: Answer) -> None:
+        """Does what `attempt` says is to be done without the lock; it says nothing when it needs a new producer id."""
         new_producer_id: int | None = None
-        while (outcome := self._try_init(transactional_id, timeout_ms, expected, new_producer_id, answer)) is None:
+        while (outcome := attempt(new_producer_id)) is None:
             try:
                 new_producer_id = self._next_producer_id()  # without the lock: it may wait for the store
             except NotNow:
-                answer(InitializedProducer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+                refuse(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
                 return
         outcome()
 
@@ -135,7 +143,7 @@ class TransactionCoordinator:
             transit = transaction.init_producer_id(timeout_ms, expected, new_producer_id, now_ms)
             if isinstance(transit, ErrorCode):
                 return functools.partial(answer, InitializedProducer(transit))
-            if transit.fences:
+            if transit.state is TransactionState.PREPARE_ABORT:
                 # The open transaction is aborted first; who asks again meanwhile, or thereafter, gets what he wants.
                 then = functools.partial(self._prepared, shard, transaction, functools.partial(_tell_to_wait, answer))
             else:
@@ -153,8 +161,10 @@ class TransactionCoordinator:
         producer_epoch: int,
         partitions: Collection[TopicPartition],
         answer: Answer,
+        client_version: int = FIRST_VERSION,
     ) -> None:
-        """AddPartitionsToTxn, and AddOffsetsToTxn for the partition that the group's offsets are in."""
+        """AddPartitionsToTxn, and what else adds: AddOffsetsToTxn the partition that the group's offsets are in, with
+        `EPOCH_VERSION` what is written itself (KIP-890)."""
         if not transactional_id:
             answer(ErrorCode.INVALID_REQUEST)
             return
@@ -167,7 +177,7 @@ class TransactionCoordinator:
             transaction = shard.transactions.get(transactional_id)
             if transaction is not None:
                 now_ms = self._clock.wall_ms()
-                transit = transaction.add_partitions(producer_id, producer_epoch, partitions, now_ms)
+                transit = transaction.add_partitions(producer_id, producer_epoch, partitions, now_ms, client_version)
                 error = transit if isinstance(transit, ErrorCode) else shard.store(transaction, transit, answer)
         finally:
             shard.lock.release()
@@ -207,7 +217,7 @@ class TransactionCoordinator:
             shard.lock.release()
 
     def end(self, transactional_id: str, producer_id: int, producer_epoch: int, commit: bool, answer: Answer) -> None:
-        """EndTxn."""
+        """EndTxn of a client that keeps its epoch."""
         if not transactional_id:
             answer(ErrorCode.INVALID_REQUEST)
             return
@@ -231,6 +241,65 @@ class TransactionCoordinator:
         if error is not None:
             then(error)
 
+    def end_with_bump(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        commit: bool,
+        answer: Callable[[EndedTransaction], None],
+    ) -> None:
+        """EndTxn of a client that gets a new epoch. May block where `is_used_up` says so."""
+        if not transactional_id:
+            answer(EndedTransaction(ErrorCode.INVALID_REQUEST))
+            return
+
+        def attempt(new_producer_id: int | None) -> Callable[[], None] | None:
+            return self._try_end(transactional_id, (producer_id, producer_epoch), commit, new_producer_id, answer)
+
+        self._with_producer_id(attempt, lambda error: answer(EndedTransaction(error)))
+
+    def _try_end(
+        self,
+        transactional_id: str,
+        who: tuple[int, int],
+        commit: bool,
+        new_producer_id: int | None,
+        answer: Callable[[EndedTransaction], None],
+    ) -> Callable[[], None] | None:
+        """As `_try_init`."""
+        shard = self.shards.acquire(transactional_id)
+        if isinstance(shard, ErrorCode):
+            return functools.partial(answer, EndedTransaction(shard))
+        try:
+            transaction = shard.transactions.get(transactional_id)
+            if transaction is None:
+                return functools.partial(answer, EndedTransaction(ErrorCode.INVALID_PRODUCER_ID_MAPPING))
+            if new_producer_id is None and transaction.is_used_up:
+                return None
+            transit = transaction.end_with_bump(*who, commit, new_producer_id, self._clock.wall_ms())
+            if transit is ErrorCode.NONE:
+                known = EndedTransaction(transit, transaction.producer_id, transaction.producer_epoch)
+                return functools.partial(answer, known)
+            if isinstance(transit, ErrorCode):
+                return functools.partial(answer, EndedTransaction(transit))
+            then = functools.partial(self._prepared, shard, transaction, functools.partial(_ended, transit, answer))
+            error = shard.store(transaction, transit, then)
+        finally:
+            shard.lock.release()
+        return _nothing if error is None else functools.partial(then, error)
+
+    def is_used_up(self, transactional_id: str) -> bool:
+        """Whether its next epoch is that of a new producer id, for which somebody may have to wait."""
+        shard = self.shards.acquire(transactional_id)
+        if isinstance(shard, ErrorCode):
+            return False
+        try:
+            transaction = shard.transactions.get(transactional_id)
+            return transaction is not None and transaction.is_used_up
+        finally:
+            shard.lock.release()
+
     # --- how it ends; the caller holds no lock -----------------------------------------------------------
     def _prepared(self, shard: TransactionShard, transaction: Transaction, answer: Answer, error: ErrorCode) -> None:
         """Prepare* is in the log, or cannot be."""
@@ -246,7 +315,7 @@ class TransactionCoordinator:
                 return
             commit = transaction.state is TransactionState.PREPARE_COMMIT
             epochs = (transaction.producer_epoch, shard.partition.leader_epoch)
-            marker = Marker(transaction.producer_id, *epochs, commit)
+            marker = Marker(transaction.producer_id, *epochs, commit, transaction.client_version)
             ending = Ending(transaction, transaction.complete(self._clock.wall_ms()), marker)
             shard.endings[transaction.transactional_id] = ending
             partitions = transaction.partitions
@@ -318,16 +387,21 @@ class TransactionCoordinator:
 
     def _abort(self, shard: TransactionShard, transaction: Transaction, now_ms: int) -> None:
         then = functools.partial(self._prepared, shard, transaction, functools.partial(self._aborted, transaction))
-        with shard.lock:
-            if shard.partition.phase is not Phase.ACTIVE or not transaction.has_timed_out(now_ms):
-                return
-            error = shard.store(transaction, transaction.fence(now_ms), then)
-        if error is not None:
-            then(error)
+
+        def attempt(new_producer_id: int | None) -> Callable[[], None] | None:
+            with shard.lock:
+                if shard.partition.phase is not Phase.ACTIVE or not transaction.has_timed_out(now_ms):
+                    return _nothing
+                if new_producer_id is None and transaction.is_used_up:
+                    return None
+                error = shard.store(transaction, transaction.fence(new_producer_id, now_ms), then)
+            return _nothing if error is None else functools.partial(then, error)
+
+        self._with_producer_id(attempt, functools.partial(self._aborted, transaction))
 
     def _aborted(self, transaction: Transaction, error: ErrorCode) -> None:
         if error:
-            return  # said already; looked for again in a while
+            return  # looked for again in a while
         with self._lock:
             self._aborted_by_timeout += 1
         LOG.info(
@@ -422,6 +496,15 @@ def _initialized(transit: Transit, answer: Callable[[InitializedProducer], None]
         answer(InitializedProducer(error))
     else:
         answer(InitializedProducer(ErrorCode.NONE, transit.producer_id, transit.producer_epoch))
+
+
+def _ended(transit: Transit, answer: Callable[[EndedTransaction], None], error: ErrorCode) -> None:
+    if error:
+        answer(EndedTransaction(error))
+    elif transit.next_producer_id != NO_PRODUCER_ID:
+        answer(EndedTransaction(error, transit.next_producer_id, 0))
+    else:
+        answer(EndedTransaction(error, transit.producer_id, transit.producer_epoch))
 
 
 def _tell_to_wait(answer: Callable[[InitializedProducer], None], error: ErrorCode) -> None:

@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
-from kbroker.rules.transaction import Transaction, Transit
+from kbroker.rules.transaction import FIRST_VERSION, Transaction, Transit
 
 
 class Marker(NamedTuple):
@@ -17,6 +17,8 @@ class Marker(NamedTuple):
     producer_epoch: int
     coordinator_epoch: int
     commit: bool
+    client_version: int = FIRST_VERSION
+    """From `EPOCH_VERSION` on its epoch is one more than that of the transaction's records (KIP-890)."""
 
 
 class MarkerWriter(Protocol):

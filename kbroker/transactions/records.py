@@ -1,11 +1,12 @@
-"""Records of `__transaction_state`, byte for byte those of Apache Kafka 3.9. On disk. Do not change.
+"""Records of `__transaction_state`, byte for byte those of Apache Kafka 4.3. On disk. Do not change.
 
     key    int16 version, then
              0        TransactionLogKey   transactional id      value: int16 version 0-1, TransactionLogValue
            others     of a later release: left alone
     no value: the transactional id has expired
 
-Written is TransactionLogValue 0, as 3.9 does without a feature level of transactions. Read is the flexible 1 too.
+Written is TransactionLogValue 1, which is flexible, as 4.3 does where transactions of version 2 are on. Read is 0 too,
+which 3.9 writes.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from kbroker.protocol import messages as M
 from kbroker.rules.transaction import Transaction, TransactionState, Transit
 
 KEY_VERSION = 0
-_VALUE_VERSION = 0
+_VALUE_VERSION = 1
 
 STATE_IDS = {
     TransactionState.EMPTY: 0,
@@ -59,6 +60,9 @@ def transaction_value(transit: Transit) -> bytes:
         transaction_partitions=partitions,
         transaction_last_update_timestamp_ms=transit.update_ms,
         transaction_start_timestamp_ms=transit.start_ms,
+        previous_producer_id=transit.previous_producer_id,
+        next_producer_id=transit.next_producer_id,
+        client_transaction_version=transit.client_version,
     )
     return _VALUE_PREFIX + value.encode(_VALUE_VERSION)
 
@@ -94,6 +98,9 @@ def decode_value(transactional_id: str, value: bytes) -> Transaction:
         state=state,
         partitions=partitions,
         start_ms=read.transaction_start_timestamp_ms,
+        last_producer_id=read.previous_producer_id,
+        next_producer_id=read.next_producer_id,
+        client_version=read.client_transaction_version,
     )
 
 

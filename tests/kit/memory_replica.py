@@ -39,7 +39,7 @@ class MemoryReplica:
                 chosen.append(batch)
         return b"".join(chosen)
 
-    def verify(self, producer_id: int, producer_epoch: int) -> int:
+    def verify(self, producer_id: int, producer_epoch: int, *, adds: bool = False) -> int:
         if producer_id < 0 or producer_id in self.in_transaction:
             return 0
         return self.guards.setdefault(producer_id, len(self.batches) + 1)

@@ -9,7 +9,7 @@ from kbroker.errors import ErrorCode, NotNow
 from kbroker.model import TopicPartition
 from kbroker.rules.transaction import Expected
 from kbroker.state_log.deadlines import Deadlines
-from kbroker.transactions.answers import InitializedProducer
+from kbroker.transactions.answers import EndedTransaction, InitializedProducer
 from kbroker.transactions.coordinator import TransactionCoordinator
 from kbroker.transactions.markers import Marker
 from kbroker.transactions.options import TransactionOptions
@@ -104,13 +104,25 @@ class TransactionHome:
         self.coordinator.init_producer_id(name, timeout_ms, expected, answers.append)
         return answers
 
-    def add(self, who: tuple[int, int], *partitions: TopicPartition, name: str = "id") -> ErrorCode:
-        (answer,) = self.ask_add(who, *partitions, name=name)
+    def add(self, who: tuple[int, int], *partitions: TopicPartition, name: str = "id", version: int = 0) -> ErrorCode:
+        (answer,) = self.ask_add(who, *partitions, name=name, version=version)
         return answer
 
-    def ask_add(self, who: tuple[int, int], *partitions: TopicPartition, name: str = "id") -> list[ErrorCode]:
+    def ask_add(
+        self, who: tuple[int, int], *partitions: TopicPartition, name: str = "id", version: int = 0
+    ) -> list[ErrorCode]:
         answers: list[ErrorCode] = []
-        self.coordinator.add_partitions(name, *who, partitions, answers.append)
+        self.coordinator.add_partitions(name, *who, partitions, answers.append, version)
+        return answers
+
+    def bump(self, who: tuple[int, int], commit: bool = True, name: str = "id") -> EndedTransaction:
+        """EndTxn of a client that gets a new epoch."""
+        (answer,) = self.ask_bump(who, commit, name)
+        return answer
+
+    def ask_bump(self, who: tuple[int, int], commit: bool = True, name: str = "id") -> list[EndedTransaction]:
+        answers: list[EndedTransaction] = []
+        self.coordinator.end_with_bump(name, *who, commit, answers.append)
         return answers
 
     def end(self, who: tuple[int, int], commit: bool = True, name: str = "id") -> ErrorCode:

@@ -96,7 +96,8 @@ class ProcessorRig:
 
     def _serve(self, request: Request) -> None:
         if request.api_key <= 1:
-            request.run_blocking(self.verify)
+            asked = request.prepare() if request.api_key == 0 else None
+            request.run_blocking(self.verify(*asked) if asked is not None and self.verify is not None else None)
         else:
             self.handle(request)
 

@@ -14,6 +14,18 @@ ENDS = {  # state, commit -> what EndTxn of the right producer says
     ("CompleteCommit", True): "NONE", ("CompleteCommit", False): "INVALID_TXN_STATE",
     ("CompleteAbort", True): "INVALID_TXN_STATE", ("CompleteAbort", False): "NONE",
 }  # fmt: skip
+BUMPS = {  # state, commit -> what EndTxn of a client that gets a new epoch hears: of the owner, and of who asks again
+    ("Empty", True): ("INVALID_TXN_STATE", "PRODUCER_FENCED"), ("Empty", False): ("PrepareAbort", "PRODUCER_FENCED"),
+    ("Ongoing", True): ("PrepareCommit", "PRODUCER_FENCED"), ("Ongoing", False): ("PrepareAbort", "PRODUCER_FENCED"),
+    ("PrepareCommit", True): ("PRODUCER_FENCED", "CONCURRENT_TRANSACTIONS"),
+    ("PrepareCommit", False): ("PRODUCER_FENCED", "INVALID_TXN_STATE"),
+    ("PrepareAbort", True): ("PRODUCER_FENCED", "INVALID_TXN_STATE"),
+    ("PrepareAbort", False): ("PRODUCER_FENCED", "CONCURRENT_TRANSACTIONS"),
+    ("CompleteCommit", True): ("INVALID_TXN_STATE", "NONE"),
+    ("CompleteCommit", False): ("PrepareAbort", "INVALID_TXN_STATE"),
+    ("CompleteAbort", True): ("INVALID_TXN_STATE", "INVALID_TXN_STATE"),
+    ("CompleteAbort", False): ("PrepareAbort", "NONE"),
+}  # fmt: skip
 ADDS = {  # state -> what AddPartitionsToTxn of the right producer says, of partitions that are not in it
     "Empty": "Ongoing", "CompleteCommit": "Ongoing", "CompleteAbort": "Ongoing", "Ongoing": "Ongoing",
     "PrepareCommit": "CONCURRENT_TRANSACTIONS", "PrepareAbort": "CONCURRENT_TRANSACTIONS",
@@ -31,11 +43,10 @@ class ModelId:
         self.state = "Empty"
         self.partitions: set[Any] = set()
         self.goal: dict[str, Any] | None = None
-        self.bumped = False
-        """The owner's epoch is one that no client has, and the log does not know it."""
-        self.replaced_id = -1
-        self.was_replaced = False
-        """The last InitProducerId brought a new producer id in the place of `replaced_id`."""
+        self.previous_id = -1
+        """Whose record it was before the newest."""
+        self.next_id = -1
+        """Who the owner is, with epoch 0, when the transaction is complete."""
 
     def init(self, expected: tuple[int, int] | None, new_id: int) -> str:
         if self.goal:
@@ -46,16 +57,12 @@ class ModelId:
             known = "as anybody"
         elif expected == self.owner:
             known = "as the owner"
-        elif self.was_replaced and expected == self.asked_with:
-            known = "again"
-        elif expected[0] == producer_id:
+        elif expected[0] == producer_id or (expected[0] == self.previous_id and expected[1] >= LAST_CLIENT_EPOCH):
             known = "again" if self.asked_with is not None and expected[1] == self.asked_with[1] else "too old"
-        elif self.was_replaced and expected[0] == self.replaced_id and expected[1] >= LAST_CLIENT_EPOCH:
-            known = "too old"
         else:
             return "PRODUCER_FENCED"
         if self.state == "Ongoing":
-            return self.fence()
+            return self.fence(new_id)
         if self.state in COMPLETES:
             return "CONCURRENT_TRANSACTIONS"
         if known == "too old":
@@ -68,10 +75,10 @@ class ModelId:
         return self.pend(state="Empty", owner=(producer_id, epoch + 1), asked_with=asked_with)
 
     def add(self, who: tuple[int, int], partitions: set[Any]) -> str:
-        if error := self.check(who):
-            return error
         if self.goal:
             return "CONCURRENT_TRANSACTIONS"
+        if error := self.check(who):
+            return error
         if self.state == "Ongoing" and partitions <= self.partitions:
             return "NONE"
         said = ADDS[self.state]
@@ -85,20 +92,37 @@ class ModelId:
         said = ENDS[self.state, commit]
         return self.pend(state=said) if said in COMPLETES else said
 
+    def bump(self, who: tuple[int, int], commit: bool, new_id: int) -> str:
+        if self.goal:
+            return "CONCURRENT_TRANSACTIONS"
+        again = who[1] + 1 == self.owner[1]
+        if who[0] == self.previous_id and who[1] == LAST_CLIENT_EPOCH and self.owner[1] == 0:
+            again = True
+        elif who[0] != self.owner[0]:
+            return "INVALID_PRODUCER_ID_MAPPING"
+        if not again and who[1] != self.owner[1]:
+            return "PRODUCER_FENCED"
+        said = BUMPS[self.state, commit][again]
+        return self.pend_bump(said, new_id) if said in COMPLETES else said
+
     def check(self, who: tuple[int, int]) -> str:
         if who[0] != self.owner[0]:
             return "INVALID_PRODUCER_ID_MAPPING"
         return "" if who == self.owner else "PRODUCER_FENCED"
 
-    def fence(self) -> str:
-        if not self.bumped:
-            self.owner = (self.owner[0], self.owner[1] + 1)
-        self.asked_with = None
-        return self.pend(state="PrepareAbort", fences=True)
+    def fence(self, new_id: int) -> str:
+        return self.pend_bump("PrepareAbort", new_id)
+
+    def pend_bump(self, state: str, new_id: int) -> str:
+        producer_id, epoch = self.owner
+        is_last = epoch >= LAST_CLIENT_EPOCH
+        return self.pend(
+            state=state, owner=(producer_id, epoch + 1), asked_with=self.owner, next_id=new_id if is_last else -1
+        )
 
     def complete(self) -> str:
-        self.bumped = False
-        return self.pend(state=COMPLETES[self.state], partitions=set())
+        owner = self.owner if self.next_id == -1 else (self.next_id, 0)
+        return self.pend(state=COMPLETES[self.state], partitions=set(), owner=owner, next_id=-1)
 
     def pend(self, **goal: Any) -> str:
         self.goal = goal
@@ -108,12 +132,10 @@ class ModelId:
         goal, self.goal = self.goal, None
         assert goal is not None
         if not ok:
-            self.bumped = self.bumped or "fences" in goal
             return
         self.state = goal["state"]
-        self.partitions = goal.get("partitions", self.partitions)
-        if self.state == "Empty":
-            self.partitions = set()
-            self.replaced_id = self.owner[0]
-            self.was_replaced = goal["owner"][0] != self.owner[0]
-            self.owner, self.asked_with = goal["owner"], goal["asked_with"]
+        self.previous_id = self.owner[0]
+        self.partitions = set() if self.state == "Empty" else goal.get("partitions", self.partitions)
+        self.owner = goal.get("owner", self.owner)
+        self.asked_with = goal.get("asked_with", self.asked_with)
+        self.next_id = goal.get("next_id", self.next_id)

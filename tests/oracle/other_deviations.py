@@ -176,7 +176,7 @@ OTHERS: tuple[OtherDeviation, ...] = (
         "InitProducerId with an old epoch of a producer id whose epochs are used up",
         "Is PRODUCER_FENCED. Kafka says UNKNOWN_SERVER_ERROR.",
         "Somebody else has the transactional id, which is what the code means.",
-        "tests/unit/rules/test_transaction.py::test_the_last_epoch_of_all_only_fences",
+        "tests/unit/rules/test_transaction.py::test_an_id_that_was_left_with_the_last_epoch_of_all_goes_on",
     ),
     OtherDeviation(
         "Consumer groups: the last member of the newer protocol goes",

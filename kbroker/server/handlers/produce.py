@@ -1,14 +1,13 @@
 """Produce (key 0) is served by `_core/produce.pyx`, which tells what each version brought.
 
 What comes here may block: a log to open, a segment to roll, a large compressed batch to inflate, a stalled directory.
-Or a transaction begins in a partition: its coordinator has to be asked, which does not wait: the processor does it.
+Or a transaction begins in a partition: its coordinator has to be asked whether it knows, or from version 12 on to add
+the partition to the transaction (KIP-890). The processor does that; it goes on when the answer is there.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 from kbroker._core.crc import crc32c_of
@@ -16,6 +15,7 @@ from kbroker._core.processor import Request
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.protocol.compression import deflate, inflate_shared
+from kbroker.rules.transaction import EPOCH_VERSION
 from kbroker.server.services import Services
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ _COUNTED_FROM = 12
 _CODEC_MASK = 0x07
 
 FIRST_ABORTABLE_VERSION = 11
+FIRST_ADDING_VERSION = 12
 PRODUCE_ERRORS = {
     ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH,
     ErrorCode.TRANSACTION_ABORTABLE: ErrorCode.INVALID_TXN_STATE,
@@ -48,28 +49,32 @@ def blocks(services: Services, request: Request, message: None) -> bool:
 
 
 def handle(services: Services, request: Request, message: None) -> None:
-    request.run_blocking(partial(verify, services, request.api_version))
+    """Answers when it is appended and, with acks, as durable as the flush policy asks for.
 
-
-def verify(
-    services: Services,
-    version: int,
-    transactional_id: str,
-    producer_id: int,
-    producer_epoch: int,
-    partitions: Sequence[tuple[str, int]],
-) -> list[ErrorCode]:
-    """What a producer is told of each partition where its transaction is to begin (KIP-890).
-
-    As Kafka 3.9: what a client of this version does not know how to try again is told by a code that it does.
+    As Kafka: what a client of this version does not know how to try again is told by a code that it does.
     """
-    asked = [TopicPartition(*at) for at in partitions]
-    answers = services.transactions.verify(transactional_id, producer_id, producer_epoch, asked)
-    return [_produce_error(answers[at], version) for at in asked]
+    asked = request.prepare()
+    if asked is None:
+        request.run_blocking()
+        return
+    transactional_id, producer_id, producer_epoch, places = asked
+    partitions = [TopicPartition(*at) for at in places]
+    who = (transactional_id, producer_id, producer_epoch)
+    if request.api_version < FIRST_ADDING_VERSION:
+        known = services.transactions.verify(*who, partitions)
+        request.run_blocking([_told(known[at], request.api_version) for at in partitions])
+        return
+
+    def added(error: ErrorCode) -> None:
+        request.run_blocking([_told(error, request.api_version)] * len(partitions))
+
+    services.transactions.add_partitions(*who, partitions, added, EPOCH_VERSION)
 
 
-def _produce_error(error: ErrorCode, version: int) -> ErrorCode:
-    if error == ErrorCode.TRANSACTION_ABORTABLE and version >= FIRST_ABORTABLE_VERSION:
+def _told(error: ErrorCode, version: int) -> ErrorCode:
+    if error is ErrorCode.TRANSACTION_ABORTABLE and version >= FIRST_ABORTABLE_VERSION:
+        return error
+    if error is ErrorCode.CONCURRENT_TRANSACTIONS and version >= FIRST_ADDING_VERSION:
         return error
     return PRODUCE_ERRORS.get(error, error)
 

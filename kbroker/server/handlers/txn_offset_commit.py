@@ -1,4 +1,4 @@
-"""TxnOffsetCommit, key 28, versions 0 to 4: a transaction stores offsets, which count when it is committed (KIP-98).
+"""TxnOffsetCommit, key 28, versions 0 to 5: a transaction stores offsets, which count when it is committed (KIP-98).
 
 Leaves out: nothing.
 
@@ -7,16 +7,19 @@ v1  the throttle is applied after the response
 v2  leader epoch (KIP-320)
 v3  flexible; generation, member and group instance id (KIP-447): zombies of an old generation are refused
 v4  TRANSACTION_ABORTABLE (KIP-890)
+v5  adds the partition of the group's offsets to the transaction: AddOffsetsToTxn is not needed (KIP-890)
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M
 from kbroker.rules.group_offsets import CommittedOffset
+from kbroker.rules.transaction import EPOCH_VERSION
 from kbroker.server.answering import answer
 from kbroker.state_log.partition import Producer
 
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 
 LOADING_KNOWN_FROM = 2  # producers before 2.0 do not know COORDINATOR_LOAD_IN_PROGRESS
 ABORTABLE_KNOWN_FROM = 4
+ADDING_FROM = 5
 
 
 def handle(services: Services, request: Request, message: M.TxnOffsetCommitRequest) -> M.TxnOffsetCommitResponse | None:
@@ -50,11 +54,14 @@ def handle(services: Services, request: Request, message: M.TxnOffsetCommitReque
     if not offsets:
         return _response(unknown, {}, ErrorCode.NONE, frozenset())
 
-    def verify(partition: TopicPartition) -> ErrorCode:
-        verified = services.transactions.verify(
-            message.transactional_id, message.producer_id, message.producer_epoch, [partition]
-        )
-        return verified[partition]
+    adds = version >= ADDING_FROM
+    who = (message.transactional_id, message.producer_id, message.producer_epoch)
+
+    def ask(partition: TopicPartition, asked: Callable[[ErrorCode], None]) -> None:
+        if adds:
+            services.transactions.add_partitions(*who, [partition], asked, EPOCH_VERSION)
+        else:
+            asked(services.transactions.verify(*who, [partition])[partition])
 
     def committed(error: ErrorCode, too_long: frozenset[TopicPartition]) -> None:
         told = _told(error, version)
@@ -67,8 +74,9 @@ def handle(services: Services, request: Request, message: M.TxnOffsetCommitReque
         message.member_id,
         message.group_instance_id,
         offsets,
-        verify,
+        ask,
         committed,
+        adds=adds,
     )
     return None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import random
 import threading
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -104,8 +105,8 @@ def watch_the_lock(monkeypatch: pytest.MonkeyPatch, coordinator: GroupCoordinato
     return unguarded
 
 
-def verify(_: TopicPartition) -> ErrorCode:
-    return ErrorCode.NONE
+def verify(_: TopicPartition, asked: Callable[[ErrorCode], None]) -> None:
+    asked(ErrorCode.NONE)
 
 
 def end_transaction(coordinator: GroupCoordinator, replica: MemoryReplica, producer_id: int, commit: bool) -> None:

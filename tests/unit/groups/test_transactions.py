@@ -40,7 +40,8 @@ def commit(
     answers: list[Answer] = []
     given = {p: CommittedOffset(offset, -1, metadata, home.clock.wall_ms()) for p, offset in offsets.items()}
     home.coordinator.commit_transactional(
-        group_id, producer, generation, member_id, instance_id, given, verify,
+        group_id, producer, generation, member_id, instance_id, given,
+        lambda partition, asked: asked(verify(partition)),
         lambda error, long: answers.append((error, long)),
     )  # fmt: skip
     return answers
@@ -238,7 +239,7 @@ def test_a_marker_of_somebody_else_takes_no_verification_away(home: Home) -> Non
 
 
 def test_what_the_log_says_of_the_producer_is_told_at_once(home: Home) -> None:
-    def refuse(producer_id: int, producer_epoch: int) -> int:
+    def refuse(producer_id: int, producer_epoch: int, *, adds: bool) -> int:
         raise StorageFailed("the disk is gone")
 
     home.replica_of("g").verify = refuse  # type: ignore[method-assign]

@@ -7,6 +7,8 @@ import pytest
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.rules.transaction import (
+    EPOCH_VERSION,
+    FIRST_VERSION,
     LAST_CLIENT_EPOCH,
     MAX_PRODUCER_EPOCH,
     Expected,
@@ -34,7 +36,8 @@ def init(transaction: Transaction, expected: Expected | None = None, new_id: int
     if isinstance(transit, ErrorCode):
         return transit
     transaction.stored(transit)
-    return (transit.producer_id, transit.producer_epoch) if not transit.fences else ErrorCode.CONCURRENT_TRANSACTIONS
+    is_abort = transit.state is TransactionState.PREPARE_ABORT
+    return ErrorCode.CONCURRENT_TRANSACTIONS if is_abort else (transit.producer_id, transit.producer_epoch)
 
 
 def test_a_transaction_from_the_first_partition_to_the_last_marker() -> None:
@@ -80,31 +83,119 @@ def test_an_open_transaction_is_aborted_before_somebody_else_gets_the_id() -> No
     transaction = known(4, TransactionState.ONGOING, A)
     transit = transaction.init_producer_id(60_000, None, None, NOW)
     assert isinstance(transit, Transit)
-    assert (transit.state, transit.producer_epoch, transit.fences) == (TransactionState.PREPARE_ABORT, 5, True)
-    assert transaction.end(7, 4, True, NOW) is ErrorCode.PRODUCER_FENCED, "already before it is in the log"
+    assert (transit.state, transit.producer_epoch) == (TransactionState.PREPARE_ABORT, 5)
+    assert transaction.end(7, 4, True, NOW) is ErrorCode.CONCURRENT_TRANSACTIONS
     transaction.stored(transit)
+    assert transaction.end(7, 4, True, NOW) is ErrorCode.PRODUCER_FENCED
     assert init(transaction) is ErrorCode.CONCURRENT_TRANSACTIONS
     does(transaction, transaction.complete(NOW))
     assert init(transaction) == (7, 6)
 
 
-def test_an_epoch_that_fences_is_never_told_to_whoever_asks_again() -> None:
-    transaction = known()
-    assert init(transaction, (7, 0)) == (7, 1)
-    does(transaction, transaction.add_partitions(7, 1, [A], NOW))
-    does(transaction, transaction.fence(NOW))
-    does(transaction, transaction.complete(NOW))
-    assert init(transaction, (7, 0)) is init(transaction, (7, 1)) is ErrorCode.PRODUCER_FENCED
+def test_a_producer_whose_transaction_was_aborted_goes_on_if_nobody_else_has_come() -> None:
+    for come in (False, True):
+        transaction = known(4, TransactionState.ONGOING, A)
+        does(transaction, transaction.fence(None, NOW))
+        does(transaction, transaction.complete(NOW))
+        if come:
+            assert init(transaction) == (7, 6)
+        assert init(transaction, (7, 4)) == (ErrorCode.PRODUCER_FENCED if come else (7, 5))
+        assert init(transaction, (7, 3)) is ErrorCode.PRODUCER_FENCED
 
 
 def test_a_fence_that_could_not_be_written_takes_the_same_epoch_the_next_time() -> None:
     transaction = known(4, TransactionState.ONGOING, A)
-    transaction.not_stored(transaction.fence(NOW))
-    assert (transaction.state, transaction.producer_epoch) == (TransactionState.ONGOING, 5)
-    assert does(transaction, transaction.fence(NOW)).producer_epoch == 5
-    does(transaction, transaction.complete(NOW))
-    does(transaction, transaction.add_partitions(7, 5, [A], NOW))
-    assert transaction.fence(NOW).producer_epoch == 6, "once it was written the next one is new"
+    transaction.not_stored(transaction.fence(None, NOW))
+    assert (transaction.state, transaction.producer_epoch) == (TransactionState.ONGOING, 4)
+    assert does(transaction, transaction.fence(None, NOW)).producer_epoch == 5
+
+
+# --- a new epoch for each transaction (KIP-890) ---------------------------------------------------------------
+
+
+def bump(transaction: Transaction, who: Expected, commit: bool, new_id: int = 8) -> Expected | ErrorCode:
+    """The markers are written at once."""
+    transit = transaction.end_with_bump(*who, commit, new_id, NOW + 9)
+    if isinstance(transit, Transit):
+        transaction.stored(transit)
+        transaction.stored(transaction.complete(NOW + 10))
+    elif transit:
+        return transit
+    return transaction.producer_id, transaction.producer_epoch
+
+
+def test_each_end_gives_the_next_epoch_and_the_markers_have_it() -> None:
+    transaction = known()
+    for epoch, commit in ((0, True), (1, False), (2, True)):
+        does(transaction, transaction.add_partitions(7, epoch, [A], NOW, EPOCH_VERSION))
+        ended = does(transaction, transaction.end_with_bump(7, epoch, commit, None, NOW))
+        assert (ended.producer_epoch, ended.last_producer_epoch, ended.client_version) == (epoch + 1, epoch, 2)
+        does(transaction, transaction.complete(NOW))
+        assert transaction.producer_epoch == epoch + 1
+        assert transaction.add_partitions(7, epoch, [A], NOW, EPOCH_VERSION) is ErrorCode.PRODUCER_FENCED
+
+
+def test_an_end_that_is_asked_for_again_is_answered_with_the_epoch_that_it_gave() -> None:
+    for commit in (True, False):
+        transaction = known(0, TransactionState.ONGOING, A)
+        assert bump(transaction, (7, 0), commit) == (7, 1)
+        assert bump(transaction, (7, 0), commit) == (7, 1)
+        assert bump(transaction, (7, 0), not commit) is ErrorCode.INVALID_TXN_STATE
+        does(transaction, transaction.add_partitions(7, 1, [A], NOW, EPOCH_VERSION))
+        assert bump(transaction, (7, 0), commit) is ErrorCode.PRODUCER_FENCED, "the next transaction has begun"
+
+
+def test_an_abort_without_a_transaction_gives_a_new_epoch_and_a_commit_nothing() -> None:
+    for state in (TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT):
+        transaction = known(3, state)
+        assert bump(transaction, (7, 3), True) is ErrorCode.INVALID_TXN_STATE
+        assert bump(transaction, (7, 3), False) == (7, 4)
+        assert transaction.start_ms == NOW + 9
+        assert transaction.state is TransactionState.COMPLETE_ABORT
+
+
+def test_an_end_whose_markers_are_on_their_way_is_only_for_who_asked_for_it() -> None:
+    transaction = known(3, TransactionState.ONGOING, A)
+    does(transaction, transaction.end_with_bump(7, 3, True, None, NOW))
+    assert transaction.end_with_bump(7, 3, True, None, NOW) is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert transaction.end_with_bump(7, 3, False, None, NOW) is ErrorCode.INVALID_TXN_STATE
+    assert transaction.end_with_bump(7, 4, True, None, NOW) is ErrorCode.PRODUCER_FENCED
+    assert transaction.add_partitions(7, 4, [A], NOW, EPOCH_VERSION) is ErrorCode.CONCURRENT_TRANSACTIONS
+
+
+def test_the_transaction_of_the_last_epoch_ends_with_another_producer_id() -> None:
+    transaction = known(LAST_CLIENT_EPOCH, TransactionState.ONGOING, A)
+    assert transaction.is_used_up
+    ended = does(transaction, transaction.end_with_bump(7, LAST_CLIENT_EPOCH, True, 8, NOW))
+    assert (ended.producer_id, ended.producer_epoch, ended.next_producer_id) == (7, MAX_PRODUCER_EPOCH, 8)
+    assert not transaction.is_used_up, "nothing that may be asked for now needs another one"
+    completed = does(transaction, transaction.complete(NOW))
+    assert completed[1:4] == (8, 0, LAST_CLIENT_EPOCH)
+    assert (completed.previous_producer_id, completed.next_producer_id) == (7, -1)
+    assert bump(transaction, (7, LAST_CLIENT_EPOCH), True) == (8, 0), "asked again"
+    assert bump(transaction, (7, LAST_CLIENT_EPOCH), False) is ErrorCode.INVALID_TXN_STATE
+    assert init(transaction, (7, LAST_CLIENT_EPOCH)) == (8, 0)
+    does(transaction, transaction.add_partitions(8, 0, [A], NOW, EPOCH_VERSION))
+    assert bump(transaction, (7, LAST_CLIENT_EPOCH), True) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+
+def test_while_a_change_is_on_its_way_whoever_has_what_it_will_bring_waits() -> None:
+    transaction = known(LAST_CLIENT_EPOCH, TransactionState.ONGOING, A)
+    does(transaction, transaction.end_with_bump(7, LAST_CLIENT_EPOCH, True, 8, NOW))
+    completing = transaction.complete(NOW)
+    assert transaction.add_partitions(8, 0, [A], NOW, EPOCH_VERSION) is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert transaction.end_with_bump(8, 0, False, None, NOW) is ErrorCode.CONCURRENT_TRANSACTIONS
+    transaction.stored(completing)
+    assert transaction.state is TransactionState.COMPLETE_COMMIT
+
+
+def test_a_client_may_change_how_it_ends_transactions() -> None:
+    transaction = known(0, TransactionState.ONGOING, A)
+    assert bump(transaction, (7, 0), True) == (7, 1)
+    does(transaction, transaction.add_partitions(7, 1, [A], NOW))
+    assert does(transaction, transaction.end(7, 1, True, NOW)).client_version == FIRST_VERSION
+    assert does(transaction, transaction.complete(NOW)).producer_epoch == 1
+    assert transaction.end(7, 1, True, NOW) is ErrorCode.NONE
 
 
 @pytest.mark.parametrize("expected", [None, (7, LAST_CLIENT_EPOCH)])
@@ -118,12 +209,22 @@ def test_a_producer_id_whose_epochs_are_used_up_is_replaced(expected: Expected |
     assert again == ((8, 0) if expected else ErrorCode.PRODUCER_FENCED)
 
 
-def test_the_last_epoch_of_all_only_fences() -> None:
+def test_the_last_epoch_of_all_is_only_in_the_markers_of_an_abort() -> None:
     transaction = known(LAST_CLIENT_EPOCH, TransactionState.ONGOING, A)
-    assert does(transaction, transaction.fence(NOW)).producer_epoch == MAX_PRODUCER_EPOCH
+    assert transaction.needs_producer_id(None) and transaction.needs_producer_id((7, 3))
+    assert does(transaction, transaction.fence(8, NOW)).producer_epoch == MAX_PRODUCER_EPOCH
     does(transaction, transaction.complete(NOW))
+    assert init(transaction) == (8, 1)
+    assert init(transaction, (7, LAST_CLIENT_EPOCH)) is ErrorCode.PRODUCER_FENCED
+
+
+def test_an_id_that_was_left_with_the_last_epoch_of_all_goes_on() -> None:
+    """As an abort of 3.9 leaves it."""
+    transaction = known(MAX_PRODUCER_EPOCH, TransactionState.COMPLETE_ABORT)
     assert init(transaction, (7, LAST_CLIENT_EPOCH)) is ErrorCode.PRODUCER_FENCED
     assert init(transaction) == (8, 0)
+    transaction = known(MAX_PRODUCER_EPOCH, TransactionState.COMPLETE_ABORT)
+    assert bump(transaction, (7, MAX_PRODUCER_EPOCH), False) == (8, 0)
 
 
 def test_a_retry_of_the_last_epoch_is_answered() -> None:

@@ -35,6 +35,10 @@ class TransactionAgainstModel(RuleBasedStateMachine):
         self.model = ModelId(FIRST_ID)
         self.model.owner = (FIRST_ID, epoch)
 
+    def next_id(self) -> int:
+        self.new_id += 1
+        return self.new_id
+
     def who(self, of: str, offset: int) -> tuple[int, int]:
         """Somebody: the owner, or who he was before, with an epoch that is right or nearly so."""
         owner = self.model.owner
@@ -47,11 +51,10 @@ class TransactionAgainstModel(RuleBasedStateMachine):
     @rule(of=st.none() | PEOPLE, offset=OFFSETS)
     def init(self, of: str | None, offset: int) -> None:
         expected = None if of is None else self.who(of, offset)
-        new_id = self.new_id + 1
+        new_id = self.next_id()
         needed = self.real.needs_producer_id(expected)
         said = self.real.init_producer_id(1000, expected, new_id if needed else None, self.now)
         assert plain(said) == self.model.init(expected, new_id)
-        self.new_id = new_id
 
     @rule(of=PEOPLE, offset=OFFSETS, partitions=PARTITIONS)
     def add(self, of: str, offset: int, partitions: set[TopicPartition]) -> None:
@@ -63,10 +66,18 @@ class TransactionAgainstModel(RuleBasedStateMachine):
         who = self.who(of, offset)
         assert plain(self.real.end(*who, commit, self.now)) == self.model.end(who, commit)
 
+    @rule(of=PEOPLE, offset=OFFSETS, commit=st.booleans())
+    def end_with_bump(self, of: str, offset: int, commit: bool) -> None:
+        who, new_id = self.who(of, offset), self.next_id()
+        said = self.real.end_with_bump(*who, commit, new_id if self.real.is_used_up else None, self.now)
+        assert plain(said) == self.model.bump(who, commit, new_id)
+
     @precondition(lambda self: self.real.state == "Ongoing" and self.real.pending is None)
     @rule()
     def time_out(self) -> None:
-        assert plain(self.real.fence(self.now)) == self.model.fence()
+        new_id = self.next_id()
+        said = self.real.fence(new_id if self.real.is_used_up else None, self.now)
+        assert plain(said) == self.model.fence(new_id)
 
     @precondition(lambda self: self.real.is_prepared and self.real.pending is None)
     @rule()
@@ -92,12 +103,14 @@ class TransactionAgainstModel(RuleBasedStateMachine):
             "state": str(real.state),
             "partitions": set(real.partitions),
             "pending": real.pending is not None,
+            "next": real.next_producer_id,
         }
         assert shown == {
             "owner": model.owner,
             "state": model.state,
             "partitions": model.partitions,
             "pending": model.goal is not None,
+            "next": model.next_id,
         }
         assert real.producer_epoch <= 32767
 

@@ -13,7 +13,7 @@ from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.records import encode_batch
-from kbroker.server.handlers.produce import _produce_error
+from kbroker.server.handlers.produce import _told
 from kbroker.storage.log import Log
 from tests.kit.committed import committed_records
 from tests.kit.processors import ProcessorRig
@@ -126,7 +126,7 @@ def test_what_the_coordinator_does_not_know_is_not_appended(
 
 def test_errors_of_the_coordinator_are_told_as_a_producer_of_that_version_knows_them() -> None:
     told = {
-        (error, version): _produce_error(error, version)
+        (error, version): _told(error, version)
         for error in (
             ErrorCode.NONE, ErrorCode.PRODUCER_FENCED, ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.NOT_COORDINATOR,
             ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.INVALID_PRODUCER_ID_MAPPING,
@@ -173,15 +173,12 @@ def test_a_batch_does_not_go_before_one_that_was_refused_while_it_was_asked_abou
     assert logs[0].log_end_offset == 2
 
 
-def test_a_coordinator_that_fails_fails_the_batch(
-    client: WireClient, logs: list[Log], coordinator: Coordinator, capfd: pytest.CaptureFixture[str]
+def test_answers_that_are_not_for_every_partition_are_none(
+    rig: ProcessorRig, client: WireClient, logs: list[Log], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def fail() -> None:
-        raise ZeroDivisionError
-
-    coordinator.meanwhile = fail
-    assert codes(produce(client, {0: batch(0)})) == [ErrorCode.UNKNOWN_SERVER_ERROR]
-    assert "ZeroDivisionError" in capfd.readouterr().err
+    rig.verify = lambda *asked: [ErrorCode.NONE] * 2
+    assert codes(produce(client, {0: batch(0)})) == [ErrorCode.INVALID_TXN_STATE]
+    assert "2 answers for 1 partitions" in capfd.readouterr().err
     assert logs[0].log_end_offset == 0
 
 

@@ -15,16 +15,26 @@ A0, A2 = TopicPartition("a", 0), TopicPartition("a", 2)
 
 ONGOING = Transit(TransactionState.ONGOING, 0x1234, 7, 6, 60_000, frozenset([A2]), 0x18B_0000_0001, 0x18B_0000_0002)
 ONGOING_BYTES = bytes.fromhex(
-    "0000"  # version
+    "0001"  # version
     "0000000000001234 0007"  # producer id and epoch
     "0000ea60 01"  # timeout, status
-    "00000001 0001 61 00000001 00000002"  # partitions
+    "02 02 61 02 00000002 00"  # partitions
     "0000018b00000002 0000018b00000001"  # last update, start
+    "00"  # tags
+)
+OLD_ONGOING_BYTES = bytes.fromhex(
+    "0000 0000000000001234 0007 0000ea60 01 00000001 0001 61 00000001 00000002 0000018b00000002 0000018b00000001"
 )
 EMPTY = Transit(TransactionState.EMPTY, 1, 0, -1, 1, frozenset(), -1, 5)
-EMPTY_BYTES = bytes.fromhex("0000 0000000000000001 0000 00000001 00 ffffffff 0000000000000005 ffffffffffffffff")
-FLEXIBLE_BYTES = bytes.fromhex(
-    "0001 0000000000001234 0007 0000ea60 01 02 02 61 02 00000002 00 0000018b00000002 0000018b00000001 00"
+EMPTY_BYTES = bytes.fromhex("0001 0000000000000001 0000 00000001 00 00 0000000000000005 ffffffffffffffff 00")
+OLD_EMPTY_BYTES = bytes.fromhex("0000 0000000000000001 0000 00000001 00 ffffffff 0000000000000005 ffffffffffffffff")
+LAST = Transit(TransactionState.PREPARE_COMMIT, 5, 32767, 32766, 1, frozenset([A2]), 3, 4, 2, 9, 5)
+LAST_BYTES = bytes.fromhex(
+    "0001 0000000000000005 7fff 00000001 02 02 02 61 02 00000002 00 0000000000000004 0000000000000003"
+    "03"  # tags
+    "00 08 0000000000000005"  # the producer id before
+    "01 08 0000000000000009"  # the next producer id
+    "02 02 0002"  # what the client speaks
 )
 
 
@@ -33,25 +43,33 @@ def test_a_key_is_written_as_kafka_writes_it() -> None:
     assert records.decode_key(bytes.fromhex("0000 0004") + b"id-1") == "id-1"
 
 
-@pytest.mark.parametrize(("transit", "data"), [(ONGOING, ONGOING_BYTES), (EMPTY, EMPTY_BYTES)])
+@pytest.mark.parametrize(("transit", "data"), [(ONGOING, ONGOING_BYTES), (EMPTY, EMPTY_BYTES), (LAST, LAST_BYTES)])
 def test_a_value_is_written_as_kafka_writes_it(transit: Transit, data: bytes) -> None:
     assert records.transaction_value(transit) == data
 
 
 @pytest.mark.parametrize(
-    ("transit", "data"), [(ONGOING, ONGOING_BYTES), (EMPTY, EMPTY_BYTES), (ONGOING, FLEXIBLE_BYTES)]
+    ("transit", "data"),
+    [
+        (ONGOING, ONGOING_BYTES),
+        (EMPTY, EMPTY_BYTES),
+        (LAST, LAST_BYTES),
+        (ONGOING, OLD_ONGOING_BYTES),
+        (EMPTY, OLD_EMPTY_BYTES),
+    ],
 )
 def test_a_value_is_read_back(transit: Transit, data: bytes) -> None:
     read = records.decode_value("id", data)
     assert (read.state, read.producer_id, read.producer_epoch) == transit[:3]
     assert (read.timeout_ms, read.partitions) == (transit.timeout_ms, transit.partitions)
     assert (read.start_ms, read.update_ms) == (transit.start_ms, transit.update_ms)
-    assert (read.last_producer_id, read.last_producer_epoch, read.pending) == (-1, -1, None)
+    assert (read.last_producer_id, read.next_producer_id) == (transit.previous_producer_id, transit.next_producer_id)
+    assert (read.client_version, read.last_producer_epoch, read.pending) == (transit.client_version, -1, None)
 
 
 def test_a_completed_transaction_has_no_partitions_but_a_list_of_them() -> None:
     complete = Transit(TransactionState.COMPLETE_COMMIT, 1, 0, -1, 1, frozenset(), 3, 5)
-    assert records.transaction_value(complete)[17:21] == b"\0\0\0\0"
+    assert records.transaction_value(complete)[17:18] == b"\1"
 
 
 @pytest.mark.parametrize(("state", "number"), records.STATE_IDS.items())
@@ -69,6 +87,8 @@ def test_states_have_their_numbers(state: TransactionState, number: int) -> None
         b"\0\2" + ONGOING_BYTES[2:],
         b"\xff\xff" + ONGOING_BYTES[2:],
         *(ONGOING_BYTES[:size] for size in range(2, len(ONGOING_BYTES))),
+        *(OLD_ONGOING_BYTES[:size] for size in range(2, len(OLD_ONGOING_BYTES))),
+        OLD_ONGOING_BYTES + b"\0",
         ONGOING_BYTES + b"\0",
         *(ONGOING_BYTES[:16] + bytes([status]) + ONGOING_BYTES[17:] for status in (6, 7, 8, 255)),
     ],
