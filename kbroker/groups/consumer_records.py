@@ -118,14 +118,11 @@ def _current_value(current: Current) -> M.Message:
 
 def _with_epochs(assigned: EpochsByPartition) -> list[Any]:
     T = M.ConsumerGroupCurrentMemberAssignmentValue.TopicPartitions
-    return [
-        T(
-            topic_id=topic_id,
-            partitions=sorted(partitions),
-            assignment_epochs=[partitions[p] for p in sorted(partitions)],
-        )
-        for topic_id, partitions in assigned.items()
-    ]
+    topics = []
+    for topic_id, partitions in assigned.items():
+        ordered = sorted(partitions)
+        topics.append(T(topic_id=topic_id, partitions=ordered, assignment_epochs=[partitions[p] for p in ordered]))
+    return topics
 
 
 def _target_value(assignment: Assignment) -> M.Message:

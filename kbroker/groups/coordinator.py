@@ -130,9 +130,9 @@ class GroupCoordinator:
     ) -> None:
         if error:
             LOG.warning("group %r could not be stored: %s", served.machine.group_id, error.name)
+            error = beat_error(error) if isinstance(store, StoreChanges) else store_error(error)
         with shard.lock:
-            told = beat_error(error) if isinstance(store, StoreChanges) else store_error(error)
-            machine.stored(cast("Any", store), told, self._deadlines.now_ms())
+            machine.stored(cast("Any", store), error, self._deadlines.now_ms())
             if shard.settling:
                 return  # committed at once: whoever asked for it goes on from here
             answers = self._settle(shard, served)

@@ -25,16 +25,22 @@ Assignor: TypeAlias = Callable[[Members, PartitionCounts], dict[str, Assignment]
 """Gives every member its partitions; each partition of a topic that somebody is subscribed to has one owner."""
 
 
-def kept_of(spec: MemberSpec, counts: PartitionCounts) -> dict[bytes, set[int]]:
-    """What a member has and may keep: it is subscribed, and the partitions exist."""
+def kept_of(spec: MemberSpec, counts: PartitionCounts) -> Assignment:
+    """What a member has and may keep: it is subscribed, and the partitions exist. Mostly the very one that it had."""
+    if all(t in spec.topics and partitions and max(partitions) < counts[t] for t, partitions in spec.assigned.items()):
+        return spec.assigned
     kept = {}
     for topic_id, partitions in spec.assigned.items():
         if topic_id in spec.topics:
-            count = counts[topic_id]
-            existing = {partition for partition in partitions if partition < count}
+            existing = frozenset(partition for partition in partitions if partition < counts[topic_id])
             if existing:
                 kept[topic_id] = existing
     return kept
+
+
+def thawed(assigned: Assignment) -> dict[bytes, set[int]]:
+    """A copy of `assigned` that can be changed."""
+    return {topic_id: set(partitions) for topic_id, partitions in assigned.items()}
 
 
 def frozen(assigned: Mapping[bytes, set[int]], spec: MemberSpec) -> Assignment:

@@ -156,7 +156,8 @@ class ConsumerGroup(ConsumerGroupState):
             return
         step = Step(group_epoch=self.epoch)
         member = self._member_of(beat, step)
-        updated = self._take_step(member, self._updated(member, beat), beat.owned, topics, step, now_ms, wall_ms)
+        updated = member if _says_no_more(beat, member.subscription) else self._updated(member, beat)
+        updated = self._take_step(member, updated, beat.owned, topics, step, now_ms, wall_ms)
         self._expect(updated, now_ms)
         tells_all = beat.member_epoch == JOINING_EPOCH or beat.is_full
         moved = updated.current.assigned != member.current.assigned
@@ -193,20 +194,11 @@ class ConsumerGroup(ConsumerGroupState):
 
     def _changes_nothing(self, member: ConsumerMember, beat: Beat, topics: TopicView, wall_ms: int) -> bool:
         """The common case: a member that is where it should be says that it lives."""
-        subscription = member.subscription
         return (
             beat.member_epoch == self.epoch == self.target_epoch
             and member.current.is_reconciled_to(self.target_epoch)
             and self._topics_seen is topics
-            and (beat.instance_id is None or beat.instance_id == subscription.instance_id)
-            and beat.topics is None
-            and beat.regex is None
-            and beat.rack_id is None
-            and beat.assignor is None
-            and beat.rebalance_timeout_ms == UNCHANGED
-            and subscription.classic is None
-            and beat.client_id == subscription.client_id
-            and beat.client_host == subscription.client_host
+            and _says_no_more(beat, member.subscription)
             and not self._is_refresh_due(self.pattern_counts().keys(), topics, wall_ms)
         )
 
@@ -311,6 +303,8 @@ class ConsumerGroup(ConsumerGroupState):
         """Whether the member has another pattern now, and whether its topics are known already."""
         old, new = member.subscription.regex or "", updated.subscription.regex or ""
         counts = self.pattern_counts()
+        if not (old or new or counts):
+            return False, False
         is_resolved = False
         if old != new:
             if old and counts.get(old, 0) == 1:
@@ -397,7 +391,8 @@ class ConsumerGroup(ConsumerGroupState):
             specs[member_id] = MemberSpec(subscription.instance_id, wanted[key], target)
         assigned = ASSIGNORS[self.assignor_of(members.values())](specs, counts)
         for member_id, target in assigned.items():
-            if target != self.targets.get(member_id):
+            known = self.targets.get(member_id)
+            if target is not known and target != known:
                 step.changes.append(TargetChange(member_id, target))
         step.changes.append(TargetEpochChange(step.group_epoch, wall_ms))
         return step.group_epoch, assigned[updated.member_id]
@@ -516,3 +511,18 @@ class ConsumerGroup(ConsumerGroupState):
         self.is_dead = True
         self._stores = []
         self.wake_ms = NEVER
+
+
+def _says_no_more(beat: Beat, subscription: Subscription) -> bool:
+    """Whether a heartbeat tells nothing of the member but what is known."""
+    return (
+        (beat.instance_id is None or beat.instance_id == subscription.instance_id)
+        and beat.topics is None
+        and beat.regex is None
+        and beat.rack_id is None
+        and beat.assignor is None
+        and beat.rebalance_timeout_ms == UNCHANGED
+        and subscription.classic is None
+        and beat.client_id == subscription.client_id
+        and beat.client_host == subscription.client_host
+    )

@@ -72,6 +72,8 @@ class ConsumerGroupState:
         """Whose a partition is, also one that it is still to give up."""
         self.subscriptions_wanted: dict[tuple[tuple[str, ...], str], int] = {}
         """How many members want which topics by name and by pattern."""
+        self.classic_count = 0
+        """How many members speak the classic protocol."""
 
     # --- questions ---------------------------------------------------------------------------------------
     @property
@@ -131,13 +133,12 @@ class ConsumerGroupState:
         self, subscription: Subscription, topics: TopicView, counts: dict[bytes, int] | None = None
     ) -> frozenset[bytes]:
         """The topics that exist among those that are wanted; their partitions are counted in `counts`."""
-        found = set()
-        for name in subscribed_topics([wanted_by(subscription)], self.regexes):
-            topic = topics.find(name)
-            if topic is not None:
-                found.add(topic[0])
-                if counts is not None:
-                    counts[topic[0]] = topic[1]
+        names: Iterable[str] = subscription.topics
+        if subscription.regex:
+            names = subscribed_topics([wanted_by(subscription)], self.regexes)
+        found = dict(topic for topic in map(topics.find, names) if topic is not None)
+        if counts is not None:
+            counts.update(found)
         return frozenset(found)
 
     def last_target(self, member: ConsumerMember) -> Assignment:
@@ -219,6 +220,7 @@ class ConsumerGroupState:
         member_id, subscription = change
         known = self.members.get(member_id)
         if known is not None:
+            self.classic_count -= known.subscription.classic is not None
             key = wanted_by(known.subscription)
             self.subscriptions_wanted[key] -= 1
             if not self.subscriptions_wanted[key]:
@@ -231,6 +233,7 @@ class ConsumerGroupState:
                 self._disown(known)
                 del self.members[member_id]
             return
+        self.classic_count += subscription.classic is not None
         key = wanted_by(subscription)
         self.subscriptions_wanted[key] = self.subscriptions_wanted.get(key, 0) + 1
         if subscription.instance_id is not None:
@@ -242,11 +245,12 @@ class ConsumerGroupState:
         member = self.members.get(member_id)
         if member is None:
             return
-        self._disown(member)
-        current = Current() if current is None else current
-        for assignment in (current.assigned, current.revoking):
-            for topic_id, partitions in assignment.items():
-                self.owners.setdefault(topic_id, {}).update(dict.fromkeys(partitions, member_id))
+        was, current = member.current, Current() if current is None else current
+        if current.assigned != was.assigned or current.revoking != was.revoking:
+            self._disown(member)
+            for assignment in (current.assigned, current.revoking):
+                for topic_id, partitions in assignment.items():
+                    self.owners.setdefault(topic_id, {}).update(dict.fromkeys(partitions, member_id))
         self.members[member_id] = member._replace(current=current)
 
     def _disown(self, member: ConsumerMember) -> None:

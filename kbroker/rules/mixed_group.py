@@ -88,7 +88,7 @@ class MixedGroup(ConsumerGroup):
     def _supports(self, joining: Joining) -> bool:
         if joining.protocol_type != self.protocol_type or not joining.protocols:
             return False
-        supported = [self._names_of(member) for member in self.classic_members()]
+        supported = [self._names_of(m) for m in self.members.values() if m.subscription.classic is not None]
         return not supported or any(all(name in names for names in supported) for name in joining.protocols)
 
     @staticmethod
@@ -97,14 +97,10 @@ class MixedGroup(ConsumerGroup):
         return tuple(name for name, _ in classic.protocols) if classic is not None else ()
 
     # --- questions ---------------------------------------------------------------------------------------
-    def classic_members(self) -> list[ConsumerMember]:
-        """Those that speak the classic protocol."""
-        return [member for member in self.members.values() if member.subscription.classic is not None]
-
     @property
     def is_all_classic(self) -> bool:
         """Whether there are members, and none that speaks the newer protocol."""
-        return bool(self.members) and len(self.classic_members()) == len(self.members)
+        return 0 < self.classic_count == len(self.members)
 
     def _classic_member(self, member_id: str, instance_id: str | None) -> ConsumerMember:
         if instance_id is None:

@@ -93,6 +93,8 @@ class Reconciliation:
 
     def _towards_target(self, member_epoch: int) -> Current:
         current = self._current
+        if self._has_its_target():
+            return self._step(MemberState.STABLE, self._epoch, current.assigned, NO_PARTITIONS)
         assigned: dict[bytes, dict[int, int]] = {}
         revoking: dict[bytes, dict[int, int]] = {}
         pending: list[tuple[bytes, int]] = []
@@ -117,6 +119,12 @@ class Reconciliation:
             assigned.setdefault(topic_id, {})[partition] = self._epoch
         state = MemberState.UNRELEASED_PARTITIONS if is_waiting else MemberState.STABLE
         return self._step(state, self._epoch, assigned, NO_PARTITIONS)
+
+    def _has_its_target(self) -> bool:
+        having, wanted = self._current.assigned, self._target
+        return having.keys() == wanted.keys() and all(
+            t in self._subscribed and partitions.keys() == wanted[t] for t, partitions in having.items()
+        )
 
     def _step(
         self, state: MemberState, epoch: int, assigned: EpochsByPartition, revoking: EpochsByPartition

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 
-from kbroker.rules.consumer_assignment import Members, PartitionCounts, frozen, kept_of
+from kbroker.rules.consumer_assignment import Members, PartitionCounts, frozen, kept_of, thawed
 from kbroker.rules.consumer_group_member import Assignment
 
 NAME = "uniform"
@@ -38,17 +38,21 @@ def _assign_same(members: Members, counts: PartitionCounts, topics: frozenset[by
             break
         having_extra.append(member_id)
         room[member_id] += 1
+    changing = {member_id: thawed(of) for member_id, of in kept.items() if sizes[member_id] != room[member_id]}
     taken: dict[bytes, set[int]] = {topic_id: set() for topic_id in topics}
-    for member_id, partitions in kept.items():
-        _shed(partitions, sizes[member_id] - room[member_id])
-        for topic_id, of_topic in partitions.items():
+    for member_id, unchanged in kept.items():
+        partitions = changing.get(member_id)
+        if partitions is not None:
+            _shed(partitions, sizes[member_id] - room[member_id])
+        for topic_id, of_topic in (unchanged if partitions is None else partitions).items():
             taken[topic_id] |= of_topic
     free = iter([(t, p) for t in sorted(topics) for p in range(counts[t]) if p not in taken[t]])
-    for member_id, partitions in kept.items():
-        for _ in range(room[member_id] - min(sizes[member_id], room[member_id])):
+    for member_id, partitions in changing.items():
+        for _ in range(room[member_id] - sizes[member_id]):
             topic_id, partition = next(free)
             partitions.setdefault(topic_id, set()).add(partition)
-    return {member_id: frozen(kept[member_id], spec) for member_id, spec in members.items()}
+        kept[member_id] = frozen(partitions, members[member_id])
+    return kept
 
 
 def _shed(partitions: dict[bytes, set[int]], count: int) -> None:
@@ -61,7 +65,7 @@ def _shed(partitions: dict[bytes, set[int]], count: int) -> None:
 
 # --- they are not --------------------------------------------------------------------------------------------
 def _assign_different(members: Members, counts: PartitionCounts) -> dict[str, Assignment]:
-    kept = {member_id: kept_of(spec, counts) for member_id, spec in members.items()}
+    kept = {member_id: thawed(kept_of(spec, counts)) for member_id, spec in members.items()}
     sizes = {member_id: sum(map(len, partitions.values())) for member_id, partitions in kept.items()}
     subscribers: dict[bytes, list[str]] = {}
     owners: dict[bytes, dict[int, str]] = {}

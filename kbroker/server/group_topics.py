@@ -31,4 +31,7 @@ class ImageTopics:
 
 def image_topics(image: MetadataImage) -> ImageTopics:
     """One object for one image, so that who sees the same object knows that nothing has changed."""
-    return cast(ImageTopics, image.prepared.setdefault(_PREPARED, ImageTopics(image)))
+    topics = image.prepared.get(_PREPARED)
+    if topics is None:
+        topics = image.prepared.setdefault(_PREPARED, ImageTopics(image))
+    return cast(ImageTopics, topics)

@@ -65,12 +65,12 @@ def handle(
 
 def _check(message: M.ConsumerGroupHeartbeatRequest, version: int, assignors: tuple[str, ...]) -> None:
     epoch = message.member_epoch
-    if (version >= MEMBER_MAKES_ID_FROM or epoch > JOINING_EPOCH or epoch == LEAVING_EPOCH) and _is_blank(
-        message.member_id
+    if (version >= MEMBER_MAKES_ID_FROM or epoch > JOINING_EPOCH or epoch == LEAVING_EPOCH) and not (
+        message.member_id.strip()
     ):
         raise ProtocolError(ErrorCode.INVALID_REQUEST, "MemberId can't be empty.")
     for text, name in ((message.group_id, "GroupId"), (message.instance_id, "InstanceId"), (message.rack_id, "RackId")):
-        if text is not None and _is_blank(text):
+        if text is not None and not text.strip():
             raise ProtocolError(ErrorCode.INVALID_REQUEST, f"{name} can't be empty.")
     if epoch == JOINING_EPOCH:
         if message.rebalance_timeout_ms == UNCHANGED:
@@ -92,10 +92,6 @@ def _check(message: M.ConsumerGroupHeartbeatRequest, version: int, assignors: tu
             ErrorCode.UNSUPPORTED_ASSIGNOR,
             f"ServerAssignor {message.server_assignor} is not supported. Supported assignors: {', '.join(assignors)}.",
         )
-
-
-def _is_blank(text: str) -> bool:
-    return not text.strip()
 
 
 def _owned(message: M.ConsumerGroupHeartbeatRequest) -> Assignment | None:

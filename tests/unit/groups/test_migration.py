@@ -152,6 +152,17 @@ def test_a_classic_member_joins_a_newer_group(home: Home) -> None:
     assert home.beat("n", 3).assignment == {T: {0: 2, 1: 2, 2: 4, 3: 4}}
 
 
+def test_a_classic_member_that_beats_as_the_newer_ones_do_is_one_of_them_from_then_on(home: Home) -> None:
+    home.enter("n")
+    here = {"client_host": "/h"}
+    classic = home.join(**here)[0].member_id
+    home.beat("n", 2)
+    home.beat("n", 2, owned={T: frozenset({0, 1})})
+    assert rejoin(home, classic, **here)[1] == [2, 3]
+    assert home.beat(classic, 3) == BeatAnswer(ErrorCode.NONE, None, classic, 3, 5000, None)
+    assert home.coordinator.heartbeat("g", 3, classic, None) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
 def test_what_classic_members_get_wrong_has_its_own_error(home: Home) -> None:
     classic = upgraded(home)
     coordinator = home.coordinator

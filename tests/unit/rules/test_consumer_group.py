@@ -264,6 +264,16 @@ def test_targets_are_made_no_more_often_than_is_set() -> None:
     assert numbers(driver.beat("a", 2).assignment) == [0, 1]
 
 
+def test_a_target_that_is_older_than_a_subscription_gives_nobody_what_it_does_not_want() -> None:
+    driver = Driver(Topics(t=1, u=1, v=1), assignment_interval_ms=1000)
+    driver.join("a", "t", "u")
+    driver.advance(1000)
+    assert driver.join("b", "v").member_epoch == 3, "a target in which a has what it had"
+    changed = driver.beat("a", 2, topics=("t",))
+    assert changed.assignment is not None
+    assert (changed.member_epoch, partitions_of(changed.assignment)) == (2, {T: {0}})
+
+
 # --- patterns ----------------------------------------------------------------------------------------------
 def resolve(driver: Driver, **topics: str) -> None:
     patterns = driver.group.take_patterns()
