@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from kbroker._core import record_batch
 from kbroker._core.producers import ProducerTable
 from kbroker.fs import RealFileSystem
-from kbroker.protocol.records import BatchBuilder
+from kbroker.protocol.records import encode_batch
 from kbroker.storage import segment as names
 from kbroker.storage.log import Log
 from kbroker.storage.open_segments import OpenSegments
@@ -66,14 +66,10 @@ def log_home() -> Iterator[LogHome]:
 
 def batch_of(value_size: int, records: int, producer: int = -1, timestamp: int = TIME) -> bytes:
     """With equal sizes the batches of all producers are equally long."""
-    builder = (
-        BatchBuilder(producer_id=1000 + producer, producer_epoch=0, base_sequence=0)
-        if producer >= 0
-        else BatchBuilder()
-    )
-    for number in range(records):
-        builder.append(timestamp + number, None, b"%08d" % number + bytes(value_size - 8))
-    return builder.build()
+    made = ((timestamp + number, None, b"%08d" % number + bytes(value_size - 8)) for number in range(records))
+    if producer < 0:
+        return encode_batch(made)
+    return encode_batch(made, producer_id=1000 + producer, producer_epoch=0, base_sequence=0)
 
 
 def write_segment(home: LogHome, batches: list[bytes], size: int) -> int:

@@ -203,16 +203,8 @@ cdef int collect_aborted(partition_t *p, segment_t *s, int64_t offset, int64_t e
 
 cdef segment_t *next_aborting(partition_t *p, int64_t after) noexcept nogil:
     """The first segment with aborted transactions behind a base offset, NULL without one (`lock` held)."""
-    cdef int32_t low = 0
-    cdef int32_t high = p.aborting_count
-    cdef int32_t middle
-    while low < high:
-        middle = (low + high) >> 1
-        if p.aborting[middle].base_offset <= after:
-            low = middle + 1
-        else:
-            high = middle
-    return p.aborting[low] if low < p.aborting_count else NULL
+    cdef int32_t at = first_segment_from(p.aborting, p.aborting_count, after + 1)
+    return p.aborting[at] if at < p.aborting_count else NULL
 
 
 cdef int take_aborted(const uint8_t *entries, int32_t count, int64_t offset, int64_t end, read_result_t *result) noexcept nogil:

@@ -294,6 +294,8 @@ cdef void wake_fetches(partition_t *p, int64_t size, int64_t committed_size) noe
 cdef bint settle_last_stable(partition_t *p) noexcept nogil
 # A segment that is in the list, its last, has aborted transactions from now on (both locks held). False: memory is out.
 cdef bint add_aborting(partition_t *p, segment_t *s) noexcept nogil
+# Where the first of `count` segments with this base offset or a later one is; `count` without one.
+cdef int32_t first_segment_from(segment_t *const *segments, int32_t count, int64_t base_offset) noexcept nogil
 cdef segment_t *find_segment(partition_t *p, int64_t base_offset) noexcept nogil
 cdef inline int64_t newest_up_to(const segment_t *s) noexcept nogil:
     """The largest timestamp of the segment and all older ones (`lock` held)."""

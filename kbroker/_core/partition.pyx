@@ -116,18 +116,23 @@ cdef void segment_close_files(segment_t *s) noexcept nogil:
     s.time_index_fd = -1
     s.aborted_fd = -1
 
-cdef segment_t *find_segment(partition_t *p, int64_t base_offset) noexcept nogil:
-    """`lock` held."""
+cdef int32_t first_segment_from(segment_t *const *segments, int32_t count, int64_t base_offset) noexcept nogil:
     cdef int32_t low = 0
-    cdef int32_t high = p.segment_count
+    cdef int32_t high = count
     cdef int32_t middle
     while low < high:
         middle = (low + high) >> 1
-        if p.segments[middle].base_offset < base_offset:
+        if segments[middle].base_offset < base_offset:
             low = middle + 1
         else:
             high = middle
-    return p.segments[low] if low < p.segment_count and p.segments[low].base_offset == base_offset else NULL
+    return low
+
+
+cdef segment_t *find_segment(partition_t *p, int64_t base_offset) noexcept nogil:
+    """`lock` held."""
+    cdef int32_t at = first_segment_from(p.segments, p.segment_count, base_offset)
+    return p.segments[at] if at < p.segment_count and p.segments[at].base_offset == base_offset else NULL
 
 # --- indexes of the active segment ------------------------------------------------------------------
 

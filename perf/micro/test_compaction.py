@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
+from kbroker._core import record_batch
 from kbroker._core.dedupe_map import DedupeMap
 from kbroker._core.segment_copy import SegmentCopy, copy_segment, feed_map
 from kbroker.protocol.compression import Codec, deflate, inflate_shared
@@ -25,13 +26,15 @@ def segment_of(value_size: int, keys: int, codec: Codec) -> tuple[bytes, int]:
     """`keys` different keys, each time in the same order; every record of the last time round is the newest."""
     log, offset, size = [], 0, 0
     while size < SEGMENT_SIZE:
-        builder = BatchBuilder(codec=codec, base_offset=offset)
+        base_offset, builder = offset, BatchBuilder(codec)
         while builder.size < BATCH_SIZE:
             builder.append(
                 1_700_000_000_000 + offset, b"user-%08d" % (offset % keys), b"%08d" % offset + bytes(value_size)
             )
             offset += 1
-        log.append(builder.build())
+        batch = bytearray(builder.build())
+        record_batch.stamp(batch, base_offset, 0)
+        log.append(batch)
         size += builder.size
     return b"".join(log), offset
 

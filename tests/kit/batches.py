@@ -31,6 +31,20 @@ def encode_control_batch(
     leader_epoch: int = -1,
 ) -> bytes:
     """The end of a transaction, as its coordinator writes it into each partition (KIP-98)."""
+    key, value = struct.pack(">hh", 0, kind), struct.pack(">hi", 0, coordinator_epoch)
+    return control_batch(timestamp, key, value, base_offset, leader_epoch, producer_id, producer_epoch)
+
+
+def control_batch(
+    timestamp: int,
+    key: bytes | None,
+    value: bytes | None,
+    base_offset: int,
+    leader_epoch: int,
+    producer_id: int,
+    producer_epoch: int,
+) -> bytes:
+    """With a record that says anything."""
     builder = RecordsBuilder()
-    builder.append(timestamp, struct.pack(">hh", 0, kind), struct.pack(">hi", 0, coordinator_epoch))
+    builder.append(timestamp, key, value)
     return builder.build(None, TRANSACTIONAL | CONTROL, base_offset, leader_epoch, producer_id, producer_epoch)

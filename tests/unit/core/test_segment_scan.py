@@ -14,7 +14,8 @@ from kbroker._core.offset_index import offset_entries, timestamp_entries
 from kbroker._core.producers import ProducerTable
 from kbroker._core.segment_scan import SegmentScan, SegmentWalk, find_batch, scan_segment
 from kbroker.errors import StorageFailed
-from kbroker.protocol.records import BatchBuilder, ControlType, encode_batch
+from kbroker.protocol.records import ControlType, encode_batch
+from tests.kit.batches import control_batch
 from tests.kit.log_directory import aborted, marker
 
 BASE = 1000
@@ -199,12 +200,8 @@ def test_control_batches_that_end_no_transaction_end_none() -> None:
     )
     for key, value in keys_and_values:
         producers = ProducerTable()
-        builder = BatchBuilder(
-            base_offset=BASE + 1, leader_epoch=0, producer_id=1, producer_epoch=0, is_transactional=True,
-            is_control=True,
-        )  # fmt: skip
-        builder.append(5, key, value)
-        scan = scanned(data + builder.build(), producers=producers)
+        control = control_batch(5, key, value, BASE + 1, 0, 1, 0)
+        scan = scanned(data + control, producers=producers)
         assert (scan.reason, scan.aborted, producers.first_undecided_offset) == (None, b"", BASE), (key, value)
 
 

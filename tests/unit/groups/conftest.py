@@ -12,12 +12,14 @@ from kbroker.groups.consumer_groups import NamedTopics
 from kbroker.groups.coordinator import GroupCoordinator
 from kbroker.groups.options import GroupOptions
 from kbroker.model import TopicPartition
+from kbroker.replication.local_replica import FlushWaits, LocalReplica
 from kbroker.rules.consumer_group_member import Beat, BeatAnswer
 from kbroker.rules.group_member import JoinAnswer, Joining, SyncAnswer
 from kbroker.rules.group_offsets import CommittedOffset
 from kbroker.state_log.deadlines import Deadlines
+from kbroker.state_log.replica import Replica
 from tests.kit.consumer_members import Topics
-from tests.kit.logs import ManualClock
+from tests.kit.logs import LogHome, ManualClock
 from tests.kit.memory_replica import MemoryOffsetsTopic, MemoryReplica
 
 
@@ -134,3 +136,29 @@ def make_home() -> Callable[..., Home]:
 @pytest.fixture
 def home() -> Home:
     return Home()
+
+
+class OneLog:
+    """`__consumer_offsets` with one partition, on a real log."""
+
+    def __init__(self, log_home: LogHome):
+        self.log_home = log_home
+        self.log = log_home.create()
+
+    def reopen(self) -> None:
+        self.log = self.log_home.reopen(clean=False)
+
+    def ensure(self) -> None:
+        pass
+
+    def partition_count(self) -> int:
+        return 1
+
+    def default_partition_count(self) -> int:
+        return 1
+
+    def led_partitions(self) -> list[int]:
+        return [0]
+
+    def replica(self, partition_id: int) -> Replica:
+        return LocalReplica(self.log, FlushWaits())

@@ -14,15 +14,13 @@ from kbroker.errors import ErrorCode
 from kbroker.groups import records
 from kbroker.model import TopicPartition
 from kbroker.protocol.records import ControlType, encode_batch
-from kbroker.replication.local_replica import FlushWaits, LocalReplica
 from kbroker.rules.group import GroupState
 from kbroker.rules.group_member import Leaving
 from kbroker.rules.group_offsets import CommittedOffset
-from kbroker.state_log.replica import Replica
 from tests.kit.batches import encode_control_batch
 from tests.kit.logs import LogHome
 
-from .conftest import Home
+from .conftest import Home, OneLog
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -143,33 +141,15 @@ def test_whatever_has_happened_a_restart_changes_nothing(steps: list[tuple[Any, 
 
 
 def test_the_same_holds_on_a_real_log(tmp_path: Path) -> None:
-    log_home = LogHome(tmp_path)
-    replica: list[Replica] = [LocalReplica(log_home.create(), FlushWaits())]
-
-    class Topic:
-        def ensure(self) -> None:
-            pass
-
-        def partition_count(self) -> int:
-            return 1
-
-        def default_partition_count(self) -> int:
-            return 1
-
-        def led_partitions(self) -> list[int]:
-            return [0]
-
-        def replica(self, partition_id: int) -> Replica:
-            return replica[0]
-
-    home = Home(Topic(), offsets_load_buffer_bytes=200)
+    topic = OneLog(LogHome(tmp_path))
+    home = Home(topic, offsets_load_buffer_bytes=200)
     for number in range(50):
         home.commit({TopicPartition("t", n): number for n in range(3)}, group_id=f"simple-{number % 7}")
     home.form("a", instance_id="s")
     home.form("b")
     before = known(home)
     home.coordinator.stop()
-    replica[0] = LocalReplica(log_home.reopen(clean=False), FlushWaits())
+    topic.reopen()
     home.start()
     assert known(home) == before and len(before) == 9
 

@@ -13,16 +13,14 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from kbroker.errors import ErrorCode, StorageFailed
 from kbroker.model import GROUP_OFFSETS_TOPIC, TopicPartition
 from kbroker.protocol.records import ControlType, read_batches
-from kbroker.replication.local_replica import FlushWaits, LocalReplica
 from kbroker.rules.group_offsets import CommittedOffset
 from kbroker.state_log.partition import Producer
-from kbroker.state_log.replica import Replica
 from tests.kit.batches import encode_control_batch
 from tests.kit.logs import LogHome
 from tests.kit.memory_replica import MemoryOffsetsTopic
 from tests.kit.offsets_model import Commit, Marker, Removal, known_after
 
-from .conftest import Home, subscription
+from .conftest import Home, OneLog, subscription
 
 P0, P1, OTHER = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("other", 0)
 PRODUCER = Producer(7, 0)
@@ -329,32 +327,6 @@ def test_a_marker_that_comes_while_the_partition_is_loaded_is_not_lost(home: Hom
     loads[0]()
     replica.log_end_offset = offset + 1
     assert stable(home, P0) == [5]
-
-
-class OneLog:
-    """`__consumer_offsets` with one partition, on a real log."""
-
-    def __init__(self, log_home: LogHome):
-        self.log_home = log_home
-        self.log = log_home.create()
-
-    def reopen(self) -> None:
-        self.log = self.log_home.reopen(clean=False)
-
-    def ensure(self) -> None:
-        pass
-
-    def partition_count(self) -> int:
-        return 1
-
-    def default_partition_count(self) -> int:
-        return 1
-
-    def led_partitions(self) -> list[int]:
-        return [0]
-
-    def replica(self, partition_id: int) -> Replica:
-        return LocalReplica(self.log, FlushWaits())
 
 
 def test_a_real_log_verifies_takes_and_keeps_transactions(tmp_path: Path) -> None:
