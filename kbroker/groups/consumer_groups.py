@@ -185,12 +185,15 @@ class ConsumerGroups:
             if metadata is None:
                 raise ProtocolError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
             wanted = wanted_of(metadata, topics)
+            target_epoch = machine.target_epoch
             machine.join(token, joining, wanted, unique, topics, self._home.now_ms(), self._clock.wall_ms())
         except ProtocolError as error:
             return [(token, JoinAnswer(error.code, joining.member_id))]
         except BadInput:
             return [(token, JoinAnswer(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, joining.member_id))]
-        return self._home.settle(shard, served) + self.maybe_downgrade(shard, served)
+        answers = self._home.settle(shard, served)
+        # A static member that comes back with nothing changed has what it had; so have all others.
+        return answers + self.maybe_downgrade(shard, served, rebalance=target_epoch < machine.epoch)
 
     def sync(
         self,
@@ -213,7 +216,7 @@ class ConsumerGroups:
         assignment = assignment_bytes(member.current.assigned, metadata, self._topics())
         return SyncAnswer(ErrorCode.NONE, machine.protocol_type, name, assignment)
 
-    def maybe_downgrade(self, shard: GroupShard, served: ServedGroup) -> Answers:
+    def maybe_downgrade(self, shard: GroupShard, served: ServedGroup, rebalance: bool = True) -> Answers:
         """Makes a group whose members all speak the classic protocol by now a classic one."""
         machine, options = served.consumer, self._options
         if machine is None or not can_downgrade(machine, options.migration_policy, options.max_size):
@@ -226,7 +229,8 @@ class ConsumerGroups:
         LOG.info("group %r is a classic group now", group.group_id)
         served.armed_ms = NEVER
         group.start(self._home.now_ms())
-        group.rebalance(self._home.now_ms())
+        if rebalance:
+            group.rebalance(self._home.now_ms())
         return self._home.settle(shard, served)
 
     # --- patterns ----------------------------------------------------------------------------------------

@@ -603,6 +603,43 @@ def a_static_member_changes_its_protocol(a: Asker) -> None:
     a.describe()
 
 
+def told_of(a: Asker) -> None:
+    answer = a.client.call(ApiKey.DESCRIBE_GROUPS, 5, M.DescribeGroupsRequest(groups=[a.group]))
+    answer.groups[0].members.sort(key=lambda member: a.named[member.member_id])
+    a.said.append(a.plain(answer))
+
+
+@story
+def the_last_newer_member_comes_back_as_a_classic_one(a: Asker) -> None:
+    a.join("new", instance_id="i")
+    old = Classic(a, "old", "i")
+    old.join()
+    told_of(a)
+    old.sync()
+    old.beat()
+    a.beat("new", instance_id="i")
+    told_of(a)
+
+
+@story
+def the_last_newer_member_comes_back_as_a_classic_one_beside_another(a: Asker) -> None:
+    a.join("new", instance_id="i")
+    other = Classic(a, "other")
+    other.join()
+    other.sync()
+    a.beat("new", instance_id="i")
+    a.beat("new", instance_id="i", owned={"t": [0, 1]})
+    other.beat()
+    other.join()
+    other.sync()
+    old = Classic(a, "old", "i")
+    old.join(0, 1)
+    old.sync()
+    old.beat()
+    other.beat()
+    told_of(a)
+
+
 SESSION, INTERVAL = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
 ASSIGNMENT = "consumer.assignment.interval.ms"
 

@@ -188,6 +188,26 @@ def test_a_static_member_takes_the_place_of_itself_in_the_other_protocol(home: H
     assert home.coordinator.heartbeat("g", 1, classic.member_id, "i") is ErrorCode.FENCED_INSTANCE_ID
 
 
+def test_a_static_member_that_comes_back_as_a_classic_one_makes_the_group_classic_without_a_rebalance(
+    home: Home,
+) -> None:
+    home.enter("n", instance_id="i")
+    (back,) = home.join(instance_id="i", protocols={"range": owning()})
+    assert (kind(home), back.generation, back.leader) == ("classic", 2, "")
+    (synced,) = home.sync("g", 2, back.member_id, instance_id="i")
+    assert assigned(synced.assignment) == [0, 1, 2, 3]
+    assert home.coordinator.heartbeat("g", 2, back.member_id, "i") is ErrorCode.NONE
+    assert home.beat("n", 2, instance_id="i").error is ErrorCode.GROUP_ID_NOT_FOUND
+
+
+def test_with_another_subscription_there_is_a_rebalance(home: Home) -> None:
+    home.topics = Topics(t=4, u=1)
+    home.enter("n", instance_id="i")
+    (back,) = home.join(instance_id="i", protocols={"range": subscription("u")})
+    assert (kind(home), back.generation) == ("classic", 3)
+    assert home.coordinator.heartbeat("g", 3, back.member_id, "i") is ErrorCode.REBALANCE_IN_PROGRESS
+
+
 @pytest.mark.parametrize(
     ("policy", "up", "down"), [("disabled", 0, 0), ("upgrade", 1, 0), ("downgrade", 0, 1), ("bidirectional", 1, 1)]
 )
