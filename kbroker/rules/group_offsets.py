@@ -135,13 +135,12 @@ class GroupOffsets:
         return found
 
     def remove(self, partitions: Iterable[TopicPartition]) -> None:
-        """Forgets all about `partitions`."""
+        """Forgets all about `partitions`. A transaction stays open until its marker, if only with nothing in it."""
         gone = frozenset(partitions)
         for partition in gone:
             self.committed.pop(partition, None)
             for offsets in self.transactions.values():
                 offsets.pop(partition, None)
-        self.transactions = {producer_id: left for producer_id, left in self.transactions.items() if left}
         for staged in self._staged:
             staged.offsets = {p: committed for p, committed in staged.offsets.items() if p not in gone}
 

@@ -349,6 +349,24 @@ def pending_offsets_that_are_deleted(t: Talk) -> None:
 
 
 @scenario(COMMIT)
+def the_only_pending_offset_that_is_deleted(t: Talk) -> None:
+    """The group stays at least until the transaction has ended."""
+    topic, group, txn = t.topic(), t.name("g"), Txn(t)
+    txn.do_add_offsets(group)
+    t.ask(commit(txn, group, {topic: [(0, 5)]}))
+    one = M.OffsetDeleteRequest.OffsetDeleteRequestPartition(partition_index=0)
+    wanted = M.OffsetDeleteRequest.OffsetDeleteRequestTopic(name=topic, partitions=[one])
+    t.ask(M.OffsetDeleteRequest(group_id=group, topics=[wanted]))
+    t.ask(M.DescribeGroupsRequest(groups=[group]))
+    t.ask(M.OffsetDeleteRequest(group_id=group, topics=[wanted]))
+    seen(t, group, topic)
+    txn.do_end()
+    t.ask(M.DescribeGroupsRequest(groups=[group]))
+    t.ask(M.OffsetDeleteRequest(group_id=group, topics=[wanted]))
+    t.ask(M.DescribeGroupsRequest(groups=[group]))
+
+
+@scenario(COMMIT)
 def a_group_of_pending_offsets_that_is_deleted(t: Talk) -> None:
     topic, group, txn = t.topic(), t.name("g"), Txn(t)
     txn.do_add_offsets(group)

@@ -269,6 +269,17 @@ def test_deleted_offsets_do_not_come_back_with_the_marker(home: Home) -> None:
     assert stable(home, P0, P1) == [-1, 6]
 
 
+def test_a_group_whose_only_pending_offset_is_deleted_stays_until_the_marker(home: Home) -> None:
+    commit(home, {P0: 5})
+    home.coordinator.delete_offsets("g", [P0])
+    home.advance(8 * DAY)
+    assert home.coordinator.describe("g").state == "Empty"
+    assert stable(home, P0) == [-1]
+    end(home, True)
+    home.advance(8 * DAY)
+    assert home.coordinator.describe("g").state == "Dead"
+
+
 def test_a_deleted_group_does_not_come_back_with_the_marker(home: Home) -> None:
     commit(home, {P0: 5})
     assert home.coordinator.delete_group("g") is ErrorCode.NONE

@@ -113,6 +113,9 @@ def test_what_is_removed_is_known_of_nowhere(offsets: GroupOffsets) -> None:
     assert offsets.known() == {OTHER}
     offsets.finish(staged, 5)
     offsets.end_transaction(8, commit=True, marker_offset=6)
+    assert set(offsets.committed) == {OTHER}
+    assert offsets.is_busy and offsets.has_transaction(9), "until its marker comes"
+    offsets.end_transaction(9, commit=True, marker_offset=7)
     assert set(offsets.committed) == {OTHER} and not offsets.is_busy
 
 
