@@ -13,24 +13,18 @@ from __future__ import annotations
 import logging
 import queue
 import sqlite3
-import struct
 import threading
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 from kbroker.coordination.store import (
     ANY_VERSION,
-    BadVersion,
     Create,
     Delete,
     EventKind,
-    NoChildrenForEphemerals,
-    NodeExists,
     NoNode,
-    NotEmpty,
     Operation,
     Result,
     SessionExpired,
@@ -42,6 +36,7 @@ from kbroker.coordination.store import (
     check_path,
     parent_of,
 )
+from kbroker.coordination.tree import HEADER, Draft, Node, Tree
 from kbroker.errors import DiskDamaged, KbrokerError
 
 log = logging.getLogger(__name__)
@@ -59,10 +54,6 @@ INSERT INTO opened VALUES (0);
 INSERT INTO node VALUES ('/', zeroblob(40));
 """
 
-# On disk, before a node's data: version, creation id, modification id, next sequence, owner (there always 0). One value
-# a row, kept as it is in memory too: with 5,000 topics, making objects of all columns took three times as long.
-_HEADER = struct.Struct(">qqqqq")
-
 
 class StoreDamaged(DiskDamaged):
     """The database is not readable as one; the message says what can be done."""
@@ -74,142 +65,6 @@ class StoreDamaged(DiskDamaged):
         self.path = path
         self.position = -1
         self.what = what
-
-
-class _Node(NamedTuple):
-    data: bytes
-    version: int
-    creation_id: int
-    modification_id: int
-    next_sequence: int
-    owner: int = 0
-
-    @classmethod
-    def decode(cls, value: bytes) -> _Node:
-        return cls(value[_HEADER.size :], *_HEADER.unpack_from(value))
-
-    @staticmethod
-    def split(value: bytes) -> tuple[bytes, Stat]:
-        """Data and stat of an encoded node."""
-        version, creation_id, modification_id, _, owner = _HEADER.unpack_from(value)
-        return value[_HEADER.size :], Stat(version, creation_id, modification_id, owner)
-
-    def encode(self) -> bytes:
-        return _HEADER.pack(*self[1:]) + self.data
-
-    def stat(self) -> Stat:
-        return Stat(self.version, self.creation_id, self.modification_id, self.owner)
-
-
-class _Tree:
-    """The nodes that are committed, encoded, by path."""
-
-    __slots__ = ("children", "ephemerals", "values")
-
-    def __init__(self, values: dict[str, bytes]):
-        self.values = values
-        self.children: defaultdict[str, set[str]] = defaultdict(set)
-        self.ephemerals: defaultdict[int, set[str]] = defaultdict(set)
-        for path in values:
-            parent, _, name = path.rpartition("/")
-            self.children[parent].add(name)
-        # The root is its own parent by that arithmetic; and children of the root were filed under "".
-        self.children["/"] = self.children.pop("", set()) - {""}
-
-    def node(self, path: str) -> _Node | None:
-        value = self.values.get(path)
-        return None if value is None else _Node.decode(value)
-
-    def child_count(self, path: str) -> int:
-        return len(self.children.get(path, ()))
-
-    def merge(self, draft: _Draft) -> None:
-        for path, node in draft.nodes.items():
-            before = self.node(path)
-            if before is not None and before.owner:
-                self.ephemerals[before.owner].discard(path)
-                if not self.ephemerals[before.owner]:
-                    del self.ephemerals[before.owner]
-            parent, _, name = path.rpartition("/")
-            if node is None:
-                if before is not None:
-                    del self.values[path]
-                    self.children[parent or "/"].discard(name)
-                    self.children.pop(path, None)
-                continue
-            self.values[path] = node.encode()
-            if path != "/":
-                self.children[parent or "/"].add(name)
-            if node.owner:
-                self.ephemerals[node.owner].add(path)
-
-
-class _Draft:
-    """Changes on top of a tree or of another draft, not yet part of it."""
-
-    __slots__ = ("_below", "_child_delta", "events", "nodes")
-
-    def __init__(self, below: _Tree | _Draft):
-        self._below = below
-        self.nodes: dict[str, _Node | None] = {}
-        self._child_delta: dict[str, int] = {}
-        self.events: list[WatchEvent] = []
-
-    def node(self, path: str) -> _Node | None:
-        return self.nodes[path] if path in self.nodes else self._below.node(path)
-
-    def child_count(self, path: str) -> int:
-        return self._below.child_count(path) + self._child_delta.get(path, 0)
-
-    def merge(self, draft: _Draft) -> None:
-        self.nodes.update(draft.nodes)
-        for path, delta in draft._child_delta.items():
-            self._child_delta[path] = self._child_delta.get(path, 0) + delta
-        self.events += draft.events
-
-    def apply(self, operation: Operation, session_id: int, change_id: int) -> Result:
-        """Do one operation here; StoreError if it cannot be done, with this draft then to be thrown away."""
-        if isinstance(operation, Create):
-            return self._create(operation, session_id, change_id)
-        node = self.node(operation.path)
-        if node is None:
-            raise NoNode(operation.path)
-        if operation.version not in (ANY_VERSION, node.version):
-            raise BadVersion(operation.path, operation.version, node.version)
-        if isinstance(operation, SetData):
-            changed = node._replace(data=operation.data, version=node.version + 1, modification_id=change_id)
-            self.nodes[operation.path] = changed
-            self.events.append(WatchEvent(EventKind.CHANGED, operation.path))
-            return changed.stat()
-        if isinstance(operation, Delete):
-            self._delete(operation.path)
-        return None
-
-    def _create(self, operation: Create, session_id: int, change_id: int) -> str:
-        path, parent_path = operation.path, parent_of(operation.path)
-        parent = self.node(parent_path)
-        if parent is None:
-            raise NoNode(parent_path)
-        if parent.owner:
-            raise NoChildrenForEphemerals(parent_path)
-        if operation.sequential:
-            path = f"{path}{parent.next_sequence:010d}"
-            self.nodes[parent_path] = parent._replace(next_sequence=parent.next_sequence + 1)
-        if self.node(path) is not None:
-            raise NodeExists(path)
-        owner = session_id if operation.ephemeral else 0
-        self.nodes[path] = _Node(operation.data, 0, change_id, change_id, 0, owner)
-        self._child_delta[parent_path] = self._child_delta.get(parent_path, 0) + 1
-        self.events.append(WatchEvent(EventKind.CREATED, path))
-        return path
-
-    def _delete(self, path: str) -> None:
-        if path == "/" or self.child_count(path):
-            raise NotEmpty(path)
-        self.nodes[path] = None
-        parent_path = parent_of(path)
-        self._child_delta[parent_path] = self._child_delta.get(parent_path, 0) - 1
-        self.events.append(WatchEvent(EventKind.DELETED, path))
 
 
 class _Change:
@@ -254,7 +109,7 @@ class EmbeddedStore:
         self._event_thread: threading.Thread | None = None
         self._database = self._open()
         with self._reading():
-            self._tree = _Tree(self._load())
+            self._tree = Tree(self._load())
             epoch = self._next_epoch()
         self._last_id = epoch << 32
         self._last_session_id = epoch << 32
@@ -321,7 +176,7 @@ class EmbeddedStore:
 
     def _load(self) -> dict[str, bytes]:
         values: dict[str, bytes] = dict(self._database.execute("SELECT path, value FROM node"))
-        if "/" not in values or min(map(len, values.values())) < _HEADER.size:
+        if "/" not in values or min(map(len, values.values())) < HEADER.size:
             raise StoreDamaged(self._path, "nodes are missing or cut short")
         return values
 
@@ -345,7 +200,7 @@ class EmbeddedStore:
             # TypeError: a table without its row.
             raise StoreDamaged(self._path, str(error)) from error
 
-    def _commit(self, draft: _Draft) -> None:
+    def _commit(self, draft: Draft) -> None:
         """Make the persistent part of `draft` durable; sqlite3.Error if that failed and nothing was changed."""
         removed: list[tuple[str]] = []
         written: list[tuple[str, bytes]] = []
@@ -401,10 +256,10 @@ class EmbeddedStore:
 
     def _write_group(self, changes: list[_Change]) -> None:
         """Try each change on top of those before it, commit all that passed, then show them to readers and watchers."""
-        group = _Draft(self._tree)
+        group = Draft(self._tree)
         passed: list[_Change] = []
         for change in changes:
-            draft = _Draft(group)
+            draft = Draft(group)
             try:
                 if self._failure is not None and change.operations is not None:
                     raise StoreUnavailable(self._failure)
@@ -433,7 +288,7 @@ class EmbeddedStore:
             for event in group.events:
                 self._fire_locked(event)
 
-    def _operations_of(self, change: _Change, group: _Draft) -> Sequence[Operation]:
+    def _operations_of(self, change: _Change, group: Draft) -> Sequence[Operation]:
         if change.operations is not None:
             # Here, not when it was queued: no ephemeral node may be made after its session's have been removed.
             with self._lock:
@@ -457,7 +312,7 @@ class EmbeddedStore:
         if session_id not in self._sessions:
             raise SessionExpired
 
-    def read(self, session_id: int, paths: Iterable[str], watch: Watcher | None = None) -> list[_Node | None]:
+    def read(self, session_id: int, paths: Iterable[str], watch: Watcher | None = None) -> list[Node | None]:
         """The nodes at one moment; a watch is set whether they are there or not."""
         with self._lock:
             self._check_session_locked(session_id)
@@ -472,9 +327,9 @@ class EmbeddedStore:
         with self._lock:
             self._check_session_locked(session_id)
             values = list(map(self._tree.values.get, paths))
-        return [None if value is None else _Node.split(value) for value in values]
+        return [None if value is None else Node.split(value) for value in values]
 
-    def read_existing(self, session_id: int, path: str, watch: Watcher | None) -> _Node:
+    def read_existing(self, session_id: int, path: str, watch: Watcher | None) -> Node:
         with self._lock:
             self._check_session_locked(session_id)
             node = self._tree.node(path)
