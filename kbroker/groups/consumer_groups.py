@@ -30,8 +30,9 @@ from kbroker.rules.consumer_group_member import (
     ResolvedRegex,
     TopicView,
 )
-from kbroker.rules.group import NEVER, Group
+from kbroker.rules.group import Group
 from kbroker.rules.group_member import JoinAnswer, Joining, SyncAnswer, Token
+from kbroker.rules.group_state import NEVER
 from kbroker.rules.mixed_group import MixedGroup
 from kbroker.rules.topic_regex import TopicRegex
 from kbroker.state_log.loader import Loader

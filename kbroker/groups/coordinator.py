@@ -26,9 +26,10 @@ from kbroker.groups.shard import GroupShard, ServedGroup, beat_error, commit_err
 from kbroker.groups.subscription import subscribed_topics
 from kbroker.model import GROUP_OFFSETS_TOPIC, TopicPartition
 from kbroker.rules.consumer_group_member import StoreChanges
-from kbroker.rules.group import NEVER, Group, GroupState
+from kbroker.rules.group import Group
 from kbroker.rules.group_member import JoinAnswer, Joining, Leaving, Store, SyncAnswer, Token
 from kbroker.rules.group_offsets import CommittedOffset, GroupOffsets
+from kbroker.rules.group_state import NEVER, GroupState
 from kbroker.rules.mixed_group import MixedGroup
 from kbroker.state_log.deadlines import Deadlines
 from kbroker.state_log.partition import NO_PRODUCER, Phase, Producer, StatePartition

@@ -15,9 +15,10 @@ from kbroker.groups.replay import PartitionReplay
 from kbroker.groups.subscription import subscribed_topics
 from kbroker.model import TopicPartition
 from kbroker.rules.consumer_group_member import Change, StoreChanges
-from kbroker.rules.group import NEVER, Group, GroupState
+from kbroker.rules.group import Group
 from kbroker.rules.group_member import Store, StoreAssignment, StoreReplacement, Token
 from kbroker.rules.group_offsets import CommittedOffset, GroupOffsets, StagedOffsets
+from kbroker.rules.group_state import NEVER, GroupState
 from kbroker.rules.mixed_group import MixedGroup
 from kbroker.state_log.partition import NO_PRODUCER, KeyValue, Phase, Producer, StatePartition
 from kbroker.state_log.replica import Committed

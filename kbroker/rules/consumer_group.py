@@ -52,8 +52,8 @@ from kbroker.rules.consumer_group_state import (
     tombstones_of,
     wanted_by,
 )
-from kbroker.rules.group import NEVER
 from kbroker.rules.group_member import JoinAnswer, Token
+from kbroker.rules.group_state import NEVER
 from kbroker.rules.reconciliation import Reconciliation, is_within
 from kbroker.rules.topic_regex import check_regex
 

@@ -26,7 +26,7 @@ from kbroker.rules.consumer_group_member import (
     TargetEpochChange,
     TopicView,
 )
-from kbroker.rules.group import GroupState
+from kbroker.rules.group_state import GroupState
 
 FIRST_EPOCH = 1
 MEMBER_EPOCHS_FROM = 9

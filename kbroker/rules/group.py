@@ -12,7 +12,6 @@ requests that were given with a token come out of `take_answers`; what has to be
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from enum import StrEnum
 
 from kbroker.errors import ErrorCode
 from kbroker.rules.group_member import (
@@ -29,26 +28,13 @@ from kbroker.rules.group_member import (
     Token,
 )
 from kbroker.rules.group_members import GroupMembers
+from kbroker.rules.group_state import NEVER, GroupState
 
-NEVER = 1 << 62
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
 """How long the JoinGroup of somebody new may wait: it does not know its id yet, so it cannot heartbeat."""
 
 NOBODY_JOINED_RETRY_MS = 1000
 """The least wait until a rebalance that nobody has joined is looked at again, whatever timeout members asked for."""
-
-
-class GroupState(StrEnum):
-    """Where a group stands, by the names that DescribeGroups gives."""
-
-    EMPTY = "Empty"
-    PREPARING_REBALANCE = "PreparingRebalance"
-    COMPLETING_REBALANCE = "CompletingRebalance"
-    STABLE = "Stable"
-    ASSIGNING = "Assigning"
-    RECONCILING = "Reconciling"
-    """These two are of the newer protocol only (`consumer_group.py`)."""
-    DEAD = "Dead"
 
 
 class Group:
@@ -223,16 +209,7 @@ class Group:
         self._answers.append((token, JoinAnswer(error, member_id)))
 
     def _add(self, token: Token, joining: Joining, member_id: str, now_ms: int) -> None:
-        member = Member(
-            member_id,
-            joining.instance_id,
-            joining.client_id,
-            joining.client_host,
-            joining.rebalance_timeout_ms,
-            joining.session_timeout_ms,
-            joining.protocols,
-        )
-        member.is_new = True
+        member = Member.of(member_id, joining)
         member.join_token = token
         if self.state is GroupState.PREPARING_REBALANCE and self.generation == 0:
             self._newcomer_during_delay = True
@@ -251,9 +228,7 @@ class Group:
             # The same member asks twice: only the newer request can be answered with the generation.
             self._refuse_join(member.join_token, member.member_id, ErrorCode.REBALANCE_IN_PROGRESS)
         member.join_token = token
-        self._members.set_protocols(member, joining.protocols)
-        member.rebalance_timeout_ms = joining.rebalance_timeout_ms
-        member.session_timeout_ms = joining.session_timeout_ms
+        self._members.update(member, joining.protocols, joining.rebalance_timeout_ms, joining.session_timeout_ms)
 
     # --- static members that come back (KIP-345) ---------------------------------------------------------
     def _replace_static(self, token: Token, joining: Joining, member_id: str, now_ms: int) -> None:
@@ -295,9 +270,7 @@ class Group:
         if error:
             token, member.join_token = member.join_token, None
             self._awaiting_join -= 1
-            self._members.set_protocols(member, store.protocols)
-            member.rebalance_timeout_ms = store.rebalance_timeout_ms
-            member.session_timeout_ms = store.session_timeout_ms
+            self._members.update(member, store.protocols, store.rebalance_timeout_ms, store.session_timeout_ms)
             self._rename(member, store.replaced_member_id)
             answer = JoinAnswer(
                 error, "", self.generation, self.protocol_type, self.protocol_name, store.replaced_leader

@@ -149,6 +149,21 @@ class Member:
         self.deadline_ms: int | None = None
         """When it is taken for dead unless it is heard of; None while a request of its own is waiting."""
 
+    @classmethod
+    def of(cls, member_id: str, joining: Joining) -> Member:
+        """Somebody new, as he joins."""
+        member = cls(
+            member_id,
+            joining.instance_id,
+            joining.client_id,
+            joining.client_host,
+            joining.rebalance_timeout_ms,
+            joining.session_timeout_ms,
+            joining.protocols,
+        )
+        member.is_new = True
+        return member
+
     def supports_exactly(self, protocols: Mapping[str, bytes]) -> bool:
         """Whether `protocols` are the ones that it has, in the same order of preference."""
         return self.protocols == protocols and list(self.protocols) == list(protocols)

@@ -74,14 +74,18 @@ class GroupMembers:
         return max((member.rebalance_timeout_ms for member in self.by_id.values()), default=0)
 
     # --- protocols ---------------------------------------------------------------------------------------
-    def set_protocols(self, member: Member, protocols: Mapping[str, bytes]) -> None:
-        """What a member supports now, the preferred one first."""
+    def update(
+        self, member: Member, protocols: Mapping[str, bytes], rebalance_timeout_ms: int, session_timeout_ms: int
+    ) -> None:
+        """The member joins again, with these."""
         if member.protocols.keys() == protocols.keys():
             member.protocols = protocols
         else:
             self._count(member, -1)
             member.protocols = protocols
             self._count(member, 1)
+        member.rebalance_timeout_ms = rebalance_timeout_ms
+        member.session_timeout_ms = session_timeout_ms
 
     def _count(self, member: Member, step: int) -> None:
         for name in member.protocols:

@@ -12,8 +12,8 @@ from kbroker.groups import consumer_groups
 from kbroker.groups.answers import ListedGroup
 from kbroker.model import TopicPartition
 from kbroker.rules.consumer_group_member import Beat, BeatAnswer
-from kbroker.rules.group import GroupState
 from kbroker.rules.group_member import Leaving
+from kbroker.rules.group_state import GroupState
 from tests.kit.consumer_members import Topics, topic_id
 
 from .conftest import Home

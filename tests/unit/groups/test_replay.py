@@ -14,9 +14,9 @@ from kbroker.errors import ErrorCode
 from kbroker.groups import records
 from kbroker.model import TopicPartition
 from kbroker.protocol.records import ControlType, encode_batch
-from kbroker.rules.group import GroupState
 from kbroker.rules.group_member import Leaving
 from kbroker.rules.group_offsets import CommittedOffset
+from kbroker.rules.group_state import GroupState
 from tests.kit.batches import encode_control_batch
 from tests.kit.logs import LogHome
 

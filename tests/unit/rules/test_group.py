@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from kbroker.errors import ErrorCode
-from kbroker.rules.group import NEVER, NEW_MEMBER_JOIN_TIMEOUT_MS, Group, GroupState
+from kbroker.rules.group import NEW_MEMBER_JOIN_TIMEOUT_MS, Group
 from kbroker.rules.group_member import JoinAnswer, Joining, Leaving, SyncAnswer
+from kbroker.rules.group_state import NEVER, GroupState
 
 RANGE = {"range": b"r"}
 
