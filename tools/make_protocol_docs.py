@@ -11,9 +11,10 @@ HEAD = """\
 
 Written by `tools/make_protocol_docs.py` from `kbroker/protocol/api.py`; do not edit.
 
-The messages are those of Apache Kafka 3.9. "Flexible from" is the first version with compact sizes and tagged fields
-(KIP-482). Where a range differs from that of Kafka 3.9, or an API is served only in part, the last column says so;
-`docs/DEVIATIONS.md` has the reasons.
+The messages are those of Apache Kafka 3.9; consumer groups of the newer protocol (KIP-848) and transactions of version
+2 (KIP-890: Produce 12, EndTxn 5, TxnOffsetCommit 5) are as in 4.3. "Flexible from" is the first version with compact
+sizes and tagged fields (KIP-482). Where a range differs from that of Kafka 3.9, or an API is served only in part, the
+last column says so; `docs/DEVIATIONS.md` has the reasons.
 
 """
 

@@ -38,7 +38,9 @@ DEFAULT_RELEASES = ("3.9.1",)
 # Messages, by the beginning of their name, that a later release has whole: of the consumer group protocol (KIP-848)
 # 3.9 has only a preview, of transactions of version 2 (KIP-890) a part.
 LATER_RELEASE = "4.3.1"
-LATER = ("ConsumerGroup", "TransactionLogValue")
+LATER = ("ConsumerGroup", "TransactionLogValue", "EndTxnRe", "TxnOffsetCommit", "Produce")
+# Of those, the last version that is taken.
+HIGHEST = {"ProduceRequest": 12, "ProduceResponse": 12}
 
 SCALARS = {
     "bool": "bool",
@@ -234,6 +236,21 @@ def join_messages(newer: Json, older: Json) -> Json:
     return dict(sorted(joined.items()))
 
 
+def up_to(message: list[Any], highest: int) -> list[Any]:
+    """A message without the versions behind `highest`, and the fields that only these have."""
+
+    def kept(fields: list[Any]) -> list[Any]:
+        return [
+            [*field[:2], "0+" if field[2] == f"0-{highest}" else field[2], *field[3:]]
+            for field in fields
+            if version_range(field[2])[0] <= highest
+        ]
+
+    low, _ = version_range(message[2])
+    structs = {struct: kept(fields) for struct, fields in message[5].items()}
+    return [*message[:2], range_text(low, highest), message[3], kept(message[4]), structs]
+
+
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
@@ -288,6 +305,8 @@ def main() -> int:
     if not (options.jar or options.release):
         named = {n: d for n, d in read_definitions(release_jars(LATER_RELEASE)).items() if n.startswith(LATER)}
         messages = join_messages({name: compact_message(one) for name, one in named.items()}, messages)
+        for name, highest in HIGHEST.items():
+            messages[name] = up_to(messages[name], highest)
     stale = []
     for path, text in ((SCHEMAS, schemas_text(messages)), (STUB, stub_text(messages))):
         if not path.exists() or path.read_text() != text:

@@ -63,6 +63,7 @@ cdef enum:
     NOT_ENOUGH_REPLICAS = 19
     INVALID_REQUIRED_ACKS = 21
     INVALID_TIMESTAMP = 32
+    INVALID_PRODUCER_EPOCH = 47
     INVALID_TXN_STATE = 48
     INVALID_PRODUCER_ID_MAPPING = 49
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
@@ -515,7 +516,8 @@ cdef bint append_all(produce_t *w, uint8_t *frame, int64_t now_ms, bint may_bloc
             code = INVALID_TXN_STATE     # the transaction was open when the others were asked about, and is over
         if code:
             refuse(e, code, code == UNKNOWN_TOPIC_OR_PARTITION or code == NOT_LEADER_OR_FOLLOWER
-                   or code == MESSAGE_TOO_LARGE or code == RECORD_LIST_TOO_LARGE or code == KAFKA_STORAGE_ERROR)
+                   or code == MESSAGE_TOO_LARGE or code == RECORD_LIST_TOO_LARGE or code == KAFKA_STORAGE_ERROR
+                   or code == INVALID_PRODUCER_EPOCH and is_transactional(e))
         e.done = True
     w.only_verifies = unverified
     return not unverified

@@ -61,7 +61,7 @@ _REASONS: dict[str, str] = {
         quota.window.size.seconds quota.producer.default quota.consumer.default max.connection.creation.rate
         queued.max.request.bytes""",
     "not yet: transactions": """
-        transaction.two.phase.commit.enable add.partitions.to.txn.retry.backoff.max.ms
+        transaction.two.phase.commit.enable
         add.partitions.to.txn.retry.backoff.ms""",
     "not yet: the newer group protocols": """
         group.coordinator.append.linger.ms

@@ -49,6 +49,15 @@ TRANSACTIONS = (
         dynamic=True,
     ),
     Setting(
+        "add.partitions.to.txn.retry.backoff.max.ms",
+        Kind.INT,
+        100,
+        "How long a batch that begins a transaction waits for the markers of the one before, of clients of version 2 "
+        "(KIP-890), before its client is told to try again.",
+        unit="milliseconds",
+        limits=Limits(0),
+    ),
+    Setting(
         "transaction.state.log.num.partitions",
         Kind.INT,
         50,

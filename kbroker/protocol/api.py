@@ -118,10 +118,10 @@ class ApiVersions(NamedTuple):
     flexible_from: int | None  # first version with tagged fields (KIP-482)
 
 
-# The ranges of Apache Kafka 3.9.
+# The ranges of Apache Kafka 3.9; of Produce, EndTxn and TxnOffsetCommit one more: transactions of version 2 (KIP-890).
 # SaslHandshake and SaslAuthenticate answer ILLEGAL_SASL_STATE on a listener without SASL, as in Kafka.
 SERVED: dict[ApiKey, ApiVersions] = {
-    ApiKey.PRODUCE: ApiVersions(0, 11, 9),
+    ApiKey.PRODUCE: ApiVersions(0, 12, 9),
     ApiKey.FETCH: ApiVersions(0, 17, 12),
     ApiKey.LIST_OFFSETS: ApiVersions(0, 9, 6),
     ApiKey.METADATA: ApiVersions(0, 12, 9),
@@ -143,9 +143,9 @@ SERVED: dict[ApiKey, ApiVersions] = {
     ApiKey.OFFSET_FOR_LEADER_EPOCH: ApiVersions(0, 4, 4),
     ApiKey.ADD_PARTITIONS_TO_TXN: ApiVersions(0, 5, 3),
     ApiKey.ADD_OFFSETS_TO_TXN: ApiVersions(0, 4, 3),
-    ApiKey.END_TXN: ApiVersions(0, 4, 3),
+    ApiKey.END_TXN: ApiVersions(0, 5, 3),
     ApiKey.WRITE_TXN_MARKERS: ApiVersions(0, 1, 1),
-    ApiKey.TXN_OFFSET_COMMIT: ApiVersions(0, 4, 3),
+    ApiKey.TXN_OFFSET_COMMIT: ApiVersions(0, 5, 3),
     ApiKey.DESCRIBE_CONFIGS: ApiVersions(0, 4, 4),
     ApiKey.ALTER_CONFIGS: ApiVersions(0, 2, 2),
     ApiKey.SASL_AUTHENTICATE: ApiVersions(0, 2, 2),

@@ -341,8 +341,7 @@ class Transaction:
         self.next_producer_id = transit.next_producer_id
         self.client_version = transit.client_version
         self.timeout_ms = transit.timeout_ms
-        if transit.state is not TransactionState.EMPTY:
-            self.start_ms = transit.start_ms  # Kafka goes on telling the last transaction's while there is none
+        self.start_ms = transit.start_ms
         self.state = transit.state
         self.partitions = transit.partitions
         self.update_ms = transit.update_ms

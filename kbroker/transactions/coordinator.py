@@ -22,7 +22,7 @@ from typing import TypeAlias
 from kbroker.clock import Clock
 from kbroker.errors import ErrorCode, NotNow
 from kbroker.model import NO_PRODUCER_ID, TRANSACTION_STATE_TOPIC, TopicPartition
-from kbroker.rules.transaction import FIRST_VERSION, Expected, Transaction, TransactionState, Transit
+from kbroker.rules.transaction import EPOCH_VERSION, FIRST_VERSION, Expected, Transaction, TransactionState, Transit
 from kbroker.state_log.deadlines import Deadlines
 from kbroker.state_log.partition import Phase, StatePartition
 from kbroker.state_log.replica import Replica
@@ -183,6 +183,55 @@ class TransactionCoordinator:
             shard.lock.release()
         if error is not None:
             answer(error)
+
+    def add_when_ended(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Collection[TopicPartition],
+        answer: Answer,
+    ) -> None:
+        """As `add_partitions` for what is written itself, a moment later where the markers of the transaction before
+        are still on their way: its EndTxn has been answered, and that nothing follows it yet is no fault of the client.
+        """
+
+        def add(told: Answer) -> None:
+            self.add_partitions(transactional_id, producer_id, producer_epoch, partitions, told, EPOCH_VERSION)
+
+        def added(error: ErrorCode) -> None:
+            if error is ErrorCode.CONCURRENT_TRANSACTIONS:
+                self._when_ended(transactional_id, functools.partial(add, answer))
+            else:
+                answer(error)
+
+        add(added)
+
+    def _when_ended(self, transactional_id: str, call: Callable[[], None]) -> None:
+        """Calls when the id has no markers on their way, after `add_wait_ms` in any case."""
+        shard = self.shards.acquire(transactional_id)
+        if isinstance(shard, ErrorCode):
+            call()
+            return
+        try:
+            waits = transactional_id in shard.endings
+            if waits:
+                shard.waiting.setdefault(transactional_id, []).append(call)
+        finally:
+            shard.lock.release()
+        if not waits:
+            call()
+            return
+
+        def give_up() -> None:
+            with shard.lock:
+                waiting = shard.waiting.get(transactional_id, [])
+                if call not in waiting:
+                    return
+                waiting.remove(call)
+            call()
+
+        self._deadlines.schedule(self._deadlines.now_ms() + self.options.add_wait_ms, give_up)
 
     def verify(
         self, transactional_id: str, producer_id: int, producer_epoch: int, partitions: Iterable[TopicPartition]
@@ -364,8 +413,12 @@ class TransactionCoordinator:
         if error:
             self._later(shard, functools.partial(self._complete, shard, ending))
             return
+        transactional_id = ending.transaction.transactional_id
         with shard.lock:
-            shard.endings.pop(ending.transaction.transactional_id, None)
+            shard.endings.pop(transactional_id, None)
+            waiting = shard.waiting.pop(transactional_id, ())
+        for call in waiting:
+            call()
 
     def _later(self, shard: TransactionShard, call: Callable[[], None]) -> None:
         """Tries again, for as long as this broker leads the partition."""

@@ -21,6 +21,9 @@ class TransactionOptions:
     marker_retry_ms: int = 1_000
     """How long after a marker could not be written it is tried again."""
 
+    add_wait_ms: int = 100
+    """How long what begins a transaction waits for the markers of the one before."""
+
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> TransactionOptions:
         """From the broker's settings."""
@@ -29,5 +32,6 @@ class TransactionOptions:
             id_expiration_ms=settings["transactional.id.expiration.ms"],
             abort_interval_ms=settings["transaction.abort.timed.out.transaction.cleanup.interval.ms"],
             expiration_interval_ms=settings["transaction.remove.expired.transaction.cleanup.interval.ms"],
+            add_wait_ms=settings["add.partitions.to.txn.retry.backoff.max.ms"],
             load_buffer_bytes=settings["transaction.state.log.load.buffer.size"],
         )

@@ -36,7 +36,7 @@ class TransactionShard:
     The lock is reentrant because an append may be committed before it returns, and then calls back.
     """
 
-    __slots__ = ("endings", "lock", "partition", "transactions")
+    __slots__ = ("endings", "lock", "partition", "transactions", "waiting")
 
     def __init__(self, partition: StatePartition):
         self.partition = partition
@@ -44,6 +44,8 @@ class TransactionShard:
         self.transactions: dict[str, Transaction] = {}
         self.endings: dict[str, Ending] = {}
         """Of those, the ones whose markers are on their way."""
+        self.waiting: dict[str, list[Callable[[], None]]] = {}
+        """What is to be called when they are written, by transactional id."""
 
     # --- life --------------------------------------------------------------------------------------------
     def load(self, load_buffer_bytes: int) -> list[Transaction]:

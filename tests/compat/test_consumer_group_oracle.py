@@ -27,7 +27,7 @@ from kbroker.rules.consumer_group_member import (
     TargetChange,
     TargetEpochChange,
 )
-from tests.kit.broker import BrokerProcess, KafkaInMemory
+from tests.kit.broker import BrokerProcess, Kafka4InMemory
 from tests.kit.wire import WireClient
 from tests.unit.server.handlers.test_groups import committing
 
@@ -44,10 +44,6 @@ GROUP, SET, DELETE, APPEND = 32, 0, 1, 2
 TOPICS = {"t": 4, "u": 2, "six": 6}
 HEARTBEAT, DESCRIBE = ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.CONSUMER_GROUP_DESCRIBE
 R = M.ConsumerGroupHeartbeatRequest
-
-
-class Kafka4InMemory(KafkaInMemory):
-    version = "4.3.1"
 
 
 class Asker:

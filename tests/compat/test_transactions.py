@@ -11,6 +11,7 @@ import queue
 import re
 import subprocess
 import threading
+import urllib.request
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Self
@@ -19,10 +20,13 @@ from uuid import uuid4
 import pytest
 from confluent_kafka import Producer
 
+from kbroker.protocol import messages as M
+from kbroker.protocol.api import ApiKey
 from tests.compat.clients import NEW, ROOT, Client
 from tests.compat.conftest import new_broker
 from tests.compat.test_clients import create_topic, often
 from tests.kit.broker import BrokerProcess
+from tests.kit.wire import WireClient
 
 FENCED = re.compile(r"fenc|epoch", re.IGNORECASE)
 COMMITTED, UNCOMMITTED = "read_committed", "read_uncommitted"
@@ -252,6 +256,41 @@ def test_undecided_offsets_are_waited_for(client: Client, broker: BrokerProcess)
         assert next_one.ask("move", topic=target, count=2, patience_s=90)["values"] == ["r0", "r1"]
         next_one.ask("commit")
         assert next_one.read(target, 2, partitions=1) == [["r0!", "r1!"]]
+
+
+def test_a_client_of_kafka_4_has_an_epoch_for_each_transaction() -> None:
+    """It uses transactions of version 2: nothing is added before it is written to."""
+    (client,) = (one for one in NEW if one.name == "java-4.3")
+    with new_broker({**SETTINGS, "kbroker.http.address": "127.0.0.1:0"}) as broker:
+        source, target, name = create_topic(broker, 1), create_topic(broker, 1), new_id()
+        send_plainly(broker, source, 0, *(f"r{number}" for number in range(9)))
+        with TransactionalClient(client, broker) as one:
+            one.ask("init", id=name, group=f"g-{uuid4().hex[:8]}", source=source, timeout_ms=30000)
+            for epoch, ending in enumerate(("commit", "abort", "commit")):
+                one.ask("begin")
+                one.ask("move", topic=target, count=2)
+                assert epoch_of(broker, name) == epoch
+                one.ask(ending)
+        assert epoch_of(broker, name) == 3
+        counts = requests(broker)
+        assert counts["EndTxn"] >= 3 and counts["TxnOffsetCommit"] >= 3
+        assert counts.keys().isdisjoint({"AddPartitionsToTxn", "AddOffsetsToTxn"})
+
+
+def requests(broker: BrokerProcess) -> dict[str, float]:
+    """How many the broker has received, of each API that it was asked for."""
+    served = re.search(r"on (http://127\.0\.0\.1:\d+)", broker.output)
+    assert served is not None, broker.output
+    with urllib.request.urlopen(f"{served[1]}/metrics", timeout=30) as answer:
+        found = re.findall(r'^kbroker_requests_total\{api="(\w+)"\} (\S+)$', answer.read().decode(), re.MULTILINE)
+    return {api: float(count) for api, count in found if float(count)}
+
+
+def epoch_of(broker: BrokerProcess, transactional_id: str) -> int:
+    asked = M.DescribeTransactionsRequest(transactional_ids=[transactional_id])
+    with WireClient("127.0.0.1", broker.port) as client:
+        (found,) = client.call(ApiKey.DESCRIBE_TRANSACTIONS, 0, asked).transaction_states
+    return int(found.producer_epoch)
 
 
 @pytest.mark.timeout(600)

@@ -220,3 +220,9 @@ class KafkaInMemory(KafkaProcess):
     def __init__(self, overrides: dict[str, object] | None = None, folder: Path | None = None):
         super().__init__(overrides, folder or folder_in_memory())
         self.owns_folder = folder is None
+
+
+class Kafka4InMemory(KafkaInMemory):
+    """Apache Kafka 4.3.1, for what 3.9 does not have."""
+
+    version = "4.3.1"

@@ -29,9 +29,23 @@ IDENTITY = (
     "partition_index", "partition", "index", "node_id", "broker_id", "group_instance_id", "batch_index",
     "transactional_id", "producer_id",
 )  # fmt: skip
-RANDOM = {"topic_id": "topic id", "producer_id": "producer id", "session_id": "session id", "cluster_id": "cluster id"}
+RANDOM = {
+    "topic_id": "topic id",
+    "producer_id": "producer id",
+    "previous_producer_id": "producer id",
+    "next_producer_id": "producer id",
+    "session_id": "session id",
+    "cluster_id": "cluster id",
+}
 """Fields whose values the broker draws; each value is named by when it was first seen."""
-NO_VALUE = {"topic_id": bytes(16), "producer_id": -1, "session_id": 0, "cluster_id": ""}
+NO_VALUE = {
+    "topic_id": bytes(16),
+    "producer_id": -1,
+    "previous_producer_id": -1,
+    "next_producer_id": -1,
+    "session_id": 0,
+    "cluster_id": "",
+}
 TIMES = (
     "timestamp", "base_timestamp", "max_timestamp", "log_append_time_ms", "commit_timestamp",
     "transaction_start_time_ms", "last_timestamp", "transaction_last_update_timestamp_ms",

@@ -31,15 +31,27 @@ DEVIATIONS: tuple[Deviation, ...] = (
             "api_versions.bytes_behind*",
         ),
         ("*.supported_features[*", "*.finalized_features[*", "*.finalized_features_epoch"),
-        "No features are reported, and the epoch of features is -1.",
+        "transaction.version is the only feature, fixed at level 2, in an epoch of 0. As in Kafka 4, versions before "
+        "4 do not tell that it is supported from level 0 on.",
         NO_FEATURES,
         since=3,
     ),
     Deviation(
         ("api_versions.several_times*", "api_versions.bytes_behind*"),
         ("*.supported_features[*", "*.finalized_features[*", "*.finalized_features_epoch"),
-        "No features are reported, whatever was asked for before on the connection.",
+        "transaction.version is the only feature, whatever was asked for before on the connection.",
         NO_FEATURES,
+    ),
+    Deviation(
+        (
+            "api_versions.what_is_served",
+            "api_versions.several_times*",
+            "api_versions.names_of_software",
+            "api_versions.bytes_behind*",
+        ),
+        ("*.api_keys[0].max_version", "*.api_keys[26].max_version", "*.api_keys[28].max_version"),
+        "Produce 12, EndTxn 5 and TxnOffsetCommit 5 are served as Kafka 4.3 does.",
+        "Clients use them for transactions of version 2 (KIP-890).",
     ),
     Deviation(
         (
@@ -297,6 +309,29 @@ DEVIATIONS: tuple[Deviation, ...] = (
     ),
     # --- transactions -------------------------------------------------------------------------------------------
     Deviation(
+        ("end_txn.an_end_by_strangers", "describe_transactions.in_every_state"),
+        ("*.transaction_start_time_ms",),
+        "An id that has just got an epoch has no transaction that began at some time: -1, as in Kafka 4.",
+        "Kafka 3.9 goes on telling that of the transaction before.",
+        kafka="<now>",
+        ours=-1,
+    ),
+    Deviation(
+        ("produce.by_strangers_to_the_transaction",),
+        ("[2 Produce]*", "[5 Produce]*"),
+        "A batch of a newer epoch than the open transaction's is one that nobody has verified: INVALID_PRODUCER_EPOCH, "
+        "as in Kafka 4.",
+        "Its producer has to be known to the coordinator first (KIP-890).",
+    ),
+    Deviation(
+        ("write_txn_markers.markers_of_old_epochs",),
+        ("[4 Produce]*.log_start_offset",),
+        "A batch of an epoch that a marker has ended is refused before anything else is looked at: -1, as in Kafka 4.",
+        "The log's start is told of batches that were looked at.",
+        kafka=0,
+        ours=-1,
+    ),
+    Deviation(
         ("txn_offset_commit.offsets_by_strangers_to_the_transaction",),
         ("[6 OffsetFetch]*.error_code",),
         "What a transaction has committed for a group stays pending when a later commit of it is refused. Kafka "
@@ -372,6 +407,7 @@ DEVIATIONS: tuple[Deviation, ...] = (
             "*.configs[advertised.host.name]",
             "*.configs[advertised.port]",
             "*.configs[log.flush.visibility]",
+            "*.configs[add.partitions.to.txn.retry.backoff.max.ms]",
             "*.configs[producer.id.expiration.check.interval.ms]",
             "*.configs[group.consumer.assignment.interval.ms]",
             "*.configs[group.consumer.regex.refresh.interval.ms]",

@@ -92,7 +92,10 @@ def warm_up(port: int) -> None:
 class Matrix:
     """Runs cases against both brokers; `of` waits for one case."""
 
-    def __init__(self, kafka_port: int | None = None, our_port: int | None = None):
+    def __init__(
+        self, kafka_port: int | None = None, our_port: int | None = None, kafka: type[KafkaInMemory] = KafkaInMemory
+    ):
+        self.kafka = kafka
         self.ports = {"kafka": kafka_port, "kbroker": our_port}
         self.stack = ExitStack()
         self.pools: list[ThreadPoolExecutor] = []
@@ -107,7 +110,7 @@ class Matrix:
     def _start(self, name: str) -> int:
         port = self.ports[name]
         if port is None:
-            made = KafkaInMemory(KAFKA_SETTINGS) if name == "kafka" else BrokerProcess(OUR_SETTINGS)
+            made = self.kafka(KAFKA_SETTINGS) if name == "kafka" else BrokerProcess(OUR_SETTINGS)
             self.stack.enter_context(made)
             port = self.ports[name] = made.port
         return port

@@ -27,6 +27,11 @@ from tests.kit.wire import ConnectionClosed, WireClient
 from tests.oracle.answers import Names, Tree, tree_of
 
 SCENARIOS: dict[str, Scenario] = {}
+"""Those of versions that Kafka 3.9 has."""
+NEWER: dict[str, Scenario] = {}
+"""Those of versions that only Kafka 4.3 has; each asks for the versions that it is about."""
+HIGHEST = {ApiKey.PRODUCE: 11, ApiKey.END_TXN: 4, ApiKey.TXN_OFFSET_COMMIT: 4}
+"""The last version of Kafka 3.9, where more is served."""
 KEYS = {f"{key.label}Request": key for key in ApiKey}
 # Kafka without ZooKeeper has no place for the offsets of version 0, and refuses them: `test_znodes.py` compares them.
 FIRST_IN_KRAFT = {ApiKey.OFFSET_COMMIT: 1, ApiKey.OFFSET_FETCH: 1}
@@ -58,7 +63,7 @@ def scenario(
     """Register a script for the served versions of an API from `since` to `until`."""
     served = SERVED[api]
     first = max(served.min, FIRST_IN_KRAFT.get(api, 0)) if since is None else since
-    last = served.max if until is None else until
+    last = highest(api) if until is None else until
     versions = range(first, last + 1) if only is None else range(only, only + 1)
 
     def register(run: Callable[[Talk], None]) -> Callable[[Talk], None]:
@@ -68,6 +73,24 @@ def scenario(
         return run
 
     return register
+
+
+def newer_scenario(api: ApiKey) -> Callable[[Callable[[Talk], None]], Callable[[Talk], None]]:
+    """Register a script that Kafka 4.3 is to answer, about the highest version of an API that is served."""
+
+    def register(run: Callable[[Talk], None]) -> Callable[[Talk], None]:
+        version = SERVED[api].max
+        made = Scenario(f"{api.name.lower()}.{run.__name__}", api, run, range(version, version + 1), alone=False)
+        assert made.id not in NEWER, made.id
+        NEWER[made.id] = made
+        return run
+
+    return register
+
+
+def highest(api: ApiKey) -> int:
+    """The last version that both brokers serve."""
+    return HIGHEST.get(api, SERVED[api].max)
 
 
 class Stopped(Exception):
@@ -191,7 +214,7 @@ class Talk:
     def do(self, message: Message, version: int | None = None, on: str = "setup") -> Any:
         """Ask for what the scenario needs; not compared."""
         api = KEYS[type(message).__name__]
-        version = SERVED[api].max if version is None else version
+        version = highest(api) if version is None else version
         return self.client(on).call(api, version, lower(message, version))
 
     def ask(
@@ -210,7 +233,7 @@ class Talk:
         """Send without waiting."""
         api = KEYS[type(message).__name__]
         if version is None:
-            version = self.version if api == self.scenario.api else SERVED[api].max
+            version = self.version if api == self.scenario.api else highest(api)
         client = self.client(on)
         label = f"{len(self.steps)} {api.label}"
         at = time.monotonic()  # before: the answer may be under way when this thread goes on

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from kbroker.errors import ErrorCode
 from kbroker.model import INTERNAL_TOPICS, TopicPartition
 from kbroker.protocol import messages as M
+from kbroker.rules.transaction import EPOCH_VERSION
 from kbroker.server.answering import answer
 from kbroker.server.handlers.producer_errors import for_version
 
@@ -91,7 +92,7 @@ def _several(
             def added(error: ErrorCode, at: _Transaction = wanted, given: list[TopicPartition] = partitions) -> None:
                 came(at, dict.fromkeys(given, error))
 
-            services.transactions.add_partitions(*who, partitions, added)
+            services.transactions.add_partitions(*who, partitions, added, EPOCH_VERSION)
     return None
 
 

@@ -1,6 +1,6 @@
 """ApiVersions (key 18), versions 0 to 4: what is spoken here.
 
-v1 throttle time    v3 flexible; who the client is (KIP-511), features (KIP-584)    v4 the same layout
+v1 throttle time    v3 flexible; who the client is (KIP-511), features (KIP-584)    v4 features from level 0 on
 A version that is not served is answered by the core: error 35 in version 0.
 """
 
@@ -12,9 +12,15 @@ from kbroker._core.processor import Request
 from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import SERVED
+from kbroker.rules.transaction import EPOCH_VERSION, FIRST_VERSION
 from kbroker.server.services import Services
 
 FIRST_VERSION_WITH_CLIENT = 3
+FIRST_VERSION_WITH_FEATURES = 3
+FIRST_VERSION_WITH_ZERO = 4
+TRANSACTION_FEATURE = "transaction.version"
+FEATURES_EPOCH = 0
+"""They never change: there is no UpdateFeatures."""
 CLIENT_WORD = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 
 _bodies: dict[int, bytes] = {}
@@ -28,14 +34,26 @@ def handle(services: Services, request: Request, message: M.ApiVersionsRequest) 
             raise ProtocolError(ErrorCode.INVALID_REQUEST)
         request.connection.session["client software"] = (name, release)
     if version not in _bodies:
-        _bodies[version] = _response().encode(version)
+        _bodies[version] = _response(version).encode(version)
     request.respond(_bodies[version])
 
 
-def _response() -> M.ApiVersionsResponse:
-    return M.ApiVersionsResponse(
+def _response(version: int) -> M.ApiVersionsResponse:
+    R = M.ApiVersionsResponse
+    answer = R(
         api_keys=[
-            M.ApiVersionsResponse.ApiVersion(api_key=key, min_version=versions.min, max_version=versions.max)
+            R.ApiVersion(api_key=key, min_version=versions.min, max_version=versions.max)
             for key, versions in sorted(SERVED.items())
         ]
     )
+    if version >= FIRST_VERSION_WITH_FEATURES:
+        name = TRANSACTION_FEATURE
+        answer.finalized_features_epoch = FEATURES_EPOCH
+        answer.finalized_features = [
+            R.FinalizedFeatureKey(name=name, min_version_level=EPOCH_VERSION, max_version_level=EPOCH_VERSION)
+        ]
+        if version >= FIRST_VERSION_WITH_ZERO:
+            answer.supported_features = [
+                R.SupportedFeatureKey(name=name, min_version=FIRST_VERSION, max_version=EPOCH_VERSION)
+            ]
+    return answer

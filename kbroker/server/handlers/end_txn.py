@@ -1,4 +1,4 @@
-"""EndTxn, key 26, versions 0 to 4: a transaction commits or aborts.
+"""EndTxn, key 26, versions 0 to 5: a transaction commits or aborts.
 
 Leaves out: nothing.
 
@@ -7,10 +7,12 @@ v1  as v0; the throttle is applied after the response
 v2  PRODUCER_FENCED in place of INVALID_PRODUCER_EPOCH (KIP-588)
 v3  flexible
 v4  TRANSACTION_ABORTABLE (KIP-890)
+v5  a new epoch with each end, perhaps of another producer id (KIP-890)
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from kbroker.errors import ErrorCode
@@ -21,24 +23,38 @@ from kbroker.server.handlers.producer_errors import for_version
 if TYPE_CHECKING:
     from kbroker._core.request import Request
     from kbroker.server.services import Services
+    from kbroker.transactions.answers import EndedTransaction
 
 FENCED_FROM = 2
+BUMPED_FROM = 5
 MOST_PARTITIONS = 16
 """Partitions that are written to on the processor's thread; more keep others waiting for too long."""
 
 
 def blocks(services: Services, request: Request, message: M.EndTxnRequest) -> bool:
-    """Whether there are many partitions to write a marker to."""
-    return services.transactions.partition_count(message.transactional_id) > MOST_PARTITIONS
+    """Whether there are many partitions to write a marker to, or a producer id has to be found."""
+    transactions = services.transactions
+    return transactions.partition_count(message.transactional_id) > MOST_PARTITIONS or (
+        request.api_version >= BUMPED_FROM and transactions.is_used_up(message.transactional_id)
+    )
 
 
 def handle(services: Services, request: Request, message: M.EndTxnRequest) -> None:
     """Answers when it is in the log how the transaction ends, and what can be done at once is done."""
 
-    def ended(error: ErrorCode) -> None:
-        error = for_version(error, request.api_version, FENCED_FROM)
-        answer(request, M.EndTxnResponse(error_code=error), error)
+    asked = (message.transactional_id, message.producer_id, message.producer_epoch, message.committed)
+    if request.api_version >= BUMPED_FROM:
+        services.transactions.end_with_bump(*asked, partial(_bumped, request))
+    else:
+        services.transactions.end(*asked, partial(_ended, request))
 
-    services.transactions.end(
-        message.transactional_id, message.producer_id, message.producer_epoch, message.committed, ended
-    )
+
+def _ended(request: Request, error: ErrorCode) -> None:
+    error = for_version(error, request.api_version, FENCED_FROM)
+    answer(request, M.EndTxnResponse(error_code=error), error)
+
+
+def _bumped(request: Request, ended: EndedTransaction) -> None:
+    error, producer_id, producer_epoch = ended
+    response = M.EndTxnResponse(error_code=error, producer_id=producer_id, producer_epoch=producer_epoch)
+    answer(request, response, error)

@@ -15,7 +15,6 @@ from kbroker._core.processor import Request
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.protocol.compression import deflate, inflate_shared
-from kbroker.rules.transaction import EPOCH_VERSION
 from kbroker.server.services import Services
 
 if TYPE_CHECKING:
@@ -68,7 +67,7 @@ def handle(services: Services, request: Request, message: None) -> None:
     def added(error: ErrorCode) -> None:
         request.run_blocking([_told(error, request.api_version)] * len(partitions))
 
-    services.transactions.add_partitions(*who, partitions, added, EPOCH_VERSION)
+    services.transactions.add_when_ended(*who, partitions, added)
 
 
 def _told(error: ErrorCode, version: int) -> ErrorCode:

@@ -7,7 +7,6 @@ from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.records import Batch, read_batches
 from kbroker.rules.java_hash import java_string_hash
-from tests.oracle.answers import tree_of
 from tests.oracle.scenario import Talk, scenario
 from tests.oracle.scenarios.group_members import Member, alone
 from tests.oracle.scenarios.offsets import store
@@ -616,33 +615,6 @@ def in_every_state(t: Talk) -> None:
     described(t, txn)
     txn.do_init()
     described(t, txn)
-
-
-@scenario(DESCRIBE)
-def what_is_stored(t: Talk) -> None:
-    """The records of a transactional id in `__transaction_state`, field by field but for times."""
-    topic, txn = t.topic(partitions=3), Txn(t, begin=False)
-    place = ("__transaction_state", java_string_hash(txn.id) % 3)
-    begin = log_end(t, *place)
-    txn.do_init()
-    for is_commit in (True, False):
-        txn.do_add({topic: [0]})
-        txn.do_add({topic: [0]})
-        txn.do_add({topic: [1, 2]})
-        txn.do_end(is_commit)
-    txn.do_init()
-    txn.do_send(topic)
-    txn.do_init()
-    entries = [record for batch in written(t, *place, begin) for record in batch.records()]
-    mine = [one for one in entries if one.key is not None and one.key.endswith(txn.id.encode())]
-    t.must(len(mine) < 13, f"{len(mine)} records")
-    for one in mine:
-        assert one.value is not None
-        version = int.from_bytes(one.value[:2])
-        value = M.TransactionLogValue.decode(one.value[2:], version)
-        for of_topic in value.transaction_partitions or ():
-            of_topic.partition_ids = sorted(of_topic.partition_ids)
-        t.note("record", [one.key.hex(), version, tree_of(value, version, t.names)])
 
 
 @scenario(DESCRIBE)

@@ -110,6 +110,40 @@ def test_whoever_has_the_next_producer_id_waits_until_the_one_before_is_complete
     assert add(home, ended[1:], A) is ErrorCode.NONE
 
 
+def test_what_is_written_waits_for_the_markers_of_the_transaction_before(home: Home) -> None:
+    who = home.producer()
+    add(home, who, A)
+    home.markers.hold = True
+    who = home.bump(who)[1:]
+    answers: list[ErrorCode] = []
+    for partition in (A, B):
+        home.coordinator.add_when_ended("id", *who, [partition], answers.append)
+    assert answers == [] and add(home, who, A) is ErrorCode.CONCURRENT_TRANSACTIONS
+    home.markers.hold = False
+    home.markers.release()
+    assert answers == [ErrorCode.NONE] * 2 and home.coordinator.describe("id").partitions == {A, B}
+    home.advance(1000)
+    assert len(answers) == 2
+
+
+def test_what_is_written_does_not_wait_for_long(make_home: MakeHome) -> None:
+    home = make_home(add_wait_ms=300)
+    who = home.producer()
+    add(home, who, A)
+    home.markers.hold = True
+    who = home.bump(who)[1:]
+    answers: list[ErrorCode] = []
+    home.coordinator.add_when_ended("id", *who, [A], answers.append)
+    home.advance(299)
+    assert answers == []
+    home.advance(1)
+    assert answers == [ErrorCode.CONCURRENT_TRANSACTIONS]
+    home.markers.release()
+    assert len(answers) == 1
+    home.coordinator.add_when_ended("id", who[0], who[1] + 1, [A], answers.append)
+    assert answers[1:] == [ErrorCode.PRODUCER_FENCED], "only that is waited for"
+
+
 def test_an_abort_of_the_last_epoch_that_nobody_has_asked_for_brings_another_producer_id(home: Home) -> None:
     who = used_up(home)
     add(home, who, A)

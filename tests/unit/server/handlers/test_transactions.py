@@ -178,7 +178,7 @@ def test_offsets_add_the_partition_of_the_group(served: Served, version: int) ->
     assert served.add_offsets(version, at, name="") == ErrorCode.INVALID_REQUEST
 
 
-@pytest.mark.parametrize("version", versions(ApiKey.END_TXN))
+@pytest.mark.parametrize("version", range(end_txn.BUMPED_FROM))
 @pytest.mark.parametrize("commit", [True, False])
 def test_a_transaction_ends(served: Served, version: int, commit: bool) -> None:
     _, *who = served.init()
@@ -195,14 +195,48 @@ def test_a_transaction_ends(served: Served, version: int, commit: bool) -> None:
     assert served.end(version, at, name="other") == ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
 
+@pytest.mark.parametrize("commit", [True, False])
+def test_an_end_tells_the_next_epoch(served: Served, commit: bool) -> None:
+    _, *who = served.init()
+
+    def end(epoch: int, **fields: Any) -> tuple[int, int, int]:
+        known = {"transactional_id": "id", "producer_id": who[0], "producer_epoch": epoch, "committed": commit}
+        answer = served.ask(ApiKey.END_TXN, end_txn.BUMPED_FROM, M.EndTxnRequest(**{**known, **fields}))
+        return answer.error_code, answer.producer_id, answer.producer_epoch
+
+    assert end(0, committed=True) == (ErrorCode.INVALID_TXN_STATE, -1, -1)
+    served.home.add((who[0], who[1]), A0, version=2)
+    assert end(9) == (ErrorCode.PRODUCER_FENCED, -1, -1)
+    assert end(0) == end(0) == (ErrorCode.NONE, who[0], 1)
+    assert served.home.markers.of(A0) == [commit]
+    assert end(0, committed=not commit) == (ErrorCode.INVALID_TXN_STATE, -1, -1)
+    assert end(1, transactional_id="") == (ErrorCode.INVALID_REQUEST, -1, -1)
+
+
+class Asked:
+    """What is looked at of a request."""
+
+    def __init__(self, version: int):
+        self.api_version = version
+
+
 def test_an_end_with_many_markers_is_not_for_a_processor(served: Served) -> None:
     _, *who = served.init()
     message = M.EndTxnRequest(transactional_id="id")
     assert not ROUTES[ApiKey.END_TXN].blocking
     for count, blocks in ((16, False), (17, True)):
         served.home.add((who[0], who[1]), *(TopicPartition("t", number) for number in range(count)))
-        assert end_txn.blocks(served.services, cast(Any, None), message) is blocks
-    assert not end_txn.blocks(served.services, cast(Any, None), M.EndTxnRequest(transactional_id="other"))
+        assert end_txn.blocks(served.services, cast(Any, Asked(5)), message) is blocks
+    assert not end_txn.blocks(served.services, cast(Any, Asked(5)), M.EndTxnRequest(transactional_id="other"))
+
+
+def test_an_end_that_needs_a_producer_id_is_not_for_a_processor(served: Served) -> None:
+    served.init()
+    message = M.EndTxnRequest(transactional_id="id")
+    for epoch, blocks in ((32765, False), (32766, True)):
+        served.home.coordinator.shards._shards[0].transactions["id"].producer_epoch = epoch
+        assert end_txn.blocks(served.services, cast(Any, Asked(5)), message) is blocks
+        assert not end_txn.blocks(served.services, cast(Any, Asked(4)), message)
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.WRITE_TXN_MARKERS))

@@ -1,0 +1,36 @@
+"""Every scenario of versions that only Kafka 4.3 has: kbroker answers what Apache Kafka 4.3.1 answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.kit.broker import Kafka4InMemory
+from tests.oracle.answers import differences
+from tests.oracle.matrix import Case, Matrix
+from tests.oracle.scenario import NEWER
+from tests.oracle.scenarios import epochs
+from tests.oracle.test_answers import answered
+
+_ = epochs
+
+CASES: list[Case] = [(scenario, scenario.versions[0]) for scenario in NEWER.values()]
+
+
+@pytest.fixture(scope="module")
+def newer_matrix() -> Iterator[Matrix]:
+    with Matrix(kafka=Kafka4InMemory) as started:
+        started.begin(CASES)
+        yield started
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("case", [pytest.param(case, id=case[0].id) for case in CASES])
+def test_kbroker_answers_as_kafka_4_does(newer_matrix: Matrix, case: Case) -> None:
+    kafka, ours = newer_matrix.of(*case)
+    if kafka.stopped is not None:
+        raise AssertionError(f"the scenario does not work with Kafka: {kafka.stopped!r}") from kafka.stopped
+    assert ours.stopped is None
+    found = differences(answered(kafka), answered(ours))
+    assert not found, "\n".join(f"{path}\n    Kafka   {theirs}\n    kbroker {mine}" for path, theirs, mine in found)
