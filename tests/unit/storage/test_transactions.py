@@ -10,7 +10,7 @@ import pytest
 
 from kbroker._core.producers import ProducerTable
 from kbroker.errors import ErrorCode, ProtocolError
-from kbroker.fs import RealFileSystem
+from kbroker.fs import FileSystem, RealFileSystem, write_file
 from kbroker.protocol.records import ControlType, encode_batch
 from kbroker.storage import segment as names
 from kbroker.storage.log import Log
@@ -201,9 +201,11 @@ def test_deleted_records_are_stable(log: Log) -> None:
     assert log.aborted_transactions(3, 1000) == [(1, 0)]
 
 
-def segmented(tmp_path: Path) -> tuple[LogHome, Log]:
+def segmented(tmp_path: Path, fs: FileSystem | None = None) -> tuple[LogHome, Log]:
     """One transaction over three segments, aborted in the last; others end in between."""
-    home = LogHome(tmp_path, options=LogOptions(verify_transactions=False, index_interval_bytes=0))
+    home = LogHome(
+        tmp_path, fs or RealFileSystem(), options=LogOptions(verify_transactions=False, index_interval_bytes=0)
+    )
     log = home.create()
     log.append(batch(1, 0))  # 0
     log.append(batch(2, 0))  # 1
@@ -253,6 +255,20 @@ def test_a_restart_knows_what_is_open_and_what_was_aborted(tmp_path: Path, resta
     log.append_marker(5, 0, 0, commit=False)
     assert aborted_of(log) == [*ABORTED, (5, 9, 10, 11)]
     assert log.last_stable_offset == 11
+
+
+def test_what_is_read_again_may_end_what_began_where_nothing_is(tmp_path: Path) -> None:
+    """Segments below the recovery point are trusted, and no snapshot tells what was open behind them."""
+    home, log = segmented(tmp_path)
+    before = log.active_producers()
+    log.flush()
+    home.recovery_point = log.recovery_point
+    for path in home.log_path.glob("*.snapshot"):
+        path.unlink()
+    log = home.reopen(clean=False)
+    assert aborted_of(log) == ABORTED
+    assert log.last_stable_offset == 9
+    assert log.active_producers() == before
 
 
 def test_an_index_of_aborted_transactions_with_half_an_entry_is_made_anew(tmp_path: Path) -> None:
@@ -380,6 +396,24 @@ def test_entries_from_before_a_kill_are_on_the_device_before_their_segment_is_tr
     fs.after_power_cut(fs.position, 0, tmp_path / "after")
     index = tmp_path / "after" / "orders-0" / "00000000000000000000.txnindex"
     assert list(names.aborted_transactions(index.read_bytes())) == [(1, 0, 1, 2)]
+
+
+def test_what_a_recovery_makes_of_closed_segments_is_on_the_device_before_they_are_trusted(tmp_path: Path) -> None:
+    """Also that there is no index where nothing was aborted: one that is there tells of what has been cut off."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    fs = CrashFileSystem(disk)
+    home, log = segmented(disk, fs)
+    written, stale = (home.log_path / names.file_name(at, names.TRANSACTION_INDEX) for at in (0, 3))
+    write_file(fs, str(stale), written.read_bytes())
+    fs.sync_directory(str(home.log_path))
+    log = home.reopen(clean=False)
+    assert log.recovery_point == 6
+    for seed in range(20):
+        fs.after_power_cut(fs.position, seed, tmp_path / f"{seed}")
+        after = tmp_path / f"{seed}" / "orders-0"
+        assert list(names.aborted_transactions((after / written.name).read_bytes())) == ABORTED[:1]
+        assert not (after / stale.name).exists()
 
 
 class NoRoomForEntries(RealFileSystem):
