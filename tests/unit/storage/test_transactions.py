@@ -318,6 +318,18 @@ def test_a_truncation_opens_what_was_ended_behind_it(tmp_path: Path) -> None:
     assert [record.offset for record in read_committed(log)] == [0, 3, 4]
 
 
+def test_segments_that_are_cut_off_take_what_was_aborted_in_them_along(tmp_path: Path) -> None:
+    home, log = segmented(tmp_path)
+    log.truncate_to(5)
+    for value in (b"x", b"y"):
+        log.append(batch_of([value]))
+        log.roll()
+    log.close()
+    log = home.reopen(clean=True)
+    assert aborted_of(log) == ABORTED[:1]
+    assert (log.last_stable_offset, log.log_end_offset) == (0, 7)
+
+
 def test_a_full_index_of_aborted_transactions_closes_the_segment(tmp_path: Path) -> None:
     log = LogHome(tmp_path, options=LogOptions(index_max_bytes=100, verify_transactions=False)).create()
     for turn in range(10):
