@@ -349,6 +349,7 @@ cdef int append_locked(partition_t *p, uint8_t *batch, batch_info_t *info, const
     cdef ended_t ended
     cdef int64_t stable_before
     cdef bint is_stable
+    cdef bint is_pending_full
     cdef int64_t base_offset
     cdef int64_t last_offset
     cdef int64_t max_timestamp
@@ -387,7 +388,7 @@ cdef int append_locked(partition_t *p, uint8_t *batch, batch_info_t *info, const
         result.log_append_time = duplicate.timestamp         # whatever the topic's type, as Kafka
         result.must_wait = p.options.flush_messages == 1 and atomic_load_i64(&p.flushed_offset) <= duplicate.last_offset
         return 0
-    if code:
+    if code and (code != NEEDS_VERIFICATION or may_block):
         return code
 
     base_offset = p.log_end_offset
@@ -396,11 +397,14 @@ cdef int append_locked(partition_t *p, uint8_t *batch, batch_info_t *info, const
         need.kind = PREPARE_ROLL
         need.base_offset = s.base_offset
         return NEEDS_HANDLER
-    if s.pending.count == INDEX_PENDING or s.pending.time_count == INDEX_PENDING:
-        if s.index_fd < 0 or s.time_index_fd < 0:
-            need.kind = PREPARE_INDEX
-            need.base_offset = s.base_offset
-            return NEEDS_HANDLER
+    is_pending_full = s.pending.count == INDEX_PENDING or s.pending.time_count == INDEX_PENDING
+    if is_pending_full and (s.index_fd < 0 or s.time_index_fd < 0):
+        need.kind = PREPARE_INDEX
+        need.base_offset = s.base_offset
+        return NEEDS_HANDLER
+    if code:
+        return code          # NEEDS_VERIFICATION: whoever has only that to do appends where nobody may wait
+    if is_pending_full:
         code = spill_indexes(p, s)
         if code:
             return write_failed(p, s, code)

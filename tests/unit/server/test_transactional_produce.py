@@ -182,6 +182,12 @@ def test_answers_that_are_not_for_every_partition_are_none(
     assert logs[0].log_end_offset == 0
 
 
+def test_where_nobody_can_be_asked_nothing_begins(rig: ProcessorRig, client: WireClient, logs: list[Log]) -> None:
+    rig.verify = None
+    assert codes(produce(client, {0: batch(0)})) == [ErrorCode.INVALID_TXN_STATE]
+    assert logs[0].log_end_offset == 0
+
+
 def test_nobody_is_asked_where_the_broker_is_told_not_to(rig: ProcessorRig, coordinator: Coordinator) -> None:
     rig.create("orders", 1, verify_transactions=False)
     with rig.connect() as client:
