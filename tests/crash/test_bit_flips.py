@@ -209,6 +209,7 @@ def names_place(flip: Flip, said: str) -> bool:
     return found is not None and int(found[1]) <= flip.position
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("is_clean", [True, False], ids=["after a clean stop", "after a kill"])
 def test_a_flipped_bit_is_harmless_or_found_and_costs_no_more_than_it_must(
     good: Path, is_clean: bool, caplog: pytest.LogCaptureFixture

@@ -17,7 +17,7 @@ from typing import Self
 
 from tests.kit import maven
 
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 30.0
 MEMORY_DISK = Path("/dev/shm")
 API_VERSIONS_V0 = bytes.fromhex("0000000e 0012 0000 00000007 0004") + b"test"
@@ -100,7 +100,8 @@ class ServerProcess:
             self.process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=self.folder)
         while not self.is_ready():
             if self.process.poll() is not None or time.perf_counter() - started > START_TIMEOUT_S:
-                raise RuntimeError(f"{type(self).__name__} did not start:\n{self.output[-4000:]}")
+                what = f"{type(self).__name__} did not start (exit code {self.process.poll()})"
+                raise RuntimeError(f"{what}:\n{self.output[-4000:]}")
             time.sleep(0.002)
         self.ready_s = time.perf_counter() - started
 

@@ -257,7 +257,7 @@ class Talk:
         self.steps.append(step)
         return response
 
-    def still_waits(self, sent: Sent, for_ms: int = 150) -> None:
+    def still_waits(self, sent: Sent, for_ms: int = 1000) -> None:
         """Remember whether there is no answer for that long."""
         sent.client.socket.settimeout(for_ms / 1000)
         try:

@@ -14,7 +14,7 @@ MEMBER_ID_FIRST = 4  # KIP-394: a new dynamic member is sent back once with its 
 STATIC = 5  # KIP-345, in JoinGroup; 3 in the others
 BATCH_LEAVE = 3
 REBALANCE_TIMEOUT = 1
-SHORT_MS = 500
+SHORT_MS = 2000  # longer than anybody stands still between two requests
 LONG_MS = 30000
 SUBSCRIPTION = b"\0\0\0\0\0\1\0\1t\xff\xff\xff\xff"
 ASSIGNMENT = b"\0\0\0\0\0\1\0\1t\0\0\0\1\0\0\0\0\xff\xff\xff\xff"
@@ -298,10 +298,10 @@ def joining_again_before_the_assignment(t: Talk) -> None:
 @scenario(JOIN)
 def a_member_that_does_not_come_back(t: Talk) -> None:
     """Who does not join again within the rebalance timeout is out."""
-    first = Member(t, "a", rebalance_ms=300, session_ms=LONG_MS if t.version >= REBALANCE_TIMEOUT else SHORT_MS)
+    first = Member(t, "a", rebalance_ms=SHORT_MS, session_ms=LONG_MS if t.version >= REBALANCE_TIMEOUT else SHORT_MS)
     first.join()
     first.sync(first.member_id)
-    second = Member(t, "b", rebalance_ms=300)
+    second = Member(t, "b", rebalance_ms=SHORT_MS)
     second.join()
     second.sync(second.member_id)
     first.beat()
