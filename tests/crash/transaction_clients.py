@@ -1,4 +1,4 @@
-"""One process of clients of the transaction rounds: confluent-kafka, unmodified, in a thread each.
+"""One process of clients of the transaction rounds, in a thread each: confluent-kafka, unmodified, and one of our own.
 
 `python -m tests.crash.transaction_clients '<json>'` goes on until its standard input ends, then finishes what is begun.
 A client that fails for good begins another life, as a program would that is started again.
@@ -20,6 +20,7 @@ from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
+from tests.kit.epoch_producer import EpochProducer, Refused, Unanswered
 from tests.kit.transaction_journal import Journal
 
 IN, LOG, OUT = "in", "log", "out"
@@ -192,6 +193,42 @@ class Writer(Client):
             self.stopping.wait(self.settings["timeout_ms"] / 1000 + 1)
 
 
+class EpochWriter(Client):
+    """As a Writer, with an epoch for each transaction (KIP-890), which librdkafka does not speak."""
+
+    def live(self) -> None:
+        port = int(self.settings["bootstrap"].rpartition(":")[2])
+        producer = EpochProducer(port, self.client_name, self.settings["timeout_ms"], MOST_ERRORS_S / 2)
+        try:
+            producer.init()
+            while not self.stopping.is_set():
+                self.write(producer)
+                time.sleep(self.chance.uniform(0, 0.02))
+        except (Refused, Unanswered) as error:
+            raise KafkaException(KafkaError(KafkaError._FATAL, str(error))) from error
+        finally:
+            producer.close()
+
+    def write(self, producer: EpochProducer) -> None:
+        chance = self.chance
+        self.count += 1
+        transaction = f"{self.full_name}.{self.count}"
+        self.journal.write("begin", transaction=transaction, client=self.full_name)
+        for number in range(chance.randint(1, 6)):
+            topic, partition = chance.choice((IN, IN, LOG)), chance.randrange(PARTITIONS)
+            value = f"{transaction}.{number}"
+            self.journal.write("send", transaction=transaction, place=[topic, partition], value=value)
+            offset = producer.send(topic, partition, [value.encode()], key=value.encode())
+            self.journal.write("sent", value=value, offset=offset)
+        if chance.random() < OVERDUE_SHARE:
+            self.stopping.wait(self.settings["timeout_ms"] / 1000 + 1)
+        commit = chance.random() >= ABORTED_SHARE
+        if commit:
+            self.journal.write("commit", transaction=transaction)
+        producer.end(commit)
+        self.journal.write("end", transaction=transaction, outcome="committed" if commit else "aborted")
+
+
 class Plain(Client):
     """An idempotent producer without transactions, between those of the others."""
 
@@ -330,7 +367,7 @@ class LyingReader(Reader):
 
 
 KINDS: dict[str, type[Client]] = {
-    kind.__name__: kind for kind in (Writer, Plain, Mover, Reader, DirtyReader, LyingReader)
+    kind.__name__: kind for kind in (Writer, EpochWriter, Plain, Mover, Reader, DirtyReader, LyingReader)
 }
 
 

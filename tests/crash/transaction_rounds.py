@@ -52,6 +52,7 @@ PROCESSES: list[dict[str, str]] = [
     {"w2": "Writer", "p0": "Plain"},
     {"m0": "Mover"},
     {"m1": "Mover"},
+    {"e0": "EpochWriter", "e1": "EpochWriter"},
     {"r0": "Reader", "r1": "Reader", "d0": "DirtyReader"},
 ]
 
@@ -151,7 +152,7 @@ class Round:
         self.proxy.flow()
 
     def kill_client(self) -> None:
-        client = self.chance.choice(self.clients[:4])
+        client = self.chance.choice(self.clients[:-1])
         client.kill()
         client.start()
 
@@ -163,7 +164,7 @@ class Round:
 
     def replace_held_client(self) -> None:
         """A zombie: it is held, another one takes over its transactional ids, then it goes on."""
-        client = self.chance.choice(self.clients[:4])
+        client = self.chance.choice(self.clients[:-1])
         zombie = client.running[-1]
         client.hold(True)
         client.start()
@@ -204,7 +205,7 @@ class Round:
 
     def committed_count(self) -> int:
         """By what the clients that write have noted."""
-        return sum(path.read_bytes().count(b'"committed"') for path in self.folder.glob("[wm]*.jsonl"))
+        return sum(path.read_bytes().count(b'"committed"') for path in self.folder.glob("[wme]*.jsonl"))
 
     # --- before and after ---------------------------------------------------------------------------------
     def create_topics(self) -> None:

@@ -26,7 +26,10 @@ TRIED_AGAIN = (
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
 )
-PATIENCE_S = 30.0
+
+
+class Unanswered(Exception):
+    """Nothing that can be gone on with, for as long as it has patience."""
 
 
 class Refused(Exception):
@@ -40,8 +43,8 @@ class Refused(Exception):
 class EpochProducer:
     """One producer; `init` makes it one. Not thread-safe."""
 
-    def __init__(self, port: int, transactional_id: str, timeout_ms: int = 60_000):
-        self.port, self.id, self.timeout_ms = port, transactional_id, timeout_ms
+    def __init__(self, port: int, transactional_id: str, timeout_ms: int = 60_000, patience_s: float = 30.0):
+        self.port, self.id, self.timeout_ms, self.patience_s = port, transactional_id, timeout_ms, patience_s
         self.client: WireClient | None = None
         self.producer_id, self.epoch = -1, -1
         self.sequences: dict[tuple[str, int], int] = {}
@@ -52,13 +55,14 @@ class EpochProducer:
             self.client = None
 
     def ask(self, api: ApiKey, version: int, message: Any, code_of: Callable[[Any], int]) -> Any:
-        """Until it is answered otherwise than by what is tried again. Raises Refused."""
-        deadline = time.monotonic() + PATIENCE_S
+        """Until it is answered otherwise than by what is tried again. Raises Refused, Unanswered."""
+        deadline = time.monotonic() + self.patience_s
         while True:
-            assert time.monotonic() < deadline, f"{api.label} of {self.id} is not answered"
+            if time.monotonic() > deadline:
+                raise Unanswered(f"{api.label} of {self.id}")
             try:
                 if self.client is None:
-                    self.client = WireClient("127.0.0.1", self.port, timeout_s=20)
+                    self.client = WireClient("127.0.0.1", self.port, timeout_s=self.patience_s)
                 answer = self.client.call(api, version, message)
             except (OSError, ConnectionClosed):
                 self.close()
@@ -86,11 +90,11 @@ class EpochProducer:
         message = M.FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key])
         self.ask(ApiKey.FIND_COORDINATOR, 4, message, lambda answer: answer.coordinators[0].error_code)
 
-    def send(self, topic: str, partition: int, values: Sequence[bytes]) -> int:
+    def send(self, topic: str, partition: int, values: Sequence[bytes], key: bytes = b"k") -> int:
         """A batch of the transaction, which begins with it if there is none; returns its offset."""
         sequence = self.sequences.get((topic, partition), 0)
         batch = encode_batch(
-            [(time.time_ns() // 1_000_000, b"k", value) for value in values],
+            [(time.time_ns() // 1_000_000, key, value) for value in values],
             producer_id=self.producer_id,
             producer_epoch=self.epoch,
             base_sequence=sequence,
