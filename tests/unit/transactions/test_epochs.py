@@ -7,10 +7,12 @@ from functools import partial
 
 import pytest
 
+from kbroker.config.transaction_definitions import TRANSACTIONS
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.rules.transaction import EPOCH_VERSION, LAST_CLIENT_EPOCH, MAX_PRODUCER_EPOCH
 from kbroker.transactions.answers import EndedTransaction
+from kbroker.transactions.options import TransactionOptions
 from kbroker.transactions.records import decode_value
 from tests.kit.memory_transactions import TransactionHome as Home
 
@@ -124,6 +126,12 @@ def test_what_is_written_waits_for_the_markers_of_the_transaction_before(home: H
     assert answers == [ErrorCode.NONE] * 2 and home.coordinator.describe("id").partitions == {A, B}
     home.advance(1000)
     assert len(answers) == 2
+
+
+def test_how_long_it_waits_is_a_setting() -> None:
+    settings = {setting.name: setting.default for setting in TRANSACTIONS}
+    assert TransactionOptions.of(settings) == TransactionOptions()
+    assert TransactionOptions.of(settings | {"add.partitions.to.txn.retry.backoff.max.ms": 7}).add_wait_ms == 7
 
 
 def test_what_is_written_does_not_wait_for_long(make_home: MakeHome) -> None:

@@ -15,6 +15,7 @@ from kbroker.protocol.api import SERVED, ApiKey
 from kbroker.server.dispatch import ROUTES
 from kbroker.server.handlers import end_txn
 from kbroker.transactions.markers import Marker
+from kbroker.transactions.records import decode_value
 from tests.kit.cluster import Cluster
 from tests.kit.handlers import call, services_on
 from tests.kit.memory_transactions import TransactionHome
@@ -139,6 +140,14 @@ def test_partitions_are_added_all_or_none(served: Served, version: int) -> None:
     assert served.add(version, (at[0], 5), {TOPIC: [0]}) == {A0: fenced}
     assert served.add(version, (1, 0), {TOPIC: [0]}) == {A0: ErrorCode.INVALID_PRODUCER_ID_MAPPING}
     assert served.add(version, at, {TOPIC: [0]}, name="") == {A0: ErrorCode.INVALID_REQUEST}
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.ADD_PARTITIONS_TO_TXN))
+def test_who_adds_several_transactions_at_once_has_an_epoch_for_each(served: Served, version: int) -> None:
+    _, *who = served.init()
+    served.add(version, (who[0], who[1]), {TOPIC: [0]})
+    (_, value), *_ = reversed(served.home.replica.records())
+    assert decode_value("id", value or b"").client_version == (2 if version >= 4 else 0)
 
 
 @pytest.mark.parametrize("version", [4, 5])
