@@ -9,11 +9,10 @@ from typing import Any, Self
 
 from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
-from kbroker.protocol.api import SERVED
 from kbroker.protocol.messages import Message
 from tests.kit.wire import WireClient
 from tests.oracle.matrix import NOT_YET
-from tests.oracle.scenario import KEYS, lower
+from tests.oracle.scenario import KEYS, highest, lower
 from tests.oracle.scenarios.requests import produce_all
 
 TIMEOUT_S = 30.0
@@ -38,7 +37,7 @@ class History:
     def ask(self, message: Message, version: int | None = None) -> Any:
         """The answer, whatever it is."""
         api = KEYS[type(message).__name__]
-        version = SERVED[api].max if version is None else version
+        version = highest(api) if version is None else version
         return self.client.call(api, version, lower(message, version))
 
     def do(

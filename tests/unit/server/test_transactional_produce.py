@@ -112,7 +112,18 @@ def test_the_coordinator_is_asked_once_for_all_partitions_where_a_transaction_be
     assert coordinator.asked[2:] == [("mine", PRODUCER, 0, [("orders", 0)])]
 
 
-@pytest.mark.parametrize("version", range(3, 12))
+def test_of_a_transaction_with_an_epoch_of_its_own_only_the_first_batch_is_asked_about(
+    client: WireClient, logs: list[Log], coordinator: Coordinator
+) -> None:
+    for epoch in range(2):
+        for sequence in range(3):
+            sent = produce(client, {0: batch(sequence, epoch=epoch)}, version=12)
+            assert codes(sent) == [ErrorCode.NONE]
+        logs[0].append_marker(PRODUCER, epoch + 1, 0, commit=True, bumped=True)
+    assert coordinator.asked == [("mine", PRODUCER, epoch, [("orders", 0)]) for epoch in range(2)]
+
+
+@pytest.mark.parametrize("version", range(3, 13))
 def test_what_the_coordinator_does_not_know_is_not_appended(
     client: WireClient, logs: list[Log], coordinator: Coordinator, version: int
 ) -> None:
@@ -131,7 +142,7 @@ def test_errors_of_the_coordinator_are_told_as_a_producer_of_that_version_knows_
             ErrorCode.NONE, ErrorCode.PRODUCER_FENCED, ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.NOT_COORDINATOR,
             ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.INVALID_PRODUCER_ID_MAPPING,
         )
-        for version in (10, 11)
+        for version in (10, 11, 12)
     }  # fmt: skip
     assert told == {
         (ErrorCode.NONE, 10): ErrorCode.NONE,
@@ -146,6 +157,12 @@ def test_errors_of_the_coordinator_are_told_as_a_producer_of_that_version_knows_
         (ErrorCode.CONCURRENT_TRANSACTIONS, 11): ErrorCode.NOT_ENOUGH_REPLICAS,
         (ErrorCode.INVALID_PRODUCER_ID_MAPPING, 10): ErrorCode.INVALID_PRODUCER_ID_MAPPING,
         (ErrorCode.INVALID_PRODUCER_ID_MAPPING, 11): ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        (ErrorCode.NONE, 12): ErrorCode.NONE,
+        (ErrorCode.PRODUCER_FENCED, 12): ErrorCode.INVALID_PRODUCER_EPOCH,
+        (ErrorCode.TRANSACTION_ABORTABLE, 12): ErrorCode.TRANSACTION_ABORTABLE,
+        (ErrorCode.NOT_COORDINATOR, 12): ErrorCode.NOT_ENOUGH_REPLICAS,
+        (ErrorCode.CONCURRENT_TRANSACTIONS, 12): ErrorCode.CONCURRENT_TRANSACTIONS,
+        (ErrorCode.INVALID_PRODUCER_ID_MAPPING, 12): ErrorCode.INVALID_PRODUCER_ID_MAPPING,
     }
 
 
