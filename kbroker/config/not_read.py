@@ -60,8 +60,9 @@ _REASONS: dict[str, str] = {
         client.quota.callback.class controller.quota.window.num controller.quota.window.size.seconds quota.window.num
         quota.window.size.seconds quota.producer.default quota.consumer.default max.connection.creation.rate
         queued.max.request.bytes""",
-    "not yet: transactions": """
-        transaction.two.phase.commit.enable
+    "not yet: transactions in two phases (KIP-939)": """
+        transaction.two.phase.commit.enable""",
+    "not needed: what begins a transaction is told when the one before has ended": """
         add.partitions.to.txn.retry.backoff.ms""",
     "not yet: the newer group protocols": """
         group.coordinator.append.linger.ms

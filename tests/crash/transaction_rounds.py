@@ -28,7 +28,7 @@ from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from tests.crash.transaction_clients import GROUP, IN, LOG, OUT, PARTITIONS
-from tests.kit.broker import BrokerProcess, KafkaInMemory
+from tests.kit.broker import BrokerProcess, Kafka4InMemory
 from tests.kit.dropping_proxy import DroppingProxy
 from tests.kit.transaction_history import Anomaly, History, Outcome, anomalies
 from tests.kit.transaction_journal import Journal, read_journals
@@ -314,7 +314,7 @@ def run(
     try:
         with DroppingProxy() as proxy:
             settings = SETTINGS | {"advertised.listeners": f"PLAINTEXT://127.0.0.1:{proxy.port}"}
-            with (KafkaInMemory if kafka else BrokerProcess)(settings) as broker:
+            with (Kafka4InMemory if kafka else BrokerProcess)(settings) as broker:
                 proxy.target_port = broker.port
                 one = Round(broker, proxy, folder, seed, lies)
                 history, wrong = one.run(seconds, faults)
@@ -339,7 +339,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="seed of the first round")
     parser.add_argument("--seconds", type=float, default=8, help="of faults in each round")
     parser.add_argument("--faults", nargs="+", choices=FAULTS, default=FAULTS)
-    parser.add_argument("--kafka", action="store_true", help="against Apache Kafka 3.9.1, to test the test")
+    parser.add_argument("--kafka", action="store_true", help="against Apache Kafka 4.3.1, to test the test")
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--check", type=Path)
     arguments = parser.parse_args()

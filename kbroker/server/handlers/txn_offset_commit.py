@@ -19,7 +19,6 @@ from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M
 from kbroker.rules.group_offsets import CommittedOffset
-from kbroker.rules.transaction import EPOCH_VERSION
 from kbroker.server.answering import answer
 from kbroker.state_log.partition import Producer
 
@@ -59,7 +58,7 @@ def handle(services: Services, request: Request, message: M.TxnOffsetCommitReque
 
     def ask(partition: TopicPartition, asked: Callable[[ErrorCode], None]) -> None:
         if adds:
-            services.transactions.add_partitions(*who, [partition], asked, EPOCH_VERSION)
+            services.transactions.add_when_ended(*who, [partition], asked)
         else:
             asked(services.transactions.verify(*who, [partition])[partition])
 
