@@ -45,6 +45,7 @@ def aborted_of(log: Log) -> list[tuple[int, int, int, int]]:
     """What the files tell."""
     found = []
     for path in sorted(Path(log.path).glob("*.txnindex")):
+        assert path.stat().st_size % names.ABORTED_TRANSACTION.size == 0
         found += list(names.aborted_transactions(path.read_bytes()))
     return found
 
@@ -330,6 +331,15 @@ def test_segments_that_are_cut_off_take_what_was_aborted_in_them_along(tmp_path:
     assert (log.last_stable_offset, log.log_end_offset) == (0, 7)
 
 
+def test_segments_that_retention_took_are_not_looked_into(tmp_path: Path) -> None:
+    home, log = segmented(tmp_path)
+    log.delete_records_before(3)
+    assert log.delete_old_segments() == 1
+    home.unlink_removed()
+    assert log.state.aborted_count == 2
+    assert log.aborted_transactions(3, 1 << 20) == [(1, 0)]
+
+
 def test_a_full_index_of_aborted_transactions_closes_the_segment(tmp_path: Path) -> None:
     log = LogHome(tmp_path, options=LogOptions(index_max_bytes=100, verify_transactions=False)).create()
     for turn in range(10):
@@ -479,6 +489,22 @@ def test_an_abort_that_finds_no_room_changes_nothing(tmp_path: Path) -> None:
     fs.is_full = False
     log.append_marker(1, 0, 0, commit=False)
     assert (log.last_stable_offset, aborted_of(log)) == (4, [(1, 0, 1, 2), (1, 2, 3, 4)])
+
+
+def test_an_index_whose_first_entry_came_late_is_read_though_older_segments_are_gone(tmp_path: Path) -> None:
+    fs = NoRoomForEntries()
+    log = LogHome(tmp_path, fs=fs, options=UNVERIFIED).create()
+    log.append(batch_of([b"x"]))
+    log.roll()
+    log.append(batch(1, 0))
+    fs.is_full = True
+    assert code_of(lambda: log.append_marker(1, 0, 0, commit=False)) is ErrorCode.KAFKA_STORAGE_ERROR
+    fs.is_full = False
+    log.delete_records_before(1)
+    assert log.delete_old_segments() == 1
+    log.append_marker(1, 0, 0, commit=False)
+    assert log.aborted_transactions(1, 1000) == [(1, 1)]
+    assert read_committed(log) == []
 
 
 # --- the table of producers -------------------------------------------------------------------------------
