@@ -177,6 +177,16 @@ def test_a_marker_between_the_question_and_the_append_makes_the_answer_worthless
     assert codes(produce(client, {0: batch(0)})) == [ErrorCode.NONE]
 
 
+def test_a_transaction_that_ends_while_another_partition_is_asked_about_is_over(
+    client: WireClient, logs: list[Log], coordinator: Coordinator
+) -> None:
+    assert codes(produce(client, {1: batch(0)})) == [ErrorCode.NONE]
+    coordinator.meanwhile = lambda: logs[1].append_marker(PRODUCER, 0, 0, commit=True)
+    answers = produce(client, {0: batch(0), 1: batch(1)})
+    assert codes(answers) == [ErrorCode.NONE, ErrorCode.INVALID_TXN_STATE]
+    assert (logs[0].log_end_offset, logs[1].log_end_offset) == (1, 2)
+
+
 def test_a_batch_does_not_go_before_one_that_was_refused_while_it_was_asked_about(
     client: WireClient, logs: list[Log], coordinator: Coordinator
 ) -> None:
