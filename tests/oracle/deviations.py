@@ -409,7 +409,7 @@ DEVIATIONS: tuple[Deviation, ...] = (
             "*.configs[log.flush.visibility]",
             "*.configs[add.partitions.to.txn.retry.backoff.max.ms]",
             "*.configs[producer.id.expiration.check.interval.ms]",
-            "*.configs[group.consumer.assignment.interval.ms]",
+            "*.configs[group.consumer.*assignment.interval.ms]",
             "*.configs[group.consumer.regex.refresh.interval.ms]",
             "*.configs[group.consumer.migration.policy]",
         ),

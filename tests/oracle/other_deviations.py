@@ -55,7 +55,7 @@ OTHERS: tuple[OtherDeviation, ...] = (
     OtherDeviation(
         "Consumer groups (KIP-848): when a target assignment is made",
         "At the next heartbeat after a change, as often as there is one: group.consumer.assignment.interval.ms is 0. "
-        "Kafka's default is 1000.",
+        "Kafka's default is 1000, and it is changed while the broker runs; here only for single groups.",
         "Who comes or goes is not waited for; a large group that starts all at once may be given an interval.",
         "tests/unit/rules/test_consumer_group.py::test_targets_are_made_no_more_often_than_is_set",
     ),
