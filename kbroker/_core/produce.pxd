@@ -7,6 +7,7 @@ on the processor, in one call; else the request goes on where it stopped on a re
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t
 
 from kbroker._core.connection cimport conn_t, request_t, slot_t
+from kbroker._core.layout cimport ATTRIBUTE_TRANSACTIONAL
 from kbroker._core.partition cimport append_result_t, partition_t
 from kbroker._core.processor cimport Processor
 from kbroker._core.record_batch cimport batch_info_t
@@ -61,3 +62,13 @@ cdef int produce_answered(produce_t *work, object codes) except -1
 cdef int32_t produce_run(Processor processor, slot_t *slot, produce_t *work, uint8_t *frame) noexcept nogil
 # Instead of produce_run.
 cdef void produce_discard(produce_t *work) noexcept nogil
+
+
+cdef inline void refuse(entry_t *e, int16_t error, bint before_append) noexcept nogil:
+    e.error = error
+    e.done = True
+    e.before_append = before_append
+
+
+cdef inline bint is_transactional(const entry_t *e) noexcept nogil:
+    return e.error == 0 and not e.unconverted and e.info.producer_id >= 0 and e.info.attributes & ATTRIBUTE_TRANSACTIONAL != 0

@@ -17,72 +17,39 @@ transaction in a partition is appended when its coordinator has said that it kno
 the partition to the transaction; the request goes to a handler for it.
 """
 
-from cpython.buffer cimport PyBUF_READ
-from cpython.memoryview cimport PyMemoryView_FromMemory
-from libc.stdint cimport INT64_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcmp, memcpy, strlen
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcmp
 
 from kbroker._core.arrays cimport with_room
-from kbroker._core.connection cimport (
-    SLOT_CLOSE, SLOT_READY, SLOT_SILENT, begin_response, conn_t, count_error, request_t, slot_begin_response, slot_new, slot_settle, slot_t,
-)
+from kbroker._core.connection cimport begin_response, conn_t, request_t, slot_begin_response, slot_new, slot_settle, slot_t
 from kbroker._core.cursor cimport (
-    MOST_ELEMENTS, is_utf8, read_array_count, read_bytes, read_i16, read_i32, read_string, reader_t, skip_tags, write_array_count,
-    write_i16, write_i32, write_i64, write_string, write_uvarint, writer_t,
-)
-from kbroker._core.layout cimport (
-    ATTRIBUTE_CODEC_MASK, ATTRIBUTE_TRANSACTIONAL, BATCH_ATTRIBUTES, BATCH_HEADER_SIZE, BATCH_MAGIC,
+    MOST_ELEMENTS, is_utf8, read_array_count, read_bytes, read_i16, read_i32, read_string, reader_t, skip_tags,
 )
 from kbroker._core.log_flush cimport partition_await_flush
 from kbroker._core.partition cimport (
-    NEEDS_HANDLER, NEEDS_VERIFICATION, ack_waiter_t, appender_t, log_options_t, partition_append, partition_unref,
-    partition_verify,
+    NEEDS_HANDLER, NEEDS_VERIFICATION, appender_t, partition_append, partition_unref, partition_verify,
 )
 from kbroker._core.processor cimport Processor
+from kbroker._core.produce_check cimport produce_check, produce_check_rest
+from kbroker._core.produce_response cimport produce_response
 from kbroker._core.producers cimport FROM_CLIENT
-from kbroker._core.record cimport record_t, take_fields
-from kbroker._core.record_batch cimport (
-    BATCH_BAD_TIMESTAMP, BATCH_NO_KEY, BATCH_OK, batch_check, batch_check_timestamps, batch_check_trailing,
-    batch_error_code, batch_header, batch_info_t, batch_walk,
-)
 from kbroker._core.sending cimport wall_ms
-from kbroker._core.sync cimport atomic_add_i32, atomic_load_i64
+from kbroker._core.sync cimport atomic_add_i32
 from kbroker._core.verifications cimport NO_GUARD
 
-from kbroker.errors import KbrokerError
-
 cdef enum:
-    UNKNOWN_SERVER_ERROR = -1
-    CORRUPT_MESSAGE = 2
     UNKNOWN_TOPIC_OR_PARTITION = 3
     NOT_LEADER_OR_FOLLOWER = 6
     MESSAGE_TOO_LARGE = 10
-    INVALID_TOPIC_EXCEPTION = 17
     RECORD_LIST_TOO_LARGE = 18
-    NOT_ENOUGH_REPLICAS = 19
-    INVALID_REQUIRED_ACKS = 21
-    INVALID_TIMESTAMP = 32
     INVALID_PRODUCER_EPOCH = 47
     INVALID_TXN_STATE = 48
-    INVALID_PRODUCER_ID_MAPPING = 49
-    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
     KAFKA_STORAGE_ERROR = 56
-    UNSUPPORTED_COMPRESSION_TYPE = 76
-    INVALID_RECORD = 87
 
-    CODEC_ZSTD = 4
     FIRST_BATCH_VERSION = 3
-    FIRST_ZSTD_VERSION = 7
     FIRST_ADDING_VERSION = 12
-
-    # A compressed batch of at most so many bytes, that inflates to at most so many, is looked at on the processor.
-    SMALL_BATCH = 4 << 10
-    SMALL_INFLATED = 64 << 10
     KEPT_ENTRIES = 64            # room for so many partitions stays with the processor
-
-    # check_compressed and check_all
-    TOO_LARGE_HERE = 1
 
 # --- memory -------------------------------------------------------------------------------------------
 
@@ -137,11 +104,6 @@ cdef entry_t *add_entry(produce_t *w) noexcept nogil:
     e.guard = NO_GUARD
     return e
 
-
-cdef inline void refuse(entry_t *e, int16_t error, bint before_append) noexcept nogil:
-    e.error = error
-    e.done = True
-    e.before_append = before_append
 
 # --- the request --------------------------------------------------------------------------------------
 
@@ -204,241 +166,6 @@ cdef inline bint is_admin_client(request_t *request) noexcept nogil:
     return request.client_id_size == 14 and memcmp(request.client_id, b"__admin_client", 14) == 0
 
 
-cdef inline bint is_internal(const uint8_t *topic, int32_t size) noexcept nogil:
-    if size < 2 or topic[0] != c"_":
-        return False
-    return (size == 18 and memcmp(topic, b"__consumer_offsets", 18) == 0
-            or size == 19 and memcmp(topic, b"__transaction_state", 19) == 0)
-
-# --- checking -----------------------------------------------------------------------------------------
-
-cdef bint check_all(Processor processor, produce_t *w, uint8_t *frame) noexcept nogil:
-    """Look at every partition without appending; false when some batch needs a thread that may block."""
-    cdef bint complete = True
-    cdef int32_t i
-    cdef entry_t *e
-    if is_foreign_transaction(w, frame):
-        refuse_all(w, TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-        return True
-    for i in range(w.count):
-        e = &w.entries[i]
-        check(processor, w, e, frame)
-        if e.unchecked:
-            if (e.unconverted or e.batch_size > SMALL_BATCH or must_recompress(e)
-                    or check_compressed(processor, e, frame, SMALL_INFLATED)):
-                complete = False
-    if w.transactional_id_at >= 0 and has_several_producers(w):
-        refuse_all(w, INVALID_PRODUCER_ID_MAPPING)
-        return True
-    return complete
-
-
-cdef void refuse_all(produce_t *w, int16_t error) noexcept nogil:
-    cdef int32_t i
-    for i in range(w.count):
-        w.entries[i].unchecked = False
-        w.entries[i].unconverted = False
-        refuse(&w.entries[i], error, True)
-
-
-cdef inline bint is_transactional(const entry_t *e) noexcept nogil:
-    return e.error == 0 and not e.unconverted and e.info.producer_id >= 0 and e.info.attributes & ATTRIBUTE_TRANSACTIONAL != 0
-
-
-cdef bint has_several_producers(produce_t *w) noexcept nogil:
-    """Whether batches of transactions have not all one producer and epoch."""
-    cdef const entry_t *first = NULL
-    cdef const entry_t *e
-    cdef int32_t i
-    for i in range(w.count):
-        e = &w.entries[i]
-        if not is_transactional(e):
-            continue
-        if first == NULL:
-            first = e
-        elif e.info.producer_id != first.info.producer_id or e.info.producer_epoch != first.info.producer_epoch:
-            return True
-    return False
-
-
-cdef bint is_foreign_transaction(produce_t *w, const uint8_t *frame) noexcept nogil:
-    """Whether a batch is of a transaction whose id the request does not name: nobody is allowed to write for that. Kafka
-    asks this before it looks at anything else."""
-    cdef const uint8_t *batch
-    cdef int32_t i
-    if w.transactional_id_at >= 0:
-        return False
-    for i in range(w.count):
-        batch = frame + w.entries[i].batch_at
-        if (w.entries[i].batch_at >= 0 and w.entries[i].batch_size >= BATCH_HEADER_SIZE and batch[BATCH_MAGIC] == 2
-                and batch[BATCH_ATTRIBUTES + 1] & ATTRIBUTE_TRANSACTIONAL):
-            return True
-    return False
-
-
-cdef void check(Processor processor, produce_t *w, entry_t *e, uint8_t *frame) noexcept nogil:
-    """In the order in which Kafka refuses: partition, shape of the records, request, topic, batch."""
-    cdef uint8_t *topic = frame + e.topic_at
-    cdef uint8_t *batch = frame + e.batch_at
-    cdef int finding
-    e.partition = processor.registry.find(topic, e.topic_size, e.partition_id)
-    if e.partition == NULL:
-        refuse(e, UNKNOWN_TOPIC_OR_PARTITION, True)
-        return
-    if e.batch_at < 0:
-        refuse(e, INVALID_RECORD, True)
-        return
-    e.unconverted = w.version < FIRST_BATCH_VERSION and e.batch_size > BATCH_MAGIC and batch[BATCH_MAGIC] < 2
-    finding = BATCH_OK
-    if not e.unconverted:
-        finding = batch_header(batch, e.batch_size, &e.info)
-        if finding == BATCH_OK:
-            finding = batch_check_trailing(batch, e.batch_size, &e.info)
-    if finding != BATCH_OK:
-        refuse(e, batch_error_code(finding), True)
-    elif not e.unconverted and e.info.attributes & ATTRIBUTE_CODEC_MASK == CODEC_ZSTD and w.version < FIRST_ZSTD_VERSION:
-        refuse(e, UNSUPPORTED_COMPRESSION_TYPE, True)
-    elif not -1 <= w.acks <= 1:
-        refuse(e, INVALID_REQUIRED_ACKS, True)
-    elif is_internal(topic, e.topic_size) and not w.internal_allowed:
-        refuse(e, INVALID_TOPIC_EXCEPTION, True)
-    elif e.unconverted:
-        e.unchecked = True
-    elif e.info.size > e.partition.options.max_message_bytes:
-        refuse(e, MESSAGE_TOO_LARGE, True)
-    else:
-        finding = batch_check(batch, e.batch_size, &e.info)
-        if finding != BATCH_OK:
-            refuse(e, batch_error_code(finding), False)
-        elif e.info.attributes & ATTRIBUTE_CODEC_MASK or must_recompress(e):
-            e.unchecked = True
-        else:
-            check_records(e, batch + BATCH_HEADER_SIZE, e.info.size - BATCH_HEADER_SIZE, processor.now_ms)
-
-
-cdef inline bint must_recompress(entry_t *e) noexcept nogil:
-    cdef int8_t wanted = e.partition.options.compression
-    return wanted >= 0 and wanted != e.info.attributes & ATTRIBUTE_CODEC_MASK
-
-
-cdef void check_records(entry_t *e, const uint8_t *records, int64_t size, int64_t now_ms) noexcept nogil:
-    cdef log_options_t *options = &e.partition.options
-    cdef int finding = batch_walk(records, size, &e.info, options.compacted)
-    e.unchecked = False
-    if finding == BATCH_OK:
-        finding = batch_check_timestamps(&e.info, options.log_append_time, now_ms, options.timestamp_before_max_ms,
-                                         options.timestamp_after_max_ms)
-    if finding == BATCH_NO_KEY or finding == BATCH_BAD_TIMESTAMP:
-        find_bad_records(e, records, records + size, finding, now_ms)
-    if finding != BATCH_OK:
-        refuse(e, batch_error_code(finding), False)
-
-
-cdef void find_bad_records(entry_t *e, const uint8_t *p, const uint8_t *end, int finding, int64_t now_ms) noexcept nogil:
-    """Note which records have no key, or a timestamp out of bounds; those behind one that cannot be read are not looked at."""
-    cdef record_t record
-    cdef int64_t timestamp
-    cdef int64_t oldest = now_ms - e.partition.options.timestamp_before_max_ms
-    cdef int64_t newest = INT64_MAX
-    cdef int32_t i
-    if e.partition.options.timestamp_after_max_ms < INT64_MAX - now_ms:
-        newest = now_ms + e.partition.options.timestamp_after_max_ms
-    e.bad_records = <int32_t *>malloc(<size_t>e.info.record_count * sizeof(int32_t))
-    if e.bad_records == NULL:
-        return
-    for i in range(e.info.record_count):
-        p = take_fields(p, end, &record)
-        if p == NULL:
-            return
-        timestamp = <int64_t>(<uint64_t>e.info.base_timestamp + <uint64_t>record.timestamp_delta)
-        if record.key_size < 0 if finding == BATCH_NO_KEY else timestamp != -1 and not oldest <= timestamp <= newest:
-            e.bad_records[e.bad_count] = i
-            e.bad_count += 1
-
-
-cdef int check_compressed(Processor processor, entry_t *e, uint8_t *frame, int64_t limit) noexcept with gil:
-    """Inflate, walk, and compress again where the topic wants another codec. TOO_LARGE_HERE: more than `limit` bytes.
-
-    `limit` 0 is the broker's own, beyond which a batch is refused.
-    """
-    cdef uint8_t *batch = frame + e.batch_at
-    cdef const uint8_t[::1] plain
-    cdef const uint8_t[::1] made
-    cdef int codec = e.info.attributes & ATTRIBUTE_CODEC_MASK
-    cdef int64_t allowed = min(limit, processor.max_inflated_size) if limit else processor.max_inflated_size
-    try:
-        records = PyMemoryView_FromMemory(<char *>batch + BATCH_HEADER_SIZE, e.info.size - BATCH_HEADER_SIZE, PyBUF_READ)
-        try:
-            inflated = processor.inflate(codec, records, allowed)
-        except KbrokerError as error:
-            if limit and error.code == MESSAGE_TOO_LARGE:
-                return TOO_LARGE_HERE
-            e.unchecked = False
-            refuse(e, error.code, False)
-            return 0
-        plain = inflated
-        with nogil:
-            check_records(e, &plain[0] if plain.shape[0] else batch, plain.shape[0], wall_ms())
-        if e.error or not must_recompress(e):
-            return 0
-        header = PyMemoryView_FromMemory(<char *>batch, BATCH_HEADER_SIZE, PyBUF_READ)
-        made = processor.recompress(
-            header, inflated, <int>e.partition.options.compression, <int>e.partition.options.compression_level
-        )
-        keep_made(e, made)
-    except BaseException as error:
-        processor.report("checking a compressed batch", error)
-        e.unchecked = False
-        refuse(e, UNKNOWN_SERVER_ERROR, False)
-    return 0
-
-
-cdef void convert(Processor processor, entry_t *e, uint8_t *frame) noexcept with gil:
-    """Messages of magic 0 or 1 become the batch to append, in their own codec if the topic wants no other."""
-    cdef const uint8_t[::1] batch
-    cdef log_options_t *options = &e.partition.options
-    e.unchecked = False
-    try:
-        messages = PyMemoryView_FromMemory(<char *>frame + e.batch_at, e.batch_size, PyBUF_READ)
-        try:
-            converted, codec = processor.convert(messages, options.max_message_bytes, processor.max_inflated_size)
-        except KbrokerError as error:
-            refuse(e, error.code, error.code == MESSAGE_TOO_LARGE)
-            return
-        batch = converted
-        if batch_header(&batch[0], batch.shape[0], &e.info) != BATCH_OK:
-            raise AssertionError(f"converting made {batch.shape[0]} bytes that are no batch")
-        with nogil:
-            check_records(e, &batch[0] + BATCH_HEADER_SIZE, e.info.size - BATCH_HEADER_SIZE, wall_ms())
-        if e.error:
-            return
-        level = None
-        if options.compression >= 0:
-            codec, level = options.compression, options.compression_level
-        if codec:
-            view = memoryview(converted)
-            batch = processor.recompress(view[:BATCH_HEADER_SIZE], view[BATCH_HEADER_SIZE:], codec, level)
-        keep_made(e, batch)
-        if e.info.size > options.max_message_bytes:
-            refuse(e, MESSAGE_TOO_LARGE, True)
-    except BaseException as error:
-        processor.report("converting messages", error)
-        refuse(e, UNKNOWN_SERVER_ERROR, False)
-
-
-cdef int keep_made(entry_t *e, const uint8_t[::1] batch) except -1:
-    """The batch to append instead; its records are those that were walked."""
-    cdef batch_info_t info = e.info
-    e.made = <uint8_t *>malloc(batch.shape[0])
-    if e.made == NULL:
-        raise MemoryError()
-    memcpy(e.made, &batch[0], batch.shape[0])
-    if batch_header(e.made, batch.shape[0], &info) != BATCH_OK:
-        raise AssertionError(f"{batch.shape[0]} bytes were made that are no batch")
-    e.info.size = info.size
-    e.info.attributes = info.attributes
-    return 0
-
 # --- transactions -------------------------------------------------------------------------------------
 
 cdef bint begin_verification(produce_t *w) noexcept nogil:
@@ -487,7 +214,6 @@ cdef int produce_answered(produce_t *w, object codes) except -1:
             e.unverified = True
     return 0
 
-
 # --- appending and answering --------------------------------------------------------------------------
 
 cdef bint append_all(produce_t *w, uint8_t *frame, int64_t now_ms, bint may_block) noexcept nogil:
@@ -521,111 +247,6 @@ cdef bint append_all(produce_t *w, uint8_t *frame, int64_t now_ms, bint may_bloc
         e.done = True
     w.only_verifies = unverified
     return not unverified
-
-
-cdef const char *refusal_text(int16_t error) noexcept nogil:
-    return b"the timestamp is out of the topic's bounds" if error == INVALID_TIMESTAMP else b"a compacted topic needs keys"
-
-
-cdef void write_errors(writer_t *out, produce_t *w, entry_t *e) noexcept nogil:
-    """Version 8 on: which records were wrong, and a text, where Kafka has them."""
-    cdef const char *text = refusal_text(e.error)
-    cdef int32_t i
-    write_array_count(out, e.bad_count, w.flexible)
-    for i in range(e.bad_count):
-        write_i32(out, e.bad_records[i])
-        write_string(out, text, <int32_t>strlen(text), w.flexible)
-        if w.flexible:
-            write_uvarint(out, 0)
-    if e.unverified and (e.error == INVALID_TXN_STATE or e.error == NOT_ENOUGH_REPLICAS):
-        text = b"the transaction's coordinator does not know of this partition, or cannot tell"
-        write_string(out, text, <int32_t>strlen(text), w.flexible)
-    elif e.bad_count or e.error == INVALID_TIMESTAMP:
-        write_string(out, text, <int32_t>strlen(text), w.flexible)
-    else:
-        write_string(out, NULL, -1, w.flexible)
-
-
-cdef int32_t write_partition(slot_t *slot, produce_t *w, entry_t *e) noexcept nogil:
-    """Returns where its error code stands."""
-    cdef writer_t *out = &slot.out
-    cdef int32_t error_at
-    cdef int64_t log_start_offset = -1
-    write_i32(out, e.partition_id)
-    error_at = <int32_t>out.size
-    write_i16(out, e.error)
-    if e.error == 0:
-        log_start_offset = e.result.log_start_offset
-    elif not e.before_append and e.error != CORRUPT_MESSAGE:
-        log_start_offset = atomic_load_i64(&e.partition.log_start_offset)
-    write_i64(out, e.result.base_offset if e.error == 0 else -1)
-    if w.version >= 2:
-        write_i64(out, e.result.log_append_time if e.error == 0 else -1)
-    if w.version >= 5:
-        write_i64(out, log_start_offset)
-    if w.version >= 8:
-        write_errors(out, w, e)
-    if w.flexible:
-        write_uvarint(out, 0)
-    return error_at
-
-
-cdef bint make_waiters(slot_t *slot, int32_t count) noexcept nogil:
-    """Room for `count` waiters of acks; false when memory is out."""
-    cdef char *room = <char *>calloc(count, sizeof(ack_waiter_t) + sizeof(uint32_t) + sizeof(int16_t))
-    if room == NULL:
-        return False
-    slot.waiters = <ack_waiter_t *>room
-    slot.waiter_positions = <uint32_t *>(room + count * sizeof(ack_waiter_t))
-    slot.waiter_errors = <int16_t *>(room + count * (sizeof(ack_waiter_t) + sizeof(uint32_t)))
-    slot.waiter_count = 0
-    return True
-
-
-cdef int32_t write_response(Processor processor, slot_t *slot, produce_t *w, uint8_t *frame, int32_t waiting) noexcept nogil:
-    """The whole response, and a waiter for each partition whose ack has to wait. Returns the slot's outcome."""
-    cdef writer_t *out = &slot.out
-    cdef ack_waiter_t *waiter
-    cdef int32_t topic_count = 0
-    cdef int32_t error_at
-    cdef int32_t i
-    cdef entry_t *e
-    cdef bint failed = False
-    for i in range(w.count):
-        e = &w.entries[i]
-        topic_count += e.topic_partitions > 0
-        if e.error:
-            count_error(processor.p, 0, e.error)
-            failed = True
-    if w.acks == 0:
-        return SLOT_CLOSE if failed else SLOT_SILENT
-    if waiting and not make_waiters(slot, waiting):
-        return SLOT_CLOSE
-    write_array_count(out, topic_count, w.flexible)
-    for i in range(w.count):
-        e = &w.entries[i]
-        if e.topic_partitions:
-            if w.flexible and i:
-                write_uvarint(out, 0)        # tags of the topic before
-            write_string(out, frame + e.topic_at, e.topic_size, w.flexible)
-            write_array_count(out, e.topic_partitions, w.flexible)
-        error_at = write_partition(slot, w, e)
-        if e.error == 0 and e.result.must_wait:
-            waiter = &slot.waiters[slot.waiter_count]
-            waiter.partition = e.partition
-            waiter.offset = e.result.last_offset
-            waiter.pending = &slot.pending
-            waiter.error = &slot.waiter_errors[slot.waiter_count]
-            waiter.mail = &slot.acks_mail
-            slot.waiter_positions[slot.waiter_count] = error_at
-            slot.waiter_count += 1
-    if w.flexible and w.count:
-        write_uvarint(out, 0)
-    if w.version >= 1:
-        write_i32(out, 0)
-    if w.flexible:
-        write_uvarint(out, 0)
-    return SLOT_READY
 
 
 cdef int32_t count_waiting(produce_t *w) noexcept nogil:
@@ -667,7 +288,7 @@ cdef int produce(Processor processor, conn_t *conn, request_t *request) noexcept
         return -1
     w.only_verifies = False
     w.prepared = False
-    if not check_all(processor, w, frame) or not append_all(w, frame, processor.now_ms, False):
+    if not produce_check(processor, w, frame) or not append_all(w, frame, processor.now_ms, False):
         processor.handed = w
         processor.work = NULL
         return NEEDS_HANDLER
@@ -677,7 +298,7 @@ cdef int produce(Processor processor, conn_t *conn, request_t *request) noexcept
         recycle(w)
         return -1
     slot_begin_response(slot, request)
-    outcome = write_response(processor, slot, w, frame, waiting)
+    outcome = produce_response(processor, slot, w, frame, waiting)
     slot.outcome = outcome
     if slot.waiter_count:
         slot.outstanding = 1
@@ -690,13 +311,8 @@ cdef int produce(Processor processor, conn_t *conn, request_t *request) noexcept
 
 
 cdef bint produce_prepare(Processor processor, produce_t *w, uint8_t *frame) noexcept nogil:
-    cdef int32_t i
     w.prepared = True
-    for i in range(w.count):
-        if w.entries[i].unconverted:
-            convert(processor, &w.entries[i], frame)
-        elif w.entries[i].unchecked:
-            check_compressed(processor, &w.entries[i], frame, 0)
+    produce_check_rest(processor, w, frame)
     return w.transactional_id_at >= 0 and begin_verification(w)
 
 
@@ -704,7 +320,7 @@ cdef int32_t produce_run(Processor processor, slot_t *slot, produce_t *w, uint8_
     cdef int32_t outcome
     append_all(w, frame, wall_ms(), True)
     begin_response(slot, w.flexible)
-    outcome = write_response(processor, slot, w, frame, count_waiting(w))
+    outcome = produce_response(processor, slot, w, frame, count_waiting(w))
     if slot.waiter_count:
         atomic_add_i32(&slot.outstanding, 1)
         if not await_acks(slot):
