@@ -210,7 +210,10 @@ class Round:
     # --- before and after ---------------------------------------------------------------------------------
     def create_topics(self) -> None:
         admin = AdminClient({"bootstrap.servers": self.address})
-        topics = [NewTopic(name, PARTITIONS, 1, config=COMPACTED if name == LOG else {}) for name in (IN, LOG, OUT)]
+        compacted = dict(COMPACTED)
+        if isinstance(self.broker, Kafka4InMemory):  # it takes no segments so small from everybody
+            compacted["internal.segment.bytes"] = compacted.pop("segment.bytes")
+        topics = [NewTopic(name, PARTITIONS, 1, config=compacted if name == LOG else {}) for name in (IN, LOG, OUT)]
         for made in admin.create_topics(topics).values():
             made.result(30)
 
