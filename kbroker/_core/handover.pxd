@@ -8,8 +8,11 @@ from kbroker._core.fetch cimport fetch_t
 from kbroker._core.processor cimport Processor
 
 # Give the request to Python, in memory of its own: a large buffer changes its owner, anything else is copied. The
-# connection is not read from until it is answered. `Processor.handed` goes with it.
+# connection is not read from until it is answered. `Processor.handed` goes with it. Where `Processor.gathers`, Python
+# gets it with the next `give_gathered`.
 cdef void hand_over(Processor processor, conn_t *conn, request_t *request) noexcept nogil
+# Give Python the requests that were gathered, several for each time that the GIL is taken, and send what it answers.
+cdef void give_gathered(Processor processor) noexcept nogil
 # Give Python an answer to Fetch whose bytes have to be converted; `f` and the slot are its own until the slot's mail.
 cdef void hand_over_answer(Processor processor, slot_t *slot, fetch_t *f) noexcept nogil
 # One of the slot's mails has come.

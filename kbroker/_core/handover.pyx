@@ -4,6 +4,7 @@ from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memcpy
 
+from kbroker._core.arrays cimport with_room
 from kbroker._core.connection cimport (
     SLOT_PREPARED, conn_close, conn_ready, conn_t, partial_free, read_header, request_t, slot_free, slot_mute, slot_new,
     slot_settle, slot_t, slot_unmute,
@@ -16,14 +17,41 @@ from kbroker._core.request cimport Frame, Request
 from kbroker._core.sync cimport atomic_add_i32, atomic_load_i32, atomic_store_i32
 
 
+cdef enum:
+    GIVEN_AT_ONCE = 16           # requests for each time that the GIL is taken
+
+# A request on its way to Python: its frame, and what was found in it.
+ctypedef struct handed_t:
+    slot_t *slot
+    void *work
+    uint8_t *buffer
+    int64_t at
+    int64_t capacity
+    int64_t size
+    int64_t body_at
+    int64_t client_id_at
+    int32_t client_id_size       # -1: it has none
+    bint flexible
+
+
 cdef void hand_over(Processor processor, conn_t *conn, request_t *request) noexcept nogil:
     """Give the request to Python, in memory of its own: a large buffer changes its owner, anything else is copied."""
-    cdef slot_t *slot = slot_new(conn, request)
+    cdef handed_t one
+    cdef handed_t *room = &one
+    cdef slot_t *slot
     cdef void *work = processor.handed
     cdef uint8_t *buffer = NULL
     cdef int64_t capacity = 0
     cdef int64_t at = 0
     processor.handed = NULL
+    if processor.gathers:
+        room = <handed_t *>with_room(
+            processor.gathered, processor.gathered_count, &processor.gathered_capacity, sizeof(handed_t)
+        )
+        if room != NULL:
+            processor.gathered = room
+            room += processor.gathered_count
+    slot = slot_new(conn, request) if room != NULL else NULL
     if slot != NULL:
         if conn.partial_capacity >= LARGE_BUFFER and conn.partial_at == conn.partial_size and \
                 request.frame_size >= SMALL_BUFFERS_END:
@@ -44,7 +72,30 @@ cdef void hand_over(Processor processor, conn_t *conn, request_t *request) noexc
         return
     slot.outstanding = 1
     slot_mute(slot)
-    call_on_request(processor, conn, slot, request, buffer, at, capacity, work)
+    room.slot = slot
+    room.work = work
+    room.buffer = buffer
+    room.at = at
+    room.capacity = capacity
+    room.size = request.frame_size
+    room.body_at = request.body.at - request.body.start
+    room.client_id_at = <const uint8_t *>request.client_id - request.frame if request.client_id != NULL else 0
+    room.client_id_size = request.client_id_size if request.client_id != NULL else -1
+    room.flexible = request.flexible
+    if processor.gathers:
+        processor.gathered_count += 1
+    else:
+        give(processor, room, 1)
+
+
+cdef void give_gathered(Processor processor) noexcept nogil:
+    cdef int32_t count = processor.gathered_count
+    cdef int32_t done = 0
+    processor.gathered_count = 0
+    while done < count:
+        give(processor, <handed_t *>processor.gathered + done, min(count - done, GIVEN_AT_ONCE))
+        done += GIVEN_AT_ONCE
+        processor.send_dirty()
 
 
 cdef void hand_over_answer(Processor processor, slot_t *slot, fetch_t *f) noexcept nogil:
@@ -110,22 +161,30 @@ cdef void serve_prepared(Processor processor, slot_t *slot) noexcept nogil:
         conn_close(conn, NULL)        # parked too late to be found by begin_stop
 
 
-cdef void call_on_request(Processor processor, conn_t *conn, slot_t *slot, request_t *header, uint8_t *buffer, int64_t at,
-                          int64_t capacity, void *work) noexcept with gil:
+cdef void give(Processor processor, handed_t *handed, int32_t count) noexcept with gil:
+    cdef int32_t i
+    for i in range(count):
+        call_on_request(processor, &handed[i])
+
+
+cdef void call_on_request(Processor processor, handed_t *handed) noexcept:
     cdef Frame frame = Frame.__new__(Frame)
-    cdef Request request = new_request(processor, slot)
-    frame.buffer = buffer
-    frame.capacity = capacity
-    frame.at = at
-    frame.size = header.frame_size
+    cdef conn_t *conn = handed.slot.conn
+    cdef Request request = new_request(processor, handed.slot)
+    frame.buffer = handed.buffer
+    frame.capacity = handed.capacity
+    frame.at = handed.at
+    frame.size = handed.size
     request.frame = frame
-    request.body_at = header.body.at - header.body.start
-    request.work = work
-    request.flexible = header.flexible
+    request.body_at = handed.body_at
+    request.work = handed.work
+    request.flexible = handed.flexible
     try:
-        if header.client_id != NULL:
+        if handed.client_id_size >= 0:
             # Invalid UTF-8 is somebody's own name for himself; it is shown, never used as bytes.
-            request.client_id = PyUnicode_DecodeUTF8(<char *>header.client_id, header.client_id_size, "replace")
+            request.client_id = PyUnicode_DecodeUTF8(
+                <char *>handed.buffer + handed.at + handed.client_id_at, handed.client_id_size, "replace"
+            )
     except BaseException as error:
         request.fail(error)
         return

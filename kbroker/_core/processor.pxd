@@ -27,6 +27,10 @@ cdef class Processor:
     cdef int64_t now_ms
     cdef void *work                    # produce_t that is used again and again
     cdef void *handed                  # produce_t of a Produce that needs a handler, on its way into its Request
+    cdef bint gathers                  # this turn has several connections to read from: Python gets their requests together
+    cdef void *gathered                # handed_t of handover.pyx
+    cdef int32_t gathered_count
+    cdef int32_t gathered_capacity
     cdef ColdReader cold_reader
     cdef object on_request             # callable(Request, Processor) on this thread, with the GIL; False: the channel is full
     cdef object on_close               # callable(Connection, reason)

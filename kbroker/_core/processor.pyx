@@ -21,7 +21,7 @@ from kbroker._core.connection cimport (
 )
 from kbroker._core.cursor cimport writer_free
 from kbroker._core.fetch cimport fetch_abandon, fetch_resume, fetch_t
-from kbroker._core.handover cimport resume_held, slot_came
+from kbroker._core.handover cimport give_gathered, resume_held, slot_came
 from kbroker._core.mailbox cimport (
     MAIL_ACKS, MAIL_CONNECTION, MAIL_FETCH, MAIL_SLOT, mail_t, mailbox_awake, mailbox_close, mailbox_is_empty,
     mailbox_may_sleep, mailbox_open, mailbox_wake, post, take_all, take_next,
@@ -194,6 +194,7 @@ cdef class Processor:
             close(p.epoll_fd)
         mailbox_close(&self.mailbox)
         mutex_destroy(&self.closed_lock)
+        free(self.gathered)
         while p.free_slots != NULL:
             slot = p.free_slots
             p.free_slots = slot.next
@@ -349,11 +350,14 @@ cdef class Processor:
         cdef bint stopping = False
         while True:
             count = self.wait()
+            self.gathers = count >= CROWD or p.ready != p.ready_tail
             for i in range(count):
                 if events[i].data.ptr != NULL:
                     self.on_event(<conn_t *>events[i].data.ptr, events[i].events)
             if p.ready != NULL:
                 self.serve_ready()
+            if self.gathered_count:
+                give_gathered(self)
             if atomic_load_i32(&self.resumed):
                 resume_held(self)
             self.serve_mail()

@@ -495,6 +495,37 @@ def test_many_connections_come_and_go(start: Start) -> None:
     assert rig.why_closed() == []
 
 
+def test_requests_that_were_read_in_one_turn_are_given_to_python_together(start: Start) -> None:
+    gate, arrived = threading.Event(), threading.Event()
+    read: list[int] = []
+
+    def handle(request: Request) -> None:
+        if not arrived.is_set():
+            arrived.set()
+            gate.wait(20)
+        read.append(rig.processors[0].counters()[ECHO].requests)
+        if bytes(request.body) == b"7":
+            raise ValueError("a mistake")
+        echo(request)
+
+    rig = start(handle=handle, inline=True)
+    first, *others = [rig.connect() for _ in range(41)]
+    wait_until(lambda: rig.connection_count == 41, "all are connected")
+    first.socket.sendall(echo_frame(0, b"first"))
+    assert arrived.wait(10)
+    for number, client in enumerate(others):
+        client.socket.sendall(echo_frame(number, b"%d" % number) + echo_frame(100 + number, b"again"))
+    gate.set()
+    assert echoed(first) == (0, b"first")
+    for number, client in enumerate(others):
+        if number == 7:
+            with pytest.raises(ConnectionClosed):
+                client.read_frame()
+        else:
+            assert [echoed(client), echoed(client)] == [(number, b"%d" % number), (100 + number, b"again")]
+    assert read[:41] == [1] + [41] * 40, "one after the other they would be 1, 2, 3 and so on"
+
+
 def test_requests_of_a_closed_connection_are_answered_into_the_void(start: Start) -> None:
     arrived, gate = threading.Semaphore(0), threading.Event()
     rig = start(handle=echo_behind(gate, arrived.release), handlers=4)
