@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.kit import maven
+from tests.kit.java_program import BUILD, compile_java
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
-# What is made from our sources belongs to this checkout; the cache is shared with others.
-BUILD = ROOT / "build" / "compat"
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 ASSIGNORS = ("range", "roundrobin", "sticky", "cooperative-sticky")
 
@@ -94,20 +93,9 @@ def debian(package: str, folder: str) -> Callable[[], list[str]]:
     return prepare
 
 
-def compile_java(folder: str, program: str, version: str, *coordinates: str) -> list[str]:
-    """How a program in Java is run, which is compiled once for each version of its jars."""
-    others = ["com.fasterxml.jackson.core:jackson-databind:2.18.2", "org.slf4j:slf4j-nop:1.7.36"]
-    classpath = maven.fetch([*coordinates, *others])
-    sources, target = sorted((HERE / folder).glob("*.java")), BUILD / f"{folder}-{version}"
-    compiled = target / f"{program}.class"
-    if not compiled.exists() or compiled.stat().st_mtime < max(one.stat().st_mtime for one in sources):
-        subprocess.run(["javac", "-nowarn", "-cp", classpath, "-d", str(target), *map(str, sources)], check=True)
-    return ["java", "-Xmx512m", "-cp", f"{target}{os.pathsep}{classpath}", program]
-
-
 def java(version: str) -> Callable[[], list[str]]:
     """Java clients of one version."""
-    return lambda: compile_java("java", "Driver", version, f"org.apache.kafka:kafka-clients:{version}")
+    return lambda: compile_java(HERE / "java", "Driver", version, f"org.apache.kafka:kafka-clients:{version}")
 
 
 def console_tools(version: str) -> Callable[[], list[str]]:

@@ -15,11 +15,12 @@ from pathlib import Path
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition
 
-from tests.compat.clients import compile_java
 from tests.compat.conftest import new_broker
 from tests.compat.test_clients import create_topic
 from tests.kit.broker import BrokerProcess
+from tests.kit.java_program import compile_java
 
+HERE = Path(__file__).parent
 PARTITIONS = 2
 LINES = 1500
 WORDS = [f"word{number}" for number in range(40)]
@@ -30,7 +31,7 @@ class Application:
     """One instance of the word count."""
 
     def __init__(self, version: str, folder: Path, bootstrap: str, source: str, target: str):
-        self.command = compile_java("streams", "WordCount", version, f"org.apache.kafka:kafka-streams:{version}")
+        self.command = compile_java(HERE / "streams", "WordCount", version, f"org.apache.kafka:kafka-streams:{version}")
         self.command += [bootstrap, f"count-{source}", str(folder), source, target]
         self.output = folder.parent / f"{folder.name}.txt"
         self.process: subprocess.Popen[bytes] | None = None

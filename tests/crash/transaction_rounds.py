@@ -1,11 +1,12 @@
 """Transactions under faults, over and over (`python -m tests.crash.transaction_rounds`; a few rounds in `make test`).
 
-One round is one seed: a new broker behind a proxy, processes of real clients (transaction_clients.py) that do hundreds
-of small transactions, and faults in between: the broker is killed or stopped and started again, or held (SIGSTOP);
-connections are dropped, stalled, or end before an answer; clients are killed, or held until their transaction has
-timed out while others take over their transactional ids. When all is over, every place is read whole, and the checker
-of tests/kit/transaction_history.py says what of it no broker may answer. `--keep DIRECTORY` keeps what the clients have
-written of rounds with anomalies; `--check DIRECTORY` checks such a directory again.
+One round is one seed: a new broker behind a proxy, processes of real clients that do hundreds of small transactions of
+version 1 (librdkafka: transaction_clients.py) and of version 2 (Java 4.3: java/TransactionClients.java), side by side
+on the same partitions, and faults in between: the broker is killed or stopped and started again, or
+held (SIGSTOP); connections are dropped, stalled, or end before an answer; clients are killed, or held until their
+transaction has timed out while others take over their transactional ids. When all is over, every place is read whole,
+and the checker of tests/kit/transaction_history.py says what of it no broker may answer. `--keep DIRECTORY` keeps what
+the clients have written of rounds with anomalies; `--check DIRECTORY` checks such a directory again.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -27,20 +29,26 @@ from pathlib import Path
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
+from kbroker.protocol import messages as M
+from kbroker.protocol.api import ApiKey
 from tests.crash.transaction_clients import GROUP, IN, LOG, OUT, PARTITIONS
 from tests.kit.broker import BrokerProcess, Kafka4InMemory
 from tests.kit.dropping_proxy import DroppingProxy
+from tests.kit.java_program import compile_java
 from tests.kit.transaction_history import Anomaly, History, Outcome, anomalies
 from tests.kit.transaction_journal import Journal, read_journals
+from tests.kit.wire import WireClient
 
 ROOT = Path(__file__).parent.parent.parent
 TIMEOUT_MS = 3000
 SETTLE_S = 45.0
-FEWEST, LATEST_S = 30, 90.0
-"""A round goes on until so many transactions are committed: with less it says nothing. It does not wait for ever."""
+FEWEST, FEWEST_JAVA, LATEST_S = 30, 3, 90.0
+"""A round goes on until so many transactions are committed, and so many by each Java client: with less it says nothing.
+It does not wait for ever."""
 SETTINGS: dict[str, object] = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": 200,
     "group.initial.rebalance.delay.ms": 0,
+    "group.min.session.timeout.ms": 1000,
     "log.cleaner.backoff.ms": 300,
     "transaction.state.log.num.partitions": 5,
     "offsets.topic.num.partitions": 5,
@@ -55,12 +63,25 @@ PROCESSES: list[dict[str, str]] = [
     {"e0": "EpochWriter", "e1": "EpochWriter"},
     {"r0": "Reader", "r1": "Reader", "d0": "DirtyReader"},
 ]
+COMMITTED_BY = re.compile(rb'"transaction":"([wme]\d+)\.[\d.]+","outcome":"committed"')
+JAVA_GROUP = "java-movers"
+"""Of its own: librdkafka's movers hang now and then, and their group waits for them."""
+JAVA = {"w3": "Writer", "w4": "Writer", "m2": "Mover"}
+JAVA_VERSION = "4.3.1"
+JAVA_FLAGS = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+
+
+def java_command() -> list[str]:
+    clients = f"org.apache.kafka:kafka-clients:{JAVA_VERSION}"
+    folder = Path(__file__).parent / "java"
+    return compile_java(folder, "TransactionClients", JAVA_VERSION, clients, flags=JAVA_FLAGS)
 
 
 @dataclass
 class ClientProcess:
     """Some clients and their journal, over several lives."""
 
+    command: list[str]
     clients: dict[str, str]
     folder: Path
     bootstrap: str
@@ -79,7 +100,7 @@ class ClientProcess:
             "life": self.life,
             "timeout_ms": TIMEOUT_MS,
         }
-        command = [sys.executable, "-m", "tests.crash.transaction_clients", json.dumps(settings)]
+        command = [*self.command, json.dumps(settings)]
         with (self.folder / "errors.txt").open("ab") as errors:
             self.running.append(subprocess.Popen(command, stdin=subprocess.PIPE, stderr=errors, cwd=ROOT))
 
@@ -115,12 +136,18 @@ class Round:
     """A broker behind a proxy, clients, and what is done to them."""
 
     def __init__(self, broker: BrokerProcess, proxy: DroppingProxy, folder: Path, seed: int, lies: bool):
+        """`lies`: one reader does, and the clients of version 2 are not there."""
         self.broker, self.proxy, self.folder = broker, proxy, folder
         self.address = f"127.0.0.1:{proxy.port}"
         self.chance = random.Random(seed)
         lying = {"r1": "LyingReader"} if lies else {}
         told = [one | {name: lying[name] for name in one.keys() & lying.keys()} for one in PROCESSES]
-        self.clients = [ClientProcess(clients, folder, self.address, seed) for clients in told]
+        python = [sys.executable, "-m", "tests.crash.transaction_clients"]
+        self.java = {} if lies else JAVA
+        commands = [(java_command(), self.java)] if self.java else []
+        commands += [(python, clients) for clients in told]
+        self.clients = [ClientProcess(*command, folder, self.address, seed) for command in commands]
+        self.producing = self.clients[:-1]
         self.done: Counter[str] = Counter()
 
     # --- faults -----------------------------------------------------------------------------------------
@@ -152,7 +179,7 @@ class Round:
         self.proxy.flow()
 
     def kill_client(self) -> None:
-        client = self.chance.choice(self.clients[:-1])
+        client = self.chance.choice(self.producing)
         client.kill()
         client.start()
 
@@ -164,7 +191,7 @@ class Round:
 
     def replace_held_client(self) -> None:
         """A zombie: it is held, another one takes over its transactional ids, then it goes on."""
-        client = self.chance.choice(self.clients[:-1])
+        client = self.chance.choice(self.producing)
         zombie = client.running[-1]
         client.hold(True)
         client.start()
@@ -184,7 +211,7 @@ class Round:
             time.sleep(1)
             began = time.monotonic()
             while (passed_s := time.monotonic() - began) < seconds or (
-                passed_s < LATEST_S and self.committed_count() < FEWEST
+                passed_s < LATEST_S and not self.says_something()
             ):
                 fault = self.chance.choice(faults)
                 self.done[fault] += 1
@@ -197,15 +224,17 @@ class Round:
             for client in self.clients:
                 client.kill()
         undecided = self.await_decisions()
-        self.read_whole()
+        wrong += self.read_whole()
         history = read_journals(self.folder.glob("*.jsonl"))
         history.undecided = undecided
         history.read_to_end = set() if undecided else {(one.topic, one.partition) for one in self.places()}
         return history, wrong
 
-    def committed_count(self) -> int:
+    def says_something(self) -> bool:
         """By what the clients that write have noted."""
-        return sum(path.read_bytes().count(b'"committed"') for path in self.folder.glob("[wme]*.jsonl"))
+        noted = b"".join(path.read_bytes() for path in self.folder.glob("[wme]*.jsonl"))
+        committed = Counter(name.decode() for name in COMMITTED_BY.findall(noted))
+        return committed.total() >= FEWEST and all(committed[name] >= FEWEST_JAVA for name in self.java)
 
     # --- before and after ---------------------------------------------------------------------------------
     def create_topics(self) -> None:
@@ -216,6 +245,13 @@ class Round:
         topics = [NewTopic(name, PARTITIONS, 1, config=compacted if name == LOG else {}) for name in (IN, LOG, OUT)]
         for made in admin.create_topics(topics).values():
             made.result(30)
+
+    def epochs(self) -> dict[str, int]:
+        """Of the transactional ids of Java clients: of version 2, so that each end has brought one."""
+        with WireClient("127.0.0.1", self.broker.port) as client:
+            asked = M.DescribeTransactionsRequest(transactional_ids=list(self.java))
+            states = client.call(ApiKey.DESCRIBE_TRANSACTIONS, 0, asked).transaction_states
+        return {state.transactional_id: state.producer_epoch for state in states}
 
     @staticmethod
     def places() -> list[TopicPartition]:
@@ -242,8 +278,8 @@ class Round:
             time.sleep(0.1)
         return undecided
 
-    def read_whole(self) -> None:
-        """Everything that is committed, by one more client; then what the group has committed."""
+    def read_whole(self) -> list[str]:
+        """Everything that is committed, by one more client; and what groups have committed; says what is undecided."""
         journal = Journal(self.folder / "whole.jsonl")
         consumer = Consumer(
             {"bootstrap.servers": self.address, "group.id": GROUP, "enable.auto.commit": False}
@@ -266,11 +302,22 @@ class Round:
             if records:
                 journal.write("poll", client="whole", stretch=0, began=began, records=records, is_committed=True)
         assert not left, f"{left} could not be read to the end"
-        began = time.monotonic_ns()
-        for found in consumer.committed(self.places()[:PARTITIONS], 30):
-            place = [found.topic, found.partition]
-            journal.write("offset", group=GROUP, place=place, offset=max(found.offset, -1), began=began)
         consumer.close()
+        return [line for group in (GROUP, JAVA_GROUP) for line in self.read_offsets(group, journal)]
+
+    def read_offsets(self, group: str, journal: Journal) -> list[str]:
+        """What a group has committed, without what is undecided; says if it does not come to be decided."""
+        consumer = Consumer({"bootstrap.servers": self.address, "group.id": group, "isolation.level": "read_committed"})
+        began = time.monotonic_ns()
+        try:
+            for found in consumer.committed(self.places()[:PARTITIONS], 30):
+                place = [found.topic, found.partition]
+                journal.write("offset", group=group, place=place, offset=max(found.offset, -1), began=began)
+        except KafkaException as error:
+            return [f"whether offsets of {group} are committed is undecided: {error}"]
+        finally:
+            consumer.close()
+        return []
 
 
 FAULTS = [
@@ -293,6 +340,12 @@ class Result:
     anomalies: list[Anomaly]
     wrong: list[str]
     faults: Counter[str]
+    epochs: dict[str, int]
+
+    def ends(self, transactional_id: str) -> int:
+        """What its producers were told, one after the other."""
+        of_it = (one for one in self.history.transactions if one.client.startswith(f"{transactional_id}."))
+        return sum(one.told is not None for one in of_it)
 
     def count(self, outcome: Outcome) -> int:
         """Transactions of transactional producers."""
@@ -303,7 +356,9 @@ class Result:
         counts = ", ".join(f"{self.count(outcome)} {outcome.value}" for outcome in Outcome)
         reads = sum(len(poll.records) for poll in self.history.polls)
         faults = ", ".join(f"{count} {name}" for name, count in sorted(self.faults.items()))
-        return f"seed {self.seed}: {counts}; {reads} reads; {faults}; {len(self.anomalies)} anomalies" + "".join(
+        epochs = ", ".join(f"{epoch} of {one} ({self.ends(one)} ends)" for one, epoch in sorted(self.epochs.items()))
+        rest = f"{faults}; epochs: {epochs}; {len(self.anomalies)} anomalies"
+        return f"seed {self.seed}: {counts}; {reads} reads; {rest}" + "".join(
             f"\n  {line}" for line in [*self.wrong, *map(str, self.anomalies[:20])]
         )
 
@@ -322,12 +377,17 @@ def run(
                 one = Round(broker, proxy, folder, seed, lies)
                 history, wrong = one.run(seconds, faults)
                 errors = (folder / "errors.txt").read_text(errors="replace")
-                if "Traceback" in errors:  # librdkafka prints there too
+                if "Traceback" in errors or "Exception in thread" in errors:  # librdkafka prints there too
                     wrong.append(errors[-2000:])
                 wrong += [line for line in errors.splitlines() if " hangs in " in line]
-                result = Result(seed, history, anomalies(history), wrong, one.done)
-                if result.count(Outcome.COMMITTED) < FEWEST:
-                    wrong.append(f"fewer than {FEWEST} transactions were committed")
+                result = Result(seed, history, anomalies(history), wrong, one.done, one.epochs())
+                wrong += [
+                    f"epoch {epoch} of {name} after {result.ends(name)} transactions"
+                    for name, epoch in result.epochs.items()
+                    if epoch < result.ends(name)
+                ]
+                if not one.says_something():
+                    wrong.append(f"fewer than {FEWEST} transactions were committed, or {FEWEST_JAVA} of a Java client")
                 if keep is not None and (result.anomalies or wrong):
                     (folder / "broker.txt").write_text(broker.output)
                     shutil.copytree(folder, keep / str(seed), dirs_exist_ok=True)

@@ -1,6 +1,8 @@
 """How a client of the transaction rounds notes what it does, so that a kill loses none of it, and how that is read.
 
-One line of JSON per step, appended with one write each: before anything is asked, and after it was told.
+One line of JSON per step, appended with one write each: before anything is asked, and after it was told. `step` is the
+name of a method of `Reader`, `at` the time, the rest are that method's arguments; a commit that no `end` follows is in
+doubt. `Journal` writes for clients in Python, tests/crash/java/TransactionClients.java for itself.
 """
 
 from __future__ import annotations

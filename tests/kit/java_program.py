@@ -1,0 +1,25 @@
+"""Programs of ours in Java that tests run: compiled when their sources or their jars are others than before."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+from tests.kit import maven
+
+# What is made from our sources belongs to this checkout; the cache is shared with others.
+BUILD = Path(__file__).parent.parent.parent / "build" / "compat"
+
+
+def compile_java(
+    folder: Path, program: str, version: str, *coordinates: str, flags: tuple[str, ...] = ("-Xmx512m",)
+) -> list[str]:
+    """How a program in Java is run, which is compiled once for each version of its jars."""
+    others = ["com.fasterxml.jackson.core:jackson-databind:2.18.2", "org.slf4j:slf4j-nop:1.7.36"]
+    classpath = maven.fetch([*coordinates, *others])
+    sources, target = sorted(folder.glob("*.java")), BUILD / f"{program}-{version}"
+    compiled = target / f"{program}.class"
+    if not compiled.exists() or compiled.stat().st_mtime < max(one.stat().st_mtime for one in sources):
+        subprocess.run(["javac", "-nowarn", "-cp", classpath, "-d", str(target), *map(str, sources)], check=True)
+    return ["java", *flags, "-cp", f"{target}{os.pathsep}{classpath}", program]
