@@ -82,7 +82,7 @@ ROUTES: dict[ApiKey, Route] = {
 
 
 LARGE_REQUEST_SIZE = 64 << 10
-"""Bytes from which a request is always handed over: what takes its time to read must not hold up a processor."""
+"""Bytes from which a request that has to be decoded is handed over: reading it must not hold up a processor."""
 
 
 class _Served(NamedTuple):
@@ -112,7 +112,7 @@ class Dispatcher:
         must_wait = (
             served.route.blocking
             or (served.route.appends and self._services.logs.is_stalled)
-            or len(request.body) > LARGE_REQUEST_SIZE
+            or (served.decode is not None and len(request.body) > LARGE_REQUEST_SIZE)
         )
         if must_wait or not self._serve(request, served, may_block=False):
             return self._channel.put(request, processor)

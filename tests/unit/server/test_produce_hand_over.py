@@ -15,6 +15,7 @@ from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.records import encode_batch
+from kbroker.server.dispatch import LARGE_REQUEST_SIZE
 from kbroker.server.services import Services
 from tests.kit.processors import produce_request
 from tests.kit.small_broker import SmallBroker
@@ -53,20 +54,20 @@ def client(broker: SmallBroker) -> Iterator[WireClient]:
         yield client
 
 
-def batch(sequence: int = -1) -> bytes:
+def batch(sequence: int = -1, size: int = 1) -> bytes:
     """With a sequence: of a transaction."""
     if sequence < 0:
-        return encode_batch([(0, None, b"v")])
+        return encode_batch([(0, None, bytes(size))])
     return encode_batch(
-        [(0, None, b"v")], producer_id=7, producer_epoch=0, base_sequence=sequence, is_transactional=True
+        [(0, None, bytes(size))], producer_id=7, producer_epoch=0, base_sequence=sequence, is_transactional=True
     )
 
 
-def transaction(*topics: str) -> M.ProduceRequest:
+def transaction(*topics: str, size: int = 1) -> M.ProduceRequest:
     """A transaction begins in each of the topics."""
-    request = produce_request(topics[0], batch(0))
+    request = produce_request(topics[0], batch(0, size))
     request.transactional_id = "mine"
-    request.topic_data = [produce_request(topic, batch(0)).topic_data[0] for topic in topics]
+    request.topic_data = [produce_request(topic, batch(0, size)).topic_data[0] for topic in topics]
     return request
 
 
@@ -108,13 +109,16 @@ def test_a_segment_is_not_rolled_by_the_processor_for_a_transaction(broker: Smal
     assert codes(client.receive(ApiKey.PRODUCE, VERSION, asked)) == [0, 0]
 
 
-def test_whose_transaction_begins_does_not_wait_for_a_handler(broker: SmallBroker, client: WireClient) -> None:
+@pytest.mark.parametrize("size", [1, 2 * LARGE_REQUEST_SIZE])
+def test_whose_transaction_begins_does_not_wait_for_a_handler(
+    broker: SmallBroker, client: WireClient, size: int
+) -> None:
     """Their number of requests keeps all of them busy, in the order of the channel."""
     with ExitStack() as stack:
         busy = [stack.enter_context(WireClient("127.0.0.1", broker.port)) for _ in range(HANDLERS)]
         with broker.held_closed("closed", 0):
             asked = [each.send(ApiKey.PRODUCE, VERSION, produce_request("closed", batch())) for each in busy]
             served_beside(broker)
-            assert codes(client.call(ApiKey.PRODUCE, VERSION, transaction("open"))) == [0]
+            assert codes(client.call(ApiKey.PRODUCE, VERSION, transaction("open", size=size))) == [0]
         for each, correlation_id in zip(busy, asked, strict=True):
             assert codes(each.receive(ApiKey.PRODUCE, VERSION, correlation_id)) == [0]
