@@ -87,6 +87,10 @@ class TransactionCoordinator:
             LOG.info("transactional id %r was left in %s", transaction.transactional_id, transaction.state)
             self._write_markers(shard, transaction)
 
+    def _acquire(self, transactional_id: str) -> TransactionShard | ErrorCode:
+        """The id's shard with its lock held, for the caller to release; or why the id is not served here now."""
+        return self.shards.acquire(transactional_id) if transactional_id else ErrorCode.INVALID_REQUEST
+
     # --- InitProducerId ----------------------------------------------------------------------------------
     def init_producer_id(
         self,
@@ -165,10 +169,7 @@ class TransactionCoordinator:
     ) -> None:
         """AddPartitionsToTxn, and what else adds: AddOffsetsToTxn the partition that the group's offsets are in, with
         `EPOCH_VERSION` what is written itself (KIP-890)."""
-        if not transactional_id:
-            answer(ErrorCode.INVALID_REQUEST)
-            return
-        shard = self.shards.acquire(transactional_id)
+        shard = self._acquire(transactional_id)
         if isinstance(shard, ErrorCode):
             answer(shard)
             return
@@ -237,9 +238,7 @@ class TransactionCoordinator:
         self, transactional_id: str, producer_id: int, producer_epoch: int, partitions: Iterable[TopicPartition]
     ) -> Mapping[TopicPartition, ErrorCode]:
         """Of each partition: NONE when the producer's open transaction has it (KIP-890). Does not wait."""
-        if not transactional_id:
-            return dict.fromkeys(partitions, ErrorCode.INVALID_REQUEST)
-        shard = self.shards.acquire(transactional_id)
+        shard = self._acquire(transactional_id)
         if isinstance(shard, ErrorCode):
             return dict.fromkeys(partitions, shard)
         try:
@@ -267,10 +266,7 @@ class TransactionCoordinator:
 
     def end(self, transactional_id: str, producer_id: int, producer_epoch: int, commit: bool, answer: Answer) -> None:
         """EndTxn of a client that keeps its epoch."""
-        if not transactional_id:
-            answer(ErrorCode.INVALID_REQUEST)
-            return
-        shard = self.shards.acquire(transactional_id)
+        shard = self._acquire(transactional_id)
         if isinstance(shard, ErrorCode):
             answer(shard)
             return
@@ -299,9 +295,6 @@ class TransactionCoordinator:
         answer: Callable[[EndedTransaction], None],
     ) -> None:
         """EndTxn of a client that gets a new epoch. May block where `is_used_up` says so."""
-        if not transactional_id:
-            answer(EndedTransaction(ErrorCode.INVALID_REQUEST))
-            return
 
         def attempt(new_producer_id: int | None) -> Callable[[], None] | None:
             return self._try_end(transactional_id, (producer_id, producer_epoch), commit, new_producer_id, answer)
@@ -317,7 +310,7 @@ class TransactionCoordinator:
         answer: Callable[[EndedTransaction], None],
     ) -> Callable[[], None] | None:
         """As `_try_init`."""
-        shard = self.shards.acquire(transactional_id)
+        shard = self._acquire(transactional_id)
         if isinstance(shard, ErrorCode):
             return functools.partial(answer, EndedTransaction(shard))
         try:
