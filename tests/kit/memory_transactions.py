@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -58,6 +59,8 @@ class TransactionHome:
         self.markers = MemoryMarkers()
         self.next_id = 100
         self.ids_exhausted = False
+        self.retried = 0
+        """How often `until_done` has asked again."""
         self.start()
 
     def start(self) -> None:
@@ -92,6 +95,31 @@ class TransactionHome:
     @property
     def replica(self) -> MemoryReplica:
         return self.topic.replicas[0]
+
+    def fail_append(self, failing: int, late: bool) -> None:
+        """Of the appends from now on the one with that number fails: refused at once, or `late`."""
+        numbers = itertools.count()
+
+        def flaky(batch: bytes, epoch: int, committed: object, guard: int) -> None:
+            error = ErrorCode.NOT_ENOUGH_REPLICAS if next(numbers) == failing else ErrorCode.NONE
+            self.replica.refuse = None if late else error or None
+            self.replica.hold = late
+            type(self.replica).append(self.replica, batch, epoch, committed)  # type: ignore[arg-type]
+            if late:
+                self.replica.release(error)
+
+        self.replica.append = flaky  # type: ignore[method-assign]
+
+    def until_done(self, ask: Callable[[], ErrorCode]) -> None:
+        """Asks as a client does, until there is no error."""
+        for _ in range(4):
+            error = ask()
+            if not error:
+                return
+            assert error in (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.CONCURRENT_TRANSACTIONS), error.name
+            self.retried += 1
+            self.advance(1000)
+        raise AssertionError("it does not get on")
 
     def init(self, name: str = "id", expected: Expected | None = None, timeout_ms: int = 60_000) -> InitializedProducer:
         (answer,) = self.ask_init(name, expected, timeout_ms)

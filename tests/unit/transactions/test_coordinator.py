@@ -195,42 +195,16 @@ def test_an_error_at_any_append_leaves_a_producer_that_can_go_on(make_home: Make
     """Whichever append of a transaction fails, refused at once or later: asked again, it ends as it should."""
     for failing in range(8):
         home = make_home()
-        count = 0
-
-        def flaky(
-            batch: bytes, epoch: int, committed: object, guard: int, home: Home = home, failing: int = failing
-        ) -> None:
-            nonlocal count
-            count += 1
-            home.replica.refuse = ErrorCode.NOT_ENOUGH_REPLICAS if count - 1 == failing and not late else None
-            home.replica.hold = late
-            type(home.replica).append(home.replica, batch, epoch, committed)  # type: ignore[arg-type]
-            if late:
-                home.replica.release(ErrorCode.NOT_ENOUGH_REPLICAS if count - 1 == failing else ErrorCode.NONE)
-
-        home.replica.append = flaky  # type: ignore[method-assign]
-        retried = 0
-
-        def until_done(ask: Callable[[], ErrorCode], home: Home = home) -> None:
-            nonlocal retried
-            for _ in range(4):
-                error = ask()
-                if not error:
-                    return
-                assert error in (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.CONCURRENT_TRANSACTIONS), error.name
-                retried += 1
-                home.advance(1000)
-            raise AssertionError("it does not get on")
-
-        until_done(lambda: home.init().error)  # noqa: B023
+        home.fail_append(failing, late)
+        home.until_done(lambda: home.init().error)  # noqa: B023
         described = home.coordinator.describe("id")
         who = described.producer_id, described.producer_epoch
         for commit in (True, False):
-            until_done(partial(home.add, who, A))
-            until_done(partial(home.end, who, commit))
+            home.until_done(partial(home.add, who, A))
+            home.until_done(partial(home.end, who, commit))
         home.advance(1000)
         assert home.state() == "CompleteAbort" and home.markers.of(A) == [True, False]
-        assert retried == int(failing < 6), failing
+        assert home.retried == int(failing < 6), failing
 
 
 def test_a_coordinator_that_starts_again_at_any_point_finds_the_transaction_as_it_was(make_home: MakeHome) -> None:

@@ -191,48 +191,22 @@ def test_an_error_at_any_append_leaves_a_producer_that_can_go_on(make_home: Make
     for failing in range(7):
         home = make_home()
         who = used_up(home) if used else home.producer()
-        count = 0
-
-        def flaky(
-            batch: bytes, epoch: int, committed: object, guard: int, home: Home = home, failing: int = failing
-        ) -> None:
-            nonlocal count
-            count += 1
-            home.replica.refuse = ErrorCode.NOT_ENOUGH_REPLICAS if count - 1 == failing and not late else None
-            home.replica.hold = late
-            type(home.replica).append(home.replica, batch, epoch, committed)  # type: ignore[arg-type]
-            if late:
-                home.replica.release(ErrorCode.NOT_ENOUGH_REPLICAS if count - 1 == failing else ErrorCode.NONE)
-
-        home.replica.append = flaky  # type: ignore[method-assign]
-        retried = 0
-
-        def until_done(ask: Callable[[], ErrorCode], home: Home = home) -> None:
-            nonlocal retried
-            for _ in range(4):
-                error = ask()
-                if not error:
-                    return
-                assert error in (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.CONCURRENT_TRANSACTIONS), error.name
-                retried += 1
-                home.advance(1000)
-            raise AssertionError("it does not get on")
-
+        home.fail_append(failing, late)
         for commit in (True, False):
-            until_done(partial(add, home, who, A))
+            home.until_done(partial(add, home, who, A))
             ends: list[EndedTransaction] = []
 
             def end(who: Who = who, commit: bool = commit, home: Home = home, ends: list = ends) -> ErrorCode:  # type: ignore[type-arg]
                 ends.append(home.bump(who, commit))
                 return ends[-1].error
 
-            until_done(end)
+            home.until_done(end)
             after = (home.next_id, 0) if used and commit else (who[0], who[1] + 1)
             assert ends[-1][1:] == after
             who = ends[-1][1:]
         home.advance(1000)
         assert home.state() == "CompleteAbort" and home.markers.of(A) == [True, False]
-        assert retried == int(failing < 5), failing
+        assert home.retried == int(failing < 5), failing
 
 
 @pytest.mark.parametrize("used", [False, True])
