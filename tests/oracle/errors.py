@@ -16,7 +16,8 @@ REPLICAS = "only with followers: one replica is its whole ISR"
 MARKERS = "only in the moment in which markers are written; scenarios wait until that is over"
 POLICY = "only with a policy class of one's own in the broker's class path"
 QUOTA = "only over a quota"
-NEW_GROUPS = "only in groups of the new protocol (KIP-848), which are not served yet"
+NEW_GROUPS = "only in groups of the newer protocol (KIP-848): tests/compat/test_consumer_group_oracle.py"
+NEW_COORDINATOR = "only with the coordinator that Kafka 3.9 has for the newer protocol, see DEVIATIONS.md"
 SETTING = "only with a setting that all scenarios would feel"
 NOT_THROWN = "in the protocol, but Kafka 3.9 does not give it here"
 
@@ -143,7 +144,7 @@ ERRORS: dict[ApiKey, Reasons] = {
         E.INVALID_GROUP_ID: "an empty group id may commit, for the sake of clients before 2.2",
         E.TOPIC_AUTHORIZATION_FAILED: AUTHORIZER,
         E.STALE_MEMBER_EPOCH: NEW_GROUPS,
-        E.GROUP_ID_NOT_FOUND: NEW_GROUPS,
+        E.GROUP_ID_NOT_FOUND: NEW_COORDINATOR,
         E.UNSUPPORTED_VERSION: None,
     },
     ApiKey.OFFSET_FETCH: {

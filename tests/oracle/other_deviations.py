@@ -73,6 +73,14 @@ OTHERS: tuple[OtherDeviation, ...] = (
         "tests/unit/groups/test_consumer_records.py::test_a_group_that_kafka_wrote_goes_on_in_its_next_epoch",
     ),
     OtherDeviation(
+        "Consumer groups (KIP-848): commits to a group that is not there",
+        "Of somebody who says which member it is: OffsetCommit 9 is ILLEGAL_GENERATION as in older versions, "
+        "TxnOffsetCommit UNKNOWN_MEMBER_ID, as in Kafka 3.9 without such groups. Kafka 4.3 has GROUP_ID_NOT_FOUND and "
+        "ILLEGAL_GENERATION.",
+        "Nobody knows which protocol it speaks; members of the classic one know these, and join anew.",
+        "tests/unit/groups/test_consumer_groups.py::test_who_commits_to_a_group_that_is_gone_is_told_so_as_before",
+    ),
+    OtherDeviation(
         "Consumer groups (KIP-848): patterns",
         "One of more than 4,096 characters, or for which RE2 needs more than 1 MiB, is refused with "
         "INVALID_REGULAR_EXPRESSION, and one that needs more than 5 s of a CPU matches nothing. Kafka has no such "

@@ -12,14 +12,17 @@ from kbroker.groups import consumer_groups
 from kbroker.groups.answers import ListedGroup
 from kbroker.model import TopicPartition
 from kbroker.rules.consumer_group_member import Beat, BeatAnswer
+from kbroker.rules.consumer_group_state import ConsumerLimits
 from kbroker.rules.group_member import Leaving
 from kbroker.rules.group_state import GroupState
 from tests.kit.consumer_members import Topics, topic_id
 
 from .conftest import Home
+from .test_transactions import DONE, commit, end, stable
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 T = topic_id("t")
+DAY = 24 * 3_600_000
 
 
 def form_two(home: Home) -> None:
@@ -170,6 +173,30 @@ def test_offsets_are_committed_and_fetched_with_member_epochs(home: Home) -> Non
     assert [one.offset for one in fetch("g", [P0], False)[1]] == [6], "an administrator may ask"
 
 
+def test_who_commits_to_a_group_that_is_gone_is_told_so_as_before(home: Home) -> None:
+    assert home.commit({P0: 5}, generation=1, member_id="a")[0][0] is ErrorCode.ILLEGAL_GENERATION
+    assert home.coordinator.list_groups() == (ErrorCode.NONE, [])
+    assert commit(home, {P0: 5}, generation=1, member_id="a")[0][0] is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_offsets_of_transactions_are_committed_with_member_epochs(home: Home) -> None:
+    """Zombies are refused as those of a generation are: it is what producers know."""
+    form_two(home)
+    assert commit(home, {P0: 5}, generation=3, member_id="a") == DONE
+    assert commit(home, {P1: 6}, generation=2, member_id="a") == DONE, "it has it since then"
+    for epoch in (-1, 1, 4, 99):
+        assert commit(home, {P0: 7}, generation=epoch, member_id="a")[0][0] is ErrorCode.ILLEGAL_GENERATION
+    assert commit(home, {P0: 7}, generation=2, member_id="b")[0][0] is ErrorCode.ILLEGAL_GENERATION, "nor has had it"
+    for epoch in (-1, 3):
+        assert commit(home, {P0: 7}, generation=epoch, member_id="x")[0][0] is ErrorCode.UNKNOWN_MEMBER_ID
+    home.restart()
+    assert stable(home, P0, P1) == ["UNSTABLE_OFFSET_COMMIT"] * 2
+    end(home, True)
+    assert stable(home, P0, P1) == [5, 6]
+    home.beat("a", -1)
+    assert commit(home, {P0: 8}, generation=3, member_id="a")[0][0] is ErrorCode.UNKNOWN_MEMBER_ID
+
+
 def test_a_commit_of_an_old_version_is_refused_to_members(home: Home) -> None:
     home.enter("a")
     heard: list[ErrorCode] = []
@@ -177,16 +204,21 @@ def test_a_commit_of_an_old_version_is_refused_to_members(home: Home) -> None:
     assert heard == [ErrorCode.UNSUPPORTED_VERSION]
 
 
-def test_offsets_outlive_their_group_while_they_are_wanted_and_then_expire(home: Home) -> None:
+def test_offsets_do_not_expire_while_a_member_wants_them(make_home: type[Home]) -> None:
+    home = make_home(consumer=ConsumerLimits(session_timeout_ms=100 * DAY))
+    home.topics = Topics(t=4, u=1)
+    other = TopicPartition("u", 0)
     home.enter("a")
-    home.commit({P0: 5}, generation=2, member_id="a")
-    for _ in range(3 * 24 * 60):
-        home.advance(20_000)
-        home.beat("a", 2)
-    home.clock.now_ms += 8 * 24 * 3_600_000
-    home.beat("a", 2)
+    home.commit({P0: 5, other: 6}, generation=2, member_id="a")
+    home.advance(7 * DAY - 600_000)
+    assert home.fetch() == {"t-0": 5, "u-0": 6}
     home.advance(600_000)
-    assert home.fetch() == {"t-0": 5} or home.coordinator.list_groups()[1] == []
+    assert home.fetch() == {"t-0": 5}, "nobody wants the other"
+    home.beat("a", -1)
+    home.advance(600_000)
+    assert home.fetch() == {} and home.coordinator.list_groups()[1] == []
+    home.restart()
+    assert home.fetch() == {} and home.coordinator.list_groups()[1] == []
 
 
 def test_offsets_of_topics_that_members_want_are_not_deleted(home: Home) -> None:
