@@ -34,6 +34,7 @@ PARTITIONS = 3
 CLIENTS = [
     pytest.param(one, id=one.name, marks=often(one)) for one in NEW if "transactions" not in one.lacks
 ]  # fmt: skip
+NEWER_GROUPS = [pytest.param(one, id=one.name) for one in NEW if one.name in ("confluent", "java-4.3")]
 
 
 class Failed(Exception):
@@ -223,10 +224,24 @@ def test_the_transaction_of_a_killed_client_is_aborted_by_the_next_of_its_id(
 
 
 def test_offsets_and_outputs_are_kept_together_or_not_at_all(client: Client, broker: BrokerProcess) -> None:
-    """Moves records twice, the second time in vain; the next member begins where the first has committed."""
+    move_twice(client, broker)
+
+
+@pytest.mark.parametrize("client", NEWER_GROUPS, indirect=True)
+def test_members_of_the_newer_protocol_keep_offsets_and_outputs_together(client: Client, broker: BrokerProcess) -> None:
+    group = move_twice(client, broker, protocol="consumer")
+    with WireClient("127.0.0.1", broker.port) as asked:
+        (found,) = asked.call(
+            ApiKey.CONSUMER_GROUP_DESCRIBE, 1, M.ConsumerGroupDescribeRequest(group_ids=[group])
+        ).groups
+    assert not found.error_code and found.group_epoch > 0
+
+
+def move_twice(client: Client, broker: BrokerProcess, **more: str) -> str:
+    """Moves records twice, the second time in vain; the next member begins where the first has committed. The group."""
     source, target, group = create_topic(broker, 1), create_topic(broker, 1), f"g-{uuid4().hex[:8]}"
     send_plainly(broker, source, 0, *(f"r{number}" for number in range(9)))
-    reading = {"group": group, "source": source, "timeout_ms": 30000}
+    reading = {"group": group, "source": source, "timeout_ms": 30000, **more}
     with TransactionalClient(client, broker) as first, TransactionalClient(client, broker) as second:
         first.ask("init", id=new_id(), **reading)
         for ending, values in (("commit", ["r0", "r1", "r2"]), ("abort", ["r3", "r4"])):
@@ -239,6 +254,7 @@ def test_offsets_and_outputs_are_kept_together_or_not_at_all(client: Client, bro
         assert second.ask("move", topic=target, count=4)["values"] == ["r3", "r4", "r5", "r6"]
         second.ask("commit")
         assert second.read(target, 7, partitions=1) == [[f"r{number}!" for number in range(7)]]
+    return group
 
 
 def test_undecided_offsets_are_waited_for(client: Client, broker: BrokerProcess) -> None:

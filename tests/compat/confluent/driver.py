@@ -261,6 +261,8 @@ class Transactions:
         self.insist(lambda: self.producer.init_transactions(10))
         if step.get("source"):
             quick = {"session.timeout.ms": 6000, "heartbeat.interval.ms": 500}
+            if step.get("protocol") == "consumer":
+                quick = {"group.protocol": "consumer"}
             self.reader = consumer(self.a, step["group"], **quick, **{"isolation.level": "read_committed"})
             self.reader.subscribe([step["source"]])
 

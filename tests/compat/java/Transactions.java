@@ -20,9 +20,11 @@ class Transactions {
     KafkaProducer<byte[], byte[]> producer;
     KafkaConsumer<byte[], byte[]> reader;
 
-    static KafkaConsumer<byte[], byte[]> consumer(String group, String isolation) {
+    static KafkaConsumer<byte[], byte[]> consumer(String group, String isolation, String protocol) {
         Properties properties = Driver.properties("group.id", group, "auto.offset.reset", "earliest", "enable.auto.commit", false,
-            "session.timeout.ms", 6000, "heartbeat.interval.ms", 1000, "isolation.level", isolation, "fetch.max.wait.ms", 100, "max.poll.records", 1);
+            "isolation.level", isolation, "fetch.max.wait.ms", 100, "max.poll.records", 1);
+        if (protocol.equals("consumer")) properties.put("group.protocol", protocol);
+        else properties.putAll(Map.of("session.timeout.ms", "6000", "heartbeat.interval.ms", "1000"));
         if (group.equals("readers")) properties.put("max.poll.records", "500");
         return new KafkaConsumer<>(properties, new ByteArrayDeserializer(), new ByteArrayDeserializer());
     }
@@ -35,7 +37,7 @@ class Transactions {
                     "delivery.timeout.ms", 60000, "request.timeout.ms", 10000, "reconnect.backoff.max.ms", 200);
                 producer.initTransactions();
                 if (step.hasNonNull("source")) {
-                    reader = consumer(step.get("group").asText(), "read_committed");
+                    reader = consumer(step.get("group").asText(), "read_committed", step.path("protocol").asText("classic"));
                     reader.subscribe(List.of(step.get("source").asText()));
                 }
             }
@@ -73,7 +75,7 @@ class Transactions {
             values.putArray("" + p);
         }
         long count = 0, until = System.nanoTime() + step.get("timeout_s").asLong() * 1_000_000_000L;
-        try (KafkaConsumer<byte[], byte[]> consumer = consumer("readers", step.get("isolation").asText())) {
+        try (KafkaConsumer<byte[], byte[]> consumer = consumer("readers", step.get("isolation").asText(), "classic")) {
             consumer.assign(places);
             consumer.seekToBeginning(places);
             while (System.nanoTime() < until)
