@@ -32,6 +32,7 @@ EXAMPLES = """examples:
 AT_ONCE = 500  #: partitions or ids in a request
 NO_OFFSET, NO_TIME = -1, -1
 MINUTE_MS = 60_000
+ENDED = (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
 
 
 class Open(NamedTuple):
@@ -44,7 +45,7 @@ class Open(NamedTuple):
 def configure(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     listing = actions.add_parser("list", help="all transactional ids and their states")
-    states = tuple(TransactionState)
+    states = tuple(state.value for state in TransactionState)
     listing.add_argument(
         "--state", action="append", default=[], choices=states, metavar="STATE", help=f"only these: {', '.join(states)}"
     )
@@ -137,6 +138,7 @@ def _describe(client: BlockingClient, arguments: argparse.Namespace) -> None:
     for transactional_id in arguments.transactional_id:
         coordinator, found = _described(client, transactional_id)
         began_ms = found.transaction_start_time_ms
+        is_open = began_ms != NO_TIME and found.transaction_state not in ENDED
         described.append(
             {
                 "transactional_id": transactional_id,
@@ -146,7 +148,7 @@ def _describe(client: BlockingClient, arguments: argparse.Namespace) -> None:
                 "state": found.transaction_state,
                 "timeout_ms": found.transaction_timeout_ms,
                 "start_time_ms": None if began_ms == NO_TIME else began_ms,
-                "duration_ms": None if began_ms == NO_TIME else _now_ms() - began_ms,
+                "duration_ms": _now_ms() - began_ms if is_open else None,
                 "partitions": [str(partition) for partition in sorted(_partitions(found))],
             }
         )
@@ -156,7 +158,8 @@ def _describe(client: BlockingClient, arguments: argparse.Namespace) -> None:
     for number, one in enumerate(described):
         if number:
             print()
-        began = "" if one["start_time_ms"] is None else f", open since {_moment(one['start_time_ms'])}"
+        word = "open since" if one["duration_ms"] is not None else "began"
+        began = "" if one["start_time_ms"] is None else f", {word} {_moment(one['start_time_ms'])}"
         print(
             f"{one['transactional_id']}  {one['state']}, producer {one['producer_id']} epoch {one['producer_epoch']}, "
             f"coordinator {one['coordinator']}, timeout {one['timeout_ms']} ms{began}"

@@ -99,6 +99,10 @@ def test_a_transaction_is_described_with_its_partitions(kbroker: Run, producer: 
     }
     text = kbroker("describe", producer.id).stdout
     assert "Ongoing" in text and ", open since 20" in text and f"\n  {producer.topic}-1\n" in text
+    producer.end()
+    producer.until(lambda: from_json(kbroker, "describe", producer.id)[0]["state"] == "CompleteCommit")
+    assert from_json(kbroker, "describe", producer.id)[0]["duration_ms"] is None
+    assert re.search(r"CompleteCommit, .*, timeout 60000 ms, began 20\S+Z\n$", kbroker("describe", producer.id).stdout)
     assert kbroker("describe", "nobody", code=1).stderr == (
         "kbroker: transactional id 'nobody': TRANSACTIONAL_ID_NOT_FOUND\n"
     )
@@ -165,3 +169,8 @@ def test_what_hangs_is_found_and_aborted(kbroker: Run, client: WireClient, produ
 
 def test_a_partition_needs_its_topic(kbroker: Run) -> None:
     assert "--topic" in kbroker("find-hanging", "--partition", 0, code=1).stderr
+
+
+def test_a_state_that_is_none_is_refused_with_those_that_there_are(kbroker: Run) -> None:
+    said = " ".join(kbroker("list", "--state", "Done", code=2).stderr.replace("'", "").split())
+    assert "invalid choice: Done (choose from Empty, Ongoing, PrepareCommit," in said
