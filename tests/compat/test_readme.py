@@ -34,7 +34,8 @@ def test_the_first_messages_go_in_and_come_out_as_written(broker: BrokerProcess,
     for line in [*kcat, f"{sys.executable} hello.py", *others]:
         command = line.replace("127.0.0.1:9092", broker.address)
         own = rf"{Path(sys.executable).parent}/kbroker \1 -b {broker.address}"
-        command = re.sub(r"(?<![/-])\bkbroker ((?:topics|produce|consume|groups|transactions|configs) .*)", own, command)
+        words = "topics|produce|consume|groups|transactions|configs"
+        command = re.sub(rf"(?<![/-])\bkbroker ((?:{words}) .*)", own, command)
         shell = ["bash", "-c", f"set -o pipefail; {command}"]
         done = subprocess.run(shell, cwd=tmp_path, capture_output=True, timeout=60)
         assert done.returncode == 0, f"{line}\n{done.stderr.decode()}"
