@@ -6,9 +6,12 @@ Settings: docs/CONFIG.md. What is not given has a default; without any the broke
 from __future__ import annotations
 
 import argparse
+import contextlib
 import faulthandler
+import fcntl
 import logging
 import os
+import select
 import signal
 import sys
 import threading
@@ -54,10 +57,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--log-level", choices=("debug", "info", "warning", "error"), default="info", help="default: %(default)s"
     )
+    parser.add_argument(
+        "--ready-fd",
+        type=int,
+        metavar="FD",
+        help="a file descriptor to write the listeners to, one a line, when clients can connect; it is closed then",
+    )
+    parser.add_argument(
+        "--lifeline-fd", type=int, metavar="FD", help="a pipe: the broker is killed when its other end is closed"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     started = _process_start()
+    if arguments.lifeline_fd is not None:
+        _hang_on(arguments.lifeline_fd)
     faulthandler.enable()
     logging.basicConfig(
         level=arguments.log_level.upper(),
@@ -73,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"kbroker: warning: {line}", file=sys.stderr)
     signals = StopSignals()
     try:
-        return _serve(config, started, signals)
+        return _serve(config, started, signals, arguments.ready_fd)
     finally:
         signals.ignore()  # there is nothing left to stop
 
@@ -87,12 +101,14 @@ def open_to_others(config: BrokerConfig) -> list[str]:
     ]
 
 
-def _serve(config: BrokerConfig, started: float, signals: StopSignals) -> int:
+def _serve(config: BrokerConfig, started: float, signals: StopSignals, ready_fd: int | None) -> int:
     from kbroker.server.broker import Broker
 
     broker = Broker(config)
     try:
         broker.start()
+        if ready_fd is not None:
+            _tell_ready(ready_fd, broker)
         _say_ready(config, broker, time.clock_gettime(time.CLOCK_BOOTTIME) - started)
         signals.wait()
     except OSError as error:
@@ -101,6 +117,20 @@ def _serve(config: BrokerConfig, started: float, signals: StopSignals) -> int:
         _bound_stop(config)
         broker.stop()
     return 0
+
+
+def _tell_ready(ready_fd: int, broker: Broker) -> None:
+    with contextlib.suppress(BrokenPipeError), open(ready_fd, "w") as told:
+        told.writelines(f"{endpoint}\n" for endpoint in broker.endpoints)
+
+
+def _hang_on(lifeline_fd: int) -> None:
+    """Have the system kill this process when the pipe breaks: at once, and whatever its threads do, stopped or not."""
+    fcntl.fcntl(lifeline_fd, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(lifeline_fd, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(lifeline_fd, fcntl.F_SETFL, fcntl.fcntl(lifeline_fd, fcntl.F_GETFL) | os.O_ASYNC)
+    if select.select([lifeline_fd], [], [], 0)[0]:  # it broke before
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _say_ready(config: BrokerConfig, broker: Broker, elapsed_s: float) -> None:

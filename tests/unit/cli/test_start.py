@@ -1,6 +1,7 @@
 """`kbroker start` as a process: what it says, how it stops, what it refuses."""
 
 import json
+import os
 import re
 import signal
 import socket
@@ -130,6 +131,41 @@ def test_port_0_is_the_port_that_the_line_names(tmp_path: Path) -> None:
         socket.create_connection(("127.0.0.1", int(found[1])), timeout=10).close()
         process.terminate()
         assert process.wait(30) == 0
+
+
+def test_a_pipe_is_told_the_listeners_when_clients_can_connect(tmp_path: Path) -> None:
+    ready, tells = os.pipe()
+    command = [sys.executable, "-m", "kbroker.cli.main", "start", "--data", str(tmp_path / "data")]
+    command += ["--override", "listeners=A://127.0.0.1:0,B://127.0.0.1:0", "--ready-fd", str(tells)]
+    command += ["--override", "listener.security.protocol.map=A:PLAINTEXT,B:PLAINTEXT"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, pass_fds=[tells]) as process:
+        os.close(tells)
+        with os.fdopen(ready) as told:
+            listeners = re.fullmatch(r"A://127\.0\.0\.1:(\d+)\nB://127\.0\.0\.1:(\d+)\n", told.read())
+        assert listeners is not None
+        for port in listeners.groups():
+            socket.create_connection(("127.0.0.1", int(port)), timeout=10).close()
+        process.terminate()
+        assert process.wait(30) == 0
+
+
+@pytest.mark.parametrize("when", ["while it runs", "before it runs"])
+def test_a_broker_is_killed_when_its_lifeline_breaks(when: str, tmp_path: Path) -> None:
+    ready, tells = os.pipe()
+    lifeline, held = os.pipe()
+    command = [sys.executable, "-m", "kbroker.cli.main", "start", "--data", str(tmp_path / "data")]
+    command += ["--override", "listeners=PLAINTEXT://127.0.0.1:0", "--ready-fd", str(tells)]
+    command += ["--lifeline-fd", str(lifeline)]
+    if when == "before it runs":
+        os.close(held)
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, pass_fds=[tells, lifeline]) as process:
+        os.close(tells)
+        os.close(lifeline)
+        with os.fdopen(ready) as told:
+            assert bool(told.read()) == (when == "while it runs")
+        if when == "while it runs":
+            os.close(held)
+        assert process.wait(30) == -signal.SIGKILL
 
 
 def test_what_cannot_be_started_is_one_line_and_exit_code_1(broker: BrokerProcess, tmp_path: Path) -> None:

@@ -1,0 +1,17 @@
+"""What goes wrong with a broker that a test has started."""
+
+from __future__ import annotations
+
+from kbroker.errors import KbrokerError
+
+SHOWN_LINES = 30
+
+
+class BrokerFailed(KbrokerError):
+    """It did not start, did not stop, or ended by itself. The message holds the last lines of its log."""
+
+    def __init__(self, what: str, log: str = ""):
+        lines = log.splitlines()
+        shown = "".join(f"\n    {line}" for line in lines[-SHOWN_LINES:])
+        left_out = f" (the last {SHOWN_LINES} of {len(lines)} lines)" if len(lines) > SHOWN_LINES else ""
+        super().__init__(f"{what}; its log{left_out}:{shown}" if lines else f"{what}; its log is empty")

@@ -1,0 +1,159 @@
+"""A broker in a process of its own: `kbroker start`, told where to listen, asked to say when it serves."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import kbroker
+from kbroker.testing.broker_failed import BrokerFailed
+
+STOP_TIMEOUT_S = 30.0
+ABORT_TIMEOUT_S = 5.0
+OWN_ENVIRONMENT = "KBROKER_"
+# Without `site`, which costs more than anything else of an interpreter's start; behind the standard library, so that no
+# module of a test hides one of it.
+CHILD = "import sys; sys.path += {paths!r}; from kbroker.cli.main import main; sys.exit(main())"
+
+
+class BrokerProcess:
+    """`start` and `stop` may alternate. What it prints is appended to `log_path`.
+
+    It does not outlive this process, however that ends, not even while it is paused: the system kills it when the pipe
+    whose one end is here breaks.
+    """
+
+    def __init__(self, overrides: Sequence[str], log_path: Path, log_level: str):
+        self._arguments = [word for override in overrides for word in ("--override", override)]
+        self._arguments += ["--strict", "--log-level", log_level]
+        self._log_path = log_path
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lifeline = -1
+
+    @property
+    def pid(self) -> int | None:
+        """None while it is stopped."""
+        return None if self._process is None else self._process.pid
+
+    def start(self, timeout_s: float) -> None:
+        """Returns when requests are served. BrokerFailed when that takes longer, or the process ends."""
+        ready, tells = os.pipe()
+        lifeline, self._lifeline = os.pipe()
+        try:
+            command = [*_interpreter(), "start", *self._arguments]
+            command += ["--ready-fd", str(tells), "--lifeline-fd", str(lifeline)]
+            with self._log_path.open("ab") as output:
+                self._process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    cwd=self._log_path.parent,
+                    env={name: value for name, value in os.environ.items() if not name.startswith(OWN_ENVIRONMENT)},
+                    pass_fds=(tells, lifeline),
+                    process_group=0,  # Ctrl-C is for the tests, which stop it themselves
+                )
+        except BaseException:
+            os.close(ready)
+            self._cut_lifeline()
+            raise
+        finally:
+            os.close(tells)
+            os.close(lifeline)
+        try:
+            self._await_ready(ready, timeout_s)
+        except BaseException:
+            self.discard()
+            raise
+        finally:
+            os.close(ready)
+
+    def _await_ready(self, ready: int, timeout_s: float) -> None:
+        poll = select.poll()
+        poll.register(ready, select.POLLIN)
+        if not poll.poll(timeout_s * 1000):
+            raise self._failed(f"the broker did not start within {timeout_s:g} s")
+        if not os.read(ready, 1):
+            raise self._failed(f"the broker did not start (exit code {self._running().wait()})")
+
+    def stop(self) -> None:
+        """SIGTERM, and wait for the end. BrokerFailed when it had ended before, does not end, or ends with an error."""
+        process = self._running()
+        ended_before = process.poll()
+        if ended_before is None:
+            process.send_signal(signal.SIGTERM)
+            process.send_signal(signal.SIGCONT)
+            try:
+                process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGABRT)  # it prints the stack of every thread
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(ABORT_TIMEOUT_S)
+                self.discard()
+                raise self._failed(f"the broker did not stop within {STOP_TIMEOUT_S:g} s") from None
+        self._forget()
+        if ended_before is not None:
+            raise self._failed(f"the broker had ended by itself ({_cause(ended_before)})")
+        if process.returncode:
+            raise self._failed(f"the broker did not stop cleanly ({_cause(process.returncode)})")
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash of the process."""
+        self._running()
+        self.discard()
+
+    def discard(self) -> None:
+        """End it in the shortest way, if it runs."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._forget()
+
+    def pause(self) -> None:
+        """SIGSTOP; returns when every thread stands."""
+        process = self._running()
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+
+    def resume(self) -> None:
+        self._running().send_signal(signal.SIGCONT)
+
+    def check_alive(self) -> None:
+        """BrokerFailed when it has ended by itself."""
+        if self._process is not None and self._process.poll() is not None:
+            raise self._failed(f"the broker has ended by itself ({_cause(self._process.returncode)})")
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            raise RuntimeError("the broker is not running")
+        return self._process
+
+    def _forget(self) -> None:
+        self._process = None
+        self._cut_lifeline()
+
+    def _cut_lifeline(self) -> None:
+        os.close(self._lifeline)
+        self._lifeline = -1
+
+    def _failed(self, what: str) -> BrokerFailed:
+        return BrokerFailed(what, self._log_path.read_text(errors="replace"))
+
+
+def _interpreter() -> list[str]:
+    """The command line of Python, up to where the arguments of `kbroker` begin."""
+    paths = [str(Path(kbroker.__file__).parents[1]), *(path for path in sys.path if path)]
+    flags = ["-I", "-S", *(["-B"] if sys.dont_write_bytecode else [])]
+    return [sys.executable, *flags, "-c", CHILD.format(paths=list(dict.fromkeys(paths)))]
+
+
+def _cause(returncode: int) -> str:
+    if returncode < 0:
+        return f"signal {signal.Signals(-returncode).name}"
+    return f"exit code {returncode}"
