@@ -107,9 +107,9 @@ def _serve(config: BrokerConfig, started: float, signals: StopSignals, ready_fd:
     broker = Broker(config)
     try:
         broker.start()
+        _say_ready(config, broker, time.clock_gettime(time.CLOCK_BOOTTIME) - started)
         if ready_fd is not None:
             _tell_ready(ready_fd, broker)
-        _say_ready(config, broker, time.clock_gettime(time.CLOCK_BOOTTIME) - started)
         signals.wait()
     except OSError as error:
         raise KbrokerError(f"{error.filename or 'cannot start'}: {(error.strerror or str(error)).lower()}") from error
