@@ -1,0 +1,151 @@
+"""A broker that answers as a test tells it: rightly, wrongly, late or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from kbroker.protocol import messages as M
+from kbroker.protocol.api import SERVED, ApiKey
+from kbroker.protocol.headers import decode_request, encode_response
+from kbroker.protocol.messages import Message
+
+READ_TIMEOUT_S = 30
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request that came."""
+
+    api_key: int
+    version: int
+    correlation_id: int
+    frame: bytes
+
+    @property
+    def message(self) -> Message:
+        return decode_request(self.frame)[1]
+
+
+class Peer:
+    """A connection as the scripted broker has it."""
+
+    def __init__(self, connection: socket.socket):
+        self.socket = connection
+        connection.settimeout(READ_TIMEOUT_S)
+
+    def receive(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            part = self.socket.recv(size - len(data))
+            if not part:
+                raise EOFError
+            data += part
+        return data
+
+    def request(self) -> Asked:
+        """The next one; EOFError when the client has closed."""
+        frame = self.receive(int.from_bytes(self.receive(4)))
+        return Asked(*struct.unpack(">hhi", frame[:8]), frame)
+
+    def send(self, data: bytes) -> None:
+        self.socket.sendall(data)
+
+    def answer(self, correlation_id: int, body: bytes) -> None:
+        """A response with a header of version 0."""
+        self.send(struct.pack(">ii", len(body) + 4, correlation_id) + body)
+
+    def respond(self, asked: Asked, message: Message) -> None:
+        """A response as it should be."""
+        self.send(encode_response(ApiKey(asked.api_key), asked.version, asked.correlation_id, message))
+
+    def serve_versions(self) -> Asked:
+        """Answers ApiVersions until something else is asked, which is returned."""
+        while True:
+            asked = self.request()
+            if asked.api_key != ApiKey.API_VERSIONS:
+                return asked
+            entry = M.ApiVersionsResponse.ApiVersion
+            served = [entry(api_key=key, min_version=v.min, max_version=v.max) for key, v in SERVED.items()]
+            self.respond(asked, M.ApiVersionsResponse(api_keys=served))
+
+    def wait_for_end(self) -> None:
+        """Until the client closes, whatever it says before."""
+        with contextlib.suppress(OSError):
+            while self.socket.recv(1 << 16):
+                pass
+
+    def reset(self) -> None:
+        """Closes with RST instead of FIN."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.socket.close()
+
+
+class ScriptedBroker:
+    """A context manager. `script(peer)` runs for each connection in a thread of its own; its end closes that."""
+
+    def __init__(self, script: Callable[[Peer], None]):
+        self.script = script
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self.listener.getsockname()[1]
+        self.accepted = 0
+        self.failures: list[BaseException] = []
+        self._peers: list[Peer] = []
+        self._threads: list[threading.Thread] = []
+
+    def connect(self) -> socket.socket:
+        """A connected, non-blocking socket."""
+        connected = socket.create_connection(("127.0.0.1", self.port))
+        connected.setblocking(False)
+        return connected
+
+    def __enter__(self) -> Self:
+        self._acceptor = threading.Thread(target=self._accept, daemon=True)
+        self._acceptor.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self._acceptor.join(10)
+        self.listener.close()
+        for peer in self._peers:
+            with contextlib.suppress(OSError):
+                peer.socket.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join(10)
+        for peer in self._peers:
+            peer.socket.close()
+        if kind is None and self.failures:
+            raise self.failures[0]
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self.listener.accept()
+            except OSError:
+                return
+            self.accepted += 1
+            peer = Peer(connection)
+            self._peers.append(peer)
+            thread = threading.Thread(target=self._serve, args=[peer], daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _serve(self, peer: Peer) -> None:
+        try:
+            self.script(peer)
+        except (EOFError, OSError):
+            pass
+        except BaseException as error:
+            self.failures.append(error)
+        finally:
+            with contextlib.suppress(OSError):
+                peer.socket.shutdown(socket.SHUT_RDWR)
