@@ -75,12 +75,12 @@ def scenario(
     return register
 
 
-def newer_scenario(api: ApiKey) -> Callable[[Callable[[Talk], None]], Callable[[Talk], None]]:
+def newer_scenario(api: ApiKey, alone: bool = False) -> Callable[[Callable[[Talk], None]], Callable[[Talk], None]]:
     """Register a script that Kafka 4.3 is to answer, about the highest version of an API that is served."""
 
     def register(run: Callable[[Talk], None]) -> Callable[[Talk], None]:
         version = SERVED[api].max
-        made = Scenario(f"{api.name.lower()}.{run.__name__}", api, run, range(version, version + 1), alone=False)
+        made = Scenario(f"{api.name.lower()}.{run.__name__}", api, run, range(version, version + 1), alone)
         assert made.id not in NEWER, made.id
         NEWER[made.id] = made
         return run

@@ -12,7 +12,7 @@ from kbroker.protocol.api import ApiKey
 from tests.oracle.answers import tree_of
 from tests.oracle.scenario import Talk, newer_scenario
 from tests.oracle.scenarios.requests import FetchTopic, fetch, fetch_partition, produce_all, records
-from tests.oracle.scenarios.transactional_data import java_string_hash, log_end, written
+from tests.oracle.scenarios.transactional_data import is_gone, java_string_hash, log_end, written
 from tests.oracle.scenarios.transactions import TIMEOUT_MS, Txn, described
 
 VERSIONS, PRODUCE, COMMIT, END = (
@@ -322,6 +322,41 @@ def batches_by_strangers(t: Talk) -> None:
         data = produce_all({topic: {0: records(1, **known)}}, transactional_id=transactional_id)  # type: ignore[arg-type]
         t.ask(data, version=PRODUCE_VERSION)
     described_state(t, txn)
+
+
+@newer_scenario(PRODUCE)
+def batches_as_another_producer(t: Talk) -> None:
+    topic, mine, other = t.topic(partitions=2), EpochTxn(t), EpochTxn(t, "other")
+    other.ask_send(topic)
+    as_other = {"producer_id": other.producer_id, "producer_epoch": other.epoch}
+    for partition, sequence in ((1, 0), (0, 1), (0, 2)):
+        mine.ask_send(topic, partition=partition, base_sequence=sequence, **as_other)
+    mine.ask_end(True, **as_other)
+    t.ask(mine.commit_offsets(t.name("g"), topic, **as_other), version=COMMIT_VERSION)
+    described_state(t, mine)
+    described(t, other)
+    other.ask_end()
+    mine.ask_send(topic, base_sequence=3, **as_other)
+    committed(t, topic)
+
+
+@newer_scenario(PRODUCE, alone=True)
+def batches_to_a_topic_that_is_deleted_and_made_again(t: Talk) -> None:
+    topic, other, txn = t.topic(), t.topic("other"), EpochTxn(t)
+    txn.ask_send(topic)
+    txn.ask_send(other)
+    t.do(M.DeleteTopicsRequest(topic_names=[topic], timeout_ms=30000), version=5)
+    t.until(lambda: is_gone(t, topic), "end of the topic")
+    txn.ask_send(topic)
+    txn.ask_send(other)
+    t.topic()
+    txn.ask_send(topic, base_sequence=1)
+    txn.ask_send(topic, base_sequence=0)
+    described(t, txn)
+    txn.ask_end()
+    producers(t, topic)
+    for each in (topic, other):
+        committed(t, each)
 
 
 @newer_scenario(PRODUCE)

@@ -11,7 +11,7 @@ from tests.oracle.scenario import Talk, scenario
 from tests.oracle.scenarios.group_members import Member, alone
 from tests.oracle.scenarios.offsets import store
 from tests.oracle.scenarios.requests import fetch, fetch_partition, offsets_of, produce, records
-from tests.oracle.scenarios.transactions import Txn, described
+from tests.oracle.scenarios.transactions import Txn, described, two_producers
 
 PRODUCE, FETCH, LIST_OFFSETS = ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.LIST_OFFSETS
 COMMIT, OFFSET_FETCH, MARKERS = ApiKey.TXN_OFFSET_COMMIT, ApiKey.OFFSET_FETCH, ApiKey.WRITE_TXN_MARKERS
@@ -63,6 +63,58 @@ def by_strangers_to_the_transaction(t: Talk) -> None:
     txn.do_add({topic: [0]})
     t.ask(txn.batch(topic, base_sequence=1))
     t.ask(txn.batch(topic))
+
+
+@scenario(PRODUCE, since=TRANSACTIONAL_SINCE, alone=True)
+def as_another_producer(t: Talk) -> None:
+    """Only a batch that begins a transaction in its partition is verified."""
+    topic, mine, other, as_other = two_producers(t)
+    for partition, sequence in ((1, 0), (0, 1), (0, 2)):
+        t.ask(mine.batch(topic, partition=partition, base_sequence=sequence, **as_other))
+    described(t, mine, other)
+    other.do_end()
+    t.ask(mine.batch(topic, base_sequence=3, **as_other))
+    end_of(t, topic)
+
+
+@scenario(PRODUCE, since=TRANSACTIONAL_SINCE, alone=True)
+def to_a_topic_that_is_made_again(t: Talk) -> None:
+    """The transaction has its name."""
+    topic, txn = t.topic(), Txn(t)
+    txn.do_send(topic)
+    t.do(M.DeleteTopicsRequest(topic_names=[topic], timeout_ms=30000), version=5)
+    t.topic()
+    end_of(t, topic)
+    t.ask(txn.batch(topic))
+    end_of(t, topic)
+    txn.do_end()
+    end_of(t, topic)
+    producers(t, topic)
+
+
+@scenario(PRODUCE, since=TRANSACTIONAL_SINCE, alone=True)
+def to_a_topic_that_is_deleted(t: Talk) -> None:
+    topic, other, txn = t.topic(), t.topic("other"), Txn(t)
+    txn.do_send(topic)
+    txn.do_send(other)
+    t.do(M.DeleteTopicsRequest(topic_names=[topic], timeout_ms=30000), version=5)
+    t.until(lambda: is_gone(t, topic), "end of the topic")
+    t.ask(txn.batch(topic))
+    t.ask(txn.add({topic: [0]}), version=3)
+    t.ask(
+        M.DescribeProducersRequest(topics=[M.DescribeProducersRequest.TopicRequest(name=topic, partition_indexes=[0])])
+    )
+    write(t, marker(txn.producer_id, txn.epoch, {topic: [0]}))
+    described(t, txn)
+    t.ask(txn.batch(other))
+    t.ask(txn.end(True), version=4)
+    txn.await_end()
+    end_of(t, other)
+
+
+def is_gone(t: Talk, topic: str) -> bool:
+    asked = M.ListOffsetsRequest(replica_id=-1, topics=[offsets_of(topic, [(0, -1)])])
+    return bool(t.do(asked).topics[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
 @scenario(PRODUCE, since=TRANSACTIONAL_SINCE)
@@ -232,6 +284,34 @@ def offsets_by_strangers_to_the_transaction(t: Talk) -> None:
     t.ask(commit(txn, group, one))
     t.ask(commit(txn, group, one, producer_epoch=old))
     seen(t, group, topic)
+
+
+@scenario(COMMIT, alone=True)
+def offsets_as_another_producer(t: Talk) -> None:
+    topic, mine, other, as_other = two_producers(t)
+    group = t.name("g")
+    mine.do_add_offsets(group)
+    t.ask(commit(mine, group, {topic: [(0, 5)]}, **as_other))
+    other.do_add_offsets(group)
+    t.ask(commit(mine, group, {topic: [(0, 6)]}, **as_other))
+    t.ask(commit(other, group, {topic: [(0, 7)]}))
+    t.ask(commit(mine, group, {topic: [(0, 8)]}, **as_other))
+    mine.do_end(commit=False)
+    other.do_end()
+    seen(t, group, topic)
+
+
+@scenario(COMMIT, alone=True)
+def offsets_of_a_topic_that_is_deleted(t: Talk) -> None:
+    topic, other, group, txn = t.topic(), t.topic("other"), t.name("g"), Txn(t)
+    txn.do_add_offsets(group)
+    t.ask(commit(txn, group, {topic: [(0, 5)], other: [(0, 6)]}))
+    t.do(M.DeleteTopicsRequest(topic_names=[topic], timeout_ms=30000), version=5)
+    t.until(lambda: is_gone(t, topic), "end of the topic")
+    t.ask(commit(txn, group, {topic: [(0, 7)], other: [(0, 8)]}))
+    txn.do_end()
+    seen(t, group, topic)
+    seen(t, group, other)
 
 
 @scenario(COMMIT, alone=True)

@@ -382,6 +382,47 @@ def a_transaction_in_a_topic_that_is_deleted(t: Talk) -> None:
     txn.do_end()
 
 
+# --- somebody else's producer id -------------------------------------------------------------------------------------
+
+
+def two_producers(t: Talk) -> tuple[str, Txn, Txn, dict[str, Any]]:
+    """A topic, one producer, another with an open transaction there, and the fields that say the other is asking."""
+    topic, mine, other = t.topic(partitions=2), Txn(t), Txn(t, "other")
+    other.do_send(topic)
+    return topic, mine, other, {"producer_id": other.producer_id, "producer_epoch": other.epoch}
+
+
+@scenario(INIT, since=3)
+def as_another_producer(t: Talk) -> None:
+    _, mine, other, as_other = two_producers(t)
+    t.ask(mine.init(**as_other))
+    described(t, mine, other)
+
+
+@scenario(ADD)
+def partitions_of_another_producer(t: Talk) -> None:
+    topic, mine, other, as_other = two_producers(t)
+    for partition in (0, 1):
+        t.ask(mine.add({topic: [partition]}, **as_other))
+    described(t, mine, other)
+
+
+@scenario(ADD_OFFSETS)
+def offsets_of_another_producer(t: Talk) -> None:
+    _, mine, other, as_other = two_producers(t)
+    t.ask(mine.add_offsets(t.name("g"), **as_other))
+    described(t, mine, other)
+
+
+@scenario(END)
+def the_end_of_another_producer(t: Talk) -> None:
+    topic, mine, other, as_other = two_producers(t)
+    t.ask(mine.end(True, **as_other))
+    mine.do_send(topic)
+    t.ask(mine.end(False, **as_other))
+    described(t, mine, other)
+
+
 def described(t: Talk, *transactions: Txn) -> Any:
     """Compare what the coordinator knows."""
 
