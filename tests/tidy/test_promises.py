@@ -10,6 +10,8 @@ import pytest
 from tests.kit.build import ROOT
 
 NAMED = re.compile(r"(tests/[\w/]+\.py)::(test_\w+)")
+TESTS = re.compile(r"`tests/[\w/]+\.py[`:]")
+"""A test, or a file of them."""
 PAGES = [page for page in sorted((ROOT / "docs").rglob("*.md")) if NAMED.search(page.read_text())]
 
 
@@ -21,8 +23,18 @@ def test_every_test_that_a_document_names_is_there(page: Path) -> None:
         assert re.search(rf"^def {test}\(", path.read_text(), re.MULTILINE), f"{page.name} names {file}::{test}"
 
 
-def test_every_promise_names_a_test() -> None:
-    text = (ROOT / "docs" / "DURABILITY.md").read_text()
-    rows = [line for line in text.split("| promise | tests |")[1].splitlines() if line.startswith("| ")]
-    assert len(rows) > 30
-    assert [row for row in rows if not NAMED.search(row)] == []
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").rglob("*.md")), ids=lambda page: page.name)
+def test_every_file_of_tests_that_a_document_names_is_there(page: Path) -> None:
+    for name in re.findall(r"`(tests/[\w/.-]+)", page.read_text()):
+        assert (ROOT / name).exists(), f"{page.name} names {name}"
+
+
+PROMISES = [("DURABILITY.md", "| promise | tests |", NAMED), ("EXACTLY_ONCE.md", "| promise | shown by |", TESTS)]
+
+
+@pytest.mark.parametrize(("page", "heading", "named"), PROMISES)
+def test_every_promise_names_a_test(page: str, heading: str, named: re.Pattern[str]) -> None:
+    table = (ROOT / "docs" / page).read_text().split(heading)[1].split("\n\n")[0]
+    rows = [line for line in table.splitlines() if line.startswith("| ")]
+    assert len(rows) > 20
+    assert [row for row in rows if not named.search(row)] == []
