@@ -24,6 +24,15 @@ NOTES = {
     ApiKey.API_VERSIONS: "an unknown version is answered in version 0 with UNSUPPORTED_VERSION (KIP-511)",
 }
 
+LAST_OF_3_9 = {
+    ApiKey.PRODUCE: 11,
+    ApiKey.END_TXN: 4,
+    ApiKey.TXN_OFFSET_COMMIT: 4,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: 0,
+    ApiKey.CONSUMER_GROUP_DESCRIBE: 0,
+}
+"""Where the messages have versions of Kafka 4.3."""
+
 TAIL = """
 A request of any other API or version closes its connection, with one log line. So does a request whose bytes do not
 parse: counts and sizes are believed only as far as bytes are there, strings must be UTF-8, and one message has
@@ -39,8 +48,9 @@ def versions(low: int, high: int) -> str:
 def note(api_key: ApiKey) -> str:
     served, known = SERVED[api_key], request_class(api_key)
     notes = [NOTES[api_key]] if api_key in NOTES else []
-    if (served.min, served.max) != (known.MIN_VERSION, known.MAX_VERSION):
-        notes.append(f"Kafka 3.9: {versions(known.MIN_VERSION, known.MAX_VERSION)}")
+    last = LAST_OF_3_9.get(api_key, known.MAX_VERSION)
+    if (served.min, served.max) != (known.MIN_VERSION, last):
+        notes.append(f"Kafka 3.9: {versions(known.MIN_VERSION, last)}")
     return "; ".join(notes)
 
 
