@@ -11,10 +11,13 @@ from typing import Any
 
 import pytest
 
+from kbroker.protocol import messages as M
+from kbroker.protocol.api import ApiKey
 from tests.compat.clients import CLIENTS, Client
 from tests.compat.conftest import new_broker
 from tests.compat.test_clients import create_topic, produce_arguments
 from tests.kit.broker import BrokerProcess
+from tests.kit.wire import WireClient
 
 NAMES = ("confluent", "java-4.3")
 NEWER = [pytest.param(one, id=one.name) for one in CLIENTS if one.name in NAMES]
@@ -38,8 +41,8 @@ def broker() -> Iterator[BrokerProcess]:
         yield started
 
 
-def form_a_group(client: Client, broker: BrokerProcess, **changes: Any) -> None:
-    """Two members, one after the other and then both; every record is read and the offsets committed."""
+def form_a_group(client: Client, broker: BrokerProcess, **changes: Any) -> str:
+    """Two members, one after the other and then both; every record is read and the offsets committed. The topic."""
     topic = create_topic(broker, 4)
     client.run("produce", **produce_arguments(broker, topic, count=COUNT))
     arguments: dict[str, Any] = {
@@ -52,6 +55,7 @@ def form_a_group(client: Client, broker: BrokerProcess, **changes: Any) -> None:
     assert done["distinct"] == COUNT
     assert min(done["members"]) > 0
     assert done["committed"] == COUNT
+    return topic
 
 
 @pytest.mark.parametrize("client", NEWER)
@@ -70,6 +74,18 @@ def test_members_are_subscribed_by_a_pattern(client: Client, broker: BrokerProce
 @pytest.mark.parametrize("client", JAVA_OFTEN)
 def test_a_group_of_static_members_rebalances_when_a_session_ends(client: Client, broker: BrokerProcess) -> None:
     form_a_group(client, broker, static=True)
+
+
+@pytest.mark.parametrize("client", JAVA_OFTEN)
+@pytest.mark.parametrize(("protocol", "left"), [("upgrade", "consumer"), ("downgrade", "classic")])
+def test_a_live_group_changes_its_protocol_and_loses_nothing(
+    client: Client, protocol: str, left: str, broker: BrokerProcess
+) -> None:
+    """The one that leaves has joined by the other protocol."""
+    topic = form_a_group(client, broker, protocol=protocol)
+    with WireClient("127.0.0.1", broker.port) as asked:
+        groups = asked.call(ApiKey.LIST_GROUPS, 5, M.ListGroupsRequest()).groups
+    assert [one.group_type for one in groups if one.group_id == f"g-{topic}"] == [left]
 
 
 class Members:

@@ -101,10 +101,14 @@ def consume(a: Json) -> Json:
     return {"count": count, "checksum": str(total % 2**64), "partitions": partitions}
 
 
+NEWER = {("consumer", "one"), ("consumer", "two"), ("upgrade", "two"), ("downgrade", "one")}
+"""Who speaks the newer protocol of groups."""
+
+
 def group(a: Json) -> Json:
     def member(instance: str) -> Consumer:
         settings: Json = {"session.timeout.ms": 6000, "heartbeat.interval.ms": 300}
-        if a.get("protocol") == "consumer":
+        if (a.get("protocol"), instance) in NEWER:
             settings = {"group.protocol": "consumer", "group.remote.assignor": a["assignor"] or "uniform"}
         elif a["assignor"]:
             settings["partition.assignment.strategy"] = a["assignor"]

@@ -83,8 +83,13 @@ public class Driver {
     static final Map<String, String> ASSIGNORS = Map.of(
         "range", "RangeAssignor", "roundrobin", "RoundRobinAssignor", "sticky", "StickyAssignor", "cooperative-sticky", "CooperativeStickyAssignor");
 
-    static boolean isNewProtocol() {
-        return a.hasNonNull("protocol") && a.get("protocol").asText().equals("consumer");
+    static boolean isNewProtocol(String instance) {
+        return switch (a.path("protocol").asText("classic")) {
+            case "consumer" -> true;
+            case "upgrade" -> "two".equals(instance);
+            case "downgrade" -> "one".equals(instance);
+            default -> false;
+        };
     }
 
     static KafkaConsumer<byte[], byte[]> consumer(String group) {
@@ -94,9 +99,9 @@ public class Driver {
     static KafkaConsumer<byte[], byte[]> consumer(String group, String instance) {
         Properties properties = properties("group.id", group, "auto.offset.reset", "earliest", "enable.auto.commit", false,
             "max.poll.records", 200);
-        if (isNewProtocol()) properties.put("group.protocol", "consumer");
+        if (isNewProtocol(instance)) properties.put("group.protocol", "consumer");
         else properties.putAll(Map.of("session.timeout.ms", "6000", "heartbeat.interval.ms", "1000"));
-        if (isNewProtocol() && a.hasNonNull("assignor")) properties.put("group.remote.assignor", a.get("assignor").asText());
+        if (isNewProtocol(instance) && a.hasNonNull("assignor")) properties.put("group.remote.assignor", a.get("assignor").asText());
         else
         if (a.hasNonNull("assignor"))
             properties.put("partition.assignment.strategy", "org.apache.kafka.clients.consumer." + ASSIGNORS.get(a.get("assignor").asText()));
