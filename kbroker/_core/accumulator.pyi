@@ -1,0 +1,36 @@
+from collections.abc import Sequence
+from typing import final
+
+class Topic:
+    @property
+    def name(self) -> str: ...
+    def __init__(self) -> None: ...
+
+@final
+class Accumulator:
+    @property
+    def topics(self) -> dict[str, Topic]: ...
+    @property
+    def bytes_used(self) -> int: ...
+    @property
+    def record_count(self) -> int: ...
+    @property
+    def bytes_kept(self) -> int: ...
+    def __init__(
+        self,
+        *,
+        memory: int,
+        records: int,
+        max_record_size: int,
+        batch_size: int,
+        linger_ms: int = 0,
+        codec: int = 0,
+        partitioner: int = 0,
+        sticky_bytes: int = 16384,
+        idempotent: bool = False,
+        transactional: bool = False,
+    ) -> None: ...
+    def set_topic(self, name: str, leaders: Sequence[int], leader_epochs: Sequence[int] | None = None) -> None: ...
+    def forget_topic(self, name: str) -> None: ...
+    def flush(self, timeout_ms: int | None = None) -> bool: ...
+    def close(self) -> None: ...

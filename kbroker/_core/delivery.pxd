@@ -1,0 +1,26 @@
+"""What becomes of one record that was sent: a batch and the record's place in it."""
+
+from libc.stdint cimport int32_t, int64_t
+
+from kbroker._core.outgoing cimport outgoing_t
+
+cdef class Delivery:
+    """Owns one reference to the batch. Any thread."""
+    cdef outgoing_t *batch
+    cdef int64_t sent_timestamp
+    cdef int32_t index
+    cdef readonly int32_t partition
+    cdef readonly str topic
+    cdef outgoing_t *part(self, int32_t *index) noexcept nogil
+    cdef outgoing_t *settled(self, timeout, int32_t *index) except NULL
+
+cdef class Deliveries:
+    """What becomes of the records of one send_many: the batches they are in."""
+    cdef outgoing_t **batches
+    cdef int32_t batch_count
+    cdef int32_t capacity
+    cdef int64_t count
+    cdef int add(self, outgoing_t *batch) noexcept nogil
+
+# With the GIL, once the batch is done: its callbacks are called, each with its Delivery. Takes over the caller's reference.
+cdef void run_callbacks(outgoing_t *batch) noexcept

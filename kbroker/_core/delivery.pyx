@@ -1,0 +1,267 @@
+"""Deliveries; see delivery.pxd. Nothing happens to one when its batch completes: it looks at the batch when it is asked."""
+
+cimport cython
+from cpython.exc cimport PyErr_CheckSignals
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_INCREF, Py_XDECREF
+from libc.stdlib cimport free
+
+from kbroker._core.accumulator cimport now_ms
+from kbroker._core.arrays cimport with_room
+from kbroker._core.outgoing cimport (
+    OUTGOING_DELIVERED,
+    OUTGOING_FAILED,
+    OUTGOING_PENDING,
+    OUTGOING_SPLIT,
+    UNWATCHED,
+    WATCHED,
+    WATCHED_TOO_LATE,
+    outgoing_await,
+    outgoing_unref,
+)
+from kbroker._core.sync cimport atomic_add_i32, atomic_claim_i32, atomic_load_i32, atomic_store_i32
+
+import logging
+
+cdef enum:
+    LONGEST_SLEEP_MS = 250       # a signal that comes just before the sleep is seen after it
+
+log = logging.getLogger("kbroker.client")
+
+
+cdef int await_batch(outgoing_t *batch, int64_t deadline_ms) except -1:
+    """0 when the deadline (monotonic, -1: none) has passed. Ctrl-C is an exception here."""
+    cdef int64_t left = LONGEST_SLEEP_MS
+    while atomic_load_i32(&batch.state) == OUTGOING_PENDING:
+        if deadline_ms >= 0:
+            left = deadline_ms - now_ms()
+            if left <= 0:
+                return 0
+            if left > LONGEST_SLEEP_MS:
+                left = LONGEST_SLEEP_MS
+        with nogil:
+            outgoing_await(batch, left)
+        PyErr_CheckSignals()
+    return 1
+
+
+cdef int64_t deadline_after(timeout) except? -2:
+    """Of seconds or None, as -1."""
+    return -1 if timeout is None else now_ms() + <int64_t>(max(0.0, float(timeout)) * 1000 + 0.999)
+
+
+@cython.final
+@cython.freelist(4096)
+cdef class Delivery:
+    """What becomes of one record. Made by `Producer.send`; safe for any thread."""
+
+    def __init__(self):
+        raise TypeError("made by Producer.send")
+
+    def __dealloc__(self):
+        if self.batch != NULL:
+            outgoing_unref(self.batch)
+
+    cdef outgoing_t *part(self, int32_t *index) noexcept nogil:
+        """The batch that the record is in now, and its place there: a batch that was too large has been split."""
+        cdef outgoing_t *batch = self.batch
+        cdef int32_t at = self.index
+        while atomic_load_i32(&batch.state) == OUTGOING_SPLIT:
+            batch = batch.parts
+            while at >= batch.count:
+                at -= batch.count
+                batch = batch.sibling
+        index[0] = at
+        return batch
+
+    def done(self) -> bool:
+        """Whether it is known what became of it."""
+        cdef int32_t index = 0
+        return atomic_load_i32(&self.part(&index).state) != OUTGOING_PENDING
+
+    cdef outgoing_t *settled(self, timeout, int32_t *index) except NULL:
+        cdef int64_t deadline = deadline_after(timeout)
+        cdef outgoing_t *batch
+        while True:
+            batch = self.part(index)
+            if not await_batch(batch, deadline):
+                raise TimeoutError(f"no answer within {timeout} s; the record may still be delivered")
+            if atomic_load_i32(&batch.state) != OUTGOING_SPLIT:
+                return batch
+
+    def exception(self, timeout=None):
+        """Why it failed, or None when it was delivered. Waits; TimeoutError after `timeout` seconds."""
+        cdef int32_t index = 0
+        cdef outgoing_t *batch = self.settled(timeout, &index)
+        if atomic_load_i32(&batch.state) != OUTGOING_FAILED:
+            return None
+        return <object>batch.exception if batch.exception != NULL else RuntimeError("the producer is gone")
+
+    def result(self, timeout=None):
+        """This Delivery, once the record is delivered. Raises why it failed; TimeoutError after `timeout` seconds."""
+        error = self.exception(timeout)
+        if error is not None:
+            raise error
+        return self
+
+    @property
+    def offset(self):
+        """The record's offset; None while it is not known, or not told (acks=0)."""
+        cdef int32_t index = 0
+        cdef outgoing_t *batch = self.part(&index)
+        if atomic_load_i32(&batch.state) != OUTGOING_DELIVERED or batch.base_offset < 0:
+            return None
+        return batch.base_offset + index
+
+    @property
+    def timestamp(self):
+        """Milliseconds: that of the record, or when the broker appended it, where the topic says so (LogAppendTime)."""
+        cdef int32_t index = 0
+        cdef outgoing_t *batch = self.part(&index)
+        if atomic_load_i32(&batch.state) == OUTGOING_DELIVERED and batch.log_append_time >= 0:
+            return batch.log_append_time
+        return self.sent_timestamp
+
+    def add_done_callback(self, callback) -> None:
+        """`callback(delivery)` is called once it is done: on the producer's thread, or at once when it is done already."""
+        cdef int32_t index = 0
+        cdef outgoing_t *batch = self.part(&index)
+        if not callable(callback):
+            raise TypeError(f"{callback!r} is not callable")
+        if batch.watched == WATCHED_TOO_LATE:
+            call(callback, self)
+            return
+        if batch.callbacks == NULL:
+            callbacks = []
+            Py_INCREF(callbacks)
+            batch.callbacks = <PyObject *>callbacks
+        (<list>batch.callbacks).append((callback, self))
+        # Between here and `run_callbacks` both hold the GIL; only that the batch completes can come in between.
+        if not atomic_claim_i32(&batch.watched, UNWATCHED, WATCHED) and batch.watched == WATCHED_TOO_LATE:
+            call_all(batch)
+
+    def __repr__(self):
+        state = "pending"
+        if self.done():
+            state = f"offset {self.offset}" if self.exception() is None else f"failed: {self.exception()!r}"
+        return f"<Delivery to {self.topic}-{self.partition}, {state}>"
+
+
+cdef void call(callback, Delivery delivery) noexcept:
+    try:
+        callback(delivery)
+    except Exception:
+        log.exception("A delivery callback failed")
+
+
+cdef void call_all(outgoing_t *batch) noexcept:
+    cdef PyObject *owned = batch.callbacks
+    cdef list callbacks
+    batch.callbacks = NULL
+    if owned == NULL:
+        return
+    callbacks = <list>owned
+    Py_XDECREF(owned)
+    for callback, delivery in callbacks:
+        call(callback, delivery)
+
+
+cdef void run_callbacks(outgoing_t *batch) noexcept:
+    cdef PyObject *owned = batch.callbacks
+    atomic_store_i32(&batch.watched, WATCHED_TOO_LATE)
+    if batch.state == OUTGOING_SPLIT and owned != NULL:
+        # They wait for the parts instead.
+        batch.callbacks = NULL
+        callbacks = <list>owned
+        Py_XDECREF(owned)
+        for callback, watching in callbacks:
+            (<Delivery>watching).add_done_callback(callback)
+    else:
+        call_all(batch)
+    outgoing_unref(batch)
+
+
+@cython.final
+cdef class Deliveries:
+    """What becomes of the records of one `send_many`: `len()` is their number."""
+
+    def __init__(self):
+        raise TypeError("made by Producer.send_many")
+
+    def __dealloc__(self):
+        cdef int32_t i
+        for i in range(self.batch_count):
+            outgoing_unref(self.batches[i])
+        free(self.batches)
+
+    def __len__(self):
+        return self.count
+
+    cdef int add(self, outgoing_t *batch) noexcept nogil:
+        """0, or -1 when memory is out."""
+        cdef outgoing_t **grown
+        cdef int32_t i
+        # Records of one call go to few batches at a time; which were there long ago costs no more than a second reference.
+        for i in range(self.batch_count - 1, max(-1, self.batch_count - 64), -1):
+            if self.batches[i] == batch:
+                return 0
+        grown = <outgoing_t **>with_room(self.batches, self.batch_count, &self.capacity, sizeof(outgoing_t *))
+        if grown == NULL:
+            return -1
+        self.batches = grown
+        self.batches[self.batch_count] = batch
+        self.batch_count += 1
+        atomic_add_i32(&batch.references, 1)
+        return 0
+
+    def done(self) -> bool:
+        """Whether it is known what became of every record."""
+        cdef int32_t i
+        for i in range(self.batch_count):
+            if not batch_settled(self.batches[i]):
+                return False
+        return True
+
+    def exception(self, timeout=None):
+        """Why the first that failed did, or None when all were delivered. Waits; TimeoutError after `timeout` seconds."""
+        cdef int64_t deadline = deadline_after(timeout)
+        cdef int32_t i
+        for i in range(self.batch_count):
+            error = failure_of(self.batches[i], deadline)
+            if error is not None:
+                return error
+        return None
+
+    def result(self, timeout=None) -> int:
+        """The number of records, once all are delivered. Raises why one failed; TimeoutError after `timeout` seconds."""
+        error = self.exception(timeout)
+        if error is not None:
+            raise error
+        return self.count
+
+
+cdef bint batch_settled(outgoing_t *batch) noexcept nogil:
+    cdef int32_t state = atomic_load_i32(&batch.state)
+    if state != OUTGOING_SPLIT:
+        return state != OUTGOING_PENDING
+    batch = batch.parts
+    while batch != NULL:
+        if not batch_settled(batch):
+            return False
+        batch = batch.sibling
+    return True
+
+
+cdef object failure_of(outgoing_t *batch, int64_t deadline):
+    if not await_batch(batch, deadline):
+        raise TimeoutError("no answer in time; the records may still be delivered")
+    if batch.state == OUTGOING_FAILED:
+        return <object>batch.exception if batch.exception != NULL else RuntimeError("the producer is gone")
+    if batch.state == OUTGOING_SPLIT:
+        batch = batch.parts
+        while batch != NULL:
+            error = failure_of(batch, deadline)
+            if error is not None:
+                return error
+            batch = batch.sibling
+    return None

@@ -1,0 +1,3 @@
+KINDS: dict[str, int]
+
+def murmur2_of(data: bytes | bytearray | memoryview) -> int: ...

@@ -1,0 +1,7 @@
+"""Many records in one call, from lists, NumPy and Arrow arrays; neither library is imported."""
+
+from kbroker._core.accumulator cimport Topic
+from kbroker._core.delivery cimport Deliveries
+from kbroker._core.record_sender cimport RecordSender
+
+cdef Deliveries send_columns(RecordSender sender, Topic topic, values, keys, headers, partitions, timestamps)

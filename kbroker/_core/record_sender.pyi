@@ -1,0 +1,49 @@
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from kbroker._core.accumulator import Accumulator
+from kbroker._core.delivery import Deliveries, Delivery
+
+_Headers = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
+
+class RecordSender:
+    @property
+    def accumulator(self) -> Accumulator: ...
+    def __init__(
+        self,
+        accumulator: Accumulator,
+        *,
+        partitioner: Callable[[str, Any, int], int] | None = None,
+        key_encoder: Callable[[Any], bytes | str | None] | None = None,
+        value_encoder: Callable[[Any], bytes | str | None] | None = None,
+        block_ms: int = 60000,
+    ) -> None: ...
+    def await_topic(self, topic: str, timeout_ms: int | None) -> None: ...
+    def refused(self, kind: str, text: str) -> Exception: ...
+    def send_nowait(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        headers: _Headers | None = None,
+        partition: int | None = None,
+        timestamp: int | None = None,
+    ) -> None: ...
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        headers: _Headers | None = None,
+        partition: int | None = None,
+        timestamp: int | None = None,
+    ) -> Delivery: ...
+    def send_many(
+        self,
+        topic: str,
+        values: Any,
+        keys: Any = None,
+        headers: _Headers | None = None,
+        partitions: int | Sequence[int] | Any | None = None,
+        timestamps: int | Sequence[int] | Any | None = None,
+    ) -> Deliveries: ...
