@@ -29,9 +29,13 @@ def handle(
 ) -> M.ConsumerGroupDescribeResponse:
     """Answers at once."""
     operations = ON_GROUP if message.include_authorized_operations else NOT_ASKED_FOR
-    once = dict.fromkeys(group_id for group_id in message.group_ids)
-    groups = [_described(group_id, services.groups.consumers.describe(group_id), operations) for group_id in once]
+    describe = services.groups.consumers.describe if services.groups.options.consumer_enabled else _refused
+    groups = [_described(group_id, describe(group_id), operations) for group_id in dict.fromkeys(message.group_ids)]
     return M.ConsumerGroupDescribeResponse(groups=groups)
+
+
+def _refused(group_id: str) -> DescribedConsumerGroup:
+    return DescribedConsumerGroup(ErrorCode.UNSUPPORTED_VERSION)
 
 
 def _described(
