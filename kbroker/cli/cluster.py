@@ -77,7 +77,8 @@ def _carry(arguments: argparse.Namespace, logs: LogManager) -> Plan:
     from kbroker.cluster.carried_nodes import read_carried
     from kbroker.cluster.transfer import TransferOptions, plan_export, plan_import
     from kbroker.coordination.embedded import EmbeddedStore
-    from kbroker.coordination.zookeeper import ZooKeeperSession
+    from kbroker.coordination.parcels import parcels
+    from kbroker.coordination.zookeeper import ZooKeeperStore
     from kbroker.server.found_logs import find_store, found_partitions
 
     identity = logs.take_directories()
@@ -96,7 +97,7 @@ def _carry(arguments: argparse.Namespace, logs: LogManager) -> Plan:
     if not is_import and not Path(path).exists():
         raise KbrokerError(f"{path} is not there: no kbroker has been started on {arguments.data[0]}")
     with contextlib.ExitStack() as stack:
-        zookeeper = stack.enter_context(contextlib.closing(ZooKeeperSession(arguments.zookeeper, arguments.timeout)))
+        zookeeper = stack.enter_context(contextlib.closing(ZooKeeperStore(arguments.zookeeper, arguments.timeout)))
         there = read_carried(zookeeper)
         cluster_id = identity.cluster_id if identity else None
         if is_import and cluster_id and there.cluster_id and cluster_id != there.cluster_id:
@@ -113,7 +114,12 @@ def _carry(arguments: argparse.Namespace, logs: LogManager) -> Plan:
         else:
             plan = plan_export(ours, there, zookeeper, found, options)
         if plan.operations and not arguments.dry_run:
-            (session if is_import else zookeeper).multi(plan.operations)
+            if is_import:
+                session.multi(plan.operations)
+            else:
+                zookeeper.make_chroot()
+                for some in parcels(plan.operations):
+                    zookeeper.multi(some)
         if is_import and not arguments.dry_run:
             has_store = True
             _identify(logs, broker_id, str(there.cluster_id))

@@ -44,10 +44,11 @@ class NodeExists(StoreError):
 class BadVersion(StoreError):
     """Somebody else has changed the node since the caller looked."""
 
-    def __init__(self, path: str, expected: int, found: int):
-        super().__init__(path, f"version {expected} expected, {found} found")
+    def __init__(self, path: str, expected: int, found: int | None = None):
+        super().__init__(path, f"version {expected} expected, {'another' if found is None else found} found")
         self.expected = expected
         self.found = found
+        """None where the store does not say."""
 
 
 class NotEmpty(StoreError):
@@ -158,7 +159,7 @@ class Store(Protocol):
 
     @property
     def session_id(self) -> int:
-        """Positive; the owner of this session's ephemeral nodes."""
+        """Not 0; the owner of this session's ephemeral nodes."""
         ...
 
     def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False) -> str:

@@ -1,140 +1,598 @@
-"""The nodes of a ZooKeeper, for who carries them to a store of ours or back. The only import of kazoo.
+"""The coordination store in a real ZooKeeper: `store.Store` on kazoo, which is imported here only.
 
-The calls are those of `store.Store` that carrying needs: no watches, no ephemeral nodes.
+A session lives through lost connections for as long as ZooKeeper lets it. While there is none, calls wait for it, up to
+`wait_s`; then StoreUnavailable says whether the change may have been made. Reads whose connection is lost are asked
+again. Watches survive too: after a reconnect each is set again, and who would have heard of a change meanwhile does.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Iterator, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
+from enum import Enum
+from typing import Any, NamedTuple
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import (
     AuthFailedError,
+    BadArgumentsError,
+    BadVersionError,
+    ConnectionClosedError,
+    ConnectionLoss,
     KazooException,
     NoAuthError,
+    NoChildrenForEphemeralsError,
+    NodeExistsError,
     NoNodeError,
+    NotEmptyError,
     RolledBackError,
     RuntimeInconsistency,
+    SessionExpiredError,
 )
-from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
+from kazoo.protocol.serialization import Create as CreateRequest
+from kazoo.protocol.states import Callback, EventType, KazooState, KeeperState, WatchedEvent
+from kazoo.retry import KazooRetry
+from kazoo.security import OPEN_ACL_UNSAFE
 
-from kbroker.coordination.store import Check, Create, NoNode, Operation, SetData, Stat, StoreUnavailable, check_path
-from kbroker.errors import ConfigError
+from kbroker.coordination.parcels import size_of
+from kbroker.coordination.store import (
+    ANY_VERSION,
+    BadVersion,
+    Check,
+    Create,
+    Delete,
+    EventKind,
+    InvalidPath,
+    NoChildrenForEphemerals,
+    NodeExists,
+    NoNode,
+    NotEmpty,
+    Operation,
+    Result,
+    SessionExpired,
+    SetData,
+    Stat,
+    StoreUnavailable,
+    Watcher,
+    WatchEvent,
+    check_path,
+    parent_of,
+)
+from kbroker.errors import ConfigError, KbrokerError
 
-MAX_OPERATIONS = 100
-"""In one transaction."""
-MAX_TRANSACTION_SIZE = 400_000
-"""Bytes: a ZooKeeper takes a megabyte (jute.maxbuffer)."""
+log = logging.getLogger(__name__)
+
+MAX_REQUEST_SIZE = 1_000_000
+"""Bytes of one `multi`: a ZooKeeper drops the connection of who sends more than its jute.maxbuffer."""
 IN_FLIGHT = 500
 """Reads that are asked for before the first is waited for."""
+RECONNECT_DELAY_S = 1.0
+"""The longest pause between two attempts to connect."""
+CLOSE_S = 5.0
+"""How long a close waits for ZooKeeper to end the session. It waits for none that is away: that session times out."""
+
+_KINDS = {
+    EventType.CREATED: EventKind.CREATED,
+    EventType.CHANGED: EventKind.CHANGED,
+    EventType.DELETED: EventKind.DELETED,
+    EventType.CHILD: EventKind.CHILDREN,
+}
 
 
-class ZooKeeperSession:
-    """A session with `HOST:PORT[,HOST:PORT...][/CHROOT]`. A chroot that is not there holds nothing."""
+class _Link(Enum):
+    """What is known of the session."""
 
-    def __init__(self, address: str, timeout_s: float):
+    CONNECTED = "connected"
+    LOST = "lost"
+    EXPIRED = "expired"
+    CLOSED = "closed"
+
+
+class _Mark(NamedTuple):
+    """What a node was when a watch was set; it is another one when something has happened."""
+
+    creation_id: int
+    change_id: int
+    """Of its data, or for a watch of children, of them."""
+
+
+class _Watch:
+    """One watcher of one path, set once."""
+
+    def __init__(self, session: ZooKeeperStore, path: str, watcher: Watcher, *, of_children: bool):
+        self.path = path
+        self.watcher = watcher
+        self.of_children = of_children
+        self.mark: _Mark | None = None
+        self.is_settled = threading.Event()
+        """From then on `mark` is known, or the watch is void: nobody wants to hear of it."""
+        self.is_void = False
+        self._session = session
+
+    @property
+    def key(self) -> tuple[str, bool, Watcher]:
+        return self.path, self.of_children, self.watcher
+
+    def __call__(self, event: WatchedEvent) -> None:
+        self._session.take_event(self, event)
+
+    def settle(self, mark: _Mark | None, *, void: bool = False) -> None:
+        self.mark = mark
+        self.is_void = void
+        self.is_settled.set()
+
+    def again(self) -> _Watch:
+        return _Watch(self._session, self.path, self.watcher, of_children=self.of_children)
+
+
+class _Threads(SequentialThreadingHandler):  # type: ignore[misc]
+    """Kazoo's threads with a name, and its waits for one server within a bound.
+
+    A ZooKeeper that is just starting may take a connection and never answer on it. Kazoo would wait for the whole
+    session timeout, and the session be lost.
+    """
+
+    def __init__(self, patience_s: float):
+        super().__init__()
+        self._patience_s = patience_s
+
+    def create_connection(self, *args: Any, timeout: float, **kwargs: Any) -> Any:
+        return super().create_connection(*args, timeout=min(timeout, self._patience_s), **kwargs)
+
+    def select(self, read: Sequence[Any], write: Sequence[Any], other: Sequence[Any], timeout: float) -> Any:
+        """Of one socket: for what is begun, or the answer to a handshake. Of two: for anything to do, or a ping."""
+        if len(read) == 1:
+            timeout = min(timeout, self._patience_s)
+        return super().select(read, write, other, timeout)
+
+    def spawn(self, func: Callable[..., object], *args: Any, **kwargs: Any) -> threading.Thread:
+        thread = threading.Thread(target=func, args=args, kwargs=kwargs, name="zookeeper", daemon=True)
+        thread.start()
+        return thread
+
+
+class ZooKeeperStore:
+    """A session with `HOST:PORT[,HOST:PORT...][/CHROOT]`. A chroot that is not there holds nothing.
+
+    Locks: `_changed` guards `_link`, `_end_callbacks` and `_set`; no call is made under it.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        session_timeout_s: float,
+        *,
+        connect_timeout_s: float | None = None,
+        wait_s: float | None = None,
+    ):
+        """Returns when the session is there; StoreUnavailable after `connect_timeout_s`. `wait_s` is a call's bound.
+        Both are `session_timeout_s` if not given."""
         self._address = address
         hosts, slash, chroot = address.partition("/")
         self._chroot = f"/{chroot.strip('/')}" if slash and chroot.strip("/") else ""
         check_path(self._chroot or "/")
-        # Kazoo's own account of every attempt to connect is not for the user of a command.
+        self._wait_s = session_timeout_s if wait_s is None else wait_s
+        self._changed = threading.Condition(threading.Lock())
+        self._link = _Link.LOST
+        self._end_callbacks: list[Callable[[], None]] = []
+        self._set: dict[tuple[str, bool, Watcher], _Watch] = {}
+        self._dropped: list[_Watch] = []
+        self._told: tuple[WatchedEvent | None, list[Watcher]] = None, []
+        self._event_thread = 0
+        self._is_started = False
+        self._stopped: threading.Thread | None = None
+        # Kazoo's own account of every attempt to connect says nothing that is not said here.
         quiet = logging.getLogger("kbroker.zookeeper")
-        quiet.setLevel(logging.CRITICAL)
+        quiet.setLevel(logging.CRITICAL + 1)
+        retry = KazooRetry(
+            max_tries=-1, max_delay=RECONNECT_DELAY_S, interrupt=lambda: self._link in (_Link.CLOSED, _Link.EXPIRED)
+        )
+        threads = _Threads(max(1.0, session_timeout_s / 4))
         try:
-            self._client = KazooClient(hosts, timeout=timeout_s, logger=quiet)
+            self._client = KazooClient(
+                hosts, timeout=session_timeout_s, logger=quiet, handler=threads, connection_retry=retry
+            )
         except ValueError as error:
             what = str(error).lower()
             raise ConfigError(f"zookeeper {address!r}: not HOST:PORT[,HOST:PORT...][/CHROOT]: {what}") from None
-        with self._errors():
-            try:
-                self._client.start(timeout_s)
-            except BaseException:
-                self.close()
-                raise
+        self._client.add_listener(self._take_state)
+        self._client.start_async()
+        try:
+            self._await_link(time.monotonic() + (connect_timeout_s or session_timeout_s))
+        except BaseException:
+            self.close()
+            raise
+        self._session_id = int(self._client.client_id[0])
+        self._is_started = True
+
+    @property
+    def session_id(self) -> int:
+        return self._session_id
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def get(self, path: str, watch: Watcher | None = None) -> tuple[bytes, Stat]:
+        inner = self._inner(path)
+        data, stat = self._read(
+            lambda each: self._client.get_async(inner, each), path, watch, lambda found: _data_mark(found[1])
+        )
+        return data or b"", _stat(stat)
+
+    def exists(self, path: str, watch: Watcher | None = None) -> Stat | None:
+        inner = self._inner(path)
+        found = self._read(lambda each: self._client.exists_async(inner, each), path, watch, _data_mark)
+        return None if found is None else _stat(found)
+
+    def children(self, path: str, watch: Watcher | None = None) -> list[str]:
+        """Sorted names, or NoNode."""
+        inner = self._inner(path)
+        names, _ = self._read(
+            lambda each: self._client.get_children_async(inner, each, include_data=True),
+            path, watch, lambda found: _children_mark(found[1]), of_children=True,
+        )  # fmt: skip
+        return sorted(names)
 
     def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, Stat] | None]:
         """Data and stat of each, None for no node. Not one moment's picture."""
+        inner = [self._inner(path) for path in paths]
         found: list[tuple[bytes, Stat] | None] = []
-        waiting = iter(paths)
-        with self._errors():
-            while some := [self._client.get_async(self._inner(path)) for path in islice(waiting, IN_FLIGHT)]:
-                for one in some:
-                    try:
-                        data, stat = one.get()
-                    except NoNodeError:
-                        found.append(None)
-                        continue
-                    found.append((data or b"", Stat(stat.version, stat.czxid, stat.mzxid, stat.ephemeralOwner)))
+        deadline = time.monotonic() + self._wait_s
+        while len(found) < len(inner):
+            self._await_link(deadline)
+            asked = [self._client.get_async(path) for path in inner[len(found) : len(found) + IN_FLIGHT]]
+            for one in asked:
+                try:
+                    with self._errors():
+                        data, stat = one.get(timeout=_left(deadline))
+                except NoNodeError:
+                    found.append(None)
+                except ConnectionLoss:
+                    break
+                else:
+                    found.append((data or b"", _stat(stat)))
         return found
 
-    def children(self, path: str) -> list[str]:
-        """Sorted names, or NoNode."""
-        with self._errors():
+    def _read(
+        self,
+        ask: Callable[[_Watch | None], Any],
+        path: str,
+        watcher: Watcher | None,
+        mark_of: Callable[[Any], _Mark | None],
+        *,
+        of_children: bool = False,
+    ) -> Any:
+        """What `ask` brings, asked again while connections are lost."""
+        deadline = time.monotonic() + self._wait_s
+        while True:
+            self._await_link(deadline)
+            watch = None if watcher is None else _Watch(self, path, watcher, of_children=of_children)
+            mark, is_set = None, False
             try:
-                return sorted(self._client.get_children(self._inner(path)))
+                with self._errors():
+                    found = ask(watch).get(timeout=_left(deadline))
+                mark, is_set = mark_of(found), True
+                return found
             except NoNodeError:
                 raise NoNode(path) from None
+            except ConnectionLoss:
+                continue
+            finally:
+                if watch is not None:
+                    self._settle(watch, mark, is_set=is_set)
 
-    def multi(self, operations: Sequence[Operation]) -> None:
-        """In transactions of some hundred, in order: who is cut short does it again."""
-        with self._errors():
-            if self._chroot:
-                self._client.ensure_path(self._chroot)
-            for some in _parcels(operations):
-                self._commit(some)
+    # --- changing -----------------------------------------------------------------------------------------------------
 
-    def _commit(self, operations: Sequence[Operation]) -> None:
-        transaction = self._client.transaction()
+    def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False) -> str:
+        result = self.multi([Create(path, data, ephemeral, sequential)])[0]
+        assert isinstance(result, str), result
+        return result
+
+    def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:
+        result = self.multi([SetData(path, data, version)])[0]
+        assert isinstance(result, Stat), result
+        return result
+
+    def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        self.multi([Delete(path, version)])
+
+    def multi(self, operations: Sequence[Operation]) -> list[Result]:
         for each in operations:
-            path = self._inner(each.path)
+            # A sequential node's own name may be empty: its number is the name.
+            sequential = isinstance(each, Create) and each.sequential
+            check_path(each.path + "0" if sequential else each.path)
+            if isinstance(each, Delete) and each.path == "/":
+                raise NotEmpty("/")
+        if (size := sum(map(size_of, operations))) > MAX_REQUEST_SIZE:
+            raise StoreUnavailable(
+                f"ZooKeeper {self._address}: {size} bytes at once are more than it takes "
+                f"({MAX_REQUEST_SIZE}); nothing was changed"
+            )
+        deadline = time.monotonic() + self._wait_s
+        self._await_link(deadline, "; nothing was changed")
+        if not operations:
+            return []
+        request = self._transaction(operations)
+        try:
+            with self._errors("; the change may have been made"):
+                results = request.commit_async().get(timeout=_left(deadline))
+        except ConnectionLoss:
+            raise StoreUnavailable(
+                f"the connection to ZooKeeper {self._address} was lost; the change may have been made"
+            ) from None
+        return self._results(operations, results)
+
+    def make_chroot(self) -> None:
+        """So that nodes can be made."""
+        path = ""
+        for name in self._chroot.split("/")[1:]:
+            path = f"{path}/{name}"
+            with contextlib.suppress(NodeExistsError), self._errors():
+                self._client.create_async(path, b"").get(timeout=self._wait_s)
+
+    def _transaction(self, operations: Sequence[Operation]) -> Any:
+        request = self._client.transaction()
+        for each in operations:
             if isinstance(each, Create):
-                transaction.create(path, each.data)
+                # Not through kazoo's own call: it takes the slash from the end of a sequential node without a name.
+                path = self._chroot + each.path if each.sequential else self._inner(each.path)
+                flags = (1 if each.ephemeral else 0) | (2 if each.sequential else 0)
+                request.operations.append(CreateRequest(path, each.data, OPEN_ACL_UNSAFE, flags))
             elif isinstance(each, SetData):
-                transaction.set_data(path, each.data, each.version)
+                request.set_data(self._inner(each.path), each.data, each.version)
             elif isinstance(each, Check):
-                transaction.check(path, each.version)
+                request.check(self._inner(each.path), each.version)
             else:
-                transaction.delete(path, each.version)
-        for each, result in zip(operations, transaction.commit(), strict=True):
-            if isinstance(result, Exception) and not isinstance(result, RolledBackError | RuntimeInconsistency):
-                raise StoreUnavailable(f"ZooKeeper {self._address}: node {each.path}: {_said(result)}")
+                request.delete(self._inner(each.path), each.version)
+        return request
+
+    def _results(self, operations: Sequence[Operation], results: Sequence[Any]) -> list[Result]:
+        made: list[Result] = []
+        for each, result in zip(operations, results, strict=True):
+            if isinstance(result, RolledBackError | RuntimeInconsistency):
+                continue
+            if isinstance(result, Exception):
+                raise self._refusal(each, result)
+            if isinstance(each, Create):
+                made.append(str(result).removeprefix(self._chroot))
+            else:
+                made.append(_stat(result) if isinstance(each, SetData) else None)
+        return made
+
+    def _refusal(self, operation: Operation, error: Exception) -> KbrokerError:
+        path = operation.path
+        parent = parent_of(path)
+        if isinstance(error, NoNodeError):
+            return NoNode(parent if isinstance(operation, Create) else path)
+        if isinstance(error, NodeExistsError):
+            return NodeExists(path)
+        if isinstance(error, BadVersionError) and not isinstance(operation, Create):
+            return BadVersion(path, operation.version)
+        if isinstance(error, NotEmptyError):
+            return NotEmpty(path)
+        if isinstance(error, NoChildrenForEphemeralsError):
+            return NoChildrenForEphemerals(parent)
+        if isinstance(error, BadArgumentsError):
+            return InvalidPath(path, "ZooKeeper does not take it")
+        if isinstance(error, SessionExpiredError):
+            return SessionExpired()
+        return StoreUnavailable(f"ZooKeeper {self._address}, node {path}: {_said(error)}; nothing was changed")
+
+    # --- the session --------------------------------------------------------------------------------------------------
+
+    def on_end(self, callback: Callable[[], None]) -> None:
+        with self._changed:
+            if self._link is not _Link.EXPIRED:
+                self._end_callbacks.append(callback)
+                return
+        # Kazoo's own thread of events may have ended.
+        threading.Thread(target=self._deliver, args=(callback,), name="zookeeper-end", daemon=True).start()
 
     def close(self) -> None:
-        self._client.stop()
-        self._client.close()
+        with self._changed:
+            is_heard = self._link is not _Link.LOST
+            if self._link is not _Link.EXPIRED:
+                self._link = _Link.CLOSED
+                self._changed.notify_all()
+        self._stop_client()
+        # Of a watcher that closes the session it is in, nothing may wait.
+        if is_heard and self._stopped is not None and threading.get_ident() != self._event_thread:
+            self._stopped.join(CLOSE_S)
+
+    def _stop_client(self) -> None:
+        """On a thread of its own: kazoo waits for its threads, one of which may be the caller."""
+        with self._changed:
+            if self._stopped is not None:
+                return
+            self._stopped = threading.Thread(target=self._end_client, name="zookeeper-close", daemon=True)
+            self._stopped.start()
+
+    def _end_client(self) -> None:
+        try:
+            self._client.stop()
+            self._client.close()
+        except Exception as error:
+            log.debug("ZooKeeper %s: the session was not closed: %r", self._address, error)
+
+    def _take_state(self, state: str) -> None:
+        """On kazoo's thread of the connection; must not wait."""
+        with self._changed:
+            before = self._link
+            if before in (_Link.EXPIRED, _Link.CLOSED):
+                return
+            if state == KazooState.CONNECTED:
+                self._link = _Link.CONNECTED
+            elif state == KazooState.SUSPENDED:
+                self._link = _Link.LOST
+            else:
+                self._link = _Link.EXPIRED
+            callbacks = list(self._end_callbacks) if self._link is _Link.EXPIRED else []
+            self._changed.notify_all()
+        if self._link is _Link.CONNECTED:
+            if self._is_started:
+                log.info("the connection to ZooKeeper %s is back", self._address)
+            self._post(self._watch_again)
+        elif self._link is _Link.LOST:
+            log.warning("the connection to ZooKeeper %s is lost", self._address)
+        else:
+            log.warning("the session with ZooKeeper %s has expired", self._address)
+            for callback in callbacks:
+                self._post(callback)
+            self._stop_client()
+
+    def _await_link(self, deadline: float, outcome: str = "") -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._link is not _Link.LOST, _left(deadline))
+            link = self._link
+        if link is _Link.LOST:
+            raise StoreUnavailable(f"ZooKeeper {self._address} cannot be reached, or does not answer{outcome}")
+        if link is not _Link.CONNECTED:
+            raise SessionExpired
+
+    # --- watches ------------------------------------------------------------------------------------------------------
+
+    def _settle(self, watch: _Watch, mark: _Mark | None, *, is_set: bool) -> None:
+        """It takes the place of an earlier one of the same watcher that has heard of nothing yet."""
+        watch.settle(mark, void=not is_set)
+        if is_set:
+            with self._changed:
+                earlier = self._set.get(watch.key)
+                self._set[watch.key] = watch
+            if earlier is not None:
+                self._withdraw(earlier)
+
+    def _withdraw(self, watch: _Watch) -> None:
+        """Kazoo has no call for this, and would keep each of them until something happens to the node."""
+        watches = self._client._child_watchers if watch.of_children else self._client._data_watchers
+        if (of_path := watches.get(self._inner(watch.path))) is not None:
+            of_path.discard(watch)
+
+    def _unset(self, watch: _Watch) -> None:
+        with self._changed:
+            if self._set.get(watch.key) is watch:
+                del self._set[watch.key]
+
+    # What follows is done on kazoo's thread of events, one thing after the other.
+
+    def _post(self, call: Callable[[], None]) -> None:
+        self._client.handler.dispatch_callback(Callback("session", self._deliver, (call,)))
+
+    def _deliver(self, call: Callable[[], None]) -> None:
+        self._event_thread = threading.get_ident()
+        try:
+            call()
+        except Exception:
+            log.exception("a watcher of the coordination store failed")
+
+    def take_event(self, watch: _Watch, event: WatchedEvent) -> None:
+        """What kazoo has to say of one watch."""
+        watch.is_settled.wait()
+        self._unset(watch)
+        if watch.is_void:
+            return
+        if event.type == EventType.NONE:
+            # The connection is lost, and kazoo forgets its watches with it.
+            if event.state == KeeperState.CONNECTING:
+                self._dropped.append(watch)
+            return
+        last, told = self._told
+        if last is not event:
+            told = []
+            self._told = event, told
+        if watch.watcher not in told:  # it may watch the children too, and hears of a deletion once
+            told.append(watch.watcher)
+            self._tell(watch, _KINDS[event.type])
+
+    def _tell(self, watch: _Watch, kind: EventKind) -> None:
+        self._deliver(lambda: watch.watcher(WatchEvent(kind, watch.path)))
+
+    def _watch_again(self) -> None:
+        """After a reconnect: set what the last connection took with it, and tell what happened in between."""
+        dropped, self._dropped = {each.key: each for each in self._dropped}, []
+        asked = []
+        for old in dropped.values():
+            new = old.again()
+            ask = self._client.get_children_async if old.of_children else self._client.exists_async
+            more = {"include_data": True} if old.of_children else {}
+            asked.append((old, new, ask(self._inner(old.path), new, **more)))
+        told: set[tuple[str, Watcher]] = set()
+        for old, new, answer in asked:
+            mark: _Mark | None = None
+            is_set = True
+            try:
+                found = answer.get(timeout=self._wait_s)
+                mark = _children_mark(found[1]) if old.of_children else _data_mark(found)
+            except NoNodeError:
+                is_set = False
+            except (KazooException, KazooTimeoutError):
+                # Lost again: with the next connection.
+                self._settle(new, None, is_set=False)
+                self._dropped.append(old)
+                continue
+            kind = _happened(old, mark)
+            self._settle(new, mark, is_set=is_set and kind is None)
+            if kind is None:
+                continue
+            self._withdraw(new)
+            if kind is EventKind.DELETED:
+                if (old.path, old.watcher) in told:
+                    continue
+                told.add((old.path, old.watcher))
+            self._tell(old, kind)
+
+    # --- shared -------------------------------------------------------------------------------------------------------
 
     def _inner(self, path: str) -> str:
+        check_path(path)
         return (self._chroot + path.rstrip("/")) or "/"
 
     @contextmanager
-    def _errors(self) -> Iterator[None]:
-        """What kazoo raises as one clear line."""
+    def _errors(self, outcome: str = "") -> Iterator[None]:
+        """What kazoo raises as one clear line; what the callers make something of passes."""
         try:
             yield
+        except (ConnectionLoss, NoNodeError, NodeExistsError):
+            raise
         except KazooTimeoutError:
-            raise StoreUnavailable(f"ZooKeeper {self._address} cannot be reached, or does not answer") from None
+            raise StoreUnavailable(f"ZooKeeper {self._address} does not answer{outcome}") from None
+        except (SessionExpiredError, ConnectionClosedError):
+            raise SessionExpired from None
         except (NoAuthError, AuthFailedError):
             raise StoreUnavailable(f"ZooKeeper {self._address} refuses access: its nodes are protected") from None
         except KazooException as error:
             raise StoreUnavailable(f"ZooKeeper {self._address}: {_said(error)}") from error
 
 
+def _left(deadline: float) -> float:
+    return max(0.001, deadline - time.monotonic())
+
+
 def _said(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-def _parcels(operations: Sequence[Operation]) -> Iterator[list[Operation]]:
-    parcel: list[Operation] = []
-    size = 0
-    for each in operations:
-        cost = len(each.path) + (len(each.data) if isinstance(each, Create | SetData) else 0) + 100
-        if parcel and (len(parcel) == MAX_OPERATIONS or size + cost > MAX_TRANSACTION_SIZE):
-            yield parcel
-            parcel, size = [], 0
-        parcel.append(each)
-        size += cost
-    if parcel:
-        yield parcel
+def _stat(stat: Any) -> Stat:
+    return Stat(stat.version, stat.czxid, stat.mzxid, stat.ephemeralOwner)
+
+
+def _data_mark(stat: Any) -> _Mark | None:
+    return None if stat is None else _Mark(stat.czxid, stat.mzxid)
+
+
+def _children_mark(stat: Any) -> _Mark:
+    return _Mark(stat.czxid, stat.pzxid)
+
+
+def _happened(watch: _Watch, now: _Mark | None) -> EventKind | None:
+    """What a watch has missed."""
+    if now == watch.mark:
+        return None
+    if watch.mark is None:
+        return EventKind.CREATED
+    if now is None or now.creation_id != watch.mark.creation_id:
+        return EventKind.DELETED
+    return EventKind.CHILDREN if watch.of_children else EventKind.CHANGED

@@ -29,7 +29,12 @@ class ModelNode:
 
 @dataclass
 class CoordinationModel:
-    """`multi` returns the changes in order as (kind, path), which is what watches must have seen."""
+    """`multi` returns the changes in order as (kind, path), which is what watches must have seen.
+
+    `numbers_every_child`: a sequential node's number counts all creations of its siblings, as in ZooKeeper.
+    """
+
+    numbers_every_child: bool = False
 
     nodes: dict[str, ModelNode] = field(default_factory=lambda: {"/": ModelNode(b"")})
 
@@ -60,9 +65,9 @@ class CoordinationModel:
             path = operation.path
             if operation.sequential:
                 path += f"{parent.next_sequence:010d}"
-                parent.next_sequence += 1
             if path in self.nodes:
                 raise NodeExists(path)
+            parent.next_sequence += operation.sequential or self.numbers_every_child
             self.nodes[path] = ModelNode(operation.data, owner=owner if operation.ephemeral else 0)
             return [(EventKind.CREATED, path)]
         node = self.nodes.get(operation.path)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,8 +13,10 @@ from typing import NamedTuple
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
+from kazoo.handlers.threading import KazooTimeoutError
 
 from kbroker.coordination.store import Store
+from kbroker.coordination.zookeeper import ZooKeeperStore
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from tests.kit import maven
@@ -48,7 +52,8 @@ class ZooKeeperProcess(ServerProcess):
         }
         properties = write_properties(self.folder / "zookeeper.properties", settings)
         java = ["java", f"-Xmx{HEAP}", "-XX:TieredStopAtLevel=1", "-cp", KafkaInMemory.classpath()]
-        return [*java, "org.apache.zookeeper.server.quorum.QuorumPeerMain", str(properties)]
+        # Tests kill the process, never the machine: an fsync for each change would only cost time.
+        return [*java, "-Dzookeeper.forceSync=no", "org.apache.zookeeper.server.quorum.QuorumPeerMain", str(properties)]
 
     def is_ready(self) -> bool:
         try:
@@ -58,6 +63,23 @@ class ZooKeeperProcess(ServerProcess):
                 return connection.recv(1) == b"Z"  # "Zookeeper version: ...", or that it does not serve yet
         except OSError:
             return False
+
+    def expire(self, session: ZooKeeperStore) -> None:
+        """End a session, as this server does with one it hears nothing from: by closing it elsewhere. Returns when the
+        session has noticed."""
+        ended = threading.Event()
+        session.on_end(ended.set)
+        client_id = session._client.client_id
+        deadline = time.monotonic() + TIMEOUT_S
+        while not ended.is_set():
+            assert time.monotonic() < deadline, "the session does not end"
+            # The two take the session from each other until one of them has closed it.
+            other = KazooClient(self.address, timeout=TIMEOUT_S, client_id=client_id)
+            with contextlib.suppress(KazooTimeoutError):
+                other.start(1)
+                other.stop()
+                other.close()
+            ended.wait(1)
 
     def nodes(self) -> dict[str, Node]:
         """All that is in it but what is its own."""

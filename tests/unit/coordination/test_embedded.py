@@ -6,7 +6,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -14,17 +14,9 @@ import pytest
 
 from kbroker.coordination.embedded import EmbeddedStore, StoreDamaged, store_path
 from kbroker.coordination.store import (
-    Check,
     Create,
-    Delete,
-    EventKind,
-    InvalidPath,
-    NodeExists,
-    NoNode,
     SessionExpired,
-    SetData,
     StoreUnavailable,
-    WatchEvent,
 )
 from tests.kit.threads import run_all
 
@@ -74,129 +66,6 @@ def test_ephemeral_nodes_are_never_written(path: str) -> None:
     store.stop()
     rows = sqlite3.connect(path).execute("SELECT path FROM node ORDER BY path").fetchall()
     assert rows == [("/",), ("/kept",)]
-
-
-def test_the_end_of_a_session_removes_its_ephemeral_nodes_and_tells_watchers(store: EmbeddedStore) -> None:
-    first, second = store.connect(), store.connect()
-    first.create("/alive", ephemeral=True)
-    heard: list[WatchEvent] = []
-    done = threading.Event()
-    second.exists("/alive", lambda event: (heard.append(event), done.set()))  # type: ignore[func-returns-value]
-    first.close()
-    assert done.wait(10)
-    assert heard == [WatchEvent(EventKind.DELETED, "/alive")]
-    assert second.exists("/alive") is None
-
-
-def test_a_session_that_expired_hears_of_it_once_and_can_do_nothing(store: EmbeddedStore) -> None:
-    session = store.connect()
-    session.create("/kept")
-    heard: list[str] = []
-    done = threading.Event()
-    session.on_end(lambda: (heard.append("end"), done.set()))  # type: ignore[func-returns-value]
-    store.expire(session.session_id)
-    store.expire(session.session_id)
-    assert done.wait(10)
-    for call in (
-        lambda: session.get("/kept"),
-        lambda: session.children("/"),
-        lambda: session.exists("/kept"),
-        lambda: session.create("/new", ephemeral=True),
-    ):
-        with pytest.raises(SessionExpired):
-            call()
-    store.stop()
-    assert heard == ["end"]
-
-
-def test_a_closed_session_does_not_hear_of_its_end(store: EmbeddedStore) -> None:
-    session = store.connect()
-    heard: list[str] = []
-    session.on_end(lambda: heard.append("end"))
-    session.close()
-    session.close()
-    store.stop()
-    assert heard == []
-
-
-def test_each_kind_of_watch_hears_what_concerns_it_once_and_in_order(store: EmbeddedStore) -> None:
-    session = store.connect()
-    session.create("/a")
-    heard: list[tuple[str, EventKind, str]] = []
-
-    def watch(name: str) -> Callable[[WatchEvent], None]:
-        return lambda event: heard.append((name, *event))
-
-    session.exists("/a/new", watch("exists"))
-    session.children("/a", watch("children"))
-    session.get("/a", watch("get"))
-    session.create("/a/new")
-    session.children("/a", watch("children"))
-    session.set("/a", b"x")
-    session.set("/a", b"y")
-    session.delete("/a/new")
-    session.children("/a", watch("children"))
-    session.get("/a", watch("get"))
-    session.delete("/a")
-    store.stop()
-    assert heard == [
-        ("exists", EventKind.CREATED, "/a/new"),
-        ("children", EventKind.CHILDREN, "/a"),
-        ("get", EventKind.CHANGED, "/a"),
-        ("children", EventKind.CHILDREN, "/a"),
-        ("get", EventKind.DELETED, "/a"),
-        ("children", EventKind.DELETED, "/a"),
-    ]
-
-
-def test_a_watcher_that_fails_does_not_silence_the_others(store: EmbeddedStore) -> None:
-    session = store.connect()
-    session.create("/a")
-    done = threading.Event()
-
-    def fail(_event: WatchEvent) -> None:
-        raise ValueError("a watcher's own bug")
-
-    session.get("/a", fail)
-    session.get("/a", lambda _event: done.set())
-    session.set("/a", b"x")
-    assert done.wait(10)
-
-
-def test_a_watcher_may_call_the_store(store: EmbeddedStore) -> None:
-    session = store.connect()
-    session.create("/a")
-    done = threading.Event()
-
-    def answer(_event: WatchEvent) -> None:
-        session.create("/answer")
-        done.set()
-
-    session.get("/a", answer)
-    session.set("/a", b"x")
-    assert done.wait(10)
-    assert session.exists("/answer") is not None
-
-
-def test_a_parent_made_and_emptied_in_one_multi_can_go_in_it_too(store: EmbeddedStore) -> None:
-    session = store.connect()
-    session.multi([Create("/a"), Create("/a/b"), Delete("/a/b"), Delete("/a")])
-    assert session.children("/") == []
-
-
-def test_a_failed_check_undoes_what_came_before_it(store: EmbeddedStore) -> None:
-    session = store.connect()
-    session.create("/epoch", b"1")
-    with pytest.raises(NoNode):
-        session.multi([SetData("/epoch", b"2"), Create("/x"), Check("/gone")])
-    assert session.get("/epoch")[0] == b"1"
-    assert session.children("/") == ["epoch"]
-
-
-@pytest.mark.parametrize("bad", ["", "a", "/a/", "//a", "/a/../b", "/./a", "/a\0"])
-def test_paths_that_are_none_are_refused(store: EmbeddedStore, bad: str) -> None:
-    with pytest.raises(InvalidPath):
-        store.connect().create(bad)
 
 
 def test_many_threads_see_each_of_their_own_changes_and_lose_none(store: EmbeddedStore) -> None:
@@ -356,14 +225,6 @@ def test_what_was_acknowledged_survives_kill_9_and_nothing_is_half_there(path: s
             session.delete(f"/{name}/child")
             session.delete("/" + name)
         store.stop()
-
-
-def test_creating_what_exists_says_which_path(store: EmbeddedStore) -> None:
-    session = store.connect()
-    session.create("/a")
-    with pytest.raises(NodeExists) as raised:
-        session.create("/a")
-    assert raised.value.path == "/a"
 
 
 def test_a_session_ends_even_while_the_disk_is_full(store: EmbeddedStore) -> None:

@@ -4,154 +4,38 @@ import tempfile
 from pathlib import Path
 
 from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from kbroker.coordination.embedded import EmbeddedSession, EmbeddedStore
-from kbroker.coordination.store import (
-    ANY_VERSION,
-    Check,
-    Create,
-    Delete,
-    EventKind,
-    Operation,
-    SetData,
-    StoreError,
-    WatchEvent,
-)
+from kbroker.coordination.embedded import EmbeddedStore
+from kbroker.coordination.store import Store
+from tests.kit.coordination_machine import CoordinationMachine
 from tests.kit.coordination_model import CoordinationModel
 
-PATHS = st.sampled_from(["/a", "/a/a", "/a/b", "/a/a/a"])
-VERSIONS = st.sampled_from([ANY_VERSION, ANY_VERSION, 0, 1])
-DATA = st.binary(max_size=3)
-CREATES = st.builds(Create, PATHS, DATA, st.sampled_from([False, False, True]), st.sampled_from([False, False, True]))
-OPERATIONS = st.one_of(
-    CREATES,
-    st.builds(SetData, PATHS, DATA, VERSIONS),
-    st.builds(Delete, PATHS, VERSIONS),
-    st.builds(Check, PATHS, VERSIONS),
-)
 
-
-class EmbeddedMachine(RuleBasedStateMachine):
-    @initialize()
-    def open(self) -> None:
+class EmbeddedMachine(CoordinationMachine):
+    def make_model(self) -> CoordinationModel:
         # In memory: this is about what the tree says, not about how long an fsync takes.
         self.folder = tempfile.TemporaryDirectory(dir="/dev/shm")
         self.path = str(Path(self.folder.name) / "store")
-        self.model = CoordinationModel()
-        self.armed: dict[tuple[str, str], None] = {}
-        self.expected: list[tuple[str, WatchEvent]] = []
-        self.seen: list[tuple[str, WatchEvent]] = []
-        self.start()
-        self.change([Create("/a"), Create("/a/a"), Create("/a/b")], 0)
+        return CoordinationModel()
 
     def start(self) -> None:
         self.store = EmbeddedStore(self.path)
         self.sessions = [self.store.connect(), self.store.connect()]
-        # Watches are the work of a third session, which does not end before the store does.
         self.watching = self.store.connect()
 
-    def teardown(self) -> None:
-        self.settle()
-        self.folder.cleanup()
+    def connect(self) -> Store:
+        return self.store.connect()
 
-    def settle(self) -> None:
-        """Stop the store, which delivers what is still on its way, and compare what the watches saw."""
+    def expire(self, session: Store) -> None:
+        self.store.expire(session.session_id)
+
+    def stop(self) -> None:
         self.store.stop()
-        assert self.seen == self.expected
-        self.armed.clear()
 
-    def watch_data(self, event: WatchEvent) -> None:
-        self.seen.append(("data", event))
-
-    def watch_children(self, event: WatchEvent) -> None:
-        self.seen.append(("children", event))
-
-    def happened(self, changes: list[tuple[EventKind, str]]) -> None:
-        for kind, path in changes:
-            for watch in ("data", "children") if kind is EventKind.DELETED else ("data",):
-                if (watch, path) in self.armed:
-                    del self.armed[watch, path]
-                    self.expected.append((watch, WatchEvent(kind, path)))
-            parent = path.rpartition("/")[0] or "/"
-            if kind is not EventKind.CHANGED and ("children", parent) in self.armed:
-                del self.armed["children", parent]
-                self.expected.append(("children", WatchEvent(EventKind.CHILDREN, parent)))
-
-    @rule(operation=CREATES, who=st.integers(0, 1))
-    def create(self, operation: Create, who: int) -> None:
-        self.change([operation], who)
-
-    @rule(path=PATHS)
-    def delete(self, path: str) -> None:
-        self.change([Delete(path)], 0)
-
-    @rule(operation=OPERATIONS, who=st.integers(0, 1))
-    def change_one(self, operation: Operation, who: int) -> None:
-        self.change([operation], who)
-
-    @rule(operations=st.lists(OPERATIONS, max_size=4), who=st.integers(0, 1))
-    def change_many(self, operations: list[Operation], who: int) -> None:
-        self.change(operations, who)
-
-    def change(self, operations: list[Operation], who: int) -> None:
-        session = self.sessions[who]
-        wanted: type[StoreError] | None = None
-        changes: list[tuple[EventKind, str]] = []
-        try:
-            changes = self.model.multi(session.session_id, operations)
-        except StoreError as error:
-            wanted = type(error)
-        try:
-            session.multi(operations)
-        except StoreError as error:
-            assert type(error) is wanted
-        else:
-            assert wanted is None
-        self.happened(changes)
-
-    @rule(path=PATHS)
-    def watch_node(self, path: str) -> None:
-        self.watching.exists(path, self.watch_data)
-        self.armed["data", path] = None
-
-    @rule(path=PATHS)
-    def watch_children_of(self, path: str) -> None:
-        if path in self.model.nodes:
-            self.watching.children(path, self.watch_children)
-            self.armed["children", path] = None
-
-    @rule(who=st.integers(0, 1), expire=st.booleans())
-    def end_session(self, who: int, expire: bool) -> None:
-        session: EmbeddedSession = self.sessions[who]
-        if expire:
-            self.store.expire(session.session_id)
-        else:
-            session.close()
-        self.happened(self.model.end_session(session.session_id))
-        self.sessions[who] = self.store.connect()
-
-    @rule()
-    def restart(self) -> None:
-        self.settle()
-        for session in self.sessions:
-            self.model.end_session(session.session_id)
-        self.start()
-
-    @invariant()
-    def equal(self) -> None:
-        if not hasattr(self, "store"):
-            return
-        session = self.sessions[0]
-        paths = ["/", *sorted(self.model.nodes)]
-        for path, found in zip(paths, session.get_many(paths), strict=True):
-            node = self.model.nodes[path]
-            assert found is not None, path
-            assert (found[0], found[1].version, found[1].owner) == (node.data, node.version, node.owner)
-            assert session.children(path) == self.model.children(path)
-        for path in ("/a", "/a/a", "/a/b", "/a/a/a"):
-            assert (session.exists(path) is not None) == (path in self.model.nodes)
+    def teardown(self) -> None:
+        super().teardown()
+        if hasattr(self, "folder"):
+            self.folder.cleanup()
 
 
 TestEmbeddedAgainstModel = EmbeddedMachine.TestCase

@@ -1,0 +1,18 @@
+from collections.abc import Iterator
+
+import pytest
+
+from tests.kit import maven
+from tests.kit.broker import KafkaInMemory
+from tests.kit.zookeeper import ZooKeeperProcess
+
+
+@pytest.fixture(scope="package")
+def zookeeper() -> Iterator[ZooKeeperProcess]:
+    """A real ZooKeeper; every test takes a chroot of its own."""
+    try:
+        KafkaInMemory.classpath()
+    except maven.MavenFailed as missing:
+        pytest.skip(str(missing))
+    with ZooKeeperProcess() as server:
+        yield server
