@@ -82,23 +82,26 @@ class CarriedNodes:
 
 def read_carried(source: Source) -> CarriedNodes:
     """Everything that is there to be carried. Raises StoreUnavailable, StoreCorrupt."""
-    found = CarriedNodes(live_brokers=_children(source, paths.BROKER_IDS))
+    found = CarriedNodes(live_brokers=names_below(source, paths.BROKER_IDS))
     wanted = [*SINGLE, *_topic_paths(source)]
     for root in AS_THEY_ARE:
-        wanted += _tree(source, root)
-    wanted += [path for path in _tree(source, paths.CONSUMERS) if _OFFSET.fullmatch(path)]
-    wanted += [paths.delete_topic_path(name) for name in _children(source, paths.DELETE_TOPICS)]
+        wanted += paths_below(source, root)
+    wanted += [path for path in paths_below(source, paths.CONSUMERS) if _OFFSET.fullmatch(path)]
+    wanted += [paths.delete_topic_path(name) for name in names_below(source, paths.DELETE_TOPICS)]
     nodes = zip(wanted, source.get_many(wanted), strict=True)
     found.nodes = {path: node[0] for path, node in nodes if node is not None and not node[1].owner}
     for topic in found.topics().values():
         found.is_reassigning |= bool(topic.adding or topic.removing)
     found.is_reassigning |= bool(source.get_many([REASSIGNMENTS])[0])
     found.is_migrating = bool(source.get_many([MIGRATION])[0])
-    found.acl_count = sum(len(_children(source, f"{root}/{kind}")) for root in ACLS for kind in _children(source, root))
+    found.acl_count = sum(
+        len(names_below(source, f"{root}/{kind}")) for root in ACLS for kind in names_below(source, root)
+    )
     return found
 
 
-def _children(source: Source, path: str) -> list[str]:
+def names_below(source: Source, path: str) -> list[str]:
+    """Of the children; none of a node that is not there."""
     try:
         return source.children(path)
     except NoNode:
@@ -106,9 +109,9 @@ def _children(source: Source, path: str) -> list[str]:
 
 
 def _topic_paths(source: Source) -> list[str]:
-    names = _children(source, paths.TOPICS)
+    names = names_below(source, paths.TOPICS)
     topic_paths = [paths.topic_path(name) for name in names]
-    wanted = [*topic_paths, *(paths.topic_config_path(name) for name in _children(source, paths.TOPIC_CONFIGS))]
+    wanted = [*topic_paths, *(paths.topic_config_path(name) for name in names_below(source, paths.TOPIC_CONFIGS))]
     for name, path, found in zip(names, topic_paths, source.get_many(topic_paths), strict=True):
         if found is not None:
             ids = paths.decode_topic(path, found[0]).replicas
@@ -117,13 +120,13 @@ def _topic_paths(source: Source) -> list[str]:
     return wanted
 
 
-def _tree(source: Source, root: str) -> list[str]:
-    """The paths under `root`."""
+def paths_below(source: Source, root: str) -> list[str]:
+    """Of the nodes under `root`, each behind the one above it."""
     found: list[str] = []
     waiting = [root]
     while waiting:
         path = waiting.pop()
-        below = [f"{path}/{name}" for name in _children(source, path)]
+        below = [f"{path}/{name}" for name in names_below(source, path)]
         found += below
         waiting += below
     return found

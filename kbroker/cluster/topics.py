@@ -107,6 +107,7 @@ class Topics:
         self._draw_uuid = draw_uuid
         self._change_lock = threading.Lock()
         self._host: PartitionHost | None = None
+        self._listener: Callable[[], None] | None = None
         self._controller_epoch = 0
         self._fence: list[Operation] = []
         self._failed: frozenset[tuple[int, TopicPartition]] = frozenset()
@@ -152,6 +153,15 @@ class Topics:
     @property
     def cluster_id(self) -> str:
         return self._image.cluster_id
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Call whenever `image` is another one. `listener` must not wait for anything: changes wait for it."""
+        self._listener = listener
+
+    def _show(self, image: MetadataImage) -> None:
+        self._image = image
+        if self._listener is not None:
+            self._listener()
 
     # --- start ----------------------------------------------------------------------------------------------------
 
@@ -204,7 +214,7 @@ class Topics:
             changed.append(topic.changed(partitions=tuple(partitions)))
         if operations:
             self._store.multi([*self._fence, *operations])
-            self._image = self._image.with_topics(changed)
+            self._show(self._image.with_topics(changed))
 
     def mark_failed(self, failed: Iterable[TopicPartition]) -> None:
         """These logs' directory is gone: this broker leads them no longer. Until the next start; not in the store."""
@@ -213,7 +223,7 @@ class Topics:
             self._replace_brokers(self._image.brokers)
 
     def _replace_brokers(self, brokers: Mapping[int, Broker]) -> None:
-        self._image = self._image.with_brokers(brokers, self._node_id, self._failed)
+        self._show(self._image.with_brokers(brokers, self._node_id, self._failed))
 
     # --- create ---------------------------------------------------------------------------------------------------
 
@@ -301,7 +311,7 @@ class Topics:
                 log.error("topic %s is not created: %s", topic.name, error)
                 refused[topic.name] = ProtocolError(error.code, str(error))
                 self._undo(topic.name, functools.partial(self._delete_locked, topic))
-        self._image = self._image.with_topics(topic for topic in topics if topic.name not in refused)
+        self._show(self._image.with_topics(topic for topic in topics if topic.name not in refused))
         return refused
 
     def _creation(self, topic: Topic) -> list[Operation]:
@@ -354,7 +364,7 @@ class Topics:
                 log.error("topic %s does not grow: %s", name, error)
                 self._undo(name, functools.partial(self._shrink_back, topic, added))
                 raise
-            self._image = self._image.with_topics([grown])
+            self._show(self._image.with_topics([grown]))
             return grown
 
     def _shrink_back(self, topic: Topic, added: Sequence[Partition]) -> None:
@@ -384,7 +394,7 @@ class Topics:
 
     def _delete_locked(self, topic: Topic) -> None:
         self._store.multi([*self._fence, Create(paths.delete_topic_path(topic.name))])
-        self._image = self._image.with_topics((), self._image.topics.keys() & {topic.name})
+        self._show(self._image.with_topics((), self._image.topics.keys() & {topic.name}))
         try:
             self._finish_deletion(topic)
         except KbrokerError as error:
@@ -418,7 +428,7 @@ class Topics:
             configs = dict(change(topic))
             self._put(paths.topic_config_path(name), paths.encode_config(configs))
             configured = topic.changed(configs=configs, configs_given=True)
-            self._image = self._image.with_topics([configured])
+            self._show(self._image.with_topics([configured]))
             self._host_or_fail().update_topic(configured)
 
     def set_broker_configs(self, entity: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> None:
@@ -426,7 +436,7 @@ class Topics:
         with self._change_lock:
             configs = dict(change(self._image.broker_configs.get(entity, {})))
             self._put(paths.broker_config_path(entity), paths.encode_config(configs))
-            self._image = self._image.with_broker_configs(entity, configs)
+            self._show(self._image.with_broker_configs(entity, configs))
             self._host_or_fail().update_broker_configs(self.dynamic_broker_configs())
 
     def set_group_configs(self, group_id: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> None:
@@ -440,7 +450,7 @@ class Topics:
                 self._put(path, paths.encode_config(configs))
             elif self._store.exists(path) is not None:
                 self._store.multi([*self._fence, Delete(path)])
-            self._image = self._image.with_group_configs(group_id, configs)
+            self._show(self._image.with_group_configs(group_id, configs))
             self._host_or_fail().update_group_configs(group_id)
 
     def dynamic_broker_configs(self) -> dict[str, str]:

@@ -13,6 +13,7 @@ from kbroker.config.listeners import counts_problem
 from kbroker.config.log_definitions import LOG
 from kbroker.config.setting import MIB, Alias, Setting
 from kbroker.config.transaction_definitions import TRANSACTIONS
+from kbroker.config.zookeeper_definitions import ZOOKEEPER
 from kbroker.rules.config_values import INT32_MAX, Kind, Limits
 
 DEFAULT_NODE_ID = 1
@@ -568,6 +569,7 @@ SECTIONS: dict[str, tuple[Setting, ...]] = {
     "Compaction": COMPACTION,
     "Groups and offsets": GROUPS,
     "Transactions": TRANSACTIONS,
+    "ZooKeeper": ZOOKEEPER,
     "Operation": OPERATION,
 }
 

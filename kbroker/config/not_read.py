@@ -8,13 +8,12 @@ from __future__ import annotations
 # Reason -> names. "Not yet" is work that the project has planned; the rest has no counterpart here.
 _REASONS: dict[str, str] = {
     "not yet: kbroker keeps its coordination in process and does not replicate": """
-        zookeeper.connect zookeeper.connection.timeout.ms zookeeper.session.timeout.ms zookeeper.set.acl
-        zookeeper.max.in.flight.requests zookeeper.clientCnxnSocket zookeeper.ssl.client.enable
+        zookeeper.set.acl zookeeper.max.in.flight.requests zookeeper.clientCnxnSocket zookeeper.ssl.client.enable
         zookeeper.ssl.cipher.suites zookeeper.ssl.crl.enable zookeeper.ssl.enabled.protocols
         zookeeper.ssl.endpoint.identification.algorithm zookeeper.ssl.keystore.location
         zookeeper.ssl.keystore.password zookeeper.ssl.keystore.type zookeeper.ssl.ocsp.enable zookeeper.ssl.protocol
         zookeeper.ssl.truststore.location zookeeper.ssl.truststore.password zookeeper.ssl.truststore.type
-        zookeeper.sync.time.ms zk.connect zk.connectiontimeout.ms zk.sessiontimeout.ms zk.synctime.ms enable.zookeeper
+        zookeeper.sync.time.ms zk.synctime.ms
         broker.id.generation.enable reserved.broker.max.id inter.broker.protocol.version
         auto.leader.rebalance.enable leader.imbalance.check.interval.seconds leader.imbalance.per.broker.percentage
         controlled.shutdown.enable controlled.shutdown.max.retries controlled.shutdown.retry.backoff.ms

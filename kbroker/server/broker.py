@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kbroker._core.fetch_sessions import FetchSessions
 from kbroker._core.processor import Connection
@@ -44,6 +45,9 @@ from kbroker.storage.log_manager import LogManager
 from kbroker.transactions.coordinator import TransactionCoordinator
 from kbroker.transactions.options import TransactionOptions
 
+if TYPE_CHECKING:
+    from kbroker.server.registration import Registration
+
 LOG = logging.getLogger(__name__)
 
 # A thread that comes back from a compiled call waits this long for one that computes in Python; the default is 5 ms.
@@ -72,6 +76,7 @@ class Broker:
         self._flush_waits = FlushWaits()
         self._address_limits = AddressLimits(lambda: int(self.config["max.connections.per.ip"]))
         self._services: Services | None = None
+        self._registration: Registration | None = None
         self._stops: list[tuple[str, Callable[[], object]]] = []
 
     # --- start -------------------------------------------------------------------------------------------
@@ -109,6 +114,7 @@ class Broker:
         self._broker_configs = BrokerConfigs(
             self.node_id, SETTINGS, {**given, "broker.id": node_id, "node.id": node_id}, config.with_dynamic
         )
+        self._connect_zookeeper()
         self._partitions = LocalPartitions(logs, config, self._take_config)
         dynamic = self._topics.dynamic_broker_configs()
         if dynamic:
@@ -131,6 +137,19 @@ class Broker:
             self._markers,
             self._producer_ids.next,
         )
+
+    def _connect_zookeeper(self) -> None:
+        address = self.config["zookeeper.connect"]
+        if not address or not self.config["enable.zookeeper"]:
+            return
+        from kbroker.server.registration import Registration, RegistrationOptions
+
+        session_timeout_ms = self.config["zookeeper.session.timeout.ms"]
+        connection_timeout_ms = self.config["zookeeper.connection.timeout.ms"] or session_timeout_ms
+        options = RegistrationOptions(address, session_timeout_ms / 1000, connection_timeout_ms / 1000)
+        self._registration = Registration(options, self._session, self._topics, self.clock)
+        self._registration.connect()
+        self._on_stop("zookeeper", self._registration.stop)
 
     def _state_topic(self, name: str, default_partition_count: int) -> StateTopic:
         return StateTopic(name, self._topics, self._logs, self._flush_waits, default_partition_count)
@@ -216,17 +235,21 @@ class Broker:
         self._start_http()
         self._acceptor.start()
         self._on_stop("acceptor", self._acceptor.stop)
+        if self._registration is not None:
+            self._registration.start(self._advertised_endpoints(), self.config["broker.rack"])
+            # Before anything else stops: whoever looks for a broker does not find one that goes.
+            self._on_stop("registration", self._registration.stop)
         name_threads()
         self.is_ready = True
 
     def _join_cluster(self) -> None:
-        advertised = [
-            self._advertised.of(endpoint.listener, endpoint.host, endpoint.port) for endpoint in self.endpoints
-        ]
-        self._topics.register(advertised, self.config["broker.rack"])
+        self._topics.register(self._advertised_endpoints(), self.config["broker.rack"])
         self._topics.start(self._partitions, new_leader_epochs=not self._logs.was_stopped_cleanly)
         self._logs.set_on_directory_failed(self._directory_failed)
         self._partitions.serve(self._topics, self._groups, self._transactions)
+
+    def _advertised_endpoints(self) -> list[Endpoint]:
+        return [self._advertised.of(endpoint.listener, endpoint.host, endpoint.port) for endpoint in self.endpoints]
 
     def _directory_failed(self, directory: str, partitions: Sequence[TopicPartition]) -> None:
         if Path(self._store_path).parent == Path(directory):

@@ -10,7 +10,7 @@ import pytest
 from kbroker.config.definitions import SETTINGS
 from tests.kit import build
 
-DEFINING = {"definitions.py", "not_read.py", "transaction_definitions.py"}
+DEFINING = {"definitions.py", "not_read.py", "transaction_definitions.py", "zookeeper_definitions.py"}
 
 
 def words_of_texts() -> Iterator[str]:

@@ -202,7 +202,7 @@ def test_warnings_name_settings_that_are_unknown_old_or_not_used(tmp_path: Path)
     properties = tmp_path / "server.properties"
     properties.write_text(
         f"log.dirs={tmp_path}/data\nlisteners=PLAINTEXT://0.0.0.0:0\nlog.segment.byte=9\nlog.file.size=99999\n"
-        "zookeeper.connect=localhost:2181\nlog.retention.hours=1\n"
+        "zookeeper.set.acl=true\nlog.retention.hours=1\n"
     )
     command = [sys.executable, "-m", "kbroker.cli.main", "start", str(properties)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -213,7 +213,7 @@ def test_warnings_name_settings_that_are_unknown_old_or_not_used(tmp_path: Path)
         said = process.stderr.read()
     assert "warning: server.properties:3: log.segment.byte: unknown setting; did you mean log.segment.bytes?" in said
     assert "server.properties:4: log.file.size is an old name of log.segment.bytes" in said
-    assert "not used: zookeeper.connect (not yet" in said
+    assert "not used: zookeeper.set.acl (not yet" in said
     assert "warning: PLAINTEXT://0.0.0.0:0 takes everybody who reaches it: there is no authentication" in said
 
 

@@ -79,7 +79,8 @@ def test_a_server_properties_of_zookeeper_mode_starts(tmp_path: Path) -> None:
     assert settings.node_id == 0
     assert settings.log_dirs == (Path("/tmp/kafka-logs"),)
     assert settings["num.network.threads"] == 3
-    assert "zookeeper.connect, zookeeper.connection.timeout.ms (not yet" in notices(settings)
+    assert (settings["zookeeper.connect"], settings["zookeeper.connection.timeout.ms"]) == ("localhost:2181", 18000)
+    assert notices(settings) == ""
 
 
 def test_a_server_properties_of_kraft_mode_starts_without_the_controllers_listener(tmp_path: Path) -> None:

@@ -1,0 +1,234 @@
+"""Keeps a broker registered in a ZooKeeper, and what is shown there in step with its topics (docs/ZOOKEEPER.md).
+
+One thread does everything: it is woken by a new metadata image, by the end of a session, and by somebody who removes
+the broker's nodes; then it looks at what is there and writes what is missing. The broker waits for it only when it
+starts, and serves on while ZooKeeper is away.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kbroker.clock import Clock
+from kbroker.cluster import registry
+from kbroker.cluster.image import MetadataImage
+from kbroker.cluster.registration import CannotRegister, changes, check_cluster
+from kbroker.cluster.topics import Topics
+from kbroker.coordination import paths
+from kbroker.coordination.parcels import parcels
+from kbroker.coordination.store import Check, NodeExists, Operation, SessionExpired, Store, StoreUnavailable, WatchEvent
+from kbroker.coordination.zookeeper import ZooKeeperStore
+from kbroker.errors import KbrokerError
+from kbroker.model import Endpoint
+
+LOG = logging.getLogger(__name__)
+
+RETRY_S = 1.0
+"""Between two attempts while ZooKeeper is away or refuses."""
+STOP_S = 6.0
+"""How long a stop waits for the thread; it may be in the middle of connecting."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegistrationOptions:
+    """`address` as in zookeeper.connect."""
+
+    address: str
+    session_timeout_s: float
+    connection_timeout_s: float
+
+
+class Registration:
+    """`connect`, `start`, `stop`, in that order, by the thread that starts and stops the broker."""
+
+    def __init__(self, options: RegistrationOptions, store: Store, topics: Topics, clock: Clock):
+        self._options = options
+        self._store = store
+        self._topics = topics
+        self._clock = clock
+        self._node_id = topics.node_id
+        self._endpoints: tuple[Endpoint, ...] = ()
+        self._rack: str | None = None
+        self._session: ZooKeeperStore | None = None
+        self._has_ended = False
+        self._shown: MetadataImage | None = None
+        self._refusal = ""
+        self._woken = threading.Event()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="registration", daemon=True)
+
+    # --- for the broker -----------------------------------------------------------------------------------------------
+
+    def connect(self) -> None:
+        """Before the logs are opened: ZooKeeper is there, its nodes are of this cluster, and nobody has this id.
+
+        CannotRegister if not; waits for the end of an earlier session of this broker.
+        """
+        try:
+            self._open()
+            check_cluster(self._session_or_fail(), self._store, self._node_id)
+            self._await_end(paths.broker_path(self._node_id))
+            self._await_end(paths.CONTROLLER)
+        except KbrokerError as error:
+            self.stop()
+            raise self._refused(error) from error
+
+    def start(self, endpoints: Sequence[Endpoint], rack: str | None) -> None:
+        """Registered when this returns, with `endpoints` for clients to connect to. CannotRegister."""
+        self._endpoints, self._rack = tuple(endpoints), rack
+        try:
+            self._step()
+        except KbrokerError as error:
+            self.stop()
+            raise self._refused(error) from error
+        self._topics.on_change(self._woken.set)
+        self._woken.set()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """The registration goes at once, if ZooKeeper hears it."""
+        self._stopping = True
+        self._woken.set()
+        if self._session is not None:
+            self._session.close()
+        if self._thread.is_alive():
+            self._thread.join(STOP_S)
+
+    # --- at the start -------------------------------------------------------------------------------------------------
+
+    def _refused(self, error: KbrokerError) -> CannotRegister:
+        return CannotRegister(f"zookeeper.connect={self._options.address}: {error}")
+
+    def _await_end(self, path: str) -> None:
+        """A process that was killed stays registered until its session has timed out."""
+        session = self._session_or_fail()
+        gone = threading.Event()
+
+        def look(_event: WatchEvent) -> None:
+            gone.set()
+
+        if session.exists(path, look) is None:
+            return
+        seconds = 2 * self._options.session_timeout_s
+        who = self._registered(session)
+        LOG.warning(
+            "broker.id=%d is still registered in ZooKeeper (%s): waiting up to %.0f s for that session to end",
+            self._node_id, who, seconds,
+        )  # fmt: skip
+        deadline = time.monotonic() + seconds
+        while session.exists(path, look) is not None:
+            if not gone.wait(max(0.0, deadline - time.monotonic())):
+                raise registry.BrokerIdTaken(
+                    f"broker.id={self._node_id}: a broker with this id is registered there and alive ({who})"
+                )
+            gone.clear()
+
+    def _registered(self, session: Store) -> str:
+        """Who has the id, for people."""
+        path = paths.broker_path(self._node_id)
+        found = session.get_many([path])[0]
+        if found is None:
+            return "as the controller"
+        try:
+            return ", ".join(map(str, paths.decode_broker(path, found[0]).endpoints))
+        except paths.StoreCorrupt as error:
+            return str(error)
+
+    # --- the thread ---------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        pause: float | None = None
+        while True:
+            self._woken.wait(pause)
+            if self._stopping:
+                return
+            self._woken.clear()
+            pause = None
+            try:
+                self._step()
+                self._refusal = ""
+            except SessionExpired:
+                pause = RETRY_S
+            except KbrokerError as error:
+                pause, self._shown = RETRY_S, None
+                if not self._stopping and str(error) != self._refusal:
+                    self._refusal = str(error)
+                    LOG.warning("not in step with ZooKeeper, the broker serves on: %s", error)
+            except Exception:
+                pause, self._shown = RETRY_S, None
+                LOG.exception("not in step with ZooKeeper, the broker serves on")
+
+    def _step(self) -> None:
+        """Whatever is missing: a session, the registration, the newest topics."""
+        if self._session is None or self._has_ended:
+            self._open()
+            check_cluster(self._session_or_fail(), self._store, self._node_id)
+        session = self._session_or_fail()
+        image = self._topics.image
+        if not self._is_mine(session, paths.broker_path(self._node_id)):
+            self._register(session)
+        if not self._is_mine(session, paths.CONTROLLER):
+            controller = paths.encode_controller(self._node_id, self._clock.wall_ms())
+            session.create(paths.CONTROLLER, controller, ephemeral=True)
+        if self._shown is not image:
+            self._write(session, changes(self._store, session, image, self._shown))
+            self._shown = image
+
+    def _open(self) -> None:
+        self._has_ended, self._shown = False, None
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+        options = self._options
+        try:
+            self._session = ZooKeeperStore(
+                options.address, options.session_timeout_s, connect_timeout_s=options.connection_timeout_s
+            )
+        except StoreUnavailable as error:
+            limit = f"{options.connection_timeout_s * 1000:.0f}"
+            raise StoreUnavailable(f"{error} (zookeeper.connection.timeout.ms={limit})") from error
+        if self._stopping:
+            self._session.close()
+        self._session.on_end(self._take_end)
+
+    def _take_end(self) -> None:
+        self._has_ended = True
+        self._woken.set()
+
+    def _is_mine(self, session: ZooKeeperStore, path: str) -> bool:
+        """Whether the node is there and of this session; wakes the thread when it changes."""
+        stat = session.exists(path, self._wake)
+        return stat is not None and stat.owner == session.session_id
+
+    def _wake(self, _event: WatchEvent) -> None:
+        self._woken.set()
+
+    def _register(self, session: ZooKeeperStore) -> None:
+        session.make_chroot()
+        registry.ensure_layout(session)
+        there = registry.ensure_cluster_id(session, self._topics.cluster_id, tuple)
+        if there != self._topics.cluster_id:
+            raise CannotRegister(f"it holds cluster {there} since a moment ago")
+        registration = paths.BrokerRegistration(self._endpoints, self._rack, self._clock.wall_ms())
+        try:
+            session.create(paths.broker_path(self._node_id), paths.encode_broker(registration), ephemeral=True)
+        except NodeExists:
+            raise registry.BrokerIdTaken(
+                f"broker.id={self._node_id}: another broker is registered with this id ({self._registered(session)})"
+            ) from None
+        self._shown = None
+        LOG.info("registered in ZooKeeper %s as broker %d", self._options.address, self._node_id)
+
+    def _write(self, session: ZooKeeperStore, operations: Sequence[Operation]) -> None:
+        """For as long as this broker is registered only."""
+        fence = Check(paths.broker_path(self._node_id))
+        for some in parcels(operations):
+            session.multi([fence, *some])
+
+    def _session_or_fail(self) -> ZooKeeperStore:
+        assert self._session is not None, "not connected"
+        return self._session
