@@ -162,8 +162,12 @@ def moving() -> Iterator[Moving]:
         yield moving
 
 
-def test_a_broker_moves_with_its_topics_and_settings_and_back(moving: Moving) -> None:
+@pytest.mark.parametrize("is_registered", [False, True])
+def test_a_broker_moves_with_its_topics_and_settings_and_back(moving: Moving, is_registered: bool) -> None:
+    """Whether kbroker shows its topics in the ZooKeeper meanwhile or not."""
     kafka, ours = moving.kafka, moving.kbroker
+    if is_registered:
+        ours.overrides["zookeeper.connect"] = moving.address
     fill(kafka.port)
     with zookeeper(moving) as client:
         client.create("/config/clients/app", b'{"version":1,"config":{"producer_byte_rate":"1000"}}')
@@ -218,6 +222,22 @@ def test_a_broker_moves_with_its_topics_and_settings_and_back(moving: Moving) ->
     ours.start()
     assert everything(ours.port)[:2] == there_and_back[:2]
     append(ours.port, 10)
+    ours.stop()
+
+
+def test_a_registered_start_before_the_import_is_refused_and_harms_nothing(moving: Moving) -> None:
+    kafka, ours = moving.kafka, moving.kbroker
+    fill(kafka.port)
+    before = everything(kafka.port)
+    kafka.stop()
+    nodes = kafka.zookeeper.nodes()
+    ours.overrides["zookeeper.connect"] = moving.address
+    with pytest.raises(RuntimeError, match="run `kbroker cluster import` first"):
+        ours.start()
+    assert kafka.zookeeper.nodes() == nodes
+    moving.carry("import")
+    ours.start()
+    assert everything(ours.port) == before
     ours.stop()
 
 

@@ -22,7 +22,7 @@ from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.server.broker import Broker
 from tests.kit import maven
-from tests.kit.zookeeper import KafkaOnZooKeeper, Node, Nodes, nodes_of
+from tests.kit.zookeeper import KafkaOnZooKeeper, Node, Nodes, ZooKeeperProcess, nodes_of
 from tests.oracle.deviations import matches
 from tests.oracle.history import TIMEOUT_S, History
 from tests.oracle.listed import Listed, assert_same_but_for, not_there
@@ -55,16 +55,24 @@ LISTED = (
 )
 
 
+SHOWN_IN = "/shown"
+"""The chroot that kbroker is registered in, in Kafka's ZooKeeper."""
+NOT_SHOWN = ("/consumers/*", "/latest_producer_id_block")
+"""What kbroker keeps in its own store only (docs/ZOOKEEPER.md)."""
+
+
 class Kbroker:
     """kbroker in this process, whose nodes can be seen while it runs: the ephemeral ones are in no file."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, zookeeper: ZooKeeperProcess):
         self.folder = folder
+        self.zookeeper = zookeeper
         self.broker: Broker | None = None
         self.port = 0
 
     def start(self) -> None:
-        overrides = ["listeners=PLAINTEXT://127.0.0.1:0", *(f"{name}={value}" for name, value in SETTINGS.items())]
+        settings = {**SETTINGS, "zookeeper.connect": self.zookeeper.address + SHOWN_IN}
+        overrides = ["listeners=PLAINTEXT://127.0.0.1:0", *(f"{name}={value}" for name, value in settings.items())]
         self.broker = Broker(load_config(None, overrides, self.folder, {}))
         self.broker.start()
         self.port = self.broker.endpoints[0].port
@@ -77,6 +85,11 @@ class Kbroker:
     def restart(self) -> None:
         self.stop()
         self.start()
+
+    def shown(self) -> dict[str, Node]:
+        """What it has registered."""
+        nodes = self.zookeeper.nodes().items()
+        return {path.removeprefix(SHOWN_IN) or "/": node for path, node in nodes if path.startswith(SHOWN_IN)}
 
     def nodes(self) -> dict[str, Node]:
         """Of the running broker; of the stopped one those that are in its file."""
@@ -197,7 +210,7 @@ class Both:
         """Once nothing is left to be deleted: Kafka answers first."""
         deadline = time.monotonic() + TIMEOUT_S
         while True:
-            nodes = self.kafka.zookeeper.nodes()
+            nodes = {path: node for path, node in self.kafka.zookeeper.nodes().items() if not path.startswith(SHOWN_IN)}
             if not any(matches("/admin/delete_topics/*", path) for path in nodes):
                 return nodes
             assert time.monotonic() < deadline, "Kafka does not delete"
@@ -206,6 +219,25 @@ class Both:
         kafka = known_by_name(self.settled_nodes_of_kafka(), self.kafka.port)
         ours = known_by_name(self.kbroker.nodes(), self.kbroker.port)
         assert_same_but_for(LISTED, kafka, ours)
+        self.assert_shown(kafka)
+
+    def assert_shown(self, kafka: Nodes) -> None:
+        """In ZooKeeper, once kbroker has written it there."""
+
+        def seen(nodes: Nodes) -> dict[str, Node]:
+            """How often a node is written to is the affair of who writes it."""
+            others = {path: node for path, node in nodes.items() if not any(matches(each, path) for each in NOT_SHOWN)}
+            return {path: node._replace(version=0) for path, node in others.items()}
+
+        deadline = time.monotonic() + TIMEOUT_S
+        while True:
+            try:
+                assert_same_but_for(LISTED, seen(kafka), seen(known_by_name(self.kbroker.shown(), self.kbroker.port)))
+            except AssertionError:
+                if time.monotonic() > deadline:
+                    raise
+            else:
+                return
 
 
 @pytest.fixture(scope="module")
@@ -214,8 +246,8 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
         KafkaOnZooKeeper.classpath()
     except maven.MavenFailed as missing:
         pytest.skip(str(missing))
-    kbroker = Kbroker(tmp_path_factory.mktemp("nodes"))
     with KafkaOnZooKeeper({**SETTINGS, "zookeeper.session.timeout.ms": 60_000}) as kafka:
+        kbroker = Kbroker(tmp_path_factory.mktemp("nodes"), kafka.zookeeper)
         kbroker.start()
         try:
             for port in (kafka.port, kbroker.port):
