@@ -14,33 +14,36 @@ from cpython.buffer cimport (
     PyBuffer_Release,
     PyObject_GetBuffer,
 )
-from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from kbroker._core.cursor cimport writer_free, writer_init, writer_reserve, writer_t
 from kbroker._core.layout cimport ATTRIBUTE_CONTROL, ATTRIBUTE_LOG_APPEND_TIME
 from kbroker._core.record cimport MIN_HEADER_SIZE, MIN_RECORD_SIZE, record_t, take_fields
-from kbroker._core.record_batch cimport BATCH_BAD_COUNT, BATCH_BAD_RECORD, BATCH_OK, BatchInfo
+from kbroker._core.record_batch cimport BATCH_BAD_COUNT, BATCH_BAD_RECORD, BATCH_OK, BatchInfo, batch_info_t
 from kbroker._core.varint cimport take_bytes
 
 from kbroker._core.record_batch import InvalidBatch
 
-cdef enum:
-    OUT_OF_MEMORY = -1
-    TOO_LARGE = -2
-
 cdef uint8_t[8] nothing
+
+#: The columns that can be asked for.
+COLUMN_NAMES = ("topic", "partition", "offset", "timestamp", "timestamp_type", "key", "value", "headers")
+
+
+cdef int columns_named(names) except -1:
+    cdef int wanted = 0
+    if names is None:
+        return ALL_COLUMNS
+    for name in names:
+        if name not in COLUMN_NAMES:
+            raise ValueError(f"no column {name!r}: there are {', '.join(COLUMN_NAMES)}")
+        wanted |= 1 << <int>COLUMN_NAMES.index(name)
+    return wanted
 
 
 @cython.final
 cdef class FlatBuffer:
-    """Memory of one column, read through the buffer protocol: `memoryview(column)`. Owns it."""
-
-    cdef writer_t out
-    cdef bytes format
-    cdef Py_ssize_t item_size
-    cdef Py_ssize_t[1] shape
-
     def __init__(self):
         raise TypeError("made by RecordColumns.finish")
 
@@ -75,15 +78,6 @@ cdef FlatBuffer flat(writer_t *out, bytes format, Py_ssize_t item_size):
     made.shape[0] = <Py_ssize_t>out.size // item_size
     writer_init(out)
     return made
-
-
-cdef struct binary_t:
-    # A column of byte strings.
-    writer_t data
-    writer_t offsets             # int32, one more than rows
-    writer_t validity
-    int64_t rows
-    int64_t nulls
 
 
 cdef void binary_init(binary_t *column) noexcept nogil:
@@ -152,13 +146,6 @@ cdef void binary_cut(binary_t *column, int64_t rows, size_t data_size, int64_t n
 
 @cython.final
 cdef class BinaryColumn:
-    """Byte strings: row i is data[offsets[i]:offsets[i + 1]], null when bit i of `validity` is not set."""
-
-    cdef readonly FlatBuffer data
-    cdef readonly FlatBuffer offsets
-    cdef readonly FlatBuffer validity
-    cdef readonly int64_t null_count
-
     def __init__(self):
         raise TypeError("made by RecordColumns.finish")
 
@@ -172,6 +159,19 @@ cdef class BinaryColumn:
         if not self.validity.out.data[row >> 3] >> (row & 7) & 1:
             return None
         return (<const char *>self.data.out.data)[offsets[row]:offsets[row + 1]] if offsets[row + 1] > offsets[row] else b""
+
+    cdef int32_t fixed_size(self) noexcept nogil:
+        """The size of each row; -1 when they differ or one is null."""
+        cdef const int32_t *offsets = <const int32_t *>self.offsets.out.data
+        cdef int64_t rows = self.offsets.shape[0] - 1
+        cdef int64_t row
+        cdef int32_t size = offsets[1] if rows > 0 else 0
+        if self.null_count or <int64_t>size * rows != offsets[rows]:
+            return -1
+        for row in range(rows):
+            if offsets[row + 1] - offsets[row] != size:
+                return -1
+        return size
 
 
 cdef BinaryColumn binary_column(binary_t *column):
@@ -188,16 +188,24 @@ cdef BinaryColumn binary_column(binary_t *column):
 
 @cython.final
 cdef class Columns:
-    """Finished columns of `count` records. `header_offsets[i]:header_offsets[i + 1]` are record i's rows of the header columns."""
+    """Finished columns of `count` records. `header_offsets[i]:header_offsets[i + 1]` are record i's rows of the header columns.
+
+    Reading a column that was not asked for is a ValueError.
+    """
 
     cdef readonly int64_t count
-    cdef readonly FlatBuffer offsets
-    cdef readonly FlatBuffer timestamps
-    cdef readonly BinaryColumn keys
-    cdef readonly BinaryColumn values
-    cdef readonly FlatBuffer header_offsets
-    cdef readonly BinaryColumn header_names
-    cdef readonly BinaryColumn header_values
+    cdef readonly tuple topics
+    cdef int wanted
+    cdef FlatBuffer _topic_indexes
+    cdef FlatBuffer _partitions
+    cdef FlatBuffer _offsets
+    cdef FlatBuffer _timestamps
+    cdef FlatBuffer _timestamp_types
+    cdef BinaryColumn _keys
+    cdef BinaryColumn _values
+    cdef FlatBuffer _header_offsets
+    cdef BinaryColumn _header_names
+    cdef BinaryColumn _header_values
 
     def __init__(self):
         raise TypeError("made by RecordColumns.finish")
@@ -205,26 +213,72 @@ cdef class Columns:
     def __len__(self):
         return self.count
 
+    cdef object one(self, int column, object found):
+        if not self.wanted & column:
+            raise ValueError("a column that was not asked for")
+        return found
+
+    @property
+    def names(self):
+        """Which columns there are."""
+        return tuple([name for place, name in enumerate(COLUMN_NAMES) if self.wanted >> <int>place & 1])
+
+    @property
+    def topic_indexes(self):
+        """Which of `topics`."""
+        return self.one(COLUMN_TOPIC, self._topic_indexes)
+
+    @property
+    def partitions(self):
+        return self.one(COLUMN_PARTITION, self._partitions)
+
+    @property
+    def offsets(self):
+        return self.one(COLUMN_OFFSET, self._offsets)
+
+    @property
+    def timestamps(self):
+        return self.one(COLUMN_TIMESTAMP, self._timestamps)
+
+    @property
+    def timestamp_types(self):
+        """0: the producer's time, 1: the broker's."""
+        return self.one(COLUMN_TIMESTAMP_TYPE, self._timestamp_types)
+
+    @property
+    def keys(self):
+        return self.one(COLUMN_KEY, self._keys)
+
+    @property
+    def values(self):
+        return self.one(COLUMN_VALUE, self._values)
+
+    @property
+    def header_offsets(self):
+        return self.one(COLUMN_HEADERS, self._header_offsets)
+
+    @property
+    def header_names(self):
+        return self.one(COLUMN_HEADERS, self._header_names)
+
+    @property
+    def header_values(self):
+        return self.one(COLUMN_HEADERS, self._header_values)
+
 
 @cython.final
 cdef class RecordColumns:
-    """Collects the records of batches whose offset is in `start_offset` ... `end_offset` - 1. Not safe for several threads."""
 
-    cdef readonly int64_t start_offset
-    cdef readonly int64_t end_offset
-    cdef writer_t offsets
-    cdef writer_t timestamps
-    cdef writer_t header_offsets
-    cdef binary_t keys
-    cdef binary_t values
-    cdef binary_t header_names
-    cdef binary_t header_values
-
-    def __cinit__(self, int64_t start_offset=0, int64_t end_offset=INT64_MAX):
+    def __cinit__(self, int64_t start_offset=0, int64_t end_offset=INT64_MAX, columns=None):
         self.start_offset = start_offset
         self.end_offset = end_offset
+        self.wanted = columns_named(columns)
+        self.topics = [""]
+        writer_init(&self.topic_indexes)
+        writer_init(&self.partitions)
         writer_init(&self.offsets)
         writer_init(&self.timestamps)
+        writer_init(&self.timestamp_types)
         writer_init(&self.header_offsets)
         binary_init(&self.keys)
         binary_init(&self.values)
@@ -232,8 +286,11 @@ cdef class RecordColumns:
         binary_init(&self.header_values)
 
     def __dealloc__(self):
+        writer_free(&self.topic_indexes)
+        writer_free(&self.partitions)
         writer_free(&self.offsets)
         writer_free(&self.timestamps)
+        writer_free(&self.timestamp_types)
         writer_free(&self.header_offsets)
         binary_free(&self.keys)
         binary_free(&self.values)
@@ -241,14 +298,18 @@ cdef class RecordColumns:
         binary_free(&self.header_values)
 
     @property
-    def count(self):
-        """Records so far."""
-        return self.keys.rows
-
-    @property
     def size(self):
         """Bytes of keys, values and headers so far: `finish` before one of them gets to 2 GiB."""
         return self.keys.data.size + self.values.data.size + self.header_names.data.size + self.header_values.data.size
+
+    def next_partition(self, str topic not None, int32_t partition):
+        """What is added from here on is of that partition."""
+        if self.count == 0:
+            self.topics.clear()
+        if topic not in self.topics:
+            self.topics.append(topic)
+        self.topic_index = <int32_t>self.topics.index(topic)
+        self.partition = partition
 
     def add(self, BatchInfo batch not None, payload):
         """Take in one batch; `payload` is what stands behind its header, inflated. Returns the count of records taken.
@@ -256,30 +317,34 @@ cdef class RecordColumns:
         A control batch has none. Raises InvalidBatch, or OverflowError when a column would pass 2 GiB; nothing was added then.
         """
         cdef Py_buffer view
-        cdef int64_t before = self.keys.rows
+        cdef int64_t before = self.count
         cdef int finding
         if batch.info.attributes & ATTRIBUTE_CONTROL:
             return 0
         PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
         try:
             with nogil:
-                finding = self.take(<const uint8_t *>view.buf, view.len, batch)
+                finding = self.take(<const uint8_t *>view.buf, view.len, &batch.info, 0, INT32_MAX)
         finally:
             PyBuffer_Release(&view)
+        self.raise_for(finding, batch.position)
+        return self.count - before
+
+    cdef int raise_for(self, int finding, int64_t position) except -1:
         if finding == OUT_OF_MEMORY:
             raise MemoryError()
         if finding == TOO_LARGE:
-            raise OverflowError("a column of more than 2 GiB; finish these first")
+            raise OverflowError("a column of more than 2 GiB: take fewer records at once")
         if finding != BATCH_OK:
-            raise InvalidBatch(finding, batch.position)
-        return self.keys.rows - before
+            raise InvalidBatch(finding, position)
+        return 0
 
-    cdef int take(self, const uint8_t *payload, int64_t size, BatchInfo batch) noexcept nogil:
-        cdef int64_t rows = self.keys.rows, header_rows = self.header_names.rows
+    cdef int take(self, const uint8_t *payload, int64_t size, const batch_info_t *info, int32_t skipped, int32_t most) noexcept nogil:
+        cdef int64_t rows = self.count, header_rows = self.header_names.rows
         cdef int64_t key_nulls = self.keys.nulls, value_nulls = self.values.nulls, header_nulls = self.header_values.nulls
         cdef size_t key_size = self.keys.data.size, value_size = self.values.data.size
         cdef size_t name_size = self.header_names.data.size, content_size = self.header_values.data.size
-        cdef int64_t count = batch.info.record_count
+        cdef int64_t count = info.record_count
         cdef int finding
         # No memory on the word of a count: so many records need so many bytes.
         if count < 0 or count > size // MIN_RECORD_SIZE:
@@ -288,62 +353,96 @@ cdef class RecordColumns:
             return TOO_LARGE
         if header_rows + size // MIN_HEADER_SIZE > INT32_MAX:
             return TOO_LARGE
-        if not (room(&self.offsets, <size_t>count * 8) and room(&self.timestamps, <size_t>count * 8)
-                and room(&self.header_offsets, <size_t>count * 4 + 4) and binary_room(&self.keys, count, size)
-                and binary_room(&self.values, count, size) and binary_room(&self.header_names, 0, 0)
-                and binary_room(&self.header_values, 0, 0)):
+        count = min(count, most)
+        if not ((not self.wanted & COLUMN_TOPIC or room(&self.topic_indexes, <size_t>count * 4))
+                and (not self.wanted & COLUMN_PARTITION or room(&self.partitions, <size_t>count * 4))
+                and (not self.wanted & COLUMN_OFFSET or room(&self.offsets, <size_t>count * 8))
+                and (not self.wanted & COLUMN_TIMESTAMP or room(&self.timestamps, <size_t>count * 8))
+                and (not self.wanted & COLUMN_TIMESTAMP_TYPE or room(&self.timestamp_types, <size_t>count))
+                and (not self.wanted & COLUMN_KEY or binary_room(&self.keys, count, size))
+                and (not self.wanted & COLUMN_VALUE or binary_room(&self.values, count, size))
+                and (not self.wanted & COLUMN_HEADERS or room(&self.header_offsets, <size_t>count * 4 + 4))
+                and binary_room(&self.header_names, 0, 0) and binary_room(&self.header_values, 0, 0)):
             return OUT_OF_MEMORY
-        if self.header_offsets.size == 0:
+        if self.wanted & COLUMN_HEADERS and self.header_offsets.size == 0:
             memset(self.header_offsets.data, 0, 4)
             self.header_offsets.size = 4
-        finding = self.walk(payload, payload + size, batch)
+        finding = self.walk(payload, payload + size, info, skipped, most)
         if finding != BATCH_OK:
-            binary_cut(&self.keys, rows, key_size, key_nulls)
-            binary_cut(&self.values, rows, value_size, value_nulls)
-            binary_cut(&self.header_names, header_rows, name_size, 0)
-            binary_cut(&self.header_values, header_rows, content_size, header_nulls)
-            self.offsets.size = self.timestamps.size = <size_t>rows * 8
-            self.header_offsets.size = <size_t>rows * 4 + 4
-        return finding
+            self.count = rows
+            self.offsets.size = min(self.offsets.size, <size_t>rows * 8)
+            self.timestamps.size = min(self.timestamps.size, <size_t>rows * 8)
+            if self.wanted & COLUMN_KEY:
+                binary_cut(&self.keys, rows, key_size, key_nulls)
+            if self.wanted & COLUMN_VALUE:
+                binary_cut(&self.values, rows, value_size, value_nulls)
+            if self.wanted & COLUMN_HEADERS:
+                binary_cut(&self.header_names, header_rows, name_size, 0)
+                binary_cut(&self.header_values, header_rows, content_size, header_nulls)
+                self.header_offsets.size = <size_t>rows * 4 + 4
+            return finding
+        # What is the same for all of a batch.
+        for count in range(self.count - rows):
+            if self.wanted & COLUMN_TOPIC:
+                memcpy(self.topic_indexes.data + self.topic_indexes.size, &self.topic_index, 4)
+                self.topic_indexes.size += 4
+            if self.wanted & COLUMN_PARTITION:
+                memcpy(self.partitions.data + self.partitions.size, &self.partition, 4)
+                self.partitions.size += 4
+        if self.wanted & COLUMN_TIMESTAMP_TYPE and self.count > rows:
+            memset(self.timestamp_types.data + self.timestamp_types.size,
+                   info.attributes & ATTRIBUTE_LOG_APPEND_TIME != 0, <size_t>(self.count - rows))
+            self.timestamp_types.size += <size_t>(self.count - rows)
+        return BATCH_OK
 
-    cdef int walk(self, const uint8_t *p, const uint8_t *end, BatchInfo batch) noexcept nogil:
+    cdef int walk(self, const uint8_t *p, const uint8_t *end, const batch_info_t *info, int32_t skipped, int32_t most) noexcept nogil:
         cdef record_t record
-        cdef int64_t base_offset = batch.info.base_offset, base_timestamp = batch.info.base_timestamp
+        cdef int64_t base_offset = info.base_offset, base_timestamp = info.base_timestamp
         cdef int64_t start_offset = self.start_offset, end_offset = self.end_offset
         cdef int64_t offset, timestamp
-        cdef int32_t left = batch.info.record_count
+        cdef int32_t left = info.record_count
         cdef int32_t header_rows
-        cdef bint log_append_time = batch.info.attributes & ATTRIBUTE_LOG_APPEND_TIME != 0
+        cdef int columns = self.wanted
+        cdef bint log_append_time = info.attributes & ATTRIBUTE_LOG_APPEND_TIME != 0
         cdef bint wanted
         cdef int finding
-        while left > 0:
+        while left > 0 and most > 0:
             left -= 1
             p = take_fields(p, end, &record)
             if p == NULL:
                 return BATCH_BAD_RECORD
             offset = <int64_t>(<uint64_t>base_offset + <uint64_t>record.offset_delta)
-            wanted = start_offset <= offset < end_offset
+            skipped -= 1
+            wanted = skipped < 0 and start_offset <= offset < end_offset
             if record.header_count:
-                finding = self.walk_headers(record.headers, record.stop, record.header_count, wanted)
+                finding = self.walk_headers(record.headers, record.stop, record.header_count,
+                                            wanted and columns & COLUMN_HEADERS != 0)
                 if finding != BATCH_OK:
                     return finding
             elif record.headers != record.stop:
                 return BATCH_BAD_RECORD
             if not wanted:
                 continue
-            timestamp = <int64_t>(<uint64_t>base_timestamp + <uint64_t>record.timestamp_delta)
-            if log_append_time:
-                timestamp = batch.info.max_timestamp
-            memcpy(self.offsets.data + self.offsets.size, &offset, 8)
-            self.offsets.size += 8
-            memcpy(self.timestamps.data + self.timestamps.size, &timestamp, 8)
-            self.timestamps.size += 8
-            binary_put(&self.keys, record.key, record.key_size)
-            binary_put(&self.values, record.value, record.value_size)
-            header_rows = <int32_t>self.header_names.rows
-            memcpy(self.header_offsets.data + self.header_offsets.size, &header_rows, 4)
-            self.header_offsets.size += 4
-        return BATCH_OK if p == end else BATCH_BAD_RECORD
+            most -= 1
+            self.count += 1
+            if columns & COLUMN_OFFSET:
+                memcpy(self.offsets.data + self.offsets.size, &offset, 8)
+                self.offsets.size += 8
+            if columns & COLUMN_TIMESTAMP:
+                timestamp = <int64_t>(<uint64_t>base_timestamp + <uint64_t>record.timestamp_delta)
+                if log_append_time:
+                    timestamp = info.max_timestamp
+                memcpy(self.timestamps.data + self.timestamps.size, &timestamp, 8)
+                self.timestamps.size += 8
+            if columns & COLUMN_KEY:
+                binary_put(&self.keys, record.key, record.key_size)
+            if columns & COLUMN_VALUE:
+                binary_put(&self.values, record.value, record.value_size)
+            if columns & COLUMN_HEADERS:
+                header_rows = <int32_t>self.header_names.rows
+                memcpy(self.header_offsets.data + self.header_offsets.size, &header_rows, 4)
+                self.header_offsets.size += 4
+        return BATCH_OK if p == end or left > 0 else BATCH_BAD_RECORD
 
     cdef int walk_headers(self, const uint8_t *p, const uint8_t *stop, int32_t count, bint wanted) noexcept nogil:
         cdef const uint8_t *name = NULL
@@ -371,12 +470,18 @@ cdef class RecordColumns:
         if self.header_offsets.size == 0:
             memset(self.header_offsets.data, 0, 4)
             self.header_offsets.size = 4
-        made.count = self.keys.rows
-        made.offsets = flat(&self.offsets, b"q", 8)
-        made.timestamps = flat(&self.timestamps, b"q", 8)
-        made.keys = binary_column(&self.keys)
-        made.values = binary_column(&self.values)
-        made.header_offsets = flat(&self.header_offsets, b"i", 4)
-        made.header_names = binary_column(&self.header_names)
-        made.header_values = binary_column(&self.header_values)
+        made.count = self.count
+        made.wanted = self.wanted
+        made.topics = tuple(self.topics)
+        made._topic_indexes = flat(&self.topic_indexes, b"i", 4)
+        made._partitions = flat(&self.partitions, b"i", 4)
+        made._offsets = flat(&self.offsets, b"q", 8)
+        made._timestamps = flat(&self.timestamps, b"q", 8)
+        made._timestamp_types = flat(&self.timestamp_types, b"b", 1)
+        made._keys = binary_column(&self.keys)
+        made._values = binary_column(&self.values)
+        made._header_offsets = flat(&self.header_offsets, b"i", 4)
+        made._header_names = binary_column(&self.header_names)
+        made._header_values = binary_column(&self.header_values)
+        self.count = 0
         return made

@@ -1,8 +1,13 @@
-"""Encoding of records, for conversions that fill a builder without the GIL."""
+"""Fields of records as Python objects, and encoding of records for conversions that fill a builder without the GIL."""
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from kbroker._core.cursor cimport writer_t
+from kbroker._core.record cimport record_t
+
+cdef object bytes_or_none(const uint8_t *data, int32_t size)
+# Pairs of a name and bytes or None. None: they do not add up.
+cdef tuple read_headers(const record_t *record)
 
 cdef class RecordsBuilder:
     """Owns the encoded records."""

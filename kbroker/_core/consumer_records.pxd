@@ -1,0 +1,70 @@
+"""Records as a consumer gets them: those of one poll, over the memory that they came in."""
+
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+from kbroker._core.columns cimport RecordColumns
+from kbroker._core.consumer_chunk cimport batch_place_t, chunk_t, fetch_buffer_t
+from kbroker._core.record cimport record_t
+from kbroker._core.record_batch cimport batch_info_t
+
+ctypedef struct payload_t:
+    # What stands behind the header of a batch, inflated.
+    const uint8_t *header
+    const uint8_t *records
+    const uint8_t *end
+    int32_t count
+    int32_t skipped
+
+ctypedef struct part_t:
+    # Records `first` to `end` - 1 of a chunk.
+    int64_t first
+    int64_t end
+    int64_t before           # records of the parts before this one
+
+cdef class RecordSource:
+    """What keeps the bytes of records: the response's buffer, and for a compressed batch what it inflates to."""
+    cdef readonly str topic
+    cdef readonly int32_t partition
+    cdef fetch_buffer_t *buffer    # a reference
+    cdef bytes inflated
+    cdef const uint8_t *start      # what the buffer protocol shows
+    cdef Py_ssize_t size
+
+cdef class ConsumerRecord:
+    cdef RecordSource source
+    cdef const uint8_t *header     # of its batch, in `source.buffer`
+    cdef record_t record
+
+cdef class Chunk:
+    """The records of one partition from one response. Owns the chunk_t."""
+    cdef chunk_t *chunk
+    cdef RecordSource source
+    cdef object inflate            # callable(codec, data) -> bytes
+    cdef int settle(self) except -1
+    cdef int32_t batch_of(self, int64_t number) noexcept nogil
+    cdef RecordSource open(self, int32_t batch, payload_t *payload)
+    cdef int64_t offset_of(self, int64_t number) except -1
+    cdef object unreadable(self, int finding, int64_t offset)
+
+# The chunk_t becomes the Chunk's, whatever happens.
+cdef Chunk new_chunk(chunk_t *chunk, str topic, int32_t partition, object inflate)
+
+cdef class Records:
+    cdef list chunks
+    cdef part_t *parts
+    cdef int32_t part_count
+    cdef int32_t part_capacity
+    cdef int64_t count
+    # The batch that was last looked into by index.
+    cdef int32_t near_part
+    cdef int32_t near_batch
+    cdef RecordSource near_source
+    cdef const uint8_t *near_header
+    cdef record_t *near_records
+    cdef int add(self, Chunk chunk, int64_t first, int64_t end) except -1
+    cdef int load(self, int32_t part, int32_t batch) except -1
+    cdef int32_t part_of(self, int64_t number) noexcept nogil
+    cdef int collect(self, RecordColumns columns, Chunk chunk, part_t *part) except -1
+    cdef Records cut(self, int64_t start, int64_t stop)
+
+cdef Records new_records()
