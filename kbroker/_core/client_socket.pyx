@@ -304,8 +304,8 @@ cdef void decrypt(client_socket_t *socket, int64_t size) noexcept with gil:
     cdef const uint8_t[::1] plain
     try:
         plain = (<object>socket.transport).decrypt(PyBytes_FromStringAndSize(<char *>socket.pump.scratch, size))
-    except Exception:
-        socket_close(socket, "its transport cannot decrypt what the broker sent")
+    except Exception as error:
+        socket_close(socket, f"what it sent cannot be decrypted: {error}".encode())
         return
     if plain.shape[0]:
         with nogil:

@@ -10,6 +10,7 @@ cdef extern from * nogil:
     #ifndef _GNU_SOURCE
     #define _GNU_SOURCE 1
     #endif
+    #include <pthread.h>
     #include <sys/mman.h>
     static inline void *map_memory(size_t size) {
         void *at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -23,6 +24,7 @@ cdef extern from * nogil:
     void *map_memory(size_t size)
     void *remap_memory(void *old, size_t old_size, size_t size)
     int munmap(void *at, size_t size)
+    int pthread_atfork(void (*prepare)() noexcept nogil, void (*parent)() noexcept nogil, void (*child)() noexcept nogil)
 
 cdef enum:
     PAGE = 4096
@@ -31,6 +33,18 @@ cdef mutex_t pool_lock
 cdef uint8_t *kept[KEPT_BUFFERS]
 cdef int kept_count = 0
 mutex_init(&pool_lock, NULL)
+
+
+cdef void lock_pool() noexcept nogil:
+    mutex_lock(&pool_lock)
+
+
+cdef void unlock_pool() noexcept nogil:
+    mutex_unlock(&pool_lock)
+
+
+# A child process must not inherit a lock that another thread held at the fork: nobody would ever unlock it there.
+pthread_atfork(lock_pool, unlock_pool, unlock_pool)
 
 
 cdef uint8_t *large_take() noexcept nogil:

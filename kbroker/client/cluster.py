@@ -1,0 +1,405 @@
+"""What a client knows of the cluster, and its way to each broker of it.
+
+Metadata is asked for the topics somebody has an interest in, when something shows that it is stale and every
+metadata.max.age.ms. Connections are one per broker and purpose: what may wait long (a Fetch) must not stand before a
+group coordinator's requests. Everything here is for the client's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from typing import Any, TypeVar
+
+from kbroker.client.cluster_view import ClusterView, Node, PartitionView, TopicView
+from kbroker.client.connection import Connection, Network, connect
+from kbroker.client.errors import (
+    STALE_METADATA,
+    BrokerError,
+    ClientError,
+    ConnectionFailed,
+    TimedOut,
+    raise_for,
+)
+from kbroker.errors import ErrorCode
+from kbroker.protocol import messages as M
+from kbroker.protocol.api import ApiKey
+
+T = TypeVar("T")
+log = logging.getLogger("kbroker.client")
+
+DATA = "data"  #: the purpose of connections that engines use
+COORDINATOR = "coordinator"
+GROUP, TRANSACTION = 0, 1  #: kinds of coordinators
+JITTER = 0.2  #: a wait is this much longer or shorter, so that clients do not come back all at once
+
+
+class Backoff:
+    """Waits that double with each failure in a row."""
+
+    def __init__(self, first_s: float, longest_s: float):
+        self.first_s = first_s
+        self.longest_s = longest_s
+        self.failures = 0
+
+    def next_s(self) -> float:
+        """How long to wait after one more failure."""
+        wait_s = min(self.first_s * 2 ** min(self.failures, 30), self.longest_s)
+        self.failures += 1
+        return float(wait_s * random.uniform(1 - JITTER, 1 + JITTER))
+
+
+class Cluster:
+    """One client's."""
+
+    def __init__(self, network: Network):
+        options = network.options
+        self.network = network
+        self.view = ClusterView()
+        self.on_view: list[Callable[[ClusterView], object]] = []
+        """Called with each new view."""
+        self._loop = network.thread.loop
+        self._bootstrap: tuple[tuple[str, int], ...] = options["bootstrap.servers"]
+        self._topics: dict[str, int] = {}  # name -> how many have an interest in it
+        self._everything = 0  # how many have an interest in all topics
+        self._connections: dict[tuple[int, str], Connection] = {}
+        self._pending: dict[tuple[int, str], asyncio.Task[Connection]] = {}
+        self._backoffs: dict[tuple[str, int], Backoff] = {}  # by address, while connecting to it fails
+        self._not_before: dict[tuple[str, int], float] = {}
+        self._coordinators: dict[tuple[str, int], int] = {}
+        self._beginning: asyncio.Task[Connection] | None = None
+        self._refreshing: asyncio.Task[ClusterView] | None = None
+        self._background: set[asyncio.Task[Any]] = set()
+        self._aging: asyncio.TimerHandle | None = None
+        network.thread.pump.on_wanted = self._want
+
+    # --- metadata -------------------------------------------------------------------------------------------
+
+    def add_topics(self, names: Iterable[str]) -> bool:
+        """Somebody has an interest in these. True when one of them is not in the view."""
+        names = list(names)
+        for name in names:
+            self._topics[name] = self._topics.get(name, 0) + 1
+        return any(name not in self.view.topics for name in names)
+
+    def remove_topics(self, names: Iterable[str]) -> None:
+        """And has it no longer."""
+        for name in names:
+            left = self._topics.get(name, 0) - 1
+            if left > 0:
+                self._topics[name] = left
+            else:
+                self._topics.pop(name, None)
+
+    def add_everything(self) -> None:
+        """Somebody has an interest in all topics (patterns)."""
+        self._everything += 1
+
+    def remove_everything(self) -> None:
+        self._everything -= 1
+
+    async def refresh(self) -> ClusterView:
+        """A view that was asked for after this call, of all topics somebody has an interest in."""
+        running = self._refreshing
+        if running is not None and not running.done():
+            # It may have been asked before what the caller has seen; the next one is shared by all who wait now.
+            await asyncio.wait([running])
+        if self._refreshing is None or self._refreshing.done():
+            self._refreshing = self._loop.create_task(self._refresh())
+        return await asyncio.shield(self._refreshing)
+
+    def refresh_soon(self) -> None:
+        """The same for who does not wait."""
+        self._spawn(self.refresh())
+
+    async def metadata(self, topics: Collection[str] | None, *, allow_auto_creation: bool = False) -> Any:
+        """The answer to a Metadata request (None: all topics), errors of topics inside; it goes into the view."""
+        connection = await self.any_connection()
+        version = connection.version_of(ApiKey.METADATA)
+        wanted: list[M.MetadataRequest.MetadataRequestTopic] | None
+        if topics is None:
+            wanted = None if version >= 1 else []
+        else:
+            wanted = [M.MetadataRequest.MetadataRequestTopic(name=name) for name in topics]
+            if not wanted and version == 0:
+                raise BrokerError(
+                    "the broker tells of no topics only with Metadata 1", code=ErrorCode.UNSUPPORTED_VERSION
+                )
+        # Brokers before 0.11 cannot be asked not to create.
+        request = M.MetadataRequest(topics=wanted, allow_auto_topic_creation=allow_auto_creation or version < 4)
+        answer = await connection.call(request, version=version)
+        self._publish(self.view.with_answer(answer, None if topics is None else frozenset(topics)))
+        return answer
+
+    async def topic(self, name: str, *, timeout_s: float | None = None, allow_auto_creation: bool = False) -> TopicView:
+        """A topic whose partitions all have leaders; BrokerError when it is not there within `timeout_s`."""
+
+        async def attempt() -> TopicView:
+            await self.metadata([name], allow_auto_creation=allow_auto_creation)
+            found = self.view.topics.get(name)
+            if found is None:
+                raise_for(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None, f"topic {name!r}")
+                raise AssertionError
+            raise_for(found.error_code, None, f"topic {name!r}")
+            for partition in found.partitions.values():
+                raise_for(partition.error_code, None, f"{name}-{partition.partition_id}")
+            return found
+
+        return await self.retried(attempt, timeout_s=timeout_s)
+
+    def leader(self, topic: str, partition_id: int) -> PartitionView | None:
+        """The partition as far as it is known, None while it has no leader."""
+        found = self.view.partition(topic, partition_id)
+        return found if found is not None and found.leader_id >= 0 else None
+
+    def note_leader(
+        self, topic: str, partition_id: int, leader_id: int, leader_epoch: int, nodes: Iterable[Node]
+    ) -> bool:
+        """A response names a newer leader (KIP-951). True when it was news."""
+        view = self.view.with_leader(topic, partition_id, leader_id, leader_epoch, nodes)
+        if view is self.view:
+            return False
+        self._publish(view)
+        return True
+
+    async def _refresh(self) -> ClusterView:
+        await self.metadata(None if self._everything > 0 else list(self._topics))
+        if self._aging is not None:
+            self._aging.cancel()
+        self._aging = self._loop.call_later(self.network.options.seconds("metadata.max.age.ms"), self.refresh_soon)
+        return self.view
+
+    def _publish(self, view: ClusterView) -> None:
+        if view is self.view:
+            return
+        self.view = view
+        for heard in list(self.on_view):
+            heard(view)
+
+    # --- connections ----------------------------------------------------------------------------------------
+
+    async def connection(self, node_id: int, purpose: str = DATA) -> Connection:
+        """One to broker `node_id`, made if there is none, after the backoff if the last attempt failed."""
+        key = (node_id, purpose)
+        found = self._connections.get(key)
+        if found is not None and not found.is_closed:
+            return found
+        pending = self._pending.get(key)
+        if pending is None:
+            pending = self._pending[key] = self._loop.create_task(self._connect_node(node_id, purpose))
+            pending.add_done_callback(lambda _: self._pending.pop(key, None))
+            pending.add_done_callback(_look_at)
+        return await asyncio.shield(pending)
+
+    async def any_connection(self) -> Connection:
+        """The least busy open one, or a new one: to a broker that is known, else to a bootstrap server."""
+        live = [each for each in self._connections.values() if not each.is_closed]
+        if live:
+            return min(live, key=lambda each: each.in_flight)
+        if self._beginning is None or self._beginning.done():
+            self._beginning = self._loop.create_task(self._any_new())
+            self._beginning.add_done_callback(_look_at)
+        return await asyncio.shield(self._beginning)
+
+    async def call(self, message: M.Message, node_id: int | None = None, purpose: str = DATA, **how: Any) -> Any:
+        """The response of that broker, or of any."""
+        connection = await (self.any_connection() if node_id is None else self.connection(node_id, purpose))
+        return await connection.call(message, **how)
+
+    async def call_controller(self, message: M.Message, **how: Any) -> Any:
+        """The response of the controller, or of any broker while there is none."""
+        if self.view.controller_id < 0:
+            await self.refresh()
+        controller_id = self.view.controller_id
+        return await self.call(message, controller_id if controller_id >= 0 else None, **how)
+
+    async def close(self) -> None:
+        """No more refreshes and connections; what is open is closed with the thread."""
+        if self._aging is not None:
+            self._aging.cancel()
+        for task in (*self._background, *self._pending.values(), self._beginning, self._refreshing):
+            if task is not None:
+                task.cancel()
+        for connection in self._connections.values():
+            connection.close("the client is closed")
+
+    async def _connect_node(self, node_id: int, purpose: str) -> Connection:
+        node = self.view.nodes.get(node_id)
+        if node is None:
+            await self.refresh()
+            node = self.view.nodes.get(node_id)
+        if node is None:
+            raise BrokerError(f"broker {node_id} is not in the cluster", code=ErrorCode.BROKER_NOT_AVAILABLE)
+        try:
+            connection = await self._connect(node.host, node.port)
+        except ConnectionFailed as error:
+            error.message = f"broker {node_id} is not reached where it is advertised: {error.message}"
+            raise
+        self._keep(connection, node_id, purpose)
+        return connection
+
+    async def _any_new(self) -> Connection:
+        """One attempt at each address that is known; the bootstrap servers again when all brokers are lost."""
+        problems: dict[str, ClientError] = {}
+        nodes = list(self.view.nodes.values())
+        random.shuffle(nodes)
+        for node in nodes:
+            try:
+                return await self.connection(node.node_id, DATA)
+            except ClientError as error:
+                problems[f"{node.host}:{node.port}"] = error
+        for host, port in self._bootstrap:
+            if f"{host}:{port}" in problems:
+                continue
+            key = (-1 - self._bootstrap.index((host, port)), "bootstrap")
+            found = self._connections.get(key)
+            if found is not None and not found.is_closed:
+                return found
+            try:
+                connection = await self._connect(host, port)
+            except ClientError as error:
+                problems[f"{host}:{port}"] = error
+                continue
+            self._keep(connection, *key)
+            return connection
+        if not problems:
+            raise ConnectionFailed("there is no broker to connect to", hint="set bootstrap.servers")
+        last = list(problems.values())[-1]
+        if len(problems) == 1:
+            raise last
+        if not any(error.retriable for error in problems.values()):
+            raise last
+        raise ConnectionFailed("; ".join(error.message for error in problems.values()))
+
+    async def _connect(self, host: str, port: int) -> Connection:
+        address = (host, port)
+        wait_s = self._not_before.get(address, 0.0) - self._loop.time()
+        if wait_s > 0:
+            await asyncio.sleep(wait_s)
+        try:
+            connection = await connect(self.network, host, port)
+        except ClientError:
+            options = self.network.options
+            backoff = self._backoffs.setdefault(
+                address, Backoff(options.seconds("reconnect.backoff.ms"), options.seconds("reconnect.backoff.max.ms"))
+            )
+            self._not_before[address] = self._loop.time() + backoff.next_s()
+            raise
+        self._backoffs.pop(address, None)
+        self._not_before.pop(address, None)
+        return connection
+
+    def _keep(self, connection: Connection, node_id: int, purpose: str) -> None:
+        key = (node_id, purpose)
+        self._connections[key] = connection
+        connection.node_id = node_id
+
+        def closed(connection: Connection, reason: str) -> None:
+            if self._connections.get(key) is connection:
+                del self._connections[key]
+            log.debug("connection to %s closed: %s", connection.address, reason)
+
+        connection.on_closed = closed
+        if purpose == DATA:
+            connection.open(node_id)
+
+    def _want(self, node_id: int) -> None:
+        """An engine has asked for a connection to the node."""
+        self._spawn(self._satisfy(node_id))
+
+    async def _satisfy(self, node_id: int) -> None:
+        try:
+            await self.connection(node_id)
+            return
+        except ClientError as error:
+            log.warning("%s", error)
+        self.network.thread.pump.give_up(node_id)
+        self.refresh_soon()
+
+    def _spawn(self, coroutine: Any) -> None:
+        task = self._loop.create_task(coroutine)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        task.add_done_callback(_look_at)
+
+    # --- coordinators and retries ---------------------------------------------------------------------------
+
+    async def coordinator(self, key: str, kind: int = GROUP) -> int:
+        """Node id of the coordinator of a group or transactional id. BrokerError while there is none."""
+        found = self._coordinators.get((key, kind))
+        if found is not None:
+            return found
+        what = f"group {key!r}" if kind == GROUP else f"transactional id {key!r}"
+        connection = await self.any_connection()
+        version = connection.version_of(ApiKey.FIND_COORDINATOR)
+        if version >= 4:
+            answer = await connection.call(M.FindCoordinatorRequest(key_type=kind, coordinator_keys=[key]))
+            answer = next((each for each in answer.coordinators if each.key == key), None)
+            if answer is None:
+                raise BrokerError(f"{connection.address} said nothing of {what}", code=ErrorCode.UNKNOWN_SERVER_ERROR)
+        elif version == 0 and kind != GROUP:
+            raise BrokerError(f"{connection.address} has no transactions", code=ErrorCode.UNSUPPORTED_VERSION)
+        else:
+            answer = await connection.call(M.FindCoordinatorRequest(key=key, key_type=kind))
+        raise_for(answer.error_code, answer.error_message, what)
+        self._publish(self.view.with_node(Node(answer.node_id, answer.host, answer.port)))
+        self._coordinators[key, kind] = int(answer.node_id)
+        return int(answer.node_id)
+
+    def forget_coordinator(self, key: str, kind: int = GROUP) -> None:
+        """It answered that it is not, or is not reached: it is looked for again."""
+        self._coordinators.pop((key, kind), None)
+
+    async def call_coordinator(self, message: M.Message, key: str, kind: int = GROUP, **how: Any) -> Any:
+        """The response of the coordinator, over a connection where nothing waits long."""
+        try:
+            return await self.call(message, await self.coordinator(key, kind), COORDINATOR, **how)
+        except (ConnectionFailed, TimedOut):
+            self.forget_coordinator(key, kind)
+            raise
+
+    async def retried(
+        self,
+        attempt: Callable[[], Awaitable[T]],
+        *,
+        timeout_s: float | None = None,
+        also: Collection[ErrorCode] = (),
+    ) -> T:
+        """What `attempt` returns, tried again while it raises a retriable ClientError (or `also`) and time is left.
+
+        `timeout_s` instead of default.api.timeout.ms. TimedOut when an attempt takes longer; else its last error.
+        """
+        options = self.network.options
+        limit_s = options.seconds("default.api.timeout.ms") if timeout_s is None else timeout_s
+        deadline = self._loop.time() + limit_s
+        backoff = Backoff(options.seconds("retry.backoff.ms"), options.seconds("retry.backoff.max.ms"))
+        last: ClientError | None = None
+        while True:
+            try:
+                async with asyncio.timeout_at(deadline) as limit:
+                    return await attempt()
+            except TimeoutError as error:
+                if limit.expired():
+                    because = f"; the last attempt: {last.message}" if last is not None else ""
+                    raise TimedOut(f"not done within {limit_s:g} s{because}") from None
+                if not isinstance(error, TimedOut):
+                    raise
+                last = error
+            except ClientError as error:
+                if not (error.retriable or error.code in also):
+                    raise
+                last = error
+            wait_s = backoff.next_s()
+            if self._loop.time() + wait_s > deadline:
+                raise last
+            await asyncio.sleep(wait_s)
+            if last.code in STALE_METADATA and self._topics:
+                self.refresh_soon()
+
+
+def _look_at(task: asyncio.Task[Any]) -> None:
+    """So that asyncio does not say that nobody did."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.debug("%s", error)

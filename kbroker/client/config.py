@@ -1,0 +1,272 @@
+"""Options: tables of them, and how what a caller gives becomes values.
+
+Names are Kafka's, with dots in a mapping or underscores as keywords: `Producer({"client.id": "a"})`,
+`Producer(client_id="a")`. An unknown name is a TypeError that names the nearest one, a bad value a ValueError that
+names the option.
+
+A kind of client has a table, `{option.name: option}`: NETWORK of this module and its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Kind = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option. `kind` makes a value of what was given, or raises ValueError saying what is allowed."""
+
+    name: str
+    kind: Kind
+    default: Any
+    doc: str
+    aliases: tuple[str, ...] = ()
+    secret: bool = False
+
+
+class Options(Mapping[str, Any]):
+    """The values of a client, those not given by their defaults. Immutable."""
+
+    def __init__(self, table: Mapping[str, Option], values: Mapping[str, Any]):
+        self._table = table
+        self._values = dict(values)
+
+    def __getitem__(self, name: str) -> Any:
+        value = self._values.get(name, self)
+        return self._table[name].default if value is self else value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._table)
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def is_given(self, name: str) -> bool:
+        """Whether the caller set it."""
+        return name in self._values
+
+    def seconds(self, name: str) -> float:
+        """An option in milliseconds, as seconds."""
+        value: int = self[name]
+        return value / 1000
+
+    def __repr__(self) -> str:
+        shown = {name: "[hidden]" if self._table[name].secret else value for name, value in self._values.items()}
+        return f"Options({shown})"
+
+
+# --- kinds ------------------------------------------------------------------------------------------------
+
+
+def whole(low: int, high: int = (1 << 63) - 1, *, named: Mapping[str, int] | None = None) -> Kind:
+    """An integer from `low` to `high`, or one of `named`."""
+
+    def parse(given: Any) -> int:
+        if isinstance(given, str):
+            if named and given in named:
+                return named[given]
+            try:
+                given = int(given)
+            except ValueError:
+                pass
+        if isinstance(given, bool) or not isinstance(given, int) or not low <= given <= high:
+            words = f" or one of {', '.join(named)}" if named else ""
+            limits = f"from {low} to {high}" if high < (1 << 63) - 1 else f"of at least {low}"
+            raise ValueError(f"an integer {limits}{words}")
+        return given
+
+    return parse
+
+
+def flag(given: Any) -> bool:
+    """True, False, or their names."""
+    named = {"true": True, "false": False}
+    found = named.get(given.lower()) if isinstance(given, str) else given
+    if not isinstance(found, bool):
+        raise ValueError("true or false")
+    return found
+
+
+def text(given: Any) -> str:
+    """A string."""
+    if not isinstance(given, str):
+        raise ValueError("a string")
+    return given
+
+
+def filled(given: Any) -> str:
+    """A string that is not empty."""
+    if not text(given).strip():
+        raise ValueError("a string that is not empty")
+    return given  # type: ignore[no-any-return]
+
+
+def path(given: Any) -> str:
+    """A file's path, as string or os.PathLike."""
+    import os
+
+    try:
+        return os.fsdecode(given)
+    except TypeError:
+        raise ValueError("a path") from None
+
+
+def one_of(*allowed: str) -> Kind:
+    """One of these words, in any case of letters."""
+    by_lower = {word.lower(): word for word in allowed}
+
+    def parse(given: Any) -> str:
+        found = by_lower.get(given.lower()) if isinstance(given, str) else None
+        if found is None:
+            raise ValueError(f"one of {', '.join(repr(word) for word in allowed)}")
+        return found
+
+    return parse
+
+
+def texts(given: Any) -> tuple[str, ...]:
+    """Strings: a list, or one string with commas."""
+    if isinstance(given, str):
+        given = given.split(",")
+    try:
+        parts = tuple(text(part).strip() for part in given)
+    except TypeError:
+        raise ValueError("a list of strings") from None
+    return tuple(part for part in parts if part)
+
+
+def servers(given: Any) -> tuple[tuple[str, int], ...]:
+    """Addresses: HOST[:PORT], several with commas or as a list."""
+    from kbroker.errors import KbrokerError
+    from kbroker.net.blocking_client import parse_bootstrap
+
+    parts = texts(given)
+    if not parts:
+        raise ValueError("HOST:PORT,...")
+    try:
+        return tuple(parse_bootstrap(",".join(parts)))
+    except KbrokerError as error:
+        raise ValueError(f"HOST:PORT,...: {error}") from None
+
+
+def anything(given: Any) -> Any:
+    """Whatever it is; who uses it checks."""
+    return given
+
+
+def function(given: Any) -> Any:
+    """Something to call, or None."""
+    if given is not None and not callable(given):
+        raise ValueError("a callable")
+    return given
+
+
+# --- parsing ----------------------------------------------------------------------------------------------
+
+
+def table_of(*options: Option) -> dict[str, Option]:
+    return {option.name: option for option in options}
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that is most like `name`."""
+    import difflib
+
+    found = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    return found[0] if found else None
+
+
+def parse_options(
+    table: Mapping[str, Option], config: Mapping[str, Any] | None, keywords: Mapping[str, Any], what: str = "the client"
+) -> Options:
+    """The options of `config` (dots) and `keywords` (underscores). None as a value leaves the default."""
+    if config is not None and not isinstance(config, Mapping):
+        raise TypeError(f"{what}'s options are a mapping or keywords, not {type(config).__name__}")
+    by_name = {alias: option for option in table.values() for alias in (option.name, *option.aliases)}
+    values: dict[str, Any] = {}
+    given = [*(config or {}).items(), *((name.replace("_", "."), value) for name, value in keywords.items())]
+    for name, value in given:
+        option = by_name.get(name) or (by_name.get(name.replace("_", ".")) if isinstance(name, str) else None)
+        if option is None:
+            like = nearest(str(name).replace("_", "."), by_name)
+            advice = f"; the nearest is {like!r}" if like else ""
+            raise TypeError(f"{what} has no option {name!r}{advice}")
+        if option.name in values:
+            raise TypeError(f"{option.name} is given twice")
+        if value is None:
+            continue
+        try:
+            values[option.name] = option.kind(value)
+        except ValueError as error:
+            shown = "[hidden]" if option.secret else repr(value)
+            raise ValueError(f"{option.name}={shown}: must be {error}") from None
+    return Options(table, values)
+
+
+# --- the network's ----------------------------------------------------------------------------------------
+
+MS = whole(0, 1 << 40)
+NETWORK = table_of(
+    Option("bootstrap.servers", servers, (), "brokers to begin with, HOST:PORT,...", ("metadata.broker.list",)),
+    Option("client.id", text, "kbroker", "what brokers log and count this client as"),
+    Option("request.timeout.ms", whole(1, 1 << 31), 30_000, "how long a broker may take to answer"),
+    Option("default.api.timeout.ms", MS, 60_000, "how long a call may take, retries included"),
+    Option(
+        "socket.connection.setup.timeout.ms",
+        whole(1, 1 << 31),
+        10_000,
+        "how long connecting to one broker may take, TLS and authentication not included",
+    ),
+    Option("reconnect.backoff.ms", MS, 50, "wait before a broker is connected to again, doubled with each failure"),
+    Option("reconnect.backoff.max.ms", MS, 1_000, "the longest such wait"),
+    Option("retry.backoff.ms", MS, 100, "wait before a refused request is tried again, doubled with each failure"),
+    Option("retry.backoff.max.ms", MS, 1_000, "the longest such wait"),
+    Option("metadata.max.age.ms", whole(1, 1 << 40), 300_000, "metadata older than this is asked for again"),
+    Option("receive.message.max.bytes", whole(1_000, 1 << 30), 100_000_000, "largest response that is believed"),
+    Option("send.buffer.bytes", whole(-1, 1 << 30), -1, "SO_SNDBUF; -1 the system's", ("socket.send.buffer.bytes",)),
+    Option(
+        "receive.buffer.bytes", whole(-1, 1 << 30), -1, "SO_RCVBUF; -1 the system's", ("socket.receive.buffer.bytes",)
+    ),
+    Option(
+        "security.protocol",
+        one_of("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
+        "PLAINTEXT",
+        "whether connections are encrypted, and whether who connects says who he is",
+    ),
+    Option(
+        "sasl.mechanism",
+        one_of("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"),
+        "PLAIN",
+        "how to authenticate",
+        ("sasl.mechanisms",),
+    ),
+    Option("sasl.username", text, "", "who to be", ("sasl.plain.username",)),
+    Option("sasl.password", text, "", "and how to prove it", ("sasl.plain.password",), secret=True),
+    Option(
+        "ssl.ca.location",
+        path,
+        "",
+        "PEM file or folder of certificates that brokers' may be signed by; the system's if not given",
+        ("ssl.cafile", "ssl.truststore.location"),
+    ),
+    Option(
+        "ssl.certificate.location",
+        path,
+        "",
+        "PEM file of the client's certificate and its chain",
+        ("ssl.certfile", "ssl.keystore.location"),
+    ),
+    Option("ssl.key.location", path, "", "PEM file of its key, unless that is in the same file", ("ssl.keyfile",)),
+    Option("ssl.key.password", text, "", "of that key", ("ssl.keystore.password",), secret=True),
+    Option(
+        "ssl.endpoint.identification.algorithm",
+        one_of("https", "none", ""),
+        "https",
+        "https: a broker's certificate must be for the name it is connected to by; none or empty: for any",
+    ),
+    Option("ssl.context", anything, None, "an ssl.SSLContext to use instead of the other ssl options"),
+)

@@ -1,0 +1,392 @@
+"""One connection to a broker: connected, encrypted, its versions negotiated, authenticated; then calls.
+
+`connect` is bounded: socket.connection.setup.timeout.ms to connect (over all addresses of the name) and again for the
+TLS handshake; request.timeout.ms for each request of the negotiation (KIP-35, KIP-511) and of SASL (KIP-43, KIP-152).
+Where the broker limits how long an authentication holds (KIP-368), it is renewed on the connection before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import ipaddress
+import logging
+import random
+import socket
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from kbroker._core.client_pump import PumpConnection
+from kbroker.client import versions
+from kbroker.client.config import Options
+from kbroker.client.errors import (
+    AuthenticationFailed,
+    BrokerError,
+    ClientError,
+    ConnectionFailed,
+    MalformedAnswer,
+    TimedOut,
+    error_of,
+    raise_for,
+)
+from kbroker.client.security import TlsTransport, sasl_exchange, ssl_context, uses_sasl, uses_tls
+from kbroker.client.thread import ClientThread
+from kbroker.errors import ErrorCode, KbrokerError, MalformedBytes
+from kbroker.protocol import messages as M
+from kbroker.protocol.api import ApiKey, response_class
+from kbroker.protocol.headers import encode_request
+
+if TYPE_CHECKING:
+    import ssl
+
+log = logging.getLogger("kbroker.client")
+
+SOFTWARE_VERSION: Final = "0.1.0"
+API_VERSIONS_ASKED: Final = (3, 0)
+RENEWED_AFTER: Final = (0.85, 0.95)  #: of the time an authentication holds (KIP-368)
+
+
+class Network:
+    """What all connections of a client share."""
+
+    def __init__(self, thread: ClientThread, options: Options):
+        """ValueError when the security options do not fit together."""
+        self.thread = thread
+        self.options = options
+        self.client_id: str = options["client.id"]
+        self.request_timeout_ms: int = options["request.timeout.ms"]
+        self.setup_timeout_s = options.seconds("socket.connection.setup.timeout.ms")
+        self.ssl_context: ssl.SSLContext | None = ssl_context(options) if uses_tls(options) else None
+        self.uses_sasl = uses_sasl(options)
+        if self.uses_sasl:
+            sasl_exchange(options)
+
+
+class Connection:
+    """Ready to use. For the client's thread."""
+
+    def __init__(self, network: Network, address: str, pump_connection: PumpConnection):
+        self.network = network
+        self.address = address
+        self.node_id = -1
+        self.served: dict[int, tuple[int, int]] = {}
+        self.on_closed: Callable[[Connection, str], object] | None = None
+        self._pump = pump_connection
+        self._loop = network.thread.loop
+        self._renewal: asyncio.TimerHandle | None = None
+        self._renewing: asyncio.Task[None] | None = None
+        pump_connection.on_close = self._closed
+
+    @property
+    def is_closed(self) -> bool:
+        return self._pump.is_closed
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that are not answered, engines' included."""
+        return self._pump.in_flight
+
+    def version_of(self, api_key: ApiKey) -> int:
+        """The version of `api_key` that is used here; BrokerError when there is none."""
+        version = versions.choose(api_key, self.served)
+        if version < 0:
+            raise BrokerError(
+                f"{self.address} serves no version of {api_key.label} that this client speaks",
+                code=ErrorCode.UNSUPPORTED_VERSION,
+            )
+        return version
+
+    def serves(self, api_key: ApiKey) -> bool:
+        return versions.choose(api_key, self.served) >= 0
+
+    async def call(
+        self, message: M.Message, *, version: int | None = None, timeout_ms: int | None = None, silent: bool = False
+    ) -> Any:
+        """The response, errors inside. ConnectionFailed when the connection breaks, TimedOut when none comes in time.
+
+        `timeout_ms` instead of request.timeout.ms; `silent`: none will come (acks=0), None is returned once it has
+        left.
+        """
+        api_key = ApiKey(message.API_KEY)  # type: ignore[arg-type]
+        chosen = self.version_of(api_key) if version is None else version
+        body = await self.exchange(api_key, chosen, message, timeout_ms=timeout_ms, silent=silent)
+        return None if silent else self._decoded(api_key, chosen, body)
+
+    async def exchange(
+        self,
+        api_key: ApiKey,
+        version: int,
+        message: M.Message,
+        *,
+        timeout_ms: int | None = None,
+        silent: bool = False,
+        ahead: bool = False,
+    ) -> bytes:
+        """The bytes of the response behind its header."""
+        frame = encode_request(api_key, version, 0, self.network.client_id, message)
+        answer: asyncio.Future[bytes] = self._loop.create_future()
+        limit_ms = self.network.request_timeout_ms if timeout_ms is None else timeout_ms
+
+        def answered(body: bytes | None, reason: str | None) -> None:
+            if answer.done():
+                return
+            if body is not None:
+                answer.set_result(body)
+            elif reason == "no answer in time":
+                answer.set_exception(TimedOut(f"{self.address} did not answer {api_key.label} within {limit_ms} ms"))
+            else:
+                answer.set_exception(ConnectionFailed(f"{self.address}: {reason}"))
+
+        try:
+            self._pump.call(api_key, version, frame, limit_ms, answered, silent=silent, ahead=ahead)
+        except ConnectionError as error:
+            raise ConnectionFailed(f"{self.address}: {error}") from None
+        return await answer
+
+    def open(self, node_id: int) -> None:
+        """Engines may use it for that node."""
+        self.node_id = node_id
+        try:
+            self._pump.open(node_id, versions.choose_all(self.served))
+        except ConnectionError as error:
+            raise ConnectionFailed(f"{self.address}: {error}") from None
+
+    def close(self, reason: str = "it is not needed any more") -> None:
+        """At the end of the loop's turn; calls that wait fail."""
+        self._pump.close(reason)
+
+    def _closed(self, reason: str) -> None:
+        if self._renewal is not None:
+            self._renewal.cancel()
+        if self.on_closed is not None:
+            self.on_closed(self, reason)
+
+    def _decoded(self, api_key: ApiKey, version: int, body: bytes) -> Any:
+        try:
+            return response_class(api_key).decode_prefix(body, version)[0]
+        except MalformedBytes as error:
+            self.close(f"it sent a response to {api_key.label} that does not parse: {error}")
+            raise MalformedAnswer(
+                f"{self.address} answered {api_key.label} {version} with what does not parse: {error}"
+            ) from None
+
+    # --- setting up -----------------------------------------------------------------------------------------
+
+    async def negotiate(self) -> None:
+        """Ask which versions are served."""
+        asked = M.ApiVersionsRequest(client_software_name="kbroker", client_software_version=SOFTWARE_VERSION)
+        for version in API_VERSIONS_ASKED:
+            body = await self.exchange(ApiKey.API_VERSIONS, version, asked if version else M.ApiVersionsRequest())
+            # The body of a refusal is one of version 0 whatever was asked (KIP-511).
+            refused = body[:2] == ErrorCode.UNSUPPORTED_VERSION.to_bytes(2)
+            answer = self._decoded(ApiKey.API_VERSIONS, 0 if refused else version, body)
+            if answer.error_code != ErrorCode.UNSUPPORTED_VERSION:
+                raise_for(answer.error_code, None, self.address)
+                self.served = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
+                return
+        raise BrokerError(f"{self.address} does not answer ApiVersions", code=ErrorCode.UNSUPPORTED_VERSION)
+
+    async def authenticate(self, *, again: bool = False) -> None:
+        """SaslHandshake 1 and SaslAuthenticate (Kafka 1.0 and later)."""
+        options = self.network.options
+        mechanism = options["sasl.mechanism"]
+        handshake = M.SaslHandshakeRequest(mechanism=mechanism)
+        body = await self.exchange(ApiKey.SASL_HANDSHAKE, 1, handshake, ahead=again)
+        answer = self._decoded(ApiKey.SASL_HANDSHAKE, 1, body)
+        if answer.error_code:
+            enabled = ", ".join(answer.mechanisms) or "none"
+            raise AuthenticationFailed(
+                f"{self.address} refuses sasl.mechanism={mechanism}: {error_of(answer.error_code).name}; "
+                f"it has enabled {enabled}",
+                code=error_of(answer.error_code),
+            )
+        version = self.version_of(ApiKey.SASL_AUTHENTICATE)
+        exchange = sasl_exchange(options)
+        token = next(exchange)
+        while True:
+            sent = M.SaslAuthenticateRequest(auth_bytes=token)
+            body = await self.exchange(ApiKey.SASL_AUTHENTICATE, version, sent, ahead=again)
+            answer = self._decoded(ApiKey.SASL_AUTHENTICATE, version, body)
+            if answer.error_code:
+                code = error_of(answer.error_code)
+                raise AuthenticationFailed(f"{self.address}: {answer.error_message or code.name}", code=code)
+            try:
+                token = exchange.send(answer.auth_bytes)
+            except StopIteration:
+                break
+        lifetime_ms = getattr(answer, "session_lifetime_ms", 0)
+        if lifetime_ms > 0:
+            share = random.uniform(*RENEWED_AFTER)
+            self._renewal = self._loop.call_later(lifetime_ms / 1000 * share, self._begin_renewal)
+
+    def _begin_renewal(self) -> None:
+        self._renewing = self._loop.create_task(self._renew())
+
+    async def _renew(self) -> None:
+        """Nothing else may be sent meanwhile (KIP-368)."""
+        self._pump.hold()
+        try:
+            await self.authenticate(again=True)
+        except (KbrokerError, OSError) as error:
+            self.close(f"its authentication could not be renewed: {error}")
+        finally:
+            self._pump.release()
+
+
+async def connect(network: Network, host: str, port: int) -> Connection:
+    """A connection that is ready, not yet opened for engines. ClientError says what failed, with the address."""
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    sock = await _connected(network, host, port, address)
+    transport = None
+    if network.ssl_context is not None:
+        try:
+            transport = await _encrypted(network, sock, host, address)
+        except BaseException:
+            _forget(network, sock)
+            raise
+    network.thread.connecting.discard(sock)
+    connection = Connection(network, address, network.thread.pump.adopt(sock.detach(), -1, transport))
+    try:
+        await connection.negotiate()
+        if network.uses_sasl:
+            await connection.authenticate()
+    except BaseException as error:
+        connection.close("it could not be set up")
+        if isinstance(error, ClientError) and not error.hint and isinstance(error, ConnectionFailed):
+            error.hint = _setup_hint(network)
+        raise
+    return connection
+
+
+def _setup_hint(network: Network) -> str:
+    """Why a broker may close a connection that says its first words."""
+    protocol = network.options["security.protocol"]
+    return f"does its listener speak security.protocol={protocol}?"
+
+
+async def _connected(network: Network, host: str, port: int, address: str) -> socket.socket:
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + network.setup_timeout_s
+    problems: list[str] = []
+    try:
+        async with asyncio.timeout_at(deadline):
+            found = await _resolved(host, port)
+    except TimeoutError:
+        raise ConnectionFailed(f"cannot connect to {address}: its name was not resolved in time") from None
+    except OSError as error:
+        raise ConnectionFailed(
+            f"cannot connect to {address}: {error.strerror or error}", hint="is the name right, and known here?"
+        ) from None
+    for at, (family, target) in enumerate(found):
+        sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        network.thread.connecting.add(sock)
+        try:
+            _set_options(sock, network.options)
+            # Each address has its share of what is left, so that one that is silent leaves time for the others.
+            async with asyncio.timeout((deadline - loop.time()) / (len(found) - at)):
+                await loop.sock_connect(sock, target)
+            return sock
+        except TimeoutError:
+            problems.append("timed out")
+            _forget(network, sock)
+        except OSError as error:
+            code = errno.errorcode.get(error.errno or 0, "")
+            problems.append((error.strerror or str(error)).lower() if code != "ECONNREFUSED" else "connection refused")
+            _forget(network, sock)
+        except BaseException:
+            _forget(network, sock)
+            raise
+    raise ConnectionFailed(f"cannot connect to {address}: {', '.join(dict.fromkeys(problems)) or 'it has no address'}")
+
+
+def _forget(network: Network, sock: socket.socket) -> None:
+    network.thread.connecting.discard(sock)
+    sock.close()
+
+
+def _set_options(sock: socket.socket, options: Options) -> None:
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, which in (("send.buffer.bytes", socket.SO_SNDBUF), ("receive.buffer.bytes", socket.SO_RCVBUF)):
+        if options[name] >= 0:
+            sock.setsockopt(socket.SOL_SOCKET, which, options[name])
+
+
+async def _resolved(host: str, port: int) -> list[tuple[int, Any]]:
+    """(family, address) of a name, at most once each."""
+    with contextlib.suppress(ValueError):
+        family = socket.AF_INET6 if ipaddress.ip_address(host).version == 6 else socket.AF_INET
+        return [(family, (host, port))]
+    loop = asyncio.get_running_loop()
+    found: asyncio.Future[list[Any]] = loop.create_future()
+
+    def deliver(result: list[Any] | None, error: Exception | None) -> None:
+        if found.done():
+            return
+        if error is not None:
+            found.set_exception(error)
+        else:
+            found.set_result(result or [])
+
+    def resolve() -> None:
+        # A thread of its own that nobody waits for: a resolver may take minutes, and cannot be interrupted.
+        result, failed = None, None
+        try:
+            result = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            failed = error if isinstance(error, OSError) else OSError(0, str(error))
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(deliver, result, failed)
+
+    threading.Thread(target=resolve, name="kbroker-resolve", daemon=True).start()
+    return list(dict.fromkeys((family, target) for family, _, _, _, target in await found))
+
+
+async def _encrypted(network: Network, sock: socket.socket, host: str, address: str) -> TlsTransport:
+    import ssl
+
+    loop = asyncio.get_running_loop()
+    assert network.ssl_context is not None
+    transport = TlsTransport(network.ssl_context, host)
+    received = b""
+    try:
+        async with asyncio.timeout(network.setup_timeout_s):
+            while True:
+                done, wire = transport.handshake(received)
+                if wire:
+                    await loop.sock_sendall(sock, wire)
+                if done:
+                    return transport
+                received = await loop.sock_recv(sock, 1 << 16)
+                if not received:
+                    raise ConnectionFailed(
+                        f"{address} closed the connection during the TLS handshake",
+                        hint="is it a TLS listener, and does it ask for a certificate (ssl.certificate.location)?",
+                    )
+    except TimeoutError:
+        raise ConnectionFailed(
+            f"{address} did not finish the TLS handshake in time", hint="is it a TLS listener?"
+        ) from None
+    except ssl.SSLError as error:
+        with contextlib.suppress(OSError):
+            sock.send(transport.last_words())
+        raise AuthenticationFailed(f"{address}: TLS: {_tls_reason(error)}", hint=_tls_hint(error)) from None
+    except OSError as error:
+        raise ConnectionFailed(f"{address} during the TLS handshake: {error.strerror or error}") from None
+
+
+def _tls_reason(error: ssl.SSLError) -> str:
+    return str(getattr(error, "verify_message", None) or error.reason or error)
+
+
+def _tls_hint(error: ssl.SSLError) -> str:
+    message = str(getattr(error, "verify_message", ""))
+    if "mismatch" in message or "not valid for" in message:
+        return "connect by a name that is in its certificate, or set ssl.endpoint.identification.algorithm=none"
+    if message:
+        return "set ssl.ca.location to the certificate that has signed the broker's"
+    if error.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"):
+        return "is it a TLS listener?"
+    return "look at the ssl options"

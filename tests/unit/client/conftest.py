@@ -1,0 +1,45 @@
+"""A client's network core on its thread, and brokers to talk to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kbroker.client.cluster import Cluster
+from kbroker.client.config import NETWORK, parse_options
+from kbroker.client.connection import Network
+from kbroker.client.thread import ClientThread
+from tests.kit.whole_broker import WholeBroker
+
+MakeCluster = Callable[..., Cluster]
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WholeBroker]:
+    with WholeBroker(tmp_path_factory.mktemp("broker")) as started:
+        yield started
+
+
+@pytest.fixture
+def cluster_of() -> Iterator[MakeCluster]:
+    """Makes a Cluster of options; its thread is stopped with the test."""
+    threads: list[ClientThread] = []
+
+    def make(port: int | None = None, **options: Any) -> Cluster:
+        if port is not None:
+            options.setdefault("bootstrap_servers", f"127.0.0.1:{port}")
+        parsed = parse_options(NETWORK, None, options)
+        thread = ClientThread(parsed["client.id"], parsed["receive.message.max.bytes"])
+        threads.append(thread)
+        return Cluster(Network(thread, parsed))
+
+    yield make
+    assert all(thread.stop(10) for thread in threads)
+
+
+@pytest.fixture
+def descriptors() -> Callable[[], int]:
+    return lambda: len(list(Path("/proc/self/fd").iterdir()))
