@@ -63,10 +63,10 @@ _REASONS: dict[str, str] = {
         transaction.two.phase.commit.enable""",
     "not needed: what begins a transaction is told when the one before has ended": """
         add.partitions.to.txn.retry.backoff.ms""",
-    "not yet: the newer group protocols": """
-        group.coordinator.append.linger.ms
-        group.coordinator.background.threads group.coordinator.cached.buffer.max.bytes group.coordinator.new.enable
-        group.coordinator.threads
+    "not needed: who has a request to a group carries it out": """
+        group.coordinator.append.linger.ms group.coordinator.background.threads
+        group.coordinator.cached.buffer.max.bytes group.coordinator.new.enable group.coordinator.threads""",
+    "not yet: share groups (KIP-932) and streams groups (KIP-1071)": """
         group.share.assignment.interval.ms group.share.assignors group.share.delivery.count.limit group.share.enable
         group.share.heartbeat.interval.ms group.share.initialize.retry.interval.ms
         group.share.max.assignment.interval.ms group.share.max.delivery.count.limit group.share.max.groups
