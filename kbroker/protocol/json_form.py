@@ -1,12 +1,13 @@
 """Messages as JSON objects, as Apache Kafka's converters write them: fields of one version, named as in its schemas.
 
-For tools that show records of internal topics. Bytes are base64; a tagged field with its default is left out.
+For tools that show records of internal topics. Bytes are base64, ids base64 as in URLs; a tagged field with its default
+is left out, unless that is null in the place of fields.
 """
 
 from __future__ import annotations
 
 import json
-from base64 import b64encode
+from base64 import b64encode, urlsafe_b64encode
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,8 @@ def _struct(
         if not _has(versions, version):
             continue
         content = getattr(value, name)
-        if "tag" in options and _is_default(content, options):
+        may_be_left_out = "tag" in options and not (kind in structs and "null" in options)
+        if may_be_left_out and _is_default(content, options):
             continue
         made[camel_case(name)] = _value(content, kind, structs, version)
     return made
@@ -55,6 +57,8 @@ def _value(value: Any, kind: str, structs: dict[str, list[_Field]], version: int
         return [_value(item, kind[2:], structs, version) for item in value]
     if kind in structs:
         return _struct(value, structs[kind], structs, version)
+    if kind == "uuid":
+        return urlsafe_b64encode(value).decode().rstrip("=")
     return b64encode(bytes(value)).decode() if isinstance(value, (bytes, bytearray, memoryview)) else value
 
 

@@ -12,10 +12,26 @@ from pathlib import Path
 
 import pytest
 
+from kbroker.groups import consumer_records
+from kbroker.rules.consumer_group_member import (
+    Change,
+    ClassicMetadata,
+    Current,
+    CurrentChange,
+    EpochChange,
+    MemberState,
+    RegexChange,
+    ResolvedRegex,
+    Subscription,
+    SubscriptionChange,
+    TargetChange,
+    TargetEpochChange,
+)
 from tests.kit import log_directory as kit
 from tests.kit import maven
 
-VERSION = "3.9.1"
+VERSION, NEWER = "3.9.1", "4.3.1"
+TOOL = {VERSION: "kafka.tools.DumpLogSegments", NEWER: "org.apache.kafka.tools.DumpLogSegments"}
 # What is printed of a record that cannot be decoded is in our own words.
 ERROR = re.compile(r"(Error at offset \d+, skipping\.).*")
 
@@ -36,10 +52,10 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def kafka(data: Path, *arguments: str) -> str:
-    coordinates = [f"org.apache.kafka:kafka_2.13:{VERSION}", f"org.apache.kafka:kafka-tools:{VERSION}"]
+def kafka(data: Path, *arguments: str, version: str = VERSION) -> str:
+    coordinates = [f"org.apache.kafka:kafka_2.13:{version}", f"org.apache.kafka:kafka-tools:{version}"]
     java = ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-Dfile.encoding=UTF-8", "-Dstdout.encoding=UTF-8"]
-    command = [*java, "-cp", maven.fetch(coordinates), "kafka.tools.DumpLogSegments", *arguments]
+    command = [*java, "-cp", maven.fetch(coordinates), TOOL[version], *arguments]
     return _printed(command, data)
 
 
@@ -84,3 +100,24 @@ def files(data: Path, *patterns: str) -> str:
 def test_both_print_the_same(data: Path, options: list[str], patterns: list[str]) -> None:
     arguments = [*options, "--files", files(data, *patterns)]
     assert normal(kbroker(data, *arguments)) == normal(kafka(data, *arguments))
+
+
+ID = b"\xfb\xff" * 8
+CHANGES: list[Change] = [
+    SubscriptionChange("m", Subscription("i", "r", "c", "/h", ("a", "b"), "x.*", 1000, "range")),
+    SubscriptionChange("n", Subscription(None, None, "", "", (), "", -1, None, ClassicMetadata(6000, (("p", b"\0"),)))),
+    SubscriptionChange("o", None),
+    CurrentChange("m", Current(3, 2, MemberState.UNREVOKED_PARTITIONS, {ID: {0: 2, 1: 3}}, {bytes(16): {5: 1}})),
+    TargetChange("m", {ID: frozenset({0})}),
+    TargetEpochChange(7, 99),
+    EpochChange(8, -5),
+    RegexChange("x.*", ResolvedRegex(frozenset({"xa"}), 3, 4)),
+]
+
+
+def test_records_of_groups_of_the_newer_protocol_are_printed_as_kafka_4_does(tmp_path: Path) -> None:
+    records = [(1, *consumer_records.record("g", change)) for change in CHANGES]
+    home = kit.TopicPartition("__consumer_offsets", 0)
+    kit.write_partition(tmp_path, home, [(0, [kit.encode_batch(records, leader_epoch=0)])])
+    arguments = ["--offsets-decoder", "--files", files(tmp_path, "__consumer_offsets-0/0*.log")]
+    assert normal(kbroker(tmp_path, *arguments)) == normal(kafka(tmp_path, *arguments, version=NEWER))
