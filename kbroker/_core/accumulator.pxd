@@ -66,6 +66,7 @@ ctypedef struct accumulator_t:
     partitioner_t partitioner
     topic_t *topics
     queue_t *active
+    outgoing_t *split_watched    # split, with callbacks that have to go to the parts
     outgoing_t *oldest
     outgoing_t *newest
     int64_t next_number

@@ -11,6 +11,7 @@ from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
 from kbroker._core.futex cimport futex_wait, futex_wake_all
 from kbroker._core.layout cimport BATCH_HEADER_SIZE
 from kbroker._core.outgoing cimport (
+    NUMBER_STEP,
     OUTGOING_FAILED,
     outgoing_new,
     outgoing_settle,
@@ -151,7 +152,8 @@ cdef outgoing_t *open_batch(accumulator_t *a, queue_t *queue, int64_t size, int6
     batch.base_timestamp = timestamp
     batch.max_timestamp = timestamp
     batch.made_ms = now_ms()
-    a.next_number += 1
+    a.next_number += NUMBER_STEP
+    batch.number_step = NUMBER_STEP
     batch.number = a.next_number
     batch.older = a.newest
     if a.newest == NULL:
@@ -394,6 +396,8 @@ cdef class Accumulator:
             queue = topic.t.queues[i]
             queue.leader = nodes[i]
             queue.leader_epoch = epochs[i]
+            if not queue.muted:
+                queue.told = False
             if queue.leader >= 0:
                 topic.t.available[topic.t.spread.available_count] = i
                 topic.t.spread.available_count += 1

@@ -14,13 +14,19 @@ cdef class Delivery:
     cdef outgoing_t *part(self, int32_t *index) noexcept nogil
     cdef outgoing_t *settled(self, timeout, int32_t *index) except NULL
 
+ctypedef struct stretch_t:
+    outgoing_t *batch            # a reference
+    int32_t first                # the records between are those of the call, and what other threads have sent meanwhile
+    int32_t last
+
 cdef class Deliveries:
     """What becomes of the records of one send_many: the batches they are in."""
-    cdef outgoing_t **batches
-    cdef int32_t batch_count
+    cdef stretch_t *stretches
+    cdef int32_t stretch_count
     cdef int32_t capacity
     cdef int64_t count
-    cdef int add(self, outgoing_t *batch) noexcept nogil
+    # The stretch of a batch whose last record is of the call; NULL when memory is out. Valid until the next `add`.
+    cdef stretch_t *add(self, outgoing_t *batch) noexcept nogil
 
 # With the GIL, once the batch is done: its callbacks are called, each with its Delivery. Takes over the caller's reference.
 cdef void run_callbacks(outgoing_t *batch) noexcept

@@ -190,35 +190,37 @@ cdef class Deliveries:
 
     def __dealloc__(self):
         cdef int32_t i
-        for i in range(self.batch_count):
-            outgoing_unref(self.batches[i])
-        free(self.batches)
+        for i in range(self.stretch_count):
+            outgoing_unref(self.stretches[i].batch)
+        free(self.stretches)
 
     def __len__(self):
         return self.count
 
-    cdef int add(self, outgoing_t *batch) noexcept nogil:
-        """0, or -1 when memory is out."""
-        cdef outgoing_t **grown
+    cdef stretch_t *add(self, outgoing_t *batch) noexcept nogil:
+        cdef stretch_t *stretch
         cdef int32_t i
         # Records of one call go to few batches at a time; which were there long ago costs no more than a second reference.
-        for i in range(self.batch_count - 1, max(-1, self.batch_count - 64), -1):
-            if self.batches[i] == batch:
-                return 0
-        grown = <outgoing_t **>with_room(self.batches, self.batch_count, &self.capacity, sizeof(outgoing_t *))
-        if grown == NULL:
-            return -1
-        self.batches = grown
-        self.batches[self.batch_count] = batch
-        self.batch_count += 1
+        for i in range(self.stretch_count - 1, max(-1, self.stretch_count - 64), -1):
+            if self.stretches[i].batch == batch:
+                self.stretches[i].last = batch.count - 1
+                return &self.stretches[i]
+        stretch = <stretch_t *>with_room(self.stretches, self.stretch_count, &self.capacity, sizeof(stretch_t))
+        if stretch == NULL:
+            return NULL
+        self.stretches = stretch
+        stretch = &self.stretches[self.stretch_count]
+        self.stretch_count += 1
         atomic_add_i32(&batch.references, 1)
-        return 0
+        stretch.batch = batch
+        stretch.first = stretch.last = batch.count - 1
+        return stretch
 
     def done(self) -> bool:
         """Whether it is known what became of every record."""
         cdef int32_t i
-        for i in range(self.batch_count):
-            if not batch_settled(self.batches[i]):
+        for i in range(self.stretch_count):
+            if not stretch_settled(self.stretches[i].batch, self.stretches[i].first, self.stretches[i].last):
                 return False
         return True
 
@@ -226,8 +228,8 @@ cdef class Deliveries:
         """Why the first that failed did, or None when all were delivered. Waits; TimeoutError after `timeout` seconds."""
         cdef int64_t deadline = deadline_after(timeout)
         cdef int32_t i
-        for i in range(self.batch_count):
-            error = failure_of(self.batches[i], deadline)
+        for i in range(self.stretch_count):
+            error = failure_of(self.stretches[i].batch, self.stretches[i].first, self.stretches[i].last, deadline)
             if error is not None:
                 return error
         return None
@@ -240,28 +242,33 @@ cdef class Deliveries:
         return self.count
 
 
-cdef bint batch_settled(outgoing_t *batch) noexcept nogil:
+cdef bint stretch_settled(outgoing_t *batch, int32_t first, int32_t last) noexcept nogil:
     cdef int32_t state = atomic_load_i32(&batch.state)
     if state != OUTGOING_SPLIT:
         return state != OUTGOING_PENDING
     batch = batch.parts
-    while batch != NULL:
-        if not batch_settled(batch):
+    while batch != NULL and last >= 0:
+        if first < batch.count and not stretch_settled(batch, max(first, 0), min(last, batch.count - 1)):
             return False
+        first -= batch.count
+        last -= batch.count
         batch = batch.sibling
     return True
 
 
-cdef object failure_of(outgoing_t *batch, int64_t deadline):
+cdef object failure_of(outgoing_t *batch, int32_t first, int32_t last, int64_t deadline):
+    """Of the records from `first` to `last`."""
     if not await_batch(batch, deadline):
         raise TimeoutError("no answer in time; the records may still be delivered")
     if batch.state == OUTGOING_FAILED:
         return <object>batch.exception if batch.exception != NULL else RuntimeError("the producer is gone")
     if batch.state == OUTGOING_SPLIT:
         batch = batch.parts
-        while batch != NULL:
-            error = failure_of(batch, deadline)
+        while batch != NULL and last >= 0:
+            error = failure_of(batch, max(first, 0), min(last, batch.count - 1), deadline) if first < batch.count else None
             if error is not None:
                 return error
+            first -= batch.count
+            last -= batch.count
             batch = batch.sibling
     return None

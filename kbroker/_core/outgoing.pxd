@@ -19,6 +19,7 @@ cdef enum:
     WATCHED_TOO_LATE = 2         # it is done
 
     NO_SEQUENCE = -1
+    NUMBER_STEP = 1 << 20
     SMALLEST_BUFFER = 16 << 10
     BUFFER_CLASSES = 6           # 16 KiB, 64 KiB ... 16 MiB
 
@@ -33,6 +34,7 @@ ctypedef struct outgoing_t:
     int64_t size                 # the room for the header included
     int64_t charged              # of the producer's memory
     int64_t number               # of the order in which they were made
+    int64_t number_step          # down to the number of the one before: room for those it is split into
     int64_t made_ms              # monotonic
     int64_t retry_ms             # monotonic: when it was last given back to be sent again
     int64_t base_timestamp

@@ -23,6 +23,7 @@ from kbroker._core.accumulator cimport (
     wall_clock_ms,
 )
 from kbroker._core.cursor cimport writer_free, writer_init, writer_t
+from kbroker._core.delivery cimport stretch_t
 from kbroker._core.field_bytes cimport field_release, field_t, field_take
 from kbroker._core.outgoing cimport outgoing_t
 from kbroker._core.record_sender cimport partition_number, put_headers, timestamp_of
@@ -359,6 +360,7 @@ cdef int add_share(accumulator_t *a, topic_t *topic, share_t *share, Deliveries 
     cdef incoming_t record
     cdef outgoing_t *batch = NULL
     cdef outgoing_t *last = NULL
+    cdef stretch_t *stretch = NULL
     cdef int64_t stop = share.stop
     cdef int64_t start_used
     cdef int finding = ADDED
@@ -377,8 +379,11 @@ cdef int add_share(accumulator_t *a, topic_t *topic, share_t *share, Deliveries 
         if finding != ADDED:
             share.size = record.key_size + record.value_size
             break
-        if batch != last:
-            if deliveries.add(batch) < 0:
+        if batch == last:
+            stretch.last = batch.count - 1
+        else:
+            stretch = deliveries.add(batch)
+            if stretch == NULL:
                 # The record is under way; only that its sender could wait for it is lost, as the call ends with MemoryError.
                 share.at += 1
                 finding = -1

@@ -96,7 +96,7 @@ cdef class RecordSender:
 
     # --- what a subclass knows better -----------------------------------------------------------------
 
-    def await_topic(self, topic, timeout_ms):
+    def await_topic(self, topic):
         """Called for a topic that is not known yet, outside of any lock: returns when it is, or raises."""
         raise KeyError(topic)
 
@@ -109,7 +109,7 @@ cdef class RecordSender:
     cdef Topic topic_of(self, str name):
         cdef PyObject *found = PyDict_GetItem(self.accumulator.topics, name)
         if found == NULL:
-            self.await_topic(name, None if self.block_ms < 0 else self.block_ms)
+            self.await_topic(name)
             return self.accumulator.topics[name]
         return <Topic>found
 

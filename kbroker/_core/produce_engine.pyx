@@ -1,0 +1,625 @@
+"""The producer's engine; see produce_engine.pxd."""
+
+from cpython.bytes cimport PyBytes_AS_STRING
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_INCREF
+from libc.stdint cimport INT32_MAX, uint32_t
+from libc.stdlib cimport calloc, free, malloc, qsort, realloc
+from libc.string cimport memcpy, memset, strlen
+
+from kbroker._core.accumulator cimport (
+    batch_done,
+    list_insert,
+    list_pop,
+    list_push,
+    list_remove,
+    make_active,
+    now_ms,
+    outgoing_list_t,
+    seal_open,
+)
+from kbroker._core.client_socket cimport answered_t, socket_close, socket_send
+from kbroker._core.cursor cimport writer_free, writer_init
+from kbroker._core.delivery cimport run_callbacks
+from kbroker._core.outgoing cimport NO_SEQUENCE, OUTGOING_DELIVERED, OUTGOING_FAILED, outgoing_seal, outgoing_unref
+from kbroker._core.produce_frame cimport (
+    FIRST_PRODUCE_VERSION,
+    LAST_PRODUCE_VERSION,
+    cut_produce,
+    read_produce,
+    write_produce,
+)
+from kbroker._core.outgoing_split cimport split_outgoing
+from kbroker._core.sync cimport atomic_load_i32, mutex_lock, mutex_unlock
+
+from collections import namedtuple
+
+cdef enum:
+    DUPLICATE_SEQUENCE_NUMBER = 46
+    MOST_KEPT_TEXT = 64 << 10    # room for frames without batches that stays with an exchange
+
+TroubledBatch = namedtuple("TroubledBatch", "error text record_count attempts base_sequence age_ms leader leader_epoch")
+
+# --- exchanges ----------------------------------------------------------------------------------------
+
+cdef void free_exchange(produce_exchange_t *exchange) noexcept nogil:
+    free(exchange.batches)
+    free(exchange.entries)
+    free(exchange.pieces)
+    writer_free(&exchange.out)
+    free(exchange)
+
+
+cdef bint exchange_room(produce_exchange_t *exchange) noexcept nogil:
+    """Room for one more batch."""
+    cdef int32_t capacity = exchange.capacity
+    cdef void *grown
+    if exchange.count < capacity:
+        return True
+    capacity = 2 * capacity if capacity else 8
+    grown = realloc(exchange.batches, <size_t>capacity * sizeof(outgoing_t *))
+    if grown == NULL:
+        return False
+    exchange.batches = <outgoing_t **>grown
+    grown = realloc(exchange.entries, <size_t>capacity * sizeof(produce_entry_t))
+    if grown == NULL:
+        return False
+    exchange.entries = <produce_entry_t *>grown
+    grown = realloc(exchange.pieces, <size_t>(2 * capacity + 1) * sizeof(iovec))
+    if grown == NULL:
+        return False
+    exchange.pieces = <iovec *>grown
+    exchange.capacity = capacity
+    return True
+
+
+cdef int by_topic(const void *one, const void *other) noexcept nogil:
+    cdef const queue_t *a = <const queue_t *>(<outgoing_t **>one)[0].queue
+    cdef const queue_t *b = <const queue_t *>(<outgoing_t **>other)[0].queue
+    if a.topic != b.topic:
+        return -1 if <size_t>a.topic < <size_t>b.topic else 1
+    return a.partition_id - b.partition_id
+
+
+cdef void mute(queue_t *queue) noexcept nogil:
+    if not queue.muted:
+        queue.muted = True
+        queue.told = False
+
+
+cdef void renumber_from(queue_t *queue, outgoing_t *batch) noexcept nogil:
+    """All that is held or sealed gets sequences when it is sent, from those of `batch` on."""
+    if batch.base_sequence != NO_SEQUENCE:
+        queue.next_sequence = batch.base_sequence
+    batch = queue.held.head
+    while batch != NULL:
+        batch.base_sequence = NO_SEQUENCE
+        batch = batch.next
+    batch = queue.sealed.head
+    while batch != NULL:
+        batch.base_sequence = NO_SEQUENCE
+        batch = batch.next
+
+
+cdef void wake_engine(ProduceEngine engine) noexcept nogil:
+    if engine.pump is not None:
+        engine.pump.wake(engine)
+
+# ------------------------------------------------------------------------------------------------------
+
+cdef class ProduceEngine(Engine):
+    def __cinit__(self, Accumulator accumulator not None, *, client_id=None, transactional_id=None, int acks=-1,
+                  int64_t request_timeout_ms=30000, int64_t delivery_timeout_ms=120000, int max_in_flight=5,
+                  int64_t max_request_size=1048576):
+        self.accumulator = accumulator
+        self.a = &accumulator.a
+        self.client_id = b"" if client_id is None else client_id.encode()
+        self.transactional_id = b"" if transactional_id is None else transactional_id.encode()
+        self.options.client_id = PyBytes_AS_STRING(self.client_id)
+        self.options.client_id_size = -1 if client_id is None else <int32_t>len(self.client_id)
+        self.options.transactional_id = NULL if transactional_id is None else PyBytes_AS_STRING(self.transactional_id)
+        self.options.transactional_id_size = <int32_t>len(self.transactional_id)
+        self.options.acks = acks
+        self.options.timeout_ms = <int32_t>request_timeout_ms
+        self.request_timeout_ms = request_timeout_ms
+        self.delivery_timeout_ms = delivery_timeout_ms
+        self.max_in_flight = max_in_flight
+        self.max_request_size = max_request_size
+        self.a.waker = <void *>self
+        self.a.wake = <void (*)(void *) noexcept nogil><void *>wake_engine
+
+    def __dealloc__(self):
+        cdef broker_t *broker
+        cdef produce_exchange_t *exchange
+        if self.accumulator is not None:
+            self.a.wake = NULL
+        while self.brokers != NULL:
+            broker = self.brokers
+            self.brokers = broker.next
+            free(broker)
+        while self.free_exchanges != NULL:
+            exchange = self.free_exchanges
+            self.free_exchanges = exchange.next
+            free_exchange(exchange)
+
+    # --- sending --------------------------------------------------------------------------------------
+
+    cdef void be_due(self, int64_t at_ms) noexcept nogil:
+        if self.due_ms < 0 or at_ms < self.due_ms:
+            self.due_ms = at_ms
+
+    cdef broker_t *broker_of(self, int32_t node_id) noexcept nogil:
+        cdef broker_t *broker = self.brokers
+        while broker != NULL and broker.node_id != node_id:
+            broker = broker.next
+        if broker == NULL:
+            broker = <broker_t *>calloc(1, sizeof(broker_t))
+            if broker != NULL:
+                broker.node_id = node_id
+                broker.next = self.brokers
+                self.brokers = broker
+        return broker
+
+    cdef produce_exchange_t *new_exchange(self, broker_t *broker) noexcept nogil:
+        cdef produce_exchange_t *exchange = self.free_exchanges
+        if exchange != NULL:
+            self.free_exchanges = exchange.next
+        else:
+            exchange = <produce_exchange_t *>calloc(1, sizeof(produce_exchange_t))
+            if exchange == NULL:
+                return NULL
+            writer_init(&exchange.out)
+        exchange.next = NULL
+        exchange.broker = broker
+        exchange.count = 0
+        exchange.size = 0
+        exchange.out.size = 0
+        exchange.out.failed = False
+        return exchange
+
+    cdef bint expire(self, queue_t *queue, int64_t now_ms) noexcept nogil:
+        """Whether its oldest batch that is not under way has waited for too long: Python hears of it."""
+        cdef outgoing_t *batch = queue.sealed.head if queue.sealed.head != NULL else queue.open
+        cdef bint found = False
+        while batch != NULL and not queue.muted and batch.made_ms + self.delivery_timeout_ms <= now_ms:
+            if batch == queue.open:
+                seal_open(self.a, queue)
+            list_remove(&queue.sealed, batch)
+            batch.error = EXPIRED
+            list_insert(&queue.held, batch)
+            found = True
+            batch = queue.sealed.head if queue.sealed.head != NULL else queue.open
+        if found:
+            mute(queue)
+            self.news = True
+        elif batch != NULL and not queue.muted:
+            self.be_due(batch.made_ms + self.delivery_timeout_ms)
+        return found
+
+    cdef bint sendable(self, queue_t *queue, int64_t now_ms) noexcept nogil:
+        """Whether the head of its sealed batches can go, now that its open one may have been sealed for it."""
+        cdef accumulator_t *a = self.a
+        cdef outgoing_t *batch = queue.sealed.head
+        if batch == NULL:
+            batch = queue.open
+            if batch == NULL or queue.in_flight:
+                return False
+            if batch.made_ms + a.linger_ms > now_ms and not (atomic_load_i32(&a.flushing) or atomic_load_i32(&a.waiting) or a.closed):
+                self.be_due(batch.made_ms + a.linger_ms)
+                return False
+            seal_open(a, queue)
+        if batch.compressing:
+            return False
+        # What is sent again is alone under way: brokers know a producer's last five batches, and it must be among them
+        # however often it has to be sent.
+        if queue.in_flight and (batch.attempts or queue.flying.head.attempts > 1):
+            return False
+        if batch.retry_ms > now_ms:
+            self.be_due(batch.retry_ms)
+            return False
+        return True
+
+    cdef void consider(self, queue_t *queue, int64_t now_ms) noexcept nogil:
+        """Its next batch goes into the request of its leader, if it can."""
+        cdef accumulator_t *a = self.a
+        cdef broker_t *broker
+        if queue.muted or self.expire(queue, now_ms):
+            return
+        if queue.leader < 0 or (a.transactional and not queue.admitted):
+            if not queue.told:
+                queue.told = True
+                self.news = True
+            return
+        if a.idempotent and a.producer_id < 0:
+            return
+        broker = self.broker_of(queue.leader)
+        if broker == NULL:
+            return
+        if not broker.asked:
+            broker.asked = True
+            broker.socket = self.pump.socket_of(broker.node_id)
+        if broker.socket == NULL or (broker.gathered == NULL and broker.in_flight >= self.max_in_flight):
+            return
+        if self.sendable(queue, now_ms):
+            self.take(queue, broker)
+
+    cdef bint take(self, queue_t *queue, broker_t *broker) noexcept nogil:
+        cdef accumulator_t *a = self.a
+        cdef outgoing_t *batch = queue.sealed.head
+        cdef produce_exchange_t *exchange = broker.gathered
+        if exchange != NULL and exchange.size + batch.size > self.max_request_size:
+            return False
+        if exchange == NULL:
+            exchange = self.new_exchange(broker)
+            if exchange == NULL:
+                return False
+            broker.gathered = exchange
+            broker.in_flight += 1
+            self.ready_tail[0] = exchange
+            self.ready_tail = &exchange.next
+        if not exchange_room(exchange):
+            return False
+        list_pop(&queue.sealed)
+        if a.idempotent and batch.base_sequence == NO_SEQUENCE:
+            if queue.in_flight == 0 and (queue.producer_id != a.producer_id or queue.producer_epoch != a.producer_epoch):
+                queue.producer_id = a.producer_id
+                queue.producer_epoch = a.producer_epoch
+                queue.next_sequence = 0
+            batch.producer_id = queue.producer_id
+            batch.producer_epoch = queue.producer_epoch
+            batch.base_sequence = queue.next_sequence
+            queue.next_sequence = <int32_t>((<uint32_t>queue.next_sequence + <uint32_t>batch.count) & 0x7fffffff)
+        list_push(&queue.flying, batch)
+        queue.in_flight += 1
+        batch.attempts += 1
+        exchange.batches[exchange.count] = batch
+        exchange.count += 1
+        exchange.size += batch.size
+        return True
+
+    cdef bint gather(self, int64_t now_ms) noexcept nogil:
+        """One request for each broker that can take one, with a batch of each partition that is ready; false when there was none."""
+        cdef accumulator_t *a = self.a
+        cdef queue_t *queue
+        cdef queue_t *following
+        cdef queue_t *taken = NULL
+        cdef queue_t **taken_tail = &taken
+        cdef queue_t **kept_tail
+        cdef broker_t *broker = self.brokers
+        cdef int32_t in_flight
+        while broker != NULL:
+            broker.gathered = NULL
+            broker = broker.next
+        mutex_lock(&a.lock)
+        kept_tail = &a.active
+        queue = a.active
+        while queue != NULL:
+            following = queue.next_active
+            in_flight = queue.in_flight
+            self.consider(queue, now_ms)
+            queue.next_active = NULL
+            if queue.open == NULL and queue.sealed.head == NULL and queue.held.head == NULL:
+                queue.active = False
+            elif queue.in_flight != in_flight:
+                # Behind the others: a request that is full has room for them next time.
+                taken_tail[0] = queue
+                taken_tail = &queue.next_active
+            else:
+                kept_tail[0] = queue
+                kept_tail = &queue.next_active
+            queue = following
+        kept_tail[0] = taken
+        mutex_unlock(&a.lock)
+        return self.ready != NULL
+
+    cdef bint send(self, produce_exchange_t *exchange, int64_t now_ms) noexcept nogil:
+        """Without the lock: what is under way is touched by nobody else."""
+        cdef client_socket_t *socket = exchange.broker.socket
+        cdef int16_t version = min(socket.versions[0], <int16_t>LAST_PRODUCE_VERSION)
+        cdef produce_entry_t *entry
+        cdef outgoing_t *batch
+        cdef queue_t *queue
+        cdef int32_t i
+        if version < FIRST_PRODUCE_VERSION:
+            return False
+        qsort(exchange.batches, exchange.count, sizeof(outgoing_t *), by_topic)
+        for i in range(exchange.count):
+            batch = exchange.batches[i]
+            queue = <queue_t *>batch.queue
+            outgoing_seal(batch, self.a.transactional)
+            entry = &exchange.entries[i]
+            memset(entry, 0, sizeof(produce_entry_t))
+            entry.topic = queue.topic.name
+            entry.topic_size = queue.topic.name_size
+            entry.partition_id = queue.partition_id
+            entry.data = batch.data
+            entry.size = batch.size
+        if not write_produce(&exchange.out, version, &self.options, exchange.entries, exchange.count):
+            return False
+        cut_produce(&exchange.out, exchange.entries, exchange.count, exchange.pieces)
+        exchange.exchange.api_key = 0
+        exchange.exchange.api_version = version
+        exchange.exchange.deadline_ms = now_ms + self.request_timeout_ms
+        exchange.exchange.pieces = exchange.pieces
+        exchange.exchange.piece_count = 2 * exchange.count + 1
+        exchange.exchange.silent = self.options.acks == 0
+        exchange.exchange.owner = <void *>self
+        exchange.exchange.answered = <answered_t><void *>produce_answered
+        self.requests += 1
+        self.batches_sent += exchange.count
+        socket_send(socket, &exchange.exchange)
+        return True
+
+    cdef void turn(self, int64_t now_ms) noexcept nogil:
+        cdef produce_exchange_t *exchange
+        cdef broker_t *broker = self.brokers
+        self.due_ms = -1
+        while broker != NULL:
+            broker.asked = False
+            broker = broker.next
+        while True:
+            self.ready = NULL
+            self.ready_tail = &self.ready
+            if not self.gather(now_ms):
+                break
+            while self.ready != NULL:
+                exchange = self.ready
+                self.ready = exchange.next
+                if not self.send(exchange, now_ms):
+                    end_exchange(self, exchange, TOO_OLD, b"the broker serves no version of Produce from 3 on")
+        if self.news or self.watched != NULL:
+            self.news = False
+            self.pump.tell(self)
+
+    # --- answers --------------------------------------------------------------------------------------
+
+    cdef void done(self, outgoing_t *batch, int64_t base_offset, int64_t log_append_time) noexcept nogil:
+        """With the lock."""
+        cdef queue_t *queue = <queue_t *>batch.queue
+        list_remove(&queue.flying, batch)
+        queue.in_flight -= 1
+        batch.base_offset = base_offset
+        batch.log_append_time = log_append_time
+        if batch_done(self.a, batch, OUTGOING_DELIVERED):
+            batch.next = self.watched
+            self.watched = batch
+        if queue.muted and queue.in_flight == 0:
+            self.news = True
+
+    cdef void come_back(self, outgoing_t *batch, int16_t error, const char *text, int32_t text_size) noexcept nogil:
+        """With the lock."""
+        cdef queue_t *queue = <queue_t *>batch.queue
+        list_remove(&queue.flying, batch)
+        queue.in_flight -= 1
+        batch.error = error
+        free(batch.text)
+        batch.text = NULL
+        if text != NULL:
+            batch.text = <char *>malloc(<size_t>text_size + 1)
+            if batch.text != NULL:
+                memcpy(batch.text, text, <size_t>text_size)
+                batch.text[text_size] = 0
+        list_insert(&queue.held, batch)
+        make_active(self.a, queue)
+        mute(queue)
+        if queue.in_flight == 0:
+            self.news = True
+
+    # --- for Python, on the pump's thread -------------------------------------------------------------
+
+    def run_callbacks(self) -> None:
+        """Callbacks of Deliveries whose batches are done."""
+        cdef outgoing_t *batch
+        cdef outgoing_t *following
+        cdef outgoing_t *watched = NULL
+        mutex_lock(&self.a.lock)
+        batch = self.watched
+        self.watched = NULL
+        mutex_unlock(&self.a.lock)
+        while batch != NULL:                 # oldest first
+            following = batch.next
+            batch.next = watched
+            watched = batch
+            batch = following
+        while watched != NULL:
+            batch = watched
+            watched = batch.next
+            batch.next = NULL
+            run_callbacks(batch)
+
+    def troubles(self) -> list:
+        """A Trouble for each partition that waits for a decision and was not told before."""
+        cdef queue_t *queue
+        cdef outgoing_t *batch
+        cdef Trouble trouble
+        cdef int64_t now = now_ms()
+        cdef list found = []
+        mutex_lock(&self.a.lock)
+        queue = self.a.active
+        while queue != NULL:
+            if queue.muted and queue.in_flight == 0 and not queue.told:
+                queue.told = True
+                trouble = Trouble.__new__(Trouble)
+                trouble.queue = queue
+                found.append(trouble)
+            queue = queue.next_active
+        mutex_unlock(&self.a.lock)
+        for each in found:
+            trouble = each
+            trouble.engine = self
+            trouble.topic = trouble.queue.topic.name.decode()
+            trouble.partition = trouble.queue.partition_id
+            trouble.batches = []
+            batch = trouble.queue.held.head
+            while batch != NULL:
+                text = batch.text.decode("utf-8", "replace") if batch.text != NULL else None
+                trouble.batches.append(TroubledBatch(batch.error, text, batch.count, batch.attempts, batch.base_sequence,
+                                                     now - batch.made_ms, batch.leader, batch.leader_epoch))
+                batch = batch.next
+        return found
+
+    def waiting(self) -> tuple:
+        """Names of topics with records for partitions without a leader; (topic, partition) that a transaction has to admit."""
+        cdef queue_t *queue
+        leaderless, foreign = set(), []
+        mutex_lock(&self.a.lock)
+        queue = self.a.active
+        while queue != NULL:
+            if queue.told and not queue.muted:
+                if queue.leader < 0:
+                    leaderless.add(<bytes>queue.topic.name)
+                else:
+                    foreign.append((<bytes>queue.topic.name, queue.partition_id))
+            queue = queue.next_active
+        mutex_unlock(&self.a.lock)
+        return {name.decode() for name in leaderless}, [(name.decode(), partition) for name, partition in foreign]
+
+    def set_producer(self, int64_t producer_id, int16_t producer_epoch) -> None:
+        """Who the producer is from now on; each partition begins anew with sequence 0 once nothing of it is under way."""
+        mutex_lock(&self.a.lock)
+        self.a.producer_id = producer_id
+        self.a.producer_epoch = producer_epoch
+        mutex_unlock(&self.a.lock)
+        wake_engine(self)
+
+    def fail_all(self, error not None) -> None:
+        """Everything fails that is not under way. Closing the connections before fails the rest."""
+        cdef queue_t *queue
+        cdef outgoing_list_t failed
+        failed.head = failed.tail = NULL
+        mutex_lock(&self.a.lock)
+        queue = self.a.active
+        while queue != NULL:
+            seal_open(self.a, queue)
+            while queue.held.head != NULL:
+                list_push(&failed, list_pop(&queue.held))
+            while queue.sealed.head != NULL:
+                list_push(&failed, list_pop(&queue.sealed))
+            queue.muted = False
+            queue.told = False
+            queue = queue.next_active
+        mutex_unlock(&self.a.lock)
+        fail_list(self, &failed, error)
+
+
+cdef int fail_list(ProduceEngine engine, outgoing_list_t *failed, error) except -1:
+    cdef outgoing_t *batch
+    while failed.head != NULL:
+        batch = list_pop(failed)
+        Py_INCREF(error)
+        batch.exception = <PyObject *>error
+        mutex_lock(&engine.a.lock)
+        watched = batch_done(engine.a, batch, OUTGOING_FAILED)
+        mutex_unlock(&engine.a.lock)
+        if watched:
+            run_callbacks(batch)
+    return 0
+
+
+cdef void end_exchange(ProduceEngine engine, produce_exchange_t *exchange, int16_t error, const char *text) noexcept nogil:
+    """All its batches come back with one error; or are done, when there is none."""
+    cdef int32_t i
+    mutex_lock(&engine.a.lock)
+    for i in range(exchange.count):
+        if error:
+            engine.come_back(exchange.batches[i], error, text, <int32_t>strlen(text) if text != NULL else 0)
+        else:
+            engine.done(exchange.batches[i], -1, -1)
+    mutex_unlock(&engine.a.lock)
+    keep_exchange(engine, exchange)
+
+
+cdef void keep_exchange(ProduceEngine engine, produce_exchange_t *exchange) noexcept nogil:
+    exchange.broker.in_flight -= 1
+    if exchange.out.capacity > MOST_KEPT_TEXT:
+        writer_free(&exchange.out)
+    exchange.next = engine.free_exchanges
+    engine.free_exchanges = exchange
+    engine.pump.wake(engine)
+
+
+cdef void produce_answered(ProduceEngine engine, exchange_t *base, client_socket_t *socket, const uint8_t *body, int64_t size,
+                           const char *reason) noexcept nogil:
+    cdef produce_exchange_t *exchange = <produce_exchange_t *>base
+    cdef produce_entry_t *entry
+    cdef outgoing_t *batch
+    cdef int32_t i
+    if body == NULL:
+        end_exchange(engine, exchange, LOST if reason != NULL else 0, reason)
+        return
+    if not read_produce(body, size, base.api_version, exchange.entries, exchange.count):
+        socket_close(socket, b"the broker answered a Produce request with something else")
+        end_exchange(engine, exchange, LOST, b"the broker's answer is damaged")
+        return
+    mutex_lock(&engine.a.lock)
+    for i in range(exchange.count):
+        entry = &exchange.entries[i]
+        batch = exchange.batches[i]
+        if entry.error == 0:
+            engine.done(batch, entry.base_offset, entry.log_append_time)
+        elif entry.error == DUPLICATE_SEQUENCE_NUMBER:
+            # It was appended when it was sent before; too long ago for the broker to know where.
+            engine.done(batch, -1, -1)
+        else:
+            batch.leader = entry.leader
+            batch.leader_epoch = entry.leader_epoch
+            engine.come_back(batch, entry.error, <const char *>entry.text, entry.text_size)
+    mutex_unlock(&engine.a.lock)
+    keep_exchange(engine, exchange)
+
+
+cdef class Trouble:
+    def __init__(self):
+        raise TypeError("made by ProduceEngine.troubles")
+
+    def resend(self, int64_t after_ms=0, *, bint renumber=False) -> None:
+        """Everything held goes again, in its order, after a while. `renumber`: with sequences from where the first one had its
+        own, or of the producer's new epoch from 0 on."""
+        cdef queue_t *queue = self.queue
+        cdef accumulator_t *a = self.engine.a
+        cdef outgoing_list_t again
+        mutex_lock(&a.lock)
+        if renumber and queue.held.head != NULL:
+            renumber_from(queue, queue.held.head)
+        elif renumber and queue.sealed.head != NULL:
+            renumber_from(queue, queue.sealed.head)
+        again = queue.held
+        queue.held.head = queue.held.tail = NULL
+        if again.head != NULL:
+            again.head.retry_ms = now_ms() + after_ms
+            again.tail.next = queue.sealed.head
+            if queue.sealed.tail == NULL:
+                queue.sealed.tail = again.tail
+            queue.sealed.head = again.head
+        queue.muted = False
+        queue.told = False
+        mutex_unlock(&a.lock)
+        wake_engine(self.engine)
+
+    def fail(self, error not None, int count=INT32_MAX) -> None:
+        """The first `count` of what is held fail; what comes behind them gets their sequences. `resend` decides on the rest, and
+        has to be called even when there is none."""
+        cdef queue_t *queue = self.queue
+        cdef outgoing_list_t failed
+        failed.head = failed.tail = NULL
+        mutex_lock(&self.engine.a.lock)
+        while count > 0 and queue.held.head != NULL:
+            list_push(&failed, list_pop(&queue.held))
+            count -= 1
+        if failed.head != NULL and failed.head.base_sequence != NO_SEQUENCE:
+            renumber_from(queue, failed.head)
+        mutex_unlock(&self.engine.a.lock)
+        fail_list(self.engine, &failed, error)
+
+    def split(self) -> bool:
+        """The first of what is held becomes two; False when it has a single record, or is compressed."""
+        cdef bint done
+        cdef outgoing_t *whole
+        mutex_lock(&self.engine.a.lock)
+        done = self.queue.held.head != NULL and split_outgoing(self.engine.a, &self.queue.held)
+        whole = self.engine.a.split_watched
+        self.engine.a.split_watched = NULL
+        mutex_unlock(&self.engine.a.lock)
+        if whole != NULL:
+            run_callbacks(whole)
+        return done

@@ -1,0 +1,71 @@
+"""Options of the producer, beside those of `client.config.NETWORK`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kbroker._core.partitioner import KINDS
+from kbroker.client.config import MS, NETWORK, Option, flag, function, table_of, whole
+
+ACKS = {"all": -1}
+
+
+def partitioner(given: Any) -> Any:
+    """A name, or a function of topic, key and the number of partitions."""
+    if callable(given) or (isinstance(given, str) and given in KINDS):
+        return given
+    raise ValueError(f"a callable or one of {', '.join(KINDS)}")
+
+
+PRODUCER = NETWORK | table_of(
+    Option(
+        "acks",
+        whole(-1, 1, named=ACKS),
+        -1,
+        "who has to have a record: 0 nobody, 1 the leader, all",
+        ("request.required.acks",),
+    ),
+    Option("enable.idempotence", flag, None, "nothing is there twice after a retry; on unless acks are fewer than all"),
+    Option(
+        "batch.size",
+        whole(0, 1 << 30),
+        1 << 20,
+        "bytes of one partition that are sent together at most. Kafka's 16384 is for producers that reserve it for "
+        "every partition; here a batch takes the memory of its records only, and large ones are cheaper for all",
+    ),
+    Option(
+        "linger.ms", MS, 0, "how long to wait for more records when nothing is under way", ("queue.buffering.max.ms",)
+    ),
+    Option("buffer.memory", whole(1 << 10), 32 << 20, "bytes of records that wait for their delivery at most"),
+    Option(
+        "queue.buffering.max.messages",
+        whole(0),
+        0,
+        "records that wait for their delivery at most; 0: as many as there is memory for",
+    ),
+    Option(
+        "max.block.ms",
+        whole(-1, 1 << 40),
+        60_000,
+        "how long a call waits for metadata of a topic that is new to it, and for room; 0: not at all, -1: for ever",
+    ),
+    Option("queue.enqueue.timeout.ms", whole(-1, 1 << 40), None, "how long it waits for room, if not max.block.ms"),
+    Option("max.request.size", whole(100, 1 << 30), 1 << 20, "bytes of a request, and of a record, at most"),
+    Option(
+        "max.in.flight.requests.per.connection", whole(1, 1000), 5, "requests that are under way to a broker at most"
+    ),
+    Option("delivery.timeout.ms", whole(1, 1 << 40), 120_000, "how long a record may wait in all, retries included"),
+    Option(
+        "retries", whole(0), (1 << 31) - 1, "how often a batch is sent again at most", ("message.send.max.retries",)
+    ),
+    Option("partitioner", partitioner, "murmur2", "which partition a record goes to"),
+    Option(
+        "partitioner.sticky.bytes",
+        whole(1),
+        16 << 10,
+        "so many bytes without key go to a partition before the next one",
+    ),
+    Option("allow.auto.create.topics", flag, True, "a topic that is not there may be made by the broker"),
+    Option("key.encoder", function, None, "makes bytes or str of a key"),
+    Option("value.encoder", function, None, "makes bytes or str of a value"),
+)

@@ -1,0 +1,140 @@
+"""What becomes of batches that a broker refused, or whose connection broke. For the client's thread.
+
+The engine holds a partition back from the first such batch on, until nothing of it is under way, and then asks here.
+What is sent again goes first and in its old order, with the sequences it had: a broker that has appended it says so,
+and nothing is there twice. Where that cannot be (a batch expired that may have been appended, the broker lost its state
+of the producer) an idempotent producer begins anew: with another producer id, and sequences from 0 on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+
+from kbroker._core.produce_engine import ProduceEngine, Trouble, TroubledBatch
+from kbroker.client.errors import (
+    RETRIABLE,
+    STALE_METADATA,
+    BrokerError,
+    ClientError,
+    ConnectionFailed,
+    TimedOut,
+    error_of,
+)
+from kbroker.errors import ErrorCode
+
+log = logging.getLogger("kbroker.client")
+
+EXPIRED = -2
+LOST_STATE = frozenset(
+    {ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.INVALID_PRODUCER_EPOCH}
+)
+"""Of the first batch that was not appended: the broker does not know the ones before it, or the epoch."""
+
+
+class Sender:
+    """Decides for one engine. `refresh(topics)` asks for metadata, `renew()` for a producer id: it calls `renewed`."""
+
+    def __init__(
+        self,
+        engine: ProduceEngine,
+        *,
+        idempotent: bool,
+        retries: int,
+        delivery_timeout_ms: int,
+        retry_backoff_ms: int,
+        retry_backoff_max_ms: int,
+        refresh: Callable[[Collection[str]], object],
+        renew: Callable[[], object],
+    ):
+        self.engine = engine
+        self.idempotent = idempotent
+        self.retries = retries
+        self.delivery_timeout_ms = delivery_timeout_ms
+        self.retry_backoff_ms = retry_backoff_ms
+        self.retry_backoff_max_ms = retry_backoff_max_ms
+        self.refresh = refresh
+        self.renew = renew
+        self._for_new_id: list[Trouble] = []
+        engine.on_told = self.told
+
+    def told(self) -> None:
+        """The engine has something to say."""
+        self.engine.run_callbacks()
+        for trouble in self.engine.troubles():
+            self._decide(trouble)
+        leaderless, _ = self.engine.waiting()
+        if leaderless:
+            self.refresh(leaderless)
+
+    def renewed(self, producer_id: int, producer_epoch: int) -> None:
+        """There is a producer id, or another one."""
+        self.engine.set_producer(producer_id, producer_epoch)
+        waiting, self._for_new_id = self._for_new_id, []
+        for trouble in waiting:
+            trouble.resend(renumber=True)
+
+    def _decide(self, trouble: Trouble) -> None:
+        first = trouble.batches[0]
+        if first.error == EXPIRED:
+            self._expire(trouble)
+        elif first.error == ErrorCode.MESSAGE_TOO_LARGE and trouble.split():
+            log.info("%s-%d: a batch of %d records is too large for the broker and is split", *named(trouble, first))
+            trouble.resend()
+        elif self.idempotent and first.error in LOST_STATE:
+            log.warning(
+                "%s-%d: the broker does not know what came before %d records; sequences begin anew",
+                *named(trouble, first),
+            )
+            self._begin_anew(trouble)
+        elif first.error in RETRIABLE and first.attempts <= self.retries and first.age_ms < self.delivery_timeout_ms:
+            if first.error in STALE_METADATA:
+                self.refresh([trouble.topic])
+            trouble.resend(min(self.retry_backoff_ms << min(first.attempts - 1, 30), self.retry_backoff_max_ms))
+        else:
+            self._fail(trouble, first)
+
+    def _expire(self, trouble: Trouble) -> None:
+        count = next((i for i, each in enumerate(trouble.batches) if each.error != EXPIRED), len(trouble.batches))
+        # What was sent and not answered may have been appended: its sequences cannot be used for anything else.
+        unsure = any(each.attempts for each in trouble.batches[:count])
+        trouble.fail(self._too_late(trouble), count)
+        if unsure and self.idempotent:
+            self._begin_anew(trouble)
+        else:
+            trouble.resend()
+
+    def _fail(self, trouble: Trouble, first: TroubledBatch) -> None:
+        late = first.error in RETRIABLE and first.age_ms >= self.delivery_timeout_ms
+        trouble.fail(self._too_late(trouble, first) if late else failure(trouble, first), 1)
+        if self.idempotent and first.error in RETRIABLE:
+            self._begin_anew(trouble)
+        else:
+            trouble.resend()
+
+    def _too_late(self, trouble: Trouble, last: TroubledBatch | None = None) -> TimedOut:
+        because = f"; at last {error_of(last.error).name}: {last.text}" if last is not None else ""
+        return TimedOut(
+            f"{trouble.topic}-{trouble.partition}: not delivered within {self.delivery_timeout_ms} ms "
+            f"(delivery.timeout.ms){because}"
+        )
+
+    def _begin_anew(self, trouble: Trouble) -> None:
+        self._for_new_id.append(trouble)
+        if len(self._for_new_id) == 1:
+            self.renew()
+
+
+def named(trouble: Trouble, batch: TroubledBatch) -> tuple[str, int, int]:
+    return trouble.topic, trouble.partition, batch.record_count
+
+
+def failure(trouble: Trouble, batch: TroubledBatch) -> ClientError:
+    """Why these records are not delivered."""
+    code = error_of(batch.error)
+    text = f"{trouble.topic}-{trouble.partition}: {code.name}"
+    if batch.text:
+        text += f": {batch.text}"
+    if batch.attempts > 1:
+        text += f" ({batch.attempts} attempts)"
+    return (ConnectionFailed if code == ErrorCode.NETWORK_EXCEPTION else BrokerError)(text, code=code)
