@@ -107,6 +107,27 @@ def registered(zookeeper: ZooKeeperProcess, tmp_path: Path) -> Iterator[Register
     registered.close()
 
 
+class Told(logging.Handler):
+    """Waits for a line in the log."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.text = text
+        self.come = threading.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self.text in record.getMessage():
+            self.come.set()
+
+
+@pytest.fixture
+def told() -> Iterator[Told]:
+    told = Told("not in step with ZooKeeper, the broker serves on: ")
+    logging.getLogger("kbroker").addHandler(told)
+    yield told
+    logging.getLogger("kbroker").removeHandler(told)
+
+
 def create(broker: Broker, *names: str, partitions: int = 1) -> None:
     for result in broker._topics.create([NewTopic(name, partitions) for name in names]):
         assert not isinstance(result, Exception), result
@@ -150,8 +171,15 @@ def test_a_broker_that_is_ready_is_found_with_its_topics_and_one_that_stops_is_g
     registered.await_node("/brokers/topics/t", is_there=False)
     create(broker, "kept")
     registered.await_node("/brokers/topics/kept/partitions/0/state")
+    found: list[str] = ["not asked"]
+
+    def look() -> None:
+        found[:] = registered.client.get_children("/brokers/ids")
+
+    # Between the first thing that stops and the next: nobody finds a broker that does not serve any more.
+    broker._stops.insert(-1, ("look", look))
     broker.stop()
-    assert registered.client.get_children("/brokers/ids") == []
+    assert found == []
     assert registered.client.exists("/controller") is None
     assert registered.client.get_children("/brokers/topics") == ["kept"]
 
@@ -212,6 +240,16 @@ def test_a_session_that_expires_is_followed_by_a_new_registration(
     assert sum(line.startswith("registered in ZooKeeper") for line in said) == 1
 
 
+def test_a_registration_that_is_refused_is_tried_again(registered: Registered, told: Told) -> None:
+    broker = registered.broker()
+    registered.client.create("/brokers/ids/2", ephemeral=True)
+    registered.server.expire(session_of(broker))
+    assert told.come.wait(WAIT_S)
+    assert registered.client.get_children("/brokers/ids") == ["2"]
+    registered.client.delete("/brokers/ids/2")
+    registered.await_node("/brokers/ids/1")
+
+
 def test_nodes_that_somebody_removes_are_made_again(registered: Registered) -> None:
     broker = registered.broker()
     for path in ("/brokers/ids/1", "/controller"):
@@ -224,27 +262,6 @@ def test_nodes_that_somebody_removes_are_made_again(registered: Registered) -> N
     registered.client.delete("/brokers/topics/t", recursive=True)
     registered.client.delete("/brokers/ids/1")
     registered.await_node("/brokers/topics/t/partitions/0/state")
-
-
-class Told(logging.Handler):
-    """Waits for a line in the log."""
-
-    def __init__(self, text: str):
-        super().__init__()
-        self.text = text
-        self.come = threading.Event()
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if self.text in record.getMessage():
-            self.come.set()
-
-
-@pytest.fixture
-def told() -> Iterator[Told]:
-    told = Told("not in step with ZooKeeper, the broker serves on: ")
-    logging.getLogger("kbroker").addHandler(told)
-    yield told
-    logging.getLogger("kbroker").removeHandler(told)
 
 
 def test_a_broker_serves_on_without_its_zookeeper_and_catches_up(registered: Registered, told: Told) -> None:
@@ -312,22 +329,24 @@ def test_a_start_waits_for_the_session_of_the_broker_that_was_killed(
 ) -> None:
     """The old session ends while the start waits: ZooKeeper hears nothing of it any more."""
     with DroppingProxy(registered.server.port) as proxy:
-        old = ZooKeeperStore(f"127.0.0.1:{proxy.port}{registered.chroot}", 2.0)
+        way = f"127.0.0.1:{proxy.port}{registered.chroot}"
+        old, older = ZooKeeperStore(way, 2.0), ZooKeeperStore(way, 3.0)
         old.make_chroot()
         for path in ("/brokers", "/brokers/ids"):
             old.create(path)
         dead = paths.BrokerRegistration((Endpoint("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 9),), None, 1)
         old.create("/brokers/ids/1", paths.encode_broker(dead), ephemeral=True)
-        old.create("/controller", b"", ephemeral=True)
+        older.create("/controller", b"", ephemeral=True)
         proxy.target_port = free_port()
         proxy.drop(1.0, random.Random(0))
         broker = registered.broker()
         old.close()
+        older.close()
     assert registered.client.get("/brokers/ids/1")[1].ephemeralOwner == session_of(broker).session_id
     said = [record.message for record in caplog.records if "still registered" in record.message]
     assert said == [
-        "broker.id=1 is still registered in ZooKeeper (PLAINTEXT://127.0.0.1:9): "
-        "waiting up to 60 s for that session to end"
+        f"broker.id=1 is still registered in ZooKeeper ({who}): waiting up to 60 s for that session to end"
+        for who in ("PLAINTEXT://127.0.0.1:9", "as the controller")
     ]
 
 
