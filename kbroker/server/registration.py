@@ -78,16 +78,25 @@ class Registration:
             raise self._refused(error) from error
 
     def start(self, endpoints: Sequence[Endpoint], rack: str | None) -> None:
-        """Registered when this returns, with `endpoints` for clients to connect to. CannotRegister."""
+        """Registered when this returns, with `endpoints` for clients to connect to; topics follow. CannotRegister."""
         self._endpoints, self._rack = tuple(endpoints), rack
-        try:
-            self._step()
-        except KbrokerError as error:
-            self.stop()
-            raise self._refused(error) from error
-        self._topics.on_change(self._woken.set)
-        self._woken.set()
-        self._thread.start()
+        deadline = time.monotonic() + self._options.connection_timeout_s
+        while not self._thread.is_alive():
+            try:
+                self._join()
+                self._topics.on_change(self._woken.set)
+                self._woken.set()
+                self._thread.start()
+            except (StoreUnavailable, SessionExpired) as error:
+                # It was there a moment ago, and may come back.
+                if time.monotonic() > deadline:
+                    self.stop()
+                    raise self._refused(error) from error
+                self._woken.clear()
+                self._woken.wait(RETRY_S)
+            except KbrokerError as error:
+                self.stop()
+                raise self._refused(error) from error
 
     def stop(self) -> None:
         """The registration goes at once, if ZooKeeper hears it."""
@@ -164,19 +173,24 @@ class Registration:
 
     def _step(self) -> None:
         """Whatever is missing: a session, the registration, the newest topics."""
+        session = self._join()
+        image = self._topics.image
+        if self._shown is not image:
+            self._write(session, changes(self._store, session, image, self._shown))
+            self._shown = image
+
+    def _join(self) -> ZooKeeperStore:
+        """The session, in which this broker is registered."""
         if self._session is None or self._has_ended:
             self._open()
             check_cluster(self._session_or_fail(), self._store, self._node_id)
         session = self._session_or_fail()
-        image = self._topics.image
         if not self._is_mine(session, paths.broker_path(self._node_id)):
             self._register(session)
         if not self._is_mine(session, paths.CONTROLLER):
             controller = paths.encode_controller(self._node_id, self._clock.wall_ms())
             session.create(paths.CONTROLLER, controller, ephemeral=True)
-        if self._shown is not image:
-            self._write(session, changes(self._store, session, image, self._shown))
-            self._shown = image
+        return session
 
     def _open(self) -> None:
         self._has_ended, self._shown = False, None

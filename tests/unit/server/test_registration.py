@@ -211,8 +211,10 @@ def test_a_start_shows_what_has_changed_meanwhile(registered: Registered) -> Non
     create(alone, "new")
     alone.stop()
     registered.broker()
-    assert sorted(registered.client.get_children("/brokers/topics")) == ["kept", "new"]
-    assert registered.client.get("/controller_epoch")[0] == b"3"
+    registered.await_that(
+        "/brokers/topics", lambda: sorted(registered.client.get_children("/brokers/topics")) == ["kept", "new"]
+    )
+    registered.await_that("/controller_epoch", lambda: registered.client.get("/controller_epoch")[0] == b"3")
 
 
 def test_a_session_that_expires_is_followed_by_a_new_registration(
@@ -322,6 +324,30 @@ def test_a_start_without_its_zookeeper_says_which_setting(registered: Registered
     assert "cannot be reached" in said
     assert "zookeeper.connection.timeout.ms=300" in said
     assert "\n" not in said
+
+
+def test_a_start_bears_a_zookeeper_that_goes_while_logs_are_opened(registered: Registered) -> None:
+    with DroppingProxy(registered.server.port) as proxy:
+        broker = registered.broker(
+            start=False,
+            **{
+                "zookeeper.connect": f"127.0.0.1:{proxy.port}{registered.chroot}",
+                "zookeeper.session.timeout.ms": 1000,
+                "zookeeper.connection.timeout.ms": 20_000,
+            },
+        )
+        broker._open_cluster()
+        broker._open_server()
+        first = session_of(broker)
+        proxy.target_port = free_port()
+        proxy.drop(1.0, random.Random(0))
+        # Longer than the session lasts, and than a call waits.
+        coming_back = threading.Timer(2.5, setattr, (proxy, "target_port", registered.server.port))
+        coming_back.start()
+        broker._start()
+        assert session_of(broker) is not first
+        assert registered.client.get("/brokers/ids/1")[1].ephemeralOwner == session_of(broker).session_id
+        broker.stop()
 
 
 def test_a_start_waits_for_the_session_of_the_broker_that_was_killed(
