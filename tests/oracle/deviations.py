@@ -406,6 +406,7 @@ DEVIATIONS: tuple[Deviation, ...] = (
             "*.configs[host.name]",
             "*.configs[advertised.host.name]",
             "*.configs[advertised.port]",
+            "*.configs[enable.zookeeper]",
             "*.configs[log.flush.visibility]",
             "*.configs[add.partitions.to.txn.retry.backoff.max.ms]",
             "*.configs[producer.id.expiration.check.interval.ms]",
