@@ -252,8 +252,9 @@ cdef bint batch_done(accumulator_t *a, outgoing_t *batch, int32_t state) noexcep
     batch.older = NULL
     batch.newer = NULL
     batch.queue = NULL
-    pool_give(&a.pool, batch.data, batch.capacity)
-    batch.data = NULL
+    if not batch.compressing:                # else the compressor may be reading it: it goes with the last reference
+        pool_give(&a.pool, batch.data, batch.capacity)
+        batch.data = NULL
     a.used -= batch.charged
     a.records -= batch.count
     atomic_add_i32(&a.room, 1)
@@ -450,6 +451,8 @@ cdef class Accumulator:
         self.a.closed = True
         atomic_add_i32(&self.a.room, 1)
         futex_wake_all(&self.a.room)
+        atomic_add_i32(&self.a.raw_came, 1)
+        futex_wake_all(&self.a.raw_came)
         mutex_unlock(&self.a.lock)
 
     @property

@@ -36,6 +36,8 @@ from collections import namedtuple
 
 cdef enum:
     DUPLICATE_SEQUENCE_NUMBER = 46
+    CODEC_ZSTD = 4
+    FIRST_ZSTD_VERSION = 7       # KIP-110
     MOST_KEPT_TEXT = 64 << 10    # room for frames without batches that stays with an exchange
 
 TroubledBatch = namedtuple("TroubledBatch", "error text record_count attempts base_sequence age_ms leader leader_epoch")
@@ -320,7 +322,7 @@ cdef class ProduceEngine(Engine):
         cdef outgoing_t *batch
         cdef queue_t *queue
         cdef int32_t i
-        if version < FIRST_PRODUCE_VERSION:
+        if version < (FIRST_ZSTD_VERSION if self.a.codec == CODEC_ZSTD else FIRST_PRODUCE_VERSION):
             return False
         qsort(exchange.batches, exchange.count, sizeof(outgoing_t *), by_topic)
         for i in range(exchange.count):
@@ -366,7 +368,7 @@ cdef class ProduceEngine(Engine):
                 exchange = self.ready
                 self.ready = exchange.next
                 if not self.send(exchange, now_ms):
-                    end_exchange(self, exchange, TOO_OLD, b"the broker serves no version of Produce from 3 on")
+                    end_exchange(self, exchange, TOO_OLD, b"the broker serves no version of Produce from 3 on, or from 7 on for zstd")
         if self.news or self.watched != NULL:
             self.news = False
             self.pump.tell(self)

@@ -206,7 +206,7 @@ def _deflate_lz4(data: Buffer, level: int | None) -> bytes:
     fast = level in (None, -1, 9)
     # Independent blocks and no checksum of the content: all that Kafka's Lz4BlockInputStream reads.
     compressor = cramjam.lz4.Compressor(level=1 if fast else level, content_checksum=False, block_linked=False)
-    compressor.compress(data)
+    compressor.compress(bytes(data))  # which takes nothing else
     return bytes(compressor.finish())
 
 

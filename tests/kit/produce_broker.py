@@ -62,6 +62,7 @@ class ProduceBroker(ScriptedBroker):
         self.leader = 1
         self.fatal: ErrorCode | None = None
         self.silent = False
+        self.codecs: set[int] = set()
 
     def serve(self, peer: Peer) -> None:
         while True:
@@ -148,6 +149,7 @@ class ProduceBroker(ScriptedBroker):
             return self.fatal, -1
         if len(data) > self.largest_batch:
             return ErrorCode.MESSAGE_TOO_LARGE, -1
+        self.codecs.add(info.codec)
         values = [record.value for record in batch.records()]
         log = self.logs[key]
         if info.producer_id >= 0:

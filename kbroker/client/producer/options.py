@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kbroker._core.partitioner import KINDS
-from kbroker.client.config import MS, NETWORK, Option, flag, function, table_of, whole
+from kbroker.client.config import MS, NETWORK, Option, flag, function, one_of, table_of, whole
 
 ACKS = {"all": -1}
 
@@ -33,6 +33,14 @@ PRODUCER = NETWORK | table_of(
         "bytes of one partition that are sent together at most. Kafka's 16384 is for producers that reserve it for "
         "every partition; here a batch takes the memory of its records only, and large ones are cheaper for all",
     ),
+    Option(
+        "compression.type",
+        one_of("none", "gzip", "snappy", "lz4", "zstd"),
+        "none",
+        "how batches are compressed, on a thread of its own",
+        ("compression.codec",),
+    ),
+    Option("compression.level", whole(-(1 << 17), 22), None, "of gzip, lz4 or zstd; the codec's own if not given"),
     Option(
         "linger.ms", MS, 0, "how long to wait for more records when nothing is under way", ("queue.buffering.max.ms",)
     ),

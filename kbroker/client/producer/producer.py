@@ -17,11 +17,13 @@ from kbroker.client.cluster_view import ClusterView, TopicView
 from kbroker.client.config import Options, parse_options
 from kbroker.client.connection import Network
 from kbroker.client.errors import ClientClosed, ClientError, TimedOut, UsageError, raise_for
+from kbroker.client.producer.compression import CompressionThread
 from kbroker.client.producer.options import PRODUCER
 from kbroker.client.producer.sender import Sender
 from kbroker.client.thread import ClientThread
 from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
+from kbroker.protocol.compression import Codec
 
 IDEMPOTENT_IN_FLIGHT = 5  #: a broker remembers so many batches of a producer in a partition
 
@@ -75,12 +77,14 @@ class Producer(RecordSender):
         if idempotent is None:
             idempotent = acks == -1 and in_flight <= IDEMPOTENT_IN_FLIGHT
         named, enqueue_ms = options["partitioner"], options["queue.enqueue.timeout.ms"]
+        codec = Codec[options["compression.type"].upper()]
         accumulator = Accumulator(
             memory=options["buffer.memory"],
             records=options["queue.buffering.max.messages"],
             max_record_size=options["max.request.size"],
             batch_size=options["batch.size"],
             linger_ms=options["linger.ms"],
+            codec=codec,
             partitioner=KINDS.get(named, 0) if isinstance(named, str) else 0,
             sticky_bytes=options["partitioner.sticky.bytes"],
             idempotent=idempotent,
@@ -102,11 +106,15 @@ class Producer(RecordSender):
             max_in_flight=in_flight,
             max_request_size=options["max.request.size"],
         )
+        self._compression = None
+        if codec:
+            level = options["compression.level"]
+            self._compression = CompressionThread(accumulator, codec, level, options["client.id"])
         self._thread = ClientThread(options["client.id"], options["receive.message.max.bytes"])
         try:
             self._thread.call(self._start(options))
         except BaseException:
-            self._thread.stop()
+            self.close(timeout=0)
             raise
         self._thread.at_exit = self.close
 
@@ -238,6 +246,8 @@ class Producer(RecordSender):
         finally:
             left = 10.0 if timeout is None else max(1.0, timeout - (time.monotonic() - started))
             self._thread.stop(left)
+            if self._compression is not None:
+                self._compression.stop(left)
             self._engine.run_callbacks()
             self._engine.fail_all(ClientClosed("the producer was closed before the record was delivered"))
 

@@ -14,6 +14,7 @@ from kbroker.client.producer.producer import NoSuchPartition, Producer, QueueFul
 from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
+from kbroker.protocol.compression import Codec
 from kbroker.protocol.records import read_records
 from tests.kit.produce_broker import ProduceBroker
 from tests.kit.whole_broker import WholeBroker
@@ -252,11 +253,45 @@ def test_what_is_wrong_is_refused_at_the_call() -> None:
         ({"partitioner": "murmur"}, ValueError, "partitioner='murmur'"),
         ({"batch_sise": 5}, TypeError, "nearest is 'batch.size'"),
         ({"acks": "some"}, ValueError, "acks"),
+        ({"compression_type": "gzip", "compression_level": 15}, ValueError, "compression.level=15"),
     ],
 )
 def test_wrong_options_are_refused(options: dict[str, Any], error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
         Producer(bootstrap_servers="127.0.0.1:1", **options)
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_compressed_batches_are_there_once_and_in_order(codec: str) -> None:
+    faults = {"seed": 3, "faults": HARMLESS, "probability": 0.1}
+    with (
+        ProduceBroker(**faults) as broker,  # type: ignore[arg-type]
+        producer_of(broker, compression_type=codec, batch_size=5000) as producer,
+    ):
+        sent = send_all(producer, 3)
+        producer.flush(SECONDS)
+        check(broker, sent, threads=2, count=400)
+        assert Codec[codec.upper()] in broker.codecs
+
+
+def test_what_compression_would_not_make_smaller_goes_as_it_is() -> None:
+    with ProduceBroker() as broker, producer_of(broker, compression_type="zstd") as producer:
+        producer.send("t", b"v").result(SECONDS)
+        assert broker.codecs == {Codec.NONE}
+
+
+def test_zstd_needs_a_broker_that_knows_it() -> None:
+    with ProduceBroker(versions=(0, 6)) as broker, producer_of(broker, compression_type="zstd") as producer:
+        assert "from 7 on for zstd" in str(producer.send("t", b"v").exception(SECONDS))
+
+
+def test_closing_at_once_with_batches_at_the_compressor() -> None:
+    for _ in range(20):
+        with ProduceBroker() as broker:
+            producer = producer_of(broker, compression_type="gzip", batch_size=20_000)
+            many = producer.send_many("t", [random.randbytes(50) for _ in range(3000)])
+            producer.close(timeout=0)
+            assert many.done()
 
 
 def fetched(broker: WholeBroker, topic: str, partition: int) -> list[bytes | None]:
