@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Any, TypeVar
 
 from kbroker.client.cluster_view import ClusterView, Node, PartitionView, TopicView
+from kbroker.client.config import Options
 from kbroker.client.connection import Connection, Network, connect
 from kbroker.client.errors import (
     STALE_METADATA,
@@ -23,6 +24,7 @@ from kbroker.client.errors import (
     TimedOut,
     raise_for,
 )
+from kbroker.client.thread import ClientThread
 from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
@@ -397,6 +399,16 @@ class Cluster:
             await asyncio.sleep(wait_s)
             if last.code in STALE_METADATA and self._topics:
                 self.refresh_soon()
+
+
+def begin(options: Options) -> Cluster:
+    """A client's network core on a thread of its own, which its owner stops. ValueError: options contradict."""
+    thread = ClientThread(options["client.id"], options["receive.message.max.bytes"])
+    try:
+        return Cluster(Network(thread, options))
+    except BaseException:
+        thread.stop()
+        raise
 
 
 def _look_at(task: asyncio.Task[Any]) -> None:

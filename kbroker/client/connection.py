@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import ipaddress
 import logging
 import random
@@ -292,8 +291,7 @@ async def _connected(network: Network, host: str, port: int, address: str) -> so
             problems.append("timed out")
             _forget(network, sock)
         except OSError as error:
-            code = errno.errorcode.get(error.errno or 0, "")
-            problems.append((error.strerror or str(error)).lower() if code != "ECONNREFUSED" else "connection refused")
+            problems.append((error.strerror or str(error)).lower())
             _forget(network, sock)
         except BaseException:
             _forget(network, sock)

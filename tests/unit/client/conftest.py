@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from kbroker.client.cluster import Cluster
+from kbroker.client.cluster import Cluster, begin
 from kbroker.client.config import NETWORK, parse_options
-from kbroker.client.connection import Network
 from kbroker.client.thread import ClientThread
 from tests.kit.whole_broker import WholeBroker
 
@@ -31,10 +30,9 @@ def cluster_of() -> Iterator[MakeCluster]:
     def make(port: int | None = None, **options: Any) -> Cluster:
         if port is not None:
             options.setdefault("bootstrap_servers", f"127.0.0.1:{port}")
-        parsed = parse_options(NETWORK, None, options)
-        thread = ClientThread(parsed["client.id"], parsed["receive.message.max.bytes"])
-        threads.append(thread)
-        return Cluster(Network(thread, parsed))
+        cluster = begin(parse_options(NETWORK, None, options))
+        threads.append(cluster.network.thread)
+        return cluster
 
     yield make
     assert all(thread.stop(10) for thread in threads)

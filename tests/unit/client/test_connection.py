@@ -1,0 +1,248 @@
+"""Connections to kbroker, and to brokers that lie, are silent or are none."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kbroker.client.cluster import Cluster
+from kbroker.client.connection import Connection, connect
+from kbroker.client.errors import (
+    AuthenticationFailed,
+    BrokerError,
+    ClientError,
+    ConnectionFailed,
+    MalformedAnswer,
+    TimedOut,
+)
+from kbroker.errors import ErrorCode
+from kbroker.protocol import messages as M
+from kbroker.protocol.api import ApiKey
+from tests.kit.scripted_broker import Peer, ScriptedBroker
+from tests.kit.whole_broker import WholeBroker
+
+MakeCluster = Callable[..., Cluster]
+
+
+def connected(cluster: Cluster, port: int, host: str = "127.0.0.1") -> Connection:
+    return cluster.network.thread.call(connect(cluster.network, host, port), 30)
+
+
+def call(cluster: Cluster, connection: Connection, message: M.Message, **how: Any) -> Any:
+    return cluster.network.thread.call(connection.call(message, **how), 30)
+
+
+def failure(cluster_of: MakeCluster, script: Callable[[Peer], None], **options: Any) -> ClientError:
+    with ScriptedBroker(script) as broker:
+        cluster = cluster_of(**options)
+        with pytest.raises(ClientError) as raised:
+            connected(cluster, broker.port)
+        assert f"127.0.0.1:{broker.port}" in str(raised.value)
+        assert cluster.network.thread.connecting == set()
+        return raised.value
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_a_connection_is_negotiated_and_answers(cluster_of: MakeCluster, broker: WholeBroker, host: str) -> None:
+    cluster = cluster_of()
+    connection = connected(cluster, broker.port, host)
+    assert connection.version_of(ApiKey.FETCH) == 12
+    answer = call(cluster, connection, M.MetadataRequest(topics=[]))
+    assert answer.brokers[0].port == broker.port
+
+
+def test_a_broker_without_newer_api_versions_is_asked_the_old_way(cluster_of: MakeCluster) -> None:
+    asked = []
+
+    def script(peer: Peer) -> None:
+        first = peer.request()
+        asked.append((first.api_key, first.version))
+        peer.answer(first.correlation_id, (35).to_bytes(2) + (0).to_bytes(4))
+        second = peer.request()
+        asked.append((second.api_key, second.version))
+        entry = M.ApiVersionsResponse.ApiVersion
+        peer.respond(second, M.ApiVersionsResponse(api_keys=[entry(api_key=3, min_version=0, max_version=1)]))
+        peer.wait_for_end()
+
+    with ScriptedBroker(script) as broker:
+        cluster = cluster_of()
+        connection = connected(cluster, broker.port)
+        assert asked == [(18, 3), (18, 0)]
+        assert connection.version_of(ApiKey.METADATA) == 1
+        with pytest.raises(BrokerError, match="serves no version of Fetch") as raised:
+            connection.version_of(ApiKey.FETCH)
+        assert raised.value.code == ErrorCode.UNSUPPORTED_VERSION
+        assert not connection.serves(ApiKey.FETCH)
+
+
+def test_a_listener_that_says_nothing_is_left_in_time(cluster_of: MakeCluster) -> None:
+    error = failure(cluster_of, Peer.wait_for_end, request_timeout_ms=50)
+    assert isinstance(error, TimedOut)
+    assert error.retriable
+    assert "did not answer ApiVersions within 50 ms" in str(error)
+
+
+def test_a_listener_that_closes_is_said_to(cluster_of: MakeCluster) -> None:
+    error = failure(cluster_of, Peer.request)
+    assert isinstance(error, ConnectionFailed)
+    assert "closed the connection" in str(error)
+    assert "security.protocol=PLAINTEXT" in error.hint
+
+
+def test_a_port_where_nobody_listens_is_said_to_refuse(cluster_of: MakeCluster) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    with pytest.raises(ConnectionFailed, match=f"cannot connect to 127.0.0.1:{port}: connection refused"):
+        connected(cluster_of(), port)
+
+
+def test_a_name_that_is_none_is_said_to_be(cluster_of: MakeCluster) -> None:
+    cluster = cluster_of(socket_connection_setup_timeout_ms=20_000)
+    with pytest.raises(ConnectionFailed, match=r"cannot connect to a..b:9092"):
+        connected(cluster, 9092, "a..b")
+
+
+def test_an_address_that_does_not_answer_is_left_in_time(cluster_of: MakeCluster) -> None:
+    """A listener whose queue is full takes no connection and refuses none."""
+    with socket.socket() as full:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        port = full.getsockname()[1]
+        waiting = []
+        for _ in range(8):
+            each = socket.socket()
+            each.setblocking(False)
+            each.connect_ex(("127.0.0.1", port))
+            waiting.append(each)
+        cluster = cluster_of(socket_connection_setup_timeout_ms=100)
+        started = time.monotonic()
+        with pytest.raises(ConnectionFailed, match="timed out"):
+            connected(cluster, port)
+        assert time.monotonic() - started >= 0.1
+        for each in waiting:
+            each.close()
+
+
+def versions_then(answer: bytes) -> Callable[[Peer], None]:
+    def script(peer: Peer) -> None:
+        asked = peer.serve_versions()
+        peer.answer(asked.correlation_id, answer)
+        peer.wait_for_end()
+
+    return script
+
+
+def test_a_response_that_does_not_parse_closes_the_connection(cluster_of: MakeCluster) -> None:
+    with ScriptedBroker(versions_then(b"\0\xff\xff\xff\xff\x0f")) as broker:
+        cluster = cluster_of()
+        connection = connected(cluster, broker.port)
+        with pytest.raises(MalformedAnswer, match="answered Metadata 12 with what does not parse") as raised:
+            call(cluster, connection, M.MetadataRequest(topics=[]))
+        assert raised.value.retriable
+        assert connection.is_closed
+        with pytest.raises(ConnectionFailed, match="does not parse"):
+            call(cluster, connection, M.MetadataRequest(topics=[]))
+
+
+def test_every_cut_of_a_response_is_an_error_and_no_crash(cluster_of: MakeCluster, broker: WholeBroker) -> None:
+    whole = broker.client.call(ApiKey.METADATA, 12, M.MetadataRequest(topics=[])).encode(12)
+    cuts = [whole[:size] for size in range(len(whole))]
+    left = list(cuts)
+
+    def script(peer: Peer) -> None:
+        asked = peer.serve_versions()
+        peer.answer(asked.correlation_id, b"\0" + left.pop(0))
+        peer.wait_for_end()
+
+    with ScriptedBroker(script) as liar:
+        cluster = cluster_of()
+        for _ in cuts:
+            connection = connected(cluster, liar.port)
+            with pytest.raises(MalformedAnswer):
+                call(cluster, connection, M.MetadataRequest(topics=[]))
+
+
+def test_a_call_has_a_timeout_of_its_own(cluster_of: MakeCluster) -> None:
+    def script(peer: Peer) -> None:
+        peer.serve_versions()
+        peer.wait_for_end()
+
+    with ScriptedBroker(script) as broker:
+        cluster = cluster_of()
+        connection = connected(cluster, broker.port)
+        with pytest.raises(TimedOut, match="did not answer Metadata within 30 ms"):
+            call(cluster, connection, M.MetadataRequest(topics=[]), timeout_ms=30)
+
+
+SASL = {"security_protocol": "SASL_PLAINTEXT", "sasl_username": "me", "sasl_password": "p"}
+
+
+def served_with_sasl(peer: Peer) -> Any:
+    """Answers ApiVersions with SASL, as kbroker does not serve it."""
+    asked = peer.request()
+    entry = M.ApiVersionsResponse.ApiVersion
+    keys = [entry(api_key=key, min_version=0, max_version=highest) for key, highest in ((3, 12), (17, 1), (36, 2))]
+    peer.respond(asked, M.ApiVersionsResponse(api_keys=keys))
+    return peer.request()
+
+
+def test_a_mechanism_that_is_not_enabled_is_told_with_those_that_are(cluster_of: MakeCluster) -> None:
+    def script(peer: Peer) -> None:
+        asked = served_with_sasl(peer)
+        peer.respond(asked, M.SaslHandshakeResponse(error_code=33, mechanisms=["GSSAPI", "SCRAM-SHA-512"]))
+        peer.wait_for_end()
+
+    error = failure(cluster_of, script, **SASL)
+    assert isinstance(error, AuthenticationFailed)
+    assert not error.retriable
+    assert "it has enabled GSSAPI, SCRAM-SHA-512" in str(error)
+
+
+def test_a_wrong_password_is_told_as_the_broker_tells_it(cluster_of: MakeCluster) -> None:
+    def script(peer: Peer) -> None:
+        peer.respond(served_with_sasl(peer), M.SaslHandshakeResponse(mechanisms=["PLAIN"]))
+        peer.respond(peer.request(), M.SaslAuthenticateResponse(error_code=58, error_message="who are you?"))
+        peer.wait_for_end()
+
+    error = failure(cluster_of, script, **SASL)
+    assert isinstance(error, AuthenticationFailed)
+    assert "who are you?" in str(error)
+    assert "sasl.password" in error.hint
+
+
+def test_an_authentication_that_ends_is_renewed_before(cluster_of: MakeCluster) -> None:
+    seen: list[tuple[int, bytes]] = []
+
+    def script(peer: Peer) -> None:
+        asked = served_with_sasl(peer)
+        while True:
+            seen.append((asked.api_key, getattr(asked.message, "auth_bytes", b"")))
+            if asked.api_key == ApiKey.SASL_HANDSHAKE:
+                peer.respond(asked, M.SaslHandshakeResponse(mechanisms=["PLAIN"]))
+            elif asked.api_key == ApiKey.SASL_AUTHENTICATE:
+                peer.respond(asked, M.SaslAuthenticateResponse(session_lifetime_ms=40))
+            else:
+                peer.respond(asked, M.MetadataResponse())
+            asked = peer.request()
+
+    with ScriptedBroker(script) as broker:
+        cluster = cluster_of(**SASL)
+        connection = connected(cluster, broker.port)
+        deadline = time.monotonic() + 20
+        while len([key for key, _ in seen if key == ApiKey.SASL_AUTHENTICATE]) < 3:
+            assert time.monotonic() < deadline
+            call(cluster, connection, M.MetadataRequest(topics=[]))
+        # A handshake is followed by its token, whatever else is asked meanwhile.
+        for at, (key, _) in enumerate(list(seen[:-1])):
+            if key == ApiKey.SASL_HANDSHAKE:
+                assert seen[at + 1] == (ApiKey.SASL_AUTHENTICATE, b"\0me\0p")
+
+
+def test_a_plain_listener_is_no_tls_listener(cluster_of: MakeCluster, broker: WholeBroker) -> None:
+    cluster = cluster_of(security_protocol="SSL", socket_connection_setup_timeout_ms=5_000)
+    with pytest.raises(ClientError, match="is it a TLS listener"):
+        connected(cluster, broker.port)
