@@ -1,6 +1,26 @@
 """The client for Kafka and kbroker: producers, consumers and administration, for threads and for asyncio.
 
-Importing it loads neither asyncio nor ssl nor numpy: what a client needs is loaded when the first one is made. How one
-is built: `thread.py` (its background thread: an asyncio loop whose selector is the compiled pump), `connection.py` (one
+Importing it loads neither asyncio nor ssl nor numpy: a class is loaded when it is first asked for. How a client is
+built: `thread.py` (its background thread: an asyncio loop whose selector is the compiled pump), `connection.py` (one
 connection), `cluster.py` (where everything is). Read `thread.py` first.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kbroker.client.admin import AdminClient as AdminClient
+
+_MODULES = {"AdminClient": "admin"}
+
+__all__ = ["AdminClient"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    found = globals()[name] = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    return found

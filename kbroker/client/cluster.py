@@ -210,12 +210,12 @@ class Cluster:
         connection = await (self.any_connection() if node_id is None else self.connection(node_id, purpose))
         return await connection.call(message, **how)
 
-    async def call_controller(self, message: M.Message, **how: Any) -> Any:
-        """The response of the controller, or of any broker while there is none."""
+    async def controller(self) -> Connection:
+        """A connection to the controller, or to any broker while there is none."""
         if self.view.controller_id < 0:
             await self.refresh()
         controller_id = self.view.controller_id
-        return await self.call(message, controller_id if controller_id >= 0 else None, **how)
+        return await (self.connection(controller_id) if controller_id >= 0 else self.any_connection())
 
     async def close(self) -> None:
         """No more refreshes and connections; what is open is closed with the thread."""
@@ -397,7 +397,7 @@ class Cluster:
             if self._loop.time() + wait_s > deadline:
                 raise last
             await asyncio.sleep(wait_s)
-            if last.code in STALE_METADATA and self._topics:
+            if last.code in STALE_METADATA:
                 self.refresh_soon()
 
 

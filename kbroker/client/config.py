@@ -188,11 +188,12 @@ def parse_options(
         raise TypeError(f"{what}'s options are a mapping or keywords, not {type(config).__name__}")
     by_name = {alias: option for option in table.values() for alias in (option.name, *option.aliases)}
     values: dict[str, Any] = {}
-    given = [*(config or {}).items(), *((name.replace("_", "."), value) for name, value in keywords.items())]
-    for name, value in given:
+    for name, value in [*(config or {}).items(), *keywords.items()]:
         option = by_name.get(name) or (by_name.get(name.replace("_", ".")) if isinstance(name, str) else None)
         if option is None:
             like = nearest(str(name).replace("_", "."), by_name)
+            if like and name in keywords:
+                like = like.replace(".", "_")
             advice = f"; the nearest is {like!r}" if like else ""
             raise TypeError(f"{what} has no option {name!r}{advice}")
         if option.name in values:

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import ipaddress
 import logging
+import os
 import random
 import socket
 import threading
@@ -291,7 +292,7 @@ async def _connected(network: Network, host: str, port: int, address: str) -> so
             problems.append("timed out")
             _forget(network, sock)
         except OSError as error:
-            problems.append((error.strerror or str(error)).lower())
+            problems.append(os.strerror(error.errno).lower() if error.errno else str(error))
             _forget(network, sock)
         except BaseException:
             _forget(network, sock)

@@ -124,5 +124,5 @@ def test_kinds() -> None:
 
 def test_another_table_says_whose_options_they_are() -> None:
     table = table_of(Option("linger.ms", whole(0), 0, "waits"))
-    with pytest.raises(TypeError, match=r"Producer has no option 'lingerms'; the nearest is 'linger\.ms'"):
+    with pytest.raises(TypeError, match=r"Producer has no option 'lingerms'; the nearest is 'linger_ms'"):
         parse_options(table, None, {"lingerms": 1}, "Producer")

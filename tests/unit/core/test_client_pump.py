@@ -234,6 +234,21 @@ def test_silent_requests_are_answered_when_they_are_sent(pump: Pump) -> None:
         assert calls.connection.in_flight == 0
 
 
+def test_an_engine_that_is_woken_behind_its_turn_has_another_before_the_pump_sleeps(pump: Pump) -> None:
+    """What has no response is answered where it is sent: behind the turns, and nothing else would wake the pump."""
+    with ScriptedBroker(Peer.wait_for_end) as broker:
+        own = Wanting(pump)
+        calls = Calls(pump, broker)
+        calls.connection.open(NODE, {})
+        pump.run(0)
+        pump.run(0)
+        own.engine.send(NODE, KEY, 0, frame(), 60_000, silent=True)
+        started = time.monotonic()
+        pump.run(SECONDS)
+        assert own.answers == [(0, None, None)]
+        assert time.monotonic() - started < SECONDS / 2
+
+
 def test_a_held_connection_sends_only_what_goes_ahead(pump: Pump) -> None:
     with ScriptedBroker(echo) as broker:
         calls = Calls(pump, broker)
@@ -300,11 +315,15 @@ def test_the_newest_open_connection_of_a_node_is_used(pump: Pump) -> None:
         first, second = Calls(pump, broker), Calls(pump, broker)
         first.connection.open(NODE, {})
         second.connection.open(NODE, {})
+        own.engine.send(NODE, KEY, 0, frame(b"a"), 20_000)
+        run_until(pump, lambda: own.answers == [(0, b"a", None)])
+        assert (first.connection.bytes_out, second.connection.bytes_out) == (0, 15)
+        own.answers.clear()
         first.connection.close("replaced")
         run_until(pump, lambda: own.engine.closed == 1)
         own.engine.send(NODE, KEY, 0, frame(b"a"), 20_000)
         run_until(pump, lambda: own.answers == [(0, b"a", None)])
-        assert second.connection.bytes_out > 0
+        assert second.connection.bytes_out == 30
         assert own.wanted == []
 
 

@@ -1,0 +1,205 @@
+"""AdminClient against kbroker."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from kbroker.client.admin import EARLIEST, AdminClient
+from kbroker.client.admin_results import CommittedOffset, TopicPartition
+from kbroker.client.errors import BrokerError, ClientClosed, ConnectionFailed
+from kbroker.errors import ErrorCode
+from kbroker.protocol import messages as M
+from kbroker.protocol.api import ApiKey
+from kbroker.protocol.records import encode_batch
+from tests.kit.scripted_broker import Peer, ScriptedBroker
+from tests.kit.whole_broker import WholeBroker
+
+
+@pytest.fixture(scope="module")
+def admin(broker: WholeBroker) -> Iterator[AdminClient]:
+    with AdminClient(bootstrap_servers=f"127.0.0.1:{broker.port}", client_id="admin") as made:
+        yield made
+
+
+def produce(broker: WholeBroker, topic: str, partition: int, times: int) -> None:
+    for _ in range(times):
+        request = M.ProduceRequest
+        data = request.PartitionProduceData
+        part = data(index=partition, records=encode_batch([(0, None, b"value")]))
+        answer = broker.call(
+            ApiKey.PRODUCE,
+            9,
+            request(
+                acks=-1, timeout_ms=10_000, topic_data=[request.TopicProduceData(name=topic, partition_data=[part])]
+            ),
+        )
+        assert answer.responses[0].partition_responses[0].error_code == 0
+
+
+def commit(broker: WholeBroker, group: str, topic: str, partition: int, offset: int) -> None:
+    request = M.OffsetCommitRequest
+    part = request.OffsetCommitRequestPartition(
+        partition_index=partition, committed_offset=offset, committed_metadata="here"
+    )
+    message = request(
+        group_id=group,
+        generation_id_or_member_epoch=-1,
+        topics=[request.OffsetCommitRequestTopic(name=topic, partitions=[part])],
+    )
+    answer = broker.call(ApiKey.OFFSET_COMMIT, 8, message)
+    assert answer.topics[0].partitions[0].error_code == 0
+
+
+def test_topics_come_grow_and_go(admin: AdminClient) -> None:
+    admin.create_topic("orders", 3, 1, {"retention.ms": "1000"})
+    assert "orders" in admin.list_topics()
+    described = admin.describe_topics(["orders"])["orders"]
+    assert [each.partition for each in described.partitions] == [0, 1, 2]
+    assert described.partitions[0].leader in described.partitions[0].in_sync
+    assert len(described.topic_id) == 16 and any(described.topic_id)
+    with pytest.raises(BrokerError, match="topic 'orders'") as raised:
+        admin.create_topic("orders")
+    assert raised.value.code == ErrorCode.TOPIC_ALREADY_EXISTS
+    assert not raised.value.retriable
+    admin.create_partitions("orders", 5)
+    assert len(admin.describe_topics(["orders"])["orders"].partitions) == 5
+    with pytest.raises(BrokerError):
+        admin.create_partitions("orders", 2)
+    admin.delete_topics(["orders"])
+    assert "orders" not in admin.list_topics()
+    with pytest.raises(BrokerError) as raised:
+        admin.describe_topics(["orders"])
+    assert raised.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert admin.describe_topics([]) == {}
+
+
+def test_validation_creates_nothing(admin: AdminClient) -> None:
+    admin.create_topic("tried", 1, validate_only=True)
+    assert "tried" not in admin.list_topics()
+    with pytest.raises(BrokerError, match=r"retention\.ms"):
+        admin.create_topic("tried", 1, configs={"retention.ms": "soon"}, validate_only=True)
+
+
+def test_settings_are_altered_and_taken_back(admin: AdminClient) -> None:
+    admin.create_topic("settings", 1)
+    before = admin.describe_topic_config("settings")["retention.ms"]
+    assert before.is_default
+    admin.alter_topic_config("settings", {"retention.ms": "77"})
+    changed = admin.describe_topic_config("settings")["retention.ms"]
+    assert (changed.value, changed.source, changed.is_default) == ("77", "DYNAMIC_TOPIC_CONFIG", False)
+    admin.alter_topic_config("settings", {"retention.ms": None})
+    assert admin.describe_topic_config("settings")["retention.ms"] == before
+    with pytest.raises(BrokerError, match="settings of 'settings'"):
+        admin.alter_topic_config("settings", {"retention.ms": "soon"})
+    node_id = admin.describe_cluster().controller_id
+    assert admin.describe_broker_config(node_id)["log.retention.ms"].name == "log.retention.ms"
+
+
+def test_the_cluster_is_described(admin: AdminClient, broker: WholeBroker) -> None:
+    described = admin.describe_cluster()
+    assert [(each.host, each.port) for each in described.brokers] == [("127.0.0.1", broker.port)]
+    assert described.controller_id == described.brokers[0].node_id
+    assert described.cluster_id
+
+
+def test_offsets_are_listed_and_records_deleted(admin: AdminClient, broker: WholeBroker) -> None:
+    admin.create_topic("records", 2)
+    produce(broker, "records", 1, 3)
+    both = [("records", 0), ("records", 1)]
+    ends = admin.list_offsets(both)
+    assert ends[TopicPartition("records", 0)].offset == 0
+    end = ends[TopicPartition("records", 1)].offset
+    assert end > 0
+    assert admin.list_offsets(both, EARLIEST)[TopicPartition("records", 1)].offset == 0
+    assert admin.list_offsets([("records", 1)], at=0)[TopicPartition("records", 1)].offset == 0
+    assert admin.delete_records({("records", 1): 1}) == {TopicPartition("records", 1): 1}
+    assert admin.list_offsets(both, EARLIEST)[TopicPartition("records", 1)].offset == 1
+    assert admin.delete_records({("records", 1): -1}) == {TopicPartition("records", 1): end}
+    with pytest.raises(BrokerError, match="records-1"):
+        admin.delete_records({("records", 1): end + 1})
+
+
+def test_groups_are_listed_and_deleted_with_what_they_committed(admin: AdminClient, broker: WholeBroker) -> None:
+    admin.create_topic("committed", 1)
+    assert admin.committed("readers") == {}
+    commit(broker, "readers", "committed", 0, 5)
+    assert "readers" in [group.group_id for group in admin.list_groups()]
+    assert admin.committed("readers") == {TopicPartition("committed", 0): CommittedOffset(5, -1, "here")}
+    assert admin.committed("nobody") == {}
+    admin.delete_group("readers")
+    assert "readers" not in [group.group_id for group in admin.list_groups()]
+    with pytest.raises(BrokerError) as raised:
+        admin.delete_group("readers")
+    assert raised.value.code == ErrorCode.GROUP_ID_NOT_FOUND
+
+
+def test_transactional_ids_are_listed_and_described(admin: AdminClient, broker: WholeBroker) -> None:
+    with pytest.raises(BrokerError, match="transactional id 'nobody'") as raised:
+        admin.describe_transaction("nobody")
+    assert raised.value.code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+    begun = broker.call(
+        ApiKey.INIT_PRODUCER_ID, 4, M.InitProducerIdRequest(transactional_id="tx", transaction_timeout_ms=5_000)
+    )
+    assert begun.error_code == 0
+    described = admin.describe_transaction("tx")
+    assert (described.state, described.producer_id, described.timeout_ms) == ("Empty", begun.producer_id, 5_000)
+    assert (described.started_ms, described.partitions) == (-1, ())
+    assert [each.transactional_id for each in admin.list_transactions()] == ["tx"]
+    assert admin.list_transactions(["Ongoing"]) == []
+    with pytest.raises(BrokerError, match="no transaction has the state Odd"):
+        admin.list_transactions(["Odd"])
+
+
+def test_several_threads_use_one_client(admin: AdminClient) -> None:
+    failures: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            for round_ in range(5):
+                name = f"thread-{number}-{round_}"
+                admin.create_topic(name, 1)
+                assert name in admin.list_topics()
+                admin.delete_topics([name])
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=[number]) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert failures == []
+
+
+def test_wrong_options_are_refused_before_anything_is_begun() -> None:
+    before = threading.active_count()
+    with pytest.raises(
+        TypeError, match=r"AdminClient has no option 'bootstrap_server'; the nearest is 'bootstrap_servers'"
+    ):
+        AdminClient(bootstrap_server="a")
+    with pytest.raises(ValueError, match=r"bootstrap\.servers is missing"):
+        AdminClient()
+    with pytest.raises(ValueError, match=r"needs sasl\.username"):
+        AdminClient(bootstrap_servers="a", security_protocol="SASL_SSL")
+    assert threading.active_count() == before
+
+
+def test_a_closed_client_says_so(broker: WholeBroker) -> None:
+    admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{broker.port}"})
+    admin.close()
+    admin.close()
+    with pytest.raises(ClientClosed):
+        admin.list_topics()
+
+
+def test_a_cluster_that_is_not_there_is_an_error_in_time() -> None:
+    with ScriptedBroker(Peer.request) as broker:
+        address = f"127.0.0.1:{broker.port}"
+        with (
+            AdminClient(bootstrap_servers=address, default_api_timeout_ms=200) as admin,
+            pytest.raises(ConnectionFailed, match=address),
+        ):
+            admin.create_topic("a")
