@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
@@ -30,8 +29,7 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition_id}"
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
+class Endpoint(NamedTuple):
     """Where a listener is reached. `host` is a name or address without brackets; port 0 means not bound yet."""
 
     listener: str

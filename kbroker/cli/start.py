@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import faulthandler
 import fcntl
+import gc
 import logging
 import os
 import select
@@ -102,6 +103,7 @@ def open_to_others(config: BrokerConfig) -> list[str]:
 
 
 def _serve(config: BrokerConfig, started: float, signals: StopSignals, ready_fd: int | None) -> int:
+    gc.disable()  # what a start makes is there to stay
     from kbroker.server.broker import Broker
 
     broker = Broker(config)
@@ -110,6 +112,9 @@ def _serve(config: BrokerConfig, started: float, signals: StopSignals, ready_fd:
         _say_ready(config, broker, time.clock_gettime(time.CLOCK_BOOTTIME) - started)
         if ready_fd is not None:
             _tell_ready(ready_fd, broker)
+        broker.load_handlers()
+        gc.freeze()
+        gc.enable()
         signals.wait()
     except OSError as error:
         raise KbrokerError(f"{error.filename or 'cannot start'}: {(error.strerror or str(error)).lower()}") from error

@@ -7,9 +7,8 @@ the defaults. The settings themselves are given as data: this package sits below
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import IntEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from kbroker.cluster.image import MetadataImage
 from kbroker.cluster.topic_configs import broker_synonyms
@@ -52,8 +51,7 @@ class BrokerSetting(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Synonym:
+class Synonym(NamedTuple):
     """A setting that gives a value, or would if those before it did not. A sensitive one's value is None."""
 
     name: str

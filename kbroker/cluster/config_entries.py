@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from kbroker.cluster.broker_configs import BrokerConfigs, ConfigSource, Synonym
 from kbroker.cluster.group_configs import GROUP_CONFIGS, group_default
@@ -13,8 +13,7 @@ from kbroker.coordination.paths import DEFAULT_ENTITY
 from kbroker.rules.config_values import Kind, format_value
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigEntry:
+class ConfigEntry(NamedTuple):
     """One setting of one resource. A sensitive value is None, as is an unset one."""
 
     name: str

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from kbroker.cluster.topic_configs import BrokerValue
 from kbroker.errors import ConfigError
@@ -21,8 +21,7 @@ HEARTBEAT_INTERVAL = "consumer.heartbeat.interval.ms"
 ASSIGNMENT_INTERVAL = "consumer.assignment.interval.ms"
 
 
-@dataclass(frozen=True, slots=True)
-class GroupConfig:
+class GroupConfig(NamedTuple):
     """One setting of a group, a number of milliseconds, and the names of the broker settings behind it."""
 
     name: str

@@ -58,8 +58,7 @@ class Topic:
         return replace(self, prepared={}, **values)
 
 
-@dataclass(frozen=True, slots=True)
-class Broker:
+class Broker(NamedTuple):
     """A broker that is alive. `epoch` grows with each of its registrations."""
 
     node_id: int

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import NamedTuple
 
 from kbroker.cluster.image import MetadataImage, Topic
 from kbroker.cluster.topic_configs import validate_topic_configs
@@ -23,19 +24,17 @@ MAX_PARTITIONS_PER_REQUEST = 10_000
 Replicas = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class NewTopic:
+class NewTopic(NamedTuple):
     """A topic as somebody wants it. -1: the broker's default. `assignment`: (partition id, replicas), as asked for."""
 
     name: str
     partition_count: int = -1
     replication_factor: int = -1
     assignment: tuple[tuple[int, Replicas], ...] = ()
-    configs: Mapping[str, str | None] = field(default_factory=dict)
+    configs: Mapping[str, str | None] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
-class TopicDefaults:
+class TopicDefaults(NamedTuple):
     """num.partitions and default.replication.factor."""
 
     partition_count: int = 1

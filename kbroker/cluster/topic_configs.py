@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from kbroker.errors import ConfigError
 from kbroker.rules.config_values import ANYTHING, INT64_MAX, Kind, Limits, Value, parse_value
@@ -24,16 +24,14 @@ _MESSAGE_FORMAT_VERSION = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerSynonym:
+class BrokerSynonym(NamedTuple):
     """A broker setting that gives topics their default. `factor` turns its unit into the topic setting's."""
 
     name: str
     factor: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class TopicConfig:
+class TopicConfig(NamedTuple):
     """One setting of a topic. `default` is what holds when no broker synonym is set."""
 
     name: str

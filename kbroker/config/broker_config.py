@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from kbroker.config.definitions import ALIASES, HOUR_MS, SETTINGS
 from kbroker.config.listeners import (
@@ -30,8 +30,7 @@ OTHER_ENVIRONMENT = frozenset({"KBROKER_BUILD", "KBROKER_BUILD_JOBS"})
 _OF_ONE_LISTENER = re.compile(r"listener\.name\.[^.]+\..+")
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
+class Given(NamedTuple):
     """A setting as somebody gave it. `origin` says where: "server.properties:12", "--override", ..."""
 
     name: str
@@ -39,8 +38,7 @@ class Given:
     origin: str
 
 
-@dataclass(frozen=True, slots=True)
-class Notice:
+class Notice(NamedTuple):
     """Something about the given settings that a person should read once; `--strict` makes some of them errors."""
 
     text: str

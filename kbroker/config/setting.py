@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from kbroker.rules.config_values import ANYTHING, INTEGER_RANGE, Kind, Limits, Value, parse_value
 
 MIB = 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Alias:
+class Alias(NamedTuple):
     """An older name of a setting. `factor` turns the old unit into today's (minutes into milliseconds: 60,000)."""
 
     name: str
     factor: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(NamedTuple):
     """One setting of the broker. `default` None: not set. `kafka_default`: Kafka's, where ours differs on purpose.
 
     `dynamic`: may be changed while the broker runs.

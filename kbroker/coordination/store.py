@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Protocol
 
@@ -114,8 +113,7 @@ Watcher = Callable[[WatchEvent], None]
 block for long: other watchers wait behind it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Create:
+class Create(NamedTuple):
     """Create `path`. A sequential node gets a ten-digit number behind its name that no sibling ever had."""
 
     path: str
@@ -124,8 +122,7 @@ class Create:
     sequential: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class SetData:
+class SetData(NamedTuple):
     """Replace the data of `path` if it has `version`."""
 
     path: str
@@ -133,16 +130,14 @@ class SetData:
     version: int = ANY_VERSION
 
 
-@dataclass(frozen=True, slots=True)
-class Delete:
+class Delete(NamedTuple):
     """Delete `path` if it has `version` and no children."""
 
     path: str
     version: int = ANY_VERSION
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(NamedTuple):
     """Go on only if `path` is there with `version`."""
 
     path: str

@@ -5,8 +5,8 @@ Names follow Prometheus: base units (seconds, bytes), `_total` for counters. Cou
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class Kind(StrEnum):
@@ -15,8 +15,7 @@ class Kind(StrEnum):
     HISTOGRAM = "histogram"
 
 
-@dataclass(frozen=True, slots=True)
-class Metric:
+class Metric(NamedTuple):
     """One family of samples."""
 
     name: str

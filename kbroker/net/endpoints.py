@@ -43,7 +43,9 @@ def listen(endpoint: Endpoint, backlog: int, receive_buffer_size: int = -1) -> s
 def _resolve(endpoint: Endpoint) -> tuple[int, tuple[object, ...]]:
     if endpoint.host in EVERY_IPV4:
         return socket.AF_INET, ("0.0.0.0", endpoint.port)
-    found = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    # Bytes go to the resolver as they are; text through the codec of international names, whose tables are large.
+    host = endpoint.host.encode() if endpoint.host.isascii() else endpoint.host
+    found = socket.getaddrinfo(host, endpoint.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, _, _, _, address = found[0]
     return family, address
 

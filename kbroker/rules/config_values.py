@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 from kbroker.errors import ConfigError
 
@@ -42,8 +42,7 @@ _DOUBLE = re.compile(r"[+-]?(NaN|Infinity|([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0
 _COMMA = re.compile(r"\s*,\s*")
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(NamedTuple):
     """Which parsed values are right: a range (`also`: lone values outside it), one of `choices`, or a custom test."""
 
     at_least: int | float | None = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from hashlib import blake2b
 
 from kbroker.errors import ErrorCode
 from kbroker.rules import range_assignor, uniform_assignor
@@ -312,6 +311,8 @@ def tombstones_of(member_id: str) -> Iterator[Change]:
 
 def metadata_hash_of(names: Iterable[str], topics: TopicView) -> int:
     """Changes whenever one of the topics comes, goes, or gets partitions; 0 without any. Not Kafka's function."""
+    from hashlib import blake2b  # which loads OpenSSL: not for a broker without such groups
+
     digest, found_any = blake2b(digest_size=8), False
     for name in sorted(names):
         found = topics.find(name)

@@ -12,7 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from kbroker._core.processor import Processor
 from kbroker.model import Endpoint
@@ -28,12 +28,11 @@ ACCEPTED_AT_ONCE = 64
 MANY_CONNECTIONS = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionLimits:
+class ConnectionLimits(NamedTuple):
     """How many connections there may be, and their sockets' settings. Buffer sizes of -1 are the system's."""
 
-    max_connections: Callable[[], int] = field(default=lambda: 2**31 - 1)
-    max_connections_per_ip: Callable[[str], int] = field(default=lambda host: 2**31 - 1)
+    max_connections: Callable[[], int] = lambda: 2**31 - 1
+    max_connections_per_ip: Callable[[str], int] = lambda host: 2**31 - 1
     send_buffer_size: int = -1
     receive_buffer_size: int = -1
     backlog: int = 50

@@ -282,6 +282,10 @@ class Broker:
         self._http.start()
         self._on_stop("http", self._http.stop)
 
+    def load_handlers(self) -> None:
+        """Import what a start has left for later. A broker whose files are replaced while it runs stays what it was."""
+        self._dispatcher.load_all()
+
     # --- stop --------------------------------------------------------------------------------------------
     def _on_stop(self, name: str, call: Callable[[], object]) -> None:
         self._stops.append((name, call))

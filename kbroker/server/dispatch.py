@@ -92,19 +92,38 @@ class _Served(NamedTuple):
     blocks: Callable[[Services, Request, Any], bool] | None
 
 
+class _ServedApis(dict[int, _Served]):
+    """By API key, each imported when its first request comes, unless `load_all` was faster: a start does not wait for
+    forty modules."""
+
+    def __init__(self, routes: Mapping[ApiKey, Route]):
+        super().__init__()
+        self._routes = routes
+
+    def __missing__(self, number: int) -> _Served:
+        api_key = ApiKey(number)
+        route = self._routes[api_key]
+        module = importlib.import_module(f"kbroker.server.handlers.{route.module}")
+        # Bytes behind the message are ignored, as Kafka does: librdkafka sends some (Metadata 12).
+        decode = request_class(api_key).decode_prefix if route.decoded else None
+        served = _Served(module.handle, decode, route, getattr(module, "blocks", None))
+        self[number] = served
+        return served
+
+
 class Dispatcher:
     """Gives requests to their handlers. `on_request` is called by processors, `serve` by request handlers."""
 
     def __init__(self, services: Services, channel: RequestChannel, routes: Mapping[ApiKey, Route] = ROUTES):
         self._services = services
         self._channel = channel
-        self._served: dict[int, _Served] = {}
-        for api_key, route in routes.items():
-            module = importlib.import_module(f"kbroker.server.handlers.{route.module}")
-            # Bytes behind the message are ignored, as Kafka does: librdkafka sends some (Metadata 12).
-            decode = request_class(api_key).decode_prefix if route.decoded else None
-            blocks = getattr(module, "blocks", None)
-            self._served[api_key] = _Served(module.handle, decode, route, blocks)
+        self._routes = routes
+        self._served = _ServedApis(routes)
+
+    def load_all(self) -> None:
+        """Import what no request has asked for yet, so that nothing is read from the package any more."""
+        for api_key in self._routes:
+            self._served[api_key]
 
     def on_request(self, request: Request, processor: Processor) -> bool:
         """On the processor's thread. False: the channel is full, and the processor is resumed when it is not."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from kbroker._core.dedupe_map import DedupeMap
 from kbroker.clock import Clock
@@ -36,8 +36,7 @@ _MIB = 1 << 20
 _LONGEST_WAIT_S = 0.3
 
 
-@dataclass(frozen=True, slots=True)
-class DirtyLog:
+class DirtyLog(NamedTuple):
     """A compacted log with something to clean."""
 
     log: Log

@@ -9,7 +9,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker._core.cleaned_transactions import LastBatches, Transactions
 from kbroker._core.dedupe_map import DedupeMap
@@ -31,8 +31,7 @@ _INT32_MAX = (1 << 31) - 1
 _WRITEBACK = 8 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class CleanableSegment:
+class CleanableSegment(NamedTuple):
     """A segment that takes no more messages, as compaction sees it."""
 
     base_offset: int
@@ -47,8 +46,7 @@ class CleaningAborted(Exception):
     """The log is not to be cleaned now: it goes, it changes, or the broker stops. Nothing is wrong."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cleaned:
+class Cleaned(NamedTuple):
     """What a cleaning did."""
 
     next_dirty_offset: int

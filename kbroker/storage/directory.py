@@ -9,8 +9,7 @@ import random
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 from uuid import UUID
 
 from kbroker.errors import KbrokerError, StorageFailed
@@ -41,8 +40,7 @@ class WrongDirectory(KbrokerError):
     """The log directory belongs to another broker or cluster."""
 
 
-@dataclass(frozen=True, slots=True)
-class MetaProperties:
+class MetaProperties(NamedTuple):
     """meta.properties, as Kafka 3.9 writes it without KRaft (version 0)."""
 
     node_id: int | None

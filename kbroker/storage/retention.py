@@ -8,9 +8,8 @@ policies a log has follows from its options (`policies_for`); a program that run
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from kbroker.storage import segment as names
 from kbroker.storage.options import LogOptions
@@ -19,8 +18,7 @@ if TYPE_CHECKING:
     from kbroker.storage.log import Log
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentView:
+class SegmentView(NamedTuple):
     """One segment as retention sees it."""
 
     base_offset: int
@@ -31,8 +29,7 @@ class SegmentView:
     """Of its records; the file's time of change when they have none."""
 
 
-@dataclass(frozen=True, slots=True)
-class LogView:
+class LogView(NamedTuple):
     """A log at one moment. Segments that hold records above the high watermark are not in it."""
 
     segments: tuple[SegmentView, ...]

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionOptions:
+class TransactionOptions(NamedTuple):
     """Limits and times of transactions, by the names of Kafka's settings with the unit last."""
 
     max_timeout_ms: int = 900_000

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import logging
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -70,6 +72,26 @@ def test_every_served_api_has_a_handler() -> None:
     assert set(ROUTES) == set(SERVED)
     for route in ROUTES.values():
         assert callable(importlib.import_module(f"kbroker.server.handlers.{route.module}").handle)
+
+
+HANDLERS = """
+import sys
+from typing import Any, cast
+from kbroker.server.dispatch import ROUTES, Dispatcher
+from kbroker.server.request_channel import RequestChannel
+
+def loaded():
+    return {name for name in sys.modules if name.startswith("kbroker.server.handlers.")}
+
+dispatcher = Dispatcher(cast(Any, None), RequestChannel(1))
+assert loaded() == set(), loaded()
+dispatcher.load_all()
+assert loaded() >= {f"kbroker.server.handlers.{route.module}" for route in ROUTES.values()}
+"""
+
+
+def test_handlers_are_imported_after_the_start_all_at_once() -> None:
+    subprocess.run([sys.executable, "-c", HANDLERS], check=True, timeout=60)
 
 
 def test_a_response_is_encoded_in_the_requests_version(handled: list[Any]) -> None:
