@@ -16,9 +16,13 @@ from kbroker.testing.reserved_port import ReservedPort
 
 if TYPE_CHECKING:
     from kbroker.testing.broker_inprocess import BrokerInprocess
+    from kbroker.testing.fault_proxy import FaultProxy
+    from kbroker.testing.faults import Faults
 
 START_TIMEOUT_S = 30.0
 CALL_TIMEOUT_S = 30.0
+LARGEST_REQUEST = 100 << 20
+"""The broker's own default of socket.request.max.bytes."""
 
 QUICK = {
     "group.initial.rebalance.delay.ms": "0",
@@ -43,7 +47,8 @@ class Broker:
             producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap_servers})
 
     `settings` have Kafka's names. `inprocess`: inside of this process, which starts no other; it cannot be killed or
-    paused then. `directory`: where the data is kept (log.dirs), instead of a temporary one. `host`: what it listens on.
+    paused then. `faults`: clients connect through a proxy that does what `broker.faults` is told. `directory`: where
+    the data is kept (log.dirs), instead of a temporary one. `host`: what it listens on.
     BrokerFailed: it did not start, or did not stop as it should. Not for several threads at once; different brokers are
     independent of each other.
     """
@@ -53,6 +58,7 @@ class Broker:
         *,
         settings: Mapping[str, object] | None = None,
         inprocess: bool = False,
+        faults: bool = False,
         directory: str | Path | None = None,
         host: str = "127.0.0.1",
         log_level: Literal["debug", "info", "warning", "error"] = "info",
@@ -68,13 +74,21 @@ class Broker:
         self._folder = Folder()
         data = self._folder.path / "data" if directory is None else Path(directory).absolute()
         listener = f"PLAINTEXT://{self.bootstrap_servers}"
+        self._proxy: FaultProxy | None = None
+        self._ports = [self._port]
+        if faults:
+            given.setdefault("advertised.listeners", listener)
+            behind = ReservedPort(host)
+            self._ports.append(behind)
+            listener = f"PLAINTEXT://{_address(host, behind.port)}"
+            self._proxy = _fault_proxy((host, self.port), (host, behind.port), given)
         overrides = {**QUICK, **given, "listeners": listener, "log.dirs": str(data)}
         self._log_path = self._folder.path / "broker.log"
         self._log_path.touch()
         made = _inprocess() if inprocess else BrokerProcess
         self._runner = made([f"{name}={value}" for name, value in overrides.items()], self._log_path, log_level)
         self._last_log = ""
-        self._close = weakref.finalize(self, _close, self._runner, self._port, self._folder)
+        self._close = weakref.finalize(self, _close, self._runner, self._proxy, self._ports, self._folder)
 
     @property
     def port(self) -> int:
@@ -84,7 +98,7 @@ class Broker:
     @property
     def bootstrap_servers(self) -> str:
         """HOST:PORT, for the setting of that name of any client."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return _address(self.host, self.port)
 
     @property
     def pid(self) -> int | None:
@@ -96,19 +110,30 @@ class Broker:
         """Everything that it has logged, in all its starts; still there when it is closed."""
         return self._log_path.read_text(errors="replace") if self._close.alive else self._last_log
 
+    @property
+    def faults(self) -> Faults:
+        """Where a test says what is to go wrong; RuntimeError unless it was made with `faults=True`."""
+        if self._proxy is None:
+            raise RuntimeError("nothing stands between clients and this broker; make it with faults=True")
+        return self._proxy.faults
+
     # --- its life ----------------------------------------------------------------------------------------
     def start(self) -> None:
         """Returns when clients can connect. After `stop` or `kill`: with the same data, on the same port."""
         if not self._close.alive:
             raise RuntimeError("the broker is closed, and its data is gone; make another one")
         self._runner.start(self._start_timeout_s)
+        if self._proxy is not None:
+            self._proxy.open()
 
     def stop(self) -> None:
         """As SIGTERM does; returns when it has ended. BrokerFailed when it had not lived, or does not end."""
+        self._shut_proxy()
         self._runner.stop()
 
     def kill(self) -> None:
         """SIGKILL, as a crash. What was acknowledged is there after the next `start`."""
+        self._shut_proxy()
         self._runner.kill()
 
     def restart(self, *, kill: bool = False) -> None:
@@ -140,6 +165,10 @@ class Broker:
         if self._close.alive:
             self._last_log = self.log
             self._close()
+
+    def _shut_proxy(self) -> None:
+        if self._proxy is not None:
+            self._proxy.shut()
 
     def __enter__(self) -> Self:
         try:
@@ -190,12 +219,27 @@ def _inprocess() -> type[BrokerInprocess]:
     return BrokerInprocess
 
 
-def _close(runner: BrokerProcess | BrokerInprocess, port: ReservedPort, folder: Folder) -> None:
+def _fault_proxy(address: tuple[str, int], target: tuple[str, int], settings: Mapping[str, str]) -> FaultProxy:
+    from kbroker.testing.fault_proxy import FaultProxy
+
+    return FaultProxy(address, target, int(settings.get("socket.request.max.bytes", LARGEST_REQUEST)))
+
+
+def _close(
+    runner: BrokerProcess | BrokerInprocess, proxy: FaultProxy | None, ports: list[ReservedPort], folder: Folder
+) -> None:
     try:
-        runner.discard()
+        if proxy is not None:
+            proxy.close()
     finally:
-        port.release()
+        runner.discard()
+        for port in ports:
+            port.release()
         folder.remove()
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _text(value: object) -> str:

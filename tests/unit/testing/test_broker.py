@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,16 +22,6 @@ from kbroker.testing import Broker, BrokerFailed
 from kbroker.testing.folder import OWNER, PREFIX, remove_ownerless
 
 WAIT_S = 60
-
-
-@pytest.fixture(autouse=True)
-def temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where brokers put their folders; nothing else is in it."""
-    path = tmp_path / "temporary"
-    path.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(path))
-    monkeypatch.setenv("TMPDIR", str(path))
-    return path
 
 
 @pytest.fixture(params=[False, True], ids=["subprocess", "inprocess"])
