@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import threading
 import time
 from collections.abc import Mapping
@@ -19,11 +18,11 @@ from kbroker.coordination.store import Store
 from kbroker.coordination.zookeeper import ZooKeeperStore
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
+from kbroker.testing import zookeeper
 from tests.kit import maven
 from tests.kit.broker import KAFKA_ALONE, KafkaInMemory, ServerProcess, write_properties
 from tests.kit.wire import ConnectionClosed, WireClient
 
-HEAP = "128m"
 TIMEOUT_S = 30.0
 
 
@@ -42,27 +41,13 @@ class ZooKeeperProcess(ServerProcess):
     """One ZooKeeper server, of the release that Kafka 3.9.1 brings."""
 
     def command(self) -> list[str]:
-        settings = {
-            "dataDir": self.data,
-            "clientPort": self.port,
-            "clientPortAddress": "127.0.0.1",
-            "tickTime": 500,
-            "maxSessionTimeout": 60_000,
-            "admin.enableServer": "false",
-        }
+        settings = zookeeper.properties(self.data, self.port)
         properties = write_properties(self.folder / "zookeeper.properties", settings)
-        java = ["java", f"-Xmx{HEAP}", "-XX:TieredStopAtLevel=1", "-cp", KafkaInMemory.classpath()]
-        # Tests kill the process, never the machine: an fsync for each change would only cost time.
-        return [*java, "-Dzookeeper.forceSync=no", "org.apache.zookeeper.server.quorum.QuorumPeerMain", str(properties)]
+        java = ["java", *zookeeper.JAVA_OPTIONS, "-cp", KafkaInMemory.classpath()]
+        return [*java, zookeeper.MAIN_CLASS, str(properties)]
 
     def is_ready(self) -> bool:
-        try:
-            with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
-                connection.settimeout(5)
-                connection.sendall(b"srvr")
-                return connection.recv(1) == b"Z"  # "Zookeeper version: ...", or that it does not serve yet
-        except OSError:
-            return False
+        return zookeeper.serves(self.port)
 
     def expire(self, session: ZooKeeperStore) -> None:
         """End a session, as this server does with one it hears nothing from: by closing it elsewhere. Returns when the

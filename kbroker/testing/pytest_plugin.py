@@ -1,0 +1,84 @@
+"""The pytest plugin `kbroker`: fixtures for tests that need a broker. docs/TESTING.md
+
+pytest imports this module when it starts, so this imports nothing else. Fixtures that are asked for import the rest.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from kbroker.testing.broker import Broker
+    from kbroker.testing.zookeeper import ZooKeeper
+
+LONGEST_TOPIC_STEM = 200
+_NUMBERS = itertools.count(1)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("kbroker", "the broker of the fixture kbroker_broker")
+    group.addoption(
+        "--kbroker-setting",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a setting of the broker, by Kafka's name; wins over the ini file's",
+    )
+    parser.addini("kbroker_settings", "settings of kbroker_broker, one NAME=VALUE a line", type="linelist", default=[])
+    parser.addini("kbroker_faults", "whether kbroker_broker has faults=True", type="bool", default=False)
+    parser.addini("kbroker_zookeeper_jars", "a directory with the jars of a ZooKeeper, for kbroker_zookeeper")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "kbroker_topic(partitions=1, **configs): how the topic of the fixture kbroker_topic is made"
+    )
+
+
+@pytest.fixture(scope="session")
+def kbroker_settings(pytestconfig: pytest.Config) -> dict[str, str]:
+    """Those of kbroker_broker, from the ini file and the command line. To be overridden where they are computed."""
+    settings = {}
+    for line in [*pytestconfig.getini("kbroker_settings"), *pytestconfig.getoption("--kbroker-setting")]:
+        name, equals, value = line.partition("=")
+        if not equals or not name.strip():
+            raise pytest.UsageError(f"{line!r} is not NAME=VALUE")
+        settings[name.strip()] = value.strip()
+    return settings
+
+
+@pytest.fixture(scope="session")
+def kbroker_broker(kbroker_settings: dict[str, str], pytestconfig: pytest.Config) -> Iterator[Broker]:
+    """One broker for all tests of the session; of each worker its own where pytest-xdist runs several."""
+    from kbroker.testing.broker import Broker
+
+    with Broker(settings=kbroker_settings, faults=pytestconfig.getini("kbroker_faults")) as broker:
+        yield broker
+
+
+@pytest.fixture
+def kbroker_topic(kbroker_broker: Broker, request: pytest.FixtureRequest) -> str:
+    """The name of a topic that no other test has. The marker of this name gives it partitions and configs."""
+    stem = re.sub(r"[^a-zA-Z0-9._-]+", "-", request.node.name)[:LONGEST_TOPIC_STEM]
+    name = f"{stem}-{next(_NUMBERS)}"
+    marker = request.node.get_closest_marker("kbroker_topic")
+    kbroker_broker.create_topic(name, *(marker.args if marker else ()), **(marker.kwargs if marker else {}))
+    return name
+
+
+@pytest.fixture(scope="session")
+def kbroker_zookeeper(pytestconfig: pytest.Config) -> Iterator[ZooKeeper]:
+    """A real ZooKeeper for the session; tests that need one are skipped where Java or its jars are not there."""
+    from kbroker.testing.zookeeper import ZooKeeper, ZooKeeperMissing
+
+    try:
+        zookeeper = ZooKeeper(pytestconfig.getini("kbroker_zookeeper_jars") or None)
+    except ZooKeeperMissing as missing:
+        pytest.skip(str(missing))
+    with zookeeper:
+        yield zookeeper

@@ -1,0 +1,166 @@
+"""A real ZooKeeper for tests, from jars that are there: of an Apache ZooKeeper, or of an Apache Kafka up to 3.9."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from kbroker.testing.broker_failed import BrokerFailed
+from kbroker.testing.folder import Folder
+from kbroker.testing.reserved_port import ReservedPort
+
+HOST = "127.0.0.1"
+MAIN_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+# Tests kill the process, never the machine: an fsync for each change would only cost time.
+JAVA_OPTIONS = ("-Xmx128m", "-XX:TieredStopAtLevel=1", "-Dzookeeper.forceSync=no")
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 30.0
+LOOK_EVERY_S = 0.02
+HOMES = {"ZOOKEEPER_HOME": "lib", "KAFKA_HOME": "libs"}
+"""Environment variables that name an installation, and where in it the jars are."""
+
+
+class ZooKeeperMissing(Exception):
+    """Java or ZooKeeper's jars are not there; the message says what was looked for, and where."""
+
+
+def properties(data: Path, port: int) -> dict[str, object]:
+    """The settings of a server for tests: sessions of one second and longer can be asked for."""
+    return {
+        "dataDir": data,
+        "clientPort": port,
+        "clientPortAddress": HOST,
+        "tickTime": 500,
+        "maxSessionTimeout": 60_000,
+        "admin.enableServer": "false",
+    }
+
+
+def serves(port: int) -> bool:
+    """Whether a ZooKeeper answers there."""
+    try:
+        with socket.create_connection((HOST, port), timeout=1) as connection:
+            connection.settimeout(5)
+            connection.sendall(b"srvr")
+            return connection.recv(1) == b"Z"  # "Zookeeper version: ...", or that it does not serve yet
+    except OSError:
+        return False
+
+
+def find_java(environment: Mapping[str, str] = os.environ) -> str:
+    """Of JAVA_HOME, else of the path. ZooKeeperMissing: neither."""
+    home = environment.get("JAVA_HOME")
+    found = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java", path=environment.get("PATH"))
+    if found is None:
+        raise ZooKeeperMissing(f"there is no java in {home}/bin" if home else "there is no java in the path")
+    return found
+
+
+def find_jars(directory: str | Path | None = None, environment: Mapping[str, str] = os.environ) -> Path:
+    """`directory`, else that of an installation that the environment names. ZooKeeperMissing: no zookeeper-*.jar."""
+    looked_in = [Path(directory)] if directory else []
+    looked_in += [Path(environment[name]) / folder for name, folder in HOMES.items() if environment.get(name)]
+    for place in looked_in[:1] if directory else looked_in:
+        if any(place.glob("zookeeper-[0-9]*.jar")):
+            return place
+    if not looked_in:
+        raise ZooKeeperMissing(f"neither kbroker_zookeeper_jars nor {' nor '.join(HOMES)} says where ZooKeeper is")
+    raise ZooKeeperMissing(f"there is no zookeeper-*.jar in {', '.join(map(str, looked_in))}")
+
+
+class ZooKeeper:
+    """One server on a free port, with temporary data; a context manager. `jars` and `java`: see `find_jars`."""
+
+    def __init__(self, jars: str | Path | None = None):
+        self._command = [find_java(), *JAVA_OPTIONS, "-cp", f"{find_jars(jars)}/*", MAIN_CLASS]
+        self._folder = Folder()
+        self._port = ReservedPort(HOST)
+        self._log_path = self._folder.path / "zookeeper.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lifeline = -1
+        settings = properties(self._folder.path / "data", self._port.port)
+        self._settings_path = self._folder.path / "zookeeper.properties"
+        self._settings_path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+
+    @property
+    def port(self) -> int:
+        return self._port.port
+
+    @property
+    def connect(self) -> str:
+        """HOST:PORT, for `zookeeper.connect`; the same from the first start to the last."""
+        return f"{HOST}:{self.port}"
+
+    @property
+    def log(self) -> str:
+        return self._log_path.read_text(errors="replace")
+
+    def start(self) -> None:
+        """Returns when it serves; after `stop` or `kill` with the same data. BrokerFailed: it does not."""
+        broken, self._lifeline = os.pipe()
+        with self._log_path.open("ab") as output, os.fdopen(broken, "rb") as pipe:
+            self._process = subprocess.Popen(
+                [*self._command, str(self._settings_path)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=self._folder.path,
+                pass_fds=[broken],
+                process_group=0,
+            )
+            # The system kills it when this process, which has the pipe's other end, is gone.
+            fcntl.fcntl(pipe, fcntl.F_SETOWN, self._process.pid)
+            fcntl.fcntl(pipe, fcntl.F_SETSIG, signal.SIGKILL)
+            fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not serves(self.port):
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                code = self._process.poll()
+                self.kill()
+                raise BrokerFailed(f"ZooKeeper did not start (exit code {code})", self.log)
+            time.sleep(LOOK_EVERY_S)
+
+    def stop(self) -> None:
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash."""
+        self._end(signal.SIGKILL)
+
+    def _end(self, number: signal.Signals) -> None:
+        if self._process is not None:
+            self._process.send_signal(number)
+            try:
+                self._process.wait(STOP_TIMEOUT_S)
+            finally:
+                os.close(self._lifeline)  # which ends one that would not stop
+                self._process.wait()
+                self._process = None
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End it and remove its data. Idempotent."""
+        self.kill()
+        self._port.release()
+        self._folder.remove()
