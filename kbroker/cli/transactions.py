@@ -285,6 +285,8 @@ def _searched(client: BlockingClient, arguments: argparse.Namespace) -> list[Top
     """The partitions to look at; those that have no leader now are left out unless they were asked for."""
     if arguments.partition is not None:
         return [TopicPartition(arguments.topic, arguments.partition)]
+    if arguments.broker_id is not None:
+        client.connection(arguments.broker_id)  # an error where there is no such broker
     topics = client.metadata(None if arguments.topic is None else [arguments.topic]).topics
     searched = []
     for topic in topics:

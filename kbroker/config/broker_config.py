@@ -221,6 +221,12 @@ def _build(given: dict[str, Given], notices: list[Notice]) -> BrokerConfig:
     if len(set(directories)) != len(directories):
         raise ConfigError(f"log.dirs={values['log.dirs']}: a directory is there twice")
     _check_pairs(values)
+    protocols = values["group.coordinator.rebalance.protocols"]
+    assert isinstance(protocols, tuple)
+    if "classic" not in protocols:
+        raise ConfigError(
+            f"group.coordinator.rebalance.protocols={','.join(protocols)}: classic cannot be left out, as in Kafka"
+        )
     listeners, advertised, inter_broker = _settle_listeners(values, given, notices)
     address = values["kbroker.http.address"]
     assert isinstance(address, str)

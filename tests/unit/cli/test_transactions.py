@@ -145,6 +145,7 @@ def test_what_hangs_is_found_and_aborted(kbroker: Run, client: WireClient, produ
     assert from_json(kbroker, "find-hanging", "--partition", 1, *in_topic) == []
     assert found in from_json(kbroker, "find-hanging")
     assert found in from_json(kbroker, "find-hanging", "--broker-id", 0)
+    assert "broker 7 is not in the cluster" in kbroker("find-hanging", "--broker-id", 7, code=1).stderr
     assert from_json(kbroker, "find-hanging", *in_topic, "--max-transaction-timeout", 180) == []
     assert producer.topic in kbroker("find-hanging", *in_topic).stdout
     stranger = TransactionalProducer(client)

@@ -146,6 +146,7 @@ def test_data_wins_over_log_dirs_and_a_home_is_expanded(tmp_path: Path) -> None:
             "group.min.session.timeout.ms=9000000 is larger than group.max.session.timeout.ms=1800000",
         ),
         ("log.dirs=/a,/a", "a directory is there twice"),
+        ("group.coordinator.rebalance.protocols=consumer", "protocols=consumer: classic cannot be left out"),
         *(
             (
                 f"max.connections.per.ip.overrides={text}",
