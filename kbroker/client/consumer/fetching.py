@@ -1,0 +1,208 @@
+"""Who leads a consumer's partitions, where it stands in them, what becomes of errors. For the client's thread."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Coroutine, Iterable, Mapping
+from typing import Any
+
+from kbroker._core.consumer_fetch import FetchEngine
+from kbroker.client.cluster import Backoff, Cluster
+from kbroker.client.cluster_view import ClusterView
+from kbroker.client.errors import RETRIABLE, BrokerError, ClientError, error_of, raise_for
+from kbroker.errors import ErrorCode
+from kbroker.model import TopicPartition
+from kbroker.protocol import messages as M
+from kbroker.protocol.api import ApiKey
+
+log = logging.getLogger("kbroker.client")
+
+EARLIEST, LATEST = -2, -1  #: timestamps that ListOffsets understands
+RESETS = {"earliest": EARLIEST, "latest": LATEST}
+
+
+class Fetching:
+    """Keeps an engine's partitions led and positioned."""
+
+    def __init__(self, engine: FetchEngine, cluster: Cluster):
+        self.engine = engine
+        self.cluster = cluster
+        self._options = cluster.network.options
+        self._topics: set[str] = set()  # of what is assigned
+        self._led: dict[TopicPartition, tuple[int, int]] = {}
+        self._stale: set[TopicPartition] = set()  # stand still until there are fresh metadata
+        self._lost: set[TopicPartition] = set()  # have no position
+        self._mending: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        engine.on_told = self._told
+        cluster.on_view.append(self._seen)
+
+    # --- what is assigned -----------------------------------------------------------------------------------
+
+    async def assign(self, wanted: Mapping[TopicPartition, int]) -> None:
+        """Exactly these, from their offsets on; -1: where they are already, else where auto.offset.reset says."""
+        before = {TopicPartition(*key) for key in self.engine.assigned()}
+        for partition in before - wanted.keys():
+            self.engine.remove(*partition)
+            self._led.pop(partition, None)
+        for partition, offset in wanted.items():
+            if partition not in before:
+                self.engine.assign(*partition, offset)
+            elif offset >= 0:
+                self.engine.seek(*partition, offset)
+        topics = {partition.topic for partition in wanted}
+        self.cluster.add_topics(topics - self._topics)
+        self.cluster.remove_topics(self._topics - topics)
+        self._topics = topics
+        self._seen(self.cluster.view)
+        self._stale |= {partition for partition in wanted if partition not in self._led}
+        self._lost |= {partition for partition in wanted if self.engine.position(*partition) < 0}
+        self._mend()
+
+    def _seen(self, view: ClusterView) -> None:
+        for key in self.engine.assigned():
+            partition = TopicPartition(*key)
+            found = view.partition(*partition)
+            leader = (found.leader_id, found.leader_epoch) if found is not None else (-1, -1)
+            if leader[0] >= 0 and (partition in self._stale or self._led.get(partition) != leader):
+                self._stale.discard(partition)
+                self._led[partition] = leader
+                self.engine.lead(*partition, *leader)
+
+    # --- errors ---------------------------------------------------------------------------------------------
+
+    def _told(self) -> None:
+        for topic, partition_id, code, offset, leader_id, leader_epoch in self.engine.take_news():
+            partition = TopicPartition(topic, partition_id)
+            if code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                log.info("%s: offset %d is not there", partition, offset)
+                if self._options["auto.offset.reset"] == "none":
+                    self.engine.raise_in_poll(
+                        BrokerError(f"{partition}: there is no offset {offset}", code=error_of(code))
+                    )
+                    continue
+                self.engine.seek(*partition, -1)
+                self._lost.add(partition)
+            elif error_of(code) in RETRIABLE:
+                log.debug("%s: %s", partition, error_of(code).name)
+                self._led.pop(partition, None)
+                self._stale.add(partition)
+                if leader_id in self.cluster.view.nodes:
+                    self.cluster.note_leader(topic, partition_id, leader_id, leader_epoch, ())
+            else:
+                error = BrokerError(f"{partition}: {error_of(code).name}", code=error_of(code))
+                self.engine.raise_in_poll(error)
+        self._mend()
+
+    def _mend(self) -> None:
+        if (self._stale or self._lost) and (self._mending is None or self._mending.done()):
+            self._mending = self._spawn(self._mend_all())
+
+    async def _mend_all(self) -> None:
+        """Metadata and positions, again and again, until all have them."""
+        backoff = Backoff(self._options.seconds("retry.backoff.ms"), self._options.seconds("retry.backoff.max.ms"))
+        while self._stale or self._lost:
+            current = {TopicPartition(*key) for key in self.engine.assigned()}
+            self._stale &= current
+            self._lost = {partition for partition in self._lost & current if self.engine.position(*partition) < 0}
+            try:
+                if self._stale:
+                    await self.cluster.refresh()
+                    self._seen(self.cluster.view)
+                await self._find_positions()
+            except ClientError as error:
+                log.warning("%s", error)
+            if self._stale or self._lost:
+                await asyncio.sleep(backoff.next_s())
+
+    async def _find_positions(self) -> None:
+        lost = self._lost - self._stale
+        reset = self._options["auto.offset.reset"]
+        if not lost:
+            return
+        if reset == "none":
+            self._lost -= lost
+            for partition in lost:
+                self.engine.raise_in_poll(
+                    BrokerError(f"{partition}: no offset to begin at", code=ErrorCode.OFFSET_OUT_OF_RANGE)
+                )
+            return
+        found = await self.offsets(dict.fromkeys(lost, RESETS[reset]))
+        for partition, (offset, _) in found.items():
+            self._lost.discard(partition)
+            # Whoever has sought meanwhile knows better.
+            if tuple(partition) in self.engine.assigned() and self.engine.position(*partition) < 0:
+                self.engine.seek(*partition, offset)
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    # --- offsets --------------------------------------------------------------------------------------------
+
+    async def offsets(self, asked: Mapping[TopicPartition, int]) -> dict[TopicPartition, tuple[int, int]]:
+        """(offset, its timestamp) of the first record at a timestamp or later (-1, -1: none), or EARLIEST, LATEST."""
+        found: dict[TopicPartition, tuple[int, int]] = {}
+
+        async def attempt() -> dict[TopicPartition, tuple[int, int]]:
+            by_leader: dict[int, list[TopicPartition]] = defaultdict(list)
+            missing = asked.keys() - found.keys()
+            if self.cluster.add_topics({partition.topic for partition in missing}) or any(
+                self.cluster.leader(*partition) is None for partition in missing
+            ):
+                await self.cluster.refresh()
+            try:
+                for partition in missing:
+                    view = self.cluster.view.partition(*partition)
+                    if view is None or view.leader_id < 0:
+                        topic = self.cluster.view.topics.get(partition.topic)
+                        code = topic.error_code if topic is not None else 0
+                        raise_for(code or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None, str(partition))
+                    else:
+                        by_leader[view.leader_id].append(partition)
+            finally:
+                self.cluster.remove_topics({partition.topic for partition in missing})
+            for node_id, partitions in by_leader.items():
+                await self._ask_offsets(node_id, {partition: asked[partition] for partition in partitions}, found)
+            return found
+
+        return await self.cluster.retried(attempt)
+
+    async def _ask_offsets(
+        self, node_id: int, asked: Mapping[TopicPartition, int], found: dict[TopicPartition, tuple[int, int]]
+    ) -> None:
+        by_topic: dict[str, list[Any]] = defaultdict(list)
+        for partition, timestamp in asked.items():
+            row = M.ListOffsetsRequest.ListOffsetsPartition(partition_index=partition.partition_id, timestamp=timestamp)
+            by_topic[partition.topic].append(row)
+        message = M.ListOffsetsRequest(replica_id=-1)
+        message.topics = [
+            M.ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=rows) for topic, rows in by_topic.items()
+        ]
+        # Below version 2 there is no isolation level, and no transaction that could be open.
+        connection = await self.cluster.connection(node_id)
+        if self._options["isolation.level"] == "read_committed" and connection.version_of(ApiKey.LIST_OFFSETS) >= 2:
+            message.isolation_level = 1
+        answer = await connection.call(message)
+        refused: tuple[int, TopicPartition] | None = None
+        for topic in answer.topics:
+            for row in topic.partitions:
+                partition = TopicPartition(topic.name, row.partition_index)
+                if row.error_code:
+                    refused = (row.error_code, partition)
+                elif partition in asked:
+                    found[partition] = (row.offset, row.timestamp)
+        if refused is not None:
+            self.cluster.refresh_soon()
+            raise_for(refused[0], None, str(refused[1]))
+
+    async def partitions_of(self, topics: Iterable[str]) -> list[TopicPartition]:
+        """All partitions of topics, which must be there."""
+        found = [await self.cluster.topic(name) for name in topics]
+        return [
+            TopicPartition(topic.name, partition_id) for topic in found for partition_id in sorted(topic.partitions)
+        ]

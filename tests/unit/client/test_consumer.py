@@ -1,0 +1,177 @@
+"""The consumer against kbroker, in this process."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from kbroker._core.consumer_records import ConsumerRecord
+from kbroker.client.consumer.consumer import Consumer
+from kbroker.client.errors import BrokerError, ClientClosed, UsageError
+from kbroker.errors import ErrorCode
+from kbroker.model import TopicPartition
+from kbroker.protocol import messages as M
+from kbroker.protocol.api import ApiKey
+from kbroker.protocol.compression import Codec
+from kbroker.protocol.records import encode_batch
+from tests.kit.whole_broker import WholeBroker
+
+numbers = itertools.count()
+SECONDS = 30.0
+
+
+@pytest.fixture
+def topic(broker: WholeBroker) -> str:
+    """Two partitions, no records."""
+    name = f"consumed-{next(numbers)}"
+    create = M.CreateTopicsRequest.CreatableTopic(name=name, num_partitions=2, replication_factor=1)
+    answer = broker.call(ApiKey.CREATE_TOPICS, 5, M.CreateTopicsRequest(topics=[create], timeout_ms=10_000))
+    assert answer.topics[0].error_code == 0
+    return name
+
+
+def append(broker: WholeBroker, topic: str, partition: int, values: list[bytes], **options: Any) -> None:
+    batch = encode_batch([(1000 + place, None, value) for place, value in enumerate(values)], **options)
+    data = M.ProduceRequest.PartitionProduceData(index=partition, records=batch)
+    message = M.ProduceRequest(
+        acks=-1, timeout_ms=10_000, topic_data=[M.ProduceRequest.TopicProduceData(name=topic, partition_data=[data])]
+    )
+    answer = broker.call(ApiKey.PRODUCE, 7, message)
+    assert answer.responses[0].partition_responses[0].error_code == 0
+
+
+def consumer_of(broker: WholeBroker, **options: Any) -> Consumer:
+    quick = {"retry_backoff_ms": 1, "reconnect_backoff_ms": 1, "fetch_max_wait_ms": 50, "auto_offset_reset": "earliest"}
+    return Consumer(bootstrap_servers=f"127.0.0.1:{broker.port}", **(quick | options))
+
+
+def take(consumer: Consumer, count: int) -> list[ConsumerRecord]:
+    found: list[ConsumerRecord] = []
+    deadline = time.monotonic() + SECONDS
+    while len(found) < count:
+        assert time.monotonic() < deadline
+        found += consumer.poll(SECONDS, count - len(found))
+    return found
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_what_was_appended_is_read(broker: WholeBroker, topic: str, codec: Codec) -> None:
+    values = [b"%d" % number for number in range(500)]
+    for start in range(0, 500, 50):
+        append(broker, topic, start // 50 % 2, values[start : start + 50], codec=codec)
+    with consumer_of(broker) as consumer:
+        consumer.assign_topics(topic)
+        found = take(consumer, 500)
+        assert sorted(record.value or b"" for record in found) == sorted(values)
+        for partition in (0, 1):
+            assert [record.offset for record in found if record.partition == partition] == list(range(250))
+            assert consumer.position(topic, partition) == 250
+        assert len(consumer.poll(0)) == 0
+        append(broker, topic, 1, [b"later"])
+        assert [record.value for record in take(consumer, 1)] == [b"later"]
+
+
+def test_where_it_begins(broker: WholeBroker, topic: str) -> None:
+    append(broker, topic, 0, [b"a", b"b", b"c"])
+    partition = TopicPartition(topic, 0)
+    with consumer_of(broker, auto_offset_reset="latest") as consumer:
+        consumer.assign([partition])
+        deadline = time.monotonic() + SECONDS
+        while consumer.position(topic, 0) is None:
+            assert time.monotonic() < deadline
+            consumer.poll(0.05)
+        append(broker, topic, 0, [b"d"])
+        assert [record.value for record in take(consumer, 1)] == [b"d"]
+        consumer.assign({partition: 1})
+        assert [record.value for record in take(consumer, 3)] == [b"b", b"c", b"d"]
+        consumer.seek_to_beginning()
+        assert [record.value for record in take(consumer, 4)] == [b"a", b"b", b"c", b"d"]
+        consumer.seek(topic, 0, 2)
+        assert [record.value for record in take(consumer, 1)] == [b"c"]
+        consumer.seek_to_end((topic, 0))
+        assert consumer.position(topic, 0) == 4
+        consumer.seek(topic, 0, 77)
+        assert len(consumer.poll(0.2)) == 0
+        assert consumer.position(topic, 0) in (None, 4, 77)
+        assert consumer.beginning_offsets([partition]) == {partition: 0}
+        assert consumer.end_offsets([partition, (topic, 1)]) == {partition: 4, (topic, 1): 0}
+        assert consumer.offsets_for_times({partition: 1001, TopicPartition(topic, 1): 5}) == {
+            partition: 1,
+            (topic, 1): None,
+        }
+
+
+def test_an_offset_that_is_not_there_begins_again_or_is_an_error(broker: WholeBroker, topic: str) -> None:
+    append(broker, topic, 0, [b"a"])
+    with consumer_of(broker) as consumer:
+        consumer.assign({TopicPartition(topic, 0): 99})
+        assert [record.value for record in take(consumer, 1)] == [b"a"]
+    with consumer_of(broker, auto_offset_reset="none") as consumer:
+        consumer.assign({TopicPartition(topic, 0): 99})
+        with pytest.raises(BrokerError, match="there is no offset 99") as refused:
+            consumer.poll(SECONDS)
+        assert refused.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
+        consumer.seek(topic, 0, 0)
+        assert [record.value for record in take(consumer, 1)] == [b"a"]
+        consumer.assign([(topic, 1)])
+        with pytest.raises(BrokerError, match="no offset to begin at"):
+            consumer.poll(SECONDS)
+
+
+def test_a_topic_that_comes_later_is_read_then(broker: WholeBroker) -> None:
+    name = f"later-{next(numbers)}"
+    with consumer_of(broker) as consumer:
+        consumer.assign([(name, 0)])
+        assert len(consumer.poll(0.1)) == 0
+        create = M.CreateTopicsRequest.CreatableTopic(name=name, num_partitions=1, replication_factor=1)
+        broker.call(ApiKey.CREATE_TOPICS, 5, M.CreateTopicsRequest(topics=[create], timeout_ms=10_000))
+        append(broker, name, 0, [b"there"])
+        assert [record.value for record in take(consumer, 1)] == [b"there"]
+
+
+def test_a_paused_partition_gives_nothing_until_it_is_resumed(broker: WholeBroker, topic: str) -> None:
+    for partition in (0, 1):
+        append(broker, topic, partition, [b"%d" % partition] * 3)
+    with consumer_of(broker) as consumer:
+        consumer.assign_topics(topic)
+        consumer.pause(topic, 0)
+        assert consumer.paused() == [(topic, 0)]
+        assert [record.partition for record in take(consumer, 3)] == [1, 1, 1]
+        assert len(consumer.poll(0.1)) == 0
+        consumer.resume(topic, 0)
+        assert [record.partition for record in take(consumer, 3)] == [0, 0, 0]
+
+
+def test_columns_and_iteration(broker: WholeBroker, topic: str) -> None:
+    append(broker, topic, 0, [b"%08d" % number for number in range(9)])
+    with consumer_of(broker) as consumer:
+        consumer.assign({TopicPartition(topic, 0): 0})
+        batch = consumer.poll_arrow(SECONDS, 3, ["offset", "value"])
+        assert batch.to_pydict() == {"offset": [0, 1, 2], "value": [b"%08d" % number for number in range(3)]}
+        found = consumer.poll_numpy(SECONDS, 3, dtypes={"value": "S8"})
+        assert found["value"].tolist() == [b"%08d" % number for number in range(3, 6)]
+        assert [record.offset for record in itertools.islice(consumer, 3)] == [6, 7, 8]
+
+
+def test_misuse_is_refused_with_the_reason(broker: WholeBroker, topic: str) -> None:
+    with consumer_of(broker) as consumer:
+        with pytest.raises(UsageError, match="is not assigned"):
+            consumer.seek(topic, 0, 1)
+        with pytest.raises(ValueError, match="offset -5"):
+            consumer.assign({TopicPartition(topic, 0): -5})
+        with pytest.raises(ValueError, match="max_records=0"):
+            consumer.poll(0, 0)
+    with pytest.raises(ClientClosed):
+        consumer.poll(0)
+    with pytest.raises(TypeError, match=r"auto\.offset\.reset"):
+        consumer_of(broker, auto_offset_rset="earliest")
+
+
+def test_close_ends_a_poll_that_waits(broker: WholeBroker) -> None:
+    consumer = consumer_of(broker)
+    threading.Timer(0.1, consumer.close).start()
+    assert len(consumer.poll(SECONDS)) == 0
