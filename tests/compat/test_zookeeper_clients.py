@@ -1,4 +1,4 @@
-"""Clients that look for their brokers in ZooKeeper: Kafka 0.8.2.2's own consumer, producer and tools against a kbroker
+"""Clients that look for their brokers in ZooKeeper: the consumers, producers and tools of old Kafkas against a kbroker
 that is registered there."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.kit.broker import BrokerProcess, KafkaInMemory
 from tests.kit.wire import WireClient
 from tests.kit.zookeeper import ZooKeeperProcess
 
-VERSION = "0.8.2.2"
+VERSIONS = ("0.8.2.2", "0.10.2.2")
 WAIT_S = 60.0
 PARTITIONS = 4
 CHROOT = "/kafka/old"
@@ -86,11 +86,11 @@ class Old:
             return {}
 
 
-@pytest.fixture(scope="module")
-def old(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Old]:
+@pytest.fixture(scope="module", params=VERSIONS)
+def old(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Old]:
     try:
         KafkaInMemory.classpath()
-        classpath = maven.fetch([f"org.apache.kafka:kafka_2.11:{VERSION}"])
+        classpath = maven.fetch([f"org.apache.kafka:kafka_2.11:{request.param}"])
     except maven.MavenFailed as missing:
         pytest.skip(str(missing))
     with ZooKeeperProcess() as zookeeper:
