@@ -1,6 +1,6 @@
 """Columns of records for pyarrow and NumPy. Neither is imported before somebody asks for it."""
 
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport int32_t
 
 from kbroker._core.columns cimport BinaryColumn
 
@@ -23,6 +23,28 @@ cdef object arrow_headers(object arrow, columns):
     return arrow.Array.from_buffers(of, len(columns), [None, arrow.py_buffer(columns.header_offsets)], 0, children=[pairs])
 
 
+cdef object arrow_numbers(object arrow, object of, buffer):
+    return arrow.Array.from_buffers(of, len(buffer), [None, arrow.py_buffer(buffer)], 0)
+
+
+# No closures here: one that refers to itself would keep a batch's memory until the next garbage collection.
+cdef object arrow_column(object arrow, str name, columns):
+    if name == "topic":
+        indexes = arrow_numbers(arrow, arrow.int32(), columns.topic_indexes)
+        return arrow.DictionaryArray.from_arrays(indexes, arrow.array(columns.topics, arrow.string()))
+    if name == "partition":
+        return arrow_numbers(arrow, arrow.int32(), columns.partitions)
+    if name == "offset":
+        return arrow_numbers(arrow, arrow.int64(), columns.offsets)
+    if name == "timestamp":
+        return arrow_numbers(arrow, arrow.timestamp("ms", "UTC"), columns.timestamps)
+    if name == "timestamp_type":
+        return arrow_numbers(arrow, arrow.int8(), columns.timestamp_types)
+    if name == "headers":
+        return arrow_headers(arrow, columns)
+    return arrow_binary(arrow, arrow.binary(), columns.keys if name == "key" else columns.values)
+
+
 def arrow_batch(columns):
     """A pyarrow.RecordBatch of Columns, over the same memory.
 
@@ -30,23 +52,7 @@ def arrow_batch(columns):
     binary; headers: list of struct<key: string, value: binary>.
     """
     import pyarrow as arrow
-    cdef int64_t count = len(columns)
-
-    def numbers(of, buffer):
-        return arrow.Array.from_buffers(of, count, [None, arrow.py_buffer(buffer)], 0)
-
-    make = {
-        "topic": lambda: arrow.DictionaryArray.from_arrays(
-            numbers(arrow.int32(), columns.topic_indexes), arrow.array(columns.topics, arrow.string())),
-        "partition": lambda: numbers(arrow.int32(), columns.partitions),
-        "offset": lambda: numbers(arrow.int64(), columns.offsets),
-        "timestamp": lambda: numbers(arrow.timestamp("ms", "UTC"), columns.timestamps),
-        "timestamp_type": lambda: numbers(arrow.int8(), columns.timestamp_types),
-        "key": lambda: arrow_binary(arrow, arrow.binary(), columns.keys),
-        "value": lambda: arrow_binary(arrow, arrow.binary(), columns.values),
-        "headers": lambda: arrow_headers(arrow, columns),
-    }
-    arrays = [make[name]() for name in columns.names]
+    arrays = [arrow_column(arrow, name, columns) for name in columns.names]
     fields = [arrow.field(name, array.type, name in ("key", "value")) for name, array in zip(columns.names, arrays)]
     return arrow.RecordBatch.from_arrays(arrays, schema=arrow.schema(fields))
 

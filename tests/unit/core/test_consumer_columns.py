@@ -1,5 +1,6 @@
 """Columns of a poll's records against the records themselves."""
 
+import gc
 import subprocess
 import sys
 
@@ -7,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker._core.columns import COLUMN_NAMES
+from kbroker._core.columns import COLUMN_NAMES, Columns
 from kbroker._core.consumer_records import Records, UnreadableRecords, read_chunk
 from kbroker.protocol.compression import Codec, inflate
 from kbroker.protocol.records import encode_batch
@@ -134,6 +135,21 @@ def test_columns_outlive_the_records_and_are_read_only() -> None:
     assert batch.column("value").to_pylist() == [b"v" * 50] * 3
     with pytest.raises(ValueError, match="read-only"):
         found["value"][0] = 1
+
+
+@pytest.mark.parametrize("way", ["arrow", "numpy"])
+def test_columns_go_with_the_last_reference(way: str) -> None:
+    """Batches of many megabytes do not wait for the garbage collector."""
+    gc.collect()
+    gc.disable()
+    try:
+        records = fixed([b"v"])
+        for _ in range(3):
+            getattr(records, way)()
+        assert not any(isinstance(left, Columns) for left in gc.get_objects())
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
 
 
 def test_a_damaged_batch_is_named_with_its_partition() -> None:
