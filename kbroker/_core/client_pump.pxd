@@ -40,6 +40,8 @@ cdef class PumpConnection:
     cdef readonly object reason  # why it is closed; None while it is not
     cdef public object on_close  # callable(reason)
 
+    cdef str why_closed(self)
+
 cdef class Pump:
     cdef pump_t p
     cdef Engine engine           # the first one

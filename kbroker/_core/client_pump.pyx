@@ -195,7 +195,7 @@ cdef class PumpConnection:
         if size < 12:
             raise ValueError(f"a frame of {size} bytes")
         if self.is_closed:
-            raise ConnectionError(self.reason or self.socket.reason.decode())
+            raise ConnectionError(self.why_closed())
         call = <control_t *>calloc(1, sizeof(control_t) + size)
         if call == NULL:
             raise MemoryError()
@@ -221,11 +221,14 @@ cdef class PumpConnection:
         cdef client_socket_t *socket = self.socket
         cdef int key
         if self.is_closed:
-            raise ConnectionError(self.reason or self.socket.reason.decode())
+            raise ConnectionError(self.why_closed())
         for key in range(CLIENT_API_KEYS):
             socket.versions[key] = versions.get(key, -1)
         socket.node_id = node_id
         self.pump.open_socket(socket)
+
+    cdef str why_closed(self):
+        return self.reason if self.socket == NULL else self.socket.reason.decode(errors="replace")
 
     def hold(self) -> None:
         """Nothing more is sent but calls that go ahead, until release."""

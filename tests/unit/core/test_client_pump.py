@@ -429,6 +429,18 @@ def test_closing_the_pump_answers_everything(pump: Pump) -> None:
             calls.call()
 
 
+@pytest.mark.parametrize("reason", ["", "ä" * 200])
+def test_a_closed_connection_says_why_whatever_the_reason(pump: Pump, reason: str) -> None:
+    with ScriptedBroker(Peer.wait_for_end) as broker:
+        calls = Calls(pump, broker)
+        calls.connection.close(reason)
+        for _ in range(2):  # closed, and torn down
+            with pytest.raises(ConnectionError) as raised:
+                calls.call()
+            assert str(raised.value)[:79] == reason[:79]
+            calls.until(lambda: bool(calls.reasons))
+
+
 def test_a_connection_is_not_made_by_hand() -> None:
     with pytest.raises(TypeError):
         PumpConnection()
