@@ -32,6 +32,7 @@ ctypedef struct queue_t:
     bint active                  # in accumulator_t.active: it has something open, sealed or held
     bint muted                   # something of it failed: nothing is sent until Python has decided
     bint told                    # Python knows
+    bint begun                   # a batch of its producer id and epoch has been acknowledged
     bint admitted                # in a transaction: the partition belongs to it
     int32_t in_flight            # flying's length
     outgoing_t *open

@@ -216,6 +216,10 @@ cdef class ProduceEngine(Engine):
         # however often it has to be sent.
         if queue.in_flight and (batch.attempts or queue.flying.head.attempts > 1):
             return False
+        # A broker takes any sequence of a producer that it does not know: were the first batch refused, the second would
+        # be appended before it.
+        if a.idempotent and queue.in_flight and not queue.begun:
+            return False
         if batch.retry_ms > now_ms:
             self.be_due(batch.retry_ms)
             return False
@@ -267,6 +271,7 @@ cdef class ProduceEngine(Engine):
                 queue.producer_id = a.producer_id
                 queue.producer_epoch = a.producer_epoch
                 queue.next_sequence = 0
+                queue.begun = False
             batch.producer_id = queue.producer_id
             batch.producer_epoch = queue.producer_epoch
             batch.base_sequence = queue.next_sequence
@@ -380,6 +385,8 @@ cdef class ProduceEngine(Engine):
         cdef queue_t *queue = <queue_t *>batch.queue
         list_remove(&queue.flying, batch)
         queue.in_flight -= 1
+        if batch.producer_id == queue.producer_id and batch.producer_epoch == queue.producer_epoch:
+            queue.begun = True
         batch.base_offset = base_offset
         batch.log_append_time = log_append_time
         if batch_done(self.a, batch, OUTGOING_DELIVERED):

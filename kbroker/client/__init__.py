@@ -10,11 +10,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kbroker._core.delivery import Deliveries as Deliveries
+    from kbroker._core.delivery import Delivery as Delivery
     from kbroker.client.admin import AdminClient as AdminClient
+    from kbroker.client.producer.producer import Producer as Producer
 
-_MODULES = {"AdminClient": "admin"}
+_MODULES = {
+    "AdminClient": "kbroker.client.admin",
+    "Deliveries": "kbroker._core.delivery",
+    "Delivery": "kbroker._core.delivery",
+    "Producer": "kbroker.client.producer.producer",
+}
 
-__all__ = ["AdminClient"]
+__all__ = ["AdminClient", "Deliveries", "Delivery", "Producer"]
 
 
 def __getattr__(name: str) -> Any:
@@ -22,5 +30,5 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    found = globals()[name] = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    found = globals()[name] = getattr(import_module(_MODULES[name]), name)
     return found

@@ -155,14 +155,14 @@ class ProduceBroker(ScriptedBroker):
         if info.producer_id >= 0:
             entry = self.producers.get((key, info.producer_id))
             if entry is None or entry.epoch != info.producer_epoch:
-                # As Kafka: a producer that nobody knows may begin anywhere, unless its epoch says that it is known.
-                entry = ProducerEntry(info.producer_epoch)
-                if info.base_sequence != 0:
+                # As Kafka: who is not known may begin anywhere, a new epoch of who is begins with 0.
+                if info.base_sequence != 0 and (entry is not None or "lose state" in self.faults):
                     return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
+                entry = ProducerEntry(info.producer_epoch)
             for sequence, count, offset in entry.batches:
                 if (sequence, count) == (info.base_sequence, len(values)):
                     return ErrorCode.NONE, offset
-            if info.base_sequence != entry.next_sequence:
+            if entry.batches and info.base_sequence != entry.next_sequence:
                 return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
             entry.batches = [*entry.batches, (info.base_sequence, len(values), len(log))][-REMEMBERED:]
             self.producers[key, info.producer_id] = entry

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from typing import Any
 
+import confluent_kafka
 import pytest
 
-from kbroker._core.delivery import Delivery
+from kbroker.client import Delivery, Producer
 from kbroker.client.errors import BrokerError, ClientClosed, TimedOut
-from kbroker.client.producer.producer import NoSuchPartition, Producer, QueueFull, RecordTooLarge
+from kbroker.client.producer.producer import NoSuchPartition, QueueFull, RecordTooLarge
 from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.compression import Codec
 from kbroker.protocol.records import read_records
+from tests.kit.broker import Kafka4InMemory, KafkaInMemory
 from tests.kit.produce_broker import ProduceBroker
 from tests.kit.whole_broker import WholeBroker
 
@@ -311,3 +314,30 @@ def test_kbroker_has_what_was_sent(broker: WholeBroker) -> None:
         assert many.result(SECONDS) == len(values) - 1
         assert first.offset == 0
     assert fetched(broker, "sent", 0) == values
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", [KafkaInMemory, Kafka4InMemory])
+@pytest.mark.parametrize("codec", ["none", "lz4", "zstd"])
+def test_other_clients_read_from_kafka_what_was_sent(version: type[KafkaInMemory], codec: str) -> None:
+    values = [b"%d" % i * 20 for i in range(20_000)]
+    with version({"num.partitions": 3}) as kafka:
+        with Producer(bootstrap_servers=kafka.address, compression_type=codec, batch_size=30_000) as producer:
+            sent = [producer.send("sent", value, b"%d" % (i % 50)) for i, value in enumerate(values[:5000])]
+            many = producer.send_many("sent", values[5000:], [b"%d" % (i % 50) for i in range(5000, 20_000)])
+            assert many.result(SECONDS) == 15_000
+        consumer = confluent_kafka.Consumer(
+            {"bootstrap.servers": kafka.address, "group.id": "g", "auto.offset.reset": "earliest", "check.crcs": True}
+        )
+        consumer.subscribe(["sent"])
+        found: list[Any] = []
+        deadline = time.monotonic() + SECONDS
+        while len(found) < len(values) and time.monotonic() < deadline:
+            found += consumer.consume(10_000, 1)
+        consumer.close()
+    assert sorted(message.value() for message in found) == sorted(values)
+    places = {(message.partition(), message.offset()): message.value() for message in found}
+    assert [places[delivery.partition, delivery.offset] for delivery in sent] == values[:5000]
+    for key in {message.key() for message in found}:
+        mine = [int(message.value()[: len(message.value()) // 20]) for message in found if message.key() == key]
+        assert mine == sorted(mine)
