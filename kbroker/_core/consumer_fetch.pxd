@@ -37,7 +37,7 @@ ctypedef struct fetch_partition_t:
     int64_t read_until_ms
     int64_t fetch_offset     # -1: not known yet
     int64_t position
-    int64_t generation
+    int64_t generation       # of FetchEngine.generations: none is given twice, not even to the same partition assigned again
     int64_t high_watermark   # -1 not known, as the next two
     int64_t last_stable_offset
     int64_t log_start_offset
@@ -97,6 +97,7 @@ cdef class FetchEngine(Engine):
     cdef fetch_partition_t **partitions
     cdef int32_t partition_count
     cdef int32_t partition_capacity
+    cdef int64_t generations     # the last one that was given
     cdef int32_t first           # where the next request begins
     cdef fetch_node_t *nodes
     cdef ready_t *ready          # oldest first

@@ -175,7 +175,6 @@ cdef class FetchEngine(Engine):
         p.refs = 1
         p.assigned = True
         p.node_id = p.read_node_id = p.session_node_id = p.leader_epoch = -1
-        p.fetch_offset = p.position = offset
         p.high_watermark = p.last_stable_offset = p.log_start_offset = -1
         mutex_lock(&self.lock)
         grown = <fetch_partition_t **>with_room(self.partitions, self.partition_count, &self.partition_capacity, sizeof(void *))
@@ -183,6 +182,7 @@ cdef class FetchEngine(Engine):
             self.partitions = grown
             grown[self.partition_count] = p
             self.partition_count += 1
+            self.move(p, offset)
         mutex_unlock(&self.lock)
         if grown == NULL:
             free(p.topic)
@@ -281,7 +281,8 @@ cdef class FetchEngine(Engine):
         """With the lock."""
         cdef ready_t **link = &self.ready
         cdef ready_t *ready
-        p.generation += 1
+        self.generations += 1
+        p.generation = self.generations
         p.fetch_offset = p.position = offset
         p.begun = False
         while link[0] != NULL:

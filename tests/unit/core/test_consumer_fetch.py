@@ -264,6 +264,19 @@ def test_a_partition_that_is_removed_and_assigned_again_is_not_forgotten(benches
     assert bench.engine.assigned() == [B, A]
 
 
+def test_what_a_poll_has_left_over_goes_with_its_assignment(benches: list[Bench]) -> None:
+    bench = bench_of(
+        benches, {A: Log([LogBatch(0, 9, tuple(Record(at, 5, None, b"v") for at in range(10)))])}, version=4
+    )
+    bench.start(A)
+    assert bench.read(2) == [("a", 0, 0), ("a", 0, 1)]
+    bench.engine.remove("a", 0)
+    bench.turn()
+    bench.turn()
+    bench.start(A, offset=7)
+    assert bench.read(3) == [("a", 0, 7), ("a", 0, 8), ("a", 0, 9)]
+
+
 def test_a_lost_connection_begins_a_new_session(benches: list[Bench]) -> None:
     bench = bench_of(benches, {A: simple_log(3)})
     bench.start(A)
