@@ -167,7 +167,7 @@ def test_misuse_is_refused_with_the_reason(broker: WholeBroker, topic: str) -> N
             consumer.poll(0, 0)
     with pytest.raises(ClientClosed):
         consumer.poll(0)
-    with pytest.raises(TypeError, match=r"auto\.offset\.reset"):
+    with pytest.raises(TypeError, match=r"the nearest is .auto.offset.reset"):
         consumer_of(broker, auto_offset_rset="earliest")
 
 
