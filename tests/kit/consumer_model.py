@@ -65,6 +65,14 @@ class Log:
     def end_offset(self) -> int:
         return self.batches[-1].last_offset + 1 if self.batches else 0
 
+    def end_of_transaction(self, producer_id: int, first_offset: int) -> int:
+        """Where its marker stands."""
+        return next(
+            batch.base_offset
+            for batch in self.batches
+            if batch.marker is not None and batch.producer_id == producer_id and batch.base_offset > first_offset
+        )
+
     def encode(self) -> bytes:
         return b"".join(batch.encode() for batch in self.batches)
 

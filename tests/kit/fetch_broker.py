@@ -133,5 +133,6 @@ class FetchBroker:
             answer.aborted_transactions = [
                 M.FetchResponse.AbortedTransaction(producer_id=producer_id, first_offset=first)
                 for producer_id, first in log.aborted
+                if log.end_of_transaction(producer_id, first) >= offset
             ]
         return answer
