@@ -209,12 +209,13 @@ cdef class Chunk:
         cdef payload_t payload
         cdef batch_info_t info
         cdef batch_place_t *place
+        cdef RecordSource source
         cdef int32_t i
         for i in range(self.chunk.batch_count):
             place = &self.chunk.batches[i]
             if place.skipped >= 0:
                 continue
-            self.open(i, &payload)
+            source = self.open(i, &payload)    # keeps what `payload` points to
             batch_header(place.data, place.size, &info)
             place.skipped = records_before(payload.records, payload.end - payload.records, &info, self.chunk.start_offset)
             if place.skipped < 0:
@@ -268,6 +269,7 @@ cdef class Chunk:
         cdef batch_place_t *place
         cdef payload_t payload
         cdef record_t record
+        cdef RecordSource source
         cdef const uint8_t *p
         cdef int64_t base_offset
         cdef int64_t left
@@ -278,7 +280,7 @@ cdef class Chunk:
         left = number - place.first + place.skipped
         if place.count == <int64_t><int32_t>load_u32(place.data + BATCH_LAST_OFFSET_DELTA) + 1:
             return base_offset + left
-        self.open(self.batch_of(number), &payload)
+        source = self.open(self.batch_of(number), &payload)    # keeps what `payload` points to
         p = payload.records
         record.offset_delta = 0
         while left >= 0:
