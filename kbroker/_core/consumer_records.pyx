@@ -162,6 +162,24 @@ cdef inline ConsumerRecord new_record(RecordSource source, const uint8_t *header
 
 # --- one partition ----------------------------------------------------------------------------------
 
+# Both walk a payload that `source` keeps. -1: it is not right.
+
+cdef int32_t skipped_of(RecordSource source, const payload_t *payload, const batch_info_t *info, int64_t position) noexcept:
+    return records_before(payload.records, payload.end - payload.records, info, position)
+
+
+cdef int32_t offset_delta_of(RecordSource source, const payload_t *payload, int64_t number) noexcept:
+    cdef record_t record
+    cdef const uint8_t *p = payload.records
+    record.offset_delta = 0
+    while number >= 0:
+        p = take_deltas(p, payload.end, &record)
+        if p == NULL:
+            return -1
+        number -= 1
+    return record.offset_delta
+
+
 @cython.final
 @cython.no_gc
 cdef class Chunk:
@@ -209,15 +227,13 @@ cdef class Chunk:
         cdef payload_t payload
         cdef batch_info_t info
         cdef batch_place_t *place
-        cdef RecordSource source
         cdef int32_t i
         for i in range(self.chunk.batch_count):
             place = &self.chunk.batches[i]
             if place.skipped >= 0:
                 continue
-            source = self.open(i, &payload)    # keeps what `payload` points to
             batch_header(place.data, place.size, &info)
-            place.skipped = records_before(payload.records, payload.end - payload.records, &info, self.chunk.start_offset)
+            place.skipped = skipped_of(self.open(i, &payload), &payload, &info, self.chunk.start_offset)
             if place.skipped < 0:
                 raise self.unreadable(BATCH_BAD_RECORD, info.base_offset)
         chunk_number(self.chunk)
@@ -268,11 +284,9 @@ cdef class Chunk:
         """The position of a record by its number; of the one behind the last, where to go on."""
         cdef batch_place_t *place
         cdef payload_t payload
-        cdef record_t record
-        cdef RecordSource source
-        cdef const uint8_t *p
         cdef int64_t base_offset
         cdef int64_t left
+        cdef int32_t delta
         if number >= self.chunk.record_count:
             return self.chunk.next_offset
         place = &self.chunk.batches[self.batch_of(number)]
@@ -280,15 +294,10 @@ cdef class Chunk:
         left = number - place.first + place.skipped
         if place.count == <int64_t><int32_t>load_u32(place.data + BATCH_LAST_OFFSET_DELTA) + 1:
             return base_offset + left
-        source = self.open(self.batch_of(number), &payload)    # keeps what `payload` points to
-        p = payload.records
-        record.offset_delta = 0
-        while left >= 0:
-            p = take_deltas(p, payload.end, &record)
-            if p == NULL:
-                raise self.unreadable(BATCH_BAD_RECORD, base_offset)
-            left -= 1
-        return max(base_offset + record.offset_delta, self.chunk.start_offset)
+        delta = offset_delta_of(self.open(self.batch_of(number), &payload), &payload, left)
+        if delta < 0:
+            raise self.unreadable(BATCH_BAD_RECORD, base_offset)
+        return max(base_offset + delta, self.chunk.start_offset)
 
 
 cdef Chunk new_chunk(chunk_t *chunk, str topic, int32_t partition, object inflate):
