@@ -443,7 +443,6 @@ def commits_by_strangers(t: Talk) -> None:
 def commits_of_both_kinds_of_clients(t: Talk) -> None:
     topic, txn, group = t.topic(), EpochTxn(t), t.name("g")
     t.ask(txn.commit_offsets(group, topic), version=4)
-    t.ask(txn.commit_offsets(group, topic), version=3)
     t.ask(txn.commit_offsets(group, topic), version=COMMIT_VERSION)
     t.ask(txn.commit_offsets(group, topic), version=4)
     txn.ask_end()
