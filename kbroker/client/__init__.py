@@ -13,16 +13,18 @@ if TYPE_CHECKING:
     from kbroker._core.delivery import Deliveries as Deliveries
     from kbroker._core.delivery import Delivery as Delivery
     from kbroker.client.admin import AdminClient as AdminClient
+    from kbroker.client.consumer.group_metadata import ConsumerGroupMetadata as ConsumerGroupMetadata
     from kbroker.client.producer.producer import Producer as Producer
 
 _MODULES = {
     "AdminClient": "kbroker.client.admin",
+    "ConsumerGroupMetadata": "kbroker.client.consumer.group_metadata",
     "Deliveries": "kbroker._core.delivery",
     "Delivery": "kbroker._core.delivery",
     "Producer": "kbroker.client.producer.producer",
 }
 
-__all__ = ["AdminClient", "Deliveries", "Delivery", "Producer"]
+__all__ = ["AdminClient", "ConsumerGroupMetadata", "Deliveries", "Delivery", "Producer"]
 
 
 def __getattr__(name: str) -> Any:
