@@ -39,30 +39,9 @@ from kazoo.protocol.states import Callback, EventType, KazooState, KeeperState, 
 from kazoo.retry import KazooRetry
 from kazoo.security import OPEN_ACL_UNSAFE
 
+from kbroker.coordination import store
 from kbroker.coordination.parcels import size_of
-from kbroker.coordination.store import (
-    ANY_VERSION,
-    BadVersion,
-    Check,
-    Create,
-    Delete,
-    EventKind,
-    InvalidPath,
-    NoChildrenForEphemerals,
-    NodeExists,
-    NoNode,
-    NotEmpty,
-    Operation,
-    Result,
-    SessionExpired,
-    SetData,
-    Stat,
-    StoreUnavailable,
-    Watcher,
-    WatchEvent,
-    check_path,
-    parent_of,
-)
+from kbroker.coordination.store import check_path, parent_of
 from kbroker.errors import ConfigError, KbrokerError
 
 log = logging.getLogger(__name__)
@@ -77,10 +56,10 @@ CLOSE_S = 5.0
 """How long a close waits for ZooKeeper to end the session. It waits for none that is away: that session times out."""
 
 _KINDS = {
-    EventType.CREATED: EventKind.CREATED,
-    EventType.CHANGED: EventKind.CHANGED,
-    EventType.DELETED: EventKind.DELETED,
-    EventType.CHILD: EventKind.CHILDREN,
+    EventType.CREATED: store.EventKind.CREATED,
+    EventType.CHANGED: store.EventKind.CHANGED,
+    EventType.DELETED: store.EventKind.DELETED,
+    EventType.CHILD: store.EventKind.CHILDREN,
 }
 
 
@@ -104,7 +83,7 @@ class _Mark(NamedTuple):
 class _Watch:
     """One watcher of one path, set once."""
 
-    def __init__(self, session: ZooKeeperStore, path: str, watcher: Watcher, *, of_children: bool):
+    def __init__(self, session: ZooKeeperStore, path: str, watcher: store.Watcher, *, of_children: bool):
         self.path = path
         self.watcher = watcher
         self.of_children = of_children
@@ -115,7 +94,7 @@ class _Watch:
         self._session = session
 
     @property
-    def key(self) -> tuple[str, bool, Watcher]:
+    def key(self) -> tuple[str, bool, store.Watcher]:
         return self.path, self.of_children, self.watcher
 
     def __call__(self, event: WatchedEvent) -> None:
@@ -180,9 +159,9 @@ class ZooKeeperStore:
         self._changed = threading.Condition(threading.Lock())
         self._link = _Link.LOST
         self._end_callbacks: list[Callable[[], None]] = []
-        self._set: dict[tuple[str, bool, Watcher], _Watch] = {}
+        self._set: dict[tuple[str, bool, store.Watcher], _Watch] = {}
         self._dropped: list[_Watch] = []
-        self._told: tuple[WatchedEvent | None, list[Watcher]] = None, []
+        self._told: tuple[WatchedEvent | None, list[store.Watcher]] = None, []
         self._event_thread = 0
         self._is_started = False
         self._stopped: threading.Thread | None = None
@@ -216,19 +195,19 @@ class ZooKeeperStore:
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
-    def get(self, path: str, watch: Watcher | None = None) -> tuple[bytes, Stat]:
+    def get(self, path: str, watch: store.Watcher | None = None) -> tuple[bytes, store.Stat]:
         inner = self._inner(path)
         data, stat = self._read(
             lambda each: self._client.get_async(inner, each), path, watch, lambda found: _data_mark(found[1])
         )
         return data or b"", _stat(stat)
 
-    def exists(self, path: str, watch: Watcher | None = None) -> Stat | None:
+    def exists(self, path: str, watch: store.Watcher | None = None) -> store.Stat | None:
         inner = self._inner(path)
         found = self._read(lambda each: self._client.exists_async(inner, each), path, watch, _data_mark)
         return None if found is None else _stat(found)
 
-    def children(self, path: str, watch: Watcher | None = None) -> list[str]:
+    def children(self, path: str, watch: store.Watcher | None = None) -> list[str]:
         """Sorted names, or NoNode."""
         inner = self._inner(path)
         names, _ = self._read(
@@ -237,10 +216,10 @@ class ZooKeeperStore:
         )  # fmt: skip
         return sorted(names)
 
-    def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, Stat] | None]:
+    def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, store.Stat] | None]:
         """Data and stat of each, None for no node. Not one moment's picture."""
         inner = [self._inner(path) for path in paths]
-        found: list[tuple[bytes, Stat] | None] = []
+        found: list[tuple[bytes, store.Stat] | None] = []
         deadline = time.monotonic() + self._wait_s
         while len(found) < len(inner):
             self._await_link(deadline)
@@ -261,7 +240,7 @@ class ZooKeeperStore:
         self,
         ask: Callable[[_Watch | None], Any],
         path: str,
-        watcher: Watcher | None,
+        watcher: store.Watcher | None,
         mark_of: Callable[[Any], _Mark | None],
         *,
         of_children: bool = False,
@@ -278,7 +257,7 @@ class ZooKeeperStore:
                 mark, is_set = mark_of(found), True
                 return found
             except NoNodeError:
-                raise NoNode(path) from None
+                raise store.NoNode(path) from None
             except ConnectionLoss:
                 continue
             finally:
@@ -288,27 +267,27 @@ class ZooKeeperStore:
     # --- changing -----------------------------------------------------------------------------------------------------
 
     def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False) -> str:
-        result = self.multi([Create(path, data, ephemeral, sequential)])[0]
+        result = self.multi([store.Create(path, data, ephemeral, sequential)])[0]
         assert isinstance(result, str), result
         return result
 
-    def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:
-        result = self.multi([SetData(path, data, version)])[0]
-        assert isinstance(result, Stat), result
+    def set(self, path: str, data: bytes, version: int = store.ANY_VERSION) -> store.Stat:
+        result = self.multi([store.SetData(path, data, version)])[0]
+        assert isinstance(result, store.Stat), result
         return result
 
-    def delete(self, path: str, version: int = ANY_VERSION) -> None:
-        self.multi([Delete(path, version)])
+    def delete(self, path: str, version: int = store.ANY_VERSION) -> None:
+        self.multi([store.Delete(path, version)])
 
-    def multi(self, operations: Sequence[Operation]) -> list[Result]:
+    def multi(self, operations: Sequence[store.Operation]) -> list[store.Result]:
         for each in operations:
             # A sequential node's own name may be empty: its number is the name.
-            sequential = isinstance(each, Create) and each.sequential
+            sequential = isinstance(each, store.Create) and each.sequential
             check_path(each.path + "0" if sequential else each.path)
-            if isinstance(each, Delete) and each.path == "/":
-                raise NotEmpty("/")
+            if isinstance(each, store.Delete) and each.path == "/":
+                raise store.NotEmpty("/")
         if (size := sum(map(size_of, operations))) > MAX_REQUEST_SIZE:
-            raise StoreUnavailable(
+            raise store.StoreUnavailable(
                 f"ZooKeeper {self._address}: {size} bytes at once are more than it takes "
                 f"({MAX_REQUEST_SIZE}); nothing was changed"
             )
@@ -321,7 +300,7 @@ class ZooKeeperStore:
             with self._errors("; the change may have been made"):
                 results = request.commit_async().get(timeout=_left(deadline))
         except ConnectionLoss:
-            raise StoreUnavailable(
+            raise store.StoreUnavailable(
                 f"the connection to ZooKeeper {self._address} was lost; the change may have been made"
             ) from None
         return self._results(operations, results)
@@ -334,53 +313,53 @@ class ZooKeeperStore:
             with contextlib.suppress(NodeExistsError), self._errors():
                 self._client.create_async(path, b"").get(timeout=self._wait_s)
 
-    def _transaction(self, operations: Sequence[Operation]) -> Any:
+    def _transaction(self, operations: Sequence[store.Operation]) -> Any:
         request = self._client.transaction()
         for each in operations:
-            if isinstance(each, Create):
+            if isinstance(each, store.Create):
                 # Not through kazoo's own call: it takes the slash from the end of a sequential node without a name.
                 path = self._chroot + each.path if each.sequential else self._inner(each.path)
                 flags = (1 if each.ephemeral else 0) | (2 if each.sequential else 0)
                 request.operations.append(CreateRequest(path, each.data, OPEN_ACL_UNSAFE, flags))
-            elif isinstance(each, SetData):
+            elif isinstance(each, store.SetData):
                 request.set_data(self._inner(each.path), each.data, each.version)
-            elif isinstance(each, Check):
+            elif isinstance(each, store.Check):
                 request.check(self._inner(each.path), each.version)
             else:
                 request.delete(self._inner(each.path), each.version)
         return request
 
-    def _results(self, operations: Sequence[Operation], results: Sequence[Any]) -> list[Result]:
-        made: list[Result] = []
+    def _results(self, operations: Sequence[store.Operation], results: Sequence[Any]) -> list[store.Result]:
+        made: list[store.Result] = []
         for each, result in zip(operations, results, strict=True):
             if isinstance(result, RolledBackError | RuntimeInconsistency):
                 continue
             if isinstance(result, Exception):
                 raise self._refusal(each, result)
-            if isinstance(each, Create):
+            if isinstance(each, store.Create):
                 made.append(str(result).removeprefix(self._chroot))
             else:
-                made.append(_stat(result) if isinstance(each, SetData) else None)
+                made.append(_stat(result) if isinstance(each, store.SetData) else None)
         return made
 
-    def _refusal(self, operation: Operation, error: Exception) -> KbrokerError:
+    def _refusal(self, operation: store.Operation, error: Exception) -> KbrokerError:
         path = operation.path
         parent = parent_of(path)
         if isinstance(error, NoNodeError):
-            return NoNode(parent if isinstance(operation, Create) else path)
+            return store.NoNode(parent if isinstance(operation, store.Create) else path)
         if isinstance(error, NodeExistsError):
-            return NodeExists(path)
-        if isinstance(error, BadVersionError) and not isinstance(operation, Create):
-            return BadVersion(path, operation.version)
+            return store.NodeExists(path)
+        if isinstance(error, BadVersionError) and not isinstance(operation, store.Create):
+            return store.BadVersion(path, operation.version)
         if isinstance(error, NotEmptyError):
-            return NotEmpty(path)
+            return store.NotEmpty(path)
         if isinstance(error, NoChildrenForEphemeralsError):
-            return NoChildrenForEphemerals(parent)
+            return store.NoChildrenForEphemerals(parent)
         if isinstance(error, BadArgumentsError):
-            return InvalidPath(path, "ZooKeeper does not take it")
+            return store.InvalidPath(path, "ZooKeeper does not take it")
         if isinstance(error, SessionExpiredError):
-            return SessionExpired()
-        return StoreUnavailable(f"ZooKeeper {self._address}, node {path}: {_said(error)}; nothing was changed")
+            return store.SessionExpired()
+        return store.StoreUnavailable(f"ZooKeeper {self._address}, node {path}: {_said(error)}; nothing was changed")
 
     # --- the session --------------------------------------------------------------------------------------------------
 
@@ -449,9 +428,9 @@ class ZooKeeperStore:
             self._changed.wait_for(lambda: self._link is not _Link.LOST, _left(deadline))
             link = self._link
         if link is _Link.LOST:
-            raise StoreUnavailable(f"ZooKeeper {self._address} cannot be reached, or does not answer{outcome}")
+            raise store.StoreUnavailable(f"ZooKeeper {self._address} cannot be reached, or does not answer{outcome}")
         if link is not _Link.CONNECTED:
-            raise SessionExpired
+            raise store.SessionExpired
 
     # --- watches ------------------------------------------------------------------------------------------------------
 
@@ -507,8 +486,8 @@ class ZooKeeperStore:
             told.append(watch.watcher)
             self._tell(watch, _KINDS[event.type])
 
-    def _tell(self, watch: _Watch, kind: EventKind) -> None:
-        self._deliver(lambda: watch.watcher(WatchEvent(kind, watch.path)))
+    def _tell(self, watch: _Watch, kind: store.EventKind) -> None:
+        self._deliver(lambda: watch.watcher(store.WatchEvent(kind, watch.path)))
 
     def _watch_again(self) -> None:
         """After a reconnect: set what the last connection took with it, and tell what happened in between."""
@@ -519,7 +498,7 @@ class ZooKeeperStore:
             ask = self._client.get_children_async if old.of_children else self._client.exists_async
             more = {"include_data": True} if old.of_children else {}
             asked.append((old, new, ask(self._inner(old.path), new, **more)))
-        told: set[tuple[str, Watcher]] = set()
+        told: set[tuple[str, store.Watcher]] = set()
         for old, new, answer in asked:
             mark: _Mark | None = None
             is_set = True
@@ -538,7 +517,7 @@ class ZooKeeperStore:
             if kind is None:
                 continue
             self._withdraw(new)
-            if kind is EventKind.DELETED:
+            if kind is store.EventKind.DELETED:
                 if (old.path, old.watcher) in told:
                     continue
                 told.add((old.path, old.watcher))
@@ -558,13 +537,13 @@ class ZooKeeperStore:
         except (ConnectionLoss, NoNodeError, NodeExistsError):
             raise
         except KazooTimeoutError:
-            raise StoreUnavailable(f"ZooKeeper {self._address} does not answer{outcome}") from None
+            raise store.StoreUnavailable(f"ZooKeeper {self._address} does not answer{outcome}") from None
         except (SessionExpiredError, ConnectionClosedError):
-            raise SessionExpired from None
+            raise store.SessionExpired from None
         except (NoAuthError, AuthFailedError):
-            raise StoreUnavailable(f"ZooKeeper {self._address} refuses access: its nodes are protected") from None
+            raise store.StoreUnavailable(f"ZooKeeper {self._address} refuses access: its nodes are protected") from None
         except KazooException as error:
-            raise StoreUnavailable(f"ZooKeeper {self._address}: {_said(error)}") from error
+            raise store.StoreUnavailable(f"ZooKeeper {self._address}: {_said(error)}") from error
 
 
 def _left(deadline: float) -> float:
@@ -575,8 +554,8 @@ def _said(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-def _stat(stat: Any) -> Stat:
-    return Stat(stat.version, stat.czxid, stat.mzxid, stat.ephemeralOwner)
+def _stat(stat: Any) -> store.Stat:
+    return store.Stat(stat.version, stat.czxid, stat.mzxid, stat.ephemeralOwner)
 
 
 def _data_mark(stat: Any) -> _Mark | None:
@@ -587,12 +566,12 @@ def _children_mark(stat: Any) -> _Mark:
     return _Mark(stat.czxid, stat.pzxid)
 
 
-def _happened(watch: _Watch, now: _Mark | None) -> EventKind | None:
+def _happened(watch: _Watch, now: _Mark | None) -> store.EventKind | None:
     """What a watch has missed."""
     if now == watch.mark:
         return None
     if watch.mark is None:
-        return EventKind.CREATED
+        return store.EventKind.CREATED
     if now is None or now.creation_id != watch.mark.creation_id:
-        return EventKind.DELETED
-    return EventKind.CHILDREN if watch.of_children else EventKind.CHANGED
+        return store.EventKind.DELETED
+    return store.EventKind.CHILDREN if watch.of_children else store.EventKind.CHANGED
