@@ -64,6 +64,7 @@ class Cluster:
         """Called with each new view."""
         self._loop = network.thread.loop
         self._bootstrap: tuple[tuple[str, int], ...] = options["bootstrap.servers"]
+        self._bootstrap_keys: dict[tuple[str, int], int] = {}  # what their connections are kept under, below 0
         self._topics: dict[str, int] = {}  # name -> how many have an interest in it
         self._everything = 0  # how many have an interest in all topics
         self._connections: dict[tuple[int, str], Connection] = {}
@@ -182,6 +183,10 @@ class Cluster:
 
     # --- connections ----------------------------------------------------------------------------------------
 
+    def begin_at(self, servers: Iterable[tuple[str, int]]) -> None:
+        """Connect to these instead of bootstrap.servers while no broker that is known is reached."""
+        self._bootstrap = tuple(servers)
+
     async def connection(self, node_id: int, purpose: str = DATA) -> Connection:
         """One to broker `node_id`, made if there is none, after the backoff if the last attempt failed."""
         key = (node_id, purpose)
@@ -255,7 +260,7 @@ class Cluster:
         for host, port in self._bootstrap:
             if f"{host}:{port}" in problems:
                 continue
-            key = (-1 - self._bootstrap.index((host, port)), "bootstrap")
+            key = (self._bootstrap_keys.setdefault((host, port), -1 - len(self._bootstrap_keys)), "bootstrap")
             found = self._connections.get(key)
             if found is not None and not found.is_closed:
                 return found
@@ -267,7 +272,9 @@ class Cluster:
             self._keep(connection, *key)
             return connection
         if not problems:
-            raise ConnectionFailed("there is no broker to connect to", hint="set bootstrap.servers")
+            raise ConnectionFailed(
+                "there is no broker to connect to", hint="set bootstrap.servers, or is one registered in ZooKeeper?"
+            )
         last = list(problems.values())[-1]
         if len(problems) == 1:
             raise last

@@ -1,0 +1,90 @@
+"""A client's session with a ZooKeeper, begun anew when one has expired."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from kbroker.client.config import Options
+from kbroker.client.errors import ClientClosed, ConnectionFailed
+from kbroker.coordination.store import InvalidPath, StoreUnavailable
+from kbroker.coordination.zookeeper import ZooKeeperStore
+from kbroker.errors import ConfigError
+
+log = logging.getLogger("kbroker.client")
+
+AGAIN_S = 1.0
+"""The pause between two attempts to begin a session after one has expired."""
+
+
+class Session:
+    """`store` is the session there is now; calls of one that has expired raise SessionExpired. For any thread.
+
+    ConnectionFailed when ZooKeeper is not reached at first, ValueError for an address that is none.
+    """
+
+    def __init__(self, options: Options):
+        self.on_renewed: list[Callable[[], object]] = []
+        """Called, on a thread that may wait, when another session has taken the place of one that expired."""
+        self._address: str = options["zookeeper.connect"]
+        self._timeout_s = options.seconds("zookeeper.session.timeout.ms")
+        self._connect_timeout_s = self._timeout_s
+        if options["zookeeper.connection.timeout.ms"] is not None:
+            self._connect_timeout_s = options.seconds("zookeeper.connection.timeout.ms")
+        self._closed = threading.Event()
+        self._lock = threading.Lock()  # guards `_store` against a close meanwhile
+        try:
+            self._store = self._begin()
+        except (ConfigError, InvalidPath) as error:
+            raise ValueError(f"zookeeper.connect: {error}") from None
+        except StoreUnavailable as error:
+            raise ConnectionFailed(str(error), hint="is zookeeper.connect right, and does it run?") from None
+
+    @property
+    def store(self) -> ZooKeeperStore:
+        return self._store
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed.is_set()
+
+    def check(self) -> None:
+        if self.is_closed:
+            raise ClientClosed("the client is closed")
+
+    def close(self) -> None:
+        """End it; its ephemeral nodes go at once. Idempotent."""
+        with self._lock:
+            self._closed.set()
+        self._store.close()
+
+    def _begin(self) -> ZooKeeperStore:
+        store = ZooKeeperStore(self._address, self._timeout_s, connect_timeout_s=self._connect_timeout_s)
+        store.on_end(self._ended)
+        return store
+
+    def _ended(self) -> None:
+        threading.Thread(target=self._renew, name="kbroker-zookeeper", daemon=True).start()
+
+    def _renew(self) -> None:
+        while not self.is_closed:
+            try:
+                store = self._begin()
+            except StoreUnavailable as error:
+                log.warning("%s", error)
+                self._closed.wait(AGAIN_S)
+                continue
+            with self._lock:
+                if not self.is_closed:
+                    self._store = store
+            if self.is_closed:
+                store.close()
+                return
+            log.info("a new session with ZooKeeper %s has begun", self._address)
+            for heard in self.on_renewed:
+                try:
+                    heard()
+                except Exception:
+                    log.exception("a client could not go on with a new session with ZooKeeper")
+            return
