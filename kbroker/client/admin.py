@@ -29,6 +29,7 @@ from kbroker.client.admin_results import (
 from kbroker.client.cluster import GROUP, TRANSACTION, Cluster, begin
 from kbroker.client.config import NETWORK, parse_options
 from kbroker.client.errors import BrokerError, raise_for
+from kbroker.client.thread import ThreadOwner
 from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
@@ -50,7 +51,7 @@ SOURCES = {
 }
 
 
-class AdminClient:
+class AdminClient(ThreadOwner):
     """Options as a mapping with dots or keywords with underscores. TypeError, ValueError: an option is wrong."""
 
     def __init__(self, config: Mapping[str, Any] | None = None, **options: Any):

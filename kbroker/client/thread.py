@@ -3,9 +3,10 @@
 Sockets of brokers are the pump's and are served without the GIL; everything that is not steady state is a coroutine on
 the loop. Other threads hand coroutines over by `submit` and wait by `call`, which Ctrl-C interrupts.
 
-Ends. `stop` is bounded in time. At the interpreter's exit what was not stopped is, after its `at_exit` has run (a
-producer's flush), EXIT_TIMEOUT_S in all. In a child process after a fork the client is unusable and says so; its
-sockets are closed there without a word to the brokers, which go on with the parent.
+Ends. `stop` is bounded in time. A client that is collected unclosed takes its thread with it (`ThreadOwner`). At the
+interpreter's exit what was not stopped is, after its `at_exit` has run (a producer's flush), EXIT_TIMEOUT_S in all. In
+a child process after a fork the client is unusable and says so; its sockets are closed there without a word to the
+brokers, which go on with the parent.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import selectors
 import socket
 import threading
 import time
+import warnings
 import weakref
 from collections.abc import Callable, Coroutine, Mapping
 from functools import cache
@@ -95,10 +97,12 @@ class ClientThread:
         self.at_exit: Callable[[float], object] | None = None
         """Called with the seconds it has when the interpreter ends and nobody has called `stop`."""
         self.connecting: set[socket.socket] = set()
-        self._lock = threading.Lock()  # guards _accepts: what was submitted before the end is run
+        # Guards _accepts: what was submitted before the end is run. The collector may end a client under it.
+        self._lock = threading.RLock()
         self._accepts = True
         self._pid = os.getpid()
-        self._thread = threading.Thread(target=self._run, name=f"kbroker-client-{client_id}", daemon=True)
+        self.name = f"kbroker-client-{client_id}"
+        self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
         _watch_process()
         _threads.add(self)
         self._thread.start()
@@ -201,11 +205,30 @@ class ClientThread:
     def _forked(self) -> None:
         """In a child process."""
         _left.append((self.loop, self.pump))
-        self._lock = threading.Lock()  # the parent's thread may have held it
+        self._lock = threading.RLock()  # the parent's thread may have held it
         self.pump.abandon()
         for sock in self.connecting:
             with contextlib.suppress(OSError):
                 os.close(sock.detach())
+
+
+class ThreadOwner:
+    """A client of which nobody holds a reference any more ends as if closed, at once, with a ResourceWarning.
+
+    What runs on the thread must not hold the client for that: give it weak references, or objects that do not know it.
+    """
+
+    _thread: ClientThread
+
+    def __del__(self) -> None:
+        thread: ClientThread | None = self.__dict__.get("_thread")
+        if thread is None or not thread.is_running:
+            return
+        warnings.warn(
+            f"{type(self).__name__} was not closed: {thread.name}", ResourceWarning, stacklevel=2, source=self
+        )
+        # The collector runs in any thread, this one included: nobody is waited for.
+        thread.stop(0)
 
 
 async def _settle(tasks: set[asyncio.Task[Any]]) -> None:

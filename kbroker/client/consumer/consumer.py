@@ -14,14 +14,14 @@ from kbroker.client.connection import Network
 from kbroker.client.consumer.fetching import EARLIEST, LATEST, Fetching
 from kbroker.client.consumer.options import CONSUMER
 from kbroker.client.errors import UsageError
-from kbroker.client.thread import ClientThread
+from kbroker.client.thread import ClientThread, ThreadOwner
 from kbroker.model import TopicPartition
 from kbroker.protocol.compression import inflate
 
 ITERATION_POLL_S = 3600.0
 
 
-class Consumer:
+class Consumer(ThreadOwner):
     """Reads records from Kafka or kbroker; what comes next is fetched in the background.
 
     `Consumer(bootstrap_servers="localhost:9092")`, or a mapping of options with Kafka's names. A context manager. One
