@@ -13,18 +13,33 @@ if TYPE_CHECKING:
     from kbroker._core.delivery import Deliveries as Deliveries
     from kbroker._core.delivery import Delivery as Delivery
     from kbroker.client.admin import AdminClient as AdminClient
+    from kbroker.client.consumer.fetching import EARLIEST as EARLIEST
+    from kbroker.client.consumer.fetching import LATEST as LATEST
     from kbroker.client.consumer.group_metadata import ConsumerGroupMetadata as ConsumerGroupMetadata
     from kbroker.client.producer.producer import Producer as Producer
+    from kbroker.client.simple_consumer import SimpleConsumer as SimpleConsumer
 
 _MODULES = {
+    "EARLIEST": "kbroker.client.consumer.fetching",
+    "LATEST": "kbroker.client.consumer.fetching",
     "AdminClient": "kbroker.client.admin",
     "ConsumerGroupMetadata": "kbroker.client.consumer.group_metadata",
     "Deliveries": "kbroker._core.delivery",
     "Delivery": "kbroker._core.delivery",
     "Producer": "kbroker.client.producer.producer",
+    "SimpleConsumer": "kbroker.client.simple_consumer",
 }
 
-__all__ = ["AdminClient", "ConsumerGroupMetadata", "Deliveries", "Delivery", "Producer"]
+__all__ = [
+    "EARLIEST",
+    "LATEST",
+    "AdminClient",
+    "ConsumerGroupMetadata",
+    "Deliveries",
+    "Delivery",
+    "Producer",
+    "SimpleConsumer",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,36 @@
+"""Which broker is to be asked about which partition."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from kbroker.client.cluster import Cluster
+from kbroker.client.errors import raise_for
+from kbroker.errors import ErrorCode
+from kbroker.model import TopicPartition
+
+
+async def by_leader(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
+    """Node ids, each with the partitions that it leads. BrokerError for one that has no leader now, or is not there."""
+    wanted = list(dict.fromkeys(partitions))
+    topics = {partition.topic for partition in wanted}
+    if cluster.add_topics(topics) or any(cluster.leader(*partition) is None for partition in wanted):
+        try:
+            await cluster.refresh()
+        except BaseException:
+            cluster.remove_topics(topics)
+            raise
+    cluster.remove_topics(topics)
+    found: dict[int, list[TopicPartition]] = defaultdict(list)
+    for partition in wanted:
+        view = cluster.view.partition(*partition)
+        topic = cluster.view.topics.get(partition.topic)
+        if view is None:
+            code = topic.error_code if topic is not None else 0
+            raise_for(code or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None, str(partition))
+        elif view.leader_id < 0:
+            raise_for(view.error_code or ErrorCode.LEADER_NOT_AVAILABLE, None, str(partition))
+        else:
+            found[view.leader_id].append(partition)
+    return found
