@@ -13,6 +13,7 @@ cdef class Delivery:
     cdef readonly str topic
     cdef outgoing_t *part(self, int32_t *index) noexcept nogil
     cdef outgoing_t *settled(self, timeout, int32_t *index) except NULL
+    cdef waiter(self)
 
 ctypedef struct stretch_t:
     outgoing_t *batch            # a reference

@@ -28,6 +28,8 @@ cdef enum:
 
 log = logging.getLogger("kbroker.client")
 
+get_running_loop = None      # asyncio's, which is there when somebody awaits
+
 
 cdef int await_batch(outgoing_t *batch, int64_t deadline_ms) except -1:
     """0 when the deadline (monotonic, -1: none) has passed. Ctrl-C is an exception here."""
@@ -140,11 +142,60 @@ cdef class Delivery:
         if not atomic_claim_i32(&batch.watched, UNWATCHED, WATCHED) and batch.watched == WATCHED_TOO_LATE:
             call_all(batch)
 
+    def __await__(self):
+        """In any event loop: as `result`, without blocking it. Cancelling does not take the record back."""
+        while not self.done():
+            yield from self.waiter()
+        return self.result(0)
+
+    cdef waiter(self):
+        """A future of the running loop that is done when the batch is, or when it has been split."""
+        cdef int32_t index = 0
+        cdef outgoing_t *batch = self.part(&index)
+        cdef LoopWaiters waiters = None
+        global get_running_loop
+        if get_running_loop is None:
+            from asyncio import get_running_loop
+        loop = get_running_loop()
+        future = loop.create_future()
+        if batch.callbacks != NULL:
+            callbacks = <list>batch.callbacks
+            last = callbacks[len(callbacks) - 1][0]
+            if type(last) is LoopWaiters and (<LoopWaiters>last).loop is loop:
+                waiters = <LoopWaiters>last
+        if waiters is not None:
+            waiters.futures.append(future)
+        else:
+            waiters = LoopWaiters.__new__(LoopWaiters)
+            waiters.loop = loop
+            waiters.futures = [future]
+            self.add_done_callback(waiters)
+        return future
+
     def __repr__(self):
         state = "pending"
         if self.done():
             state = f"offset {self.offset}" if self.exception() is None else f"failed: {self.exception()!r}"
         return f"<Delivery to {self.topic}-{self.partition}, {state}>"
+
+
+@cython.final
+cdef class LoopWaiters:
+    """A callback of a batch: those who await its Deliveries in one event loop are told with one message."""
+    cdef object loop
+    cdef list futures
+
+    def __call__(self, delivery):
+        try:
+            self.loop.call_soon_threadsafe(end_all, self.futures)
+        except RuntimeError:
+            pass                     # the loop is closed: nobody awaits there
+
+
+def end_all(list futures):
+    for future in futures:
+        if not future.done():        # cancelled
+            future.set_result(None)
 
 
 cdef void call(callback, Delivery delivery) noexcept:
@@ -240,6 +291,23 @@ cdef class Deliveries:
         if error is not None:
             raise error
         return self.count
+
+    def __await__(self):
+        """In any event loop: as `result`, without blocking it."""
+        cdef Delivery record
+        cdef stretch_t *stretch
+        cdef int32_t i
+        for i in range(self.stretch_count):
+            stretch = &self.stretches[i]
+            record = Delivery.__new__(Delivery)
+            atomic_add_i32(&stretch.batch.references, 1)
+            record.batch = stretch.batch
+            record.index = stretch.first
+            while not stretch_settled(stretch.batch, stretch.first, stretch.last):
+                while record.done():         # of a batch that was split
+                    record.index += 1
+                yield from record.waiter()
+        return self.result(0)
 
 
 cdef bint stretch_settled(outgoing_t *batch, int32_t first, int32_t last) noexcept nogil:
