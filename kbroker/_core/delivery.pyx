@@ -28,7 +28,7 @@ cdef enum:
 
 log = logging.getLogger("kbroker.client")
 
-get_running_loop = None      # asyncio's, which is there when somebody awaits
+cdef object running_loop = None  # asyncio.get_running_loop: asyncio is there when somebody awaits
 
 
 cdef int await_batch(outgoing_t *batch, int64_t deadline_ms) except -1:
@@ -152,21 +152,22 @@ cdef class Delivery:
         """A future of the running loop that is done when the batch is, or when it has been split."""
         cdef int32_t index = 0
         cdef outgoing_t *batch = self.part(&index)
-        cdef LoopWaiters waiters = None
-        global get_running_loop
-        if get_running_loop is None:
-            from asyncio import get_running_loop
-        loop = get_running_loop()
+        cdef _LoopWaiters waiters = None
+        global running_loop
+        if running_loop is None:
+            import asyncio
+            running_loop = asyncio.get_running_loop
+        loop = running_loop()
         future = loop.create_future()
         if batch.callbacks != NULL:
             callbacks = <list>batch.callbacks
             last = callbacks[len(callbacks) - 1][0]
-            if type(last) is LoopWaiters and (<LoopWaiters>last).loop is loop:
-                waiters = <LoopWaiters>last
+            if type(last) is _LoopWaiters and (<_LoopWaiters>last).loop is loop:
+                waiters = <_LoopWaiters>last
         if waiters is not None:
             waiters.futures.append(future)
         else:
-            waiters = LoopWaiters.__new__(LoopWaiters)
+            waiters = _LoopWaiters.__new__(_LoopWaiters)
             waiters.loop = loop
             waiters.futures = [future]
             self.add_done_callback(waiters)
@@ -180,19 +181,19 @@ cdef class Delivery:
 
 
 @cython.final
-cdef class LoopWaiters:
+cdef class _LoopWaiters:
     """A callback of a batch: those who await its Deliveries in one event loop are told with one message."""
     cdef object loop
     cdef list futures
 
     def __call__(self, delivery):
         try:
-            self.loop.call_soon_threadsafe(end_all, self.futures)
+            self.loop.call_soon_threadsafe(_end_all, self.futures)
         except RuntimeError:
             pass                     # the loop is closed: nobody awaits there
 
 
-def end_all(list futures):
+def _end_all(list futures):
     for future in futures:
         if not future.done():        # cancelled
             future.set_result(None)

@@ -41,7 +41,10 @@ def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
 async def waiting_for(*deliveries: Delivery) -> list[asyncio.Future[Delivery]]:
     """Tasks that have begun to await them."""
     tasks = [asyncio.ensure_future(delivery) for delivery in deliveries]
-    await asyncio.sleep(0)
+    loop = asyncio.get_running_loop()
+    turned = loop.create_future()
+    loop.call_soon(turned.set_result, None)
+    await turned
     return tasks
 
 
