@@ -449,6 +449,20 @@ def commits_of_both_kinds_of_clients(t: Talk) -> None:
     fetched(t, group, topic)
 
 
+@newer_scenario(COMMIT)
+def commits_of_a_client_of_before_verification(t: Talk) -> None:
+    """One of version 3 is refused with another code, and taken where a newer one has added the group's partition.
+
+    In a transaction of its own: Kafka now and then answers one right behind a refused one of version 4 with its code.
+    """
+    topic, txn, group = t.topic(), EpochTxn(t), t.name("g")
+    t.ask(txn.commit_offsets(group, topic), version=3)
+    t.ask(txn.commit_offsets(group, topic), version=COMMIT_VERSION)
+    t.ask(txn.commit_offsets(group, topic, 6), version=3)
+    txn.ask_end()
+    fetched(t, group, topic)
+
+
 # --- what is stored --------------------------------------------------------------------------------------------------
 
 
