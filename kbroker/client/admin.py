@@ -13,16 +13,17 @@ from collections.abc import Collection, Coroutine, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from kbroker.client.admin_groups import described, described_newer
 from kbroker.client.admin_results import (
     Broker,
     ClusterDescription,
     CommittedOffset,
     ConfigEntry,
+    GroupDescription,
     GroupListing,
     OffsetAndTimestamp,
     PartitionDescription,
     TopicDescription,
-    TopicPartition,
     TransactionDescription,
     TransactionListing,
 )
@@ -31,14 +32,16 @@ from kbroker.client.config import NETWORK, parse_options
 from kbroker.client.errors import BrokerError, raise_for
 from kbroker.client.thread import ThreadOwner
 from kbroker.errors import ErrorCode
+from kbroker.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 
 T = TypeVar("T")
 
-EARLIEST, LATEST = -2, -1
-TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
-SET, DELETE = 0, 1
+EARLIEST, LATEST = EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+TOPIC_RESOURCE, BROKER_RESOURCE, GROUP_RESOURCE = 2, 4, 32
+RESOURCES = {TOPIC_RESOURCE: "topic", BROKER_RESOURCE: "broker", GROUP_RESOURCE: "group"}
+SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 SOURCES = {
     1: "DYNAMIC_TOPIC_CONFIG",
     2: "DYNAMIC_BROKER_CONFIG",
@@ -73,6 +76,10 @@ class AdminClient(ThreadOwner):
     def close(self, timeout_s: float = 10.0) -> None:
         """Close the connections and end the thread. Calls that wait raise ClientClosed."""
         self._thread.stop(timeout_s)
+
+    def check_connection(self) -> None:
+        """Connect to a broker, unless one is connected. ConnectionFailed at once where other calls would try again."""
+        self._run(self._cluster.any_connection())
 
     # --- topics ---------------------------------------------------------------------------------------------
 
@@ -139,19 +146,57 @@ class AdminClient(ThreadOwner):
 
     def describe_topic_config(self, topic: str) -> dict[str, ConfigEntry]:
         """Its settings by name, those that are not its own too."""
-        return self._describe_config(TOPIC_RESOURCE, topic, None)
+        return self.describe_topic_configs([topic])[topic]
 
-    def describe_broker_config(self, node_id: int) -> dict[str, ConfigEntry]:
-        return self._describe_config(BROKER_RESOURCE, str(node_id), node_id)
+    def describe_topic_configs(self, topics: Collection[str]) -> dict[str, dict[str, ConfigEntry]]:
+        """Those of several topics, by their names."""
+        return self._describe_configs(TOPIC_RESOURCE, topics) if topics else {}
 
-    def alter_topic_config(self, topic: str, changes: Mapping[str, str | None], *, validate_only: bool = False) -> None:
-        """None takes a setting back. What is not named stays (Kafka 2.3 and later)."""
-        self._alter_config(TOPIC_RESOURCE, topic, None, changes, validate_only)
+    def describe_broker_config(self, node_id: int | None) -> dict[str, ConfigEntry]:
+        """Of a broker; None: what holds for all that have not their own."""
+        name = _name_of(node_id)
+        return self._describe_configs(BROKER_RESOURCE, [name], node_id)[name]
+
+    def describe_group_config(self, group_id: str) -> dict[str, ConfigEntry]:
+        """Of a group (Kafka 4.0 and later)."""
+        return self._describe_configs(GROUP_RESOURCE, [group_id])[group_id]
+
+    def alter_topic_config(
+        self,
+        topic: str,
+        changes: Mapping[str, str | None] | None = None,
+        *,
+        append: Mapping[str, str] | None = None,
+        subtract: Mapping[str, str] | None = None,
+        validate_only: bool = False,
+    ) -> None:
+        """None takes a setting back; `append`, `subtract` change lists. The others stay (Kafka 2.3 and later)."""
+        self._alter_config(TOPIC_RESOURCE, topic, None, _operations(changes, append, subtract), validate_only)
 
     def alter_broker_config(
-        self, node_id: int, changes: Mapping[str, str | None], *, validate_only: bool = False
+        self,
+        node_id: int | None,
+        changes: Mapping[str, str | None] | None = None,
+        *,
+        append: Mapping[str, str] | None = None,
+        subtract: Mapping[str, str] | None = None,
+        validate_only: bool = False,
     ) -> None:
-        self._alter_config(BROKER_RESOURCE, str(node_id), node_id, changes, validate_only)
+        """Of a broker; None: of all that have not their own."""
+        operations = _operations(changes, append, subtract)
+        self._alter_config(BROKER_RESOURCE, _name_of(node_id), node_id, operations, validate_only)
+
+    def alter_group_config(
+        self,
+        group_id: str,
+        changes: Mapping[str, str | None] | None = None,
+        *,
+        append: Mapping[str, str] | None = None,
+        subtract: Mapping[str, str] | None = None,
+        validate_only: bool = False,
+    ) -> None:
+        """Of a group (Kafka 4.0 and later)."""
+        self._alter_config(GROUP_RESOURCE, group_id, None, _operations(changes, append, subtract), validate_only)
 
     # --- cluster, groups, offsets, records ------------------------------------------------------------------
 
@@ -175,6 +220,30 @@ class AdminClient(ThreadOwner):
                     for each in answer.groups
                 ]
             return sorted(found, key=lambda group: group.group_id)
+
+        return self._run(self._cluster.retried(ask))
+
+    def describe_group(self, group_id: str) -> GroupDescription:
+        """A group of either protocol and its members. One that is not there is in the state "Dead"."""
+        what = f"group {group_id!r}"
+
+        async def ask() -> GroupDescription:
+            node_id = await self._cluster.coordinator(group_id)
+            answer = await self._cluster.call_coordinator(M.DescribeGroupsRequest(groups=[group_id]), group_id)
+            (group,) = answer.groups
+            # Kafka 4 says so where earlier ones describe a dead group (KIP-1043).
+            if group.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
+                self._check_coordinated(group.error_code, group_id, GROUP, what)
+                if group.group_state != "Dead":
+                    return described(group, node_id)
+            connection = await self._cluster.connection(node_id)
+            if connection.serves(ApiKey.CONSUMER_GROUP_DESCRIBE):
+                answer = await connection.call(M.ConsumerGroupDescribeRequest(group_ids=[group_id]))
+                (newer,) = answer.groups
+                if newer.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
+                    self._check_coordinated(newer.error_code, group_id, GROUP, what)
+                    return described_newer(newer, node_id)
+            return GroupDescription(group_id, "Dead", "", "", "", node_id, ())
 
         return self._run(self._cluster.retried(ask))
 
@@ -212,6 +281,28 @@ class AdminClient(ThreadOwner):
             return found
 
         return self._run(self._cluster.retried(ask))
+
+    def alter_offsets(self, group_id: str, offsets: Mapping[tuple[str, int], int]) -> None:
+        """Commit these for a group, which must have no members."""
+        request = M.OffsetCommitRequest
+        topics: dict[str, list[M.OffsetCommitRequest.OffsetCommitRequestPartition]] = {}
+        for (topic, number), offset in offsets.items():
+            topics.setdefault(topic, []).append(
+                request.OffsetCommitRequestPartition(
+                    partition_index=number, committed_offset=offset, committed_metadata=""
+                )
+            )
+        named = [request.OffsetCommitRequestTopic(name=topic, partitions=those) for topic, those in topics.items()]
+        message = request(group_id=group_id, generation_id_or_member_epoch=-1, topics=named)
+
+        async def ask() -> None:
+            answer = await self._cluster.call_coordinator(message, group_id)
+            for topic in answer.topics:
+                for each in topic.partitions:
+                    what = f"group {group_id!r}, {topic.name}-{each.partition_index}"
+                    self._check_coordinated(each.error_code, group_id, GROUP, what)
+
+        self._run(self._cluster.retried(ask))
 
     def list_offsets(
         self, partitions: Iterable[tuple[str, int]], at: int = LATEST
@@ -354,43 +445,60 @@ class AdminClient(ThreadOwner):
             found.setdefault(leader.leader_id, {}).setdefault(topic, []).append(number)
         return found
 
-    def _describe_config(self, kind: int, name: str, node_id: int | None) -> dict[str, ConfigEntry]:
+    def _describe_configs(
+        self, kind: int, names: Collection[str], node_id: int | None = None
+    ) -> dict[str, dict[str, ConfigEntry]]:
         request = M.DescribeConfigsRequest
-        resource = request.DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
+        resources = [
+            request.DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
+            for name in names
+        ]
 
-        async def ask() -> dict[str, ConfigEntry]:
-            answer = await self._cluster.call(request(resources=[resource]), node_id)
-            (result,) = answer.results
-            raise_for(result.error_code, result.error_message, f"settings of {name!r}")
-            return {
-                each.name: ConfigEntry(
-                    each.name,
-                    each.value,
-                    SOURCES.get(each.config_source, "UNKNOWN"),
-                    bool(each.is_default) or SOURCES.get(each.config_source) == "DEFAULT_CONFIG",
-                    bool(each.read_only),
-                    bool(each.is_sensitive),
-                )
-                for each in result.configs
-            }
+        async def ask() -> dict[str, dict[str, ConfigEntry]]:
+            answer = await self._cluster.call(request(resources=resources), node_id)
+            found = {}
+            for result in answer.results:
+                raise_for(result.error_code, result.error_message, f"{RESOURCES[kind]} {result.resource_name!r}")
+                found[result.resource_name] = {each.name: _entry(each) for each in result.configs}
+            return found
 
         return self._run(self._cluster.retried(ask))
 
     def _alter_config(
-        self, kind: int, name: str, node_id: int | None, changes: Mapping[str, str | None], validate_only: bool
+        self, kind: int, name: str, node_id: int | None, operations: list[tuple[str, int, str | None]], only: bool
     ) -> None:
         request = M.IncrementalAlterConfigsRequest
         configs = [
-            request.AlterableConfig(
-                name=key, config_operation=DELETE if value is None else SET, value=None if value is None else str(value)
-            )
-            for key, value in changes.items()
+            request.AlterableConfig(name=key, config_operation=how, value=value) for key, how, value in operations
         ]
         resource = request.AlterConfigsResource(resource_type=kind, resource_name=name, configs=configs)
 
         async def ask() -> None:
-            answer = await self._cluster.call(request(resources=[resource], validate_only=validate_only), node_id)
+            answer = await self._cluster.call(request(resources=[resource], validate_only=only), node_id)
             for result in answer.responses:
-                raise_for(result.error_code, result.error_message, f"settings of {name!r}")
+                raise_for(result.error_code, result.error_message, f"{RESOURCES[kind]} {name!r}")
 
         self._run(self._cluster.retried(ask))
+
+
+def _name_of(node_id: int | None) -> str:
+    return "" if node_id is None else str(node_id)
+
+
+def _entry(config: Any) -> ConfigEntry:
+    source = SOURCES.get(config.config_source, "UNKNOWN")
+    is_default = bool(config.is_default) or source == "DEFAULT_CONFIG"
+    return ConfigEntry(config.name, config.value, source, is_default, bool(config.read_only), bool(config.is_sensitive))
+
+
+def _operations(
+    changes: Mapping[str, str | None] | None, append: Mapping[str, str] | None, subtract: Mapping[str, str] | None
+) -> list[tuple[str, int, str | None]]:
+    return [
+        *(
+            (name, DELETE, None) if value is None else (name, SET, str(value))
+            for name, value in (changes or {}).items()
+        ),
+        *((name, APPEND, value) for name, value in (append or {}).items()),
+        *((name, SUBTRACT, value) for name, value in (subtract or {}).items()),
+    ]

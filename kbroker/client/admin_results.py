@@ -3,14 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
-
-class TopicPartition(NamedTuple):
-    """A partition of a topic; a plain (name, number) does where one is asked for."""
-
-    topic: str
-    partition: int
+from kbroker.model import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +67,30 @@ class GroupListing:
     protocol_type: str
     state: str
     group_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemberDescription:
+    """A member of a group. `instance_id` None: it is not static."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """A group. `assignor`: how partitions are shared; empty while it has no members. `state` "Dead": there is none."""
+
+    group_id: str
+    state: str
+    group_type: str
+    protocol_type: str
+    assignor: str
+    coordinator: int
+    members: tuple[MemberDescription, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterator
 
 import pytest
 
 from kbroker.client.admin import EARLIEST, AdminClient
-from kbroker.client.admin_results import CommittedOffset, TopicPartition
+from kbroker.client.admin_results import CommittedOffset
 from kbroker.client.errors import BrokerError, ClientClosed, ConnectionFailed
 from kbroker.errors import ErrorCode
+from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.records import encode_batch
@@ -92,10 +94,27 @@ def test_settings_are_altered_and_taken_back(admin: AdminClient) -> None:
     assert (changed.value, changed.source, changed.is_default) == ("77", "DYNAMIC_TOPIC_CONFIG", False)
     admin.alter_topic_config("settings", {"retention.ms": None})
     assert admin.describe_topic_config("settings")["retention.ms"] == before
-    with pytest.raises(BrokerError, match="settings of 'settings'"):
+    with pytest.raises(BrokerError, match="topic 'settings'"):
         admin.alter_topic_config("settings", {"retention.ms": "soon"})
+    admin.alter_topic_config("settings", append={"cleanup.policy": "compact"})
+    assert admin.describe_topic_config("settings")["cleanup.policy"].value == "delete,compact"
+    admin.alter_topic_config("settings", {"retention.ms": "9"}, subtract={"cleanup.policy": "delete"})
+    found = admin.describe_topic_configs(["settings"])["settings"]
+    assert (found["cleanup.policy"].value, found["retention.ms"].value) == ("compact", "9")
+    assert admin.describe_topic_configs([]) == {}
+
+
+def test_settings_of_brokers_and_groups(admin: AdminClient) -> None:
     node_id = admin.describe_cluster().controller_id
-    assert admin.describe_broker_config(node_id)["log.retention.ms"].name == "log.retention.ms"
+    admin.alter_broker_config(node_id, {"log.retention.ms": "7200000"})
+    assert admin.describe_broker_config(node_id)["log.retention.ms"].source == "DYNAMIC_BROKER_CONFIG"
+    admin.alter_broker_config(node_id, {"log.retention.ms": None})
+    admin.alter_broker_config(None, {"log.retention.ms": "7200000"})
+    assert admin.describe_broker_config(None)["log.retention.ms"].value == "7200000"
+    assert admin.describe_broker_config(node_id)["log.retention.ms"].source == "DYNAMIC_DEFAULT_BROKER_CONFIG"
+    admin.alter_broker_config(None, {"log.retention.ms": None})
+    admin.alter_group_config("some", {"consumer.session.timeout.ms": "50000"})
+    assert admin.describe_group_config("some")["consumer.session.timeout.ms"].value == "50000"
 
 
 def test_the_cluster_is_described(admin: AdminClient, broker: WholeBroker) -> None:
@@ -134,6 +153,49 @@ def test_groups_are_listed_and_deleted_with_what_they_committed(admin: AdminClie
     with pytest.raises(BrokerError) as raised:
         admin.delete_group("readers")
     assert raised.value.code == ErrorCode.GROUP_ID_NOT_FOUND
+
+
+def test_offsets_of_a_group_are_altered_while_it_has_no_members(admin: AdminClient, broker: WholeBroker) -> None:
+    admin.create_topic("moved", 2)
+    admin.alter_offsets("movers", {("moved", 0): 3, TopicPartition("moved", 1): 0})
+    assert {each: found.offset for each, found in admin.committed("movers").items()} == {
+        ("moved", 0): 3,
+        ("moved", 1): 0,
+    }
+    with (
+        AdminClient(bootstrap_servers=f"127.0.0.1:{broker.port}", default_api_timeout_ms=300) as hasty,
+        pytest.raises(BrokerError, match="group 'movers', ghost-0: UNKNOWN_TOPIC_OR_PARTITION"),
+    ):
+        hasty.alter_offsets("movers", {("ghost", 0): 3})
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_groups_are_described_with_their_members(admin: AdminClient, broker: WholeBroker, protocol: str) -> None:
+    from confluent_kafka import Consumer
+
+    dead = admin.describe_group("described")
+    assert (dead.state, dead.members) == ("Dead", ())
+    topic, group = f"described-{protocol}", f"described-{protocol}"
+    admin.create_topic(topic, 2)
+    options = {"bootstrap.servers": f"127.0.0.1:{broker.port}", "group.id": group, "client.id": "c1"}
+    consumer = Consumer({**options, "group.protocol": protocol, "group.instance.id": "i1"})
+    consumer.subscribe([topic])
+    try:
+        while not consumer.assignment():
+            consumer.poll(0.05)
+        found = admin.describe_group(group)
+        assert (found.group_id, found.state, found.group_type) == (group, "Stable", protocol)
+        assert (found.protocol_type, found.coordinator) == ("consumer", admin.describe_cluster().controller_id)
+        assert found.assignor == {"classic": "range", "consumer": "uniform"}[protocol]
+        (member,) = found.members
+        assert (member.instance_id, member.client_id) == ("i1", "c1")
+        assert member.partitions == ((topic, 0), (topic, 1))
+        with pytest.raises(BrokerError, match=f"group '{group}'"):
+            admin.delete_group(group)
+        with pytest.raises(BrokerError, match="UNKNOWN_MEMBER_ID"):
+            admin.alter_offsets(group, {(topic, 0): 1})
+    finally:
+        consumer.close()
 
 
 def test_transactional_ids_are_listed_and_described(admin: AdminClient, broker: WholeBroker) -> None:
@@ -193,6 +255,17 @@ def test_a_closed_client_says_so(broker: WholeBroker) -> None:
     admin.close()
     with pytest.raises(ClientClosed):
         admin.list_topics()
+
+
+def test_a_broker_that_is_not_there_is_noticed_at_once_when_asked_for() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with (
+            AdminClient(bootstrap_servers=address, default_api_timeout_ms=600_000) as admin,
+            pytest.raises(ConnectionFailed, match=f"cannot connect to {address}: connection refused"),
+        ):
+            admin.check_connection()
 
 
 def test_a_cluster_that_is_not_there_is_an_error_in_time() -> None:
