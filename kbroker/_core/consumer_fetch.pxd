@@ -28,7 +28,7 @@ ctypedef struct fetch_partition_t:
     int16_t topic_size
     int32_t partition
     int8_t assigned          # False: to be taken out of the list once no session has it
-    int8_t paused
+    int8_t paused            # by the user, or held because it is about to go
     int8_t blocked           # after an error, until Python has decided
     int8_t begun             # a poll has cut a chunk of it: that one goes first
     int32_t node_id          # the leader, -1 not known

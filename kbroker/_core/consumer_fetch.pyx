@@ -54,6 +54,8 @@ cdef enum:
     READ_COMMITTED = 1
     UNSUPPORTED_VERSION = 35
     FETCH_SESSION_ID_NOT_FOUND = 70
+    PAUSED = 1                       # bits of fetch_partition_t.paused: by the user
+    HELD = 2                         # for good: it is about to be removed
     MOST_WAIT_MS = 500               # a signal that another thread was given is seen after so long
     FETCH_SESSION_TOPIC_ID_ERROR = 106
     BACKOFF_MS = 100                 # after an error of a whole Fetch
@@ -243,16 +245,21 @@ cdef class FetchEngine(Engine):
 
     def pause(self, str topic not None, int32_t partition):
         """Neither fetch nor hand out, until `resume`; what waits is kept."""
-        self.find(topic, partition).paused = True
+        self.find(topic, partition).paused |= PAUSED
+        self.wake()
+
+    def hold(self, str topic not None, int32_t partition):
+        """The same until it is removed, whatever the user resumes: somebody else is to have it."""
+        self.find(topic, partition).paused |= HELD
         self.wake()
 
     def resume(self, str topic not None, int32_t partition):
-        self.find(topic, partition).paused = False
+        self.find(topic, partition).paused &= ~PAUSED
         self.awaken()
         self.wake()
 
     def is_paused(self, str topic not None, int32_t partition):
-        return self.find(topic, partition).paused != 0
+        return (self.find(topic, partition).paused & PAUSED) != 0
 
     def position(self, str topic not None, int32_t partition):
         """The offset of the next record that poll gives; -1 not known."""

@@ -10,35 +10,56 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kbroker._core.consumer_records import ConsumerRecord as ConsumerRecord
+    from kbroker._core.consumer_records import Records as Records
     from kbroker._core.delivery import Deliveries as Deliveries
     from kbroker._core.delivery import Delivery as Delivery
     from kbroker.client.admin import AdminClient as AdminClient
+    from kbroker.client.consumer.assignor import Assignor as Assignor
+    from kbroker.client.consumer.consumer import Consumer as Consumer
     from kbroker.client.consumer.fetching import EARLIEST as EARLIEST
     from kbroker.client.consumer.fetching import LATEST as LATEST
     from kbroker.client.consumer.group_metadata import ConsumerGroupMetadata as ConsumerGroupMetadata
+    from kbroker.client.consumer.holdings import RebalanceListener as RebalanceListener
+    from kbroker.client.consumer.offsets import OffsetAndMetadata as OffsetAndMetadata
     from kbroker.client.producer.producer import Producer as Producer
     from kbroker.client.simple_consumer import SimpleConsumer as SimpleConsumer
+    from kbroker.model import TopicPartition as TopicPartition
 
 _MODULES = {
     "EARLIEST": "kbroker.client.consumer.fetching",
     "LATEST": "kbroker.client.consumer.fetching",
     "AdminClient": "kbroker.client.admin",
+    "Assignor": "kbroker.client.consumer.assignor",
+    "Consumer": "kbroker.client.consumer.consumer",
     "ConsumerGroupMetadata": "kbroker.client.consumer.group_metadata",
+    "ConsumerRecord": "kbroker._core.consumer_records",
     "Deliveries": "kbroker._core.delivery",
     "Delivery": "kbroker._core.delivery",
+    "OffsetAndMetadata": "kbroker.client.consumer.offsets",
     "Producer": "kbroker.client.producer.producer",
+    "RebalanceListener": "kbroker.client.consumer.holdings",
+    "Records": "kbroker._core.consumer_records",
     "SimpleConsumer": "kbroker.client.simple_consumer",
+    "TopicPartition": "kbroker.model",
 }
 
 __all__ = [
     "EARLIEST",
     "LATEST",
     "AdminClient",
+    "Assignor",
+    "Consumer",
     "ConsumerGroupMetadata",
+    "ConsumerRecord",
     "Deliveries",
     "Delivery",
+    "OffsetAndMetadata",
     "Producer",
+    "RebalanceListener",
+    "Records",
     "SimpleConsumer",
+    "TopicPartition",
 ]
 
 

@@ -104,6 +104,13 @@ class BrokerError(ClientError):
     """A broker answered with an error."""
 
 
+class CommitFailed(BrokerError):
+    """Offsets were not committed, for the group has moved on: somebody else may have the partitions now."""
+
+    code = ErrorCode.ILLEGAL_GENERATION
+    hint = "poll more often, with fewer records, or raise max.poll.interval.ms; their records come again elsewhere"
+
+
 class ConnectionFailed(ClientError):
     """A broker is not reached, or the connection to it broke. The message names its address."""
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import concurrent.futures
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -12,13 +15,21 @@ from kbroker.client.cluster import Cluster
 from kbroker.client.config import Options, parse_options
 from kbroker.client.connection import Network
 from kbroker.client.consumer.fetching import EARLIEST, LATEST, Fetching
+from kbroker.client.consumer.group import Group
+from kbroker.client.consumer.group_metadata import ConsumerGroupMetadata
+from kbroker.client.consumer.holdings import RebalanceListener
+from kbroker.client.consumer.membership import Subscription
+from kbroker.client.consumer.offsets import OffsetAndMetadata
 from kbroker.client.consumer.options import CONSUMER
-from kbroker.client.errors import UsageError
+from kbroker.client.errors import ClientError, UsageError
 from kbroker.client.thread import ClientThread, ThreadOwner
 from kbroker.model import TopicPartition
 from kbroker.protocol.compression import inflate
 
 ITERATION_POLL_S = 3600.0
+
+Offsets = Mapping[TopicPartition, int | OffsetAndMetadata] | Mapping[TopicPartition, int]
+Committed = Callable[[Mapping[TopicPartition, OffsetAndMetadata], ClientError | None], object]
 
 
 class Consumer(ThreadOwner):
@@ -45,21 +56,31 @@ class Consumer(ThreadOwner):
             check_crcs=options["check.crcs"],
             request_timeout_ms=options["request.timeout.ms"],
         )
+        self._group: Group | None = None
+        self._closing = False
         self._thread = ClientThread(options["client.id"], options["receive.message.max.bytes"])
         try:
             self._thread.call(self._start(options))
         except BaseException:
             self._thread.stop()
             raise
+        if self._group is not None:
+            self._thread.at_exit = self._group.leave_at_exit
 
     async def _start(self, options: Options) -> None:
         self._fetching = Fetching(self._engine, Cluster(Network(self._thread, options)))
+        if options["group.id"] is not None:
+            self._group = Group(self._fetching)
         self._thread.pump.add(self._engine)
 
     # --- what is read ---------------------------------------------------------------------------------------
 
     def assign(self, partitions: Mapping[TopicPartition, int] | Iterable[TopicPartition | tuple[str, int]]) -> None:
-        """Read exactly these; of a mapping from its offsets on, else where they are or auto.offset.reset says."""
+        """Read exactly these; of a mapping from its offsets on, else where they are, where the group has committed, or
+        where auto.offset.reset says. Nobody else of the group is asked who has them.
+        """
+        if self._group is not None and self._group.subscription is not None:
+            raise UsageError("partitions are assigned by the group", hint="unsubscribe first")
         if isinstance(partitions, Mapping):
             wanted = {TopicPartition(*partition): offset for partition, offset in partitions.items()}
         else:
@@ -72,6 +93,53 @@ class Consumer(ThreadOwner):
     def assign_topics(self, *topics: str) -> None:
         """Read all partitions that these topics have now. BrokerError when one is not there."""
         self.assign(self._thread.call(self._fetching.partitions_of(topics)))
+
+    def subscribe(
+        self, topics: str | Iterable[str] | re.Pattern[str], listener: RebalanceListener | None = None
+    ) -> None:
+        """Share topics with the other members of the group: these, or all that a pattern matches as a whole, also those
+        that come later. In place of what was subscribed to before. `listener` is told in polls what comes and goes.
+        """
+        group = self._in_group("subscribe")
+        if isinstance(topics, re.Pattern):
+            subscription = Subscription(pattern=topics, with_internal=not self.options["exclude.internal.topics"])
+        else:
+            names = frozenset([topics] if isinstance(topics, str) else topics)
+            if not names or not all(isinstance(name, str) and name for name in names):
+                raise ValueError(f"topics {topics!r}: names, or a compiled pattern")
+            subscription = Subscription(names)
+        if group.subscription is None and self._engine.assigned():
+            raise UsageError("partitions are assigned by hand", hint="unsubscribe first")
+        self._thread.call(group.subscribe(subscription, listener))
+
+    def unsubscribe(self) -> None:
+        """Give up all partitions, those assigned by hand too, and leave the group. The listener is told here."""
+        group = self._group
+        if group is not None and group.subscription is not None:
+            group.steps.drive(self._thread.submit(group.unsubscribe("it has unsubscribed")))
+        self._thread.call(self._fetching.assign({}))
+
+    def subscription(self) -> frozenset[str] | re.Pattern[str] | None:
+        """What was subscribed to."""
+        found = self._group.subscription if self._group is not None else None
+        return None if found is None else found.pattern or found.topics
+
+    def enforce_rebalance(self, reason: str = "the user wants it") -> None:
+        """Have the group share its partitions anew."""
+        group = self._in_group("rebalance")
+        if group.subscription is None:
+            raise UsageError("nothing is subscribed to")
+        self._thread.call_soon(group.rejoin, reason)
+
+    def group_metadata(self) -> ConsumerGroupMetadata:
+        """Who this member is, for a producer that commits offsets in its transaction."""
+        return self._in_group("be a member").identity
+
+    def _in_group(self, what: str) -> Group:
+        self._thread.check()
+        if self._group is None:
+            raise UsageError(f"only in a group can one {what}", hint="set group.id")
+        return self._group
 
     def assignment(self) -> list[TopicPartition]:
         return [TopicPartition(*key) for key in self._engine.assigned()]
@@ -131,7 +199,25 @@ class Consumer(ThreadOwner):
         most = self.options["max.poll.records"] if max_records is None else max_records
         if most < 1:
             raise ValueError(f"max_records={most}")
-        return self._engine.poll(int(timeout * 1000), most)
+        group = self._group
+        if group is None:
+            return self._engine.poll(int(timeout * 1000), most)
+        try:
+            group.begin_poll()
+            return self._poll_in(group, timeout, most)
+        finally:
+            group.end_poll()
+
+    def _poll_in(self, group: Group, timeout: float, most: int) -> Records:
+        until = time.monotonic() + timeout
+        left = timeout
+        while True:
+            if group.steps.are_waiting:
+                group.steps.run()
+            records = self._engine.poll(int(left * 1000), most)
+            left = until - time.monotonic()
+            if len(records) or left <= 0 or self._closing:
+                return records
 
     def poll_arrow(
         self, timeout: float = 1.0, max_records: int | None = None, columns: Iterable[str] | None = None
@@ -174,15 +260,76 @@ class Consumer(ThreadOwner):
         found = self._offsets({TopicPartition(*each): LATEST for each in partitions})
         return {partition: offset for partition, (offset, _) in found.items()}
 
+    def commit(self, offsets: Offsets | None = None, timeout: float | None = None) -> None:
+        """Store where the group is to go on: these offsets, or behind all that polls have handed out.
+
+        Tried again for `timeout` seconds (default.api.timeout.ms). CommitFailed when the group has given a partition to
+        somebody else.
+        """
+        group = self._in_group("commit")
+        self._thread.call(group.commit(self._to_commit(group, offsets), timeout_s=timeout))
+
+    def commit_async(
+        self, offsets: Offsets | None = None, callback: Committed | None = None
+    ) -> concurrent.futures.Future[None]:
+        """The same without waiting, and without a second attempt.
+
+        `callback(offsets, error or None)` is called by a later poll.
+        """
+        group = self._in_group("commit")
+        wanted = self._to_commit(group, offsets)
+
+        async def commit() -> None:
+            error = None
+            try:
+                await group.commit_once(wanted)
+            except ClientError as refused:
+                error = refused
+                raise
+            finally:
+                if callback is not None:
+                    group.steps.post(lambda: callback(wanted, error))
+
+        return self._thread.submit(commit())
+
+    def _to_commit(self, group: Group, offsets: Offsets | None) -> dict[TopicPartition, OffsetAndMetadata]:
+        if offsets is None:
+            return group.positions()
+        wanted = {}
+        for partition, offset in offsets.items():
+            found = offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
+            if found.offset < 0:
+                raise ValueError(f"{TopicPartition(*partition)}: offset {found.offset}")
+            wanted[TopicPartition(*partition)] = found
+        return wanted
+
+    def committed(
+        self, partitions: Iterable[TopicPartition | tuple[str, int]], timeout: float | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """Where the group has come to in each; None where nothing is committed."""
+        wanted = [TopicPartition(*each) for each in partitions]
+        found = self._thread.call(self._in_group("commit").committed(wanted, timeout_s=timeout))
+        return {partition: found.get(partition) for partition in wanted}
+
     def _offsets(self, asked: dict[TopicPartition, int]) -> dict[TopicPartition, tuple[int, int]]:
         return self._thread.call(self._fetching.offsets(asked))
 
     # --- the end --------------------------------------------------------------------------------------------
 
     def close(self, timeout: float = 10.0) -> None:
-        """End the thread and its connections. A poll that waits returns."""
+        """Commit (enable.auto.commit), tell the listener, leave the group, end the thread: within `timeout` seconds.
+
+        A poll that waits returns.
+        """
+        until = time.monotonic() + timeout
+        self._closing = True
         self._engine.interrupt()
-        self._thread.stop(timeout)
+        group = self._group
+        try:
+            if group is not None and group.subscription is not None and self._thread.is_running:
+                group.steps.drive(self._thread.submit(group.unsubscribe("it is closed", timeout_s=timeout)))
+        finally:
+            self._thread.stop(max(until - time.monotonic(), 0.1))
 
     def __enter__(self) -> Self:
         return self

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from typing import Any
 
 from kbroker._core.consumer_fetch import FetchEngine
@@ -34,6 +34,10 @@ class Fetching:
         self._led: dict[TopicPartition, tuple[int, int]] = {}
         self._stale: set[TopicPartition] = set()  # stand still until there are fresh metadata
         self._lost: set[TopicPartition] = set()  # have no position
+        self._new: set[TopicPartition] = set()  # of these, those that the group has not been asked about
+        self._waiting: set[TopicPartition] = set()  # have none and get none until `begin`
+        self.committed: Callable[[Collection[TopicPartition]], Awaitable[Mapping[TopicPartition, int]]] | None = None
+        """The group's offsets of partitions, as far as it has some."""
         self._mending: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         engine.on_told = self._told
@@ -41,8 +45,10 @@ class Fetching:
 
     # --- what is assigned -----------------------------------------------------------------------------------
 
-    async def assign(self, wanted: Mapping[TopicPartition, int]) -> None:
-        """Exactly these, from their offsets on; -1: where they are already, else where auto.offset.reset says."""
+    async def assign(self, wanted: Mapping[TopicPartition, int], waiting: Collection[TopicPartition] = ()) -> None:
+        """Exactly these, from their offsets on; -1: where they are already, else where the group has come to or
+        auto.offset.reset says. No position is looked for of those in `waiting` until `begin`.
+        """
         before = {TopicPartition(*key) for key in self.engine.assigned()}
         for partition in before - wanted.keys():
             self.engine.remove(*partition)
@@ -58,7 +64,18 @@ class Fetching:
         self._topics = topics
         self._seen(self.cluster.view)
         self._stale |= {partition for partition in wanted if partition not in self._led}
-        self._lost |= {partition for partition in wanted if self.engine.position(*partition) < 0}
+        self._waiting = (self._waiting & wanted.keys()) | set(waiting)
+        self._new |= wanted.keys() - before
+        self._find_missing()
+
+    def begin(self, partitions: Collection[TopicPartition]) -> None:
+        """Look for the positions of those that were `waiting`, unless somebody has sought them."""
+        self._waiting -= set(partitions)
+        self._find_missing()
+
+    def _find_missing(self) -> None:
+        assigned = (TopicPartition(*key) for key in self.engine.assigned())
+        self._lost |= {each for each in assigned if each not in self._waiting and self.engine.position(*each) < 0}
         self._mend()
 
     def _seen(self, view: ClusterView) -> None:
@@ -85,6 +102,7 @@ class Fetching:
                     continue
                 self.engine.seek(*partition, -1)
                 self._lost.add(partition)
+                self._new.discard(partition)
             elif error_of(code) in RETRIABLE:
                 log.debug("%s: %s", partition, error_of(code).name)
                 self._led.pop(partition, None)
@@ -120,6 +138,12 @@ class Fetching:
     async def _find_positions(self) -> None:
         lost = self._lost - self._stale
         reset = self._options["auto.offset.reset"]
+        self._new &= {TopicPartition(*key) for key in self.engine.assigned()}
+        if self.committed is not None and (new := lost & self._new):
+            committed = await self.committed(new)
+            self._new -= new
+            self._place(committed)
+            lost -= committed.keys()
         if not lost:
             return
         if reset == "none":
@@ -130,7 +154,10 @@ class Fetching:
                 )
             return
         found = await self.offsets(dict.fromkeys(lost, RESETS[reset]))
-        for partition, (offset, _) in found.items():
+        self._place({partition: offset for partition, (offset, _) in found.items()})
+
+    def _place(self, found: Mapping[TopicPartition, int]) -> None:
+        for partition, offset in found.items():
             self._lost.discard(partition)
             # Whoever has sought meanwhile knows better.
             if tuple(partition) in self.engine.assigned() and self.engine.position(*partition) < 0:

@@ -2,9 +2,32 @@
 
 from __future__ import annotations
 
-from kbroker.client.config import NETWORK, Option, flag, one_of, table_of, text, whole
+from typing import Any
+
+from kbroker.client.config import MS, NETWORK, Option, filled, flag, one_of, table_of, text, texts, whole
+from kbroker.client.consumer.assignor import Assignor
+from kbroker.client.consumer.assignors import ASSIGNORS
 
 INT32_MAX = (1 << 31) - 1
+
+
+def assignors(given: Any) -> tuple[Assignor, ...]:
+    """Names and Assignor objects; one, or several with commas or as a list, the most wanted first."""
+    if isinstance(given, str):
+        given = texts(given)
+    elif isinstance(given, Assignor):
+        given = (given,)
+    found = []
+    for each in given:
+        if isinstance(each, str):
+            each = ASSIGNORS.get(each)
+        if not isinstance(each, Assignor):
+            raise ValueError(f"Assignor objects or of {', '.join(ASSIGNORS)}")
+        found.append(each)
+    if not found or len({each.name for each in found}) < len(found):
+        raise ValueError("at least one, and each once")
+    return tuple(found)
+
 
 CONSUMER = NETWORK | table_of(
     Option(
@@ -28,5 +51,32 @@ CONSUMER = NETWORK | table_of(
     Option("queued.max.bytes", whole(1), 64 << 20, "no more is fetched while so much waits to be polled"),
     Option("inflated.max.bytes", whole(1, 1 << 31), 128 << 20, "the most that one compressed batch may become"),
     Option("check.crcs", flag, True, "whether the check sums of batches are looked at"),
+    Option("group.id", filled, None, "the group whose members share the partitions of what they subscribe to"),
+    Option("group.instance.id", filled, None, "a name of this member that outlives it: static membership"),
+    Option(
+        "enable.auto.commit",
+        flag,
+        True,
+        "whether polls commit what earlier ones have handed out",
+        ("autocommit.enable", "auto.commit.enable"),
+    ),
+    Option("auto.commit.interval.ms", MS, 5_000, "how often they do", ("autocommit.interval.ms",)),
+    Option("session.timeout.ms", whole(1, INT32_MAX), 45_000, "a member that is silent for so long is dead"),
+    Option(
+        "heartbeat.interval.ms", whole(1, INT32_MAX), 3_000, "how often it says that it is alive, in the background"
+    ),
+    Option(
+        "max.poll.interval.ms",
+        whole(1, INT32_MAX),
+        300_000,
+        "a member that does not poll for so long leaves its group; how long a rebalance waits for one",
+    ),
+    Option(
+        "partition.assignment.strategy",
+        assignors,
+        (ASSIGNORS["range"], ASSIGNORS["cooperative-sticky"]),
+        "how partitions are shared, the most wanted first: those that all members have count",
+    ),
+    Option("exclude.internal.topics", flag, True, "whether a pattern leaves out the topics of the brokers themselves"),
     Option("client.rack", text, "", "where this client is: a replica there may be read from"),
 )

@@ -1,0 +1,469 @@
+"""Membership by the classic protocol: JoinGroup, SyncGroup, Heartbeat, LeaveGroup; the leader's assignor shares.
+
+Eager: all is given up before each rebalance. Cooperative (KIP-429), when all assignors can: what a member is to go on
+having it keeps, and whoever gave something up joins again so that it is given to somebody. A member that reads and
+commits goes on with that while a cooperative rebalance waits for others: JoinGroup has a connection of its own.
+Also KIP-62 (heartbeats in the background), 345 (static members), 394 (member id first), 814 (the leader comes back).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+from kbroker.client.cluster import Backoff
+from kbroker.client.cluster_view import ClusterView
+from kbroker.client.consumer import group_protocol
+from kbroker.client.consumer.assignor import COOPERATIVE, EAGER, Assignor, Topics
+from kbroker.client.consumer.coordinator import MOVED
+from kbroker.client.consumer.group_metadata import ConsumerGroupMetadata
+from kbroker.client.consumer.membership import Membership, Place
+from kbroker.client.errors import BrokerError, ClientError, UsageError, error_of
+from kbroker.errors import BadInput, ErrorCode
+from kbroker.model import TopicPartition
+from kbroker.protocol import messages as M
+from kbroker.protocol.api import ApiKey
+
+log = logging.getLogger("kbroker.client")
+
+JOIN = "join"  #: the purpose of the connection on which a JoinGroup waits
+PROTOCOL_TYPE = "consumer"
+JOIN_GRACE_MS = 5_000  #: how much longer than a rebalance may take its answer may
+DISPLACED = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION})
+AT_ONCE = frozenset({ErrorCode.MEMBER_ID_REQUIRED, ErrorCode.REBALANCE_IN_PROGRESS})
+
+
+class ClassicMembership(Membership):
+    def __init__(self, place: Place):
+        super().__init__(place)
+        options = place.options
+        self._holdings = place.holdings
+        self._coordinator = place.coordinator
+        self._assignors: dict[str, Assignor] = {each.name: each for each in options["partition.assignment.strategy"]}
+        cooperative = all(COOPERATIVE in each.protocols for each in self._assignors.values())
+        self._protocol = COOPERATIVE if cooperative else EAGER
+        self._identity = ConsumerGroupMetadata(place.coordinator.group_id, -1, "", options["group.instance.id"])
+        self._reason = "it has come"
+        self._wanted = asyncio.Event()  # a rebalance
+        self._overdue = False
+        self._joining = False
+        self._fenced: ClientError | None = None
+        self._topics: frozenset[str] = frozenset()  # joined with
+        self._previous: tuple[frozenset[TopicPartition], int] = frozenset(), -1  # given, and in which generation
+        self._shared: dict[str, int] = {}  # as leader: the topics that were shared, and how many partitions they had
+        self._interest: frozenset[str] = frozenset()
+        self._patterned = False
+        self._beating: asyncio.Task[None] | None = None
+
+    @property
+    def identity(self) -> ConsumerGroupMetadata:
+        return self._identity
+
+    @property
+    def is_rebalancing(self) -> bool:
+        return self._joining
+
+    def start(self) -> None:
+        self.cluster.on_view.append(self._seen)
+        self._wanted.set()
+        self.spawn(self._run())
+        self.spawn(self._look_for_topics())
+
+    async def stop(self) -> None:
+        if self._seen in self.cluster.on_view:
+            self.cluster.on_view.remove(self._seen)
+        await self.cancel_all()
+        self._care(frozenset())
+        if self._patterned:
+            self.cluster.remove_everything()
+            self._patterned = False
+
+    async def leave(self, reason: str) -> None:
+        who = self._identity
+        self._displace("")
+        if not who.member_id or who.group_instance_id is not None:
+            return
+
+        def message(version: int) -> M.Message:
+            request = M.LeaveGroupRequest
+            if version < 3:
+                return request(group_id=who.group_id, member_id=who.member_id)
+            return request(
+                group_id=who.group_id, members=[request.MemberIdentity(member_id=who.member_id, reason=reason)]
+            )
+
+        answer = await self._coordinator.call(ApiKey.LEAVE_GROUP, message)
+        self._coordinator.check(answer.error_code, "leaving")
+
+    def subscription_changed(self) -> None:
+        self.rejoin("its subscription has changed")
+
+    def rejoin(self, reason: str) -> None:
+        self._reason = reason
+        self._wanted.set()
+
+    def poll_overdue(self) -> None:
+        if self._overdue or not self._identity.member_id:
+            return
+        log.warning(
+            "group %r: nobody has polled for max.poll.interval.ms=%d: this member leaves until somebody does. "
+            "Poll more often, with fewer records, or raise it",
+            self._identity.group_id,
+            self.place.options["max.poll.interval.ms"],
+        )
+        self._overdue = True
+        self._stop_beating()
+        self._holdings.note_loss()
+        self.spawn(self._leave_overdue())
+        self.rejoin("it polls again")
+
+    def refused(self, code: ErrorCode, who: ConsumerGroupMetadata) -> None:
+        if who != self._identity or self._joining:
+            return
+        if code in DISPLACED:
+            self._lose_place(code)
+        elif code == ErrorCode.REBALANCE_IN_PROGRESS:
+            self.rejoin("the group is rebalancing")
+
+    # --- the course of it -----------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        options = self.place.options
+        backoff = Backoff(options.seconds("retry.backoff.ms"), options.seconds("retry.backoff.max.ms"))
+        while True:
+            await self._wanted.wait()
+            if self._overdue:
+                await self.place.steps.post(lambda: None)
+                self._overdue = False
+            self._wanted.clear()
+            try:
+                if self._fenced is not None:
+                    raise self._fenced
+                await self._rebalance()
+                backoff.failures = 0
+            except ClientError as error:
+                self._wanted.set()
+                if error.code == ErrorCode.FENCED_INSTANCE_ID:
+                    await self._end(error)
+                    return
+                if error.code in DISPLACED:
+                    self._lose_place(error.code)
+                elif not (error.retriable or error.code in AT_ONCE):
+                    await self._say(error)
+                if error.code not in AT_ONCE:
+                    log.log(logging.INFO if error.retriable else logging.WARNING, "%s", error)
+                    await asyncio.sleep(backoff.next_s())
+
+    async def _rebalance(self) -> None:
+        reason = self._reason
+        subscription = self.place.subscription()
+        if self._holdings.are_lost:
+            await self._holdings.lose()
+        elif self._protocol == EAGER:
+            await self._holdings.give_up(self._holdings.partitions, tell_of_none=self._identity.generation_id >= 0)
+        elif subscription.pattern is None:
+            held = self._holdings.partitions
+            await self._holdings.give_up({each for each in held if each.topic not in subscription.topics})
+        if self._holdings.are_lost:  # meanwhile
+            await self._holdings.lose()
+        assigned = await self._join(reason)
+        if not {partition.topic for partition in assigned} <= self._topics:
+            self.rejoin("it was given what it is not subscribed to")
+        else:
+            self._previous = assigned, self._identity.generation_id
+            await self._settle(assigned)
+
+    async def _settle(self, assigned: frozenset[TopicPartition]) -> None:
+        held = self._holdings.partitions
+        gone = held - assigned
+        log.info(
+            "group %r, generation %d: %d partitions: %d new, %d gone",
+            self._identity.group_id,
+            self._identity.generation_id,
+            len(assigned),
+            len(assigned - held),
+            len(gone),
+        )
+        await self._holdings.give_up(gone)
+        await self._holdings.take(assigned - held)
+        if gone:
+            self.rejoin("it has given partitions up")
+
+    def _say(self, error: ClientError) -> asyncio.Future[None]:
+        """The next poll raises it. Done when it has."""
+        return self.place.steps.post(lambda: _throw(error))
+
+    async def _end(self, error: ClientError) -> None:
+        """Somebody else has this one's place."""
+        self._stop_beating()
+        self._displace("")
+        self._holdings.note_loss()
+        self.place.fail(error)
+        await self._holdings.lose()
+
+    def _lose_place(self, code: ErrorCode) -> None:
+        """The coordinator does not know this member, or this generation, any more."""
+        log.info("group %r: %s: this member's place is lost", self._identity.group_id, code.name)
+        self._stop_beating()
+        self._displace("" if code == ErrorCode.UNKNOWN_MEMBER_ID else self._identity.member_id)
+        self._holdings.note_loss()
+        self.rejoin(f"it was told {code.name}")
+
+    def _displace(self, member_id: str) -> None:
+        self._identity = replace(self._identity, generation_id=-1, member_id=member_id)
+
+    async def _leave_overdue(self) -> None:
+        try:
+            await self.leave("nobody has polled for max.poll.interval.ms")
+        except ClientError as error:
+            log.info("%s", error)
+
+    # --- joining --------------------------------------------------------------------------------------------
+
+    async def _join(self, reason: str) -> frozenset[TopicPartition]:
+        """One round: what is assigned. Errors as they come."""
+        topics = await self._subscribed()
+        self._stop_beating()
+        self._joining = True
+        try:
+            answer = await self._ask_join(topics, reason)
+            if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+                self._displace(answer.member_id)
+                answer = await self._ask_join(topics, reason)
+            self._coordinator.check(answer.error_code, "joining")
+            self._topics = topics
+            self._identity = replace(self._identity, generation_id=answer.generation_id, member_id=answer.member_id)
+            self._beating = self.spawn(self._beat())
+            assignments: Mapping[str, bytes] = {}
+            self._shared = {}
+            if answer.leader == answer.member_id:
+                assignments = await self._share(answer)
+            return await self._sync(answer, assignments)
+        finally:
+            self._joining = False
+
+    async def _ask_join(self, topics: frozenset[str], reason: str) -> Any:
+        options, who = self.place.options, self._identity
+        request = M.JoinGroupRequest
+        held = self._holdings.partitions
+        protocols = [
+            request.JoinGroupRequestProtocol(
+                name=assignor.name,
+                metadata=group_protocol.encode_subscription(
+                    topics,
+                    held,
+                    self._previous[1] if held else -1,
+                    options["client.rack"],
+                    assignor.user_data(topics, *self._previous),
+                ),
+            )
+            for assignor in self._assignors.values()
+        ]
+
+        def message(version: int) -> M.Message:
+            made = request(
+                group_id=who.group_id,
+                session_timeout_ms=options["session.timeout.ms"],
+                member_id=who.member_id,
+                protocol_type=PROTOCOL_TYPE,
+                protocols=protocols,
+            )
+            # Before version 1 a rebalance takes as long as a session may.
+            if version >= 1:
+                made.rebalance_timeout_ms = options["max.poll.interval.ms"]
+            if who.group_instance_id is not None:
+                made.group_instance_id = who.group_instance_id
+            if version >= 8:
+                made.reason = reason
+            return made
+
+        limit_ms = max(options["request.timeout.ms"], options["max.poll.interval.ms"] + JOIN_GRACE_MS)
+        return await self._coordinator.call(ApiKey.JOIN_GROUP, message, purpose=JOIN, timeout_ms=limit_ms)
+
+    async def _sync(self, joined: Any, assignments: Mapping[str, bytes]) -> frozenset[TopicPartition]:
+        who = self._identity
+        request = M.SyncGroupRequest
+        rows = [
+            request.SyncGroupRequestAssignment(member_id=member_id, assignment=data)
+            for member_id, data in assignments.items()
+        ]
+
+        def message(version: int) -> M.Message:
+            made = request(
+                group_id=who.group_id, generation_id=who.generation_id, member_id=who.member_id, assignments=rows
+            )
+            if who.group_instance_id is not None:
+                made.group_instance_id = who.group_instance_id
+            if version >= 5:
+                made.protocol_type, made.protocol_name = PROTOCOL_TYPE, joined.protocol_name
+            return made
+
+        limit_ms = max(self.place.options["request.timeout.ms"], self.place.options["max.poll.interval.ms"])
+        answer = await self._coordinator.call(ApiKey.SYNC_GROUP, message, purpose=JOIN, timeout_ms=limit_ms)
+        self._coordinator.check(answer.error_code, "the assignment")
+        try:
+            return group_protocol.decode_assignment(bytes(answer.assignment))
+        except BadInput as error:
+            raise BrokerError(
+                f"group {who.group_id!r}: an assignment that does not parse: {error}", code=ErrorCode.CORRUPT_MESSAGE
+            ) from None
+
+    # --- as leader ------------------------------------------------------------------------------------------
+
+    async def _share(self, joined: Any) -> Mapping[str, bytes]:
+        """Each member's assignment; none when the coordinator still has them (KIP-814)."""
+        assignor = self._assignors.get(joined.protocol_name or "")
+        if assignor is None:
+            raise BrokerError(
+                f"group {self._identity.group_id!r} has chosen {joined.protocol_name!r}, which this member has not",
+                code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+            )
+        try:
+            members = [
+                group_protocol.decode_subscription(bytes(each.metadata), each.member_id, each.group_instance_id)
+                for each in joined.members
+            ]
+        except BadInput as error:
+            raise UsageError(f"group {self._identity.group_id!r}: a subscription does not parse: {error}") from None
+        wanted = frozenset[str]().union(*(member.topics for member in members))
+        self._care(wanted | self._topics)
+        if any(name not in self.cluster.view.topics for name in wanted):
+            await self.cluster.refresh()
+        topics = self._counted(wanted)
+        if not joined.skip_assignment:
+            shares = self._assigned(assignor, [assignor.as_told(member) for member in members], topics)
+        self._shared = dict(topics.counts)
+        if joined.skip_assignment:
+            return {}
+        return {
+            member.member_id: group_protocol.encode_assignment(shares.get(member.member_id, ())) for member in members
+        }
+
+    def _assigned(
+        self, assignor: Assignor, members: Collection[Any], topics: Topics
+    ) -> Mapping[str, Collection[TopicPartition]]:
+        group_id = self._identity.group_id
+        try:
+            shares = assignor.assign(members, topics)
+            found = {
+                member_id: {TopicPartition(*partition) for partition in share} for member_id, share in shares.items()
+            }
+        except Exception as error:
+            raise UsageError(f"group {group_id!r}: the assignor {assignor.name!r} failed: {error!r}") from error
+        if self._protocol == COOPERATIVE:
+            owners = defaultdict(set)
+            for member in members:
+                for partition in member.owned:
+                    owners[partition].add(member.member_id)
+            for member_id, share in found.items():
+                for partition in share:
+                    if owners[partition] - {member_id}:
+                        raise UsageError(
+                            f"group {group_id!r}: the assignor {assignor.name!r} gives {partition} to somebody while "
+                            "another has it still"
+                        )
+        return found
+
+    def _counted(self, names: Collection[str]) -> Topics:
+        view = self.cluster.view
+        counts: dict[str, int] = {}
+        racks: dict[TopicPartition, frozenset[str]] = {}
+        for name in names:
+            topic = view.topics.get(name)
+            counts[name] = len(topic.partitions) if topic is not None else 0
+            for partition in topic.partitions.values() if topic is not None else ():
+                of_nodes = (view.nodes[node_id].rack for node_id in partition.replicas if node_id in view.nodes)
+                racks[TopicPartition(name, partition.partition_id)] = frozenset(rack for rack in of_nodes if rack)
+        return Topics(counts, racks)
+
+    # --- being alive ----------------------------------------------------------------------------------------
+
+    async def _beat(self) -> None:
+        options, who = self.place.options, self._identity
+        retry_s = options.seconds("retry.backoff.ms")
+        limit_ms = min(options["request.timeout.ms"], options["session.timeout.ms"])
+
+        def message(version: int) -> M.Message:
+            made = M.HeartbeatRequest(group_id=who.group_id, generation_id=who.generation_id, member_id=who.member_id)
+            if who.group_instance_id is not None:
+                made.group_instance_id = who.group_instance_id
+            return made
+
+        wait_s = options.seconds("heartbeat.interval.ms")
+        while True:
+            await asyncio.sleep(wait_s)
+            wait_s = options.seconds("heartbeat.interval.ms")
+            try:
+                answer = await self._coordinator.call(ApiKey.HEARTBEAT, message, timeout_ms=limit_ms)
+                code = error_of(answer.error_code)
+            except ClientError as error:
+                log.info("%s", error)
+                wait_s = retry_s
+                continue
+            if code == ErrorCode.REBALANCE_IN_PROGRESS:
+                if not self._joining:
+                    self.rejoin("the group is rebalancing")
+            elif code in MOVED or code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                self._coordinator.forget()
+                wait_s = retry_s
+            elif code in DISPLACED:
+                self._lose_place(code)
+                return
+            elif code:
+                refusal = BrokerError(f"group {who.group_id!r}: {code.name}", code=code)
+                if code == ErrorCode.FENCED_INSTANCE_ID:
+                    self._fenced = refusal
+                    self._wanted.set()
+                    return
+                self._say(refusal)
+
+    def _stop_beating(self) -> None:
+        if self._beating is not None and self._beating is not asyncio.current_task():
+            self._beating.cancel()
+        self._beating = None
+
+    # --- topics ---------------------------------------------------------------------------------------------
+
+    async def _subscribed(self) -> frozenset[str]:
+        """The names of what is subscribed to now, looked at in the cluster if need be."""
+        subscription = self.place.subscription()
+        patterned = subscription.pattern is not None
+        if patterned != self._patterned:
+            (self.cluster.add_everything if patterned else self.cluster.remove_everything)()
+            self._patterned = patterned
+        if patterned:
+            await self.cluster.refresh()
+        else:
+            self._care(subscription.topics | self._shared.keys())
+            if any(name not in self.cluster.view.topics for name in subscription.topics):
+                await self.cluster.refresh()
+        return subscription.names(self.cluster.view)
+
+    def _care(self, names: frozenset[str]) -> None:
+        self.cluster.add_topics(names - self._interest)
+        self.cluster.remove_topics(self._interest - names)
+        self._interest = names
+
+    def _seen(self, view: ClusterView) -> None:
+        if self._identity.generation_id < 0 or self._joining:
+            return
+        if self.place.subscription().names(view) != self._topics:
+            self.rejoin("its topics have changed")
+        elif self._shared and self._counted(self._shared).counts != self._shared:
+            self.rejoin("topics have other numbers of partitions")
+
+    async def _look_for_topics(self) -> None:
+        """As long as there are some missing."""
+        while True:
+            await asyncio.sleep(self.place.options.seconds("retry.backoff.max.ms"))
+            known = self.cluster.view.topics
+            if any(name not in known or not known[name].partitions for name in self._interest):
+                self.cluster.refresh_soon()
+
+
+def _throw(error: ClientError) -> None:
+    raise error

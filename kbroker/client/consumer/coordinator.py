@@ -1,0 +1,49 @@
+"""A group's coordinator, and what it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from kbroker.client.cluster import COORDINATOR, Cluster
+from kbroker.client.errors import ConnectionFailed, TimedOut, raise_for
+from kbroker.errors import ErrorCode
+from kbroker.protocol.api import ApiKey
+from kbroker.protocol.messages import Message
+
+MOVED = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
+
+
+class Coordinator:
+    """For the client's thread."""
+
+    def __init__(self, cluster: Cluster, group_id: str):
+        self.cluster = cluster
+        self.group_id = group_id
+
+    async def call(
+        self,
+        api_key: ApiKey,
+        message: Callable[[int], Message],
+        *,
+        purpose: str = COORDINATOR,
+        timeout_ms: int | None = None,
+    ) -> Any:
+        """The answer to `message(version)`, errors inside. A coordinator that is not reached is looked for again."""
+        try:
+            node_id = await self.cluster.coordinator(self.group_id)
+            connection = await self.cluster.connection(node_id, purpose)
+            version = connection.version_of(api_key)
+            return await connection.call(message(version), version=version, timeout_ms=timeout_ms)
+        except (ConnectionFailed, TimedOut):
+            self.forget()
+            raise
+
+    def check(self, error_code: int, what: str) -> None:
+        """As raise_for; who says that it is not the coordinator is forgotten."""
+        if error_code in MOVED:
+            self.forget()
+        raise_for(error_code, None, f"{what} of group {self.group_id!r}")
+
+    def forget(self) -> None:
+        self.cluster.forget_coordinator(self.group_id)

@@ -1,0 +1,231 @@
+"""A consumer's dealings with its group: its subscription and membership, offsets, and what polls mean to them.
+
+Whoever polls calls `begin_poll` and `end_poll` around it, and runs `steps` meanwhile; that is all that a consumer for
+threads and one for asyncio do differently.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Collection, Coroutine, Mapping
+from typing import Any
+
+from kbroker.client.consumer import offsets
+from kbroker.client.consumer.classic import ClassicMembership
+from kbroker.client.consumer.coordinator import Coordinator
+from kbroker.client.consumer.fetching import Fetching
+from kbroker.client.consumer.group_metadata import ConsumerGroupMetadata
+from kbroker.client.consumer.holdings import Holdings, RebalanceListener
+from kbroker.client.consumer.membership import Membership, Place, Subscription
+from kbroker.client.consumer.offsets import OffsetAndMetadata
+from kbroker.client.consumer.steps import Steps
+from kbroker.client.errors import ClientError, CommitFailed
+from kbroker.model import TopicPartition
+
+log = logging.getLogger("kbroker.client")
+
+COMMIT_SHARE = 0.6  #: of the time that ending may take, for the last commit
+
+
+class Group:
+    """Coroutines are for the client's thread."""
+
+    def __init__(self, fetching: Fetching):
+        self._fetching = fetching
+        self._engine = fetching.engine
+        self._cluster = fetching.cluster
+        self._options = options = fetching.cluster.network.options
+        self._thread = fetching.cluster.network.thread
+        self.group_id: str = options["group.id"]
+        self.steps = Steps(self._thread.loop, self._engine.interrupt)
+        self.coordinator = Coordinator(self._cluster, self.group_id)
+        self.subscription: Subscription | None = None
+        self._listener = RebalanceListener()
+        self._membership: Membership | None = None
+        self._failure: ClientError | None = None
+        auto = options["enable.auto.commit"]
+        self._holdings = Holdings(fetching, self.steps, lambda: self._listener, self._commit_last if auto else None)
+        self._interval_s = options.seconds("auto.commit.interval.ms") if auto else None
+        self._commit_at = time.monotonic() + (self._interval_s or 0)
+        self._last_commit_s = min(options.seconds("default.api.timeout.ms"), options.seconds("max.poll.interval.ms"))
+        self._polling = False
+        self._polled_at = 0.0  # when the last poll ended
+        self._watch: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        fetching.committed = self._positions
+
+    # --- what polls do, in their thread ---------------------------------------------------------------------
+
+    def begin_poll(self) -> None:
+        """What earlier polls have handed out has been dealt with. Raises what ended the membership."""
+        self._polling = True
+        if self._failure is not None:
+            raise self._failure
+        if self._interval_s is not None and time.monotonic() >= self._commit_at:
+            self._commit_at = time.monotonic() + self._interval_s
+            positions = self.positions()
+            if positions:
+                self._thread.call_soon(self._commit_soon, positions, self.identity)
+
+    def end_poll(self) -> None:
+        self._polled_at = time.monotonic()
+        self._polling = False
+
+    def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Of all that is assigned, as far as it has one."""
+        found = {}
+        for key in self._engine.assigned():
+            try:
+                position = self._engine.position(*key)
+            except KeyError:  # removed meanwhile
+                continue
+            if position >= 0:
+                found[TopicPartition(*key)] = OffsetAndMetadata(position)
+        return found
+
+    @property
+    def identity(self) -> ConsumerGroupMetadata:
+        """Any thread."""
+        membership = self._membership
+        if membership is None:
+            return ConsumerGroupMetadata(self.group_id, -1, "", self._options["group.instance.id"])
+        return membership.identity
+
+    # --- subscribing ----------------------------------------------------------------------------------------
+
+    async def subscribe(self, subscription: Subscription, listener: RebalanceListener | None) -> None:
+        self.subscription = subscription
+        self._listener = listener or RebalanceListener()
+        if self._membership is not None:
+            self._membership.subscription_changed()
+            return
+        place = Place(
+            self._options,
+            self.coordinator,
+            self._holdings,
+            self.steps,
+            lambda: self.subscription or Subscription(),
+            self._fail,
+        )
+        self._membership = ClassicMembership(place)
+        self._failure = None
+        self._polled_at = time.monotonic()
+        self._watch = self._spawn(self._watch_polls())
+        self._membership.start()
+
+    async def unsubscribe(self, reason: str, *, timeout_s: float | None = None, quietly: bool = False) -> None:
+        """Give up what is held, and leave. `quietly`: commit nothing, tell no listener."""
+        membership, self.subscription = self._membership, None
+        if membership is None:
+            return
+        if self._watch is not None:
+            self._watch.cancel()
+        limit_s = self._options.seconds("default.api.timeout.ms") if timeout_s is None else timeout_s
+        ends_at = self._thread.loop.time() + limit_s
+        await membership.stop()
+        try:
+            if not quietly:
+                self._last_commit_s = limit_s * COMMIT_SHARE
+                if self._holdings.are_lost:
+                    await self._holdings.lose()
+                else:
+                    await self._holdings.give_up(self._holdings.partitions)
+            async with asyncio.timeout_at(ends_at):
+                await membership.leave(reason)
+        except (ClientError, TimeoutError) as error:
+            log.warning("group %r: leaving: %s", self.group_id, error or "it took too long")
+        finally:
+            self._membership = None
+
+    def leave_at_exit(self, timeout_s: float) -> None:
+        """Without a commit: who has not closed may not have dealt with what he was given. Any thread."""
+        if self.subscription is not None:
+            leaving = self.unsubscribe("its process ends", timeout_s=timeout_s, quietly=True)
+            self._thread.call(leaving, timeout_s)
+
+    def rejoin(self, reason: str) -> None:
+        if self._membership is not None:
+            self._membership.rejoin(reason)
+
+    def _fail(self, error: ClientError) -> None:
+        self._failure = error
+        self._engine.raise_in_poll(error)
+
+    async def _watch_polls(self) -> None:
+        limit_s = self._options.seconds("max.poll.interval.ms")
+        while True:
+            left_s = limit_s if self._polling else self._polled_at + limit_s - time.monotonic()
+            if left_s <= 0 and self._membership is not None:
+                self._membership.poll_overdue()
+                left_s = limit_s
+            await asyncio.sleep(left_s)
+
+    # --- offsets --------------------------------------------------------------------------------------------
+
+    async def commit(
+        self, wanted: Mapping[TopicPartition, OffsetAndMetadata], *, timeout_s: float | None = None
+    ) -> None:
+        """CommitFailed when the group has given a partition to somebody else."""
+        if wanted:
+            await self._cluster.retried(lambda: self._commit(wanted, self.identity), timeout_s=timeout_s)
+
+    async def commit_once(self, wanted: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """The same, without another attempt: a later commit may have overtaken this one."""
+        if wanted:
+            await self._commit(wanted, self.identity)
+
+    async def _commit(self, wanted: Mapping[TopicPartition, OffsetAndMetadata], who: ConsumerGroupMetadata) -> None:
+        membership = self._membership
+        if membership is not None and who.generation_id < 0:
+            raise CommitFailed(f"group {self.group_id!r}: nothing is committed: this member has no place in it now")
+        try:
+            await offsets.commit(self.coordinator, who, wanted)
+        except CommitFailed as error:
+            if membership is not None:
+                is_rebalancing = membership.is_rebalancing or membership.identity != who
+                membership.refused(error.code, who)
+                # It is about to be, or is already, of another generation that has these partitions too.
+                error.retriable = (
+                    is_rebalancing and not self._holdings.are_lost and self._holdings.partitions >= wanted.keys()
+                )
+            raise
+
+    async def committed(
+        self, partitions: Collection[TopicPartition], *, timeout_s: float | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Without those that have none."""
+        if not partitions:
+            return {}
+        return await self._cluster.retried(lambda: offsets.fetch(self.coordinator, partitions), timeout_s=timeout_s)
+
+    async def _positions(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        return {partition: found.offset for partition, found in (await self.committed(partitions)).items()}
+
+    async def _commit_last(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Before they go. What fails is logged: their records come again."""
+        try:
+            wanted = {partition: OffsetAndMetadata(position) for partition, position in positions.items()}
+            await self.commit(wanted, timeout_s=self._last_commit_s)
+        except ClientError as error:
+            log.warning("group %r: the last commit failed: %s", self.group_id, error)
+
+    def _commit_soon(self, positions: Mapping[TopicPartition, OffsetAndMetadata], who: ConsumerGroupMetadata) -> None:
+        self._spawn(self._commit_automatically(positions, who))
+
+    async def _commit_automatically(
+        self, positions: Mapping[TopicPartition, OffsetAndMetadata], who: ConsumerGroupMetadata
+    ) -> None:
+        try:
+            await self._commit(positions, who)
+        except ClientError as error:
+            log.warning("group %r: a commit failed, the next one may do better: %s", self.group_id, error)
+            if error.retriable:
+                self._commit_at = min(self._commit_at, time.monotonic() + self._options.seconds("retry.backoff.ms"))
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._thread.loop.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task

@@ -1,0 +1,124 @@
+"""What being a member of a group is, whichever protocol it is by: `classic.py` is one.
+
+A membership runs as coroutines on the client's thread: it joins, says that it is alive, learns which partitions it is
+to have. It changes what it has by its `Holdings`, whose steps polls take part in; so partitions come and go only
+between two polls, after the user's listener has been told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kbroker.client.cluster_view import ClusterView
+from kbroker.client.config import Options
+from kbroker.client.consumer.coordinator import Coordinator
+from kbroker.client.consumer.group_metadata import ConsumerGroupMetadata
+from kbroker.client.errors import ClientError
+from kbroker.errors import ErrorCode
+from kbroker.model import INTERNAL_TOPICS
+
+if TYPE_CHECKING:
+    from kbroker.client.consumer.holdings import Holdings
+    from kbroker.client.consumer.steps import Steps
+
+
+@dataclass(frozen=True)
+class Subscription:
+    """Names of topics, or a pattern that a name must match as a whole."""
+
+    topics: frozenset[str] = frozenset()
+    pattern: re.Pattern[str] | None = None
+    with_internal: bool = False
+
+    def names(self, view: ClusterView) -> frozenset[str]:
+        """What it comes to in a cluster."""
+        if self.pattern is None:
+            return self.topics
+        return frozenset(
+            name
+            for name, topic in view.topics.items()
+            if self.pattern.fullmatch(name)
+            and not topic.error_code
+            and (self.with_internal or not (topic.is_internal or name in INTERNAL_TOPICS))
+        )
+
+
+@dataclass
+class Place:
+    """What a membership has to do with."""
+
+    options: Options
+    coordinator: Coordinator
+    holdings: Holdings
+    steps: Steps
+    subscription: Callable[[], Subscription]
+    """The one that counts now."""
+    fail: Callable[[ClientError], object]
+    """For good: every poll raises it from now on."""
+
+
+class Membership(ABC):
+    """For the client's thread, but for `identity`."""
+
+    def __init__(self, place: Place):
+        self.place = place
+        self.cluster = place.coordinator.cluster
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    @property
+    @abstractmethod
+    def identity(self) -> ConsumerGroupMetadata:
+        """Who commits. While it has no place in the group generation -1. Any thread."""
+
+    @abstractmethod
+    def start(self) -> None:
+        """Begin to be a member."""
+
+    @abstractmethod
+    async def stop(self) -> None:
+        """Nothing more by itself: the holdings are the caller's; `leave` ends it."""
+
+    @abstractmethod
+    async def leave(self, reason: str) -> None:
+        """Tell the coordinator, one attempt; static members are expected back and say nothing."""
+
+    @abstractmethod
+    def subscription_changed(self) -> None:
+        """There is another one, or its topics have changed."""
+
+    @abstractmethod
+    def rejoin(self, reason: str) -> None:
+        """The partitions are to be shared anew."""
+
+    @abstractmethod
+    def poll_overdue(self) -> None:
+        """Nobody has polled for max.poll.interval.ms: leave; come back with the next poll."""
+
+    @abstractmethod
+    def refused(self, code: ErrorCode, who: ConsumerGroupMetadata) -> None:
+        """A commit by `who` was refused."""
+
+    @property
+    @abstractmethod
+    def is_rebalancing(self) -> bool:
+        """Whether it is about to have another generation, and what is held meanwhile may be committed in that."""
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """A task that `cancel_all` ends."""
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def cancel_all(self) -> None:
+        current = asyncio.current_task()
+        tasks = [task for task in self._tasks if task is not current]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)

@@ -1,0 +1,110 @@
+"""A group's offsets: what its members commit, and where they find that they have come to."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from kbroker.client.consumer.coordinator import Coordinator
+from kbroker.client.consumer.group_metadata import ConsumerGroupMetadata
+from kbroker.client.consumer.group_protocol import by_topic
+from kbroker.client.errors import CommitFailed, error_of
+from kbroker.errors import ErrorCode
+from kbroker.model import TopicPartition
+from kbroker.protocol import messages as M
+from kbroker.protocol.api import ApiKey
+
+NOT_A_MEMBER = frozenset(
+    {
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.REBALANCE_IN_PROGRESS,
+        ErrorCode.STALE_MEMBER_EPOCH,
+    }
+)
+
+
+class OffsetAndMetadata(NamedTuple):
+    """A committed position: the offset to go on at, a text of the user's, the leader epoch of the record before."""
+
+    offset: int
+    metadata: str = ""
+    leader_epoch: int = -1
+
+
+async def commit(
+    coordinator: Coordinator, who: ConsumerGroupMetadata, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+) -> None:
+    """One attempt. CommitFailed when `who` is no longer a member of that generation; BrokerError."""
+    request = M.OffsetCommitRequest
+
+    def message(version: int) -> M.Message:
+        topics = []
+        for topic, ids in by_topic(offsets).items():
+            rows = []
+            for n in ids:
+                offset, metadata, leader_epoch = offsets[TopicPartition(topic, n)]
+                rows.append(
+                    request.OffsetCommitRequestPartition(
+                        partition_index=n,
+                        committed_offset=offset,
+                        committed_leader_epoch=leader_epoch,
+                        committed_metadata=metadata,
+                    )
+                )
+            topics.append(request.OffsetCommitRequestTopic(name=topic, partitions=rows))
+        made = request(group_id=who.group_id, topics=topics)
+        if version >= 1:
+            made.generation_id_or_member_epoch, made.member_id = who.generation_id, who.member_id
+        if version >= 7:
+            made.group_instance_id = who.group_instance_id
+        return made
+
+    answer = await coordinator.call(ApiKey.OFFSET_COMMIT, message)
+    answered = {
+        TopicPartition(topic.name, row.partition_index): row.error_code
+        for topic in answer.topics
+        for row in topic.partitions
+    }
+    for partition in offsets:
+        code = answered.get(partition, int(ErrorCode.UNKNOWN_SERVER_ERROR))
+        if code in NOT_A_MEMBER:
+            name = error_of(code).name
+            raise CommitFailed(f"offsets of group {who.group_id!r} are not committed: {name}", code=error_of(code))
+        coordinator.check(code, f"commit of {partition}")
+
+
+async def fetch(
+    coordinator: Coordinator, partitions: Collection[TopicPartition]
+) -> dict[TopicPartition, OffsetAndMetadata]:
+    """One attempt. What is committed; a partition without an offset is left out. BrokerError."""
+    request = M.OffsetFetchRequest
+    asked = by_topic(partitions)
+
+    def message(version: int) -> M.Message:
+        made: M.OffsetFetchRequest
+        if version >= 8:
+            topics = [request.OffsetFetchRequestTopics(name=name, partition_indexes=ids) for name, ids in asked.items()]
+            made = request(groups=[request.OffsetFetchRequestGroup(group_id=coordinator.group_id, topics=topics)])
+        else:
+            old = [request.OffsetFetchRequestTopic(name=name, partition_indexes=ids) for name, ids in asked.items()]
+            made = request(group_id=coordinator.group_id, topics=old)
+        # Offsets of a transaction that is open are waited for (KIP-447).
+        if version >= 7:
+            made.require_stable = True
+        return made
+
+    answer = await coordinator.call(ApiKey.OFFSET_FETCH, message)
+    groups = [group for group in answer.groups if group.group_id == coordinator.group_id]
+    found = groups[0] if groups else answer
+    coordinator.check(found.error_code, "offsets")
+    offsets = {}
+    for topic in found.topics:
+        for row in topic.partitions:
+            partition = TopicPartition(topic.name, row.partition_index)
+            coordinator.check(row.error_code, f"offset of {partition}")
+            if row.committed_offset >= 0:
+                offsets[partition] = OffsetAndMetadata(
+                    row.committed_offset, row.metadata or "", row.committed_leader_epoch
+                )
+    return offsets

@@ -1,0 +1,140 @@
+"""Groups of consumers on kbroker, by the classic protocol."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from kbroker.client.consumer.offsets import OffsetAndMetadata
+from kbroker.client.errors import UsageError
+from kbroker.model import TopicPartition
+from tests.unit.client.consumer.conftest import Heard, MakeMembers
+
+STRATEGIES = ("range", "roundrobin", "sticky", "cooperative-sticky")
+
+
+@pytest.mark.parametrize("strategy", [None, *STRATEGIES])
+def test_members_share_a_topic_while_they_come_and_go(members_of: MakeMembers, strategy: str | None) -> None:
+    members = members_of(4)
+    options = {"partition_assignment_strategy": strategy}
+    for partition in range(4):
+        members.append(partition, [b"%d %d" % (partition, number) for number in range(100)])
+    first = members.join(**options)
+    members.poll_until(lambda: len(members.records) == 400)
+    assert members.shares() == [[0, 1, 2, 3]]
+    members.join(**options)
+    assert [len(share) for share in members.settle(4)] == [2, 2]
+    for partition in range(4):
+        members.append(partition, [b"%d later" % partition])
+    members.poll_until(lambda: len(members.records) == 404)
+    members.close(first)
+    assert members.settle(4) == [[0, 1, 2, 3]]
+    for partition in range(4):
+        members.append(partition, [b"%d last" % partition])
+    members.poll_until(lambda: len(members.records) >= 408)
+    # Nothing twice: whoever gave a partition up has committed what was handed out.
+    assert sorted(members.values()) == sorted(set(members.values()))
+    assert len(members.records) == 408
+
+
+def test_a_listener_is_told_and_may_seek_and_commit(members_of: MakeMembers) -> None:
+    members = members_of(2)
+    members.append(0, [b"a", b"b", b"c"])
+    members.append(1, [b"d", b"e", b"f"])
+
+    class Seeking(Heard):
+        def on_assigned(self, partitions: list[TopicPartition]) -> None:
+            super().on_assigned(partitions)
+            for partition in partitions:
+                consumer.seek(*partition, 1)
+
+        def on_revoked(self, partitions: list[TopicPartition]) -> None:
+            super().on_revoked(partitions)
+            positions = {each: OffsetAndMetadata(consumer.position(*each) or 0, "by hand") for each in partitions}
+            consumer.commit(positions)
+
+    heard = Seeking()
+    consumer = members.join(heard, enable_auto_commit=False)
+    members.poll_until(lambda: len(members.records) == 4)
+    assert sorted(members.values()) == [b"b", b"c", b"e", b"f"]
+    members.close(consumer)
+    assert heard.events == [("assigned", [0, 1]), ("revoked", [0, 1])]
+    asking = members.consumer()
+    assert asking.committed([(members.topic, 0), (members.topic, 1)]) == {
+        (members.topic, 0): OffsetAndMetadata(3, "by hand"),
+        (members.topic, 1): OffsetAndMetadata(3, "by hand"),
+    }
+
+
+def test_what_is_committed_is_where_others_go_on(members_of: MakeMembers) -> None:
+    members = members_of(2)
+    members.append(0, [b"a", b"b", b"c"])
+    partition = TopicPartition(members.topic, 0)
+    consumer = members.join(enable_auto_commit=False)
+    members.poll_until(lambda: len(members.records) == 3)
+    assert consumer.committed([partition]) == {partition: None}
+    consumer.commit()
+    assert consumer.committed([partition]) == {partition: OffsetAndMetadata(3)}
+    called: list[object] = []
+    done = consumer.commit_async({partition: 2}, lambda offsets, error: called.append((offsets, error)))
+    done.result(30)
+    members.poll_until(lambda: called)
+    assert called == [({partition: OffsetAndMetadata(2)}, None)]
+    members.close(consumer)
+    by_hand = members.consumer(enable_auto_commit=False)
+    by_hand.assign([partition])
+    members.records.clear()
+    members.poll_until(lambda: members.records)
+    assert members.values() == [b"c"]
+    by_hand.commit()
+    assert by_hand.committed([partition]) == {partition: OffsetAndMetadata(3)}
+
+
+def test_a_pattern_follows_the_topics_that_it_matches(members_of: MakeMembers) -> None:
+    members = members_of(1)
+    consumer = members.consumer(metadata_max_age_ms=50)
+    consumer.subscribe(re.compile(re.escape(members.topic) + "(-more)?"))
+    members.append(0, [b"first"])
+    members.poll_until(lambda: members.values() == [b"first"])
+    for name in (members.topic + "-more", members.topic + "-more-than-that"):
+        members.create(name, 1)
+        members.append(0, [b"in " + name.encode()], name)
+    members.poll_until(lambda: len(members.records) == 2)
+    assert members.values()[1] == b"in %b-more" % members.topic.encode()
+    assert {topic for topic, _ in consumer.assignment()} == {members.topic, members.topic + "-more"}
+
+
+def test_a_topic_that_grows_or_comes_later_is_shared_anew(members_of: MakeMembers) -> None:
+    members = members_of(2)
+    members.join(metadata_max_age_ms=50)
+    members.join(metadata_max_age_ms=50)
+    members.settle(2)
+    members.grow(4)
+    assert [len(share) for share in members.settle(4)] == [2, 2]
+    for consumer in members.alive:
+        consumer.subscribe(members.topic + "-later")
+    members.poll_until(lambda: not any(members.shares()))
+    members.create(members.topic + "-later", 2)
+    members.settle(2)
+    assert {topic for consumer in members.alive for topic, _ in consumer.assignment()} == {members.topic + "-later"}
+
+
+def test_misuse_is_refused_with_the_reason(members_of: MakeMembers) -> None:
+    members = members_of(1)
+    consumer = members.join()
+    with pytest.raises(UsageError, match="unsubscribe first"):
+        consumer.assign([(members.topic, 0)])
+    consumer.unsubscribe()
+    assert consumer.subscription() is None
+    consumer.assign([(members.topic, 0)])
+    with pytest.raises(UsageError, match="unsubscribe first"):
+        consumer.subscribe(members.topic)
+    with pytest.raises(ValueError, match="names, or a compiled pattern"):
+        consumer.subscribe([])
+    with pytest.raises(ValueError, match=r"partition.assignment.strategy='rang': must be .*range, roundrobin"):
+        members.consumer(partition_assignment_strategy="rang")
+    alone = members.consumer(group_id=None)
+    for call in (lambda: alone.subscribe("t"), alone.commit, lambda: alone.committed([("t", 0)]), alone.group_metadata):
+        with pytest.raises(UsageError, match=r"set group\.id"):
+            call()
