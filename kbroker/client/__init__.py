@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from kbroker._core.delivery import Deliveries as Deliveries
     from kbroker._core.delivery import Delivery as Delivery
     from kbroker.client.admin import AdminClient as AdminClient
+    from kbroker.client.admin import AsyncAdminClient as AsyncAdminClient
     from kbroker.client.consumer.assignor import Assignor as Assignor
     from kbroker.client.consumer.consumer import Consumer as Consumer
     from kbroker.client.consumer.fetching import EARLIEST as EARLIEST
@@ -32,6 +33,7 @@ _MODULES = {
     "AdminClient": "kbroker.client.admin",
     "Assignor": "kbroker.client.consumer.assignor",
     "Consumer": "kbroker.client.consumer.consumer",
+    "AsyncAdminClient": "kbroker.client.admin",
     "ConsumerGroupMetadata": "kbroker.client.consumer.group_metadata",
     "ConsumerRecord": "kbroker._core.consumer_records",
     "Deliveries": "kbroker._core.delivery",
@@ -49,6 +51,7 @@ __all__ = [
     "LATEST",
     "AdminClient",
     "Assignor",
+    "AsyncAdminClient",
     "Consumer",
     "ConsumerGroupMetadata",
     "ConsumerRecord",

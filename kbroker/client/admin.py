@@ -4,14 +4,13 @@
         admin.create_topic("orders", partitions=6)
 
 Every method blocks until it is done, at most `default.api.timeout.ms`, and raises BrokerError with the broker's code;
-Ctrl-C interrupts. Any number of threads may use one client.
+Ctrl-C interrupts. Any number of threads may use one client. `AsyncAdminClient` has the same methods, to be awaited.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Coroutine, Iterable, Mapping
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 from kbroker.client.admin_groups import described, described_newer
 from kbroker.client.admin_results import (
@@ -30,13 +29,11 @@ from kbroker.client.admin_results import (
 from kbroker.client.cluster import GROUP, TRANSACTION, Cluster, begin
 from kbroker.client.config import NETWORK, parse_options
 from kbroker.client.errors import BrokerError, raise_for
-from kbroker.client.thread import ThreadOwner
+from kbroker.client.faces import Awaiting, Blocking, operation
 from kbroker.errors import ErrorCode
 from kbroker.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
-
-T = TypeVar("T")
 
 EARLIEST, LATEST = EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 TOPIC_RESOURCE, BROKER_RESOURCE, GROUP_RESOURCE = 2, 4, 32
@@ -54,8 +51,8 @@ SOURCES = {
 }
 
 
-class AdminClient(ThreadOwner):
-    """Options as a mapping with dots or keywords with underscores. TypeError, ValueError: an option is wrong."""
+class AdminOperations:
+    """What an admin client does, for both faces."""
 
     def __init__(self, config: Mapping[str, Any] | None = None, **options: Any):
         parsed = parse_options(NETWORK, config, options, "AdminClient")
@@ -65,32 +62,23 @@ class AdminClient(ThreadOwner):
         self._cluster: Cluster = begin(parsed)
         self._thread = self._cluster.network.thread
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self, timeout_s: float = 10.0) -> None:
-        """Close the connections and end the thread. Calls that wait raise ClientClosed."""
-        self._thread.stop(timeout_s)
-
-    def check_connection(self) -> None:
+    @operation
+    async def check_connection(self) -> None:
         """Connect to a broker, unless one is connected. ConnectionFailed at once where other calls would try again."""
-        self._run(self._cluster.any_connection())
+        await self._cluster.any_connection()
 
     # --- topics ---------------------------------------------------------------------------------------------
 
-    def list_topics(self, *, internal: bool = False) -> list[str]:
+    @operation
+    async def list_topics(self, *, internal: bool = False) -> list[str]:
         """The names of all topics, sorted; those of the broker's own only if asked for."""
-        answer = self._metadata(None)
+        answer = await self._metadata(None)
         return sorted(topic.name for topic in answer.topics if internal or not topic.is_internal)
 
-    def describe_topics(self, names: Collection[str]) -> dict[str, TopicDescription]:
+    @operation
+    async def describe_topics(self, names: Collection[str]) -> dict[str, TopicDescription]:
         """Topics by name. BrokerError for one that is not there."""
-        answer = self._metadata(names) if names else None
+        answer = await self._metadata(names) if names else None
         found = {}
         for topic in answer.topics if answer is not None else ():
             raise_for(topic.error_code, None, f"topic {topic.name!r}")
@@ -107,7 +95,8 @@ class AdminClient(ThreadOwner):
             found[topic.name] = TopicDescription(topic.name, topic.topic_id, bool(topic.is_internal), tuple(partitions))
         return found
 
-    def create_topic(
+    @operation
+    async def create_topic(
         self,
         name: str,
         partitions: int = -1,
@@ -123,45 +112,52 @@ class AdminClient(ThreadOwner):
             name=name, num_partitions=partitions, replication_factor=replication_factor, configs=settings
         )
         message = request(topics=[topic], timeout_ms=self._timeout_ms, validate_only=validate_only)
-        for result in self._controller(message, "topics"):
+        for result in await self._controller(message, "topics"):
             raise_for(result.error_code, result.error_message, f"topic {result.name!r}")
 
-    def delete_topics(self, names: Collection[str]) -> None:
+    @operation
+    async def delete_topics(self, names: Collection[str]) -> None:
         """BrokerError for the first that could not be deleted; the others are."""
         message = M.DeleteTopicsRequest(topic_names=list(names), timeout_ms=self._timeout_ms)
 
         # Version 6 names topics in another field, by their ids if need be.
-        for result in self._controller(message, "responses", highest=5):
+        for result in await self._controller(message, "responses", highest=5):
             raise_for(result.error_code, result.error_message, f"topic {result.name!r}")
 
-    def create_partitions(self, topic: str, total: int, *, validate_only: bool = False) -> None:
+    @operation
+    async def create_partitions(self, topic: str, total: int, *, validate_only: bool = False) -> None:
         """The topic has `total` partitions then; there is no way back."""
         request = M.CreatePartitionsRequest
         grown = request.CreatePartitionsTopic(name=topic, count=total, assignments=None)
         message = request(topics=[grown], timeout_ms=self._timeout_ms, validate_only=validate_only)
-        for result in self._controller(message, "results"):
+        for result in await self._controller(message, "results"):
             raise_for(result.error_code, result.error_message, f"topic {result.name!r}")
 
     # --- settings -------------------------------------------------------------------------------------------
 
-    def describe_topic_config(self, topic: str) -> dict[str, ConfigEntry]:
+    @operation
+    async def describe_topic_config(self, topic: str) -> dict[str, ConfigEntry]:
         """Its settings by name, those that are not its own too."""
-        return self.describe_topic_configs([topic])[topic]
+        return (await self._describe_configs(TOPIC_RESOURCE, [topic]))[topic]
 
-    def describe_topic_configs(self, topics: Collection[str]) -> dict[str, dict[str, ConfigEntry]]:
+    @operation
+    async def describe_topic_configs(self, topics: Collection[str]) -> dict[str, dict[str, ConfigEntry]]:
         """Those of several topics, by their names."""
-        return self._describe_configs(TOPIC_RESOURCE, topics) if topics else {}
+        return await self._describe_configs(TOPIC_RESOURCE, topics) if topics else {}
 
-    def describe_broker_config(self, node_id: int | None) -> dict[str, ConfigEntry]:
+    @operation
+    async def describe_broker_config(self, node_id: int | None) -> dict[str, ConfigEntry]:
         """Of a broker; None: what holds for all that have not their own."""
         name = _name_of(node_id)
-        return self._describe_configs(BROKER_RESOURCE, [name], node_id)[name]
+        return (await self._describe_configs(BROKER_RESOURCE, [name], node_id))[name]
 
-    def describe_group_config(self, group_id: str) -> dict[str, ConfigEntry]:
+    @operation
+    async def describe_group_config(self, group_id: str) -> dict[str, ConfigEntry]:
         """Of a group (Kafka 4.0 and later)."""
-        return self._describe_configs(GROUP_RESOURCE, [group_id])[group_id]
+        return (await self._describe_configs(GROUP_RESOURCE, [group_id]))[group_id]
 
-    def alter_topic_config(
+    @operation
+    async def alter_topic_config(
         self,
         topic: str,
         changes: Mapping[str, str | None] | None = None,
@@ -171,9 +167,10 @@ class AdminClient(ThreadOwner):
         validate_only: bool = False,
     ) -> None:
         """None takes a setting back; `append`, `subtract` change lists. The others stay (Kafka 2.3 and later)."""
-        self._alter_config(TOPIC_RESOURCE, topic, None, _operations(changes, append, subtract), validate_only)
+        await self._alter_config(TOPIC_RESOURCE, topic, None, _operations(changes, append, subtract), validate_only)
 
-    def alter_broker_config(
+    @operation
+    async def alter_broker_config(
         self,
         node_id: int | None,
         changes: Mapping[str, str | None] | None = None,
@@ -184,9 +181,10 @@ class AdminClient(ThreadOwner):
     ) -> None:
         """Of a broker; None: of all that have not their own."""
         operations = _operations(changes, append, subtract)
-        self._alter_config(BROKER_RESOURCE, _name_of(node_id), node_id, operations, validate_only)
+        await self._alter_config(BROKER_RESOURCE, _name_of(node_id), node_id, operations, validate_only)
 
-    def alter_group_config(
+    @operation
+    async def alter_group_config(
         self,
         group_id: str,
         changes: Mapping[str, str | None] | None = None,
@@ -196,18 +194,20 @@ class AdminClient(ThreadOwner):
         validate_only: bool = False,
     ) -> None:
         """Of a group (Kafka 4.0 and later)."""
-        self._alter_config(GROUP_RESOURCE, group_id, None, _operations(changes, append, subtract), validate_only)
+        await self._alter_config(GROUP_RESOURCE, group_id, None, _operations(changes, append, subtract), validate_only)
 
     # --- cluster, groups, offsets, records ------------------------------------------------------------------
 
-    def describe_cluster(self) -> ClusterDescription:
+    @operation
+    async def describe_cluster(self) -> ClusterDescription:
         """As its brokers advertise themselves now."""
-        self._run(self._cluster.retried(self._cluster.refresh))
+        await self._cluster.retried(self._cluster.refresh)
         view = self._cluster.view
         brokers = tuple(Broker(node.node_id, node.host, node.port, node.rack) for node in view.nodes.values())
         return ClusterDescription(view.cluster_id, view.controller_id, brokers)
 
-    def list_groups(self) -> list[GroupListing]:
+    @operation
+    async def list_groups(self) -> list[GroupListing]:
         """Those of all brokers, sorted by name."""
 
         async def ask() -> list[GroupListing]:
@@ -221,9 +221,10 @@ class AdminClient(ThreadOwner):
                 ]
             return sorted(found, key=lambda group: group.group_id)
 
-        return self._run(self._cluster.retried(ask))
+        return await self._cluster.retried(ask)
 
-    def describe_group(self, group_id: str) -> GroupDescription:
+    @operation
+    async def describe_group(self, group_id: str) -> GroupDescription:
         """A group of either protocol and its members. One that is not there is in the state "Dead"."""
         what = f"group {group_id!r}"
 
@@ -245,9 +246,10 @@ class AdminClient(ThreadOwner):
                     return described_newer(newer, node_id)
             return GroupDescription(group_id, "Dead", "", "", "", node_id, ())
 
-        return self._run(self._cluster.retried(ask))
+        return await self._cluster.retried(ask)
 
-    def delete_group(self, group_id: str) -> None:
+    @operation
+    async def delete_group(self, group_id: str) -> None:
         """And all it has committed. It must have no members."""
 
         async def ask() -> None:
@@ -255,9 +257,10 @@ class AdminClient(ThreadOwner):
             for result in answer.results:
                 self._check_coordinated(result.error_code, group_id, GROUP, f"group {group_id!r}")
 
-        self._run(self._cluster.retried(ask))
+        await self._cluster.retried(ask)
 
-    def committed(self, group_id: str) -> dict[TopicPartition, CommittedOffset]:
+    @operation
+    async def committed(self, group_id: str) -> dict[TopicPartition, CommittedOffset]:
         """Everything the group has committed."""
 
         async def ask() -> dict[TopicPartition, CommittedOffset]:
@@ -280,9 +283,10 @@ class AdminClient(ThreadOwner):
                     )
             return found
 
-        return self._run(self._cluster.retried(ask))
+        return await self._cluster.retried(ask)
 
-    def alter_offsets(self, group_id: str, offsets: Mapping[tuple[str, int], int]) -> None:
+    @operation
+    async def alter_offsets(self, group_id: str, offsets: Mapping[tuple[str, int], int]) -> None:
         """Commit these for a group, which must have no members."""
         request = M.OffsetCommitRequest
         topics: dict[str, list[M.OffsetCommitRequest.OffsetCommitRequestPartition]] = {}
@@ -302,9 +306,10 @@ class AdminClient(ThreadOwner):
                     what = f"group {group_id!r}, {topic.name}-{each.partition_index}"
                     self._check_coordinated(each.error_code, group_id, GROUP, what)
 
-        self._run(self._cluster.retried(ask))
+        await self._cluster.retried(ask)
 
-    def list_offsets(
+    @operation
+    async def list_offsets(
         self, partitions: Iterable[tuple[str, int]], at: int = LATEST
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
         """Where each begins (EARLIEST), ends (LATEST), or has its first record at or after `at`, in ms since 1970."""
@@ -330,9 +335,10 @@ class AdminClient(ThreadOwner):
                         )
             return found
 
-        return self._run(self._cluster.retried(ask))
+        return await self._cluster.retried(ask)
 
-    def delete_records(self, before: Mapping[tuple[str, int], int]) -> dict[TopicPartition, int]:
+    @operation
+    async def delete_records(self, before: Mapping[tuple[str, int], int]) -> dict[TopicPartition, int]:
         """Delete the records below an offset (-1: all) of each partition. Where each begins then."""
         wanted = {TopicPartition(*partition): offset for partition, offset in before.items()}
         request = M.DeleteRecordsRequest
@@ -357,11 +363,12 @@ class AdminClient(ThreadOwner):
                         found[TopicPartition(topic.name, each.partition_index)] = each.low_watermark
             return found
 
-        return self._run(self._cluster.retried(ask))
+        return await self._cluster.retried(ask)
 
     # --- transactions (Kafka 3.0 and later) -----------------------------------------------------------------
 
-    def list_transactions(self, states: Collection[str] = ()) -> list[TransactionListing]:
+    @operation
+    async def list_transactions(self, states: Collection[str] = ()) -> list[TransactionListing]:
         """The transactional ids of all brokers, sorted; only those in one of `states` if any are given."""
 
         async def ask() -> list[TransactionListing]:
@@ -378,9 +385,10 @@ class AdminClient(ThreadOwner):
                 ]
             return sorted(found, key=lambda each: each.transactional_id)
 
-        return self._run(self._cluster.retried(ask))
+        return await self._cluster.retried(ask)
 
-    def describe_transaction(self, transactional_id: str) -> TransactionDescription:
+    @operation
+    async def describe_transaction(self, transactional_id: str) -> TransactionDescription:
         """BrokerError when nobody has used the id."""
         what = f"transactional id {transactional_id!r}"
 
@@ -399,17 +407,14 @@ class AdminClient(ThreadOwner):
                 partitions,
             )
 
-        return self._run(self._cluster.retried(ask))
+        return await self._cluster.retried(ask)
 
     # --- how ------------------------------------------------------------------------------------------------
 
-    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return self._thread.call(coroutine)
+    async def _metadata(self, names: Collection[str] | None) -> Any:
+        return await self._cluster.retried(lambda: self._cluster.metadata(names))
 
-    def _metadata(self, names: Collection[str] | None) -> Any:
-        return self._run(self._cluster.retried(lambda: self._cluster.metadata(names)))
-
-    def _controller(self, message: M.Message, results: str, highest: int | None = None) -> Any:
+    async def _controller(self, message: M.Message, results: str, highest: int | None = None) -> Any:
         """What the controller says of each, which is in the field `results`."""
 
         async def attempt() -> Any:
@@ -422,7 +427,7 @@ class AdminClient(ThreadOwner):
                     raise_for(result.error_code)
             return found
 
-        return self._run(self._cluster.retried(attempt))
+        return await self._cluster.retried(attempt)
 
     def _check_coordinated(self, error_code: int, key: str, kind: int, what: str) -> None:
         """As raise_for; a coordinator that is none any more is forgotten."""
@@ -445,7 +450,7 @@ class AdminClient(ThreadOwner):
             found.setdefault(leader.leader_id, {}).setdefault(topic, []).append(number)
         return found
 
-    def _describe_configs(
+    async def _describe_configs(
         self, kind: int, names: Collection[str], node_id: int | None = None
     ) -> dict[str, dict[str, ConfigEntry]]:
         request = M.DescribeConfigsRequest
@@ -462,9 +467,9 @@ class AdminClient(ThreadOwner):
                 found[result.resource_name] = {each.name: _entry(each) for each in result.configs}
             return found
 
-        return self._run(self._cluster.retried(ask))
+        return await self._cluster.retried(ask)
 
-    def _alter_config(
+    async def _alter_config(
         self, kind: int, name: str, node_id: int | None, operations: list[tuple[str, int, str | None]], only: bool
     ) -> None:
         request = M.IncrementalAlterConfigsRequest
@@ -478,7 +483,15 @@ class AdminClient(ThreadOwner):
             for result in answer.responses:
                 raise_for(result.error_code, result.error_message, f"{RESOURCES[kind]} {name!r}")
 
-        self._run(self._cluster.retried(ask))
+        await self._cluster.retried(ask)
+
+
+class AdminClient(AdminOperations, Blocking):
+    """Options as a mapping with dots or keywords with underscores. TypeError, ValueError: an option is wrong."""
+
+
+class AsyncAdminClient(AdminOperations, Awaiting):
+    """As AdminClient, in any event loop: its methods are awaited, and so is its `close`. `async with`."""
 
 
 def _name_of(node_id: int | None) -> str:

@@ -100,6 +100,7 @@ class ClientThread:
         # Guards _accepts: what was submitted before the end is run. The collector may end a client under it.
         self._lock = threading.RLock()
         self._accepts = True
+        self._ended: list[asyncio.Future[None]] | None = []  # who waits for the thread's end; None once it has come
         self._pid = os.getpid()
         self.name = f"kbroker-client-{client_id}"
         self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
@@ -157,6 +158,21 @@ class ClientThread:
         finally:
             future.cancel()
 
+    async def awaited(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """What it returns, for a task of any event loop. Cancelling cancels it."""
+        future = self.submit(coroutine)
+        waiter = asyncio.get_running_loop().create_future()
+        future.add_done_callback(lambda _: _end_soon(waiter))
+        try:
+            await waiter
+            return future.result()
+        except concurrent.futures.CancelledError:
+            if waiter.cancelled():
+                raise
+            raise ClientClosed("the client was closed during the call") from None
+        finally:
+            future.cancel()
+
     def call_soon(self, callback: Callable[..., object], *arguments: Any) -> bool:
         """Run it on the thread; False when that has ended."""
         if not self.is_running:
@@ -178,6 +194,18 @@ class ClientThread:
             self._thread.join(max(timeout_s, 0))
         return not self._thread.is_alive()
 
+    async def stopped(self) -> None:
+        """As `stop`, for a task of any event loop but its own."""
+        if self._pid != os.getpid():
+            return
+        waiter = asyncio.get_running_loop().create_future()
+        with self._lock:
+            self.stop(0)
+            if self._ended is None or self.is_own_thread:
+                return
+            self._ended.append(waiter)
+        await waiter
+
     def _run(self) -> None:
         try:
             self.loop.run_forever()
@@ -189,6 +217,10 @@ class ClientThread:
             finally:
                 self.loop.close()
                 _threads.discard(self)
+                with self._lock:
+                    waiters, self._ended = self._ended or [], None
+                for waiter in waiters:
+                    _end_soon(waiter)
 
     def _cancel_all(self) -> None:
         tasks = asyncio.all_tasks(self.loop)
@@ -229,6 +261,17 @@ class ThreadOwner:
         )
         # The collector runs in any thread, this one included: nobody is waited for.
         thread.stop(0)
+
+
+def _end_soon(waiter: asyncio.Future[None]) -> None:
+    """From any thread. A waiter whose loop is closed has nobody who waits."""
+    with contextlib.suppress(RuntimeError):
+        waiter.get_loop().call_soon_threadsafe(_end, waiter)
+
+
+def _end(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 async def _settle(tasks: set[asyncio.Task[Any]]) -> None:
