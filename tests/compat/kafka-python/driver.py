@@ -94,8 +94,8 @@ class Member(group.Member):
         )
         reader.subscribe([self.a["topic"]])
         while not self.stopping:
-            # The leader of a group joins again when it has metadata; kafka-python 3.0 forgets that join, and stands still
-            # without partitions, when the poll that began it ends before the group has answered.
+            # The leader of a group joins again when it has metadata; kafka-python 3.0 forgets that join, and stands
+            # still without partitions, when the poll that began it ends before the group has answered.
             for messages in reader.poll(100 if self.read else 10_000).values():
                 self.read += len(messages)
                 self.distinct.update((message.partition, message.offset) for message in messages)
