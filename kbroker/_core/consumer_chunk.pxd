@@ -26,11 +26,11 @@ ctypedef struct aborted_t:
     int64_t first_offset
 
 ctypedef struct batch_place_t:
-    # A batch with records to give.
+    # A batch with records to give; or messages of magic 0 or 1, one that is compressed or some that are alike (consumer_messages.pxd).
     const uint8_t *data      # its header, in the response's buffer
     int64_t first            # number of its first record in the chunk
     int32_t size             # bytes, header included
-    int32_t count            # records in it
+    int32_t count            # records in it; of a compressed message known once it is inflated, 0 before
     int32_t skipped          # of these so many stand before the position; -1: known once it is inflated
 
 ctypedef struct chunk_t:
@@ -45,7 +45,7 @@ ctypedef struct chunk_t:
     int64_t next_offset      # the position behind it
     int32_t leader_epoch     # of the last batch, -1 none
     # What is wrong with the bytes behind the last batch, a finding of record_batch.pxd: all before it is good, and nothing of
-    # what follows can be found. BATCH_OLD_MAGIC: messages of magic 0 or 1 from here on.
+    # what follows can be found.
     int finding
     int64_t finding_position # where, from the start of the partition's records
 
@@ -64,6 +64,9 @@ cdef int chunk_index(chunk_t *chunk, const uint8_t *records, int64_t size, abort
 
 # Records of a batch before `position`: its payload is walked. -1: it is not right.
 cdef int32_t records_before(const uint8_t *payload, int64_t size, const batch_info_t *info, int64_t position) noexcept nogil
+
+# Leaves out the batches from the one at `batch` on: the chunk ends before it, and nothing is wrong with what is left.
+cdef void chunk_cut(chunk_t *chunk, int32_t batch) noexcept nogil
 
 # The numbers of the records again, after a `skipped` has become known.
 cdef void chunk_number(chunk_t *chunk) noexcept nogil

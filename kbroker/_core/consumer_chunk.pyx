@@ -1,18 +1,22 @@
 """What a Fetch response brought for one partition; the contract is in consumer_chunk.pxd."""
 
-from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, qsort
 from libc.string cimport memset
 
 from kbroker._core.arrays cimport with_room
+from kbroker._core.consumer_messages cimport messages_alike
+from kbroker._core.cursor cimport load_u32, load_u64
 from kbroker._core.layout cimport (
-    ATTRIBUTE_CODEC_MASK, ATTRIBUTE_CONTROL, ATTRIBUTE_TRANSACTIONAL, BATCH_HEADER_SIZE,
+    ATTRIBUTE_CODEC_MASK, ATTRIBUTE_CONTROL, ATTRIBUTE_TRANSACTIONAL, BATCH_BASE_OFFSET, BATCH_HEADER_SIZE, BATCH_LAST_OFFSET_DELTA,
+    LOG_OVERHEAD, MESSAGE_LENGTH, MESSAGE_MAGIC, MESSAGE_OFFSET,
 )
+from kbroker._core.message_set cimport message_check, message_read, message_t
 from kbroker._core.receive_buffers cimport buffer_free
 from kbroker._core.record cimport MIN_RECORD_SIZE, control_type, record_t, take_deltas
 from kbroker._core.record_batch cimport (
-    BATCH_BAD_BASE_OFFSET, BATCH_BAD_CODEC, BATCH_BAD_COUNT, BATCH_BAD_RECORD, BATCH_OK, BATCH_TOO_SHORT, batch_header, batch_info_t,
-    batch_verify,
+    BATCH_BAD_BASE_OFFSET, BATCH_BAD_CODEC, BATCH_BAD_COUNT, BATCH_BAD_RECORD, BATCH_OK, BATCH_OLD_MAGIC, BATCH_OLD_ZSTD, BATCH_TOO_SHORT,
+    batch_header, batch_info_t, batch_verify,
 )
 from kbroker._core.sync cimport atomic_add_i32
 
@@ -129,9 +133,23 @@ cdef int32_t records_before(const uint8_t *payload, int64_t size, const batch_in
             return count
     return info.record_count
 
+cdef int place_add(chunk_t *chunk, const uint8_t *data, int32_t size, int32_t count, int32_t skipped) noexcept nogil:
+    cdef batch_place_t *grown = <batch_place_t *>with_room(
+        chunk.batches, chunk.batch_count, &chunk.batch_capacity, sizeof(batch_place_t))
+    if grown == NULL:
+        return OUT_OF_MEMORY
+    chunk.batches = grown
+    grown = &chunk.batches[chunk.batch_count]
+    grown.data = data
+    grown.size = size
+    grown.count = count
+    grown.skipped = skipped
+    grown.first = 0
+    chunk.batch_count += 1
+    return BATCH_OK
+
 cdef int batch_add(chunk_t *chunk, const uint8_t *data, const batch_info_t *info) noexcept nogil:
     """One more batch that may have records at or behind `next_offset`. OUT_OF_MEMORY or a finding."""
-    cdef batch_place_t *grown
     cdef int64_t payload_size = info.size - BATCH_HEADER_SIZE
     cdef int32_t skipped = 0
     cdef bint plain = info.attributes & ATTRIBUTE_CODEC_MASK == 0
@@ -153,18 +171,23 @@ cdef int batch_add(chunk_t *chunk, const uint8_t *data, const batch_info_t *info
                 return BATCH_OK
         else:
             skipped = -1
-    grown = <batch_place_t *>with_room(chunk.batches, chunk.batch_count, &chunk.batch_capacity, sizeof(batch_place_t))
-    if grown == NULL:
-        return OUT_OF_MEMORY
-    chunk.batches = grown
-    grown = &chunk.batches[chunk.batch_count]
-    grown.data = data
-    grown.size = info.size
-    grown.count = info.record_count
-    grown.skipped = skipped
-    grown.first = 0
-    chunk.batch_count += 1
-    return BATCH_OK
+    return place_add(chunk, data, info.size, info.record_count, skipped)
+
+cdef int64_t place_end(const batch_place_t *place) noexcept nogil:
+    """The offset behind the last of a batch, or of messages."""
+    cdef const uint8_t *p = place.data
+    cdef const uint8_t *last = p
+    if p[MESSAGE_MAGIC] == 2:
+        return <int64_t>load_u64(p + BATCH_BASE_OFFSET) + <int32_t>load_u32(p + BATCH_LAST_OFFSET_DELTA) + 1
+    while p < place.data + place.size:
+        last = p
+        p += LOG_OVERHEAD + <int32_t>load_u32(p + MESSAGE_LENGTH)
+    return <int64_t>load_u64(last + MESSAGE_OFFSET) + 1
+
+cdef void chunk_cut(chunk_t *chunk, int32_t batch) noexcept nogil:
+    chunk.next_offset = place_end(&chunk.batches[batch - 1]) if batch > 0 else chunk.start_offset
+    chunk.batch_count = batch
+    chunk.finding = BATCH_OK
 
 cdef void chunk_number(chunk_t *chunk) noexcept nogil:
     cdef int32_t i
@@ -196,6 +219,35 @@ cdef int batch_take(chunk_t *chunk, const uint8_t *data, const batch_info_t *inf
         chunk.leader_epoch = info.leader_epoch
     return finding
 
+cdef int message_take(chunk_t *chunk, const uint8_t *data, int64_t size, bint check_crcs, batch_info_t *info) noexcept nogil:
+    """The same for a message of magic 0 or 1; its size goes into `info`."""
+    cdef message_t message
+    cdef batch_place_t *last = &chunk.batches[chunk.batch_count - 1] if chunk.batch_count else NULL
+    cdef int finding = message_check(data, size, &message) if check_crcs else message_read(data, size, &message)
+    cdef int codec = message.attributes & ATTRIBUTE_CODEC_MASK
+    if finding != BATCH_OK:
+        return finding
+    if codec >= ZSTD:
+        return BATCH_OLD_ZSTD if codec == ZSTD else BATCH_BAD_CODEC
+    if codec and message.value_size < 0:
+        return BATCH_BAD_RECORD
+    if not 0 <= message.offset < INT64_MAX:
+        return BATCH_BAD_BASE_OFFSET
+    info.size = message.size
+    # A compressed one has the offset of its last: what stands before the position in it is not known here.
+    if message.offset < chunk.next_offset:
+        return BATCH_OK
+    chunk.next_offset = message.offset + 1
+    chunk.leader_epoch = -1
+    if codec:
+        return place_add(chunk, data, message.size, 0, -1)
+    if (last != NULL and last.data + last.size == data and last.size <= INT32_MAX - message.size
+            and last.data[MESSAGE_MAGIC] < 2 and messages_alike(last.data, &message)):
+        last.size += message.size
+        last.count += 1
+        return BATCH_OK
+    return place_add(chunk, data, message.size, 1, 0)
+
 cdef int chunk_index(chunk_t *chunk, const uint8_t *records, int64_t size, aborted_t *aborted, int32_t aborted_count, bint check_crcs) noexcept nogil:
     cdef batch_info_t info
     cdef aborting_t aborting
@@ -209,6 +261,12 @@ cdef int chunk_index(chunk_t *chunk, const uint8_t *records, int64_t size, abort
             finding = batch_verify(records + at, size - at, &info)
         else:
             finding = batch_header(records + at, size - at, &info)
+        if finding == BATCH_OLD_MAGIC:
+            finding = message_take(chunk, records + at, size - at, check_crcs, &info)
+            if finding != BATCH_OK:
+                break
+            at += info.size
+            continue
         if finding != BATCH_OK:
             break
         if info.base_offset < 0 or info.last_offset_delta < 0 or info.base_offset > INT64_MAX - 1 - info.last_offset_delta:

@@ -1,81 +1,36 @@
 """A consumer's fetching; the contract is in consumer_fetch.pxd."""
 
-from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcmp, memcpy
+from libc.string cimport memcmp
 
-from kbroker._core.arrays cimport with_room
-from kbroker._core.client_pump cimport Engine
-from kbroker._core.client_socket cimport answered_t, client_socket_t, exchange_t, frame_take, iovec, socket_close, socket_send
+from kbroker._core.client_socket cimport answered_t, client_socket_t, exchange_t, frame_take, socket_close, socket_send
 from kbroker._core.consumer_chunk cimport (
     aborted_t, chunk_free, chunk_index, chunk_new, chunk_t, fetch_buffer_new, fetch_buffer_t, fetch_buffer_unref,
 )
-from kbroker._core.consumer_fetch_request cimport (
-    FIRST_FETCH_VERSION, LAST_FETCH_VERSION, fetch_ask_t, write_fetch,
-)
+from kbroker._core.consumer_fetch_request cimport LAST_FETCH_VERSION, fetch_ask_t, write_fetch
 from kbroker._core.consumer_fetch_response cimport (
     answers_free, answers_init, answers_move, fetch_answer_t, fetch_answers_t, parse_answers, read_aborted,
 )
-from kbroker._core.consumer_records cimport Chunk, Records, new_chunk, new_records
+from kbroker._core.consumer_partitions cimport fetch_partition_t, partition_release, ready_t
+from kbroker._core.consumer_poll cimport FetchPoll
 from kbroker._core.cursor cimport writer_free, writer_init
 from kbroker._core.receive_buffers cimport buffer_free
 from kbroker._core.record_batch cimport BATCH_OK
-from kbroker._core.sync cimport (
-    atomic_add_i32, atomic_add_i64, atomic_load_i32, atomic_load_i64, mutex_destroy, mutex_init, mutex_lock, mutex_t, mutex_unlock,
-)
-
-from kbroker._core.consumer_records import UnreadableRecords
-
-cdef extern from * nogil:
-    """
-    #include <linux/futex.h>
-    #include <sys/syscall.h>
-    #include <time.h>
-    #include <unistd.h>
-    static inline int64_t monotonic_ms(void) {
-        struct timespec t;
-        clock_gettime(CLOCK_MONOTONIC, &t);
-        return t.tv_sec * 1000LL + t.tv_nsec / 1000000;
-    }
-    /* Until *p is not `value`, woken, a signal, or so long. */
-    static inline void futex_wait(int32_t *p, int32_t value, int64_t timeout_ms) {
-        struct timespec t = {timeout_ms / 1000, timeout_ms % 1000 * 1000000};
-        syscall(SYS_futex, p, FUTEX_WAIT_PRIVATE, value, &t, NULL, 0);
-    }
-    static inline void futex_wake_all(int32_t *p) { syscall(SYS_futex, p, FUTEX_WAKE_PRIVATE, 0x7fffffff, NULL, NULL, 0); }
-    """
-    int64_t monotonic_ms()
-    void futex_wait(int32_t *p, int32_t value, int64_t timeout_ms)
-    void futex_wake_all(int32_t *p)
+from kbroker._core.sync cimport atomic_add_i64, atomic_load_i64, mutex_lock, mutex_unlock
 
 cdef enum:
     FETCH = 1
     READ_COMMITTED = 1
     UNSUPPORTED_VERSION = 35
     FETCH_SESSION_ID_NOT_FOUND = 70
-    PAUSED = 1                       # bits of fetch_partition_t.paused: by the user
-    HELD = 2                         # for good: it is about to be removed
-    MOST_WAIT_MS = 500               # a signal that another thread was given is seen after so long
+    INVALID_FETCH_SESSION_EPOCH = 71
     FETCH_SESSION_TOPIC_ID_ERROR = 106
     BACKOFF_MS = 100                 # after an error of a whole Fetch
     PREFERRED_REPLICA_MS = 300_000   # how long a preferred replica is, as Java's metadata.max.age.ms
+    UNREACHED_MS = 2_000             # a preferred replica that is not reached for so long is none
     NOT_ASKED = -1
 
-# --- partitions -------------------------------------------------------------------------------------
-
-cdef void partition_release(fetch_partition_t *p) noexcept nogil:
-    """With the lock."""
-    p.refs -= 1
-    if p.refs == 0:
-        free(p.topic)
-        free(p)
-
-cdef void ready_free(ready_t *ready) noexcept nogil:
-    if ready.chunk != NULL:
-        chunk_free(ready.chunk)
-    partition_release(ready.partition)
-    free(ready)
 
 cdef void request_free(fetch_request_t *request) noexcept nogil:
     """With the lock."""
@@ -87,18 +42,11 @@ cdef void request_free(fetch_request_t *request) noexcept nogil:
     free(request)
 
 
-cdef class FetchEngine(Engine):
+cdef class FetchEngine(FetchPoll):
     """Fetches what is assigned, and hands it out. Methods are for any thread unless they say otherwise; poll is for one at a time.
 
-    `inflate(codec, data)` returns bytes or raises BadInput. `on_told` is called when `take_news` has something.
+    `inflate(codec, data, magic)` returns bytes or raises BadInput. `on_told` is called when `take_news` has something.
     """
-
-    def __cinit__(self, *_args, **_keywords):
-        mutex_init(&self.lock, NULL)
-        self.ready_end = &self.ready
-        self.by_name = {}
-        self.begun = []
-        self.errors = []
 
     def __init__(self, inflate, *, str client_id="", str rack="", bint read_committed=False, int min_bytes=1, int max_wait_ms=500,
                  int max_bytes=52428800, int max_partition_bytes=1048576, int64_t queued_max_bytes=67108864, bint check_crcs=True,
@@ -120,231 +68,11 @@ cdef class FetchEngine(Engine):
         self.request_timeout_ms = request_timeout_ms
 
     def __dealloc__(self):
-        # Nothing is under way: the pump has answered everything before it let go of its engines.
-        cdef ready_t *ready
         cdef fetch_node_t *node
-        cdef news_t *news
-        cdef int32_t i
-        while self.ready != NULL:
-            ready = self.ready
-            self.ready = ready.next
-            ready_free(ready)
-        while self.news != NULL:
-            news = self.news
-            self.news = news.next
-            partition_release(news.partition)
-            free(news)
-        for i in range(self.partition_count):
-            partition_release(self.partitions[i])
-        free(self.partitions)
         while self.nodes != NULL:
             node = self.nodes
             self.nodes = node.next
             free(node)
-        mutex_destroy(&self.lock)
-
-    # --- what is fetched ------------------------------------------------------------------------------------
-
-    cdef fetch_partition_t *find(self, topic, partition) except NULL:
-        address = self.by_name.get((topic, partition))
-        if address is None:
-            raise KeyError(f"{topic}-{partition} is not assigned")
-        return <fetch_partition_t *><size_t>address
-
-    def assign(self, str topic not None, int32_t partition, int64_t offset=-1):
-        """Begin with a partition, from `offset` on; -1: it is not known yet, `seek` says it. ValueError when it is assigned already."""
-        cdef fetch_partition_t *p
-        cdef fetch_partition_t **grown
-        cdef bytes name = topic.encode()
-        if (topic, partition) in self.by_name:
-            raise ValueError(f"{topic}-{partition} is assigned already")
-        if not 0 < len(name) < 0x8000:
-            raise ValueError(f"a topic's name of {len(name)} bytes")
-        p = self.revive(name, partition, offset)
-        if p != NULL:
-            self.by_name[topic, partition] = <size_t>p
-            return
-        p = <fetch_partition_t *>calloc(1, sizeof(fetch_partition_t))
-        if p == NULL:
-            raise MemoryError()
-        p.topic = <uint8_t *>malloc(len(name))
-        if p.topic == NULL:
-            free(p)
-            raise MemoryError()
-        memcpy(p.topic, <const char *>name, len(name))
-        p.topic_size = <int16_t>len(name)
-        p.partition = partition
-        p.refs = 1
-        p.assigned = True
-        p.node_id = p.read_node_id = p.session_node_id = p.leader_epoch = -1
-        p.high_watermark = p.last_stable_offset = p.log_start_offset = -1
-        mutex_lock(&self.lock)
-        grown = <fetch_partition_t **>with_room(self.partitions, self.partition_count, &self.partition_capacity, sizeof(void *))
-        if grown != NULL:
-            self.partitions = grown
-            grown[self.partition_count] = p
-            self.partition_count += 1
-            self.move(p, offset)
-        mutex_unlock(&self.lock)
-        if grown == NULL:
-            free(p.topic)
-            free(p)
-            raise MemoryError()
-        self.by_name[topic, partition] = <size_t>p
-
-    cdef fetch_partition_t *revive(self, bytes name, int32_t partition, int64_t offset) noexcept:
-        """A partition that was removed and that a session still has; NULL: there is none."""
-        cdef fetch_partition_t *found = NULL
-        cdef fetch_partition_t *p
-        cdef const char *topic = name
-        cdef Py_ssize_t size = len(name)
-        cdef int32_t i
-        mutex_lock(&self.lock)
-        for i in range(self.partition_count):
-            p = self.partitions[i]
-            if not p.assigned and p.partition == partition and p.topic_size == size and memcmp(p.topic, topic, <size_t>size) == 0:
-                found = p
-        if found != NULL:
-            self.move(found, offset)
-            found.assigned = True
-            found.paused = found.blocked = False
-            found.node_id = found.read_node_id = found.leader_epoch = -1
-            found.high_watermark = found.last_stable_offset = found.log_start_offset = -1
-        mutex_unlock(&self.lock)
-        return found
-
-    def remove(self, str topic not None, int32_t partition):
-        """No more of a partition: what waits is dropped."""
-        cdef fetch_partition_t *p = self.find(topic, partition)
-        del self.by_name[topic, partition]
-        mutex_lock(&self.lock)
-        p.assigned = False
-        self.move(p, -1)
-        mutex_unlock(&self.lock)
-        self.wake()
-
-    def seek(self, str topic not None, int32_t partition, int64_t offset):
-        """Go on at `offset`; -1: not known. What waits is dropped, what is under way when it comes. An error is forgotten."""
-        cdef fetch_partition_t *p = self.find(topic, partition)
-        mutex_lock(&self.lock)
-        self.move(p, offset)
-        p.blocked = False
-        mutex_unlock(&self.lock)
-        self.wake()
-
-    def lead(self, str topic not None, int32_t partition, int32_t node_id, int32_t leader_epoch=-1):
-        """Who leads a partition, -1 nobody that is known. Fetching goes on after an error."""
-        cdef fetch_partition_t *p = self.find(topic, partition)
-        mutex_lock(&self.lock)
-        p.node_id = node_id
-        p.leader_epoch = leader_epoch
-        p.read_node_id = -1
-        p.blocked = False
-        mutex_unlock(&self.lock)
-        self.wake()
-
-    def pause(self, str topic not None, int32_t partition):
-        """Neither fetch nor hand out, until `resume`; what waits is kept."""
-        self.find(topic, partition).paused |= PAUSED
-        self.wake()
-
-    def hold(self, str topic not None, int32_t partition):
-        """The same until it is removed, whatever the user resumes: somebody else is to have it."""
-        self.find(topic, partition).paused |= HELD
-        self.wake()
-
-    def resume(self, str topic not None, int32_t partition):
-        self.find(topic, partition).paused &= ~PAUSED
-        self.awaken()
-        self.wake()
-
-    def is_paused(self, str topic not None, int32_t partition):
-        return (self.find(topic, partition).paused & PAUSED) != 0
-
-    def position(self, str topic not None, int32_t partition):
-        """The offset of the next record that poll gives; -1 not known."""
-        return self.find(topic, partition).position
-
-    def watermarks(self, str topic not None, int32_t partition):
-        """(log start offset, last stable offset, high watermark) as the last answer had them; -1 not known."""
-        cdef fetch_partition_t *p = self.find(topic, partition)
-        return p.log_start_offset, p.last_stable_offset, p.high_watermark
-
-    def assigned(self):
-        """(topic, partition) of all that is assigned."""
-        return list(self.by_name)
-
-    @property
-    def buffered_bytes(self):
-        return atomic_load_i64(&self.ready_bytes)
-
-    def wake(self):
-        """Look again what there is to fetch."""
-        if self.pump is not None:
-            with nogil:
-                self.pump.wake(self)
-
-    cdef void move(self, fetch_partition_t *p, int64_t offset) noexcept nogil:
-        """With the lock."""
-        cdef ready_t **link = &self.ready
-        cdef ready_t *ready
-        self.generations += 1
-        p.generation = self.generations
-        p.fetch_offset = p.position = offset
-        p.begun = False
-        while link[0] != NULL:
-            ready = link[0]
-            if ready.partition == p:
-                link[0] = ready.next
-                atomic_add_i64(&self.ready_bytes, -ready.chunk.size)
-                ready_free(ready)
-            else:
-                link = &ready.next
-        self.ready_end = link
-
-    # --- what Python decides --------------------------------------------------------------------------------
-
-    cdef void say(self, fetch_partition_t *p, const fetch_answer_t *answer, int16_t error) noexcept nogil:
-        """With the lock."""
-        cdef news_t *news = <news_t *>malloc(sizeof(news_t))
-        if news == NULL:
-            return               # it is fetched again and fails again
-        p.blocked = True
-        p.refs += 1
-        news.partition = p
-        news.generation = p.generation
-        news.error = error
-        news.offset = p.fetch_offset
-        news.leader_id = answer.leader_id if answer != NULL else -1
-        news.leader_epoch = answer.leader_epoch if answer != NULL else -1
-        news.next = self.news
-        self.news = news
-        self.pump.tell(self)
-
-    def take_news(self):
-        """(topic, partition, error code, offset, leader's id, leader's epoch) of partitions that stand still: `lead` and `seek` let them go on.
-
-        The leader is what the broker said it is, -1 when it did not.
-        """
-        cdef news_t *news
-        cdef news_t *next
-        mutex_lock(&self.lock)
-        news = self.news
-        self.news = NULL
-        mutex_unlock(&self.lock)
-        found = []
-        while news != NULL:
-            next = news.next
-            if news.generation == news.partition.generation and news.partition.assigned:
-                topic = (<const char *>news.partition.topic)[:news.partition.topic_size].decode()
-                found.append((topic, news.partition.partition, news.error, news.offset, news.leader_id, news.leader_epoch))
-            mutex_lock(&self.lock)
-            partition_release(news.partition)
-            mutex_unlock(&self.lock)
-            free(news)
-            news = next
-        found.reverse()
-        return found
 
     # --- asking, on the pump's thread -----------------------------------------------------------------------
 
@@ -359,20 +87,6 @@ cdef class FetchEngine(Engine):
                 node.next = self.nodes
                 self.nodes = node
         return node
-
-    cdef void purge(self) noexcept nogil:
-        """With the lock: partitions that nobody needs any more go."""
-        cdef fetch_partition_t *p
-        cdef int32_t i = 0
-        while i < self.partition_count:
-            p = self.partitions[i]
-            if not p.assigned and p.session_node_id < 0:
-                self.partition_count -= 1
-                self.partitions[i] = self.partitions[self.partition_count]
-                partition_release(p)
-            else:
-                i += 1
-
     cdef void turn(self, int64_t now_ms) noexcept nogil:
         cdef fetch_node_t *node
         cdef client_socket_t *socket
@@ -388,16 +102,45 @@ cdef class FetchEngine(Engine):
         node = self.nodes
         while node != NULL:
             if node.not_before_ms > now_ms:
-                if self.due_ms < 0 or node.not_before_ms < self.due_ms:
-                    self.due_ms = node.not_before_ms
+                self.be_due(node.not_before_ms)
             elif not node.under_way and atomic_load_i64(&self.ready_bytes) < self.queued_max_bytes:
                 mutex_lock(&self.lock)
                 wanted = self.has_work(node, now_ms)
                 mutex_unlock(&self.lock)
                 socket = self.pump.socket_of(node.node_id) if wanted else NULL
                 if socket != NULL:
+                    node.unreached_ms = 0
                     self.send(node, socket, now_ms)
+                elif wanted:
+                    self.wait_for(node, now_ms)
             node = node.next
+
+    cdef void be_due(self, int64_t at_ms) noexcept nogil:
+        if self.due_ms < 0 or at_ms < self.due_ms:
+            self.due_ms = at_ms
+
+    cdef void wait_for(self, fetch_node_t *node, int64_t now_ms) noexcept nogil:
+        """There is no connection to a broker yet. Where it is only preferred, we do not wait for long."""
+        if node.unreached_ms == 0:
+            node.unreached_ms = now_ms
+        elif now_ms - node.unreached_ms >= UNREACHED_MS:
+            node.unreached_ms = 0
+            self.prefer_no_longer(node.node_id)
+            self.be_due(now_ms)
+            return
+        self.be_due(node.unreached_ms + UNREACHED_MS)
+
+    cdef void prefer_no_longer(self, int32_t node_id) noexcept nogil:
+        """What was read from that broker is read from its leader."""
+        cdef int32_t i
+        mutex_lock(&self.lock)
+        for i in range(self.partition_count):
+            if self.partitions[i].read_node_id == node_id:
+                self.partitions[i].read_node_id = -1
+        mutex_unlock(&self.lock)
+
+    cdef void socket_closed(self, client_socket_t *socket) noexcept nogil:
+        self.prefer_no_longer(socket.node_id)
 
     cdef bint has_work(self, fetch_node_t *node, int64_t now_ms) noexcept nogil:
         cdef int32_t i
@@ -411,7 +154,7 @@ cdef class FetchEngine(Engine):
         cdef fetch_request_t *request = NULL
         cdef int32_t i
         mutex_lock(&self.lock)
-        if version >= FIRST_FETCH_VERSION:
+        if version >= 0:
             request = self.prepare(node, version, now_ms)
         else:
             for i in range(self.partition_count):
@@ -507,7 +250,7 @@ cdef class FetchEngine(Engine):
         cdef fetch_answers_t answers
         cdef int32_t *places = NULL
         cdef chunk_t **chunks = NULL
-        cdef int64_t now_ms = monotonic_ms()
+        cdef int64_t now_ms = socket.pump.now_ms
         cdef int32_t i
         cdef bint good = False
         answers_init(&answers)
@@ -590,7 +333,8 @@ cdef class FetchEngine(Engine):
             self.forget_session(node)
             if answers.error == FETCH_SESSION_ID_NOT_FOUND:
                 node.session_id = 0
-            elif not FETCH_SESSION_ID_NOT_FOUND < answers.error <= FETCH_SESSION_TOPIC_ID_ERROR:
+            if request.full or answers.error not in (
+                    FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR):
                 node.not_before_ms = max(node.not_before_ms, now_ms + BACKOFF_MS)
         elif answers.session_id == 0:
             self.forget_session(node)
@@ -628,6 +372,8 @@ cdef class FetchEngine(Engine):
             chunk_free(chunk)
             return               # it is fetched again
         p.fetch_offset = chunk.next_offset
+        if chunk.next_offset > chunk.start_offset:
+            p.fetch_epoch = chunk.leader_epoch
         p.blocked = chunk.finding != BATCH_OK    # until poll has come to it and raised it
         p.refs += 1
         ready.partition = p
@@ -637,174 +383,6 @@ cdef class FetchEngine(Engine):
         self.ready_end[0] = ready
         self.ready_end = &ready.next
         atomic_add_i64(&self.ready_bytes, chunk.size)
-
-    cdef void awaken(self) noexcept nogil:
-        atomic_add_i32(&self.signal, 1)
-        if atomic_load_i32(&self.waiting):
-            futex_wake_all(&self.signal)
-
-    # --- handing out ----------------------------------------------------------------------------------------
-
-    def poll(self, int64_t timeout_ms, int64_t max_records):
-        """The next records, at most so many; none when there are none within the time, or after `interrupt`.
-
-        Raises what `raise_in_poll` was given, and UnreadableRecords once all before it has been given: then position stays where it is.
-        Gives the GIL back while it waits; KeyboardInterrupt and other exceptions of signal handlers come out.
-        """
-        cdef Records records
-        cdef int64_t until_ms = monotonic_ms() + timeout_ms
-        cdef int64_t left_ms
-        cdef int32_t seen
-        while True:
-            seen = atomic_load_i32(&self.signal)
-            self.raise_one()
-            records = new_records()
-            self.take_begun(records, max_records)
-            self.take_ready(records, max_records - records.count)
-            if records.count:
-                return records
-            self.raise_one()
-            left_ms = until_ms - monotonic_ms()
-            if left_ms <= 0 or self.interrupted:
-                self.interrupted = False
-                return records
-            atomic_add_i32(&self.waiting, 1)
-            with nogil:
-                futex_wait(&self.signal, seen, min(left_ms, <int64_t>MOST_WAIT_MS))
-            atomic_add_i32(&self.waiting, -1)
-            PyErr_CheckSignals()
-
-    def interrupt(self):
-        """A poll that waits returns, or the next one does."""
-        self.interrupted = True
-        self.awaken()
-
-    def raise_in_poll(self, error):
-        """The next poll raises it."""
-        self.errors.append((error, None, 0))
-        self.awaken()
-
-    cdef int raise_one(self) except -1:
-        cdef fetch_partition_t *p
-        while self.errors:
-            error, key, generation = self.errors.pop(0)
-            if key is None:
-                raise error
-            if key not in self.by_name:
-                continue
-            p = self.find(key[0], key[1])
-            if p.generation == generation:
-                mutex_lock(&self.lock)
-                self.move(p, p.position)
-                p.blocked = False
-                mutex_unlock(&self.lock)
-                self.wake()
-                raise error
-        return 0
-
-    cdef int stop_at(self, error, tuple key, int64_t generation) except -1:
-        """A partition whose next records cannot be read: nothing behind them is handed out."""
-        cdef fetch_partition_t *p
-        if key in self.by_name:
-            p = self.find(key[0], key[1])
-            mutex_lock(&self.lock)
-            if p.generation == generation:
-                self.move(p, p.position)
-                p.blocked = True
-                generation = p.generation
-            mutex_unlock(&self.lock)
-            self.errors.append((error, key, generation))
-        return 0
-
-    cdef int deliver(self, Records records, Chunk chunk, tuple key, int64_t generation, int64_t first, int64_t most) except -1:
-        cdef fetch_partition_t *p
-        cdef int64_t end = min(chunk.chunk.record_count, first + most)
-        cdef int64_t position
-        cdef bint current
-        if key not in self.by_name:
-            return 0
-        p = self.find(key[0], key[1])
-        try:
-            position = chunk.offset_of(end)
-        except UnreadableRecords as error:
-            return self.stop_at(error, key, generation)
-        mutex_lock(&self.lock)
-        current = p.generation == generation
-        if current:
-            p.position = position
-        mutex_unlock(&self.lock)
-        if not current:
-            return 0
-        if end > first:
-            records.add(chunk, first, end)
-        if end < chunk.chunk.record_count:
-            self.begun.append((chunk, key, generation, end))
-            p.begun = True
-        elif chunk.chunk.finding != BATCH_OK:
-            self.stop_at(chunk.error, key, generation)
-        return 0
-
-    cdef int take_begun(self, Records records, int64_t most) except -1:
-        """What an earlier poll has left over of a chunk."""
-        cdef fetch_partition_t *p
-        begun, self.begun = self.begun, []
-        for chunk, key, generation, first in begun:
-            if key not in self.by_name:
-                continue
-            p = self.find(key[0], key[1])
-            if p.generation != generation:
-                continue
-            p.begun = False
-            if p.paused or records.count >= most:
-                self.begun.append((chunk, key, generation, first))
-                p.begun = True
-            else:
-                self.deliver(records, chunk, key, generation, first, most - records.count)
-        return 0
-
-    cdef int take_ready(self, Records records, int64_t most) except -1:
-        cdef ready_t *ready
-        cdef ready_t **link
-        cdef chunk_t *chunk
-        cdef int64_t generation
-        cdef int64_t end = records.count + most
-        cdef Chunk made
-        cdef bint freed = False
-        while records.count < end:
-            mutex_lock(&self.lock)
-            link = &self.ready
-            while link[0] != NULL and (link[0].partition.paused or link[0].partition.begun):
-                link = &link[0].next
-            ready = link[0]
-            if ready != NULL:
-                link[0] = ready.next
-                if ready.next == NULL:
-                    self.ready_end = link
-                atomic_add_i64(&self.ready_bytes, -ready.chunk.size)
-            mutex_unlock(&self.lock)
-            if ready == NULL:
-                break
-            freed = True
-            key = key_of(ready.partition)
-            chunk = ready.chunk
-            ready.chunk = NULL
-            generation = ready.generation
-            mutex_lock(&self.lock)
-            ready_free(ready)
-            mutex_unlock(&self.lock)
-            try:
-                made = new_chunk(chunk, key[0], key[1], self.inflate)
-            except UnreadableRecords as error:
-                self.stop_at(error, key, generation)
-                continue
-            self.deliver(records, made, key, generation, 0, end - records.count)
-        if freed:
-            self.wake()
-        return 0
-
-
-cdef tuple key_of(const fetch_partition_t *p):
-    return (<const char *>p.topic)[:p.topic_size].decode(), p.partition
 
 cdef int32_t source_of(fetch_partition_t *p, int64_t now_ms) noexcept nogil:
     """The broker that a partition is fetched from, -1 not known."""

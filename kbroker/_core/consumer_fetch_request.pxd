@@ -1,11 +1,10 @@
-"""Writing a Fetch request, versions 4 to 12; what each version brought is told in fetch.pyx."""
+"""Writing a Fetch request, versions 0 to 12; what each version brought is told in fetch.pyx."""
 
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t
 
 from kbroker._core.cursor cimport writer_t
 
 cdef enum:
-    FIRST_FETCH_VERSION = 4      # before it there were no batches of magic 2
     LAST_FETCH_VERSION = 12      # from 13 on topics are named by id
 
 ctypedef struct fetch_options_t:

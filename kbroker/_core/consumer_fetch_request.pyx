@@ -67,8 +67,10 @@ cdef void write_fetch(writer_t *w, int16_t version, const fetch_options_t *optio
     write_i32(w, CONSUMER)
     write_i32(w, options.max_wait_ms)
     write_i32(w, options.min_bytes)
-    write_i32(w, options.max_bytes)
-    write_i8(w, options.isolation_level)
+    if version >= 3:
+        write_i32(w, options.max_bytes)
+    if version >= 4:
+        write_i8(w, options.isolation_level)
     if version >= 7:
         write_i32(w, session_id)
         write_i32(w, session_epoch)
@@ -108,7 +110,7 @@ def encode_fetch(int16_t version, asks, forgotten=(), *, bytes client_id=b"", by
     cdef list left = list(forgotten)
     cdef fetch_ask_t *asked_rows = NULL
     cdef fetch_ask_t *left_rows = NULL
-    if not FIRST_FETCH_VERSION <= version <= LAST_FETCH_VERSION:
+    if not 0 <= version <= LAST_FETCH_VERSION:
         raise ValueError(f"Fetch {version}")
     options.client_id = client_id
     options.client_id_size = <int16_t>len(client_id)

@@ -1,4 +1,4 @@
-"""Reading a Fetch response, versions 4 to 12, in place."""
+"""Reading a Fetch response, versions 0 to 12, in place."""
 
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
@@ -10,7 +10,7 @@ ctypedef struct fetch_answer_t:
     const uint8_t *records       # NULL with size 0 when there are none
     const uint8_t *aborted       # where their array begins, behind its count
     int64_t high_watermark
-    int64_t last_stable_offset
+    int64_t last_stable_offset   # -1 before version 4
     int64_t log_start_offset     # -1 before version 5
     int32_t records_size
     int32_t aborted_count

@@ -7,7 +7,7 @@ from libc.string cimport memset
 
 from kbroker._core.arrays cimport with_room
 from kbroker._core.cursor cimport (
-    MOST_ELEMENTS, read_array_count, read_bytes, read_i16, read_i32, read_i64, read_string, read_uvarint, reader_init, reader_left,
+    MOST_ELEMENTS, read_array_count, read_bytes, read_i16, read_i32, read_i64, read_string, read_tag, read_uvarint, reader_init, reader_left,
     reader_t, reader_take, skip_tags,
 )
 
@@ -31,17 +31,12 @@ cdef void answers_free(fetch_answers_t *answers) noexcept nogil:
 cdef void read_partition_tags(reader_t *r, fetch_answer_t *answer) noexcept nogil:
     cdef uint32_t count = read_uvarint(r)
     cdef uint32_t tag
-    cdef uint32_t size
-    cdef const uint8_t *data
     cdef reader_t field
     while count > 0 and not r.failed:
         count -= 1
-        tag = read_uvarint(r)
-        size = read_uvarint(r)
-        data = reader_take(r, size)
-        if data == NULL or tag > CURRENT_LEADER:
+        tag = read_tag(r, &field)
+        if r.failed or tag > CURRENT_LEADER:
             continue
-        reader_init(&field, data, size)
         if tag == DIVERGING_EPOCH:
             answer.diverging_epoch = read_i32(&field)
             answer.diverging_end_offset = read_i64(&field)
@@ -58,9 +53,9 @@ cdef void read_answer(reader_t *r, int16_t version, fetch_answer_t *answer) noex
     answer.partition = read_i32(r)
     answer.error = read_i16(r)
     answer.high_watermark = read_i64(r)
-    answer.last_stable_offset = read_i64(r)
+    answer.last_stable_offset = read_i64(r) if version >= 4 else -1
     answer.log_start_offset = read_i64(r) if version >= 5 else -1
-    answer.aborted_count = max(read_array_count(r, flexible, 16), 0)
+    answer.aborted_count = max(read_array_count(r, flexible, 16), 0) if version >= 4 else 0
     answer.aborted = r.at
     if flexible:
         left = answer.aborted_count
@@ -87,14 +82,14 @@ cdef int parse_answers(fetch_answers_t *answers, int16_t version, const uint8_t 
     cdef int32_t partitions
     cdef fetch_answer_t *grown
     reader_init(&r, body, <size_t>size)
-    answers.throttle_ms = read_i32(&r)
+    answers.throttle_ms = read_i32(&r) if version >= 1 else 0
     answers.error = read_i16(&r) if version >= 7 else 0
     answers.session_id = read_i32(&r) if version >= 7 else 0
     topics = read_array_count(&r, flexible, 3)
     while topics > 0 and not r.failed:
         topics -= 1
         topic = read_string(&r, flexible, &topic_size)
-        partitions = read_array_count(&r, flexible, 26)
+        partitions = read_array_count(&r, flexible, 18)
         if topic == NULL:
             return MALFORMED
         while partitions > 0 and not r.failed:

@@ -3,9 +3,9 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from kbroker._core.columns cimport RecordColumns
-from kbroker._core.consumer_chunk cimport batch_place_t, chunk_t, fetch_buffer_t
+from kbroker._core.consumer_chunk cimport batch_place_t, chunk_t
+from kbroker._core.consumer_record cimport RecordSource
 from kbroker._core.record cimport record_t
-from kbroker._core.record_batch cimport batch_info_t
 
 ctypedef struct payload_t:
     # What stands behind the header of a batch, inflated.
@@ -21,28 +21,24 @@ ctypedef struct part_t:
     int64_t end
     int64_t before           # records of the parts before this one
 
-cdef class RecordSource:
-    """What keeps the bytes of records: the response's buffer, and for a compressed batch what it inflates to."""
-    cdef readonly str topic
-    cdef readonly int32_t partition
-    cdef fetch_buffer_t *buffer    # a reference
-    cdef bytes inflated
-    cdef const uint8_t *start      # what the buffer protocol shows
-    cdef Py_ssize_t size
-
-cdef class ConsumerRecord:
-    cdef RecordSource source
-    cdef const uint8_t *header     # of its batch, in `source.buffer`
-    cdef record_t record
-
 cdef class Chunk:
     """The records of one partition from one response. Owns the chunk_t."""
     cdef chunk_t *chunk
     cdef RecordSource source
-    cdef object inflate            # callable(codec, data) -> bytes
+    cdef object inflate            # callable(codec, data, magic) -> bytes
+    # A batch that a poll has cut is inflated once: what it has become is kept until the next one is begun.
+    cdef int32_t kept_batch        # -1: none
+    cdef RecordSource kept
+    cdef payload_t kept_payload
+    cdef object failure            # UnreadableRecords: what follows could not be inflated
     cdef int settle(self) except -1
+    cdef int settle_batch(self, int32_t batch) except -1
+    cdef int32_t epoch_before(self, int64_t number) noexcept nogil
+    cdef int keep(self, int64_t number) except -1
     cdef int32_t batch_of(self, int64_t number) noexcept nogil
     cdef RecordSource open(self, int32_t batch, payload_t *payload)
+    cdef RecordSource open_messages(self, const batch_place_t *place, payload_t *payload)
+    cdef object inflated(self, int codec, const uint8_t *data, int64_t size, int magic, int64_t offset)
     cdef int64_t offset_of(self, int64_t number) except -1
     cdef object unreadable(self, int finding, int64_t offset)
 

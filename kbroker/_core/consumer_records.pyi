@@ -1,53 +1,11 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, ClassVar, Self, SupportsIndex, final, overload
+from typing import Any, Self, SupportsIndex, final, overload
 
 from typing_extensions import Buffer
 
 from kbroker._core.columns import Columns
-from kbroker.errors import BadInput, ErrorCode
+from kbroker._core.consumer_record import ConsumerRecord, UnreadableRecords
 from kbroker.model import TopicPartition
-
-class UnreadableRecords(BadInput):
-    code: ErrorCode
-    retriable: ClassVar[bool]
-    hint: ClassVar[str]
-    topic: str
-    partition: int
-    offset: int
-    def __init__(self, topic: str, partition: int, offset: int, what: str) -> None: ...
-
-@final
-class RecordSource:
-    def __init__(self, *args: object, **kwargs: object) -> None: ...
-    @property
-    def topic(self) -> str: ...
-    @property
-    def partition(self) -> int: ...
-    def __buffer__(self, flags: int, /) -> memoryview: ...
-
-@final
-class ConsumerRecord:
-    def __init__(self, *args: object, **kwargs: object) -> None: ...
-    @property
-    def topic(self) -> str: ...
-    @property
-    def partition(self) -> int: ...
-    @property
-    def offset(self) -> int: ...
-    @property
-    def timestamp(self) -> int: ...
-    @property
-    def timestamp_type(self) -> int: ...
-    @property
-    def leader_epoch(self) -> int | None: ...
-    @property
-    def key(self) -> bytes | None: ...
-    @property
-    def value(self) -> bytes | None: ...
-    @property
-    def value_view(self) -> memoryview | None: ...
-    @property
-    def headers(self) -> tuple[tuple[str, bytes | None], ...]: ...
 
 @final
 class Chunk:
@@ -68,7 +26,7 @@ def read_chunk(
     topic: str,
     partition: int,
     data: Buffer,
-    inflate: Callable[[int, memoryview], bytes],
+    inflate: Callable[[int, memoryview, int], bytes],
     *,
     position: int = 0,
     aborted: Iterable[tuple[int, int]] | None = None,

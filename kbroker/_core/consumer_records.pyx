@@ -1,164 +1,41 @@
-"""Records as a consumer gets them. No object per record is made before somebody asks for one, and its fields are made when read.
+"""Records as a consumer gets them. No object per record is made before somebody asks for one.
 
 A batch is inflated by whoever reads it first, and its bytes live as long as a record of it or its iterator does.
 """
 
 cimport cython
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.memoryview cimport PyMemoryView_FromObject
-from libc.stdint cimport INT64_MAX, int16_t, int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
 from kbroker._core.arrays cimport with_room
 from kbroker._core.columns cimport RecordColumns
 from kbroker._core.consumer_chunk cimport (
-    aborted_t, batch_place_t, chunk_free, chunk_index, chunk_new, chunk_number, chunk_t, fetch_buffer_new, fetch_buffer_ref,
-    fetch_buffer_t, fetch_buffer_unref, records_before,
+    aborted_t, batch_place_t, chunk_cut, chunk_free, chunk_index, chunk_new, chunk_number, chunk_t, fetch_buffer_new, fetch_buffer_t,
+    fetch_buffer_unref, records_before,
 )
-from kbroker._core.cursor cimport load_u16, load_u32, load_u64
+from kbroker._core.consumer_messages cimport batch_of_set
+from kbroker._core.consumer_record cimport ConsumerRecord, RecordSource, new_record, new_source
+from kbroker._core.cursor cimport load_u16, load_u32, load_u64, writer_free, writer_init, writer_t
 from kbroker._core.layout cimport (
-    ATTRIBUTE_CODEC_MASK, ATTRIBUTE_LOG_APPEND_TIME, BATCH_ATTRIBUTES, BATCH_BASE_OFFSET, BATCH_BASE_TIMESTAMP, BATCH_HEADER_SIZE,
-    BATCH_LAST_OFFSET_DELTA, BATCH_LEADER_EPOCH, BATCH_MAX_TIMESTAMP,
+    ATTRIBUTE_CODEC_MASK, BATCH_ATTRIBUTES, BATCH_BASE_OFFSET, BATCH_HEADER_SIZE, BATCH_LAST_OFFSET_DELTA, BATCH_LEADER_EPOCH, BATCH_RECORD_COUNT,
+    MESSAGE_MAGIC,
 )
+from kbroker._core.message_set cimport OUT_OF_MEMORY, message_read, message_t
 from kbroker._core.receive_buffers cimport buffer_free, buffer_take
 from kbroker._core.record cimport MIN_RECORD_SIZE, record_t, take_deltas, take_record
 from kbroker._core.record_batch cimport (
     BATCH_BAD_COUNT, BATCH_BAD_RECORD, BATCH_OK, BATCH_TOO_SHORT, batch_header, batch_info_t,
 )
-from kbroker._core.records cimport bytes_or_none, read_headers
 
+from kbroker._core.consumer_record import UnreadableRecords
 from kbroker._core.record_batch import FINDINGS as _FINDINGS
-from kbroker.errors import BadInput, ErrorCode
+from kbroker.errors import BadInput
 from kbroker.model import TopicPartition
 
-cdef enum:
-    NO_TIMESTAMP = -1
-    CREATE_TIME = 0
-    LOG_APPEND_TIME = 1
-
-
-class UnreadableRecords(BadInput):
-    """Records of a partition cannot be read: damaged, or not what the protocol says. `offset` is the first of them.
-
-    What stands before them has been given. Seeking behind `offset` leaves them out.
-    """
-
-    code = ErrorCode.CORRUPT_MESSAGE
-    retriable = False
-    hint = "seek past the offset to leave the records out, or find out with kbroker verify-log what is on the broker's disk"
-
-    def __init__(self, str topic, int partition, int64_t offset, str what):
-        super().__init__(f"{topic}-{partition}: the records at offset {offset} cannot be read: {what}")
-        self.topic = topic
-        self.partition = partition
-        self.offset = offset
-
-# --- one record -------------------------------------------------------------------------------------
-
-@cython.final
-@cython.no_gc
-cdef class RecordSource:
-
-    def __init__(self):
-        raise TypeError("made by Records")
-
-    def __dealloc__(self):
-        if self.buffer != NULL:
-            fetch_buffer_unref(self.buffer)
-
-    def __getbuffer__(self, Py_buffer *view, int flags):
-        PyBuffer_FillInfo(view, self, <void *>self.start, self.size, 1, flags)
-
-
-cdef RecordSource new_source(str topic, int32_t partition, fetch_buffer_t *buffer, bytes inflated):
-    cdef RecordSource source = RecordSource.__new__(RecordSource)
-    source.topic = topic
-    source.partition = partition
-    fetch_buffer_ref(buffer)
-    source.buffer = buffer
-    source.inflated = inflated
-    if inflated is None:
-        source.start = buffer.data
-        source.size = buffer.capacity
-    else:
-        source.start = <const uint8_t *>PyBytes_AS_STRING(inflated)
-        source.size = len(inflated)
-    return source
-
-
-@cython.final
-@cython.no_gc
-@cython.freelist(256)
-cdef class ConsumerRecord:
-    """One record. Its fields are made when they are read, each time anew; it keeps the memory that it came in."""
-
-    def __init__(self):
-        raise TypeError("made by Records")
-
-    @property
-    def topic(self):
-        return self.source.topic
-
-    @property
-    def partition(self):
-        return self.source.partition
-
-    @property
-    def offset(self):
-        return <int64_t>(load_u64(self.header + BATCH_BASE_OFFSET) + <uint64_t>self.record.offset_delta)
-
-    @property
-    def timestamp(self):
-        """Milliseconds since 1970, -1 for none."""
-        if load_u16(self.header + BATCH_ATTRIBUTES) & ATTRIBUTE_LOG_APPEND_TIME:
-            return <int64_t>load_u64(self.header + BATCH_MAX_TIMESTAMP)
-        return <int64_t>(load_u64(self.header + BATCH_BASE_TIMESTAMP) + <uint64_t>self.record.timestamp_delta)
-
-    @property
-    def timestamp_type(self):
-        """0: the producer's time, 1: the broker's, when it was appended."""
-        return LOG_APPEND_TIME if load_u16(self.header + BATCH_ATTRIBUTES) & ATTRIBUTE_LOG_APPEND_TIME else CREATE_TIME
-
-    @property
-    def leader_epoch(self):
-        """The epoch of the leader that appended it, or None."""
-        cdef int32_t epoch = <int32_t>load_u32(self.header + BATCH_LEADER_EPOCH)
-        return None if epoch < 0 else epoch
-
-    @property
-    def key(self):
-        return bytes_or_none(self.record.key, self.record.key_size)
-
-    @property
-    def value(self):
-        return bytes_or_none(self.record.value, self.record.value_size)
-
-    @property
-    def value_view(self):
-        """The value without a copy; as long as it is kept, so is all that was fetched with it."""
-        cdef Py_ssize_t at
-        if self.record.value_size < 0:
-            return None
-        at = self.record.value - self.source.start
-        return PyMemoryView_FromObject(self.source)[at:at + self.record.value_size]
-
-    @property
-    def headers(self):
-        """Pairs of a name and bytes or None."""
-        return read_headers(&self.record) if self.record.header_count else ()
-
-    def __repr__(self):
-        return (f"ConsumerRecord(topic={self.topic!r}, partition={self.partition}, offset={self.offset}, "
-                f"timestamp={self.timestamp}, key={self.key!r}, value={self.value!r}, headers={self.headers!r})")
-
-
-cdef inline ConsumerRecord new_record(RecordSource source, const uint8_t *header):
-    cdef ConsumerRecord made = ConsumerRecord.__new__(ConsumerRecord)
-    made.source = source
-    made.header = header
-    return made
 
 # --- one partition ----------------------------------------------------------------------------------
 
@@ -166,6 +43,11 @@ cdef inline ConsumerRecord new_record(RecordSource source, const uint8_t *header
 
 cdef int32_t skipped_of(RecordSource source, const payload_t *payload, const batch_info_t *info, int64_t position) noexcept:
     return records_before(payload.records, payload.end - payload.records, info, position)
+
+
+cdef void header_of(const payload_t *payload, batch_info_t *info) noexcept nogil:
+    # Its length was looked at when the chunk was indexed.
+    batch_header(payload.header, INT32_MAX, info)
 
 
 cdef int32_t offset_delta_of(RecordSource source, const payload_t *payload, int64_t number) noexcept:
@@ -212,32 +94,55 @@ cdef class Chunk:
     @property
     def error(self):
         """UnreadableRecords, when what follows is not right; else None."""
-        if self.chunk.finding == BATCH_OK:
-            return None
+        if self.failure is not None or self.chunk.finding == BATCH_OK:
+            return self.failure
         return self.unreadable(self.chunk.finding, self.chunk.next_offset)
 
     def __len__(self):
         return self.chunk.record_count
 
     cdef object unreadable(self, int finding, int64_t offset):
-        return UnreadableRecords(self.source.topic, self.source.partition, offset, _FINDINGS[finding][2])
+        made = UnreadableRecords(self.source.topic, self.source.partition, offset, _FINDINGS[finding][2])
+        if finding == BATCH_TOO_SHORT:
+            made.hint = "raise max.partition.fetch.bytes: before Kafka 0.10.1 a broker sends no more, be it part of a message"
+        return made
 
     cdef int settle(self) except -1:
         """Find out how many records of a compressed batch stand before the position."""
-        cdef payload_t payload
-        cdef batch_info_t info
-        cdef batch_place_t *place
         cdef int32_t i
         for i in range(self.chunk.batch_count):
-            place = &self.chunk.batches[i]
-            if place.skipped >= 0:
+            if self.chunk.batches[i].skipped >= 0:
                 continue
-            batch_header(place.data, place.size, &info)
-            place.skipped = skipped_of(self.open(i, &payload), &payload, &info, self.chunk.start_offset)
-            if place.skipped < 0:
-                raise self.unreadable(BATCH_BAD_RECORD, info.base_offset)
+            try:
+                self.settle_batch(i)
+            except UnreadableRecords as error:
+                chunk_cut(self.chunk, i)
+                self.failure = error
+                break
         chunk_number(self.chunk)
         return 0
+
+    cdef int settle_batch(self, int32_t batch) except -1:
+        cdef batch_place_t *place = &self.chunk.batches[batch]
+        cdef payload_t payload
+        cdef batch_info_t info
+        cdef RecordSource source = self.open(batch, &payload)
+        header_of(&payload, &info)
+        place.count = info.record_count
+        place.skipped = skipped_of(source, &payload, &info, self.chunk.start_offset)
+        if place.skipped < 0:
+            raise self.unreadable(BATCH_BAD_RECORD, info.base_offset)
+        return 0
+
+    cdef int32_t epoch_before(self, int64_t number) noexcept nogil:
+        """The leader epoch of the record before one; -1 not known."""
+        cdef batch_place_t *place
+        if number >= self.chunk.record_count:
+            return self.chunk.leader_epoch
+        if number == 0:
+            return -1
+        place = &self.chunk.batches[self.batch_of(number - 1)]
+        return <int32_t>load_u32(place.data + BATCH_LEADER_EPOCH) if place.data[MESSAGE_MAGIC] == 2 else -1
 
     cdef int32_t batch_of(self, int64_t number) noexcept nogil:
         """The batch of a record by its number, which is one of the chunk's."""
@@ -257,9 +162,14 @@ cdef class Chunk:
         """Where a batch's records are, inflated, and what keeps them."""
         cdef batch_place_t *place = &self.chunk.batches[batch]
         cdef RecordSource source = self.source
-        cdef int codec = load_u16(place.data + BATCH_ATTRIBUTES) & ATTRIBUTE_CODEC_MASK
+        cdef int codec
         cdef int64_t offset
-        cdef Py_ssize_t at
+        if batch == self.kept_batch:
+            payload[0] = self.kept_payload
+            return self.kept
+        if place.data[MESSAGE_MAGIC] < 2:
+            return self.open_messages(place, payload)
+        codec = load_u16(place.data + BATCH_ATTRIBUTES) & ATTRIBUTE_CODEC_MASK
         payload.header = place.data
         payload.records = place.data + BATCH_HEADER_SIZE
         payload.end = place.data + place.size
@@ -268,11 +178,7 @@ cdef class Chunk:
         if not codec:
             return source
         offset = max(<int64_t>load_u64(place.data + BATCH_BASE_OFFSET), self.chunk.start_offset)
-        at = payload.records - source.start
-        try:
-            inflated = self.inflate(codec, PyMemoryView_FromObject(source)[at:at + (payload.end - payload.records)])
-        except BadInput as error:
-            raise UnreadableRecords(source.topic, source.partition, offset, str(error)) from error
+        inflated = self.inflated(codec, payload.records, payload.end - payload.records, 2, offset)
         source = new_source(source.topic, source.partition, source.buffer, inflated)
         payload.records = source.start
         payload.end = source.start + source.size
@@ -280,21 +186,81 @@ cdef class Chunk:
             raise self.unreadable(BATCH_BAD_COUNT, offset)
         return source
 
+    cdef RecordSource open_messages(self, const batch_place_t *place, payload_t *payload):
+        """The same of messages of magic 0 and 1, made a batch of magic 2."""
+        cdef RecordSource source = self.source
+        cdef const uint8_t *data = place.data
+        cdef int64_t size = place.size
+        cdef message_t message
+        cdef writer_t out
+        cdef int finding = message_read(data, size, &message)
+        cdef int codec = message.attributes & ATTRIBUTE_CODEC_MASK
+        cdef bytes inner = None
+        writer_init(&out)
+        try:
+            if codec:
+                inner = self.inflated(codec, data + message.value_position, message.value_size, message.magic,
+                                      max(message.offset, self.chunk.start_offset))
+                data = <const uint8_t *>PyBytes_AS_STRING(inner)
+                size = len(inner)
+            with nogil:
+                finding = batch_of_set(data, size, &message if codec else NULL, &out)
+            if finding == OUT_OF_MEMORY:
+                raise MemoryError()
+            if finding != BATCH_OK:
+                raise self.unreadable(finding, message.offset)
+            made = PyBytes_FromStringAndSize(<char *>out.data, <Py_ssize_t>out.size)
+        finally:
+            writer_free(&out)
+        source = new_source(source.topic, source.partition, source.buffer, made)
+        payload.header = source.start
+        payload.records = source.start + BATCH_HEADER_SIZE
+        payload.end = source.start + source.size
+        payload.count = <int32_t>load_u32(payload.header + BATCH_RECORD_COUNT)
+        payload.skipped = max(place.skipped, 0)
+        return source
+
+    cdef object inflated(self, int codec, const uint8_t *data, int64_t size, int magic, int64_t offset):
+        cdef Py_ssize_t at = data - self.source.start
+        try:
+            return self.inflate(codec, PyMemoryView_FromObject(self.source)[at:at + size], magic)
+        except BadInput as error:
+            raise UnreadableRecords(self.source.topic, self.source.partition, offset, str(error)) from error
+
+    cdef int keep(self, int64_t number) except -1:
+        """The batch of a record by its number will be read again soon; number -1, or that behind the last: none will."""
+        cdef int32_t batch = self.batch_of(number) if 0 <= number < self.chunk.record_count else -1
+        cdef payload_t payload
+        if batch == self.kept_batch:
+            return 0
+        self.kept_batch = -1
+        self.kept = None
+        if batch >= 0:
+            source = self.open(batch, &payload)
+            if source is not self.source:
+                self.kept_batch = batch
+                self.kept = source
+                self.kept_payload = payload
+        return 0
+
     cdef int64_t offset_of(self, int64_t number) except -1:
         """The position of a record by its number; of the one behind the last, where to go on."""
         cdef batch_place_t *place
         cdef payload_t payload
+        cdef RecordSource source
         cdef int64_t base_offset
         cdef int64_t left
         cdef int32_t delta
         if number >= self.chunk.record_count:
             return self.chunk.next_offset
         place = &self.chunk.batches[self.batch_of(number)]
-        base_offset = <int64_t>load_u64(place.data + BATCH_BASE_OFFSET)
         left = number - place.first + place.skipped
-        if place.count == <int64_t><int32_t>load_u32(place.data + BATCH_LAST_OFFSET_DELTA) + 1:
-            return base_offset + left
-        delta = offset_delta_of(self.open(self.batch_of(number), &payload), &payload, left)
+        if (place.data[MESSAGE_MAGIC] == 2
+                and place.count == <int64_t><int32_t>load_u32(place.data + BATCH_LAST_OFFSET_DELTA) + 1):
+            return <int64_t>load_u64(place.data + BATCH_BASE_OFFSET) + left
+        source = self.open(self.batch_of(number), &payload)
+        base_offset = <int64_t>load_u64(payload.header + BATCH_BASE_OFFSET)
+        delta = offset_delta_of(source, &payload, left)
         if delta < 0:
             raise self.unreadable(BATCH_BAD_RECORD, base_offset)
         return max(base_offset + delta, self.chunk.start_offset)
@@ -310,6 +276,7 @@ cdef Chunk new_chunk(chunk_t *chunk, str topic, int32_t partition, object inflat
     made.chunk = chunk
     made.source = new_source(topic, partition, chunk.buffer, None)
     made.inflate = inflate
+    made.kept_batch = -1
     made.settle()
     return made
 
@@ -317,9 +284,8 @@ cdef Chunk new_chunk(chunk_t *chunk, str topic, int32_t partition, object inflat
 def read_chunk(str topic not None, int32_t partition, data, inflate, *, int64_t position=0, aborted=None, bint check_crcs=True):
     """The records of one partition as Fetch brings them, from `position` on; the bytes are copied.
 
-    `inflate(codec, data)` returns bytes or raises BadInput. With `aborted`, pairs of a producer id and a first offset, the records of
-    these transactions are left out (read_committed). Raises UnreadableRecords only where a compressed first batch cannot be read;
-    else see `error`.
+    `inflate(codec, data, magic)` returns bytes or raises BadInput. With `aborted`, pairs of a producer id and a first offset, the records of
+    these transactions are left out (read_committed). What cannot be read is in `error`.
     """
     cdef Py_buffer view
     cdef fetch_buffer_t *buffer
@@ -618,7 +584,7 @@ cdef class Records:
             most = <int32_t>min(<int64_t>(place.count - skipped), part.end - number)
             columns.next_partition(source.topic, source.partition)
             with nogil:
-                batch_header(place.data, place.size, &info)
+                header_of(&payload, &info)
                 finding = columns.take(payload.records, payload.end - payload.records, &info, skipped, most)
             if finding > BATCH_OK:
                 raise chunk.unreadable(finding, info.base_offset)

@@ -182,6 +182,14 @@ cdef inline void skip_tags(reader_t *r) noexcept nogil:
         reader_take(r, read_uvarint(r))
         count -= 1
 
+cdef inline uint32_t read_tag(reader_t *r, reader_t *field) noexcept nogil:
+    """The number of the next tagged field, which `field` is to read; one of no bytes is empty. Look at r.failed."""
+    cdef uint32_t tag = read_uvarint(r)
+    cdef uint32_t size = read_uvarint(r)
+    cdef const uint8_t *data = reader_take(r, size)
+    reader_init(field, data, size if data != NULL else 0)
+    return tag
+
 # --- writing ---------------------------------------------------------------------------------------
 
 ctypedef struct writer_t:

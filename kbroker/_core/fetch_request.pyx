@@ -6,7 +6,7 @@ from libc.string cimport memcpy
 from kbroker._core.arrays cimport with_room
 from kbroker._core.connection cimport request_t
 from kbroker._core.cursor cimport (
-    MOST_ELEMENTS, is_utf8, read_array_count, read_i8, read_i32, read_i64, read_string, read_uvarint, reader_init, reader_left, reader_t,
+    MOST_ELEMENTS, is_utf8, read_array_count, read_i8, read_i32, read_i64, read_string, read_tag, read_uvarint, reader_left, reader_t,
     reader_take, skip_tags,
 )
 from kbroker._core.fetch cimport (
@@ -116,16 +116,11 @@ cdef void parse_tags(fetch_t *f, reader_t *r) noexcept nogil:
     """Top-level tags: 0 cluster id (of the quorum, not for us), 1 replica state (version 15)."""
     cdef uint32_t count = read_uvarint(r)
     cdef uint32_t tag
-    cdef uint32_t size
-    cdef const uint8_t *data
     cdef reader_t state
     while count > 0 and not r.failed:
         count -= 1
-        tag = read_uvarint(r)
-        size = read_uvarint(r)
-        data = reader_take(r, size)
-        if tag == 1 and f.version >= 15 and data != NULL:
-            reader_init(&state, data, size)
+        tag = read_tag(r, &state)
+        if tag == 1 and f.version >= 15 and not r.failed:
             f.replica_id = read_i32(&state)
             read_i64(&state)     # replica epoch
             skip_tags(&state)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kbroker._core.consumer_records import ConsumerRecord as ConsumerRecord
+    from kbroker._core.consumer_record import ConsumerRecord as ConsumerRecord
     from kbroker._core.consumer_records import Records as Records
     from kbroker._core.delivery import Deliveries as Deliveries
     from kbroker._core.delivery import Delivery as Delivery
@@ -35,7 +35,7 @@ _MODULES = {
     "Consumer": "kbroker.client.consumer.consumer",
     "AsyncAdminClient": "kbroker.client.admin",
     "ConsumerGroupMetadata": "kbroker.client.consumer.group_metadata",
-    "ConsumerRecord": "kbroker._core.consumer_records",
+    "ConsumerRecord": "kbroker._core.consumer_record",
     "Deliveries": "kbroker._core.delivery",
     "Delivery": "kbroker._core.delivery",
     "OffsetAndMetadata": "kbroker.client.consumer.offsets",

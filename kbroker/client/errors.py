@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from kbroker.errors import ErrorCode, KbrokerError
+from kbroker.model import TopicPartition
 
 RETRIABLE = frozenset(
     {
@@ -109,6 +110,23 @@ class CommitFailed(BrokerError):
 
     code = ErrorCode.ILLEGAL_GENERATION
     hint = "poll more often, with fewer records, or raise max.poll.interval.ms; their records come again elsewhere"
+
+
+class LogTruncated(ClientError):
+    """Records that were read are no longer in the log: a broker that did not have them became leader (KIP-320).
+
+    `offset`: where reading had come to; `divergent_offset`: where the log began to differ, None if nobody knows.
+    """
+
+    code = ErrorCode.OFFSET_OUT_OF_RANGE
+    hint = "seek to divergent_offset to read what is there instead, or set auto.offset.reset"
+
+    def __init__(self, partition: TopicPartition, offset: int, divergent_offset: int | None):
+        where = f"from offset {divergent_offset} on" if divergent_offset is not None else "before that"
+        super().__init__(f"{partition}: the log was truncated: {offset} was read, but it is another {where}")
+        self.partition = partition
+        self.offset = offset
+        self.divergent_offset = divergent_offset
 
 
 class ConnectionFailed(ClientError):

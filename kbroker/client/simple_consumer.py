@@ -166,7 +166,7 @@ class SimpleConsumer(ThreadOwner):
             asked.topic,
             asked.partition,
             row.records or b"",
-            lambda codec, data: inflate(codec, data, limit),
+            lambda codec, data, magic: inflate(codec, data, limit, magic=magic),
             position=asked.offset,
             aborted=aborted,
             check_crcs=self.options["check.crcs"],

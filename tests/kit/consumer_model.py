@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from hypothesis import strategies as st
 
+from kbroker._core.message_set import MessageSetBuilder
 from kbroker._core.records import RecordsBuilder
 from kbroker.protocol.compression import Codec, deflate
 from kbroker.protocol.records import ControlType, Record
@@ -23,8 +24,11 @@ class LogBatch:
     producer_id: int = -1
     marker: ControlType | None = None
     aborted: bool = False  # what becomes of its transaction
+    magic: int = 2  # 0 and 1: messages, in one that is compressed if there is a codec
 
     def encode(self) -> bytes:
+        if self.magic < 2:
+            return self.encode_messages()
         if self.marker is not None:
             return encode_control_batch(
                 self.marker,
@@ -48,6 +52,13 @@ class LogBatch:
             -1 if self.producer_id < 0 else 0,
         )
         return with_last_offset(batch, self.last_offset - self.base_offset)
+
+    def encode_messages(self) -> bytes:
+        builder = MessageSetBuilder(self.magic, compressed=self.codec != Codec.NONE)
+        for record in self.records:
+            builder.append(record.offset, record.timestamp, record.key, record.value)
+        messages = builder.messages()
+        return builder.wrap(self.codec, deflate(self.codec, messages, magic=self.magic)) if self.codec else messages
 
 
 def with_last_offset(batch: bytes, delta: int) -> bytes:
@@ -97,8 +108,13 @@ contents = st.tuples(
 
 
 @st.composite
-def logs(draw: st.DrawFn, max_batches: int = 8, codecs: tuple[int, ...] = tuple(Codec)) -> Log:
-    """Plain batches and transactions of three producers that overlap, some compacted."""
+def logs(
+    draw: st.DrawFn,
+    max_batches: int = 8,
+    codecs: tuple[int, ...] = tuple(Codec),
+    magics: tuple[int, ...] = (2, 2, 1, 0),
+) -> Log:
+    """Plain batches, transactions of three producers that overlap, and messages of older formats, some compacted."""
     log = Log()
     open_batches: dict[int, list[int]] = {}
     for _ in range(draw(st.integers(0, max_batches))):
@@ -111,6 +127,12 @@ def logs(draw: st.DrawFn, max_batches: int = 8, codecs: tuple[int, ...] = tuple(
         kept = sorted(draw(st.sets(st.integers(0, count - 1)))) if draw(st.booleans()) else list(range(count))
         records = tuple(Record(base + delta, *draw(contents)) for delta in kept)
         codec = draw(st.sampled_from(codecs)) if records else Codec.NONE
+        magic = draw(st.sampled_from(magics))
+        if records and magic < 2:
+            plain = tuple(Record(one.offset, one.timestamp if magic else -1, one.key, one.value) for one in records)
+            codec = codec if codec < Codec.ZSTD else Codec.NONE
+            log.batches.append(LogBatch(base, records[-1].offset, plain, codec, magic=magic))
+            continue
         if producer_id >= 0:
             open_batches.setdefault(producer_id, []).append(len(log.batches))
         log.batches.append(LogBatch(base, base + count - 1, records, codec, producer_id))

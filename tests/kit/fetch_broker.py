@@ -36,7 +36,7 @@ class FetchBroker:
         self.session_ids = 0
         self.requests: list[Any] = []  # decoded, oldest first
         self.errors: dict[Key, int] = {}  # to be answered once
-        self.session_error = 0  # the same
+        self.session_error = 0  # the same, for a request of a session
         self.cut = -1  # bytes of the next response that are sent before the connection is closed
         self.socket: socket.socket | None = None
         self.connection: PumpConnection | None = None
@@ -85,8 +85,8 @@ class FetchBroker:
 
     def answer(self, message: Any) -> Any:
         asked = {(topic.topic, ask.partition): ask.fetch_offset for topic in message.topics for ask in topic.partitions}
-        response = M.FetchResponse(throttle_time_ms=0)
-        if self.session_error and self.version >= 7:
+        response = M.FetchResponse()
+        if self.session_error and self.version >= 7 and message.session_epoch > 0:
             response.error_code, self.session_error, self.session = self.session_error, 0, None
             return response
         if self.version >= 7 and message.session_epoch > 0:
@@ -125,7 +125,9 @@ class FetchBroker:
             answer.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
         if answer.error_code or log is None:
             return answer
-        answer.high_watermark = answer.last_stable_offset = log.end_offset
+        answer.high_watermark = log.end_offset
+        if self.version >= 4:
+            answer.last_stable_offset = log.end_offset
         batches = [batch.encode() for batch in log.batches if batch.last_offset >= offset]
         if batches:
             answer.records = b"".join(batches)[: max(self.max_bytes, len(batches[0]))]

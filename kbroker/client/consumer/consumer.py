@@ -10,7 +10,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from kbroker._core.consumer_fetch import FetchEngine
-from kbroker._core.consumer_records import ConsumerRecord, Records
+from kbroker._core.consumer_record import ConsumerRecord
+from kbroker._core.consumer_records import Records
 from kbroker.client.cluster import Cluster
 from kbroker.client.config import Options, parse_options
 from kbroker.client.connection import Network
@@ -44,7 +45,7 @@ class Consumer(ThreadOwner):
         self.options = options = parse_options(CONSUMER, config, keywords, "the consumer")
         limit: int = options["inflated.max.bytes"]
         self._engine = FetchEngine(
-            lambda codec, data: inflate(codec, data, limit),
+            lambda codec, data, magic: inflate(codec, data, limit, magic=magic),
             client_id=options["client.id"],
             rack=options["client.rack"],
             read_committed=options["isolation.level"] == "read_committed",

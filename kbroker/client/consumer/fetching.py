@@ -1,4 +1,9 @@
-"""Who leads a consumer's partitions, where it stands in them, what becomes of errors. For the client's thread."""
+"""Who leads a consumer's partitions, where it stands in them, what becomes of errors. For the client's thread.
+
+A partition is in one of these states: it is fetched; `_stale`: who leads it is asked for; `_lost`: where to begin is
+asked for; `_unproven`: its leader is a later one than that of the last record, and is asked whether it has that record
+too (KIP-320).
+"""
 
 from __future__ import annotations
 
@@ -9,9 +14,11 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from typing import Any
 
 from kbroker._core.consumer_fetch import FetchEngine
+from kbroker._core.consumer_record import UnreadableRecords
 from kbroker.client.cluster import Backoff, Cluster
 from kbroker.client.cluster_view import ClusterView
-from kbroker.client.errors import RETRIABLE, BrokerError, ClientError, error_of, raise_for
+from kbroker.client.errors import RETRIABLE, BrokerError, ClientError, LogTruncated, error_of, raise_for
+from kbroker.client.versions import choose
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M
@@ -21,6 +28,8 @@ log = logging.getLogger("kbroker.client")
 
 EARLIEST, LATEST = -2, -1  #: timestamps that ListOffsets understands
 RESETS = {"earliest": EARLIEST, "latest": LATEST}
+USABLE_EPOCH_VERSION = 3  #: of OffsetForLeaderEpoch: before it only brokers were allowed to ask
+NO_END = -1
 
 
 class Fetching:
@@ -38,6 +47,8 @@ class Fetching:
         self._waiting: set[TopicPartition] = set()  # have none and get none until `begin`
         self.committed: Callable[[Collection[TopicPartition]], Awaitable[Mapping[TopicPartition, int]]] | None = None
         """The group's offsets of partitions, as far as it has some."""
+        self._unproven: set[TopicPartition] = set()  # have a leader that may not have what was read
+        self._failures: dict[TopicPartition, tuple[int, Backoff]] = {}  # offset that fails, again and again
         self._mending: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         engine.on_told = self._told
@@ -86,7 +97,13 @@ class Fetching:
             if leader[0] >= 0 and (partition in self._stale or self._led.get(partition) != leader):
                 self._stale.discard(partition)
                 self._led[partition] = leader
-                self.engine.lead(*partition, *leader)
+                if 0 <= self.engine.epochs(*partition)[3] < leader[1]:
+                    self.engine.lead(*partition, -1)
+                    self._unproven.add(partition)
+                else:
+                    self._unproven.discard(partition)
+                    self.engine.lead(*partition, *leader)
+        self._mend()
 
     # --- errors ---------------------------------------------------------------------------------------------
 
@@ -96,43 +113,72 @@ class Fetching:
             if code == ErrorCode.OFFSET_OUT_OF_RANGE:
                 log.info("%s: offset %d is not there", partition, offset)
                 if self._options["auto.offset.reset"] == "none":
-                    self.engine.raise_in_poll(
-                        BrokerError(f"{partition}: there is no offset {offset}", code=error_of(code))
-                    )
+                    refused = BrokerError(f"{partition}: there is no offset {offset}", code=error_of(code))
+                    self.engine.raise_in_poll(refused, *partition)
                     continue
                 self.engine.seek(*partition, -1)
                 self._lost.add(partition)
                 self._new.discard(partition)
-            elif error_of(code) in RETRIABLE:
-                log.debug("%s: %s", partition, error_of(code).name)
-                self._led.pop(partition, None)
-                self._stale.add(partition)
-                if leader_id in self.cluster.view.nodes:
-                    self.cluster.note_leader(topic, partition_id, leader_id, leader_epoch, ())
+            elif code == ErrorCode.CORRUPT_MESSAGE:
+                damaged = UnreadableRecords(topic, partition_id, offset, "the broker found them corrupt")
+                self.engine.raise_in_poll(damaged, *partition)
+            elif error_of(code) in RETRIABLE or error_of(code) == ErrorCode.UNKNOWN_SERVER_ERROR:
+                self._try_again(partition, code, offset, leader_id, leader_epoch)
             else:
                 error = BrokerError(f"{partition}: {error_of(code).name}", code=error_of(code))
-                self.engine.raise_in_poll(error)
+                self.engine.raise_in_poll(error, *partition)
         self._mend()
 
+    def _try_again(self, partition: TopicPartition, code: int, offset: int, leader_id: int, leader_epoch: int) -> None:
+        """With fresh metadata; at once where it has not failed before, or the broker has told who leads (KIP-951)."""
+        log.log(
+            logging.DEBUG if error_of(code) in RETRIABLE else logging.WARNING,
+            "%s: %s at offset %d", partition, error_of(code).name, offset,
+        )  # fmt: skip
+        self._led.pop(partition, None)
+        failed, backoff = self._failures.get(partition, (-1, None))
+        if backoff is None or failed != offset:
+            self._failures[partition] = (offset, self._new_backoff())
+            self._stale.add(partition)
+        else:
+            self.cluster.network.thread.loop.call_later(backoff.next_s(), self._look_again, partition)
+        if leader_id in self.cluster.view.nodes:
+            self.cluster.note_leader(*partition, leader_id, leader_epoch, ())
+
+    def _look_again(self, partition: TopicPartition) -> None:
+        if partition not in self._led:
+            self._stale.add(partition)
+            self._mend()
+
+    def _new_backoff(self) -> Backoff:
+        return Backoff(self._options.seconds("retry.backoff.ms"), self._options.seconds("retry.backoff.max.ms"))
+
     def _mend(self) -> None:
-        if (self._stale or self._lost) and (self._mending is None or self._mending.done()):
+        if self._wants_mending and (self._mending is None or self._mending.done()):
             self._mending = self._spawn(self._mend_all())
+
+    @property
+    def _wants_mending(self) -> bool:
+        return bool(self._stale or self._lost or self._unproven)
 
     async def _mend_all(self) -> None:
         """Metadata and positions, again and again, until all have them."""
-        backoff = Backoff(self._options.seconds("retry.backoff.ms"), self._options.seconds("retry.backoff.max.ms"))
-        while self._stale or self._lost:
+        backoff = self._new_backoff()
+        while self._wants_mending:
             current = {TopicPartition(*key) for key in self.engine.assigned()}
             self._stale &= current
+            self._unproven &= current
+            self._failures = {partition: row for partition, row in self._failures.items() if partition in current}
             self._lost = {partition for partition in self._lost & current if self.engine.position(*partition) < 0}
             try:
                 if self._stale:
                     await self.cluster.refresh()
                     self._seen(self.cluster.view)
                 await self._find_positions()
+                await self._prove_positions()
             except ClientError as error:
                 log.warning("%s", error)
-            if self._stale or self._lost:
+            if self._wants_mending:
                 await asyncio.sleep(backoff.next_s())
 
     async def _find_positions(self) -> None:
@@ -149,9 +195,8 @@ class Fetching:
         if reset == "none":
             self._lost -= lost
             for partition in lost:
-                self.engine.raise_in_poll(
-                    BrokerError(f"{partition}: no offset to begin at", code=ErrorCode.OFFSET_OUT_OF_RANGE)
-                )
+                refused = BrokerError(f"{partition}: no offset to begin at", code=ErrorCode.OFFSET_OUT_OF_RANGE)
+                self.engine.raise_in_poll(refused, *partition, until_seek=True)
             return
         found = await self.offsets(dict.fromkeys(lost, RESETS[reset]))
         self._place({partition: offset for partition, (offset, _) in found.items()})
@@ -162,6 +207,87 @@ class Fetching:
             # Whoever has sought meanwhile knows better.
             if tuple(partition) in self.engine.assigned() and self.engine.position(*partition) < 0:
                 self.engine.seek(*partition, offset)
+
+    # --- whether a new leader has what was read (KIP-320) -----------------------------------------------------
+
+    async def _prove_positions(self) -> None:
+        by_leader: dict[int, list[TopicPartition]] = defaultdict(list)
+        for partition in self._unproven - self._stale:
+            if partition in self._led:
+                by_leader[self._led[partition][0]].append(partition)
+        for node_id, partitions in by_leader.items():
+            connection = await self.cluster.connection(node_id)
+            if choose(ApiKey.OFFSET_FOR_LEADER_EPOCH, connection.served) < USABLE_EPOCH_VERSION:
+                for partition in partitions:
+                    self._go_on(partition)
+                continue
+            asked = {partition: self.engine.epochs(*partition) for partition in partitions if self._is_here(partition)}
+            answer = await connection.call(self._ask_epochs(asked))
+            for topic in answer.topics:
+                for row in topic.partitions:
+                    partition = TopicPartition(topic.topic, row.partition)
+                    if partition in asked and self._is_here(partition):
+                        self._judge(partition, asked[partition], row)
+
+    def _is_here(self, partition: TopicPartition) -> bool:
+        return partition in self._unproven and tuple(partition) in self.engine.assigned()
+
+    def _ask_epochs(self, asked: Mapping[TopicPartition, tuple[int, int, int, int]]) -> M.Message:
+        by_topic: dict[str, list[Any]] = defaultdict(list)
+        for partition, (_, _, _, epoch) in asked.items():
+            row = M.OffsetForLeaderEpochRequest.OffsetForLeaderPartition(
+                partition=partition.partition_id,
+                current_leader_epoch=self._led[partition][1],
+                leader_epoch=epoch,
+            )
+            by_topic[partition.topic].append(row)
+        message = M.OffsetForLeaderEpochRequest(replica_id=-1)
+        message.topics = [
+            M.OffsetForLeaderEpochRequest.OffsetForLeaderTopic(topic=topic, partitions=rows)
+            for topic, rows in by_topic.items()
+        ]
+        return message
+
+    def _judge(self, partition: TopicPartition, asked: tuple[int, int, int, int], row: Any) -> None:
+        """What the leader's answer means for where we stand; as in Java's consumer."""
+        if row.error_code:
+            code = error_of(row.error_code)
+            if code in RETRIABLE or code == ErrorCode.UNKNOWN_SERVER_ERROR:
+                self._unproven.discard(partition)
+                self._led.pop(partition, None)
+                self._stale.add(partition)
+                self.cluster.refresh_soon()
+            else:
+                self._go_on(partition)
+                self.engine.raise_in_poll(BrokerError(f"{partition}: {code.name}", code=code), *partition)
+            return
+        if self.engine.epochs(*partition)[2:] != asked[2:]:
+            return  # somebody has sought, or what was under way has come: the next round asks again
+        position, _, fetch_offset, _ = asked
+        known = row.end_offset != NO_END and row.leader_epoch >= 0
+        if known and row.end_offset >= fetch_offset:
+            self._go_on(partition)
+        elif known and row.end_offset >= position:
+            self.engine.seek(*partition, *asked[:2])  # only what nobody has read is another's now
+            self._go_on(partition)
+        elif self._options["auto.offset.reset"] == "none":
+            self._go_on(partition)
+            divergent = row.end_offset if known else None
+            self.engine.raise_in_poll(LogTruncated(partition, position, divergent), *partition, until_seek=True)
+        else:
+            self._go_on(partition)
+            if known:
+                log.warning("%s was truncated: reading goes back from %d to %d", partition, position, row.end_offset)
+                self.engine.seek(*partition, row.end_offset, row.leader_epoch)
+            else:
+                log.warning("%s was truncated: reading begins where auto.offset.reset says", partition)
+                self.engine.seek(*partition, -1)
+                self._lost.add(partition)
+
+    def _go_on(self, partition: TopicPartition) -> None:
+        self._unproven.discard(partition)
+        if tuple(partition) in self.engine.assigned():
+            self.engine.lead(*partition, *self._led[partition])
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(coroutine)

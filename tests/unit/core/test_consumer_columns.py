@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbroker._core.columns import COLUMN_NAMES, Columns
-from kbroker._core.consumer_records import Records, UnreadableRecords, read_chunk
+from kbroker._core.consumer_record import UnreadableRecords
+from kbroker._core.consumer_records import Records, read_chunk
 from kbroker.protocol.compression import Codec, inflate
 from kbroker.protocol.records import encode_batch
 from tests.kit.batches import changed
@@ -19,8 +20,8 @@ pyarrow = pytest.importorskip("pyarrow")
 numpy = pytest.importorskip("numpy")
 
 
-def inflated(codec: int, data: memoryview) -> bytes:
-    return inflate(codec, data, 1 << 20)
+def inflated(codec: int, data: memoryview, magic: int) -> bytes:
+    return inflate(codec, data, 1 << 20, magic=magic)
 
 
 def records_of(log: Log, position: int, limit: int) -> Records:

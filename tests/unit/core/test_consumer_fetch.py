@@ -15,7 +15,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from kbroker._core.client_pump import Pump
 from kbroker._core.consumer_fetch import FetchEngine
-from kbroker._core.consumer_records import ConsumerRecord, Records, UnreadableRecords
+from kbroker._core.consumer_record import ConsumerRecord, UnreadableRecords
+from kbroker._core.consumer_records import Records
 from kbroker.errors import ErrorCode
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.compression import inflate
@@ -24,8 +25,8 @@ from tests.kit.consumer_model import Log, LogBatch, logs
 from tests.kit.fetch_broker import NODE, FetchBroker, Key
 
 
-def inflated(codec: int, data: memoryview) -> bytes:
-    return inflate(codec, data, 1 << 20)
+def inflated(codec: int, data: memoryview, magic: int) -> bytes:
+    return inflate(codec, data, 1 << 20, magic=magic)
 
 
 def plain(record: ConsumerRecord) -> Record:
@@ -93,8 +94,8 @@ class AnyOrder(RuleBasedStateMachine):
     keys = st.sampled_from([("a", 0), ("a", 1), ("b", 0)])
 
     @initialize(
-        found=st.lists(logs(max_batches=6), min_size=3, max_size=3),
-        version=st.integers(4, 12),
+        found=st.lists(logs(max_batches=6, magics=(0, 1, 2, 2)), min_size=3, max_size=3),
+        version=st.integers(0, 12),
         sessions=st.booleans(),
         committed=st.booleans(),
         max_bytes=st.sampled_from([1, 150, 400, 1 << 20]),
@@ -104,7 +105,7 @@ class AnyOrder(RuleBasedStateMachine):
         self, found: list[Log], version: int, sessions: bool, committed: bool, max_bytes: int, queued: int
     ) -> None:
         self.logs = dict(zip([("a", 0), ("a", 1), ("b", 0)], found, strict=True))
-        self.committed = committed
+        self.committed = committed = committed and version >= 4
         broker = FetchBroker(self.logs, version, sessions=sessions, max_bytes=max_bytes)
         self.bench = Bench(broker, read_committed=committed, queued_max_bytes=queued)
         self.engine = self.bench.engine
@@ -343,8 +344,8 @@ def test_a_damaged_batch_is_raised_behind_what_is_good_until_somebody_seeks(benc
     assert [row for row in found if row[0] == "a"] == [("a", 0, 3), ("a", 0, 4)]
 
 
-def test_a_broker_without_batches_is_told(benches: list[Bench]) -> None:
-    bench = bench_of(benches, {A: simple_log(3)}, version=3)
+def test_a_broker_without_fetch_is_told(benches: list[Bench]) -> None:
+    bench = bench_of(benches, {A: simple_log(3)}, version=-1)
     bench.start(A)
     bench.turn()
     bench.turn()

@@ -13,7 +13,7 @@ from kbroker.protocol import messages as M
 from kbroker.protocol.headers import decode_request_header
 from tests.kit import parser_cases
 
-versions = st.integers(4, 12)
+versions = st.integers(0, 12)
 int32s = st.integers(-(2**31), 2**31 - 1)
 int64s = st.integers(-(2**63), 2**63 - 1)
 topics = st.text(min_size=1, max_size=6).filter(lambda text: len(text.encode("utf-8", "ignore")) > 0)
@@ -47,8 +47,9 @@ def test_a_request_says_what_was_asked(
     message = M.FetchRequest.decode(frame[4 + size :], version)
     expected = [ask if version >= 9 else (*ask[:2], -1, ask[3]) for ask in asked]
     assert asked_of(message, version) == expected
-    assert (message.min_bytes, message.max_wait_ms, message.max_bytes) == (2, 3, 4)
-    assert (message.isolation_level, message.replica_id) == (isolation_level, -1)
+    assert (message.min_bytes, message.max_wait_ms, message.replica_id) == (2, 3, -1)
+    assert message.max_bytes == (4 if version >= 3 else 2**31 - 1)
+    assert message.isolation_level == (isolation_level if version >= 4 else 0)
     assert {ask.partition_max_bytes for topic in message.topics for ask in topic.partitions} <= {5}
     if version >= 7:
         assert (message.session_id, message.session_epoch) == (number, 6)
@@ -66,14 +67,16 @@ def responses(draw: st.DrawFn) -> tuple[int, Any]:
     def answer() -> Any:
         made = partition(
             partition_index=draw(int32s), error_code=draw(st.integers(-1, 106)), high_watermark=draw(int64s),
-            last_stable_offset=draw(int64s), records=draw(st.none() | st.binary(max_size=20)),
-            aborted_transactions=draw(
+            records=draw(st.none() | st.binary(max_size=20)),
+        )  # fmt: skip
+        if version >= 4:
+            made.last_stable_offset = draw(int64s)
+            made.aborted_transactions = draw(
                 st.none()
                 | st.lists(
                     st.builds(M.FetchResponse.AbortedTransaction, producer_id=int64s, first_offset=int64s), max_size=3
                 )
-            ),
-        )  # fmt: skip
+            )
         if version >= 5:
             made.log_start_offset = draw(int64s)
         if version >= 11:
@@ -84,7 +87,7 @@ def responses(draw: st.DrawFn) -> tuple[int, Any]:
             made.diverging_epoch = M.FetchResponse.EpochEndOffset(epoch=draw(int32s), end_offset=draw(int64s))
         return made
 
-    message = M.FetchResponse(throttle_time_ms=draw(int32s))
+    message = M.FetchResponse(throttle_time_ms=draw(int32s) if version >= 1 else 0)
     if version >= 7:
         message.error_code, message.session_id = draw(st.integers(-1, 106)), draw(int32s)
     for _ in range(draw(st.integers(0, 3))):
@@ -105,7 +108,7 @@ def test_a_response_is_read_as_the_schema_says(case: tuple[int, Any]) -> None:
             "partition": answer.partition_index,
             "error": answer.error_code,
             "high_watermark": answer.high_watermark,
-            "last_stable_offset": answer.last_stable_offset,
+            "last_stable_offset": answer.last_stable_offset if version >= 4 else -1,
             "log_start_offset": answer.log_start_offset if version >= 5 else -1,
             "aborted": [(each.producer_id, each.first_offset) for each in answer.aborted_transactions or ()],
             "preferred_replica": answer.preferred_read_replica if version >= 11 else -1,
@@ -120,17 +123,17 @@ def test_a_response_is_read_as_the_schema_says(case: tuple[int, Any]) -> None:
 
 
 def example(version: int) -> bytes:
-    answer = M.FetchResponse.PartitionData(
-        partition_index=1, error_code=0, high_watermark=9, last_stable_offset=8, records=b"records",
-        aborted_transactions=[M.FetchResponse.AbortedTransaction(producer_id=5, first_offset=6)],
-    )  # fmt: skip
+    answer = M.FetchResponse.PartitionData(partition_index=1, error_code=0, high_watermark=9, records=b"records")
+    if version >= 4:
+        answer.last_stable_offset = 8
+        answer.aborted_transactions = [M.FetchResponse.AbortedTransaction(producer_id=5, first_offset=6)]
     if version >= 12:
         answer.current_leader = M.FetchResponse.LeaderIdAndEpoch(leader_id=3, leader_epoch=4)
     topic = M.FetchResponse.FetchableTopicResponse(topic="orders", partitions=[answer, answer])
     return bytes(M.FetchResponse(throttle_time_ms=0, responses=[topic]).encode(version))
 
 
-@pytest.mark.parametrize("version", [4, 7, 11, 12])
+@pytest.mark.parametrize("version", [0, 3, 4, 7, 11, 12])
 def test_rubbish_gives_only_errors_of_ours(version: int) -> None:
     assert parser_cases.feed(lambda body: decode_fetch(version, body), example(version), every_bit=True) > 100
 

@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker._core.consumer_records import Chunk, ConsumerRecord, Records, UnreadableRecords, read_chunk
+from kbroker._core.consumer_record import ConsumerRecord, UnreadableRecords
+from kbroker._core.consumer_records import Chunk, Records, read_chunk
+from kbroker._core.message_set import MessageSetBuilder, wrap
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
-from kbroker.protocol.compression import BadCompression, Codec, inflate
+from kbroker.protocol.compression import BadCompression, Codec, deflate, inflate
 from kbroker.protocol.records import ControlType, Record, encode_batch
 from tests.kit import parser_cases
 from tests.kit.batches import changed, encode_control_batch
@@ -21,8 +23,8 @@ from tests.kit.consumer_model import Log, logs
 LIMIT = 1 << 20
 
 
-def inflated(codec: int, data: memoryview) -> bytes:
-    return inflate(codec, data, LIMIT)
+def inflated(codec: int, data: memoryview, magic: int) -> bytes:
+    return inflate(codec, data, LIMIT, magic=magic)
 
 
 def chunk_of(data: bytes, position: int = 0, topic: str = "t", partition: int = 3, **options: Any) -> Chunk:
@@ -89,7 +91,7 @@ def test_going_on_behind_some_records_loses_none_and_repeats_none(log: Log, posi
     assert position == max(position, log.end_offset)
 
 
-@given(logs(max_batches=5), st.data())
+@given(logs(max_batches=5, magics=(2,)), st.data())
 def test_a_log_cut_anywhere_is_read_as_far_as_whole_batches_go(log: Log, data: st.DataObject) -> None:
     whole = log.encode()
     cut = data.draw(st.integers(0, len(whole)))
@@ -137,7 +139,7 @@ def test_a_record_keeps_its_bytes_when_everything_else_is_gone(codec: Codec) -> 
 def test_an_inflated_batch_goes_with_the_last_record_of_it() -> None:
     made: list[bytes] = []
 
-    def kept(codec: int, data: memoryview) -> bytes:
+    def kept(codec: int, data: memoryview, _magic: int) -> bytes:
         made.append(inflate(codec, data, LIMIT))
         return made[-1]
 
@@ -210,7 +212,8 @@ def test_more_records_than_the_inflated_bytes_can_hold_are_refused() -> None:
         (0, (2**63 - 2).to_bytes(8), "base offset"),
         (23, (-1).to_bytes(4, signed=True), "base offset"),
         (21, (5).to_bytes(2), "codec"),
-        (16, b"\x01", "magic 2"),
+        (16, b"\x03", "magic"),
+        (16, b"\x01", "CRC"),
         (8, (2**31 - 1).to_bytes(4), "length|fewer bytes"),
         (8, (2**20).to_bytes(4), "fewer bytes"),
         (8, (-5).to_bytes(4, signed=True), "length"),
@@ -254,6 +257,85 @@ def test_many_aborted_transactions_are_looked_up_in_no_time() -> None:
     assert [record.offset for record in Records([chunk_of(data, aborted=aborted)])] == [0]
 
 
+def messages(
+    values: list[bytes], offset: int = 0, magic: int = 1, *, codec: int = Codec.NONE, stamped: int = -1
+) -> bytes:
+    """A set; in one compressed message with a codec; with LogAppendTime where `stamped` says when."""
+    builder = MessageSetBuilder(magic, compressed=codec != Codec.NONE, log_append_time=stamped >= 0)
+    for value in values:
+        builder.append(offset, stamped if stamped >= 0 and not codec else 5, None, value)
+        offset += 1
+    inner = builder.messages()
+    if not codec:
+        return inner
+    small = deflate(codec, inner, magic=magic)
+    return wrap(small, codec, magic, offset - 1, max(stamped, 5), stamped >= 0) if magic else builder.wrap(codec, small)
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4])
+def test_messages_of_before_batches_keep_their_offsets_and_times(codec: Codec) -> None:
+    data = messages([b"a", b"b"], 10, 0, codec=codec) + messages([b"c", b"d"], 20, codec=codec)
+    data += messages([b"e", b"f"], 30, codec=codec, stamped=77) + messages([b"g"], 32, codec=codec, stamped=78)
+    data += batch([b"h"], 40)
+    found = [(r.offset, r.timestamp, r.timestamp_type, r.value, r.leader_epoch) for r in Records([chunk_of(data, 11)])]
+    assert found == [
+        (11, -1, 0, b"b", None), (20, 5, 0, b"c", None), (21, 5, 0, b"d", None), (30, 77, 1, b"e", None),
+        (31, 77, 1, b"f", None), (32, 78, 1, b"g", None), (40, 5, 0, b"h", None),
+    ]  # fmt: skip
+
+
+def test_messages_without_a_codec_are_one_batch_of_what_is_alike() -> None:
+    chunk = chunk_of(b"".join(messages([b"v"], offset) for offset in range(0, 3000, 3)) + messages([b"w"], 3000, 0), 30)
+    records = Records([chunk])
+    assert [record.offset for record in records] == [*range(30, 3001, 3)]
+    assert [record.offset for record in records[-3:]] == [2994, 2997, 3000]
+
+
+def test_damaged_messages_cost_what_is_behind_them_and_nothing_else() -> None:
+    good, bad = messages([b"a", b"b"]), bytearray(messages([b"c"], 2, codec=Codec.GZIP))
+    bad[-1] ^= 1
+    chunk = chunk_of(good + bytes(bad) + messages([b"d"], 3))
+    assert [record.value for record in Records([chunk])] == [b"a", b"b"]
+    assert "t-3: the records at offset 2 cannot be read: CRC does not match" in str(chunk.error)
+
+
+@pytest.mark.parametrize(
+    ("bad", "what"),
+    [
+        (wrap(b"rubbish", Codec.GZIP, 1, 2), "offset 2 cannot be read: gzip"),
+        (wrap(deflate(Codec.GZIP, bytes(LIMIT + 1)), Codec.GZIP, 1, 2), "inflates to more"),
+        (wrap(deflate(Codec.GZIP, messages([b"x"], codec=Codec.GZIP)), Codec.GZIP, 1, 2), "inside a compressed one"),
+        (wrap(deflate(Codec.GZIP, messages([b"x"])[:-1]), Codec.GZIP, 1, 2), "fewer bytes"),
+        (wrap(deflate(Codec.GZIP, b""), Codec.GZIP, 1, 2), "without messages"),
+        (wrap(deflate(Codec.GZIP, messages([b"x"], magic=0)), Codec.GZIP, 1, 2), "two formats"),
+    ],
+)
+def test_a_compressed_message_that_lies_is_raised_behind_what_is_good(bad: bytes, what: str) -> None:
+    chunk = chunk_of(messages([b"a"], 0, codec=Codec.GZIP) + messages([b"b"], 1) + bad + messages([b"c"], 3))
+    assert [record.value for record in Records([chunk])] == [b"a", b"b"]
+    assert chunk.next_offset == 2
+    with pytest.raises(UnreadableRecords, match=what):
+        raise chunk.error or AssertionError
+
+
+def test_part_of_a_message_says_what_to_do() -> None:
+    error = chunk_of(messages([bytes(500)])[:300]).error
+    assert error is not None
+    assert "max.partition.fetch.bytes" in error.hint
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+@pytest.mark.parametrize("magic", [0, 1])
+def test_rubbish_messages_give_only_errors_of_ours(magic: int, codec: Codec) -> None:
+    def read(mangled: bytes) -> None:
+        chunk = chunk_of(mangled, 1, check_crcs=False)
+        plains(Records([chunk]))
+        if chunk.error is not None:
+            raise chunk.error
+
+    assert parser_cases.feed(read, messages([b"a", b"b"], 0, magic, codec=codec), every_bit=True) > 20
+
+
 def test_rubbish_gives_only_errors_of_ours() -> None:
     data = encode_batch(
         [Record(0, 5, b"key", b"value", [("name", b"content"), ("none", None)]), Record(1, 9, None, b"")]
@@ -271,7 +353,7 @@ def test_rubbish_gives_only_errors_of_ours() -> None:
 
 
 def test_a_failing_inflater_is_named_with_its_batch() -> None:
-    def fails(codec: int, data: memoryview) -> bytes:
+    def fails(codec: int, data: memoryview, _magic: int) -> bytes:
         raise BadCompression("broken")
 
     chunk = read_chunk("orders", 1, batch([b"a"], 7, codec=Codec.LZ4), fails)

@@ -1,0 +1,21 @@
+"""Handing out what has been fetched. One poll at a time; it takes records from `ready` and moves positions."""
+
+from libc.stdint cimport int64_t
+
+from kbroker._core.consumer_partitions cimport FetchPartitions, fetch_partition_t
+from kbroker._core.consumer_records cimport Chunk, Records
+
+cdef class FetchPoll(FetchPartitions):
+    cdef object inflate
+    cdef list begun              # of a Chunk that a poll has cut: (chunk, key of its partition, generation, next record)
+    # To be raised by the next poll: (error, key of its partition or None, generation, whether by each until somebody seeks).
+    cdef list errors
+    cdef bint interrupted
+
+    cdef int take_begun(self, Records records, int64_t most) except -1
+    cdef int take_ready(self, Records records, int64_t most) except -1
+    cdef int64_t position_at(self, Chunk chunk, int64_t first, int64_t end) except -1
+    cdef int deliver(self, Records records, Chunk chunk, tuple key, int64_t generation, int64_t first, int64_t most) except -1
+    cdef int stop_at(self, error, tuple key, int64_t generation) except -1
+    cdef int raise_one(self) except -1
+    cdef bint waits(self, const fetch_partition_t *p) noexcept nogil

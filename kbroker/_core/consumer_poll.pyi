@@ -1,0 +1,9 @@
+from kbroker._core.consumer_partitions import FetchPartitions
+from kbroker._core.consumer_records import Records
+
+class FetchPoll(FetchPartitions):
+    def poll(self, timeout_ms: int, max_records: int) -> Records: ...
+    def interrupt(self) -> None: ...
+    def raise_in_poll(
+        self, error: BaseException, topic: str | None = None, partition: int = -1, *, until_seek: bool = False
+    ) -> None: ...

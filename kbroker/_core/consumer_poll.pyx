@@ -1,0 +1,222 @@
+"""Handing out what has been fetched; the contract is in consumer_poll.pxd."""
+
+from cpython.exc cimport PyErr_CheckSignals
+from libc.stdint cimport int32_t, int64_t
+
+from kbroker._core.accumulator cimport now_ms
+from kbroker._core.consumer_chunk cimport chunk_t
+from kbroker._core.consumer_partitions cimport FetchPartitions, fetch_partition_t, ready_free, ready_t
+from kbroker._core.consumer_records cimport Chunk, Records, new_chunk, new_records
+from kbroker._core.futex cimport futex_wait
+from kbroker._core.record_batch cimport BATCH_OK
+from kbroker._core.sync cimport atomic_add_i32, atomic_add_i64, atomic_load_i32, mutex_lock, mutex_unlock
+
+from kbroker._core.consumer_record import UnreadableRecords
+
+cdef enum:
+    MOST_WAIT_MS = 500               # a signal that another thread was given is seen after so long
+
+
+cdef class FetchPoll(FetchPartitions):
+
+    def __cinit__(self, *_args, **_keywords):
+        self.begun = []
+        self.errors = []
+
+    def poll(self, int64_t timeout_ms, int64_t max_records):
+        """The next records, at most so many; none when there are none within the time, or after `interrupt`.
+
+        Raises what `raise_in_poll` was given, and UnreadableRecords once all before it has been given: then position stays where it is.
+        Gives the GIL back while it waits; KeyboardInterrupt and other exceptions of signal handlers come out.
+        """
+        cdef Records records
+        cdef int64_t until_ms = now_ms() + timeout_ms
+        cdef int64_t left_ms
+        cdef int32_t seen
+        while True:
+            seen = atomic_load_i32(&self.signal)
+            self.raise_one()
+            records = new_records()
+            self.take_begun(records, max_records)
+            self.take_ready(records, max_records - records.count)
+            if records.count:
+                return records
+            self.raise_one()
+            left_ms = until_ms - now_ms()
+            if left_ms <= 0 or self.interrupted:
+                self.interrupted = False
+                return records
+            atomic_add_i32(&self.waiting, 1)
+            with nogil:
+                futex_wait(&self.signal, seen, min(left_ms, <int64_t>MOST_WAIT_MS))
+            atomic_add_i32(&self.waiting, -1)
+            PyErr_CheckSignals()
+
+    def interrupt(self):
+        """A poll that waits returns, or the next one does."""
+        self.interrupted = True
+        self.awaken()
+
+    def raise_in_poll(self, error, str topic=None, int32_t partition=-1, *, bint until_seek=False):
+        """The next poll raises it, for a partition when what waits of that has been polled or dropped; it stands still until then.
+
+        Then the partition is fetched again; with `until_seek` every poll raises it instead, until somebody seeks.
+        """
+        cdef fetch_partition_t *p
+        if topic is None:
+            self.errors.append((error, None, 0, False))
+        elif (topic, partition) in self.by_name:
+            p = self.find(topic, partition)
+            mutex_lock(&self.lock)
+            p.blocked = True
+            generation = p.generation
+            mutex_unlock(&self.lock)
+            self.errors = [each for each in self.errors if each[1] != (topic, partition)]
+            self.errors.append((error, (topic, partition), generation, until_seek))
+        self.awaken()
+
+    cdef int raise_one(self) except -1:
+        cdef fetch_partition_t *p
+        cdef bint current
+        for row in list(self.errors):
+            error, key, generation, until_seek = row
+            if key is None:
+                self.errors.remove(row)
+                raise error
+            current = False
+            if key in self.by_name:
+                p = self.find(key[0], key[1])
+                mutex_lock(&self.lock)
+                current = p.generation == generation
+                if current and (p.begun or self.waits(p)):
+                    mutex_unlock(&self.lock)
+                    continue
+                if current and not until_seek:
+                    self.move(p, p.position, p.position_epoch)
+                    p.blocked = False
+                mutex_unlock(&self.lock)
+            if not (current and until_seek):
+                self.errors.remove(row)
+            if current:
+                self.wake()
+                raise error
+        return 0
+
+    cdef bint waits(self, const fetch_partition_t *p) noexcept nogil:
+        """With the lock: whether something of it waits to be polled."""
+        cdef const ready_t *ready = self.ready
+        while ready != NULL and ready.partition != p:
+            ready = ready.next
+        return ready != NULL
+
+    cdef int stop_at(self, error, tuple key, int64_t generation) except -1:
+        """A partition whose next records cannot be read: nothing behind them is handed out."""
+        cdef fetch_partition_t *p
+        if key in self.by_name:
+            p = self.find(key[0], key[1])
+            mutex_lock(&self.lock)
+            if p.generation == generation:
+                self.move(p, p.position, p.position_epoch)
+                p.blocked = True
+                generation = p.generation
+            mutex_unlock(&self.lock)
+            self.errors.append((error, key, generation, False))
+        return 0
+
+    cdef int64_t position_at(self, Chunk chunk, int64_t first, int64_t end) except -1:
+        """The position behind records `first` to `end` - 1."""
+        try:
+            chunk.keep(end)
+            return chunk.offset_of(end)
+        except UnreadableRecords:
+            if end == first:
+                raise
+            return chunk.offset_of(end - 1) + 1      # what cannot be read comes behind them
+
+    cdef int deliver(self, Records records, Chunk chunk, tuple key, int64_t generation, int64_t first, int64_t most) except -1:
+        cdef fetch_partition_t *p
+        cdef int64_t end = min(chunk.chunk.record_count, first + most)
+        cdef int64_t position
+        cdef int32_t epoch
+        cdef bint current
+        if key not in self.by_name:
+            return 0
+        p = self.find(key[0], key[1])
+        try:
+            position = self.position_at(chunk, first, end)
+        except UnreadableRecords as error:
+            return self.stop_at(error, key, generation)
+        epoch = chunk.epoch_before(end)
+        mutex_lock(&self.lock)
+        current = p.generation == generation
+        if current:
+            p.position = position
+            if epoch >= 0 or end > first:
+                p.position_epoch = epoch
+        mutex_unlock(&self.lock)
+        if not current:
+            return 0
+        if end > first:
+            records.add(chunk, first, end)
+        if end < chunk.chunk.record_count:
+            self.begun.append((chunk, key, generation, end))
+            p.begun = True
+        elif chunk.failure is not None or chunk.chunk.finding != BATCH_OK:
+            self.stop_at(chunk.error, key, generation)
+        return 0
+
+    cdef int take_begun(self, Records records, int64_t most) except -1:
+        """What an earlier poll has left over of a chunk."""
+        cdef fetch_partition_t *p
+        begun, self.begun = self.begun, []
+        for chunk, key, generation, first in begun:
+            if key not in self.by_name:
+                continue
+            p = self.find(key[0], key[1])
+            if p.generation != generation:
+                continue
+            p.begun = False
+            if p.paused or records.count >= most:
+                self.begun.append((chunk, key, generation, first))
+                p.begun = True
+            else:
+                self.deliver(records, chunk, key, generation, first, most - records.count)
+        return 0
+
+    cdef int take_ready(self, Records records, int64_t most) except -1:
+        cdef ready_t *ready
+        cdef ready_t **link
+        cdef chunk_t *chunk
+        cdef int64_t generation
+        cdef int64_t end = records.count + most
+        cdef bint freed = False
+        while records.count < end:
+            mutex_lock(&self.lock)
+            link = &self.ready
+            while link[0] != NULL and (link[0].partition.paused or link[0].partition.begun):
+                link = &link[0].next
+            ready = link[0]
+            if ready != NULL:
+                link[0] = ready.next
+                if ready.next == NULL:
+                    self.ready_end = link
+                atomic_add_i64(&self.ready_bytes, -ready.chunk.size)
+            mutex_unlock(&self.lock)
+            if ready == NULL:
+                break
+            freed = True
+            key = key_of(ready.partition)
+            chunk = ready.chunk
+            ready.chunk = NULL
+            generation = ready.generation
+            mutex_lock(&self.lock)
+            ready_free(ready)
+            mutex_unlock(&self.lock)
+            self.deliver(records, new_chunk(chunk, key[0], key[1], self.inflate), key, generation, 0, end - records.count)
+        if freed:
+            self.wake()
+        return 0
+
+
+cdef tuple key_of(const fetch_partition_t *p):
+    return (<const char *>p.topic)[:p.topic_size].decode(), p.partition
