@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from kbroker._core.delivery import Delivery as Delivery
     from kbroker.client.admin import AdminClient as AdminClient
     from kbroker.client.admin import AsyncAdminClient as AsyncAdminClient
+    from kbroker.client.connector.connector import ConsumerConnector as ConsumerConnector
+    from kbroker.client.connector.membership import ConsumerRebalanceFailed as ConsumerRebalanceFailed
+    from kbroker.client.connector.streams import ConsumerTimeout as ConsumerTimeout
+    from kbroker.client.connector.streams import MessageStream as MessageStream
     from kbroker.client.consumer.assignor import Assignor as Assignor
     from kbroker.client.consumer.consumer import Consumer as Consumer
     from kbroker.client.consumer.fetching import EARLIEST as EARLIEST
@@ -34,10 +38,14 @@ _MODULES = {
     "Assignor": "kbroker.client.consumer.assignor",
     "Consumer": "kbroker.client.consumer.consumer",
     "AsyncAdminClient": "kbroker.client.admin",
+    "ConsumerConnector": "kbroker.client.connector.connector",
     "ConsumerGroupMetadata": "kbroker.client.consumer.group_metadata",
+    "ConsumerRebalanceFailed": "kbroker.client.connector.membership",
     "ConsumerRecord": "kbroker._core.consumer_record",
+    "ConsumerTimeout": "kbroker.client.connector.streams",
     "Deliveries": "kbroker._core.delivery",
     "Delivery": "kbroker._core.delivery",
+    "MessageStream": "kbroker.client.connector.streams",
     "OffsetAndMetadata": "kbroker.client.consumer.offsets",
     "Producer": "kbroker.client.producer.producer",
     "RebalanceListener": "kbroker.client.consumer.holdings",
@@ -53,10 +61,14 @@ __all__ = [
     "Assignor",
     "AsyncAdminClient",
     "Consumer",
+    "ConsumerConnector",
     "ConsumerGroupMetadata",
+    "ConsumerRebalanceFailed",
     "ConsumerRecord",
+    "ConsumerTimeout",
     "Deliveries",
     "Delivery",
+    "MessageStream",
     "OffsetAndMetadata",
     "Producer",
     "RebalanceListener",

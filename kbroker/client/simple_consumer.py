@@ -233,7 +233,7 @@ class SimpleConsumer(ThreadOwner):
         return self._run(group_offsets.committed_offsets(self._cluster, group, wanted))
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int] | Mapping[tuple[str, int], int]) -> None:
-        """The next records that the group is to read. BrokerError while it has members, which commit themselves."""
+        """The next records that the group is to read. CommitFailed while it has members, which commit themselves."""
         checked = {TopicPartition(*partition): offset for partition, offset in offsets.items()}
         for partition, offset in checked.items():
             if not 0 <= offset < 1 << 63:

@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from kbroker._core.consumer_fetch import FetchEngine
 from kbroker._core.consumer_record import ConsumerRecord
 from kbroker._core.consumer_records import Records
 from kbroker.client.cluster import Cluster
 from kbroker.client.config import Options, parse_options
 from kbroker.client.connection import Network
-from kbroker.client.consumer.fetching import EARLIEST, LATEST, Fetching
+from kbroker.client.consumer.fetching import EARLIEST, LATEST, Fetching, fetch_engine
 from kbroker.client.consumer.group import Group
 from kbroker.client.consumer.group_metadata import ConsumerGroupMetadata
 from kbroker.client.consumer.holdings import RebalanceListener
@@ -25,7 +24,6 @@ from kbroker.client.consumer.options import CONSUMER
 from kbroker.client.errors import ClientError, UsageError
 from kbroker.client.thread import ClientThread, ThreadOwner
 from kbroker.model import TopicPartition
-from kbroker.protocol.compression import inflate
 
 ITERATION_POLL_S = 3600.0
 
@@ -43,20 +41,7 @@ class Consumer(ThreadOwner):
 
     def __init__(self, config: Mapping[str, Any] | None = None, /, **keywords: Any):
         self.options = options = parse_options(CONSUMER, config, keywords, "the consumer")
-        limit: int = options["inflated.max.bytes"]
-        self._engine = FetchEngine(
-            lambda codec, data, magic: inflate(codec, data, limit, magic=magic),
-            client_id=options["client.id"],
-            rack=options["client.rack"],
-            read_committed=options["isolation.level"] == "read_committed",
-            min_bytes=options["fetch.min.bytes"],
-            max_wait_ms=options["fetch.max.wait.ms"],
-            max_bytes=options["fetch.max.bytes"],
-            max_partition_bytes=options["max.partition.fetch.bytes"],
-            queued_max_bytes=options["queued.max.bytes"],
-            check_crcs=options["check.crcs"],
-            request_timeout_ms=options["request.timeout.ms"],
-        )
+        self._engine = fetch_engine(options)
         self._group: Group | None = None
         self._closing = False
         self._thread = ClientThread(options["client.id"], options["receive.message.max.bytes"])

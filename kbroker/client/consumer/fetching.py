@@ -17,12 +17,14 @@ from kbroker._core.consumer_fetch import FetchEngine
 from kbroker._core.consumer_record import UnreadableRecords
 from kbroker.client.cluster import Backoff, Cluster
 from kbroker.client.cluster_view import ClusterView
+from kbroker.client.config import Options
 from kbroker.client.errors import RETRIABLE, BrokerError, ClientError, LogTruncated, error_of, raise_for
 from kbroker.client.versions import choose
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
+from kbroker.protocol.compression import inflate
 
 log = logging.getLogger("kbroker.client")
 
@@ -30,6 +32,24 @@ EARLIEST, LATEST = -2, -1  #: timestamps that ListOffsets understands
 RESETS = {"earliest": EARLIEST, "latest": LATEST}
 USABLE_EPOCH_VERSION = 3  #: of OffsetForLeaderEpoch: before it only brokers were allowed to ask
 NO_END = -1
+
+
+def fetch_engine(options: Options) -> FetchEngine:
+    """One that fetches as the options say."""
+    limit: int = options["inflated.max.bytes"]
+    return FetchEngine(
+        lambda codec, data, magic: inflate(codec, data, limit, magic=magic),
+        client_id=options["client.id"],
+        rack=options["client.rack"],
+        read_committed=options["isolation.level"] == "read_committed",
+        min_bytes=options["fetch.min.bytes"],
+        max_wait_ms=options["fetch.max.wait.ms"],
+        max_bytes=options["fetch.max.bytes"],
+        max_partition_bytes=options["max.partition.fetch.bytes"],
+        queued_max_bytes=options["queued.max.bytes"],
+        check_crcs=options["check.crcs"],
+        request_timeout_ms=options["request.timeout.ms"],
+    )
 
 
 class Fetching:

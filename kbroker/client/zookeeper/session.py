@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 
 from kbroker.client.config import Options
-from kbroker.client.errors import ClientClosed, ConnectionFailed
+from kbroker.client.errors import ConnectionFailed
 from kbroker.coordination.store import InvalidPath, StoreUnavailable
 from kbroker.coordination.zookeeper import ZooKeeperStore
 from kbroker.errors import ConfigError
@@ -25,8 +25,10 @@ class Session:
     """
 
     def __init__(self, options: Options):
+        self.on_expired: list[Callable[[], object]] = []
+        """Called, on a thread that may wait, when the session has expired: its ephemeral nodes are gone."""
         self.on_renewed: list[Callable[[], object]] = []
-        """Called, on a thread that may wait, when another session has taken the place of one that expired."""
+        """Called there when another session has taken the place of one that expired."""
         self._address: str = options["zookeeper.connect"]
         self._timeout_s = options.seconds("zookeeper.session.timeout.ms")
         self._connect_timeout_s = self._timeout_s
@@ -49,10 +51,6 @@ class Session:
     def is_closed(self) -> bool:
         return self._closed.is_set()
 
-    def check(self) -> None:
-        if self.is_closed:
-            raise ClientClosed("the client is closed")
-
     def close(self) -> None:
         """End it; its ephemeral nodes go at once. Idempotent."""
         with self._lock:
@@ -68,6 +66,7 @@ class Session:
         threading.Thread(target=self._renew, name="kbroker-zookeeper", daemon=True).start()
 
     def _renew(self) -> None:
+        self._tell(self.on_expired)
         while not self.is_closed:
             try:
                 store = self._begin()
@@ -82,9 +81,12 @@ class Session:
                 store.close()
                 return
             log.info("a new session with ZooKeeper %s has begun", self._address)
-            for heard in self.on_renewed:
-                try:
-                    heard()
-                except Exception:
-                    log.exception("a client could not go on with a new session with ZooKeeper")
+            self._tell(self.on_renewed)
             return
+
+    def _tell(self, listeners: list[Callable[[], object]]) -> None:
+        for heard in listeners:
+            try:
+                heard()
+            except Exception:
+                log.exception("a client failed over the end of its session with ZooKeeper")

@@ -1,0 +1,54 @@
+"""Where a group's offsets are: in ZooKeeper, with the brokers, or in both while a group moves."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from kbroker.client import group_offsets
+from kbroker.client.cluster import Cluster
+from kbroker.client.config import Options
+from kbroker.client.connector.registry import GroupRegistry
+from kbroker.model import TopicPartition
+
+
+class OffsetStorage:
+    """Of one group. One thread at a time."""
+
+    def __init__(self, options: Options, registry: GroupRegistry, cluster: Cluster):
+        self._group: str = options["group.id"]
+        self._in_brokers = options["offsets.storage"] == "kafka"
+        self._in_zookeeper = not self._in_brokers or options["dual.commit.enabled"]
+        self._registry = registry
+        self._cluster = cluster
+        self._stored: dict[TopicPartition, int] = {}  # what is known to be there
+
+    def load(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """The committed offsets, the larger where there are two; none of a partition that has none."""
+        found: dict[TopicPartition, int] = {}
+        if self._in_zookeeper:
+            found = self._registry.offsets(partitions)
+        if self._in_brokers:
+            thread = self._cluster.network.thread
+            asked = group_offsets.committed_offsets(self._cluster, self._group, partitions)
+            for partition, offset in thread.call(asked).items():
+                found[partition] = max(offset, found.get(partition, offset))
+        self._stored.update(found)
+        return found
+
+    def commit(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Those that are not there yet."""
+        changed = {
+            partition: offset for partition, offset in positions.items() if self._stored.get(partition) != offset
+        }
+        if not changed:
+            return
+        if self._in_brokers:
+            self._cluster.network.thread.call(group_offsets.commit_offsets(self._cluster, self._group, changed))
+        if self._in_zookeeper:
+            self._registry.commit(changed)
+        self._stored.update(changed)
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """Others may commit these from now on."""
+        for partition in partitions:
+            self._stored.pop(partition, None)

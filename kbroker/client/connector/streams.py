@@ -1,0 +1,243 @@
+"""What a connector's user reads from, and how one engine's records get there.
+
+There is no thread between: whoever wants a record and finds none polls the engine for all streams (`Feed.fill`), one of
+them at a time. A stream with enough chunks pauses its partitions until it has fewer.
+
+Locks: `Feed._turn` (a condition) guards who polls, the routes and the chunks that wait; `MessageStream._lock` what the
+stream is reading and how far it is. The second may be taken under the first, never the other way round.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Self
+
+from kbroker._core.consumer_fetch import FetchEngine
+from kbroker._core.consumer_record import ConsumerRecord, UnreadableRecords
+from kbroker._core.consumer_records import Records
+from kbroker.client.errors import ClientError, TimedOut
+from kbroker.model import TopicPartition
+
+POLL_S = 3600.0
+"""A poll ends when there are records, or `FetchEngine.interrupt` says so."""
+POLL_RECORDS = 10_000
+
+
+class ConsumerTimeout(TimedOut):
+    """A stream had no record within consumer.timeout.ms. Reading on is allowed."""
+
+
+class MessageStream:
+    """Records of the partitions that this stream's share of the topics are now; an iterator, for one thread at a time.
+
+    It ends when the connector is shut down. ConsumerTimeout after consumer.timeout.ms without a record. What it has
+    given counts as read, the record in the caller's hands too: that is what is committed.
+    """
+
+    def __init__(self, feed: Feed, timeout_s: float | None, most_chunks: int):
+        self._feed = feed
+        self._timeout_s = timeout_s
+        self._most_chunks = most_chunks
+        self._lock = threading.Lock()
+        self._reading: Iterator[ConsumerRecord] = iter(())
+        self._partition: TopicPartition | None = None  # of `_reading`
+        self._last: ConsumerRecord | None = None  # that it gave
+        self._positions: dict[TopicPartition, int] = {}  # behind what was given, of all but `_partition`
+        # With the feed's lock:
+        self._waiting: deque[tuple[TopicPartition, Records | ClientError | UnreadableRecords]] = deque()
+        self._partitions: set[TopicPartition] = set()
+        self._is_full = False
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> ConsumerRecord:
+        while True:
+            with self._lock:
+                record = next(self._reading, None)
+                if record is not None:
+                    self._last = record
+                    return record
+                self._leave()
+            self._feed.fill(self, self._timeout_s)
+
+    def partitions(self) -> list[TopicPartition]:
+        """Those it has now."""
+        return sorted(self._partitions)
+
+    # --- for the feed ---------------------------------------------------------------------------------------
+
+    def _leave(self) -> None:
+        """With the lock: nothing more of what is being read."""
+        if self._partition is not None and self._last is not None:
+            self._positions[self._partition] = self._last.offset + 1
+        self._reading, self._partition, self._last = iter(()), None, None
+
+    def _begin(self, partition: TopicPartition, records: Records) -> None:
+        with self._lock:
+            self._reading, self._partition = iter(records), partition
+
+    def _position(self, partition: TopicPartition) -> int | None:
+        """Behind what was given of it; None when nothing was."""
+        with self._lock:
+            if partition == self._partition and self._last is not None:
+                return self._last.offset + 1
+            return self._positions.get(partition)
+
+    def _drop(self, partition: TopicPartition) -> None:
+        """Give no more of it, and forget where it stood. With the feed's lock."""
+        with self._lock:
+            if partition == self._partition:
+                self._leave()
+            self._positions.pop(partition, None)
+        self._partitions.discard(partition)
+        kept = [each for each in self._waiting if each[0] != partition]
+        self._waiting.clear()
+        self._waiting.extend(kept)
+
+
+class Feed:
+    """Between one engine and the streams of a connector."""
+
+    def __init__(self, engine: FetchEngine, check: Callable[[], None]):
+        """`check` raises when there will be no more records, and why."""
+        self._engine = engine
+        self._check = check
+        self._turn = threading.Condition(threading.Lock())
+        self._is_taken = False  # somebody polls, or changes what is read
+        self._wanted = 0  # how many want to change it: nobody polls meanwhile
+        self._routes: dict[TopicPartition, MessageStream] = {}
+        self._first: dict[TopicPartition, int] = {}  # where a partition begins, as far as that is known
+        self._is_ended = False
+
+    # --- for streams ----------------------------------------------------------------------------------------
+
+    def fill(self, stream: MessageStream, timeout_s: float | None) -> None:
+        """Returns when the stream has something to read; StopIteration when it will have nothing any more."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            with self._turn:
+                if self._take_chunk(stream):
+                    return
+                self._check()
+                left = POLL_S if deadline is None else deadline - time.monotonic()
+                if left <= 0:
+                    raise ConsumerTimeout(f"no record within consumer.timeout.ms={int((timeout_s or 0) * 1000)}")
+                if self._is_taken or self._wanted:
+                    self._turn.wait(min(left, POLL_S))
+                    continue
+                self._is_taken = True
+            try:
+                records = self._engine.poll(int(min(left, POLL_S) * 1000) + 1, POLL_RECORDS)
+            except UnreadableRecords as error:
+                with self._turn:
+                    self._fail(TopicPartition(error.topic, error.partition), error)
+            else:
+                with self._turn:
+                    self._distribute(records)
+            finally:
+                with self._turn:
+                    self._is_taken = False
+                    self._turn.notify_all()
+
+    def _take_chunk(self, stream: MessageStream) -> bool:
+        if self._is_ended:
+            raise StopIteration
+        if not stream._waiting:
+            return False
+        partition, chunk = stream._waiting.popleft()
+        if stream._is_full and len(stream._waiting) < stream._most_chunks:
+            stream._is_full = False
+            for each in stream._partitions:
+                self._engine.resume(*each)
+        if isinstance(chunk, Records):
+            stream._begin(partition, chunk)
+            return True
+        raise chunk
+
+    def _distribute(self, records: Records) -> None:
+        for partition in records.partitions():
+            stream = self._routes.get(partition)
+            if stream is not None:
+                chunk = records.of_partition(*partition)
+                self._first.setdefault(partition, chunk[0].offset)
+                self._put(stream, partition, chunk)
+
+    def _fail(self, partition: TopicPartition, error: UnreadableRecords) -> None:
+        stream = self._routes.get(partition)
+        if stream is not None:
+            self._put(stream, partition, error)
+
+    def _put(self, stream: MessageStream, partition: TopicPartition, chunk: Records | UnreadableRecords) -> None:
+        stream._waiting.append((partition, chunk))
+        if len(stream._waiting) >= stream._most_chunks and not stream._is_full:
+            stream._is_full = True
+            for each in stream._partitions:
+                self._engine.pause(*each)
+
+    # --- for the member -------------------------------------------------------------------------------------
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Nobody polls meanwhile, nor gets a chunk: what is read may be changed."""
+        with self._turn:
+            self._wanted += 1
+            while self._is_taken:
+                self._engine.interrupt()
+                self._turn.wait(0.1)
+            self._wanted -= 1
+            self._is_taken = True
+        try:
+            yield
+        finally:
+            with self._turn:
+                self._is_taken = False
+                self._turn.notify_all()
+
+    def positions(self, *, while_held: bool = False) -> dict[TopicPartition, int]:
+        """Where each partition goes on behind what streams have given; those where that is not known are left out."""
+        with self._turn:
+            found = {}
+            polls = self._is_taken and not while_held
+            for partition, stream in self._routes.items():
+                position = stream._position(partition)
+                if position is None:
+                    position = self._first.get(partition)
+                # The engine's own is past what a poll has taken out and not brought here yet.
+                if position is None and not polls:
+                    position = self._engine.position(*partition)
+                if position is not None and position >= 0:
+                    found[partition] = position
+            return found
+
+    def drop(self, partitions: set[TopicPartition]) -> None:
+        """While held: streams give no more of these."""
+        with self._turn:
+            for partition in partitions & self._routes.keys():
+                self._routes.pop(partition)._drop(partition)
+                self._first.pop(partition, None)
+
+    def add(self, routes: Mapping[TopicPartition, MessageStream], offsets: Mapping[TopicPartition, int]) -> None:
+        """While held, once the engine has them; from where on, as far as that is known."""
+        with self._turn:
+            for partition, stream in routes.items():
+                self._routes[partition] = stream
+                if partition in offsets:
+                    self._first[partition] = offsets[partition]
+                stream._partitions.add(partition)
+                if stream._is_full:
+                    self._engine.pause(*partition)
+
+    def end(self) -> None:
+        """Streams end, those that wait at once."""
+        with self._turn:
+            self._is_ended = True
+            for stream in self._routes.values():
+                with stream._lock:
+                    stream._leave()
+            self._turn.notify_all()
+        self._engine.interrupt()
