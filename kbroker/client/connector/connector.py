@@ -161,6 +161,7 @@ class ConsumerConnector:
             self._member.leave(timeout)
         finally:
             self._session.close()
+            self._thread.at_exit = None
             self._thread.stop(max(deadline - time.monotonic(), 1.0))
 
     close = shutdown

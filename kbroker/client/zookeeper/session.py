@@ -55,6 +55,8 @@ class Session:
         """End it; its ephemeral nodes go at once. Idempotent."""
         with self._lock:
             self._closed.set()
+        self.on_expired.clear()
+        self.on_renewed.clear()
         self._store.close()
 
     def _begin(self) -> ZooKeeperStore:

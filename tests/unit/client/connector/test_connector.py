@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import os
@@ -353,11 +354,13 @@ def test_nothing_is_left_of_connectors_that_were_shut_down(place: Place, descrip
         with place.connector() as connector:
             connector.create_message_streams({place.topic: 2})
 
-    def ours() -> int:
-        return sum(each.name.startswith(("kbroker-", "zookeeper")) for each in threading.enumerate())
+    def left() -> tuple[int, int]:
+        gc.collect()
+        ours = [each for each in threading.enumerate() if each.name.startswith(("kbroker-", "zookeeper"))]
+        return descriptors(), len(ours)
 
     once()
-    before = descriptors(), ours()
+    before = left()
     for _ in range(10):
         once()
-    place.wait(lambda: descriptors() <= before[0] and ours() <= before[1])
+    place.wait(lambda: all(now <= then for now, then in zip(left(), before, strict=True)))
