@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from kbroker.errors import KbrokerError
-from kbroker.net.blocking_client import BlockingClient
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 
@@ -19,8 +18,7 @@ def add_bootstrap(parser: argparse.ArgumentParser) -> None:
         "-b",
         "--bootstrap-server",
         metavar="HOST:PORT",
-        default=DEFAULT_BOOTSTRAP,
-        help="any broker of the cluster, or several separated by commas (default %(default)s)",
+        help=f"any broker of the cluster, or several separated by commas (default {DEFAULT_BOOTSTRAP})",
     )
     parser.add_argument(
         "--timeout",
@@ -33,11 +31,6 @@ def add_bootstrap(parser: argparse.ArgumentParser) -> None:
 
 def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
-
-
-def connect(arguments: argparse.Namespace) -> BlockingClient:
-    """A client of the cluster that `add_bootstrap`'s arguments name."""
-    return BlockingClient(arguments.bootstrap_server, client_id="kbroker-cli", timeout_s=arguments.timeout)
 
 
 def positive_seconds(text: str) -> float:

@@ -3,25 +3,36 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from collections.abc import Iterable
 
 from kbroker.cli import arguments as args
+from kbroker.cli.client_options import add_cluster, connect
 from kbroker.cli.output import print_json, print_table
-from kbroker.net.blocking_client import BlockingClient, raise_for
-from kbroker.protocol import messages as M
+from kbroker.client.admin import AdminClient
+from kbroker.client.admin_results import ConfigEntry
+from kbroker.errors import KbrokerError
 
 EXAMPLES = """examples:
   kbroker configs describe topic views
   kbroker configs describe topic views --all --json
   kbroker configs alter topic views --set retention.ms=3600000 --unset segment.bytes
   kbroker configs describe broker 1
+  kbroker configs describe broker default
   kbroker configs alter broker 1 --set log.retention.ms=3600000
   kbroker configs alter group readers --set consumer.session.timeout.ms=50000
 """
 
-RESOURCE_TYPES = {"topic": 2, "broker": 4, "group": 32}
-SOURCES = {1: "topic", 2: "broker", 3: "all brokers", 4: "start", 5: "default", 6: "logger", 8: "group"}
-SET, UNSET, APPEND, SUBTRACT = 0, 1, 2, 3
+KINDS = ("topic", "broker", "group")
+DEFAULT = "default"
+SOURCES = {
+    "DYNAMIC_TOPIC_CONFIG": "topic",
+    "DYNAMIC_BROKER_CONFIG": "broker",
+    "DYNAMIC_DEFAULT_BROKER_CONFIG": "all brokers",
+    "STATIC_BROKER_CONFIG": "start",
+    "DEFAULT_CONFIG": "default",
+    "DYNAMIC_BROKER_LOGGER_CONFIG": "logger",
+    "GROUP_CONFIG": "group",
+}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -37,66 +48,71 @@ def configure(parser: argparse.ArgumentParser) -> None:
     altering.add_argument("--unset", action="append", default=[], metavar="NAME", help="give it back its default")
     altering.add_argument("--validate-only", action="store_true", help="only say whether it would be accepted")
     for action in (describing, altering):
-        action.add_argument("kind", choices=RESOURCE_TYPES)
-        action.add_argument("name", help="of the topic or group, or number of the broker")
-        args.add_bootstrap(action)
+        action.add_argument("kind", choices=KINDS)
+        action.add_argument("name", help=f"of the topic or group, or number of the broker; {DEFAULT}: all brokers")
+        add_cluster(action)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    with args.connect(arguments) as client:
+    with connect(arguments) as admin:
         if arguments.action == "describe":
-            _describe(client, arguments)
+            _describe(admin, arguments)
         else:
-            _alter(client, arguments)
+            _alter(admin, arguments)
     return 0
 
 
-def _node_id(arguments: argparse.Namespace) -> int | None:
-    """A broker's settings are asked of that broker."""
-    return int(arguments.name) if arguments.kind == "broker" and arguments.name.isdigit() else None
+def _node_id(name: str) -> int | None:
+    if name == DEFAULT:
+        return None
+    if not (name.isascii() and name.isdigit()):
+        raise KbrokerError(f"broker {name!r}: it is neither a number nor {DEFAULT}")
+    return int(name)
 
 
-def _describe(client: BlockingClient, arguments: argparse.Namespace) -> None:
-    request = M.DescribeConfigsRequest
-    resource = request.DescribeConfigsResource(
-        resource_type=RESOURCE_TYPES[arguments.kind], resource_name=arguments.name, configuration_keys=None
-    )
-    found: list[dict[str, Any]] = []
-    for result in client.call(request(resources=[resource]), _node_id(arguments)).results:
-        raise_for(result.error_code, result.error_message, f"{arguments.kind} {arguments.name!r}")
-        found += [
-            {
-                "name": config.name,
-                "value": config.value,
-                "source": SOURCES.get(config.config_source, str(config.config_source)),
-                "read_only": config.read_only,
-                "sensitive": config.is_sensitive,
-            }
-            for config in sorted(result.configs, key=lambda config: str(config.name))
-            if arguments.all or config.config_source != 5
-        ]
+def _describe(admin: AdminClient, arguments: argparse.Namespace) -> None:
+    configs: dict[str, ConfigEntry]
+    if arguments.kind == "topic":
+        configs = admin.describe_topic_config(arguments.name)
+    elif arguments.kind == "broker":
+        configs = admin.describe_broker_config(_node_id(arguments.name))
+    else:
+        configs = admin.describe_group_config(arguments.name)
+    found = [
+        {
+            "name": config.name,
+            "value": config.value,
+            "source": SOURCES.get(config.source, config.source),
+            "read_only": config.is_read_only,
+            "sensitive": config.is_sensitive,
+        }
+        for config in sorted(configs.values(), key=lambda config: config.name)
+        if arguments.all or not config.is_default
+    ]
     if arguments.json:
         print_json(found)
     else:
         print_table(
             ["setting", "value", "set by"],
-            ([c["name"], "[hidden]" if c["sensitive"] else c["value"], c["source"]] for c in found),
+            ([str(c["name"]), "[hidden]" if c["sensitive"] else c["value"], str(c["source"])] for c in found),
         )
 
 
-def _alter(client: BlockingClient, arguments: argparse.Namespace) -> None:
-    request = M.IncrementalAlterConfigsRequest
-    changes = [
-        *((name, SET, value) for name, value in arguments.set),
-        *((name, UNSET, None) for name in arguments.unset),
-        *((name, APPEND, value) for name, value in arguments.append),
-        *((name, SUBTRACT, value) for name, value in arguments.subtract),
-    ]
-    resource = request.AlterConfigsResource(
-        resource_type=RESOURCE_TYPES[arguments.kind],
-        resource_name=arguments.name,
-        configs=[request.AlterableConfig(name=name, config_operation=how, value=value) for name, how, value in changes],
-    )
-    answer = client.call(request(resources=[resource], validate_only=arguments.validate_only), _node_id(arguments))
-    for response in answer.responses:
-        raise_for(response.error_code, response.error_message, f"{arguments.kind} {arguments.name!r}")
+def _alter(admin: AdminClient, arguments: argparse.Namespace) -> None:
+    changes = {**dict(arguments.set), **dict.fromkeys(arguments.unset)}
+    lists = {"append": _joined(arguments.append), "subtract": _joined(arguments.subtract)}
+    only = arguments.validate_only
+    if arguments.kind == "topic":
+        admin.alter_topic_config(arguments.name, changes, **lists, validate_only=only)
+    elif arguments.kind == "broker":
+        admin.alter_broker_config(_node_id(arguments.name), changes, **lists, validate_only=only)
+    else:
+        admin.alter_group_config(arguments.name, changes, **lists, validate_only=only)
+
+
+def _joined(items: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """What is given for one list several times, as one."""
+    found: dict[str, str] = {}
+    for name, value in items:
+        found[name] = f"{found[name]},{value}" if name in found else value
+    return found

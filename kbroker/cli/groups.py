@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from kbroker.cli import arguments as args
-from kbroker.cli.offsets import end_offsets, resolve_offsets
+from kbroker.cli.client_options import add_cluster, connect
 from kbroker.cli.output import print_json, print_table
-from kbroker.errors import ErrorCode, KbrokerError, ProtocolError
-from kbroker.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
-from kbroker.net.blocking_client import BlockingClient, raise_for
-from kbroker.protocol import messages as M
+from kbroker.client.admin import EARLIEST, LATEST, AdminClient
+from kbroker.client.admin_results import CommittedOffset
+from kbroker.errors import KbrokerError
+from kbroker.model import TopicPartition
 
 EXAMPLES = """examples:
   kbroker groups list
@@ -19,6 +20,7 @@ EXAMPLES = """examples:
   kbroker groups reset-offsets readers --topic views --to-earliest
   kbroker groups reset-offsets readers --topic views:0,2 --to-time 2026-01-31T12:00:00 --dry-run
   kbroker groups delete readers
+  kbroker groups list --json -b broker.example.com:9093 --command-config client.properties
 """
 
 EMPTY_STATES = frozenset({"Empty", "Dead"})
@@ -51,15 +53,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     deleting = actions.add_parser("delete", help="delete groups that have no members, with their offsets")
     deleting.add_argument("group", nargs="+")
     for action in (listing, describing, resetting, deleting):
-        args.add_bootstrap(action)
+        add_cluster(action)
     for action in (listing, describing, resetting):
         args.add_json(action)
 
 
 def run(arguments: argparse.Namespace) -> int:
     actions = {"list": _list, "describe": _describe, "reset-offsets": _reset, "delete": _delete}
-    with args.connect(arguments) as client:
-        actions[arguments.action](client, arguments)
+    with connect(arguments) as admin:
+        actions[arguments.action](admin, arguments)
     return 0
 
 
@@ -68,24 +70,19 @@ def _topic_partitions(text: str) -> tuple[str, list[int] | None]:
     return topic, args.partition_list(partitions) if colon else None
 
 
-def _list(client: BlockingClient, arguments: argparse.Namespace) -> None:
-    groups: list[dict[str, Any]] = []
-    for broker in client.metadata([]).brokers:
-        answer = client.call(M.ListGroupsRequest(), broker.node_id)
-        raise_for(answer.error_code, None, f"broker {broker.node_id}")
-        groups += [
-            {"group": group.group_id, "state": group.group_state, "protocol_type": group.protocol_type}
-            for group in answer.groups
-        ]
-    groups.sort(key=lambda group: str(group["group"]))
+def _list(admin: AdminClient, arguments: argparse.Namespace) -> None:
+    groups = [
+        {"group": group.group_id, "state": group.state, "protocol_type": group.protocol_type}
+        for group in admin.list_groups()
+    ]
     if arguments.json:
         print_json(groups)
     else:
         print_table(["group", "state", "type"], ([g["group"], g["state"], g["protocol_type"]] for g in groups))
 
 
-def _describe(client: BlockingClient, arguments: argparse.Namespace) -> None:
-    described = [_described(client, group_id) for group_id in arguments.group]
+def _describe(admin: AdminClient, arguments: argparse.Namespace) -> None:
+    described = [_described(admin, group_id) for group_id in arguments.group]
     if arguments.json:
         print_json(described)
         return
@@ -104,14 +101,15 @@ def _describe(client: BlockingClient, arguments: argparse.Namespace) -> None:
             )
 
 
-def _described(client: BlockingClient, group_id: str) -> dict[str, Any]:
-    group = _find(client, group_id)
-    offsets = _committed(client, group_id)
-    if group.group_state == "Dead" and not offsets:
-        raise ProtocolError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group_id!r}")
-    owners = {partition: member for member in group.members for partition in _assignment(member)}
+def _described(admin: AdminClient, group_id: str) -> dict[str, Any]:
+    group = admin.describe_group(group_id)
+    offsets = _committed(admin, group_id)
+    if group.state == "Dead" and not offsets:
+        raise KbrokerError(f"there is no group {group_id!r}")
+    owners = {partition: member for member in group.members for partition in member.partitions}
     partitions = sorted({*offsets, *owners})
-    ends = end_offsets(client, partitions)
+    topics = set(admin.list_topics(internal=True))
+    ends = _offsets(admin, [partition for partition in partitions if partition.topic in topics], LATEST)
     rows = []
     for partition in partitions:
         member, offset, end = owners.get(partition), offsets.get(partition), ends.get(partition)
@@ -124,21 +122,21 @@ def _described(client: BlockingClient, group_id: str) -> dict[str, Any]:
                 "lag": end - offset if end is not None and offset is not None else None,
                 "member_id": member.member_id if member else None,
                 "client_id": member.client_id if member else None,
-                "host": member.client_host if member else None,
+                "host": member.host if member else None,
             }
         )
     return {
         "group": group_id,
-        "state": group.group_state,
+        "state": group.state,
         "protocol_type": group.protocol_type,
-        "protocol": group.protocol_data,
+        "protocol": group.assignor,
         "members": [
             {
                 "member_id": member.member_id,
-                "instance_id": member.group_instance_id,
+                "instance_id": member.instance_id,
                 "client_id": member.client_id,
-                "host": member.client_host,
-                "partitions": [str(partition) for partition in _assignment(member)],
+                "host": member.host,
+                "partitions": [str(partition) for partition in member.partitions],
             }
             for member in group.members
         ],
@@ -146,110 +144,42 @@ def _described(client: BlockingClient, group_id: str) -> dict[str, Any]:
     }
 
 
-def _find(client: BlockingClient, group_id: str) -> Any:
-    def attempt() -> Any:
-        answer = client.call(M.DescribeGroupsRequest(groups=[group_id]), client.coordinator(group_id))
-        (group,) = answer.groups
-        # Kafka 4 says so where earlier ones describe a dead group (KIP-1043).
-        if group.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
-            return M.DescribeGroupsResponse.DescribedGroup(group_id=group_id, group_state="Dead")
-        raise_for(group.error_code, None, f"group {group_id!r}")
-        return group
-
-    found = client.retried(attempt)
-    newer = _find_newer(client, group_id) if found.group_state == "Dead" else None
-    return found if newer is None else newer
+def _committed(admin: AdminClient, group_id: str) -> dict[TopicPartition, int]:
+    """Those that it has."""
+    found: Mapping[TopicPartition, CommittedOffset] = admin.committed(group_id)
+    return {partition: each.offset for partition, each in found.items() if each.offset >= 0}
 
 
-def _find_newer(client: BlockingClient, group_id: str) -> Any:
-    """A group of the newer protocol (KIP-848), told as one of the classic protocol is; None when there is none."""
-    try:
-        answer = client.call(M.ConsumerGroupDescribeRequest(group_ids=[group_id]), client.coordinator(group_id))
-    except ProtocolError as error:
-        if error.code is ErrorCode.UNSUPPORTED_VERSION:
-            return None  # a broker of before
-        raise
-    (group,) = answer.groups
-    if group.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
-        return None
-    raise_for(group.error_code, group.error_message, f"group {group_id!r}")
-    D = M.DescribeGroupsResponse
-    members = [
-        D.DescribedGroupMember(
-            member_id=member.member_id,
-            group_instance_id=member.instance_id,
-            client_id=member.client_id,
-            client_host=member.client_host,
-            member_assignment=_as_assigned(member.assignment.topic_partitions),
-        )
-        for member in group.members
-    ]
-    return D.DescribedGroup(
-        group_id=group_id,
-        group_state=group.group_state,
-        protocol_type="consumer",
-        protocol_data=group.assignor_name,
-        members=members,
-    )
+def _offsets(admin: AdminClient, partitions: Collection[TopicPartition], at: int) -> dict[TopicPartition, int]:
+    """The first offset at or after that time, else where the partition ends."""
+    if not partitions:
+        return {}
+    found = {partition: each.offset for partition, each in admin.list_offsets(partitions, at).items()}
+    beyond = [partition for partition in partitions if found[partition] < 0]
+    return {**found, **_offsets(admin, beyond, LATEST)}
 
 
-def _as_assigned(topics: list[Any]) -> bytes:
-    A = M.ConsumerProtocolAssignment
-    partitions = [A.TopicPartition(topic=topic.topic_name, partitions=topic.partitions) for topic in topics]
-    return b"\0\0" + A(assigned_partitions=partitions).encode(0)
-
-
-def _committed(client: BlockingClient, group_id: str) -> dict[TopicPartition, int]:
-    def attempt() -> dict[TopicPartition, int]:
-        request = M.OffsetFetchRequest(group_id=group_id, topics=None)
-        answer = client.call(request, client.coordinator(group_id))
-        raise_for(answer.error_code, None, f"group {group_id!r}")
-        return {
-            TopicPartition(topic.name, partition.partition_index): partition.committed_offset
-            for topic in answer.topics
-            for partition in topic.partitions
-            if partition.committed_offset >= 0
-        }
-
-    return client.retried(attempt)
-
-
-def _assignment(member: Any) -> list[TopicPartition]:
-    """What a member of the consumer protocol reads; nothing for other kinds of groups."""
-    data = bytes(member.member_assignment)
-    if len(data) < 2:
-        return []
-    try:
-        assigned = M.ConsumerProtocolAssignment.decode_prefix(data[2:], 0)[0]
-    except KbrokerError:
-        return []
-    return [
-        TopicPartition(topic.topic, partition)
-        for topic in assigned.assigned_partitions
-        for partition in topic.partitions
-    ]
-
-
-def _reset(client: BlockingClient, arguments: argparse.Namespace) -> None:
+def _reset(admin: AdminClient, arguments: argparse.Namespace) -> None:
     group_id = arguments.group
-    state = _find(client, group_id).group_state
+    state = admin.describe_group(group_id).state
     if state not in EMPTY_STATES:
         raise KbrokerError(f"group {group_id!r} is {state}: stop its members first")
-    committed = _committed(client, group_id)
+    committed = _committed(admin, group_id)
     if arguments.all_topics:
         partitions = sorted(committed)
     else:
         partitions = []
+        described = admin.describe_topics([topic for topic, _ in arguments.topic])
         for topic, wanted in arguments.topic:
-            known = sorted(client.leaders(topic))
+            known = [each.partition for each in described[topic].partitions]
             args.require_known_partitions(topic, wanted or [], known)
             partitions += [TopicPartition(topic, partition_id) for partition_id in (wanted or known)]
     if not partitions:
         raise KbrokerError(f"group {group_id!r} has no offsets to move")
-    targets = _targets(client, arguments, partitions, committed)
+    targets = _targets(admin, arguments, partitions, committed)
     if not arguments.dry_run:
-        _commit(client, group_id, targets)
-    rows = [(p.topic, p.partition_id, committed.get(p), offset) for p, offset in targets.items()]
+        admin.alter_offsets(group_id, targets)
+    rows = [(p.topic, p.partition_id, committed.get(p), targets[p]) for p in partitions]
     if arguments.json:
         print_json([dict(zip(("topic", "partition", "offset", "new_offset"), row, strict=True)) for row in rows])
     else:
@@ -257,20 +187,20 @@ def _reset(client: BlockingClient, arguments: argparse.Namespace) -> None:
 
 
 def _targets(
-    client: BlockingClient,
+    admin: AdminClient,
     arguments: argparse.Namespace,
     partitions: list[TopicPartition],
     committed: dict[TopicPartition, int],
 ) -> dict[TopicPartition, int]:
     """Where each partition's offset goes; never outside of what is there."""
-    earliest = resolve_offsets(client, partitions, EARLIEST_TIMESTAMP)
-    latest = resolve_offsets(client, partitions, LATEST_TIMESTAMP)
+    if arguments.to_time is not None:
+        return _offsets(admin, partitions, arguments.to_time)
+    earliest = _offsets(admin, partitions, EARLIEST)
     if arguments.to_earliest:
         return earliest
+    latest = _offsets(admin, partitions, LATEST)
     if arguments.to_latest:
         return latest
-    if arguments.to_time is not None:
-        return resolve_offsets(client, partitions, arguments.to_time)
     wanted: dict[TopicPartition, int] = {}
     for partition in partitions:
         if arguments.to_offset is not None:
@@ -283,41 +213,6 @@ def _targets(
     return wanted
 
 
-def _commit(client: BlockingClient, group_id: str, offsets: dict[TopicPartition, int]) -> None:
-    request = M.OffsetCommitRequest
-    topics: dict[str, list[M.OffsetCommitRequest.OffsetCommitRequestPartition]] = {}
-    for partition, offset in offsets.items():
-        topics.setdefault(partition.topic, []).append(
-            request.OffsetCommitRequestPartition(
-                partition_index=partition.partition_id, committed_offset=offset, committed_metadata=""
-            )
-        )
-
-    def attempt() -> None:
-        answer = client.call(
-            request(
-                group_id=group_id,
-                generation_id_or_member_epoch=-1,
-                topics=[
-                    request.OffsetCommitRequestTopic(name=name, partitions=partitions)
-                    for name, partitions in topics.items()
-                ],
-            ),
-            client.coordinator(group_id),
-        )
-        for topic in answer.topics:
-            for partition in topic.partitions:
-                raise_for(partition.error_code, None, f"{topic.name}-{partition.partition_index}")
-
-    client.retried(attempt)
-
-
-def _delete(client: BlockingClient, arguments: argparse.Namespace) -> None:
+def _delete(admin: AdminClient, arguments: argparse.Namespace) -> None:
     for group_id in arguments.group:
-
-        def attempt(group_id: str = group_id) -> None:
-            answer = client.call(M.DeleteGroupsRequest(groups_names=[group_id]), client.coordinator(group_id))
-            for result in answer.results:
-                raise_for(result.error_code, None, f"group {group_id!r}")
-
-        client.retried(attempt)
+        admin.delete_group(group_id)

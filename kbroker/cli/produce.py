@@ -1,160 +1,211 @@
-"""Write messages from the standard input to a topic, one a line.
+"""Write messages to a topic: lines, messages in JSON or whole files, from files or the standard input.
 
-Each line is sent as soon as it is read; what a pipe or file delivers at once travels in one batch per partition.
+Each message is sent as soon as it is read.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import random
+import select
+import stat
 import sys
-import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import BinaryIO
 
+from kbroker._core.delivery import Deliveries, Delivery
 from kbroker.cli import arguments as args
-from kbroker.cli.message_lines import Message, decode_line
-from kbroker.errors import ErrorCode, KbrokerError
-from kbroker.net.blocking_client import BlockingClient, raise_for
-from kbroker.protocol import messages as M
-from kbroker.protocol.compression import CODECS
-from kbroker.protocol.records import BatchBuilder
+from kbroker.cli.client_options import add_cluster, client_options, connect, make
+from kbroker.cli.message_lines import decode_line
+from kbroker.cli.progress import Progress
+from kbroker.client.producer.options import PRODUCER
+from kbroker.client.producer.producer import Producer
+from kbroker.errors import KbrokerError
 
 EXAMPLES = """examples:
   echo hello | kbroker produce views
-  kbroker produce views --key-separator : < lines.txt
-  kbroker consume views --json --from-beginning --exit | kbroker produce copy --json
+  kbroker produce views lines.txt more-lines.txt --key-separator :
+  kbroker consume views --format json --from-beginning --exit | kbroker produce copy --format json
+  kbroker produce pictures *.png --format file -H kind=png
   echo paid | kbroker produce orders -k customer-7 -H source=till --acks all --compression zstd
 """
 
 READ_SIZE = 256 << 10
-BATCH_SIZE = 512 << 10
-ACKS = {"0": 0, "1": 1, "all": -1}
+LARGEST_REQUEST = 256 << 20  #: whether a message is too large is for the broker to say
+LOOKS_EVERY_S = 0.2
+LAST_WORDS_S = 1.0  #: for what is under way when something has failed
+FORMATS = {
+    "lines": "each line is a message",
+    "json": "each line is a message in JSON, as consume --format json prints it",
+    "file": "each file is a message",
+}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("topic")
+    parser.add_argument("file", nargs="*", help="what to read (default: the standard input)")
+    parser.add_argument(
+        "-f",
+        "--format",
+        choices=FORMATS,
+        default="lines",
+        help="; ".join(f"{name}: {text}" for name, text in FORMATS.items()),
+    )
+    parser.add_argument("--json", action="store_const", const="json", dest="format", help="the same as --format json")
     parser.add_argument("-k", "--key", help="the key of every message")
     parser.add_argument("--key-separator", metavar="TEXT", help="a line is KEY TEXT VALUE")
     parser.add_argument(
         "-H", "--header", type=args.setting, action="append", default=[], metavar="NAME=VALUE", help="of every message"
     )
     parser.add_argument("-p", "--partition", type=int, default=-1, help="default: by key, as Java clients do")
-    parser.add_argument("--json", action="store_true", help="a line is a message in JSON, as consume --json prints it")
-    parser.add_argument("--acks", choices=ACKS, default="all", help="default: %(default)s")
-    parser.add_argument("--compression", choices=CODECS, default="none", help="default: %(default)s")
-    args.add_bootstrap(parser)
+    parser.add_argument("--acks", choices=("0", "1", "all"), default="all", help="default: %(default)s")
+    parser.add_argument(
+        "--compression",
+        choices=("none", "gzip", "snappy", "lz4", "zstd"),
+        default="none",
+        help="default: %(default)s",
+    )
+    parser.add_argument(
+        "--progress",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="a bar on stderr (default: where that is a terminal and the input is not)",
+    )
+    add_cluster(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    with args.connect(arguments) as client:
-        producer = _Producer(client, arguments)
-        number = 0
-        for lines in _read_lines():
-            messages = []
-            for line in lines:
-                number += 1
-                messages.append(_message(arguments, line, number))
-            producer.send(messages)
+    timeout_ms = int(arguments.timeout * 1000)
+    options = client_options(
+        arguments,
+        PRODUCER,
+        acks=arguments.acks,
+        compression_type=arguments.compression,
+        max_request_size=LARGEST_REQUEST,
+        buffer_memory=2 * LARGEST_REQUEST,
+        delivery_timeout_ms=timeout_ms,
+        max_block_ms=timeout_ms,
+    )
+    connect(arguments).close()
+    with ExitStack() as stack:
+        inputs: list[BinaryIO] = [stack.enter_context(Path(name).open("rb")) for name in arguments.file] or [
+            sys.stdin.buffer
+        ]
+        producer = stack.enter_context(make(Producer, options))
+        progress = Progress(_size_of(inputs), _is_shown(arguments, inputs))
+        sender = _Sender(producer, arguments, progress)
+        try:
+            for file in inputs:
+                sender.send_all(file)
+            sender.finish()
+        except BaseException:
+            producer.close(LAST_WORDS_S)
+            raise
     return 0
 
 
-def _read_lines() -> Iterator[list[bytes]]:
-    """The lines of the standard input, in the portions in which it delivers them."""
-    rest = b""
-    descriptor = sys.stdin.fileno()
-    while data := os.read(descriptor, READ_SIZE):
-        *lines, rest = (rest + data).split(b"\n")
-        if lines:
-            yield lines
-    if rest:
-        yield [rest]
+def _size_of(inputs: Sequence[BinaryIO]) -> int | None:
+    """Bytes in all of them, where that is known."""
+    found = [os.fstat(file.fileno()) for file in inputs]
+    return sum(each.st_size for each in found) if all(stat.S_ISREG(each.st_mode) for each in found) else None
 
 
-def _message(arguments: argparse.Namespace, line: bytes, number: int) -> Message:
-    if arguments.json:
-        message = decode_line(line, number)
-        return message if arguments.partition < 0 else message._replace(partition_id=arguments.partition)
-    key, value = arguments.key.encode() if arguments.key is not None else None, line.removesuffix(b"\r")
-    if arguments.key_separator:
-        before, separator, after = value.partition(arguments.key_separator.encode())
-        if not separator:
-            raise KbrokerError(f"line {number} of the input has no {arguments.key_separator!r}")
-        key, value = before, after
-    headers = [(name, text.encode()) for name, text in arguments.header]
-    return Message(key, value, headers, partition_id=arguments.partition)
+def _is_shown(arguments: argparse.Namespace, inputs: Sequence[BinaryIO]) -> bool:
+    if arguments.progress is not None:
+        return bool(arguments.progress)
+    return sys.stderr.isatty() and not any(file.isatty() for file in inputs)
 
 
-class _Producer:
-    """Sends messages to the leaders of one topic, waiting for each answer."""
+class _Sender:
+    """Sends messages to one topic; raises what became of them as soon as that is known."""
 
-    def __init__(self, client: BlockingClient, arguments: argparse.Namespace):
-        self._client = client
+    def __init__(self, producer: Producer, arguments: argparse.Namespace, progress: Progress):
+        self._producer = producer
+        self._arguments = arguments
+        self._progress = progress
         self._topic: str = arguments.topic
-        self._acks = ACKS[arguments.acks]
-        self._codec = CODECS[arguments.compression]
-        self._timeout_ms = int(arguments.timeout * 1000)
-        self._leaders = client.leaders(self._topic, allow_auto_creation=True)
-        self._partitions = sorted(self._leaders)
-        self._turn = random.randrange(len(self._partitions))
+        self._headers = [(name, text.encode()) for name, text in arguments.header] or None
+        self._partition: int | None = arguments.partition if arguments.partition >= 0 else None
+        self._key: bytes | None = arguments.key.encode() if arguments.key is not None else None
+        self._under_way: deque[Delivery | Deliveries] = deque()
+        self._line_number = 0
 
-    def send(self, messages: list[Message]) -> None:
-        """All of `messages`, in order within each partition. Those without a key go to one partition, in turn."""
-        self._turn += 1
-        now_ms = time.time_ns() // 1_000_000
-        builders: dict[int, BatchBuilder] = {}
-        for message in messages:
-            partition_id = self._partition_of(message)
-            builder = builders.get(partition_id)
-            if builder is None:
-                builder = builders[partition_id] = BatchBuilder(codec=self._codec)
-            timestamp = message.timestamp if message.timestamp >= 0 else now_ms
-            if builder.append(timestamp, message.key, message.value, message.headers) >= BATCH_SIZE:
-                self._send_batch(partition_id, builders.pop(partition_id).build())
-        for partition_id, builder in builders.items():
-            self._send_batch(partition_id, builder.build())
+    def send_all(self, file: BinaryIO) -> None:
+        """Everything in it."""
+        if self._arguments.format == "file":
+            data = file.read()
+            self._send_values([data])
+            self._progress.add_bytes(len(data))
+            return
+        send = self._send_json if self._arguments.format == "json" else self._send_lines
+        self._line_number = 0
+        for lines in self._portions(file):
+            send(lines)
 
-    def _partition_of(self, message: Message) -> int:
-        if message.partition_id >= 0:
-            args.require_known_partitions(self._topic, [message.partition_id], self._partitions)
-            return message.partition_id
-        if message.key is None:
-            return self._partitions[self._turn % len(self._partitions)]
-        return self._partitions[(murmur2(message.key) & 0x7FFFFFFF) % len(self._partitions)]
+    def finish(self) -> None:
+        """Wait for all of them."""
+        while self._under_way:
+            self._under_way.popleft().result()
+        self._progress.finish()
 
-    def _send_batch(self, partition_id: int, batch: bytes) -> None:
-        request = M.ProduceRequest
-        data = request.PartitionProduceData(index=partition_id, records=batch)
-        message = request(
-            acks=self._acks,
-            timeout_ms=self._timeout_ms,
-            topic_data=[request.TopicProduceData(name=self._topic, partition_data=[data])],
+    def _portions(self, file: BinaryIO) -> Iterator[list[bytes]]:
+        """Its lines, as many as are there at once. While none come it is looked what has become of those before."""
+        rest = b""
+        while True:
+            while self._under_way and not select.select([file], [], [], LOOKS_EVERY_S)[0]:
+                self._look()
+            data = os.read(file.fileno(), READ_SIZE)
+            if not data:
+                break
+            *lines, rest = (rest + data).split(b"\n")
+            if lines:
+                yield lines
+            self._look()
+            self._progress.add_bytes(len(data))
+        if rest:
+            yield [rest]
+
+    def _look(self) -> None:
+        while self._under_way and self._under_way[0].done():
+            self._under_way.popleft().result()
+
+    def _send_lines(self, lines: list[bytes]) -> None:
+        values = [line.removesuffix(b"\r") for line in lines]
+        if not self._arguments.key_separator:
+            self._send_values(values)
+            return
+        separator = self._arguments.key_separator.encode()
+        parts = [value.partition(separator) for value in values]
+        for number, (_, found, _) in enumerate(parts, self._line_number + 1):
+            if not found:
+                raise KbrokerError(f"line {number} of the input has no {self._arguments.key_separator!r}")
+        self._line_number += len(lines)
+        self._send_values([value for _, _, value in parts], [key for key, _, _ in parts])
+
+    def _send_values(self, values: list[bytes], keys: list[bytes] | None = None) -> None:
+        if keys is None and self._key is not None:
+            keys = [self._key] * len(values)
+        self._under_way.append(
+            self._producer.send_many(self._topic, values, keys, headers=self._headers, partitions=self._partition)
         )
+        self._progress.add_messages(len(values))
 
-        def attempt() -> None:
-            if self._acks == 0:
-                self._client.connection(self._leaders[partition_id]).send_only(message)
-                return
-            answer = self._client.call(message, self._leaders[partition_id])
-            for topic in answer.responses:
-                for partition in topic.partition_responses:
-                    if partition.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
-                        self._leaders = self._client.leaders(self._topic)
-                    raise_for(partition.error_code, partition.error_message, f"{self._topic}-{partition_id}")
-
-        self._client.retried(attempt)
-
-
-def murmur2(data: bytes) -> int:
-    """The 32-bit hash by which Java clients choose a key's partition."""
-    mask, m = 0xFFFFFFFF, 0x5BD1E995
-    value = (0x9747B28C ^ len(data)) & mask
-    whole = len(data) & ~3
-    for at in range(0, whole, 4):
-        k = int.from_bytes(data[at : at + 4], "little") * m & mask
-        k = (k ^ k >> 24) * m & mask
-        value = (value * m & mask) ^ k
-    if whole < len(data):
-        value = (value ^ int.from_bytes(data[whole:], "little")) * m & mask
-    value = (value ^ value >> 13) * m & mask
-    return value ^ value >> 15
+    def _send_json(self, lines: list[bytes]) -> None:
+        for line in lines:
+            self._line_number += 1
+            message = decode_line(line, self._line_number)
+            partition = message.partition_id if self._partition is None else self._partition
+            self._under_way.append(
+                self._producer.send(
+                    self._topic,
+                    message.value,
+                    message.key,
+                    message.headers,
+                    partition if partition >= 0 else None,
+                    message.timestamp if message.timestamp >= 0 else None,
+                )
+            )
+        self._progress.add_messages(len(lines))

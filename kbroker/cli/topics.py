@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from kbroker.cli import arguments as args
+from kbroker.cli.client_options import add_cluster, connect
 from kbroker.cli.output import print_json, print_table
-from kbroker.errors import ErrorCode, KbrokerError
-from kbroker.net.blocking_client import BlockingClient, raise_for
-from kbroker.protocol import messages as M
+from kbroker.client.admin import AdminClient
+from kbroker.client.admin_results import ConfigEntry, TopicDescription
+from kbroker.client.errors import BrokerError
+from kbroker.errors import ErrorCode
 
 EXAMPLES = """examples:
   kbroker topics list
@@ -51,21 +54,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
     altering.add_argument("topic")
     altering.add_argument("-p", "--partitions", type=args.positive, required=True, help="how many there are then")
     for action in (listing, creating, describing, deleting, altering):
-        args.add_bootstrap(action)
+        add_cluster(action)
     args.add_json(listing)
     args.add_json(describing)
 
 
 def run(arguments: argparse.Namespace) -> int:
     actions = {"list": _list, "create": _create, "describe": _describe, "delete": _delete, "alter": _alter}
-    with args.connect(arguments) as client:
-        actions[arguments.action](client, arguments)
+    with connect(arguments) as admin:
+        actions[arguments.action](admin, arguments)
     return 0
 
 
-def _list(client: BlockingClient, arguments: argparse.Namespace) -> None:
-    topics = client.metadata(None).topics
-    names = sorted(topic.name for topic in topics if arguments.internal or not topic.is_internal)
+def _list(admin: AdminClient, arguments: argparse.Namespace) -> None:
+    names = admin.list_topics(internal=arguments.internal)
     if arguments.json:
         print_json(names)
     else:
@@ -73,54 +75,43 @@ def _list(client: BlockingClient, arguments: argparse.Namespace) -> None:
             print(name)
 
 
-def _create(client: BlockingClient, arguments: argparse.Namespace) -> None:
-    request = M.CreateTopicsRequest
-    configs = [request.CreatableTopicConfig(name=name, value=value) for name, value in arguments.config]
-    answer = client.call_controller(
-        request(
-            topics=[
-                request.CreatableTopic(
-                    name=name,
-                    num_partitions=arguments.partitions,
-                    replication_factor=arguments.replication_factor,
-                    configs=configs,
-                )
-                for name in arguments.topic
-            ],
-            timeout_ms=int(arguments.timeout * 1000),
-        )
+def _create(admin: AdminClient, arguments: argparse.Namespace) -> None:
+    def create(name: str) -> None:
+        admin.create_topic(name, arguments.partitions, arguments.replication_factor, dict(arguments.config))
+
+    _each(arguments.topic, create, ErrorCode.TOPIC_ALREADY_EXISTS if arguments.if_not_exists else None)
+
+
+def _delete(admin: AdminClient, arguments: argparse.Namespace) -> None:
+    _each(
+        arguments.topic,
+        lambda name: admin.delete_topics([name]),
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if arguments.if_exists else None,
     )
-    for topic in answer.topics:
-        if topic.error_code == ErrorCode.TOPIC_ALREADY_EXISTS and arguments.if_not_exists:
-            continue
-        raise_for(topic.error_code, topic.error_message, f"topic {topic.name!r}")
 
 
-def _delete(client: BlockingClient, arguments: argparse.Namespace) -> None:
-    answer = client.call_controller(
-        M.DeleteTopicsRequest(topic_names=arguments.topic, timeout_ms=int(arguments.timeout * 1000))
-    )
-    for topic in answer.responses:
-        if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and arguments.if_exists:
-            continue
-        raise_for(topic.error_code, topic.error_message, f"topic {topic.name!r}")
+def _each(names: Iterable[str], do: Callable[[str], None], forgiven: ErrorCode | None) -> None:
+    """All of them, whatever becomes of one; then the first error that is not forgiven is raised."""
+    first: BrokerError | None = None
+    for name in names:
+        try:
+            do(name)
+        except BrokerError as error:
+            if error.code != forgiven:
+                first = first or error
+    if first is not None:
+        raise first
 
 
-def _alter(client: BlockingClient, arguments: argparse.Namespace) -> None:
-    request = M.CreatePartitionsRequest
-    topic = request.CreatePartitionsTopic(name=arguments.topic, count=arguments.partitions, assignments=None)
-    answer = client.call_controller(request(topics=[topic], timeout_ms=int(arguments.timeout * 1000)))
-    for result in answer.results:
-        raise_for(result.error_code, result.error_message, f"topic {result.name!r}")
+def _alter(admin: AdminClient, arguments: argparse.Namespace) -> None:
+    admin.create_partitions(arguments.topic, arguments.partitions)
 
 
-def _describe(client: BlockingClient, arguments: argparse.Namespace) -> None:
-    answer = client.metadata(arguments.topic or None)
-    topics = [topic for topic in answer.topics if arguments.topic or not topic.is_internal]
-    for topic in topics:
-        raise_for(topic.error_code, None, f"topic {topic.name!r}")
-    configs = topic_configs(client, [topic.name for topic in topics])
-    described = [_as_dict(topic, configs[topic.name]) for topic in sorted(topics, key=lambda topic: str(topic.name))]
+def _describe(admin: AdminClient, arguments: argparse.Namespace) -> None:
+    names = arguments.topic or admin.list_topics()
+    topics = admin.describe_topics(names)
+    configs = admin.describe_topic_configs(names)
+    described = [_as_dict(topic, configs[name]) for name, topic in sorted(topics.items())]
     if arguments.json:
         print_json(described)
         return
@@ -138,41 +129,22 @@ def _describe(client: BlockingClient, arguments: argparse.Namespace) -> None:
         )
 
 
-def topic_configs(client: BlockingClient, topics: list[str]) -> dict[str, dict[str, str | None]]:
-    """For each topic the settings of its own: name -> value."""
-    if not topics:
-        return {}
-    request = M.DescribeConfigsRequest
-    resources = [
-        request.DescribeConfigsResource(resource_type=2, resource_name=topic, configuration_keys=None)
-        for topic in topics
-    ]
-    found: dict[str, dict[str, str | None]] = {}
-    for result in client.call(request(resources=resources)).results:
-        raise_for(result.error_code, result.error_message, f"topic {result.resource_name!r}")
-        # Source 1: set on the topic itself (KIP-226).
-        found[result.resource_name] = {c.name: c.value for c in result.configs if c.config_source == 1}
-    missing = set(topics) - set(found)
-    if missing:
-        raise KbrokerError(f"the broker did not describe {', '.join(sorted(missing))}")
-    return found
-
-
-def _as_dict(topic: Any, configs: dict[str, str | None]) -> dict[str, Any]:
+def _as_dict(topic: TopicDescription, configs: Mapping[str, ConfigEntry]) -> dict[str, Any]:
+    """With the settings of its own only."""
     return {
         "name": topic.name,
         "topic_id": topic.topic_id.hex(),
         "internal": topic.is_internal,
-        "configs": configs,
+        "configs": {each.name: each.value for each in configs.values() if each.source == "DYNAMIC_TOPIC_CONFIG"},
         "partitions": [
             {
-                "partition": partition.partition_index,
-                "leader": partition.leader_id,
+                "partition": partition.partition,
+                "leader": partition.leader,
                 "leader_epoch": partition.leader_epoch,
-                "replicas": partition.replica_nodes,
-                "isr": partition.isr_nodes,
+                "replicas": list(partition.replicas),
+                "isr": list(partition.in_sync),
             }
-            for partition in sorted(topic.partitions, key=lambda partition: int(partition.partition_index))
+            for partition in topic.partitions
         ],
     }
 

@@ -13,7 +13,6 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from kbroker.cli import arguments as args
-from kbroker.cli.offsets import partitions_by_leader
 from kbroker.cli.output import print_json, print_table
 from kbroker.errors import ErrorCode, KbrokerError, ProtocolError
 from kbroker.model import TopicPartition
@@ -83,6 +82,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         args.add_json(action)
 
 
+def _connect(arguments: argparse.Namespace) -> BlockingClient:
+    address = arguments.bootstrap_server or args.DEFAULT_BOOTSTRAP
+    return BlockingClient(address, client_id="kbroker-cli", timeout_s=arguments.timeout)
+
+
 def run(arguments: argparse.Namespace) -> int:
     actions = {
         "list": _list,
@@ -91,7 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
         "abort": _abort,
         "find-hanging": _find_hanging,
     }
-    with args.connect(arguments) as client:
+    with _connect(arguments) as client:
         actions[arguments.action](client, arguments)
     return 0
 
@@ -214,7 +218,7 @@ def _producers(
     """What each partition's leader, or broker `node_id`, knows of its producers."""
 
     def attempt() -> dict[TopicPartition, list[Any]]:
-        asked = partitions_by_leader(client, partitions) if node_id is None else {node_id: partitions}
+        asked = _by_leader(client, partitions) if node_id is None else {node_id: partitions}
         found: dict[TopicPartition, list[Any]] = {}
         for broker_id, led in asked.items():
             for first in range(0, len(led), AT_ONCE):
@@ -351,7 +355,7 @@ def _write_abort_marker(
     )
 
     def attempt() -> None:
-        (node_id,) = partitions_by_leader(client, [partition])
+        (node_id,) = _by_leader(client, [partition])
         for of_producer in client.call(request(markers=[marker]), node_id).markers:
             for topic in of_producer.topics:
                 for one in topic.partitions:
@@ -370,3 +374,15 @@ def _now_ms() -> int:
 
 def _moment(milliseconds: int) -> str:
     return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _by_leader(client: BlockingClient, partitions: Sequence[TopicPartition]) -> dict[int, list[TopicPartition]]:
+    """`partitions` by the node that leads them. ProtocolError for one that does not exist."""
+    by_leader: dict[int, list[TopicPartition]] = {}
+    leaders = {topic: client.leaders(topic) for topic in {partition.topic for partition in partitions}}
+    for partition in partitions:
+        node_id = leaders[partition.topic].get(partition.partition_id)
+        if node_id is None:
+            raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {partition}")
+        by_leader.setdefault(node_id, []).append(partition)
+    return by_leader

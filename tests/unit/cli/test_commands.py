@@ -166,7 +166,125 @@ def test_offsets_partitions_times_and_limits_select_messages(kbroker: Run, topic
     error = kbroker("consume", topic, "--partition", "9", code=1).stderr.decode()
     assert error == f"kbroker: topic '{topic}' has no partition 9; it has 3\n"
     error = kbroker("consume", topic, "--partition", "1", "--offset", "99", code=1).stderr.decode()
-    assert f"{topic}-1 has no offset 99" in error
+    assert f"{topic}-1: there is no offset 99" in error
+
+
+def test_a_template_says_what_is_printed(kbroker: Run, topic: str) -> None:
+    message = {
+        "key": "k",
+        "value": "v",
+        "headers": [["a", "1"], ["b", "2"]],
+        "timestamp": 1700000000000,
+        "partition": 2,
+    }
+    null = {"timestamp": 5, "partition": 2}
+    kbroker("produce", topic, "--format", "json", stdin="\n".join(map(json.dumps, (message, null))).encode())
+    template = "{topic} {partition}@{offset} {timestamp} {time} {{{key}}}\\t{value} {headers}"
+    assert read(kbroker, topic, "--format", template) == [
+        f"{topic} 2@0 1700000000000 2023-11-14T22:13:20.000+00:00 {{k}}\tv a=1,b=2".encode(),
+        f"{topic} 2@1 5 1970-01-01T00:00:00.005+00:00 {{}}\t ".encode(),
+    ]
+    for wrong in ("{nothing}", "{", "{key!r}", ""):
+        error = kbroker("consume", topic, "--format", wrong, code=2).stderr.decode()
+        assert "nor a template" in error
+
+
+def test_files_are_read_by_line_or_whole(kbroker: Run, topic: str, tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.write_bytes(b"a\r\nb\nc")
+    second.write_bytes(b"d\n\ne\n")
+    words = ["--partition", "0", "-H", "from=file"]
+    kbroker("produce", topic, str(first), str(second), *words, stdin=b"not read\n")
+    assert kbroker("consume", topic, "--from-beginning", "--exit").stdout == b"a\nb\nc\nd\n\ne\n"
+    kbroker("produce", topic, str(first), str(second), "--format", "file", "--partition", "1")
+    found = json_lines(kbroker("consume", topic, "--from-beginning", "--exit", "--json", "--partition", "1"))
+    assert [each["value"] for each in found] == ["a\r\nb\nc", "d\n\ne\n"]
+    error = kbroker("produce", topic, str(tmp_path / "third"), code=1).stderr.decode()
+    assert error == f"kbroker: {tmp_path / 'third'}: no such file or directory\n"
+
+
+def test_a_line_without_key_is_named_by_its_number_in_its_file(kbroker: Run, topic: str, tmp_path: Path) -> None:
+    good, bad = tmp_path / "good", tmp_path / "bad"
+    good.write_bytes(b"a:1\nb:2\n")
+    bad.write_bytes(b"c:3\nd\n")
+    error = kbroker("produce", topic, str(good), str(bad), "--key-separator", ":", code=1).stderr.decode()
+    assert error == "kbroker: line 2 of the input has no ':'\n"
+
+
+def test_a_bar_tells_how_far_a_file_is(kbroker: Run, topic: str, tmp_path: Path) -> None:
+    lines_file = tmp_path / "lines"
+    lines_file.write_bytes(b"0123456789\n" * 100_000)
+    quiet = kbroker("produce", topic, str(lines_file), "--compression", "lz4")
+    assert quiet.stderr == b""
+    shown = kbroker("produce", topic, str(lines_file), "--progress", "--compression", "lz4").stderr.decode()
+    last = shown.split("\r")[-1]
+    assert last.startswith("[########################] 100%  100,000 messages, 1.1 MB, ")
+    assert last.rstrip().endswith("/s")
+    ends = from_json(kbroker("groups", "reset-offsets", "bar", "--topic", topic, "--to-latest", "--dry-run", "--json"))
+    assert sum(each["new_offset"] for each in ends) == 200_000
+
+
+def test_a_message_that_is_refused_is_told_while_the_input_goes_on(
+    broker: BrokerProcess, kbroker: Run, topic: str
+) -> None:
+    kbroker("configs", "alter", "topic", topic, "--set", "max.message.bytes=100")
+    command = [sys.executable, "-m", "kbroker.cli.main", "produce", topic, "-b", broker.address]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdin is not None and process.stderr is not None
+        process.stdin.write(b"x" * 1000 + b"\n")
+        process.stdin.flush()
+        try:
+            assert process.wait(30) == 1
+            assert b"MESSAGE_TOO_LARGE" in process.stderr.read()
+        finally:
+            process.kill()
+
+
+def test_only_what_transactions_have_committed(broker: BrokerProcess, kbroker: Run, topic: str) -> None:
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": broker.address, "transactional.id": f"of-{topic}"})
+    producer.init_transactions(30)
+    for value, is_committed in ((b"kept", True), (b"dropped", False)):
+        producer.begin_transaction()
+        producer.produce(topic, value, partition=0)
+        producer.flush(30)
+        (producer.commit_transaction if is_committed else producer.abort_transaction)(30)
+    assert read(kbroker, topic, "--committed") == [b"kept"]
+    assert sorted(read(kbroker, topic)) == [b"dropped", b"kept"]
+
+
+# --- how brokers are reached ------------------------------------------------------------------------
+
+
+def test_options_of_the_client_come_from_a_file_and_from_arguments(
+    broker: BrokerProcess, kbroker: Run, tmp_path: Path
+) -> None:
+    def topics(*words: str) -> "subprocess.CompletedProcess[bytes]":
+        command = [sys.executable, "-m", "kbroker.cli.main", "topics", "list", *words]
+        return subprocess.run(command, capture_output=True, timeout=60)
+
+    options = tmp_path / "client.properties"
+    options.write_text(f"bootstrap.servers={broker.address}\nlinger.ms=5\n")
+    done = topics("--command-config", str(options))
+    assert (done.returncode, done.stderr) == (0, b"")
+    options.write_text("linger.m=5\n")
+    done = topics("--command-config", str(options), "-b", broker.address)
+    assert done.returncode == 0
+    assert done.stderr.decode() == (
+        f"kbroker: {options}:1: linger.m is not known and not used; the nearest is linger.ms\n"
+    )
+    for words, says in (
+        (["-X", "client.di=x"], "-X client.di: there is no such option; the nearest is client.id"),
+        (["-X", "request.timeout.ms=x"], "request.timeout.ms='x': must be an integer from 1 to 2147483648"),
+        (["-X", "security.protocol=SASL_PLAINTEXT"], "security.protocol=SASL_PLAINTEXT needs sasl.username"),
+        (
+            ["--command-config", str(tmp_path / "none")],
+            f"{tmp_path / 'none'}: cannot read it: no such file or directory",
+        ),
+    ):
+        done = topics(*words, "-b", broker.address)
+        assert (done.returncode, done.stderr.decode()) == (1, f"kbroker: {says}\n")
 
 
 def test_what_is_no_message_is_named_by_its_line(kbroker: Run, topic: str) -> None:
@@ -306,6 +424,21 @@ def test_settings_of_a_topic_are_set_and_unset(kbroker: Run, topic: str) -> None
     assert error.startswith(f"kbroker: topic '{topic}': INVALID_CONFIG")
     kbroker("configs", "alter", "topic", topic, "--set", "retention.ms=1", "--validate-only")
     assert b"retention.ms" not in kbroker("configs", "describe", "topic", topic).stdout
+
+
+def test_settings_of_all_brokers_and_of_a_group(kbroker: Run) -> None:
+    def values(*words: str) -> dict[str, tuple[str, str]]:
+        found = from_json(kbroker("configs", "describe", *words, "--json"))
+        return {each["name"]: (each["value"], each["source"]) for each in found}
+
+    kbroker("configs", "alter", "broker", "default", "--set", "log.retention.ms=7200000")
+    assert values("broker", "default")["log.retention.ms"] == ("7200000", "all brokers")
+    kbroker("configs", "alter", "broker", "default", "--unset", "log.retention.ms")
+    assert "log.retention.ms" not in values("broker", "default")
+    kbroker("configs", "alter", "group", "readers", "--set", "consumer.session.timeout.ms=50000")
+    assert values("group", "readers")["consumer.session.timeout.ms"] == ("50000", "group")
+    error = kbroker("configs", "describe", "broker", "first", code=1).stderr.decode()
+    assert error == "kbroker: broker 'first': it is neither a number nor default\n"
 
 
 def test_settings_of_the_broker_are_shown_and_changed(kbroker: Run) -> None:

@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbroker.cli.message_lines import decode_line, encode_line
-from kbroker.cli.produce import murmur2
 from kbroker.errors import KbrokerError
 
 DATA = st.none() | st.binary() | st.text().map(str.encode)
@@ -54,12 +53,3 @@ def test_a_line_that_is_no_message_is_named_by_its_number(line: bytes) -> None:
 def test_text_stays_readable() -> None:
     line = json.loads(encode_line("schlüssel".encode(), b"\xff", (), partition=0))
     assert line == {"partition": 0, "key": "schlüssel", "value_base64": "/w==", "headers": []}
-
-
-@pytest.mark.parametrize(
-    ("key", "hashed"),
-    # As org.apache.kafka.common.utils.Utils.murmur2 answers.
-    [(b"21", -973932308), (b"foobar", -790332482), (b"a-little-bit-long-string", -985981536), (b"abc", 479470107)],
-)
-def test_keys_are_hashed_as_java_clients_hash_them(key: bytes, hashed: int) -> None:
-    assert murmur2(key) == hashed % 2**32

@@ -1,0 +1,110 @@
+"""Which cluster a command talks to, and how: the arguments for it, and the options of kbroker.client they become."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from kbroker.cli import arguments as args
+from kbroker.client.admin import AdminClient
+from kbroker.client.config import NETWORK, Option, nearest
+from kbroker.client.consumer.options import CONSUMER
+from kbroker.client.producer.options import PRODUCER
+from kbroker.config.properties import read_properties
+from kbroker.errors import KbrokerError
+from kbroker.net.blocking_client import parse_bootstrap
+
+C = TypeVar("C")
+KNOWN = PRODUCER | CONSUMER
+JAAS = "sasl.jaas.config"
+JAAS_VALUE = re.compile(r'\b(username|password)\s*=\s*"((?:[^"\\]|\\.)*)"')
+
+
+def add_cluster(parser: argparse.ArgumentParser) -> None:
+    """`-b`, `--timeout`, `--command-config` and `-X`."""
+    args.add_bootstrap(parser)
+    parser.add_argument(
+        "--command-config", metavar="FILE", help="options of the client, TLS and SASL among them: a .properties file"
+    )
+    parser.add_argument(
+        "-X",
+        "--option",
+        type=args.setting,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="one such option, as in -X security.protocol=SSL",
+    )
+
+
+def client_options(arguments: argparse.Namespace, table: Mapping[str, Option], **own: Any) -> dict[str, Any]:
+    """For a client with the options of `table`: what the command wants, what its user wants, the latter winning.
+
+    A file may have options of other kinds of clients too. KbrokerError: an option is unknown.
+    """
+    timeout_ms = int(arguments.timeout * 1000)
+    options: dict[str, Any] = {
+        "client.id": "kbroker-cli",
+        "default.api.timeout.ms": timeout_ms,
+        "request.timeout.ms": timeout_ms,
+        "socket.connection.setup.timeout.ms": timeout_ms,
+        **{name.replace("_", "."): value for name, value in own.items()},
+        **_of_file(arguments.command_config),
+    }
+    for name, value in arguments.option:
+        if name != JAAS and not _is_known(name):
+            raise KbrokerError(f"-X {name}: there is no such option{_advice(name)}")
+        options |= _jaas(value) if name == JAAS else {name: value}
+    if arguments.bootstrap_server is not None or "bootstrap.servers" not in options:
+        options["bootstrap.servers"] = arguments.bootstrap_server or args.DEFAULT_BOOTSTRAP
+    parse_bootstrap(options["bootstrap.servers"])
+    names = {alias for option in table.values() for alias in (option.name, *option.aliases)}
+    return {name: value for name, value in options.items() if name in names}
+
+
+def connect(arguments: argparse.Namespace) -> AdminClient:
+    """An AdminClient that is connected. ConnectionFailed at once when no broker is reached."""
+    admin = make(AdminClient, client_options(arguments, NETWORK))
+    try:
+        admin.check_connection()
+    except BaseException:
+        admin.close()
+        raise
+    return admin
+
+
+def make(kind: type[C], options: Mapping[str, Any]) -> C:
+    """A client with these options. KbrokerError: one of them is wrong."""
+    try:
+        return kind(options)  # type: ignore[call-arg]
+    except (TypeError, ValueError) as error:
+        raise KbrokerError(str(error)) from None
+
+
+def _of_file(path: str | None) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, value, line in read_properties(path) if path is not None else ():
+        if name == JAAS:
+            found |= _jaas(value)
+        elif _is_known(name):
+            found[name] = value
+        else:
+            print(f"kbroker: {path}:{line}: {name} is not known and not used{_advice(name)}", file=sys.stderr)
+    return found
+
+
+def _jaas(value: str) -> dict[str, str]:
+    """The name and password of Java's PlainLoginModule or ScramLoginModule."""
+    return {f"sasl.{name}": re.sub(r"\\(.)", r"\1", text) for name, text in JAAS_VALUE.findall(value)}
+
+
+def _is_known(name: str) -> bool:
+    return any(name == option.name or name in option.aliases for option in KNOWN.values())
+
+
+def _advice(name: str) -> str:
+    like = nearest(name, KNOWN)
+    return f"; the nearest is {like}" if like else ""
