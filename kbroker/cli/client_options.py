@@ -15,7 +15,7 @@ from kbroker.client.consumer.options import CONSUMER
 from kbroker.client.producer.options import PRODUCER
 from kbroker.config.properties import read_properties
 from kbroker.errors import KbrokerError
-from kbroker.net.blocking_client import parse_bootstrap
+from kbroker.net.addresses import parse_bootstrap
 
 C = TypeVar("C")
 KNOWN = PRODUCER | CONSUMER

@@ -10,17 +10,17 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
-from kbroker._core.consumer_records import Records
 from kbroker.cli import arguments as args
 from kbroker.cli import message_formats as formats
 from kbroker.cli.client_options import add_cluster, client_options, connect, make
 from kbroker.client.consumer.consumer import Consumer
+from kbroker.client.consumer.holdings import RebalanceListener
 from kbroker.client.consumer.options import CONSUMER
-from kbroker.errors import ErrorCode, KbrokerError, ProtocolError
+from kbroker.client.errors import CommitFailed
 from kbroker.model import TopicPartition
-from kbroker.net.blocking_client import BlockingClient
 
 EXAMPLES = """examples:
   kbroker consume views                              what comes from now on, until Ctrl-C
@@ -33,6 +33,7 @@ EXAMPLES = """examples:
 
 POLL_S = 0.5
 QUEUED_BYTES = 8 << 20  #: read ahead of what is printed
+SESSION_TIMEOUT_MS = 10_000  #: of a member that was killed
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -74,57 +75,65 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    options = client_options(
-        arguments,
-        CONSUMER,
-        auto_offset_reset="none",
-        isolation_level="read_committed" if arguments.committed else "read_uncommitted",
-        queued_max_bytes=QUEUED_BYTES,
-    )
     with connect(arguments) as admin:
         described = admin.describe_topics([arguments.topic])[arguments.topic]
     known = [each.partition for each in described.partitions]
     args.require_known_partitions(arguments.topic, arguments.partition or [], known)
-    with make(Consumer, options) as consumer:
+    with make(Consumer, _options(arguments)) as consumer:
         reader = _Reader(consumer, arguments)
         if arguments.group is not None:
-            _read_as_member(reader, consumer, arguments)
+            # A member that is stopped leaves, so that the others need not wait for its session to end.
+            signal.signal(signal.SIGTERM, signal.default_int_handler)
+            consumer.subscribe(arguments.topic, _Member(reader, consumer, arguments))
         else:
-            partitions = [TopicPartition(arguments.topic, number) for number in (arguments.partition or known)]
-            reader.read_from(_start(consumer, arguments, partitions))
-            while not reader.is_done():
-                reader.poll()
+            start = _start(
+                consumer, arguments, [TopicPartition(arguments.topic, n) for n in arguments.partition or known]
+            )
+            consumer.assign(start)
+            reader.add(start)
+        while not reader.is_done():
+            if reader.poll() and arguments.group is not None:
+                _commit(consumer)
     return 0
 
 
-def _read_as_member(reader: _Reader, consumer: Consumer, arguments: argparse.Namespace) -> None:
-    from kbroker.net.group_member import GroupMember
+def _options(arguments: argparse.Namespace) -> dict[str, Any]:
+    own: dict[str, Any] = {"auto_offset_reset": "none"}
+    if arguments.group is not None:
+        own = {
+            "auto_offset_reset": "earliest" if arguments.from_beginning else "latest",
+            "enable_auto_commit": False,
+            "group_id": arguments.group,
+            "session_timeout_ms": SESSION_TIMEOUT_MS,
+        }
+    isolation = "read_committed" if arguments.committed else "read_uncommitted"
+    return client_options(arguments, CONSUMER, isolation_level=isolation, queued_max_bytes=QUEUED_BYTES, **own)
 
-    # A member that is stopped leaves, so that the others need not wait for its session to end.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    address = arguments.bootstrap_server or args.DEFAULT_BOOTSTRAP
-    with BlockingClient(address, client_id="kbroker-cli", timeout_s=arguments.timeout) as client:
-        member = GroupMember(client, arguments.group, arguments.topic)
-        member.join()
-        try:
-            while True:
-                committed = member.committed()
-                fresh = [partition for partition in member.assignment if partition not in committed]
-                reader.read_from({**committed, **_start(consumer, arguments, fresh)})
-                while (is_stable := member.keep()) and not reader.is_done():
-                    reader.poll()
-                    member.commit(reader.take_positions())
-                if is_stable:
-                    break
-                member.join()
-        except ProtocolError as error:
-            if error.code not in (ErrorCode.ILLEGAL_GENERATION, ErrorCode.REBALANCE_IN_PROGRESS):
-                raise
-            raise KbrokerError(
-                "the group was rebalanced before the offsets were stored; they will be read again"
-            ) from None
-        finally:
-            member.leave()
+
+def _commit(consumer: Consumer) -> None:
+    try:
+        consumer.commit()
+    except CommitFailed as error:
+        print(f"kbroker: what was printed will be read again: {error}", file=sys.stderr)
+
+
+class _Member(RebalanceListener):
+    """Begins where the group has no offset yet, and tells the reader what comes and goes."""
+
+    def __init__(self, reader: _Reader, consumer: Consumer, arguments: argparse.Namespace):
+        self._reader = reader
+        self._consumer = consumer
+        self._arguments = arguments
+
+    def on_assigned(self, partitions: list[TopicPartition]) -> None:
+        committed = self._consumer.committed(partitions)
+        fresh = [each for each in partitions if committed[each] is None]
+        for partition, offset in _start(self._consumer, self._arguments, fresh).items():
+            self._consumer.seek(*partition, offset)
+        self._reader.add(partitions)
+
+    def on_revoked(self, partitions: list[TopicPartition]) -> None:
+        self._reader.remove(partitions)
 
 
 def _start(
@@ -162,64 +171,57 @@ class _Reader:
         self._output = sys.stdout.buffer
         self._output_errors = select.poll()
         self._output_errors.register(self._output, 0)
-        self._assigned: list[TopicPartition] = []
+        self._partitions: set[TopicPartition] | None = None  # None: the group has not given any yet
         self._ends: dict[TopicPartition, int] = {}
-        self._positions: dict[TopicPartition, int] = {}
         self._printed = 0
         self._heard_at = 0.0
         """When there was a message last, or could not be."""
 
-    def read_from(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Read these partitions and no others, each from its offset."""
-        self._assigned = list(positions)
-        self._positions.clear()
-        self._consumer.assign([])
-        self._consumer.assign(positions)
+    def add(self, partitions: Collection[TopicPartition]) -> None:
+        """These are read from now on."""
+        self._partitions = (self._partitions or set()) | set(partitions)
         if self._arguments.exit:
-            self._ends = self._consumer.end_offsets(self._assigned)
+            self._ends |= self._consumer.end_offsets(partitions)
         self._heard_at = time.monotonic()
+
+    def remove(self, partitions: Collection[TopicPartition]) -> None:
+        """And these no more."""
+        self._partitions = (self._partitions or set()) - set(partitions)
 
     def is_done(self) -> bool:
         arguments = self._arguments
         if arguments.max_messages is not None and self._printed >= arguments.max_messages:
             return True
-        if arguments.exit and self._has_reached(self._ends):
+        if self._partitions is None:
+            return False
+        if arguments.exit and self._has_reached(self._partitions, self._ends):
             return True
         if arguments.idle is None or time.monotonic() - self._heard_at < arguments.idle:
             return False
         # On a busy machine there may be messages that have not come yet.
-        return self._has_reached(self._consumer.end_offsets(self._assigned))
+        return self._has_reached(self._partitions, self._consumer.end_offsets(self._partitions))
 
-    def _has_reached(self, ends: Mapping[TopicPartition, int]) -> bool:
-        return all((self._consumer.position(*each) or 0) >= ends[each] for each in self._assigned)
+    def _has_reached(self, partitions: Collection[TopicPartition], ends: Mapping[TopicPartition, int]) -> bool:
+        return all((self._consumer.position(*each) or 0) >= ends[each] for each in partitions)
 
-    def take_positions(self) -> dict[TopicPartition, int]:
-        """The next offsets of the partitions that were read since the last call."""
-        taken = dict(self._positions)
-        self._positions.clear()
-        return taken
-
-    def poll(self) -> None:
-        """Print what there is; waits for POLL_S at most when there is nothing."""
+    def poll(self) -> bool:
+        """Print what there is, and whether there was; waits for POLL_S at most when there is nothing."""
         arguments = self._arguments
         left = None if arguments.max_messages is None else arguments.max_messages - self._printed
         records = self._consumer.poll(self._patience_s(), left)
         if records:
-            self._print(records)
+            write = self._write
+            self._output.writelines([write(record) for record in records])
+            self._output.flush()
+            self._printed += len(records)
+            self._heard_at = time.monotonic()
         # Who reads the pipe may go while nothing comes that could not be written.
         elif self._output_errors.poll(0):
             raise BrokenPipeError
+        return bool(records)
 
     def _patience_s(self) -> float:
         if self._arguments.idle is None:
             return POLL_S
         left_s: float = self._heard_at + self._arguments.idle - time.monotonic()
         return min(POLL_S, max(0.0, left_s))
-
-    def _print(self, records: Records) -> None:
-        write = self._write
-        self._output.writelines([write(record) for record in records])
-        self._output.flush()
-        self._printed += len(records)
-        self._positions |= records.next_offsets()
-        self._heard_at = time.monotonic()

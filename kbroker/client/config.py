@@ -13,6 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kbroker.errors import KbrokerError
+from kbroker.net.addresses import parse_bootstrap
+
 Kind = Callable[[Any], Any]
 
 
@@ -141,9 +144,6 @@ def texts(given: Any) -> tuple[str, ...]:
 
 def servers(given: Any) -> tuple[tuple[str, int], ...]:
     """Addresses: HOST[:PORT], several with commas or as a list."""
-    from kbroker.errors import KbrokerError
-    from kbroker.net.blocking_client import parse_bootstrap
-
     parts = texts(given)
     if not parts:
         raise ValueError("HOST:PORT,...")

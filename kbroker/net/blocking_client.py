@@ -1,4 +1,4 @@
-"""A small blocking client: one request at a time, for the commands. No threads, no batching, no groups.
+"""A small blocking client: one request at a time, for `kbroker transactions` and kbroker.testing, without threads.
 
 Versions are negotiated with each broker (KIP-35, KIP-511): the highest that both sides speak and that a caller of this
 module knows how to fill in (`HIGHEST`).
@@ -6,38 +6,27 @@ module knows how to fill in (`HIGHEST`).
 
 from __future__ import annotations
 
-import re
 import socket
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from kbroker.errors import ErrorCode, KbrokerError, MalformedBytes, NotNow, ProtocolError
+from kbroker.net.addresses import parse_bootstrap
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.headers import decode_response, encode_request
 
 T = TypeVar("T")
 
-DEFAULT_PORT = 9092
 LARGEST_RESPONSE = 1 << 30
-GROUP_KEY, TRANSACTION_KEY = 0, 1  #: what a coordinator is looked for by
+TRANSACTION_KEY = 1  #: what a coordinator is looked for by
 FIRST_BACKOFF_S = 0.02
 LONGEST_BACKOFF_S = 1.0
 
-# The last versions before an API turned to topic ids or to lists of keys; commands work with single names.
-HIGHEST = {
-    ApiKey.FETCH: 12,
-    ApiKey.OFFSET_FETCH: 7,
-    ApiKey.FIND_COORDINATOR: 3,
-    ApiKey.DELETE_TOPICS: 5,
-    ApiKey.LEAVE_GROUP: 2,
-    ApiKey.METADATA: 12,
-    ApiKey.PRODUCE: 11,
-    ApiKey.OFFSET_COMMIT: 9,
-    ApiKey.LIST_OFFSETS: 9,
-}
+# The last versions before an API turned to topic ids or to lists of keys.
+HIGHEST = {ApiKey.FIND_COORDINATOR: 3, ApiKey.METADATA: 12}
 RETRIABLE = frozenset(
     {
         ErrorCode.LEADER_NOT_AVAILABLE,
@@ -60,17 +49,6 @@ class Unreachable(NotNow):
     """A broker cannot be connected to, or the connection broke. The message names its address."""
 
     code = ErrorCode.NETWORK_EXCEPTION
-
-
-def parse_bootstrap(text: str) -> list[tuple[str, int]]:
-    """The addresses of `HOST[:PORT],...`; an IPv6 host with a port stands in brackets."""
-    addresses = []
-    for part in (piece.strip() for piece in text.split(",")):
-        match = re.fullmatch(r"(?:\[([^\[\]]+)\]|([^\[\]:/\s]+))(?::(\d{1,5}))?", part)
-        if match is None or int(match[3] or DEFAULT_PORT) > 65535:
-            raise KbrokerError(f"{part!r} is not HOST:PORT")
-        addresses.append((match[1] or match[2], int(match[3] or DEFAULT_PORT)))
-    return addresses
 
 
 def raise_for(error_code: int, message: str | None = None, what: str = "") -> None:
@@ -119,11 +97,6 @@ class BrokerConnection:
         """Send one request, wait for its response. Unreachable when the connection breaks."""
         api_key = ApiKey(message.API_KEY)  # type: ignore[arg-type]
         return self._exchange(api_key, self.version_of(api_key), message)
-
-    def send_only(self, message: M.Message) -> None:
-        """Send a request that has no response (Produce with acks=0)."""
-        api_key = ApiKey(message.API_KEY)  # type: ignore[arg-type]
-        self._send(api_key, self.version_of(api_key), message)
 
     def close(self) -> None:
         self._socket.close()
@@ -254,33 +227,26 @@ class BlockingClient:
             self.metadata([])
         return self.call(message, self.controller_id if self.controller_id >= 0 else None)
 
-    def coordinator(self, group_id: str) -> int:
-        """Node id of the group's coordinator, waiting until there is one."""
-        return self._coordinator(group_id, GROUP_KEY, f"group {group_id!r}")
-
     def transaction_coordinator(self, transactional_id: str) -> int:
         """Node id of the transactional id's coordinator, waiting until there is one."""
-        return self._coordinator(transactional_id, TRANSACTION_KEY, f"transactional id {transactional_id!r}")
 
-    def _coordinator(self, key: str, key_type: int, what: str) -> int:
         def attempt() -> int:
-            answer = self.call(M.FindCoordinatorRequest(key=key, key_type=key_type))
-            raise_for(answer.error_code, answer.error_message, what)
+            answer = self.call(M.FindCoordinatorRequest(key=transactional_id, key_type=TRANSACTION_KEY))
+            raise_for(answer.error_code, answer.error_message, f"transactional id {transactional_id!r}")
             self._addresses[answer.node_id] = (answer.host, answer.port)
             return int(answer.node_id)
 
         return self.retried(attempt)
 
-    def retried(self, attempt: Callable[[], T], also: Iterable[ErrorCode] = ()) -> T:
+    def retried(self, attempt: Callable[[], T]) -> T:
         """What `attempt` returns, tried again while it raises a retriable ProtocolError and there is time."""
-        codes = RETRIABLE | frozenset(also)
         deadline = time.monotonic() + self._timeout_s
         backoff_s = FIRST_BACKOFF_S
         while True:
             try:
                 return attempt()
             except ProtocolError as error:
-                if error.code not in codes or time.monotonic() + backoff_s > deadline:
+                if error.code not in RETRIABLE or time.monotonic() + backoff_s > deadline:
                     raise
             time.sleep(backoff_s)
             backoff_s = min(2 * backoff_s, LONGEST_BACKOFF_S)

@@ -8,8 +8,7 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from kbroker.errors import ErrorCode, KbrokerError, MalformedBytes, ProtocolError
-from kbroker.net.blocking_client import BlockingClient, Unreachable, parse_bootstrap, raise_for
-from kbroker.net.group_member import ranges
+from kbroker.net.blocking_client import BlockingClient, Unreachable, raise_for
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.headers import decode_request_header, encode_response
@@ -56,24 +55,6 @@ def served(*apis: tuple[ApiKey, int, int], error_code: int = 0) -> M.ApiVersions
 def good(frame: bytes, *apis: tuple[ApiKey, int, int]) -> bytes:
     header, _ = decode_request_header(frame)
     return encode_response(ApiKey.API_VERSIONS, header.request_api_version, header.correlation_id, served(*apis))
-
-
-@pytest.mark.parametrize(
-    ("text", "addresses"),
-    [
-        ("a", [("a", 9092)]),
-        ("a:1, b:2", [("a", 1), ("b", 2)]),
-        ("[::1]:9093,[fe80::1]", [("::1", 9093), ("fe80::1", 9092)]),
-    ],
-)
-def test_addresses_are_read(text: str, addresses: list[tuple[str, int]]) -> None:
-    assert parse_bootstrap(text) == addresses
-
-
-@pytest.mark.parametrize("text", ["", "a:", "a:b", "a:99999", "::1", "http://a:1", "a,,b"])
-def test_what_is_no_address_is_refused(text: str) -> None:
-    with pytest.raises(KbrokerError, match="is not HOST:PORT"):
-        parse_bootstrap(text)
 
 
 @pytest.mark.parametrize(
@@ -168,9 +149,3 @@ def test_retriable_errors_are_retried_and_others_are_not() -> None:
 def test_an_error_code_from_the_future_is_named_by_its_number() -> None:
     with pytest.raises(KbrokerError, match="unknown error code 9999"):
         raise_for(9999, None, "x")
-
-
-def test_partitions_are_shared_in_even_runs() -> None:
-    assert ranges(["a", "b", "c"], range(8)) == {"a": [0, 1, 2], "b": [3, 4, 5], "c": [6, 7]}
-    assert ranges(["a", "b"], [3]) == {"a": [3], "b": []}
-    assert ranges(["a"], []) == {"a": []}
