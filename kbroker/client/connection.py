@@ -18,6 +18,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from kbroker import __version__
 from kbroker._core.client_pump import PumpConnection
 from kbroker.client import versions
 from kbroker.client.config import Options
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("kbroker.client")
 
-SOFTWARE_VERSION: Final = "0.1.0"
 API_VERSIONS_ASKED: Final = (3, 0)
 RENEWED_AFTER: Final = (0.85, 0.95)  #: of the time an authentication holds (KIP-368)
 
@@ -176,7 +176,7 @@ class Connection:
 
     async def negotiate(self) -> None:
         """Ask which versions are served."""
-        asked = M.ApiVersionsRequest(client_software_name="kbroker", client_software_version=SOFTWARE_VERSION)
+        asked = M.ApiVersionsRequest(client_software_name="kbroker", client_software_version=__version__)
         for version in API_VERSIONS_ASKED:
             body = await self.exchange(ApiKey.API_VERSIONS, version, asked if version else M.ApiVersionsRequest())
             # The body of a refusal is one of version 0 whatever was asked (KIP-511).
