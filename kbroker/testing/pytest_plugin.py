@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from kbroker.client import Consumer, Producer
     from kbroker.testing.broker import Broker
     from kbroker.testing.zookeeper import ZooKeeper
 
@@ -69,6 +70,25 @@ def kbroker_topic(kbroker_broker: Broker, request: pytest.FixtureRequest) -> str
     marker = request.node.get_closest_marker("kbroker_topic")
     kbroker_broker.create_topic(name, *(marker.args if marker else ()), **(marker.kwargs if marker else {}))
     return name
+
+
+@pytest.fixture
+def kbroker_producer(kbroker_broker: Broker) -> Iterator[Producer]:
+    """A kbroker.client.Producer for this test alone. Its end waits for what was sent."""
+    from kbroker.client import Producer
+
+    with Producer(bootstrap_servers=kbroker_broker.bootstrap_servers) as producer:
+        yield producer
+
+
+@pytest.fixture
+def kbroker_consumer(kbroker_broker: Broker, kbroker_topic: str) -> Iterator[Consumer]:
+    """A kbroker.client.Consumer that reads kbroker_topic, all of it, from the first record on. It is in no group."""
+    from kbroker.client import Consumer
+
+    with Consumer(bootstrap_servers=kbroker_broker.bootstrap_servers, auto_offset_reset="earliest") as consumer:
+        consumer.assign_topics(kbroker_topic)
+        yield consumer
 
 
 @pytest.fixture(scope="session")

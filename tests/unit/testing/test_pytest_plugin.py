@@ -65,6 +65,35 @@ def test_a_broker_for_the_session_and_a_topic_for_each_test(tmp_path: Path) -> N
     assert_outcome(run(tmp_path, test_topics=TOPICS, test_others=TOPICS), "10 passed")
 
 
+CLIENTS = """
+import pytest
+
+producers = []
+
+@pytest.mark.kbroker_topic(partitions=3)
+@pytest.mark.parametrize("value", [b"one", b"two"])
+def test_there_and_back(kbroker_producer, kbroker_consumer, kbroker_topic, value):
+    sent = kbroker_producer.send_many(kbroker_topic, [value] * 30, partitions=[0, 1, 2] * 10)
+    found = []
+    while len(found) < 30:
+        found += kbroker_consumer.poll(60)
+    assert {record.value for record in found} == {value}
+    assert {record.topic for record in found} == {kbroker_topic}
+    assert {record.offset for record in found} == set(range(10))
+    assert sent.result(60) == 30
+    producers.append(kbroker_producer)
+
+def test_what_was_sent_is_delivered_when_the_test_ends(kbroker_broker):
+    assert len(set(producers)) == 2
+    with pytest.raises(Exception, match="closed"):
+        producers[0].send("late", b"value")
+"""
+
+
+def test_a_producer_and_a_consumer_of_the_tests_topic(tmp_path: Path) -> None:
+    assert_outcome(run(tmp_path, test_clients=CLIENTS), "3 passed")
+
+
 SETTINGS = """
 from kbroker.net.blocking_client import BlockingClient
 
