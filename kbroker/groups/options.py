@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from kbroker.rules.consumer_group_state import ConsumerLimits
 
 
-@dataclass(frozen=True, slots=True)
-class GroupOptions:
+class GroupOptions(NamedTuple):
     """Limits and times of groups and their offsets, by the names of Kafka's settings with the unit last."""
 
     initial_rebalance_delay_ms: int = 0
@@ -23,9 +21,9 @@ class GroupOptions:
     offsets_retention_check_interval_ms: int = 600_000
     offsets_load_buffer_bytes: int = 5 << 20
     offsets_topic_codec: int = 0
-    consumer: ConsumerLimits = field(default_factory=ConsumerLimits)
+    consumer: ConsumerLimits = ConsumerLimits()
     """Of groups of the consumer protocol."""
-    own_limits: Callable[[str], Mapping[str, Any]] = field(default=lambda _: {})
+    own_limits: Callable[[str], Mapping[str, Any]] = lambda _: {}
     """What is set for single consumer groups, by group id; fields of `consumer`."""
     consumer_enabled: bool = True
     migration_policy: str = "bidirectional"
@@ -34,7 +32,7 @@ class GroupOptions:
     def limits_of(self, group_id: str) -> ConsumerLimits:
         """What holds for one consumer group."""
         own = self.own_limits(group_id)
-        return replace(self.consumer, **own) if own else self.consumer
+        return self.consumer._replace(**own) if own else self.consumer
 
     @classmethod
     def of(cls, settings: Mapping[str, Any], own_limits: Callable[[str], Mapping[str, Any]]) -> GroupOptions:

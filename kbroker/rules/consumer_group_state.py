@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from kbroker.errors import ErrorCode
 from kbroker.rules import range_assignor, uniform_assignor
@@ -32,8 +32,7 @@ MEMBER_EPOCHS_FROM = 9
 """The version of OffsetCommit from which on it tells a member epoch."""
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerLimits:
+class ConsumerLimits(NamedTuple):
     """Limits and times of consumer groups."""
 
     session_timeout_ms: int = 45_000

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 NEVER = (1 << 63) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class LogOptions:
+class LogOptions(NamedTuple):
     """Settings of one topic's logs. Defaults are Kafka 3.9's."""
 
     segment_bytes: int = 1 << 30
@@ -65,8 +64,7 @@ class LogOptions:
         return self.segment_bytes if self.preallocate else 0
 
 
-@dataclass(frozen=True, slots=True)
-class CleanerOptions:
+class CleanerOptions(NamedTuple):
     """Settings of compaction. Defaults are Kafka 3.9's."""
 
     enabled: bool = True
@@ -82,8 +80,7 @@ class CleanerOptions:
     """How long a thread waits when there was nothing to compact."""
 
 
-@dataclass(frozen=True, slots=True)
-class StorageOptions:
+class StorageOptions(NamedTuple):
     """Settings of all logs together."""
 
     directories: tuple[str, ...]
@@ -100,4 +97,4 @@ class StorageOptions:
     producer_id_expiration_check_interval_ms: int = 600_000
     max_open_segments: int = 4000
     """Closed segments whose files are kept open; the least used go first."""
-    cleaner: CleanerOptions = field(default_factory=CleanerOptions)
+    cleaner: CleanerOptions = CleanerOptions()

@@ -83,14 +83,13 @@ class Plan:
             preallocate=chance.random() < 0.1,
             verify_transactions=False,
         )
-        compacted = replace(
-            small, compacted=True, deleted_by_retention=False, delete_retention_ms=DELETE_RETENTION_MS,
+        compacted = small._replace(compacted=True, deleted_by_retention=False, delete_retention_ms=DELETE_RETENTION_MS,
             min_cleanable_ratio=0.0,
         )  # fmt: skip
-        orders = replace(small, retention_bytes=chance.choice((-1, -1, 2000)), retention_ms=chance.choice((-1, 60_000)))
+        orders = small._replace(retention_bytes=chance.choice((-1, -1, 2000)), retention_ms=chance.choice((-1, 60_000)))
         topics = [TopicPlan("orders", chance.choice((1, 2)), orders)]
         if chance.random() < 0.7:
-            topics.append(TopicPlan("changes", 1, replace(compacted, deleted_by_retention=chance.random() < 0.3)))
+            topics.append(TopicPlan("changes", 1, compacted._replace(deleted_by_retention=chance.random() < 0.3)))
         if chance.random() < 0.5:
             topics.append(TopicPlan(GROUP_OFFSETS_TOPIC, 1, compacted))
         if chance.random() < 0.4:

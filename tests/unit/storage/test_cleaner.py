@@ -8,7 +8,6 @@ import os
 import random
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -100,9 +99,9 @@ def test_a_dirty_log_is_cleaned_once_and_its_checkpoint_says_how_far(
 
 def test_the_dirtiest_log_above_its_ratio_is_first(broker: Broker) -> None:
     cleaned: list[str] = []
-    large = replace(COMPACT, segment_bytes=8000)
+    large = COMPACT._replace(segment_bytes=8000)
     logs = {name: broker.create(name, large) for name in ("half", "most", "clean", "other")}
-    logs["plain"] = broker.create("plain", replace(large, compacted=False))
+    logs["plain"] = broker.create("plain", large._replace(compacted=False))
     for log in logs.values():
         fill(log, 400, keys=1000)
     while broker.clean():
@@ -121,7 +120,7 @@ def test_the_dirtiest_log_above_its_ratio_is_first(broker: Broker) -> None:
 
 
 def test_a_log_with_an_overdue_record_is_cleaned_whatever_its_ratio(broker: Broker) -> None:
-    log = broker.create("a", replace(COMPACT, max_compaction_lag_ms=5000, min_cleanable_ratio=1.0))
+    log = broker.create("a", COMPACT._replace(max_compaction_lag_ms=5000, min_cleanable_ratio=1.0))
     fill(log, 300)
     assert not broker.clean()
     broker.clock.now_ms += 5000
@@ -133,7 +132,7 @@ def test_a_log_with_an_overdue_record_is_cleaned_whatever_its_ratio(broker: Brok
 
 
 def test_a_young_segment_and_all_behind_it_are_left_alone(broker: Broker) -> None:
-    log = broker.create("a", replace(COMPACT, min_compaction_lag_ms=1000))
+    log = broker.create("a", COMPACT._replace(min_compaction_lag_ms=1000))
     fill(log, 200)
     broker.clock.now_ms += 1000
     young = log.state.segments()[-1][0]
@@ -197,7 +196,7 @@ def test_what_was_said_of_a_log_that_is_gone_is_not_said_of_a_new_one(broker: Br
 
 
 def test_a_checkpoint_below_the_logs_start_begins_there(broker: Broker) -> None:
-    log = broker.create("a", replace(COMPACT, deleted_by_retention=True))
+    log = broker.create("a", COMPACT._replace(deleted_by_retention=True))
     fill(log, 300)
     assert broker.clean()
     fill(log, 300, seed=2)
@@ -231,7 +230,7 @@ def test_a_corrupt_batch_leaves_the_log_as_it_is_and_the_others_go_on(
 
 def test_retention_of_a_compacted_log_needs_no_cleaner(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "disk", CleanerOptions(enabled=False))
-    log = broker.create("a", replace(COMPACT, deleted_by_retention=True, retention_ms=1000))
+    log = broker.create("a", COMPACT._replace(deleted_by_retention=True, retention_ms=1000))
     fill(log, 300)
     broker.clock.now_ms += 1001
     broker.logs.check_retention()
@@ -242,7 +241,7 @@ def test_retention_of_a_compacted_log_needs_no_cleaner(tmp_path: Path) -> None:
 def test_a_segment_that_retention_took_meanwhile_is_no_error(
     broker: Broker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = broker.create("a", replace(COMPACT, deleted_by_retention=True))
+    log = broker.create("a", COMPACT._replace(deleted_by_retention=True))
     fill(log, 300)
     reads = 0
 
@@ -299,7 +298,7 @@ def test_a_cleaning_under_way_is_given_up(tmp_path: Path, how: str) -> None:
     if how == "delete":
         broker.logs.delete(log.topic_partition)
     elif how == "policy":
-        log.update_options(replace(COMPACT, compacted=False))
+        log.update_options(COMPACT._replace(compacted=False))
     else:
         broker.logs.cleaner.stop()
     cleaning.join(20)
@@ -315,7 +314,7 @@ def test_threads_clean_in_the_background_and_stop(tmp_path: Path) -> None:
     broker.logs.cleaner.start()
     wait_until(lambda: len(broker.checkpoint()) == 4, "four logs cleaned")
     assert broker.logs.cleaner.dead_threads == 0
-    broker.logs.cleaner.update_options(replace(broker.options.cleaner, threads=1))
+    broker.logs.cleaner.update_options(broker.options.cleaner._replace(threads=1))
     assert [newest_in(log) for log in logs] == newest
     broker.logs.stop()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("compaction")]

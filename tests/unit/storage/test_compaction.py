@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 from pathlib import Path
 
@@ -220,7 +219,7 @@ def test_a_producers_last_batch_is_flushed_before_the_one_that_it_replaces_goes(
 
 def test_a_batch_that_the_broker_was_told_to_take_is_cleaned(home: LogHome) -> None:
     size = INFLATED_LIMIT + 1
-    home.options = dataclasses.replace(SMALL, segment_bytes=20_000, max_inflated_size=size + 100)
+    home.options = SMALL._replace(segment_bytes=20_000, max_inflated_size=size + 100)
     log = home.create()
     log.append(encode_batch([(1, b"k", bytes(size))], codec=Codec.ZSTD))
     log.roll()

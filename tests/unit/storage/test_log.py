@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import pytest
@@ -64,7 +63,7 @@ def test_a_batch_larger_than_a_segment_or_the_limit_is_refused(home: LogHome) ->
     with pytest.raises(ProtocolError) as refused:
         log.append(batch_of([b"x" * 3000]))
     assert refused.value.code is ErrorCode.RECORD_LIST_TOO_LARGE
-    log.update_options(dataclasses.replace(SMALL, max_message_bytes=100))
+    log.update_options(SMALL._replace(max_message_bytes=100))
     with pytest.raises(ProtocolError) as refused:
         log.append(batch_of([b"x" * 200]))
     assert refused.value.code is ErrorCode.MESSAGE_TOO_LARGE
@@ -156,7 +155,7 @@ def test_jitter_shortens_the_roll_time_of_each_segment(tmp_path: Path) -> None:
 
 def test_a_preallocated_segment_has_its_blocks_until_it_takes_no_more(tmp_path: Path) -> None:
     size = 1 << 20
-    log = LogHome(tmp_path, options=dataclasses.replace(SMALL, segment_bytes=size, preallocate=True)).create()
+    log = LogHome(tmp_path, options=SMALL._replace(segment_bytes=size, preallocate=True)).create()
 
     def reserved() -> list[int]:
         return [path.stat().st_blocks * 512 for path in sorted(Path(log.path).glob("*.log"))]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import gc
 import os
 import weakref
@@ -151,7 +150,7 @@ def test_a_deleted_log_gives_its_descriptors_and_so_its_space_back_at_once(broke
     logs = broker.start()
     gc.disable()
     try:
-        log = logs.create("orders", TOPIC_ID, 0, dataclasses.replace(OPTIONS, file_delete_delay_ms=0))
+        log = logs.create("orders", TOPIC_ID, 0, OPTIONS._replace(file_delete_delay_ms=0))
         log.append(batch_of([b"x"]))
         assert any(files_held(tmp_path))
         logs.delete(ORDERS)
@@ -254,7 +253,7 @@ def test_acks_wait_for_flushers_that_sync_each_partition_once_for_all_of_them(br
 
 @pytest.mark.parametrize(("age_ms", "flushed"), [(999, 0), (1000, 1)])
 def test_records_older_than_flush_ms_are_flushed(broker: Broker, age_ms: int, flushed: int) -> None:
-    broker.options = dataclasses.replace(broker.options, flusher_threads=0)  # the test is the flusher
+    broker.options = broker.options._replace(flusher_threads=0)  # the test is the flusher
     logs = broker.start()
     log = logs.create("orders", TOPIC_ID, 0, LogOptions(flush_ms=1000))
     log.append(batch_of([b"x"]))
@@ -267,7 +266,7 @@ def test_records_older_than_flush_ms_are_flushed(broker: Broker, age_ms: int, fl
 
 def test_retention_goes_through_all_logs_and_files_go_after_the_delay(broker: Broker, tmp_path: Path) -> None:
     logs = broker.start()
-    options = dataclasses.replace(OPTIONS, retention_ms=1000, file_delete_delay_ms=500)
+    options = OPTIONS._replace(retention_ms=1000, file_delete_delay_ms=500)
     for partition_id in range(2):
         log = logs.create("orders", TOPIC_ID, partition_id, options)
         for _ in range(40):
@@ -374,7 +373,7 @@ def test_a_program_may_have_deletion_policies_of_its_own(tmp_path: Path) -> None
 
 def test_a_segment_without_timestamps_is_as_old_as_its_file_after_a_restart(broker: Broker) -> None:
     """Messages of magic 0 have none; Kafka takes the time of the file's last change, too."""
-    options = dataclasses.replace(OPTIONS, retention_ms=60_000)
+    options = OPTIONS._replace(retention_ms=60_000)
     broker.known[ORDERS] = TOPIC_ID, options
     log = broker.start().create("orders", TOPIC_ID, 0, options)
     for at in range(200):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import resource
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -135,7 +134,7 @@ def test_an_index_does_not_grow_beyond_what_is_mapped_of_it(tmp_path: Path) -> N
         log.append(batch_of([b"%d" % at]))
     assert read_all(log, 3)[0].value == b"3"
     assert names.file_name(0, names.INDEX) in Path("/proc/self/maps").read_text()
-    log.update_options(replace(small, index_max_bytes=10 << 20))
+    log.update_options(small._replace(index_max_bytes=10 << 20))
     for at in range(90, 2000):
         log.append(batch_of([b"%d" % at]))
     assert [segment[6] > 100 for segment in log.state.segments()] == [False, True]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shutil
 import struct
@@ -267,7 +266,7 @@ def without_one_in_the_middle(home: LogHome) -> list[bytes]:
 
 def test_a_log_that_may_have_been_compacted_keeps_what_is_behind_a_gap(home: LogHome) -> None:
     kept = without_one_in_the_middle(home)
-    home.options = dataclasses.replace(OPTIONS, may_have_gaps=True)
+    home.options = OPTIONS._replace(may_have_gaps=True)
     assert values_of(home.reopen(clean=False)) == kept
     home.options = OPTIONS
     assert len(values_of(home.reopen(clean=False))) < len(kept), "of others it was never promised"
