@@ -18,6 +18,7 @@ cdef enum:
     TOO_LARGE = 3                # above max_record_size
     NO_SUCH_PARTITION = 4
     IS_CLOSED = 5
+    IS_SHUT = 6                  # for now: no transaction is open
 
 ctypedef struct outgoing_list_t:
     outgoing_t *head
@@ -82,6 +83,7 @@ ctypedef struct accumulator_t:
     bint transactional
     bint idempotent
     bint closed
+    int refusal                  # ADDED, or why nothing can be added
     int64_t producer_id
     int16_t producer_epoch
     outgoing_t *raw_head         # what has to be compressed, by next_raw; each has a reference of this list
@@ -99,6 +101,8 @@ cdef class Accumulator:
     cdef accumulator_t a
     cdef readonly dict topics                     # name -> Topic, for those that can be sent to
     cdef int wake(self) except -1
+    cdef int64_t seal(self) except -1
+    cdef int refuse(self, int refusal) except -1
     # Waits until something of the memory has come back since `room` was `seen`; 0 when `deadline` (monotonic, -1: none) has passed.
     cdef int await_room(self, int32_t seen, int64_t deadline_ms) except -1
 

@@ -191,8 +191,8 @@ cdef int accumulator_add(accumulator_t *a, topic_t *topic, int32_t *partition, c
     cdef int64_t body = 0
     cdef int64_t size = 0
     cdef int64_t timestamp_delta = 0
-    if a.closed:
-        return IS_CLOSED
+    if a.refusal:
+        return a.refusal
     if partition[0] < 0:
         partition[0] = partition_for(&a.partitioner, &topic.spread, record.key, record.key_size,
                                      record.value_size + record.key_size + record.headers_size + 6)
@@ -420,13 +420,10 @@ cdef class Accumulator:
     cdef int await_room(self, int32_t seen, int64_t deadline_ms) except -1:
         return sleep_on(&self.a.room, seen, &self.a.waiting, deadline_ms)
 
-    def flush(self, timeout_ms=None) -> bool:
-        """Everything added before is sent, whatever the linger, and waited for; False when it is not done after `timeout_ms`."""
-        cdef int64_t deadline = -1 if timeout_ms is None else now_ms() + <int64_t>timeout_ms
-        cdef int64_t last
-        cdef int32_t seen
+    cdef int64_t seal(self) except -1:
+        """What is open is sent, whatever the linger. The number of the last batch there is."""
         cdef queue_t *queue
-        cdef bint done
+        cdef int64_t last
         mutex_lock(&self.a.lock)
         queue = self.a.active
         while queue != NULL:
@@ -435,6 +432,34 @@ cdef class Accumulator:
         last = self.a.next_number
         mutex_unlock(&self.a.lock)
         self.wake()
+        return last
+
+    def shut(self) -> None:
+        """Nothing can be added until `open`; what is there is sent, whatever the linger."""
+        self.refuse(IS_SHUT)
+        self.seal()
+
+    def open(self) -> None:
+        """Again, unless it is closed."""
+        mutex_lock(&self.a.lock)
+        self.a.refusal = IS_CLOSED if self.a.closed else ADDED
+        mutex_unlock(&self.a.lock)
+
+    cdef int refuse(self, int refusal) except -1:
+        mutex_lock(&self.a.lock)
+        self.a.refusal = IS_CLOSED if self.a.closed else refusal
+        atomic_add_i32(&self.a.room, 1)
+        futex_wake_all(&self.a.room)
+        mutex_unlock(&self.a.lock)
+        return 0
+
+    def flush(self, timeout_ms=None) -> bool:
+        """Everything added before is sent, whatever the linger, and waited for; False when it is not done after `timeout_ms`."""
+        cdef int64_t deadline = -1 if timeout_ms is None else now_ms() + <int64_t>timeout_ms
+        cdef int64_t last
+        cdef int32_t seen
+        cdef bint done
+        last = self.seal()
         while True:
             mutex_lock(&self.a.lock)
             seen = atomic_load_i32(&self.a.progress)
@@ -449,11 +474,10 @@ cdef class Accumulator:
         """Nothing can be added any more."""
         mutex_lock(&self.a.lock)
         self.a.closed = True
-        atomic_add_i32(&self.a.room, 1)
-        futex_wake_all(&self.a.room)
         atomic_add_i32(&self.a.raw_came, 1)
         futex_wake_all(&self.a.raw_came)
         mutex_unlock(&self.a.lock)
+        self.refuse(IS_CLOSED)
 
     @property
     def bytes_used(self) -> int:

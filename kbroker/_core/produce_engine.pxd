@@ -8,40 +8,19 @@ What a broker refuses and what a lost connection leaves behind stays in its queu
 sent, until everything of it that was under way has come back. Then Python hears of it (`troubles`) and decides for the queue.
 """
 
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+from libc.stdint cimport int16_t, int32_t, int64_t
 
-from kbroker._core.accumulator cimport Accumulator, accumulator_t, queue_t
+from kbroker._core.accumulator cimport Accumulator, accumulator_t, outgoing_list_t, queue_t
 from kbroker._core.client_pump cimport Engine
-from kbroker._core.client_socket cimport client_socket_t, exchange_t, iovec
-from kbroker._core.cursor cimport writer_t
 from kbroker._core.outgoing cimport outgoing_t
-from kbroker._core.produce_frame cimport produce_entry_t, produce_options_t
+from kbroker._core.produce_exchange cimport broker_t, produce_exchange_t
+from kbroker._core.produce_frame cimport produce_options_t
 
 cdef enum:
     # outgoing_t.error of what is no answer of a broker
     EXPIRED = -2                 # delivery.timeout.ms has passed
     LOST = 13                    # NETWORK_EXCEPTION: no answer
     TOO_OLD = 35                 # UNSUPPORTED_VERSION: the broker serves no version that we write
-
-ctypedef struct produce_exchange_t:
-    exchange_t exchange          # first
-    produce_exchange_t *next     # free, or gathered
-    broker_t *broker
-    outgoing_t **batches         # count of them, as entries
-    produce_entry_t *entries
-    iovec *pieces
-    writer_t out
-    int32_t count
-    int32_t capacity
-    int64_t size
-
-ctypedef struct broker_t:
-    broker_t *next
-    int32_t node_id
-    int32_t in_flight            # requests
-    client_socket_t *socket      # of this turn
-    produce_exchange_t *gathered # the request of this turn that is being put together
-    bint asked                   # for its socket, in this turn
 
 cdef class ProduceEngine(Engine):
     cdef readonly Accumulator accumulator
@@ -59,6 +38,9 @@ cdef class ProduceEngine(Engine):
     cdef int64_t request_timeout_ms
     cdef int64_t delivery_timeout_ms
     cdef bint news                           # for Python
+    cdef bint told_when_empty
+    cdef bint admits_itself                  # the partitions of a transaction
+    cdef readonly bint began                 # the transaction: something was sent, or a partition admitted
     cdef readonly int64_t requests
     cdef readonly int64_t batches_sent
 
@@ -74,10 +56,6 @@ cdef class ProduceEngine(Engine):
     cdef void done(self, outgoing_t *batch, int64_t base_offset, int64_t log_append_time) noexcept nogil
     cdef void come_back(self, outgoing_t *batch, int16_t error, const char *text, int32_t text_size) noexcept nogil
 
-cdef class Trouble:
-    """A partition that Python has to decide about: nothing of it is under way. For the pump's thread."""
-    cdef ProduceEngine engine
-    cdef queue_t *queue
-    cdef readonly str topic
-    cdef readonly int32_t partition
-    cdef readonly list batches               # TroubledBatch, in the order of their records
+cdef void wake_engine(ProduceEngine engine) noexcept nogil
+# What was taken out of its queue fails; callbacks are called. With the GIL, on the pump's thread.
+cdef int fail_list(ProduceEngine engine, outgoing_list_t *failed, error) except -1

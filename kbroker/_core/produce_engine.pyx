@@ -3,11 +3,13 @@
 from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF
-from libc.stdint cimport INT32_MAX, uint32_t
-from libc.stdlib cimport calloc, free, malloc, qsort, realloc
-from libc.string cimport memcpy, memset, strlen
+from libc.stdint cimport uint8_t, uint32_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcpy, strlen
 
 from kbroker._core.accumulator cimport (
+    Topic,
+    accumulator_t,
     batch_done,
     list_insert,
     list_pop,
@@ -16,91 +18,34 @@ from kbroker._core.accumulator cimport (
     make_active,
     now_ms,
     outgoing_list_t,
+    queue_t,
     seal_open,
+    topic_t,
 )
-from kbroker._core.client_socket cimport answered_t, socket_close, socket_send
-from kbroker._core.cursor cimport writer_free, writer_init
+from kbroker._core.client_socket cimport answered_t, client_socket_t, exchange_t, socket_close, socket_send
 from kbroker._core.delivery cimport run_callbacks
-from kbroker._core.outgoing cimport NO_SEQUENCE, OUTGOING_DELIVERED, OUTGOING_FAILED, outgoing_seal, outgoing_unref
+from kbroker._core.outgoing cimport NO_SEQUENCE, OUTGOING_DELIVERED, OUTGOING_FAILED, outgoing_seal, outgoing_t
+from kbroker._core.produce_exchange cimport broker_t, exchange_add, exchange_free, exchange_new, exchange_reset, exchange_room, exchange_sort, produce_exchange_t
 from kbroker._core.produce_frame cimport (
     FIRST_PRODUCE_VERSION,
     LAST_PRODUCE_VERSION,
     cut_produce,
+    produce_entry_t,
     read_produce,
     write_produce,
 )
-from kbroker._core.outgoing_split cimport split_outgoing
 from kbroker._core.sync cimport atomic_load_i32, mutex_lock, mutex_unlock
-
-from collections import namedtuple
 
 cdef enum:
     DUPLICATE_SEQUENCE_NUMBER = 46
     CODEC_ZSTD = 4
     FIRST_ZSTD_VERSION = 7       # KIP-110
-    MOST_KEPT_TEXT = 64 << 10    # room for frames without batches that stays with an exchange
-
-TroubledBatch = namedtuple("TroubledBatch", "error text record_count attempts base_sequence age_ms leader leader_epoch")
-
-# --- exchanges ----------------------------------------------------------------------------------------
-
-cdef void free_exchange(produce_exchange_t *exchange) noexcept nogil:
-    free(exchange.batches)
-    free(exchange.entries)
-    free(exchange.pieces)
-    writer_free(&exchange.out)
-    free(exchange)
-
-
-cdef bint exchange_room(produce_exchange_t *exchange) noexcept nogil:
-    """Room for one more batch."""
-    cdef int32_t capacity = exchange.capacity
-    cdef void *grown
-    if exchange.count < capacity:
-        return True
-    capacity = 2 * capacity if capacity else 8
-    grown = realloc(exchange.batches, <size_t>capacity * sizeof(outgoing_t *))
-    if grown == NULL:
-        return False
-    exchange.batches = <outgoing_t **>grown
-    grown = realloc(exchange.entries, <size_t>capacity * sizeof(produce_entry_t))
-    if grown == NULL:
-        return False
-    exchange.entries = <produce_entry_t *>grown
-    grown = realloc(exchange.pieces, <size_t>(2 * capacity + 1) * sizeof(iovec))
-    if grown == NULL:
-        return False
-    exchange.pieces = <iovec *>grown
-    exchange.capacity = capacity
-    return True
-
-
-cdef int by_topic(const void *one, const void *other) noexcept nogil:
-    cdef const queue_t *a = <const queue_t *>(<outgoing_t **>one)[0].queue
-    cdef const queue_t *b = <const queue_t *>(<outgoing_t **>other)[0].queue
-    if a.topic != b.topic:
-        return -1 if <size_t>a.topic < <size_t>b.topic else 1
-    return a.partition_id - b.partition_id
-
+    LAST_VERSION_1 = 11          # of transactions of version 1: a broker adds partitions by itself from the next on (KIP-890)
 
 cdef void mute(queue_t *queue) noexcept nogil:
     if not queue.muted:
         queue.muted = True
         queue.told = False
-
-
-cdef void renumber_from(queue_t *queue, outgoing_t *batch) noexcept nogil:
-    """All that is held or sealed gets sequences when it is sent, from those of `batch` on."""
-    if batch.base_sequence != NO_SEQUENCE:
-        queue.next_sequence = batch.base_sequence
-    batch = queue.held.head
-    while batch != NULL:
-        batch.base_sequence = NO_SEQUENCE
-        batch = batch.next
-    batch = queue.sealed.head
-    while batch != NULL:
-        batch.base_sequence = NO_SEQUENCE
-        batch = batch.next
 
 
 cdef void wake_engine(ProduceEngine engine) noexcept nogil:
@@ -142,7 +87,7 @@ cdef class ProduceEngine(Engine):
         while self.free_exchanges != NULL:
             exchange = self.free_exchanges
             self.free_exchanges = exchange.next
-            free_exchange(exchange)
+            exchange_free(exchange)
 
     # --- sending --------------------------------------------------------------------------------------
 
@@ -167,16 +112,11 @@ cdef class ProduceEngine(Engine):
         if exchange != NULL:
             self.free_exchanges = exchange.next
         else:
-            exchange = <produce_exchange_t *>calloc(1, sizeof(produce_exchange_t))
+            exchange = exchange_new()
             if exchange == NULL:
                 return NULL
-            writer_init(&exchange.out)
-        exchange.next = NULL
+        exchange_reset(exchange)
         exchange.broker = broker
-        exchange.count = 0
-        exchange.size = 0
-        exchange.out.size = 0
-        exchange.out.failed = False
         return exchange
 
     cdef bint expire(self, queue_t *queue, int64_t now_ms) noexcept nogil:
@@ -231,7 +171,7 @@ cdef class ProduceEngine(Engine):
         cdef broker_t *broker
         if queue.muted or self.expire(queue, now_ms):
             return
-        if queue.leader < 0 or (a.transactional and not queue.admitted):
+        if queue.leader < 0 or (a.transactional and not queue.admitted and not self.admits_itself):
             if not queue.told:
                 queue.told = True
                 self.news = True
@@ -279,9 +219,8 @@ cdef class ProduceEngine(Engine):
         list_push(&queue.flying, batch)
         queue.in_flight += 1
         batch.attempts += 1
-        exchange.batches[exchange.count] = batch
-        exchange.count += 1
-        exchange.size += batch.size
+        exchange_add(exchange, batch)
+        self.began = True
         return True
 
     cdef bint gather(self, int64_t now_ms) noexcept nogil:
@@ -322,25 +261,14 @@ cdef class ProduceEngine(Engine):
     cdef bint send(self, produce_exchange_t *exchange, int64_t now_ms) noexcept nogil:
         """Without the lock: what is under way is touched by nobody else."""
         cdef client_socket_t *socket = exchange.broker.socket
-        cdef int16_t version = min(socket.versions[0], <int16_t>LAST_PRODUCE_VERSION)
-        cdef produce_entry_t *entry
-        cdef outgoing_t *batch
-        cdef queue_t *queue
+        cdef int16_t last = LAST_VERSION_1 if self.a.transactional and not self.admits_itself else LAST_PRODUCE_VERSION
+        cdef int16_t version = min(socket.versions[0], last)
         cdef int32_t i
         if version < (FIRST_ZSTD_VERSION if self.a.codec == CODEC_ZSTD else FIRST_PRODUCE_VERSION):
             return False
-        qsort(exchange.batches, exchange.count, sizeof(outgoing_t *), by_topic)
         for i in range(exchange.count):
-            batch = exchange.batches[i]
-            queue = <queue_t *>batch.queue
-            outgoing_seal(batch, self.a.transactional)
-            entry = &exchange.entries[i]
-            memset(entry, 0, sizeof(produce_entry_t))
-            entry.topic = queue.topic.name
-            entry.topic_size = queue.topic.name_size
-            entry.partition_id = queue.partition_id
-            entry.data = batch.data
-            entry.size = batch.size
+            outgoing_seal(exchange.batches[i], self.a.transactional)
+        exchange_sort(exchange)
         if not write_produce(&exchange.out, version, &self.options, exchange.entries, exchange.count):
             return False
         cut_produce(&exchange.out, exchange.entries, exchange.count, exchange.pieces)
@@ -374,6 +302,9 @@ cdef class ProduceEngine(Engine):
                 self.ready = exchange.next
                 if not self.send(exchange, now_ms):
                     end_exchange(self, exchange, TOO_OLD, b"the broker serves no version of Produce from 3 on, or from 7 on for zstd")
+        if self.told_when_empty and self.a.oldest == NULL:
+            self.told_when_empty = False
+            self.news = True
         if self.news or self.watched != NULL:
             self.news = False
             self.pump.tell(self)
@@ -436,37 +367,6 @@ cdef class ProduceEngine(Engine):
             batch.next = NULL
             run_callbacks(batch)
 
-    def troubles(self) -> list:
-        """A Trouble for each partition that waits for a decision and was not told before."""
-        cdef queue_t *queue
-        cdef outgoing_t *batch
-        cdef Trouble trouble
-        cdef int64_t now = now_ms()
-        cdef list found = []
-        mutex_lock(&self.a.lock)
-        queue = self.a.active
-        while queue != NULL:
-            if queue.muted and queue.in_flight == 0 and not queue.told:
-                queue.told = True
-                trouble = Trouble.__new__(Trouble)
-                trouble.queue = queue
-                found.append(trouble)
-            queue = queue.next_active
-        mutex_unlock(&self.a.lock)
-        for each in found:
-            trouble = each
-            trouble.engine = self
-            trouble.topic = trouble.queue.topic.name.decode()
-            trouble.partition = trouble.queue.partition_id
-            trouble.batches = []
-            batch = trouble.queue.held.head
-            while batch != NULL:
-                text = batch.text.decode("utf-8", "replace") if batch.text != NULL else None
-                trouble.batches.append(TroubledBatch(batch.error, text, batch.count, batch.attempts, batch.base_sequence,
-                                                     now - batch.made_ms, batch.leader, batch.leader_epoch))
-                batch = batch.next
-        return found
-
     def waiting(self) -> tuple:
         """Names of topics with records for partitions without a leader; (topic, partition) that a transaction has to admit."""
         cdef queue_t *queue
@@ -491,6 +391,59 @@ cdef class ProduceEngine(Engine):
         mutex_unlock(&self.a.lock)
         wake_engine(self)
 
+    def tell_when_empty(self) -> None:
+        """`on_told` is called when there is nothing that is not delivered, or has not failed."""
+        self.told_when_empty = True
+        wake_engine(self)
+
+    def fail_unsent(self, error not None) -> None:
+        """Everything fails that has never been sent; what a broker may have goes on."""
+        cdef queue_t *queue
+        cdef outgoing_list_t failed
+        failed.head = failed.tail = NULL
+        mutex_lock(&self.a.lock)
+        queue = self.a.active
+        while queue != NULL:
+            seal_open(self.a, queue)
+            take_unsent(&queue.sealed, &failed)
+            take_unsent(&queue.held, &failed)
+            if queue.muted and queue.held.head == NULL and queue.in_flight == 0:
+                queue.muted = False
+            queue = queue.next_active
+        mutex_unlock(&self.a.lock)
+        fail_list(self, &failed, error)
+
+    # --- transactions ---------------------------------------------------------------------------------
+
+    def set_transaction_version(self, int version) -> None:
+        """1: a partition is sent to once it is admitted. 2: at once, with requests that admit it (KIP-890)."""
+        self.admits_itself = version >= 2
+
+    def admit(self, str topic not None, int partition) -> None:
+        """The partition belongs to the transaction."""
+        cdef Topic found = self.accumulator.topics.get(topic)
+        if found is None or not 0 <= partition < found.t.spread.count:
+            raise KeyError((topic, partition))
+        mutex_lock(&self.a.lock)
+        found.t.queues[partition].admitted = True
+        self.began = True
+        mutex_unlock(&self.a.lock)
+        wake_engine(self)
+
+    def end_transaction(self) -> None:
+        """No partition belongs to it any more, and the next one has not begun."""
+        cdef topic_t *topic
+        cdef int32_t i
+        mutex_lock(&self.a.lock)
+        self.began = False
+        topic = self.a.topics
+        while topic != NULL:
+            for i in range(topic.spread.count):
+                topic.queues[i].admitted = False
+                topic.queues[i].told = topic.queues[i].muted and topic.queues[i].told
+            topic = topic.next
+        mutex_unlock(&self.a.lock)
+
     def fail_all(self, error not None) -> None:
         """Everything fails that is not under way. Closing the connections before fails the rest."""
         cdef queue_t *queue
@@ -509,6 +462,17 @@ cdef class ProduceEngine(Engine):
             queue = queue.next_active
         mutex_unlock(&self.a.lock)
         fail_list(self, &failed, error)
+
+
+cdef void take_unsent(outgoing_list_t *items, outgoing_list_t *unsent) noexcept nogil:
+    cdef outgoing_t *batch = items.head
+    cdef outgoing_t *following
+    while batch != NULL:
+        following = batch.next
+        if batch.attempts == 0:
+            list_remove(items, batch)
+            list_push(unsent, batch)
+        batch = following
 
 
 cdef int fail_list(ProduceEngine engine, outgoing_list_t *failed, error) except -1:
@@ -540,8 +504,7 @@ cdef void end_exchange(ProduceEngine engine, produce_exchange_t *exchange, int16
 
 cdef void keep_exchange(ProduceEngine engine, produce_exchange_t *exchange) noexcept nogil:
     exchange.broker.in_flight -= 1
-    if exchange.out.capacity > MOST_KEPT_TEXT:
-        writer_free(&exchange.out)
+    exchange_reset(exchange)
     exchange.next = engine.free_exchanges
     engine.free_exchanges = exchange
     engine.pump.wake(engine)
@@ -575,60 +538,3 @@ cdef void produce_answered(ProduceEngine engine, exchange_t *base, client_socket
             engine.come_back(batch, entry.error, <const char *>entry.text, entry.text_size)
     mutex_unlock(&engine.a.lock)
     keep_exchange(engine, exchange)
-
-
-cdef class Trouble:
-    def __init__(self):
-        raise TypeError("made by ProduceEngine.troubles")
-
-    def resend(self, int64_t after_ms=0, *, bint renumber=False) -> None:
-        """Everything held goes again, in its order, after a while. `renumber`: with sequences from where the first one had its
-        own, or of the producer's new epoch from 0 on."""
-        cdef queue_t *queue = self.queue
-        cdef accumulator_t *a = self.engine.a
-        cdef outgoing_list_t again
-        mutex_lock(&a.lock)
-        if renumber and queue.held.head != NULL:
-            renumber_from(queue, queue.held.head)
-        elif renumber and queue.sealed.head != NULL:
-            renumber_from(queue, queue.sealed.head)
-        again = queue.held
-        queue.held.head = queue.held.tail = NULL
-        if again.head != NULL:
-            again.head.retry_ms = now_ms() + after_ms
-            again.tail.next = queue.sealed.head
-            if queue.sealed.tail == NULL:
-                queue.sealed.tail = again.tail
-            queue.sealed.head = again.head
-        queue.muted = False
-        queue.told = False
-        mutex_unlock(&a.lock)
-        wake_engine(self.engine)
-
-    def fail(self, error not None, int count=INT32_MAX) -> None:
-        """The first `count` of what is held fail; what comes behind them gets their sequences. `resend` decides on the rest, and
-        has to be called even when there is none."""
-        cdef queue_t *queue = self.queue
-        cdef outgoing_list_t failed
-        failed.head = failed.tail = NULL
-        mutex_lock(&self.engine.a.lock)
-        while count > 0 and queue.held.head != NULL:
-            list_push(&failed, list_pop(&queue.held))
-            count -= 1
-        if failed.head != NULL and failed.head.base_sequence != NO_SEQUENCE:
-            renumber_from(queue, failed.head)
-        mutex_unlock(&self.engine.a.lock)
-        fail_list(self.engine, &failed, error)
-
-    def split(self) -> bool:
-        """The first of what is held becomes two; False when it has a single record, or is compressed."""
-        cdef bint done
-        cdef outgoing_t *whole
-        mutex_lock(&self.engine.a.lock)
-        done = self.queue.held.head != NULL and split_outgoing(self.engine.a, &self.queue.held)
-        whole = self.engine.a.split_watched
-        self.engine.a.split_watched = NULL
-        mutex_unlock(&self.engine.a.lock)
-        if whole != NULL:
-            run_callbacks(whole)
-        return done

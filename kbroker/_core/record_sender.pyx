@@ -8,6 +8,7 @@ from libc.string cimport memset
 from kbroker._core.accumulator cimport (
     ADDED,
     IS_CLOSED,
+    IS_SHUT,
     NO_ROOM,
     NO_SUCH_PARTITION,
     OUT_OF_MEMORY,
@@ -101,7 +102,7 @@ cdef class RecordSender:
         raise KeyError(topic)
 
     def refused(self, kind, text):
-        """The exception for a record that is refused at the call; kind: closed, queue_full, too_large, no_partition."""
+        """The exception for a record that is refused at the call; kind: closed, shut, queue_full, too_large, no_partition."""
         return {"too_large": ValueError, "no_partition": ValueError, "queue_full": BufferError}.get(kind, RuntimeError)(text)
 
     # --------------------------------------------------------------------------------------------------
@@ -119,6 +120,8 @@ cdef class RecordSender:
             raise MemoryError()
         if finding == IS_CLOSED:
             raise self.refused("closed", "the producer is closed")
+        if finding == IS_SHUT:
+            raise self.refused("shut", "nothing can be sent now")
         if finding == NO_SUCH_PARTITION:
             raise self.refused("no_partition", f"{topic.name} has partitions 0 to {topic.t.spread.count - 1}, not {partition}")
         if finding == TOO_LARGE:

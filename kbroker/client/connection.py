@@ -59,9 +59,18 @@ class Network:
         self.request_timeout_ms: int = options["request.timeout.ms"]
         self.setup_timeout_s = options.seconds("socket.connection.setup.timeout.ms")
         self.ssl_context: ssl.SSLContext | None = ssl_context(options) if uses_tls(options) else None
+        self.features: dict[str, int] = {}
+        """Levels of the cluster's finalized features, as the newest answer to ApiVersions has them (KIP-584)."""
+        self._features_epoch = -1
         self.uses_sasl = uses_sasl(options)
         if self.uses_sasl:
             sasl_exchange(options)
+
+    def note_features(self, answer: M.ApiVersionsResponse) -> None:
+        """Brokers that lag behind tell of an older epoch."""
+        if answer.finalized_features_epoch >= max(self._features_epoch, 0):
+            self._features_epoch = answer.finalized_features_epoch
+            self.features = {each.name: each.max_version_level for each in answer.finalized_features}
 
 
 class Connection:
@@ -185,6 +194,7 @@ class Connection:
             if answer.error_code != ErrorCode.UNSUPPORTED_VERSION:
                 raise_for(answer.error_code, None, self.address)
                 self.served = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
+                self.network.note_features(answer)
                 return
         raise BrokerError(f"{self.address} does not answer ApiVersions", code=ErrorCode.UNSUPPORTED_VERSION)
 

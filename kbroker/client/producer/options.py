@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kbroker._core.partitioner import KINDS
-from kbroker.client.config import MS, NETWORK, Option, flag, function, one_of, table_of, whole
+from kbroker.client.config import MS, NETWORK, Option, filled, flag, function, one_of, table_of, whole
 
 ACKS = {"all": -1}
 
@@ -26,6 +26,14 @@ PRODUCER = NETWORK | table_of(
         ("request.required.acks",),
     ),
     Option("enable.idempotence", flag, None, "nothing is there twice after a retry; on unless acks are fewer than all"),
+    Option(
+        "transactional.id",
+        filled,
+        None,
+        "who the producer is across restarts: its records are sent in transactions, and whoever had the id before is "
+        "fenced",
+    ),
+    Option("transaction.timeout.ms", whole(1, (1 << 31) - 1), 60_000, "the broker aborts what is open for longer"),
     Option(
         "batch.size",
         whole(0, 1 << 30),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Coroutine, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -12,48 +14,26 @@ from kbroker._core.accumulator import Accumulator
 from kbroker._core.partitioner import KINDS
 from kbroker._core.produce_engine import ProduceEngine
 from kbroker._core.record_sender import RecordSender
+from kbroker.client.admin_results import CommittedOffset
 from kbroker.client.cluster import Cluster
 from kbroker.client.cluster_view import ClusterView, TopicView
 from kbroker.client.config import Options, parse_options
 from kbroker.client.connection import Network
+from kbroker.client.consumer.group_metadata import ConsumerGroupMetadata
 from kbroker.client.errors import ClientClosed, ClientError, TimedOut, UsageError, raise_for
 from kbroker.client.producer.compression import CompressionThread
+from kbroker.client.producer.errors import REFUSALS, NoSuchPartition
 from kbroker.client.producer.options import PRODUCER
 from kbroker.client.producer.sender import Sender
+from kbroker.client.producer.transactions import Transactions
 from kbroker.client.thread import ClientThread
 from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.protocol.compression import Codec
 
+log = logging.getLogger("kbroker.client")
+
 IDEMPOTENT_IN_FLIGHT = 5  #: a broker remembers so many batches of a producer in a partition
-
-
-class QueueFull(ClientError, BufferError):
-    """There was no room for the record within max.block.ms."""
-
-    code = ErrorCode.REQUEST_TIMED_OUT
-    retriable = True
-    hint = "flush, send less at once, or raise buffer.memory"
-
-
-class RecordTooLarge(ClientError, ValueError):
-    """The record is larger than max.request.size."""
-
-    code = ErrorCode.MESSAGE_TOO_LARGE
-
-
-class NoSuchPartition(ClientError, ValueError):
-    """The topic has fewer partitions."""
-
-    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-
-
-REFUSALS: dict[str, type[ClientError]] = {
-    "closed": ClientClosed,
-    "queue_full": QueueFull,
-    "too_large": RecordTooLarge,
-    "no_partition": NoSuchPartition,
-}
 
 
 class Producer(RecordSender):
@@ -74,6 +54,12 @@ class Producer(RecordSender):
             raise ValueError(
                 f"enable.idempotence=true allows max.in.flight.requests.per.connection up to {IDEMPOTENT_IN_FLIGHT}"
             )
+        transactional_id = options["transactional.id"]
+        if transactional_id is not None and (idempotent is False or acks != -1 or in_flight > IDEMPOTENT_IN_FLIGHT):
+            raise ValueError(
+                "transactional.id needs enable.idempotence=true, acks=all and max.in.flight.requests.per.connection up "
+                f"to {IDEMPOTENT_IN_FLIGHT}"
+            )
         if idempotent is None:
             idempotent = acks == -1 and in_flight <= IDEMPOTENT_IN_FLIGHT
         named, enqueue_ms = options["partitioner"], options["queue.enqueue.timeout.ms"]
@@ -88,6 +74,7 @@ class Producer(RecordSender):
             partitioner=KINDS.get(named, 0) if isinstance(named, str) else 0,
             sticky_bytes=options["partitioner.sticky.bytes"],
             idempotent=idempotent,
+            transactional=transactional_id is not None,
         )
         super().__init__(
             accumulator,
@@ -97,9 +84,11 @@ class Producer(RecordSender):
             block_ms=options["max.block.ms"] if enqueue_ms is None else enqueue_ms,
         )
         self._idempotent = idempotent
+        self._transactions: Transactions | None = None
         self._engine = ProduceEngine(
             accumulator,
             client_id=options["client.id"],
+            transactional_id=transactional_id,
             acks=acks,
             request_timeout_ms=options["request.timeout.ms"],
             delivery_timeout_ms=options["delivery.timeout.ms"],
@@ -121,6 +110,10 @@ class Producer(RecordSender):
     async def _start(self, options: Options) -> None:
         self._cluster = Cluster(Network(self._thread, options))
         self._cluster.on_view.append(self._seen)
+        if options["transactional.id"] is not None:
+            self._transactions = Transactions(
+                self._engine, self._cluster, options["transactional.id"], options["transaction.timeout.ms"]
+            )
         self._sender = Sender(
             self._engine,
             idempotent=self._idempotent,
@@ -130,12 +123,12 @@ class Producer(RecordSender):
             retry_backoff_max_ms=options["retry.backoff.max.ms"],
             refresh=self._refresh,
             renew=self._renew,
+            transactions=self._transactions,
         )
-        self._producer_id, self._producer_epoch = -1, -1
         self._tasks: set[asyncio.Task[None]] = set()
         self._refreshing: asyncio.Task[None] | None = None
         self._thread.pump.add(self._engine)
-        if self._idempotent:
+        if self._idempotent and self._transactions is None:
             self._renew()
 
     # --- topics ---------------------------------------------------------------------------------------------
@@ -221,9 +214,83 @@ class Producer(RecordSender):
         task.add_done_callback(self._tasks.discard)
         return task
 
+    # --- transactions ---------------------------------------------------------------------------------------
+
+    def init_transactions(self, timeout: float | None = None) -> None:
+        """Once, before the first transaction: whoever had the transactional.id before is fenced.
+
+        This and what follows wait for `timeout` seconds (None: max.block.ms), then raise TimedOut, and go on in the
+        background: the same call again waits for the same end. TransactionMustAbort when the transaction can only be
+        aborted, TransactionFailed and ProducerFenced when the producer cannot go on.
+        """
+        self._transact(self._transactional().init(), timeout, "init_transactions")
+
+    def begin_transaction(self) -> None:
+        """What is sent from now on, by any thread, belongs to the transaction."""
+        self._transact(self._transactional().begin(), None, "begin_transaction")
+
+    def send_offsets_to_transaction(
+        self,
+        offsets: Mapping[tuple[str, int], int | CommittedOffset],
+        group_metadata: ConsumerGroupMetadata,
+        timeout: float | None = None,
+    ) -> None:
+        """Commit these with the transaction: for each partition the offset of the next record to be read.
+
+        `group_metadata` is `Consumer.group_metadata()`: a consumer that has lost its partitions is refused (KIP-447).
+        """
+        wanted: dict[tuple[str, int], CommittedOffset] = {}
+        for (topic, partition), offset in offsets.items():
+            committed = offset if isinstance(offset, CommittedOffset) else CommittedOffset(offset, -1, "")
+            if committed.offset < 0:
+                raise ValueError(f"{topic}-{partition}: offset {committed.offset}")
+            wanted[topic, partition] = committed
+        if not isinstance(group_metadata, ConsumerGroupMetadata):
+            raise TypeError(f"group_metadata must be a ConsumerGroupMetadata, not {type(group_metadata).__name__}")
+        transactions = self._transactional()
+        if wanted:
+            what = "send_offsets_to_transaction"
+            self._transact(transactions.send_offsets(wanted, group_metadata), timeout, what)
+
+    def commit_transaction(self, timeout: float | None = None) -> None:
+        """Flush, then make everything of the transaction visible at once."""
+        self._transact(self._transactional().commit(), timeout, "commit_transaction")
+
+    def abort_transaction(self, timeout: float | None = None) -> None:
+        """Nothing of the transaction is ever seen by readers of committed records; what was not sent is not."""
+        self._transact(self._transactional().abort(), timeout, "abort_transaction")
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[Self]:
+        """`with producer.transaction():` begins one, and commits it; or aborts it when there is an exception."""
+        self.begin_transaction()
+        try:
+            yield self
+            self.commit_transaction()
+        except BaseException as error:
+            try:
+                self.abort_transaction()
+            except ClientError as failure:
+                error.add_note(f"and the transaction could not be aborted: {failure}")
+            raise
+
+    def _transactional(self) -> Transactions:
+        self._thread.check()
+        if self._transactions is None:
+            raise UsageError("the producer has no transactional.id")
+        return self._transactions
+
+    def _transact(self, work: Coroutine[Any, Any, None], timeout: float | None, what: str) -> None:
+        limit_s = timeout
+        if timeout is None and self.options["max.block.ms"] >= 0:
+            limit_s = self.options.seconds("max.block.ms")
+        self._thread.call(work, limit_s, what)
+
     # --- the end --------------------------------------------------------------------------------------------
 
     def refused(self, kind: str, text: str) -> Exception:
+        if kind == "shut" and self._transactions is not None:
+            return self._transactions.refusal()
         return REFUSALS[kind](text)
 
     def flush(self, timeout: float | None = None) -> None:
@@ -239,10 +306,17 @@ class Producer(RecordSender):
         if not self._thread.is_running:
             return
         started = time.monotonic()
+        limit_s = self.options.seconds("delivery.timeout.ms") if timeout is None else timeout
+        if self._transactions is not None and timeout != 0 and not self._thread.is_own_thread:
+            try:
+                self._thread.call(self._transactions.end(), limit_s, "abort_transaction")
+            except ClientError as error:
+                log.warning("the open transaction could not be ended: %s", error)
         self.accumulator.close()
         try:
             if not self._thread.is_own_thread:
-                self.accumulator.flush(None if timeout is None else int(timeout * 1000))
+                left = limit_s - (time.monotonic() - started)
+                self.accumulator.flush(None if timeout is None else max(0, int(left * 1000)))
         finally:
             left = 10.0 if timeout is None else max(1.0, timeout - (time.monotonic() - started))
             self._thread.stop(left)

@@ -11,7 +11,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection
 
-from kbroker._core.produce_engine import ProduceEngine, Trouble, TroubledBatch
+from kbroker._core.produce_engine import ProduceEngine
+from kbroker._core.produce_trouble import Trouble, TroubledBatch, troubles
 from kbroker.client.errors import (
     RETRIABLE,
     STALE_METADATA,
@@ -21,6 +22,7 @@ from kbroker.client.errors import (
     TimedOut,
     error_of,
 )
+from kbroker.client.producer.transactions import Transactions
 from kbroker.errors import ErrorCode
 
 log = logging.getLogger("kbroker.client")
@@ -46,6 +48,7 @@ class Sender:
         retry_backoff_max_ms: int,
         refresh: Callable[[Collection[str]], object],
         renew: Callable[[], object],
+        transactions: Transactions | None = None,
     ):
         self.engine = engine
         self.idempotent = idempotent
@@ -55,17 +58,21 @@ class Sender:
         self.retry_backoff_max_ms = retry_backoff_max_ms
         self.refresh = refresh
         self.renew = renew
+        self.transactions = transactions
         self._for_new_id: list[Trouble] = []
         engine.on_told = self.told
 
     def told(self) -> None:
         """The engine has something to say."""
         self.engine.run_callbacks()
-        for trouble in self.engine.troubles():
+        for trouble in troubles(self.engine):
             self._decide(trouble)
-        leaderless, _ = self.engine.waiting()
+        leaderless, foreign = self.engine.waiting()
         if leaderless:
             self.refresh(leaderless)
+        if self.transactions is not None:
+            self.transactions.add(foreign)
+            self.transactions.heard()
 
     def renewed(self, producer_id: int, producer_epoch: int) -> None:
         """There is a producer id, or another one."""
@@ -81,7 +88,7 @@ class Sender:
         elif first.error == ErrorCode.MESSAGE_TOO_LARGE and trouble.split():
             log.info("%s-%d: a batch of %d records is too large for the broker and is split", *named(trouble, first))
             trouble.resend()
-        elif self.idempotent and first.error in LOST_STATE:
+        elif self.idempotent and first.error in LOST_STATE and self.transactions is None:
             log.warning(
                 "%s-%d: the broker does not know what came before %d records; sequences begin anew",
                 *named(trouble, first),
@@ -98,16 +105,22 @@ class Sender:
         count = next((i for i, each in enumerate(trouble.batches) if each.error != EXPIRED), len(trouble.batches))
         # What was sent and not answered may have been appended: its sequences cannot be used for anything else.
         unsure = any(each.attempts for each in trouble.batches[:count])
-        trouble.fail(self._too_late(trouble), count)
-        if unsure and self.idempotent:
-            self._begin_anew(trouble)
-        else:
-            trouble.resend()
+        self._failed(trouble, self._too_late(trouble), count, unsure)
 
     def _fail(self, trouble: Trouble, first: TroubledBatch) -> None:
         late = first.error in RETRIABLE and first.age_ms >= self.delivery_timeout_ms
-        trouble.fail(self._too_late(trouble, first) if late else failure(trouble, first), 1)
-        if self.idempotent and first.error in RETRIABLE:
+        error = self._too_late(trouble, first) if late else failure(trouble, first)
+        self._failed(trouble, error, 1, first.error in RETRIABLE or first.error in LOST_STATE)
+
+    def _failed(self, trouble: Trouble, error: ClientError, count: int, unsure: bool) -> None:
+        """The first `count` batches are given up. `unsure`: the broker may have them, or does not know where it is."""
+        if self.transactions is not None:
+            self.transactions.batch_failed(error, unsure=unsure)  # before anybody hears of the failure and sends more
+            trouble.fail(error)  # they were to be committed together, and are sent no more
+            trouble.resend()
+            return
+        trouble.fail(error, count)
+        if unsure and self.idempotent:
             self._begin_anew(trouble)
         else:
             trouble.resend()

@@ -12,7 +12,7 @@ import pytest
 
 from kbroker.client import Delivery, Producer
 from kbroker.client.errors import BrokerError, ClientClosed, TimedOut
-from kbroker.client.producer.producer import NoSuchPartition, QueueFull, RecordTooLarge
+from kbroker.client.producer.errors import NoSuchPartition, QueueFull, RecordTooLarge
 from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey

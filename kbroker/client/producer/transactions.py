@@ -1,0 +1,469 @@
+"""A transactional producer's dealings with its coordinator (KIP-98, KIP-360, KIP-447, KIP-890).
+
+    NEW --init--> READY --begin--> OPEN --commit--> COMMITTING --> READY
+                                   OPEN, ABORTABLE --abort--> ABORTING --> READY
+    ABORTABLE: something of the transaction has failed. FATAL: from anywhere, and for good.
+
+Transactions of version 1: a partition is added at the coordinator before the first batch goes to it; others go
+meanwhile. Of version 2, where the cluster's feature transaction.version says so: brokers add partitions by themselves,
+and every end brings the epoch of the next transaction.
+
+What a call has begun goes on when its caller has no more time: the same call again waits for the same end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from enum import Enum
+from typing import Any, Final, NoReturn
+
+from kbroker._core.produce_engine import ProduceEngine
+from kbroker.client.admin_results import CommittedOffset
+from kbroker.client.cluster import COORDINATOR, GROUP, TRANSACTION, Backoff, Cluster
+from kbroker.client.consumer.group_metadata import ConsumerGroupMetadata
+from kbroker.client.errors import RETRIABLE, BrokerError, ClientError, ConnectionFailed, TimedOut, UsageError, error_of
+from kbroker.client.producer.errors import (
+    BrokerTooOld,
+    ProducerFenced,
+    TransactionAborted,
+    TransactionFailed,
+    TransactionMustAbort,
+)
+from kbroker.errors import ErrorCode
+from kbroker.protocol import messages as M
+from kbroker.protocol.api import ApiKey
+
+log = logging.getLogger("kbroker.client")
+
+Offsets = Mapping[tuple[str, int], CommittedOffset]
+
+FEATURE: Final = "transaction.version"
+LAST_VERSION_1: Final = {ApiKey.TXN_OFFSET_COMMIT: 4, ApiKey.END_TXN: 4}  #: the next ones are of version 2
+RENEWING_VERSION: Final = 3  #: of InitProducerId: it takes the producer's own epoch (KIP-360)
+GENERATION_VERSION: Final = 3  #: of TxnOffsetCommit: it takes the group's (KIP-447)
+CONCURRENT_WAIT_S: Final = 0.02  #: the transaction before is being ended, which is quick
+
+ELSEWHERE = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT})
+FENCED = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
+FATAL = frozenset(
+    {
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        ErrorCode.UNSUPPORTED_VERSION,
+    }
+)
+"""Answers to Produce after which there is no going on."""
+FATAL_OF_COORDINATOR = FATAL | {
+    ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.INVALID_TXN_STATE,
+    ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+}
+ABORTABLE_AT_END = frozenset({ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.UNKNOWN_PRODUCER_ID})
+
+
+class State(Enum):
+    NEW = "init_transactions has to be called first"
+    READY = "begin_transaction has to be called first"
+    OPEN = "a transaction is open; commit or abort it first"
+    COMMITTING = "the transaction is being committed; commit_transaction waits for it"
+    ABORTING = "the transaction is being aborted; abort_transaction waits for it"
+    ABORTABLE = "the transaction cannot be committed any more"
+    FATAL = "the producer cannot go on"
+
+
+class Transactions:
+    """Of one producer. For the client's thread."""
+
+    def __init__(self, engine: ProduceEngine, cluster: Cluster, transactional_id: str, timeout_ms: int):
+        self.state = State.NEW
+        self.error: ClientError | None = None
+        """Why the state is ABORTABLE or FATAL."""
+        self._engine = engine
+        self._accumulator = engine.accumulator
+        self._cluster = cluster
+        self._id = transactional_id
+        self._timeout_ms = timeout_ms
+        self._producer_id, self._epoch = -1, -1
+        self._version = 1
+        self._running: asyncio.Task[None] | None = None
+        self._adding: asyncio.Task[None] | None = None
+        self._to_add: set[tuple[str, int]] = set()
+        self._has_offsets = False
+        self._end_asked = False
+        self._wants_epoch = False  # something of the transaction has failed
+        self._needs_epoch = False  # ... and it is not known what of it the broker has
+        self._empty = asyncio.Event()
+        self._accumulator.shut()
+
+    # --- what users call ------------------------------------------------------------------------------------
+
+    async def init(self) -> None:
+        await self._run("init_transactions", self._init, State.NEW)
+
+    async def begin(self) -> None:
+        self._require("begin_transaction", State.READY)
+        self._version = 2 if self._cluster.network.features.get(FEATURE, 0) >= 2 else 1
+        self._engine.set_transaction_version(self._version)
+        self.state = State.OPEN
+        self._accumulator.open()
+
+    async def send_offsets(self, offsets: Offsets, group: ConsumerGroupMetadata) -> None:
+        while self._running is not None and self._is_running("send_offsets_to_transaction"):
+            await asyncio.wait([self._running])
+        await self._run("send_offsets_to_transaction", lambda: self._send_offsets(offsets, group), State.OPEN)
+
+    async def commit(self) -> None:
+        await self._run("commit_transaction", self._commit, State.OPEN)
+
+    async def abort(self) -> None:
+        if self._running is not None and not self._running.done() and not self._end_asked:
+            if self.state is State.COMMITTING:
+                self._running.cancel()  # nobody was asked for the end yet
+            if self.state in (State.OPEN, State.COMMITTING, State.ABORTABLE):
+                self.state = State.ABORTING  # nothing else is tried again
+                await asyncio.wait([self._running])
+        await self._run("abort_transaction", self._abort, State.OPEN, State.ABORTABLE, State.ABORTING)
+
+    async def end(self) -> None:
+        """Before the producer is closed: what has begun to end ends, what is open is aborted."""
+        if self.state is State.COMMITTING and self._end_asked:
+            await self.commit()
+        elif self.state in (State.OPEN, State.COMMITTING, State.ABORTING, State.ABORTABLE):
+            await self.abort()
+
+    def refusal(self) -> ClientError:
+        """Why nothing can be sent now."""
+        return self._wrong("send") or UsageError("the transaction has just been begun by another thread: send again")
+
+    # --- what the sender tells ------------------------------------------------------------------------------
+
+    def heard(self) -> None:
+        """The engine has told something."""
+        if self._accumulator.record_count == 0:
+            self._empty.set()
+
+    def add(self, partitions: Iterable[tuple[str, int]]) -> None:
+        """There are records for these, which the transaction has to take in."""
+        if self.state in (State.OPEN, State.COMMITTING):
+            self._to_add.update(partitions)
+            if self._to_add and (self._adding is None or self._adding.done()):
+                self._adding = asyncio.create_task(self._add())
+                self._adding.add_done_callback(_look_at)
+
+    def batch_failed(self, error: ClientError, *, unsure: bool) -> None:
+        """Some of its records are not delivered. `unsure`: a broker may have them."""
+        self._wants_epoch = True
+        self._needs_epoch |= unsure
+        self._fail(error, fatal=error.code in FATAL)
+
+    # --- steps ----------------------------------------------------------------------------------------------
+
+    async def _init(self) -> None:
+        await self._identify(-1, -1)
+        self.state = State.READY
+
+    async def _identify(self, producer_id: int, epoch: int, lowest: int = 0) -> None:
+        asked = M.InitProducerIdRequest(
+            transactional_id=self._id,
+            transaction_timeout_ms=self._timeout_ms,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+        )
+        answer = await self._asked(asked, lambda answer: [answer.error_code], lowest=lowest, always=True)
+        if answer.error_code:
+            self._give_up(answer.error_code, "init_transactions" if epoch < 0 else "another epoch")
+        self._become(answer.producer_id, answer.producer_epoch)
+
+    def _become(self, producer_id: int, epoch: int) -> None:
+        self._producer_id, self._epoch = producer_id, epoch
+        self._engine.set_producer(producer_id, epoch)
+        self._wants_epoch = self._needs_epoch = False
+
+    async def _add(self) -> None:
+        """To the coordinator, all that have come meanwhile with one request."""
+        R = M.AddPartitionsToTxnRequest
+        backoff = self._backoff()
+        while self._to_add and self.state in (State.OPEN, State.COMMITTING):
+            asked = sorted(self._to_add)
+            topics: dict[str, list[int]] = {}
+            for topic, partition in asked:
+                topics.setdefault(topic, []).append(partition)
+            request = R(
+                v3_and_below_transactional_id=self._id,
+                v3_and_below_producer_id=self._producer_id,
+                v3_and_below_producer_epoch=self._epoch,
+                v3_and_below_topics=[R.AddPartitionsToTxnTopic(name=n, partitions=p) for n, p in topics.items()],
+            )
+            answer = await self._asked(request, _added_code, until_known=True)
+            found = {
+                (topic.name, each.partition_index): each.partition_error_code
+                for topic in answer.results_by_topic_v3_and_below
+                for each in topic.results_by_partition
+            }
+            again = False
+            for topic, partition in asked:
+                code = found.get((topic, partition), ErrorCode.UNKNOWN_SERVER_ERROR)
+                if code == ErrorCode.NONE:
+                    self._to_add.discard((topic, partition))
+                    self._engine.admit(topic, partition)
+                elif code in RETRIABLE or code == ErrorCode.OPERATION_NOT_ATTEMPTED:
+                    again = True
+                else:
+                    self._refused(code, f"{topic}-{partition} in a transaction")
+            if again:
+                await asyncio.sleep(backoff.next_s())
+
+    async def _send_offsets(self, offsets: Offsets, group: ConsumerGroupMetadata) -> None:
+        if self._version == 1:
+            adding = M.AddOffsetsToTxnRequest(
+                transactional_id=self._id,
+                producer_id=self._producer_id,
+                producer_epoch=self._epoch,
+                group_id=group.group_id,
+            )
+            answer = await self._asked(adding, lambda answer: [answer.error_code], until_known=True)
+            if answer.error_code:
+                self._refused(answer.error_code, f"offsets of group {group.group_id!r} in a transaction")
+                self._require("send_offsets_to_transaction", State.OPEN)
+        self._has_offsets = True
+        self._require("send_offsets_to_transaction", State.OPEN)
+        R = M.TxnOffsetCommitRequest
+        topics: dict[str, list[M.TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition]] = {}
+        for (topic, partition), committed in offsets.items():
+            topics.setdefault(topic, []).append(
+                R.TxnOffsetCommitRequestPartition(
+                    partition_index=partition,
+                    committed_offset=committed.offset,
+                    committed_leader_epoch=committed.leader_epoch,
+                    committed_metadata=committed.metadata,
+                )
+            )
+        request = R(
+            transactional_id=self._id,
+            group_id=group.group_id,
+            producer_id=self._producer_id,
+            producer_epoch=self._epoch,
+            generation_id=group.generation_id,
+            member_id=group.member_id,
+            group_instance_id=group.group_instance_id,
+            topics=[R.TxnOffsetCommitRequestTopic(name=name, partitions=each) for name, each in topics.items()],
+        )
+        is_member = group.generation_id >= 0 or group.member_id != ""
+        answer = await self._asked(
+            request,
+            lambda answer: [each.error_code for topic in answer.topics for each in topic.partitions],
+            group=group.group_id,
+            lowest=GENERATION_VERSION if is_member else 0,
+        )
+        for topic in answer.topics:
+            for each in topic.partitions:
+                if each.error_code:
+                    self._refused(each.error_code, f"offset of {topic.name}-{each.partition_index}")
+        self._require("send_offsets_to_transaction", State.OPEN)
+
+    async def _commit(self) -> None:
+        self.state = State.COMMITTING
+        self._accumulator.shut()
+        await self._drained()
+        self._require("commit_transaction", State.COMMITTING)
+        await self._end(True)
+
+    async def _abort(self) -> None:
+        self.state = State.ABORTING
+        self._accumulator.shut()
+        self._engine.fail_unsent(TransactionAborted("the transaction was aborted before the record was sent"))
+        self._to_add.clear()
+        if self._adding is not None and not self._adding.done():
+            await asyncio.wait([self._adding])  # what it has asked for must not be done after the end
+        await self._drained()
+        self._require("abort_transaction", State.ABORTING)
+        await self._end(False)
+
+    async def _end(self, committed: bool) -> None:
+        if self._engine.began or self._has_offsets:
+            self._end_asked = True
+            request = M.EndTxnRequest(
+                transactional_id=self._id,
+                producer_id=self._producer_id,
+                producer_epoch=self._epoch,
+                committed=committed,
+            )
+            answer = await self._asked(request, lambda answer: [answer.error_code], always=True)
+            self._end_asked = False
+            if answer.error_code in FENCED and not committed:
+                # It has taken too long and was aborted, or somebody else has begun: who asks for an epoch is told.
+                self._needs_epoch = True
+            elif answer.error_code in ABORTABLE_AT_END and committed:
+                self._wants_epoch = self._needs_epoch = True
+                self._refused(answer.error_code, "commit_transaction")
+                self._require("commit_transaction", State.COMMITTING)
+            elif answer.error_code:
+                self._give_up(answer.error_code, "commit_transaction" if committed else "abort_transaction")
+            elif self._version == 2:
+                self._become(answer.producer_id, answer.producer_epoch)
+        if self._wants_epoch or self._needs_epoch:
+            await self._renew()
+        self._engine.end_transaction()
+        self._has_offsets = False
+        self.error = None
+        self.state = State.READY
+
+    async def _renew(self) -> None:
+        """Another epoch, so that nothing of before can get into the next transaction."""
+        try:
+            await self._identify(self._producer_id, self._epoch, RENEWING_VERSION)
+        except BrokerTooOld as error:
+            if self._needs_epoch:
+                self._fail(error, fatal=True)
+                self._require("abort_transaction")
+            self._wants_epoch = False
+
+    async def _drained(self) -> None:
+        """Until nothing that was sent is left without an answer."""
+        while self._accumulator.record_count:
+            self._empty.clear()
+            self._engine.tell_when_empty()
+            await self._empty.wait()
+
+    # --- asking ---------------------------------------------------------------------------------------------
+
+    async def _asked(
+        self,
+        message: M.Message,
+        codes: Callable[[Any], Collection[int]],
+        *,
+        group: str | None = None,
+        lowest: int = 0,
+        always: bool = False,
+        until_known: bool = False,
+    ) -> Any:
+        """The coordinator's answer without retriable errors, for as long as it takes.
+
+        While the transaction is aborted it is tried again only with `always`, or `until_known` what became of it.
+        """
+        key, kind = (self._id, TRANSACTION) if group is None else (group, GROUP)
+        api_key = ApiKey(message.API_KEY)  # type: ignore[arg-type]
+        backoff = self._backoff()
+        while True:
+            code, unknown = ErrorCode.NONE, False
+            try:
+                version = -1
+                connection = await self._cluster.connection(await self._cluster.coordinator(key, kind), COORDINATOR)
+                version = connection.version_of(api_key)
+                if self._version == 1:
+                    version = min(version, LAST_VERSION_1.get(api_key, version))
+                if version < lowest:
+                    raise BrokerTooOld(
+                        f"{connection.address} serves {api_key.label} up to {version} only, not {lowest}"
+                    )
+                answer = await connection.call(message, version=version)
+                code = next((error_of(each) for each in codes(answer) if each in RETRIABLE), code)
+                if code == ErrorCode.NONE:
+                    return answer
+                if code in ELSEWHERE:
+                    self._cluster.forget_coordinator(key, kind)
+            except BrokerTooOld:
+                raise
+            except ClientError as error:
+                if not error.retriable:
+                    self._fail(error, fatal=True)
+                    self._require(api_key.label)
+                unknown = version >= 0
+                if isinstance(error, ConnectionFailed | TimedOut):
+                    self._cluster.forget_coordinator(key, kind)
+                log.debug("%s of transactional id %r is tried again: %s", api_key.label, self._id, error)
+            if self.state in (State.ABORTING, State.FATAL) and not (always or (until_known and unknown)):
+                raise TransactionAborted(f"{api_key.label}: the transaction was aborted meanwhile")
+            concurrent = code == ErrorCode.CONCURRENT_TRANSACTIONS
+            await asyncio.sleep(CONCURRENT_WAIT_S if concurrent else backoff.next_s())
+
+    def _backoff(self) -> Backoff:
+        options = self._cluster.network.options
+        return Backoff(options.seconds("retry.backoff.ms"), options.seconds("retry.backoff.max.ms"))
+
+    # --- states ---------------------------------------------------------------------------------------------
+
+    def _is_running(self, name: str) -> bool:
+        return self._running is not None and not self._running.done() and self._running.get_name() == name
+
+    async def _run(self, name: str, work: Callable[[], Awaitable[None]], *allowed: State) -> None:
+        """One at a time. It goes on when the caller does not wait for it any longer, or again."""
+        if not self._is_running(name):
+            if self._running is not None and not self._running.done():
+                raise UsageError(f"{name}: {self._running.get_name()} has not ended; call that again to wait for it")
+            self._require(name, *allowed)
+            self._running = asyncio.ensure_future(_awaited(work()))
+            self._running.set_name(name)
+            self._running.add_done_callback(_look_at)
+        assert self._running is not None
+        await asyncio.shield(self._running)
+
+    def _require(self, name: str, *allowed: State) -> None:
+        if self.state not in allowed:
+            raise self._wrong(name) or UsageError(f"{name}: {self.state.value}")
+
+    def _wrong(self, name: str) -> ClientError | None:
+        """What the state forbids is raised as; None while a transaction is open."""
+        if self.state is State.OPEN:
+            return None
+        if self.state not in (State.ABORTABLE, State.FATAL):
+            return UsageError(f"{name}: {self.state.value}")
+        kind = TransactionMustAbort if self.state is State.ABORTABLE else TransactionFailed
+        assert self.error is not None
+        if self.state is State.FATAL and self.error.code in FENCED:
+            kind = ProducerFenced
+        failure = kind(
+            f"{name}: {self.state.value}: {self.error.message}", code=self.error.code, hint=kind.hint or None
+        )
+        failure.retriable = False
+        failure.__cause__ = self.error
+        return failure
+
+    def _refused(self, code: int, what: str) -> None:
+        """The coordinator has answered with an error that is not retriable."""
+        known = error_of(code)
+        self._wants_epoch |= known == ErrorCode.UNKNOWN_PRODUCER_ID
+        self._fail(BrokerError(f"{what}: {known.name}", code=known), fatal=known in FATAL_OF_COORDINATOR)
+
+    def _give_up(self, code: int, what: str) -> NoReturn:
+        known = error_of(code)
+        self._fail(BrokerError(f"{what}: {known.name}", code=known), fatal=True)
+        self._require(what)
+        raise AssertionError(self.state)
+
+    def _fail(self, error: ClientError, *, fatal: bool) -> None:
+        if self.state is State.FATAL or (self.state is State.ABORTING and not fatal):
+            return
+        log.warning("transactional id %r: %s: %s", self._id, "it cannot go on" if fatal else "it has to abort", error)
+        self._accumulator.shut()
+        self.error = error
+        self.state = State.FATAL if fatal else State.ABORTABLE
+        failure = self._wrong("send")
+        assert failure is not None
+        # After what the engine tells now has been decided.
+        fail = self._engine.fail_all if fatal else self._engine.fail_unsent
+        asyncio.get_running_loop().call_soon(fail, failure)
+
+
+async def _awaited(work: Awaitable[None]) -> None:
+    await work
+
+
+def _added_code(answer: Any) -> list[int]:
+    """Of the request as a whole: one code for all partitions is about the coordinator."""
+    codes = {
+        each.partition_error_code
+        for topic in answer.results_by_topic_v3_and_below
+        for each in topic.results_by_partition
+    }
+    return [code for code in codes if code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] if len(codes) == 1 else []
+
+
+def _look_at(task: asyncio.Task[None]) -> None:
+    """So that asyncio does not say that nobody did."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.debug("%s: %s", task.get_name(), error)

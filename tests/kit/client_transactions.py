@@ -1,0 +1,91 @@
+"""Transactional producers of `kbroker.client` in tests, and what a reader of committed records finds."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+from uuid import uuid4
+
+from confluent_kafka import Consumer, TopicPartition
+
+from kbroker.client import ConsumerGroupMetadata, Producer
+from kbroker.testing import Broker
+
+SECONDS = 30.0
+PARTITIONS = 3
+QUICK = {"retry_backoff_ms": 1, "retry_backoff_max_ms": 20, "reconnect_backoff_ms": 1, "reconnect_backoff_max_ms": 20}
+
+
+def address_of(broker: Any) -> str:
+    return str(broker.bootstrap_servers if isinstance(broker, Broker) else broker.address)
+
+
+def new_id() -> str:
+    return f"id-{uuid4().hex[:8]}"
+
+
+def producer_of(broker: Any, version: int = 2, name: str | None = None, **options: Any) -> Producer:
+    """One that has been initialized."""
+    given = {"bootstrap_servers": address_of(broker), "transactional_id": name or new_id(), **QUICK, **options}
+    made = Producer(**given)
+    speak(made, version)
+    made.init_transactions(SECONDS)
+    return made
+
+
+def speak(producer: Producer, version: int) -> None:
+    """Make it believe that the cluster has this version of transactions."""
+    network = producer._cluster.network
+    network.note_features = lambda answer: None  # type: ignore[method-assign]
+    network.features = {"transaction.version": version}
+
+
+def send(producer: Producer, topic: str, *values: str) -> None:
+    """In the partitions in turn."""
+    for number, value in enumerate(values):
+        producer.send_nowait(topic, value, partition=number % PARTITIONS)
+
+
+def transact(producer: Producer, topic: str, number: int) -> None:
+    """A transaction with a record in each partition and an offset of a group."""
+    producer.begin_transaction()
+    send(producer, topic, *[f"{number}"] * PARTITIONS)
+    producer.send_offsets_to_transaction({(topic, 0): number + 1}, ConsumerGroupMetadata(f"g-{topic}"), SECONDS)
+    producer.commit_transaction(SECONDS)
+
+
+def committed(broker: Any, topic: str, timeout_s: float = SECONDS) -> list[list[str]]:
+    """What a reader of committed records finds in each partition, up to their ends."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": address_of(broker),
+            "group.id": "reader",
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "earliest",
+            "enable.partition.eof": True,
+            "enable.auto.commit": False,
+        }
+    )
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
+    found: list[list[str]] = [[] for _ in range(PARTITIONS)]
+    ended: set[int] = set()
+    deadline = time.monotonic() + timeout_s
+    while len(ended) < PARTITIONS:
+        assert time.monotonic() < deadline, (found, ended)
+        for message in consumer.consume(1000, 0.05):
+            partition, value = message.partition(), message.value()
+            assert partition is not None
+            if message.error():
+                ended.add(partition)
+            else:
+                found[partition].append((value or b"").decode())
+    consumer.close()
+    return found
+
+
+def committed_offset(broker: Any, topic: str) -> int:
+    """Of the group of `transact`; waits while a transaction has it."""
+    consumer = Consumer({"bootstrap.servers": address_of(broker), "group.id": f"g-{topic}"})
+    (found,) = consumer.committed([TopicPartition(topic, 0)], SECONDS)
+    consumer.close()
+    return int(found.offset)
