@@ -33,6 +33,7 @@ log = logging.getLogger("kbroker.client")
 JOIN = "join"  #: the purpose of the connection on which a JoinGroup waits
 PROTOCOL_TYPE = "consumer"
 JOIN_GRACE_MS = 5_000  #: how much longer than a rebalance may take its answer may
+LONGEST_REASON = 255
 DISPLACED = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION})
 AT_ONCE = frozenset({ErrorCode.MEMBER_ID_REQUIRED, ErrorCode.REBALANCE_IN_PROGRESS})
 
@@ -51,6 +52,7 @@ class ClassicMembership(Membership):
         self._wanted = asyncio.Event()  # a rebalance
         self._overdue = False
         self._joining = False
+        self._prepared = False  # for the next join, which may take several attempts
         self._fenced: ClientError | None = None
         self._topics: frozenset[str] = frozenset()  # joined with
         self._previous: tuple[frozenset[TopicPartition], int] = frozenset(), -1  # given, and in which generation
@@ -153,29 +155,33 @@ class ClassicMembership(Membership):
                 if error.code in DISPLACED:
                     self._lose_place(error.code)
                 elif not (error.retriable or error.code in AT_ONCE):
-                    await self._say(error)
+                    await self.place.steps.post_error(error)
                 if error.code not in AT_ONCE:
                     log.log(logging.INFO if error.retriable else logging.WARNING, "%s", error)
                     await asyncio.sleep(backoff.next_s())
 
     async def _rebalance(self) -> None:
-        reason = self._reason
-        subscription = self.place.subscription()
+        if not self._prepared and not self._holdings.are_lost:
+            await self._prepare()
         if self._holdings.are_lost:
             await self._holdings.lose()
-        elif self._protocol == EAGER:
-            await self._holdings.give_up(self._holdings.partitions, tell_of_none=self._identity.generation_id >= 0)
-        elif subscription.pattern is None:
-            held = self._holdings.partitions
-            await self._holdings.give_up({each for each in held if each.topic not in subscription.topics})
-        if self._holdings.are_lost:  # meanwhile
-            await self._holdings.lose()
-        assigned = await self._join(reason)
+        self._prepared = True
+        assigned = await self._join(self._reason)
+        self._prepared = False
         if not {partition.topic for partition in assigned} <= self._topics:
             self.rejoin("it was given what it is not subscribed to")
         else:
             self._previous = assigned, self._identity.generation_id
             await self._settle(assigned)
+
+    async def _prepare(self) -> None:
+        """Give up what cannot be kept whatever the group decides."""
+        subscription = self.place.subscription()
+        held = self._holdings.partitions
+        if self._protocol == EAGER:
+            await self._holdings.give_up(held, tell_of_none=self._identity.generation_id >= 0)
+        elif subscription.pattern is None:
+            await self._holdings.give_up({each for each in held if each.topic not in subscription.topics})
 
     async def _settle(self, assigned: frozenset[TopicPartition]) -> None:
         held = self._holdings.partitions
@@ -192,10 +198,6 @@ class ClassicMembership(Membership):
         await self._holdings.take(assigned - held)
         if gone:
             self.rejoin("it has given partitions up")
-
-    def _say(self, error: ClientError) -> asyncio.Future[None]:
-        """The next poll raises it. Done when it has."""
-        return self.place.steps.post(lambda: _throw(error))
 
     async def _end(self, error: ClientError) -> None:
         """Somebody else has this one's place."""
@@ -278,7 +280,7 @@ class ClassicMembership(Membership):
             if who.group_instance_id is not None:
                 made.group_instance_id = who.group_instance_id
             if version >= 8:
-                made.reason = reason
+                made.reason = reason[:LONGEST_REASON]
             return made
 
         limit_ms = max(options["request.timeout.ms"], options["max.poll.interval.ms"] + JOIN_GRACE_MS)
@@ -419,7 +421,7 @@ class ClassicMembership(Membership):
                     self._fenced = refusal
                     self._wanted.set()
                     return
-                self._say(refusal)
+                self.place.steps.post_error(refusal)
 
     def _stop_beating(self) -> None:
         if self._beating is not None and self._beating is not asyncio.current_task():
@@ -463,7 +465,3 @@ class ClassicMembership(Membership):
             known = self.cluster.view.topics
             if any(name not in known or not known[name].partitions for name in self._interest):
                 self.cluster.refresh_soon()
-
-
-def _throw(error: ClientError) -> None:
-    raise error

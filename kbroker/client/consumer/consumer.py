@@ -202,6 +202,8 @@ class Consumer(ThreadOwner):
                 group.steps.run()
             records = self._engine.poll(int(left * 1000), most)
             left = until - time.monotonic()
+            if not len(records):
+                group.check()
             if len(records) or left <= 0 or self._closing:
                 return records
 
@@ -314,6 +316,7 @@ class Consumer(ThreadOwner):
         try:
             if group is not None and group.subscription is not None and self._thread.is_running:
                 group.steps.drive(self._thread.submit(group.unsubscribe("it is closed", timeout_s=timeout)))
+                group.steps.run()
         finally:
             self._thread.stop(max(until - time.monotonic(), 0.1))
 

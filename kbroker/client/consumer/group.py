@@ -46,13 +46,13 @@ class Group:
         self._membership: Membership | None = None
         self._failure: ClientError | None = None
         auto = options["enable.auto.commit"]
-        self._holdings = Holdings(fetching, self.steps, lambda: self._listener, self._commit_last if auto else None)
+        self._holdings = Holdings(fetching, self.steps, lambda: self._listener, self._commit_going if auto else None)
         self._interval_s = options.seconds("auto.commit.interval.ms") if auto else None
         self._commit_at = time.monotonic() + (self._interval_s or 0)
-        self._last_commit_s = min(options.seconds("default.api.timeout.ms"), options.seconds("max.poll.interval.ms"))
         self._polling = False
         self._polled_at = 0.0  # when the last poll ended
         self._watch: asyncio.Task[None] | None = None
+        self._said: asyncio.Future[None] | None = None  # a failure that the next poll raises
         self._tasks: set[asyncio.Task[Any]] = set()
         fetching.committed = self._positions
 
@@ -61,13 +61,16 @@ class Group:
     def begin_poll(self) -> None:
         """What earlier polls have handed out has been dealt with. Raises what ended the membership."""
         self._polling = True
-        if self._failure is not None:
-            raise self._failure
+        self.check()
         if self._interval_s is not None and time.monotonic() >= self._commit_at:
             self._commit_at = time.monotonic() + self._interval_s
             positions = self.positions()
             if positions:
                 self._thread.call_soon(self._commit_soon, positions, self.identity)
+
+    def check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
 
     def end_poll(self) -> None:
         self._polled_at = time.monotonic()
@@ -124,14 +127,15 @@ class Group:
             self._watch.cancel()
         limit_s = self._options.seconds("default.api.timeout.ms") if timeout_s is None else timeout_s
         ends_at = self._thread.loop.time() + limit_s
-        await membership.stop()
         try:
-            if not quietly:
-                self._last_commit_s = limit_s * COMMIT_SHARE
-                if self._holdings.are_lost:
-                    await self._holdings.lose()
-                else:
-                    await self._holdings.give_up(self._holdings.partitions)
+            if self._interval_s is not None and not quietly and not self._holdings.are_lost:
+                # As a member still: a rebalance that is under way may bring the generation that can commit.
+                await self._commit_last(self.positions(), limit_s * COMMIT_SHARE)
+            await membership.stop()
+            if self._holdings.are_lost and not quietly:
+                await self._holdings.lose()
+            elif not quietly:
+                await self._holdings.give_up(self._holdings.partitions, commit=False)
             async with asyncio.timeout_at(ends_at):
                 await membership.leave(reason)
         except (ClientError, TimeoutError) as error:
@@ -151,7 +155,7 @@ class Group:
 
     def _fail(self, error: ClientError) -> None:
         self._failure = error
-        self._engine.raise_in_poll(error)
+        self._engine.interrupt()
 
     async def _watch_polls(self) -> None:
         limit_s = self._options.seconds("max.poll.interval.ms")
@@ -201,13 +205,24 @@ class Group:
         return await self._cluster.retried(lambda: offsets.fetch(self.coordinator, partitions), timeout_s=timeout_s)
 
     async def _positions(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-        return {partition: found.offset for partition, found in (await self.committed(partitions)).items()}
+        """One attempt. The next poll raises what will not get better."""
+        try:
+            found = await offsets.fetch(self.coordinator, partitions)
+        except ClientError as error:
+            if not error.retriable and (self._said is None or self._said.done()):
+                self._said = self.steps.post_error(error)
+            raise
+        return {partition: committed.offset for partition, committed in found.items()}
 
-    async def _commit_last(self, positions: Mapping[TopicPartition, int]) -> None:
+    async def _commit_going(self, positions: Mapping[TopicPartition, int]) -> None:
+        wanted = {partition: OffsetAndMetadata(position) for partition, position in positions.items()}
+        longest_s = self._options.seconds("max.poll.interval.ms")
+        await self._commit_last(wanted, min(self._options.seconds("default.api.timeout.ms"), longest_s))
+
+    async def _commit_last(self, wanted: Mapping[TopicPartition, OffsetAndMetadata], timeout_s: float) -> None:
         """Before they go. What fails is logged: their records come again."""
         try:
-            wanted = {partition: OffsetAndMetadata(position) for partition, position in positions.items()}
-            await self.commit(wanted, timeout_s=self._last_commit_s)
+            await self.commit(wanted, timeout_s=timeout_s)
         except ClientError as error:
             log.warning("group %r: the last commit failed: %s", self.group_id, error)
 

@@ -41,6 +41,14 @@ class Steps:
         self._notify()
         return step.done
 
+    def post_error(self, error: Exception) -> asyncio.Future[None]:
+        """The next poll raises it. Done once it has."""
+
+        def throw() -> None:
+            raise error
+
+        return self.post(throw)
+
     def take(self) -> Step | None:
         """The next one, None when there is none."""
         try:
