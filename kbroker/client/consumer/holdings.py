@@ -67,11 +67,7 @@ class Holdings:
         await self.steps.post(lambda: positions.update(self._hold(going)))
         if commit and positions and self._auto_commit is not None and not self.are_lost:
             await self._auto_commit(positions)
-        if not self.are_lost:
-            await self.steps.post(lambda: self._listener().on_revoked(sorted(going)))
-        elif going:
-            await self.steps.post(lambda: self._listener().on_lost(sorted(going)))
-        await self._drop(going)
+        await self._let_go(going)
 
     def note_loss(self) -> None:
         """All there is is lost. No more records of it come out; `lose` lets it go."""
@@ -80,10 +76,8 @@ class Holdings:
 
     async def lose(self) -> None:
         """What is lost goes, by a poll."""
-        going = self.partitions
-        if going:
-            await self.steps.post(lambda: self._listener().on_lost(sorted(going)))
-            await self._drop(going)
+        if self.partitions:
+            await self._let_go(self.partitions)
         self.are_lost = False
 
     def _hold(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
@@ -95,6 +89,13 @@ class Holdings:
                 found[partition] = self.engine.position(*partition)
         return {partition: position for partition, position in found.items() if position >= 0}
 
-    async def _drop(self, going: frozenset[TopicPartition]) -> None:
-        self.partitions -= going
+    async def _let_go(self, going: frozenset[TopicPartition]) -> None:
+        def tell() -> object:
+            # Here, so that nobody is told twice who ends it all meanwhile.
+            self.partitions -= going
+            if self.are_lost:
+                return self._listener().on_lost(sorted(going)) if going else None
+            return self._listener().on_revoked(sorted(going))
+
+        await self.steps.post(tell)
         await self.fetching.assign(dict.fromkeys(self.partitions, -1))

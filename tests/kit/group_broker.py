@@ -1,0 +1,225 @@
+"""A broker with one topic and a coordinator of groups of one member, which refuses, lies and keeps silent as told.
+
+It keeps to the classic protocol otherwise, and notes what a coordinator would not forgive in `wrongs`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict, deque
+from collections.abc import Callable
+from typing import Any
+
+from kbroker.errors import ErrorCode
+from kbroker.protocol import messages as M
+from kbroker.protocol.api import ApiKey
+from tests.kit.scripted_broker import Asked, Peer, ScriptedBroker
+
+NODE = 5
+TOPIC = "t"
+Action = int | str | Callable[[Any], Any]
+
+
+class GroupBroker:
+    """A context manager. `will[api_key]` is what becomes of the next requests of that kind, first things first.
+
+    An error code; "close" or "silence"; or a function of the request that returns the response.
+    """
+
+    def __init__(self, partitions: int = 2):
+        self.partitions = partitions
+        self.will: dict[ApiKey, deque[Action]] = defaultdict(deque)
+        self.asked: list[tuple[ApiKey, Any]] = []
+        self.wrongs: list[str] = []
+        self.committed: dict[int, int] = {}
+        self.generation = 0
+        self.member_id = ""
+        self.is_rebalancing = False
+        self.assigned: list[int] | None = None
+        """What the member is given whatever it says as leader."""
+        self._changed = threading.Condition()
+        self.broker = ScriptedBroker(self._script)
+
+    @property
+    def port(self) -> int:
+        return self.broker.port
+
+    def __enter__(self) -> GroupBroker:
+        self.broker.__enter__()
+        return self
+
+    def __exit__(self, *how: Any) -> None:
+        self.broker.__exit__(*how)
+
+    def count(self, api_key: ApiKey) -> int:
+        with self._changed:
+            return sum(key == api_key for key, _ in self.asked)
+
+    def wait(self, true: Callable[[], object], timeout_s: float = 30) -> None:
+        """Until a request has come that makes it true."""
+        with self._changed:
+            assert self._changed.wait_for(true, timeout_s)
+
+    def rebalance(self) -> None:
+        """Somebody else wants to join."""
+        with self._changed:
+            self.is_rebalancing = True
+
+    def expel(self) -> None:
+        """The member is not known any more."""
+        with self._changed:
+            self.member_id = ""
+
+    def _script(self, peer: Peer) -> None:
+        asked = peer.serve_versions()
+        while True:
+            api_key, message = ApiKey(asked.api_key), asked.message
+            with self._changed:
+                self.asked.append((api_key, message))
+                action = self.will[api_key].popleft() if self.will[api_key] else None
+                self._changed.notify_all()
+            if action == "close":
+                return
+            if action == "silence":
+                peer.wait_for_end()
+                return
+            if callable(action):
+                response = action(message)
+            else:
+                assert not isinstance(action, str)
+                with self._changed:
+                    response = getattr(self, f"_{api_key.name.lower()}")(message, action or 0)
+            peer.respond(asked, response)
+            asked = self._next(peer)
+
+    def _next(self, peer: Peer) -> Asked:
+        return peer.request()
+
+    # --- the cluster ----------------------------------------------------------------------------------------
+
+    def _metadata(self, message: Any, code: int) -> M.Message:
+        R = M.MetadataResponse
+        rows = [
+            R.MetadataResponsePartition(partition_index=n, leader_id=NODE, leader_epoch=1)
+            for n in range(self.partitions)
+        ]
+        names = [TOPIC] if message.topics is None else [topic.name for topic in message.topics]
+        topics = [
+            R.MetadataResponseTopic(name=name, partitions=rows, error_code=code)
+            if name == TOPIC
+            else R.MetadataResponseTopic(name=name, error_code=3)
+            for name in names
+        ]
+        brokers = [R.MetadataResponseBroker(node_id=NODE, host="127.0.0.1", port=self.port)]
+        return R(brokers=brokers, topics=topics, controller_id=NODE, cluster_id="c")
+
+    def _find_coordinator(self, message: Any, code: int) -> M.Message:
+        R = M.FindCoordinatorResponse
+        found = {"node_id": NODE, "host": "127.0.0.1", "port": self.port, "error_code": code}
+        return R(coordinators=[R.Coordinator(key=key, **found) for key in message.coordinator_keys])
+
+    def _list_offsets(self, message: Any, code: int) -> M.Message:
+        R = M.ListOffsetsResponse
+        rows = [
+            R.ListOffsetsTopicResponse(
+                name=topic.name,
+                partitions=[
+                    R.ListOffsetsPartitionResponse(partition_index=row.partition_index, offset=0, error_code=code)
+                    for row in topic.partitions
+                ],
+            )
+            for topic in message.topics
+        ]
+        return R(topics=rows)
+
+    def _fetch(self, message: Any, code: int) -> M.Message:
+        return M.FetchResponse(error_code=code)
+
+    # --- the group ------------------------------------------------------------------------------------------
+
+    def _check(self, message: Any, generation: int) -> int:
+        if message.member_id != self.member_id or not self.member_id:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        return 0 if generation == self.generation else ErrorCode.ILLEGAL_GENERATION
+
+    def _join_group(self, message: Any, code: int) -> M.Message:
+        R = M.JoinGroupResponse
+        if not code and not message.member_id and message.group_instance_id is None:
+            self.member_id = f"member-{len(self.asked)}"
+            return R(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id=self.member_id, protocol_name="", leader="")
+        if not code and message.group_instance_id is not None and not message.member_id:
+            self.member_id = f"static-{len(self.asked)}"
+        elif not code and message.member_id != self.member_id:
+            code = ErrorCode.UNKNOWN_MEMBER_ID
+        if code:
+            return R(error_code=code, member_id=message.member_id, protocol_name="", leader="")
+        self.generation += 1
+        self.is_rebalancing = False
+        first = message.protocols[0]
+        row = R.JoinGroupResponseMember(member_id=self.member_id, metadata=first.metadata)
+        return R(
+            generation_id=self.generation,
+            protocol_type="consumer",
+            protocol_name=first.name,
+            leader=self.member_id,
+            member_id=self.member_id,
+            members=[row],
+        )
+
+    def _sync_group(self, message: Any, code: int) -> M.Message:
+        code = code or self._check(message, message.generation_id)
+        assignment = b""
+        if not code:
+            assignment = next(bytes(row.assignment) for row in message.assignments)
+        return M.SyncGroupResponse(
+            error_code=code, protocol_type="consumer", protocol_name=message.protocol_name, assignment=assignment
+        )
+
+    def _heartbeat(self, message: Any, code: int) -> M.Message:
+        code = code or self._check(message, message.generation_id)
+        if not code and self.is_rebalancing:
+            code = ErrorCode.REBALANCE_IN_PROGRESS
+        return M.HeartbeatResponse(error_code=code)
+
+    def _leave_group(self, message: Any, code: int) -> M.Message:
+        R = M.LeaveGroupResponse
+        rows = []
+        for each in message.members:
+            known = each.member_id == self.member_id
+            rows.append(R.MemberResponse(member_id=each.member_id, error_code=0 if known else 25))
+            self.member_id = "" if known else self.member_id
+        return R(error_code=code, members=rows)
+
+    def _offset_commit(self, message: Any, code: int) -> M.Message:
+        R = M.OffsetCommitResponse
+        code = code or self._check(message, message.generation_id_or_member_epoch)
+        topics = []
+        for topic in message.topics:
+            rows = []
+            for row in topic.partitions:
+                if not code and row.committed_offset < self.committed.get(row.partition_index, 0):
+                    self.wrongs.append(f"commit behind: {row.partition_index} {row.committed_offset}")
+                if not code:
+                    self.committed[row.partition_index] = row.committed_offset
+                rows.append(R.OffsetCommitResponsePartition(partition_index=row.partition_index, error_code=code))
+            topics.append(R.OffsetCommitResponseTopic(name=topic.name, partitions=rows))
+        return R(topics=topics)
+
+    def _offset_fetch(self, message: Any, code: int) -> M.Message:
+        R = M.OffsetFetchResponse
+        groups = []
+        for group in message.groups:
+            topics = [
+                R.OffsetFetchResponseTopics(
+                    name=topic.name,
+                    partitions=[
+                        R.OffsetFetchResponsePartitions(
+                            partition_index=n, committed_offset=self.committed.get(n, -1), metadata=""
+                        )
+                        for n in topic.partition_indexes
+                    ],
+                )
+                for topic in group.topics
+            ]
+            groups.append(R.OffsetFetchResponseGroup(group_id=group.group_id, topics=topics, error_code=code))
+        return R(groups=groups)
