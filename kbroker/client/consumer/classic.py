@@ -204,8 +204,8 @@ class ClassicMembership(Membership):
         self._stop_beating()
         self._displace("")
         self._holdings.note_loss()
-        self.place.fail(error)
         await self._holdings.lose()
+        self.place.fail(error)
 
     def _lose_place(self, code: ErrorCode) -> None:
         """The coordinator does not know this member, or this generation, any more."""

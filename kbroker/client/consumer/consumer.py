@@ -200,10 +200,9 @@ class Consumer(ThreadOwner):
         while True:
             if group.steps.are_waiting:
                 group.steps.run()
+            group.check()
             records = self._engine.poll(int(left * 1000), most)
             left = until - time.monotonic()
-            if not len(records):
-                group.check()
             if len(records) or left <= 0 or self._closing:
                 return records
 

@@ -33,6 +33,8 @@ RESETS = {"earliest": EARLIEST, "latest": LATEST}
 USABLE_EPOCH_VERSION = 3  #: of OffsetForLeaderEpoch: before it only brokers were allowed to ask
 NO_END = -1
 
+Place = tuple[int, int]  #: an offset, and the leader epoch of the record before it, -1 not known
+
 
 def fetch_engine(options: Options) -> FetchEngine:
     """One that fetches as the options say."""
@@ -65,8 +67,8 @@ class Fetching:
         self._lost: set[TopicPartition] = set()  # have no position
         self._new: set[TopicPartition] = set()  # of these, those that the group has not been asked about
         self._waiting: set[TopicPartition] = set()  # have none and get none until `begin`
-        self.committed: Callable[[Collection[TopicPartition]], Awaitable[Mapping[TopicPartition, int]]] | None = None
-        """The group's offsets of partitions, as far as it has some."""
+        self.committed: Callable[[Collection[TopicPartition]], Awaitable[Mapping[TopicPartition, Place]]] | None = None
+        """Where a group has come to in partitions, as far as it has."""
         self._unproven: set[TopicPartition] = set()  # have a leader that may not have what was read
         self._failures: dict[TopicPartition, tuple[int, Backoff]] = {}  # offset that fails, again and again
         self._mending: asyncio.Task[None] | None = None
@@ -219,14 +221,14 @@ class Fetching:
                 self.engine.raise_in_poll(refused, *partition, until_seek=True)
             return
         found = await self.offsets(dict.fromkeys(lost, RESETS[reset]))
-        self._place({partition: offset for partition, (offset, _) in found.items()})
+        self._place({partition: (offset, -1) for partition, (offset, _) in found.items()})
 
-    def _place(self, found: Mapping[TopicPartition, int]) -> None:
-        for partition, offset in found.items():
+    def _place(self, found: Mapping[TopicPartition, Place]) -> None:
+        for partition, place in found.items():
             self._lost.discard(partition)
             # Whoever has sought meanwhile knows better.
             if tuple(partition) in self.engine.assigned() and self.engine.position(*partition) < 0:
-                self.engine.seek(*partition, offset)
+                self.engine.seek(*partition, *place)
 
     # --- whether a new leader has what was read (KIP-320) -----------------------------------------------------
 

@@ -59,9 +59,8 @@ class Group:
     # --- what polls do, in their thread ---------------------------------------------------------------------
 
     def begin_poll(self) -> None:
-        """What earlier polls have handed out has been dealt with. Raises what ended the membership."""
+        """What earlier polls have handed out has been dealt with."""
         self._polling = True
-        self.check()
         if self._interval_s is not None and time.monotonic() >= self._commit_at:
             self._commit_at = time.monotonic() + self._interval_s
             positions = self.positions()
@@ -69,6 +68,7 @@ class Group:
                 self._thread.call_soon(self._commit_soon, positions, self.identity)
 
     def check(self) -> None:
+        """Raises what has ended the membership."""
         if self._failure is not None:
             raise self._failure
 
@@ -78,15 +78,7 @@ class Group:
 
     def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Of all that is assigned, as far as it has one."""
-        found = {}
-        for key in self._engine.assigned():
-            try:
-                position = self._engine.position(*key)
-            except KeyError:  # removed meanwhile
-                continue
-            if position >= 0:
-                found[TopicPartition(*key)] = OffsetAndMetadata(position)
-        return found
+        return offsets.positions_of(self._engine, self._engine.assigned())
 
     @property
     def identity(self) -> ConsumerGroupMetadata:
@@ -204,7 +196,7 @@ class Group:
             return {}
         return await self._cluster.retried(lambda: offsets.fetch(self.coordinator, partitions), timeout_s=timeout_s)
 
-    async def _positions(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+    async def _positions(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, tuple[int, int]]:
         """One attempt. The next poll raises what will not get better."""
         try:
             found = await offsets.fetch(self.coordinator, partitions)
@@ -212,10 +204,9 @@ class Group:
             if not error.retriable and (self._said is None or self._said.done()):
                 self._said = self.steps.post_error(error)
             raise
-        return {partition: committed.offset for partition, committed in found.items()}
+        return {partition: (committed.offset, committed.leader_epoch) for partition, committed in found.items()}
 
-    async def _commit_going(self, positions: Mapping[TopicPartition, int]) -> None:
-        wanted = {partition: OffsetAndMetadata(position) for partition, position in positions.items()}
+    async def _commit_going(self, wanted: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         longest_s = self._options.seconds("max.poll.interval.ms")
         await self._commit_last(wanted, min(self._options.seconds("default.api.timeout.ms"), longest_s))
 

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 
 from kbroker.client.consumer.fetching import Fetching
+from kbroker.client.consumer.offsets import OffsetAndMetadata, positions_of
 from kbroker.client.consumer.steps import Steps
 from kbroker.model import TopicPartition
 
@@ -36,7 +37,7 @@ class Holdings:
         fetching: Fetching,
         steps: Steps,
         listener: Callable[[], RebalanceListener],
-        auto_commit: Callable[[Mapping[TopicPartition, int]], Awaitable[None]] | None,
+        auto_commit: Callable[[Mapping[TopicPartition, OffsetAndMetadata]], Awaitable[None]] | None,
     ):
         self.fetching = fetching
         self.engine = fetching.engine
@@ -50,7 +51,7 @@ class Holdings:
     async def take(self, added: Collection[TopicPartition]) -> None:
         """These come. The listener is told even of none."""
         self.partitions |= frozenset(added)
-        await self.fetching.assign(dict.fromkeys(self.partitions, -1), waiting=added)
+        await self.fetching.assign(dict.fromkeys(sorted(self.partitions), -1), waiting=added)
         if self.are_lost:
             self._hold(added)
         await self.steps.post(lambda: self._listener().on_assigned(sorted(added)))
@@ -63,8 +64,13 @@ class Holdings:
         going = frozenset(partitions) & self.partitions
         if not going and not tell_of_none:
             return
-        positions: dict[TopicPartition, int] = {}
-        await self.steps.post(lambda: positions.update(self._hold(going)))
+        positions: dict[TopicPartition, OffsetAndMetadata] = {}
+
+        def hold() -> None:
+            self._hold(going)
+            positions.update(positions_of(self.engine, going))
+
+        await self.steps.post(hold)
         if commit and positions and self._auto_commit is not None and not self.are_lost:
             await self._auto_commit(positions)
         await self._let_go(going)
@@ -80,14 +86,10 @@ class Holdings:
             await self._let_go(self.partitions)
         self.are_lost = False
 
-    def _hold(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Where they stand, as far as they stand somewhere."""
-        found = {}
+    def _hold(self, partitions: Iterable[TopicPartition]) -> None:
         for partition in partitions:
             with suppress(KeyError):  # removed meanwhile
                 self.engine.hold(*partition)
-                found[partition] = self.engine.position(*partition)
-        return {partition: position for partition, position in found.items() if position >= 0}
 
     async def _let_go(self, going: frozenset[TopicPartition]) -> None:
         def tell() -> object:

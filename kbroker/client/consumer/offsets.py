@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
+from kbroker._core.consumer_fetch import FetchEngine
 from kbroker.client.consumer.coordinator import Coordinator
 from kbroker.client.consumer.group_metadata import ConsumerGroupMetadata
 from kbroker.client.consumer.group_protocol import by_topic
@@ -30,6 +32,17 @@ class OffsetAndMetadata(NamedTuple):
     offset: int
     metadata: str = ""
     leader_epoch: int = -1
+
+
+def positions_of(engine: FetchEngine, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Behind what polls have handed out, of those that stand somewhere."""
+    found = {}
+    for key in partitions:
+        with suppress(KeyError):  # removed meanwhile
+            position, epoch, _, _ = engine.epochs(*key)
+            if position >= 0:
+                found[TopicPartition(*key)] = OffsetAndMetadata(position, "", epoch)
+    return found
 
 
 async def commit(

@@ -22,6 +22,9 @@ numbers = itertools.count()
 SECONDS = 30.0
 
 
+QUICK: dict[str, object] = {"group.initial.rebalance.delay.ms": 0, "group.min.session.timeout.ms": 100}
+
+
 class Heard(RebalanceListener):
     """What a listener was told, oldest first."""
 
@@ -114,7 +117,7 @@ MakeMembers = Callable[[int], Members]
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WholeBroker]:
-    with WholeBroker(tmp_path_factory.mktemp("broker"), {"group.initial.rebalance.delay.ms": 0}) as started:
+    with WholeBroker(tmp_path_factory.mktemp("broker"), QUICK) as started:
         yield started
 
 

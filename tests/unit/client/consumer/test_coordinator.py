@@ -215,7 +215,7 @@ def test_another_one_with_the_same_instance_id_ends_it(broker: GroupBroker) -> N
                 consumer.poll(SECONDS)
             assert code_of(fenced) == ErrorCode.FENCED_INSTANCE_ID
         assert broker.count(ApiKey.JOIN_GROUP) == 1
-    assert heard.events == [("assigned", [0, 1]), ("lost", [0, 1])]
+        assert heard.events == [("assigned", [0, 1]), ("lost", [0, 1])]
     assert broker.count(ApiKey.LEAVE_GROUP) == 0
 
 

@@ -75,7 +75,7 @@ def test_what_is_committed_is_where_others_go_on(members_of: MakeMembers) -> Non
     members.poll_until(lambda: len(members.records) == 3)
     assert consumer.committed([partition]) == {partition: None}
     consumer.commit()
-    assert consumer.committed([partition]) == {partition: OffsetAndMetadata(3)}
+    assert consumer.committed([partition]) == {partition: OffsetAndMetadata(3, leader_epoch=0)}
     called: list[object] = []
     done = consumer.commit_async({partition: 2}, lambda offsets, error: called.append((offsets, error)))
     done.result(30)
@@ -88,7 +88,7 @@ def test_what_is_committed_is_where_others_go_on(members_of: MakeMembers) -> Non
     members.poll_until(lambda: members.records)
     assert members.values() == [b"c"]
     by_hand.commit()
-    assert by_hand.committed([partition]) == {partition: OffsetAndMetadata(3)}
+    assert by_hand.committed([partition]) == {partition: OffsetAndMetadata(3, leader_epoch=0)}
 
 
 def test_a_pattern_follows_the_topics_that_it_matches(members_of: MakeMembers) -> None:
