@@ -39,7 +39,7 @@ class Worker(threading.Thread, RebalanceListener):
         self.failure: BaseException | None = None
         self.consumer: Consumer = members.consumer(
             partition_assignment_strategy=strategy,
-            session_timeout_ms=3000,
+            session_timeout_ms=6000,
             enable_auto_commit=auto,
             auto_commit_interval_ms=20,
             max_poll_records=50,
