@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
 
 def write(name: str, text: str) -> int:
-    """The tool's exit code. With `--check` nothing is written, and a page that is not `text` gives 1."""
-    parser = argparse.ArgumentParser(description=f"Writes docs/{name}.")
-    parser.add_argument("--check", action="store_true", help="only say whether the page is current")
-    page = DOCS / name
+    """The tool's exit code, after docs/`name`. With `--check` nothing is written, and another text there gives 1."""
+    return write_files({DOCS / name: text})
+
+
+def write_files(texts: Mapping[Path, str]) -> int:
+    """The same for files anywhere in the tree."""
+    names = ", ".join(str(path.relative_to(DOCS.parent)) for path in texts)
+    parser = argparse.ArgumentParser(description=f"Writes {names}.")
+    parser.add_argument("--check", action="store_true", help="only say whether all is current")
     if not parser.parse_args().check:
-        page.write_text(text)
-    elif not page.exists() or page.read_text() != text:
-        print(f"docs/{name} is stale: run make docs", file=sys.stderr)
-        return 1
-    return 0
+        for path, text in texts.items():
+            path.write_text(text)
+        return 0
+    stale = [path for path, text in texts.items() if not path.exists() or path.read_text() != text]
+    for path in stale:
+        print(f"{path.relative_to(DOCS.parent)} is stale: run make docs", file=sys.stderr)
+    return 1 if stale else 0

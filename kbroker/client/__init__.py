@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kbroker._core.consumer_record import ConsumerRecord as ConsumerRecord
+    from kbroker._core.consumer_record import UnreadableRecords as UnreadableRecords
     from kbroker._core.consumer_records import Records as Records
     from kbroker._core.delivery import Deliveries as Deliveries
     from kbroker._core.delivery import Delivery as Delivery
@@ -21,14 +22,41 @@ if TYPE_CHECKING:
     from kbroker.client.connector.streams import ConsumerTimeout as ConsumerTimeout
     from kbroker.client.connector.streams import MessageStream as MessageStream
     from kbroker.client.consumer.assignor import Assignor as Assignor
+    from kbroker.client.consumer.assignor import Member as Member
+    from kbroker.client.consumer.assignor import Topics as Topics
     from kbroker.client.consumer.consumer import Consumer as Consumer
     from kbroker.client.consumer.fetching import EARLIEST as EARLIEST
     from kbroker.client.consumer.fetching import LATEST as LATEST
     from kbroker.client.consumer.group_metadata import ConsumerGroupMetadata as ConsumerGroupMetadata
     from kbroker.client.consumer.holdings import RebalanceListener as RebalanceListener
     from kbroker.client.consumer.offsets import OffsetAndMetadata as OffsetAndMetadata
+    from kbroker.client.errors import AuthenticationFailed as AuthenticationFailed
+    from kbroker.client.errors import BrokerError as BrokerError
+    from kbroker.client.errors import ClientClosed as ClientClosed
+    from kbroker.client.errors import ClientError as ClientError
+    from kbroker.client.errors import CommitFailed as CommitFailed
+    from kbroker.client.errors import ConnectionFailed as ConnectionFailed
+    from kbroker.client.errors import ForkedClient as ForkedClient
+    from kbroker.client.errors import MalformedAnswer as MalformedAnswer
+    from kbroker.client.errors import TimedOut as TimedOut
+    from kbroker.client.errors import UsageError as UsageError
+    from kbroker.client.option_types import ConnectorOptions as ConnectorOptions
+    from kbroker.client.option_types import ConsumerOptions as ConsumerOptions
+    from kbroker.client.option_types import NetworkOptions as NetworkOptions
+    from kbroker.client.option_types import ProducerOptions as ProducerOptions
+    from kbroker.client.option_types import SimpleConsumerOptions as SimpleConsumerOptions
+    from kbroker.client.producer.errors import BrokerTooOld as BrokerTooOld
+    from kbroker.client.producer.errors import NoSuchPartition as NoSuchPartition
+    from kbroker.client.producer.errors import ProducerFenced as ProducerFenced
+    from kbroker.client.producer.errors import QueueFull as QueueFull
+    from kbroker.client.producer.errors import RecordTooLarge as RecordTooLarge
+    from kbroker.client.producer.errors import TransactionAborted as TransactionAborted
+    from kbroker.client.producer.errors import TransactionFailed as TransactionFailed
+    from kbroker.client.producer.errors import TransactionMustAbort as TransactionMustAbort
     from kbroker.client.producer.producer import Producer as Producer
+    from kbroker.client.simple_consumer import FetchFrom as FetchFrom
     from kbroker.client.simple_consumer import SimpleConsumer as SimpleConsumer
+    from kbroker.errors import ErrorCode as ErrorCode
     from kbroker.model import TopicPartition as TopicPartition
 
 _MODULES = {
@@ -36,22 +64,50 @@ _MODULES = {
     "LATEST": "kbroker.client.consumer.fetching",
     "AdminClient": "kbroker.client.admin",
     "Assignor": "kbroker.client.consumer.assignor",
-    "Consumer": "kbroker.client.consumer.consumer",
     "AsyncAdminClient": "kbroker.client.admin",
+    "AuthenticationFailed": "kbroker.client.errors",
+    "BrokerError": "kbroker.client.errors",
+    "BrokerTooOld": "kbroker.client.producer.errors",
+    "ClientClosed": "kbroker.client.errors",
+    "ClientError": "kbroker.client.errors",
+    "CommitFailed": "kbroker.client.errors",
+    "ConnectionFailed": "kbroker.client.errors",
+    "ConnectorOptions": "kbroker.client.option_types",
+    "Consumer": "kbroker.client.consumer.consumer",
     "ConsumerConnector": "kbroker.client.connector.connector",
     "ConsumerGroupMetadata": "kbroker.client.consumer.group_metadata",
+    "ConsumerOptions": "kbroker.client.option_types",
     "ConsumerRebalanceFailed": "kbroker.client.connector.membership",
     "ConsumerRecord": "kbroker._core.consumer_record",
     "ConsumerTimeout": "kbroker.client.connector.streams",
     "Deliveries": "kbroker._core.delivery",
     "Delivery": "kbroker._core.delivery",
+    "ErrorCode": "kbroker.errors",
+    "FetchFrom": "kbroker.client.simple_consumer",
+    "ForkedClient": "kbroker.client.errors",
+    "MalformedAnswer": "kbroker.client.errors",
+    "Member": "kbroker.client.consumer.assignor",
     "MessageStream": "kbroker.client.connector.streams",
+    "NetworkOptions": "kbroker.client.option_types",
+    "NoSuchPartition": "kbroker.client.producer.errors",
     "OffsetAndMetadata": "kbroker.client.consumer.offsets",
     "Producer": "kbroker.client.producer.producer",
+    "ProducerFenced": "kbroker.client.producer.errors",
+    "ProducerOptions": "kbroker.client.option_types",
+    "QueueFull": "kbroker.client.producer.errors",
     "RebalanceListener": "kbroker.client.consumer.holdings",
+    "RecordTooLarge": "kbroker.client.producer.errors",
     "Records": "kbroker._core.consumer_records",
     "SimpleConsumer": "kbroker.client.simple_consumer",
+    "SimpleConsumerOptions": "kbroker.client.option_types",
+    "TimedOut": "kbroker.client.errors",
     "TopicPartition": "kbroker.model",
+    "Topics": "kbroker.client.consumer.assignor",
+    "TransactionAborted": "kbroker.client.producer.errors",
+    "TransactionFailed": "kbroker.client.producer.errors",
+    "TransactionMustAbort": "kbroker.client.producer.errors",
+    "UnreadableRecords": "kbroker._core.consumer_record",
+    "UsageError": "kbroker.client.errors",
 }
 
 __all__ = [
@@ -60,21 +116,49 @@ __all__ = [
     "AdminClient",
     "Assignor",
     "AsyncAdminClient",
+    "AuthenticationFailed",
+    "BrokerError",
+    "BrokerTooOld",
+    "ClientClosed",
+    "ClientError",
+    "CommitFailed",
+    "ConnectionFailed",
+    "ConnectorOptions",
     "Consumer",
     "ConsumerConnector",
     "ConsumerGroupMetadata",
+    "ConsumerOptions",
     "ConsumerRebalanceFailed",
     "ConsumerRecord",
     "ConsumerTimeout",
     "Deliveries",
     "Delivery",
+    "ErrorCode",
+    "FetchFrom",
+    "ForkedClient",
+    "MalformedAnswer",
+    "Member",
     "MessageStream",
+    "NetworkOptions",
+    "NoSuchPartition",
     "OffsetAndMetadata",
     "Producer",
+    "ProducerFenced",
+    "ProducerOptions",
+    "QueueFull",
     "RebalanceListener",
+    "RecordTooLarge",
     "Records",
     "SimpleConsumer",
+    "SimpleConsumerOptions",
+    "TimedOut",
     "TopicPartition",
+    "Topics",
+    "TransactionAborted",
+    "TransactionFailed",
+    "TransactionMustAbort",
+    "UnreadableRecords",
+    "UsageError",
 ]
 
 

@@ -10,7 +10,7 @@ Ctrl-C interrupts. Any number of threads may use one client. `AsyncAdminClient` 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from kbroker.client.admin_groups import described, described_newer
 from kbroker.client.admin_results import (
@@ -35,6 +35,9 @@ from kbroker.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 
+if TYPE_CHECKING:
+    from kbroker.client.option_types import NetworkOptions
+
 EARLIEST, LATEST = EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 TOPIC_RESOURCE, BROKER_RESOURCE, GROUP_RESOURCE = 2, 4, 32
 RESOURCES = {TOPIC_RESOURCE: "topic", BROKER_RESOURCE: "broker", GROUP_RESOURCE: "group"}
@@ -54,7 +57,7 @@ SOURCES = {
 class AdminOperations:
     """What an admin client does, for both faces."""
 
-    def __init__(self, config: Mapping[str, Any] | None = None, **options: Any):
+    def __init__(self, config: Mapping[str, Any] | None = None, /, **options: Unpack[NetworkOptions]):
         parsed = parse_options(NETWORK, config, options, "AdminClient")
         if not parsed["bootstrap.servers"]:
             raise ValueError("bootstrap.servers is missing: HOST:PORT,... of one broker or more")

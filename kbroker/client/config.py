@@ -65,24 +65,33 @@ class Options(Mapping[str, Any]):
 # --- kinds ------------------------------------------------------------------------------------------------
 
 
-def whole(low: int, high: int = (1 << 63) - 1, *, named: Mapping[str, int] | None = None) -> Kind:
+@dataclass(frozen=True)
+class Whole:
     """An integer from `low` to `high`, or one of `named`."""
 
-    def parse(given: Any) -> int:
+    low: int
+    high: int
+    named: Mapping[str, int]
+
+    def __call__(self, given: Any) -> int:
         if isinstance(given, str):
-            if named and given in named:
-                return named[given]
+            if given in self.named:
+                return self.named[given]
             try:
                 given = int(given)
             except ValueError:
                 pass
-        if isinstance(given, bool) or not isinstance(given, int) or not low <= given <= high:
-            words = f" or one of {', '.join(named)}" if named else ""
-            limits = f"from {low} to {high}" if high < (1 << 63) - 1 else f"of at least {low}"
-            raise ValueError(f"an integer {limits}{words}")
+        if isinstance(given, bool) or not isinstance(given, int) or not self.low <= given <= self.high:
+            raise ValueError(f"an integer {self}")
         return given
 
-    return parse
+    def __str__(self) -> str:
+        limits = f"from {self.low} to {self.high}" if self.high < (1 << 63) - 1 else f"of at least {self.low}"
+        return f"{limits} or one of {', '.join(self.named)}" if self.named else limits
+
+
+def whole(low: int, high: int = (1 << 63) - 1, *, named: Mapping[str, int] | None = None) -> Whole:
+    return Whole(low, high, named or {})
 
 
 def flag(given: Any) -> bool:
@@ -118,17 +127,21 @@ def path(given: Any) -> str:
         raise ValueError("a path") from None
 
 
-def one_of(*allowed: str) -> Kind:
+@dataclass(frozen=True)
+class OneOf:
     """One of these words, in any case of letters."""
-    by_lower = {word.lower(): word for word in allowed}
 
-    def parse(given: Any) -> str:
-        found = by_lower.get(given.lower()) if isinstance(given, str) else None
-        if found is None:
-            raise ValueError(f"one of {', '.join(repr(word) for word in allowed)}")
-        return found
+    words: tuple[str, ...]
 
-    return parse
+    def __call__(self, given: Any) -> str:
+        for word in self.words:
+            if isinstance(given, str) and given.lower() == word.lower():
+                return word
+        raise ValueError(f"one of {', '.join(map(repr, self.words))}")
+
+
+def one_of(*words: str) -> OneOf:
+    return OneOf(words)
 
 
 def texts(given: Any) -> tuple[str, ...]:

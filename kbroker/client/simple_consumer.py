@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Iterable, Mapping
 from types import TracebackType
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, Unpack
 
 from kbroker._core.consumer_records import Records, read_chunk
 from kbroker.client import group_offsets
@@ -21,6 +21,9 @@ from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.compression import inflate
+
+if TYPE_CHECKING:
+    from kbroker.client.option_types import SimpleConsumerOptions
 
 T = TypeVar("T")
 
@@ -48,7 +51,7 @@ class SimpleConsumer(ThreadOwner):
     `SimpleConsumer(bootstrap_servers="localhost:9092")`, or a mapping of options with Kafka's names. A context manager.
     """
 
-    def __init__(self, config: Mapping[str, Any] | None = None, /, **keywords: Any):
+    def __init__(self, config: Mapping[str, Any] | None = None, /, **keywords: Unpack[SimpleConsumerOptions]):
         self.options = parse_options(SIMPLE_CONSUMER, config, keywords, "the simple consumer")
         self._cluster = begin(self.options)
         self._thread = self._cluster.network.thread

@@ -109,23 +109,26 @@ def console_tools(version: str) -> Callable[[], list[str]]:
     return prepare
 
 
+def node_packages(source: Path) -> Path:
+    """The node_modules of a folder with a package.json; installed once for each version of that."""
+    target = maven.cache_directory() / "compat" / source.name
+    wanted, installed = source / "package.json", target / "package.json"
+    if not installed.exists() or installed.read_bytes() != wanted.read_bytes():
+        target.mkdir(parents=True, exist_ok=True)
+        (target / "installing").mkdir(exist_ok=True)
+        shutil.copy(wanted, target / "installing" / "package.json")
+        subprocess.run(["npm", "install", "--silent", "--no-audit", "--no-fund"], cwd=target / "installing", check=True)
+        shutil.rmtree(target / "node_modules", ignore_errors=True)
+        (target / "installing" / "node_modules").rename(target / "node_modules")
+        shutil.copy(wanted, installed)
+    return target / "node_modules"
+
+
 def node(folder: str) -> Callable[[], list[str]]:
-    """A Node client; its packages are installed once per package.json."""
+    """A Node client."""
 
     def prepare() -> list[str]:
-        source, target = HERE / folder, maven.cache_directory() / "compat" / folder
-        wanted, installed = source / "package.json", target / "package.json"
-        if not installed.exists() or installed.read_bytes() != wanted.read_bytes():
-            target.mkdir(parents=True, exist_ok=True)
-            (target / "installing").mkdir(exist_ok=True)
-            shutil.copy(wanted, target / "installing" / "package.json")
-            subprocess.run(
-                ["npm", "install", "--silent", "--no-audit", "--no-fund"], cwd=target / "installing", check=True
-            )
-            shutil.rmtree(target / "node_modules", ignore_errors=True)
-            (target / "installing" / "node_modules").rename(target / "node_modules")
-            shutil.copy(wanted, installed)
-        return ["env", f"NODE_PATH={target / 'node_modules'}", "node", str(source / "driver.js")]
+        return ["env", f"NODE_PATH={node_packages(HERE / folder)}", "node", str(HERE / folder / "driver.js")]
 
     return prepare
 

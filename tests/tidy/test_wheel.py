@@ -44,3 +44,7 @@ def test_the_wheel_serves_from_an_environment_without_a_compiler(tmp_path: Path)
             text=True,
         )
         assert (listed.returncode, listed.stderr) == (0, "")
+    # What type checkers read: the promise that there are types, and those of compiled modules.
+    (package,) = (python.parent.parent / "lib").glob("python*/site-packages/kbroker")
+    assert (package / "py.typed").exists()
+    assert (package / "_core" / "delivery.pyi").exists()

@@ -8,7 +8,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from kbroker.client.cluster import begin
 from kbroker.client.config import parse_options
@@ -31,6 +31,9 @@ from kbroker.client.zookeeper.discovery import Discovery
 from kbroker.client.zookeeper.session import Session
 from kbroker.model import TopicPartition
 
+if TYPE_CHECKING:
+    from kbroker.client.option_types import ConnectorOptions
+
 SHUTDOWN_TIMEOUT_S = 10.0
 
 
@@ -42,7 +45,7 @@ class ConsumerConnector:
     shut down or the process ends. ConnectionFailed when ZooKeeper is not reached.
     """
 
-    def __init__(self, config: Mapping[str, Any] | None = None, /, **keywords: Any):
+    def __init__(self, config: Mapping[str, Any] | None = None, /, **keywords: Unpack[ConnectorOptions]):
         self.options = options = parse_options(CONNECTOR, config, keywords, "the consumer connector")
         for name in ("zookeeper.connect", "group.id"):
             if not options[name]:

@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from kbroker._core.consumer_record import ConsumerRecord
 from kbroker._core.consumer_records import Records
@@ -25,6 +25,9 @@ from kbroker.client.errors import ClientError, UsageError
 from kbroker.client.thread import ClientThread, ThreadOwner
 from kbroker.model import TopicPartition
 
+if TYPE_CHECKING:
+    from kbroker.client.option_types import ConsumerOptions
+
 ITERATION_POLL_S = 3600.0
 
 Offsets = Mapping[TopicPartition, int | OffsetAndMetadata] | Mapping[TopicPartition, int]
@@ -39,7 +42,7 @@ class Consumer(ThreadOwner):
     or (topic, number).
     """
 
-    def __init__(self, config: Mapping[str, Any] | None = None, /, **keywords: Any):
+    def __init__(self, config: Mapping[str, Any] | None = None, /, **keywords: Unpack[ConsumerOptions]):
         self.options = options = parse_options(CONSUMER, config, keywords, "the consumer")
         self._engine = fetch_engine(options)
         self._group: Group | None = None

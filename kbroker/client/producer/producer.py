@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Collection, Coroutine, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from kbroker._core.accumulator import Accumulator
 from kbroker._core.partitioner import KINDS
@@ -28,8 +28,12 @@ from kbroker.client.producer.sender import Sender
 from kbroker.client.producer.transactions import Transactions
 from kbroker.client.thread import ClientThread
 from kbroker.errors import ErrorCode
+from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M
 from kbroker.protocol.compression import Codec
+
+if TYPE_CHECKING:
+    from kbroker.client.option_types import ProducerOptions
 
 log = logging.getLogger("kbroker.client")
 
@@ -43,7 +47,7 @@ class Producer(RecordSender):
     end waits for what was sent.
     """
 
-    def __init__(self, config: Mapping[str, Any] | None = None, /, **keywords: Any):
+    def __init__(self, config: Mapping[str, Any] | None = None, /, **keywords: Unpack[ProducerOptions]):
         options = parse_options(PRODUCER, config, keywords, "the producer")
         self.options = options
         acks, idempotent = options["acks"], options["enable.idempotence"]
@@ -231,7 +235,7 @@ class Producer(RecordSender):
 
     def send_offsets_to_transaction(
         self,
-        offsets: Mapping[tuple[str, int], int | CommittedOffset],
+        offsets: Mapping[TopicPartition, int | CommittedOffset] | Mapping[tuple[str, int], int | CommittedOffset],
         group_metadata: ConsumerGroupMetadata,
         timeout: float | None = None,
     ) -> None:

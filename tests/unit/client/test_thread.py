@@ -297,3 +297,15 @@ import kbroker.client
 print([name for name in ("asyncio", "ssl", "numpy", "pyarrow", "kazoo", "cramjam") if name in sys.modules])
 """
     assert run_script(script).stdout == "[]\n"
+
+
+def test_a_client_loads_only_what_it_uses() -> None:
+    script = """
+import sys
+from kbroker.client import AdminClient, Consumer, Producer
+Producer(bootstrap_servers="127.0.0.1:1").close(0)
+loaded = ["numpy", "pyarrow", "kazoo", "prometheus_client"]
+loaded += ["kbroker.server", "kbroker.storage", "kbroker.client.option_types"]
+print([name for name in loaded if name in sys.modules])
+"""
+    assert run_script(script).stdout == "[]\n"

@@ -1,0 +1,270 @@
+"""The whole public API, used as a program would. Only type checkers read it; `assert_type` says what they must find."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import re
+import ssl
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, assert_type
+
+from kbroker.client import (
+    EARLIEST,
+    LATEST,
+    AdminClient,
+    Assignor,
+    AsyncAdminClient,
+    AuthenticationFailed,
+    BrokerError,
+    BrokerTooOld,
+    ClientClosed,
+    ClientError,
+    CommitFailed,
+    ConnectionFailed,
+    ConnectorOptions,
+    Consumer,
+    ConsumerConnector,
+    ConsumerGroupMetadata,
+    ConsumerOptions,
+    ConsumerRebalanceFailed,
+    ConsumerRecord,
+    ConsumerTimeout,
+    Deliveries,
+    Delivery,
+    ErrorCode,
+    FetchFrom,
+    ForkedClient,
+    MalformedAnswer,
+    Member,
+    MessageStream,
+    NetworkOptions,
+    NoSuchPartition,
+    OffsetAndMetadata,
+    Producer,
+    ProducerFenced,
+    ProducerOptions,
+    QueueFull,
+    RebalanceListener,
+    Records,
+    RecordTooLarge,
+    SimpleConsumer,
+    SimpleConsumerOptions,
+    TimedOut,
+    TopicPartition,
+    Topics,
+    TransactionAborted,
+    TransactionFailed,
+    TransactionMustAbort,
+    UnreadableRecords,
+    UsageError,
+)
+from kbroker.testing import Broker
+
+A0 = TopicPartition("a", 0)
+
+
+def make_clients(
+    network: NetworkOptions,
+    sending: ProducerOptions,
+    reading: ConsumerOptions,
+    fetching: SimpleConsumerOptions,
+    connecting: ConnectorOptions,
+) -> None:
+    Producer(bootstrap_servers="localhost:9092")
+    Producer({"bootstrap.servers": "localhost:9092", "linger.ms": "5"}, acks="all", enable_idempotence=True)
+    Producer(bootstrap_servers=["a:9092", "b:9092"], acks=1, compression_type="zstd", partitioner="random")
+    Producer(partitioner=lambda topic, key, count: hash(key) % count, value_encoder=str.encode)
+    Producer(**sending)
+    Consumer(group_id="g", auto_offset_reset="earliest", partition_assignment_strategy=["range", OneForAll()])
+    Consumer(ssl_context=ssl.create_default_context(), ssl_ca_location=Path("ca.pem"), security_protocol="SSL")
+    Consumer(**reading)
+    AdminClient(**network)
+    AsyncAdminClient({"client.id": "a"}, request_timeout_ms=1_000)
+    SimpleConsumer(isolation_level="read_committed", sasl_mechanism="SCRAM-SHA-256")
+    SimpleConsumer(**fetching)
+    ConsumerConnector(**connecting)
+
+
+def send(producer: Producer) -> int | None:
+    producer.send_nowait("a", b"value", "key", {"name": b"value", "none": None}, 0, 1_700_000_000_000)
+    delivery = assert_type(producer.send("a", "value", key=b"key", headers=[("name", "value")]), Delivery)
+    delivery.add_done_callback(lambda done: print(done.topic, done.partition, done.offset, done.timestamp))
+    assert_type(delivery.done(), bool)
+    assert_type(delivery.exception(timeout=1.5), BaseException | None)
+    many = assert_type(producer.send_many("a", [b"1", b"2"], keys=["k", None], partitions=0), Deliveries)
+    assert_type(many.result(10), int)
+    assert_type(len(many), int)
+    producer.flush(timeout=10)
+    producer.close()
+    with producer as same:
+        assert_type(same, Producer)
+    return assert_type(delivery.result(timeout=1), Delivery).offset
+
+
+async def send_and_await(producer: Producer) -> None:
+    assert_type(await producer.send("a", "value"), Delivery)
+    assert_type(await producer.send_many("a", [b"1", b"2"]), int)
+
+
+def transact(producer: Producer, consumer: Consumer) -> None:
+    producer.init_transactions(timeout=30)
+    with producer.transaction() as same:
+        assert_type(same, Producer)
+        records = consumer.poll()
+        producer.send_many("b", [record.value for record in records])
+        producer.send_offsets_to_transaction(records.next_offsets(), consumer.group_metadata(), timeout=10)
+    producer.begin_transaction()
+    producer.send_offsets_to_transaction({("a", 0): 5}, ConsumerGroupMetadata("g"))
+    producer.commit_transaction(timeout=10)
+    producer.abort_transaction()
+
+
+class Listener(RebalanceListener):
+    def on_assigned(self, partitions: list[TopicPartition]) -> None:
+        print(partitions)
+
+    def on_revoked(self, partitions: list[TopicPartition]) -> None:
+        print([partition.topic for partition in partitions])
+
+
+class OneForAll(Assignor):
+    name = "one-for-all"
+
+    def assign(self, members: Collection[Member], topics: Topics) -> Mapping[str, Collection[TopicPartition]]:
+        first = min(member.member_id for member in members)
+        return {first: topics.of(next(iter(members)).topics)}
+
+
+def committed(offsets: Mapping[TopicPartition, OffsetAndMetadata], error: ClientError | None) -> None:
+    print({partition.partition_id: found.offset for partition, found in offsets.items()}, error)
+
+
+def read(consumer: Consumer) -> None:
+    consumer.subscribe(["a", "b"], Listener())
+    consumer.subscribe("a")
+    consumer.subscribe(re.compile("a.*"))
+    assert_type(consumer.subscription(), frozenset[str] | re.Pattern[str] | None)
+    consumer.unsubscribe()
+    consumer.assign([A0, ("a", 1)])
+    consumer.assign({A0: 17})
+    consumer.assign_topics("a", "b")
+    assert_type(consumer.assignment(), list[TopicPartition])
+    consumer.seek("a", 0, 5)
+    consumer.seek_to_beginning()
+    consumer.seek_to_end(("a", 0))
+    consumer.pause("a", 0)
+    consumer.resume("a", 0)
+    assert_type(consumer.paused(), list[TopicPartition])
+    assert_type(consumer.position("a", 0), int | None)
+    records = assert_type(consumer.poll(0.5, max_records=100), Records)
+    read_records(records)
+    assert_type(consumer.poll_arrow(1.0, columns=["value"]), Any)
+    assert_type(consumer.poll_numpy(1.0, dtypes={"value": "S10"}), dict[str, Any])
+    for record in consumer:
+        read_record(record)
+        break
+    assert_type(consumer.offsets_for_times({A0: 1_700_000_000_000}), dict[TopicPartition, int | None])
+    assert_type(consumer.beginning_offsets([A0]), dict[TopicPartition, int])
+    assert_type(consumer.end_offsets([("a", 0)]), dict[TopicPartition, int])
+    consumer.commit()
+    consumer.commit({A0: 7}, timeout=3)
+    assert_type(consumer.commit_async({A0: OffsetAndMetadata(7, "text")}, committed), concurrent.futures.Future[None])
+    assert_type(consumer.committed([A0]), dict[TopicPartition, OffsetAndMetadata | None])
+    assert_type(consumer.group_metadata(), ConsumerGroupMetadata)
+    consumer.enforce_rebalance("why")
+    with consumer as same:
+        assert_type(same, Consumer)
+    consumer.close(timeout=5)
+
+
+def read_records(records: Records) -> None:
+    assert_type(len(records), int)
+    assert_type(records[0], ConsumerRecord)
+    assert_type(records[1:], Records)
+    assert_type(records.partitions(), list[TopicPartition])
+    assert_type(records.of_partition("a", 0), Records)
+    assert_type(records.next_offsets(), dict[TopicPartition, int])
+    assert_type(records.arrow(), Any)
+    assert_type(records.numpy(["offset"]), dict[str, Any])
+
+
+def read_record(record: ConsumerRecord) -> None:
+    assert_type(record.topic, str)
+    assert_type(record.partition, int)
+    assert_type(record.offset, int)
+    assert_type(record.timestamp, int)
+    assert_type(record.key, bytes | None)
+    assert_type(record.value, bytes | None)
+    assert_type(record.headers, tuple[tuple[str, bytes | None], ...])
+
+
+def fetch(simple: SimpleConsumer) -> None:
+    assert_type(simple.fetch("a", 0, 17, 1 << 20, min_bytes=1, max_wait_ms=100), Records)
+    assert_type(simple.multifetch([FetchFrom("a", 0, 17), ("a", 1, 0), ("a", 2, 0, 100)]), list[Records])
+    assert_type(simple.get_offsets_before("a", 0, LATEST, 2), list[int])
+    simple.commit_offsets("g", {("a", 0): simple.get_offsets_before("a", 0, EARLIEST)[0]})
+    simple.commit_offsets("g", {A0: 1})
+    assert_type(simple.fetch_offsets("g", [A0, ("a", 1)]), dict[TopicPartition, int])
+
+
+def stream(connector: ConsumerConnector) -> None:
+    streams = assert_type(connector.create_message_streams({"a": 2}), dict[str, list[MessageStream]])
+    try:
+        for record in streams["a"][0]:
+            read_record(record)
+    except (ConsumerTimeout, ConsumerRebalanceFailed) as error:
+        explain(error)
+    assert_type(connector.create_message_streams_by_filter(white_list="a.*", count=2), list[MessageStream])
+    connector.commit_offsets()
+    assert_type(connector.assignment(), list[TopicPartition])
+    connector.shutdown()
+
+
+def administer(admin: AdminClient) -> None:
+    admin.create_topic("a", partitions=3, configs={"retention.ms": "1000"})
+    admin.create_partitions("a", 6)
+    assert_type(admin.list_topics(), list[str])
+    for name, topic in admin.describe_topics(["a"]).items():
+        print(name, [partition.leader for partition in topic.partitions])
+    admin.alter_topic_config("a", {"retention.ms": None}, append={"cleanup.policy": "compact"})
+    print(admin.describe_topic_config("a")["retention.ms"].value)
+    print([broker.port for broker in admin.describe_cluster().brokers])
+    print([group.state for group in admin.list_groups()], admin.describe_group("g").members)
+    print(admin.committed("g")[A0].offset, admin.list_offsets([A0], EARLIEST)[A0].offset)
+    admin.alter_offsets("g", {A0: 1})
+    assert_type(admin.delete_records({A0: 10}), dict[TopicPartition, int])
+    admin.delete_group("g")
+    admin.delete_topics(["a"])
+    admin.close()
+
+
+async def administer_and_await(admin: AsyncAdminClient) -> None:
+    async with admin as same:
+        assert_type(await same.list_topics(internal=True), list[str])
+        assert_type(await same.delete_records({A0: -1}), dict[TopicPartition, int])
+    await admin.close()
+
+
+def explain(error: ClientError | UnreadableRecords) -> str:
+    assert_type(error.code, ErrorCode)
+    assert_type(error.retriable, bool)
+    match error:
+        case TimedOut() | ConnectionFailed() | MalformedAnswer() | AuthenticationFailed():
+            return "the network"
+        case TransactionMustAbort() | TransactionAborted() | ProducerFenced() | TransactionFailed():
+            return "the transaction"
+        case CommitFailed() | BrokerTooOld() | BrokerError():
+            return f"{error.code.name}: {error.hint}"
+        case ClientClosed() | ForkedClient() | UsageError() | QueueFull() | RecordTooLarge() | NoSuchPartition():
+            return "the program"
+        case UnreadableRecords():
+            return f"{error.topic}-{error.partition} at {error.offset}"
+        case _:
+            return str(error)
+
+
+def use_a_broker() -> None:
+    with Broker(settings={"num.partitions": 3}) as broker, Producer(bootstrap_servers=broker.bootstrap_servers) as p:
+        assert_type(broker.bootstrap_servers, str)
+        assert send(p) == 0

@@ -1,0 +1,50 @@
+"""What type checkers must refuse: every line that ends in `# wrong`, and no other."""
+
+from __future__ import annotations
+
+from kbroker.client import AdminClient, AsyncAdminClient, Consumer, Producer, RebalanceListener, SimpleConsumer
+
+
+class Listener(RebalanceListener):
+    def on_revoked(self, partitions: int) -> None:  # wrong
+        pass
+
+
+def options() -> None:
+    Producer(bootstrap_server="localhost:9092")  # wrong
+    Producer(group_id="g")  # wrong
+    Producer(linger_ms="soon")  # wrong
+    Producer(acks="some")  # wrong
+    Producer(compression_type="zip")  # wrong
+    Producer(partitioner=lambda key: 0)  # wrong
+    Producer(["localhost:9092"])  # wrong
+    Consumer(auto_offset_reset="beginning")  # wrong
+    Consumer(enable_auto_commit=1.5)  # wrong
+    Consumer("topic", bootstrap_servers="localhost:9092")  # wrong
+    AdminClient(acks=1)  # wrong
+    SimpleConsumer(group_id="g")  # wrong
+
+
+def calls(producer: Producer, consumer: Consumer, admin: AdminClient, simple: SimpleConsumer) -> None:
+    producer.send(b"topic", "value")  # wrong
+    producer.send("topic", "value", partition="0")  # wrong
+    producer.send("topic", "value", headers={"name": 1})  # wrong
+    producer.send_nowait("topic", "value").result()  # wrong
+    producer.flush("10")  # wrong
+    producer.send_offsets_to_transaction({("topic", 0): 5}, "group")  # wrong
+    consumer.subscribe([1])  # wrong
+    consumer.assign(["topic"])  # wrong
+    consumer.seek(("topic", 0), 5)  # wrong
+    consumer.poll("1")  # wrong
+    consumer.commit({"topic": 5})  # wrong
+    consumer.poll()[0].value.decode()  # wrong
+    consumer.position("topic", 0) + 1  # wrong
+    simple.fetch("topic", 0)  # wrong
+    admin.create_topic("topic", partitions="3")  # wrong
+    admin.delete_topics({"a": 1}, 2)  # wrong
+    print(admin.list_topics().offset)  # wrong
+
+
+async def awaits(admin: AdminClient, awaiting: AsyncAdminClient) -> None:
+    await admin.list_topics()  # wrong
+    awaiting.list_topics()[0].upper()  # wrong

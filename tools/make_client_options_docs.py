@@ -1,0 +1,145 @@
+"""Writes docs/CLIENT_OPTIONS.md and kbroker/client/option_types.py from the clients' tables of options."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+
+import generated_page
+
+from kbroker._core.partitioner import KINDS as PARTITIONERS
+from kbroker.client import config
+from kbroker.client.connector.options import CONNECTOR
+from kbroker.client.consumer.options import CONSUMER, assignors
+from kbroker.client.producer.options import PRODUCER, partitioner
+from kbroker.client.simple_consumer import SIMPLE_CONSUMER
+
+PAGE = """# Options of the client
+
+Made by `make docs` from the tables in `kbroker/client/`; do not edit. [CLIENT.md](CLIENT.md) is the guide.
+
+Names are Kafka's: with dots in a mapping, `Producer({"client.id": "a"})`, with underscores as keywords,
+`Producer(client_id="a")`, or both at once. A mapping takes strings for numbers and flags too, as files have them; None
+is as if it was not given. An unknown name is a TypeError that names the nearest one, a value that is not allowed a
+ValueError that names the option. Other names for an option, of older clients and other libraries, stand below it. ms:
+milliseconds.
+"""
+MODULE = '''"""The options as keywords, for type checkers and editors: what `**options` of each client may be.
+
+Made by `make docs` (tools/make_client_options_docs.py) from the tables of options; do not edit. A mapping may have the
+names with dots, the old names too, and strings for all values.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypedDict
+
+from kbroker.client.consumer.assignor import Assignor
+
+'''
+
+TABLES = {
+    "Every client": config.NETWORK,
+    "Producer": PRODUCER,
+    "Consumer": CONSUMER,
+    "SimpleConsumer": SIMPLE_CONSUMER,
+    "ConsumerConnector": CONNECTOR,
+}
+NETWORK = list(config.NETWORK.values())
+SHORT = {"SimpleConsumer": "Those of every client, and of the consumer's: "}
+CLASSES = {
+    "Every client": "NetworkOptions",
+    "Producer": "ProducerOptions",
+    "Consumer": "ConsumerOptions",
+    "SimpleConsumer": "SimpleConsumerOptions",
+    "ConsumerConnector": "ConnectorOptions",
+}
+
+KINDS: dict[config.Kind, tuple[str, str]] = {
+    config.flag: ("bool", "`true`, `false`"),
+    config.path: ("str | os.PathLike[str]", "a path"),
+    config.servers: ("str | Sequence[str]", "HOST:PORT, several with commas or as a list"),
+    config.texts: ("str | Sequence[str]", "strings, with commas or as a list"),
+    config.function: ("Callable[[Any], Any]", "a function"),
+    config.anything: ("ssl.SSLContext", "an `ssl.SSLContext`"),
+    partitioner: (
+        "Partitioner | Callable[[str, Any, int], int]",
+        ", ".join(f"`{name}`" for name in PARTITIONERS) + ", or a function of topic, key and count of partitions",
+    ),
+    assignors: ("str | Assignor | Sequence[str | Assignor]", "names or Assignor objects, one or several"),
+}
+"""What a type checker allows, and what people read; of Whole, OneOf and functions that return what they are given it is
+told by themselves."""
+
+
+def allowed_of(kind: config.Kind) -> tuple[str, str]:
+    if isinstance(kind, config.Whole):
+        words = "".join(f'"{word}", ' for word in kind.named)[:-2]
+        limits = f"{shown(kind.low)} to {shown(kind.high)}" + "".join(f", `{word}`" for word in kind.named)
+        return f"int | Literal[{words}]" if words else "int", limits
+    if isinstance(kind, config.OneOf):
+        words = ", ".join(f'"{word}"' for word in kind.words)
+        return f"Literal[{words}]", ", ".join(f"`{word}`" if word else "empty" for word in kind.words)
+    if kind in KINDS:
+        return KINDS[kind]
+    returned = inspect.signature(kind).return_annotation
+    return {"str": ("str", "a string"), "int": ("int", "an integer")}[returned]
+
+
+def shown(number: int) -> str:
+    """Powers of two as such."""
+    for power in (30, 31, 40, 63):
+        for less in (0, 1):
+            if number == (1 << power) - less:
+                return f"2^{power}" + ("-1" if less else "")
+    return str(number)
+
+
+def default_of(option: config.Option) -> str:
+    value = option.default
+    if option.kind is assignors:
+        value = ",".join(each.name for each in value)
+    for name, number in getattr(option.kind, "named", {}).items():
+        value = name if value == number else value
+    if value in (None, "", ()):
+        return "-"
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def row(option: config.Option) -> str:
+    named = "<br>".join([f"`{option.name}`", *(f"*{alias}*" for alias in dict.fromkeys(option.aliases))])
+    cells = [named, allowed_of(option.kind)[1], default_of(option), option.doc]
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def page() -> Iterator[str]:
+    yield PAGE
+    for title, table in TABLES.items():
+        yield f"## {title}\n"
+        listed = [option for option in table.values() if title == "Every client" or option not in NETWORK]
+        if title in SHORT:
+            yield SHORT[title] + ", ".join(f"`{option.name}`" for option in listed) + ".\n"
+            continue
+        yield "| option | allowed | default | what it does |\n|---|---|---|---|"
+        yield from map(row, listed)
+        yield ""
+
+
+def module() -> Iterator[str]:
+    yield MODULE + "Partitioner = Literal[" + ", ".join(f'"{name}"' for name in PARTITIONERS) + "]"
+    for title, table in TABLES.items():
+        yield f"\n\nclass {CLASSES[title]}(TypedDict, total=False):"
+        for option in table.values():
+            optional = " | None" if option.default is None else ""
+            yield f"    {option.name.replace('.', '_')}: {allowed_of(option.kind)[0]}{optional}"
+
+
+if __name__ == "__main__":
+    texts = {
+        generated_page.DOCS / "CLIENT_OPTIONS.md": "\n".join(page()),
+        generated_page.DOCS.parent / "kbroker/client/option_types.py": "\n".join(module()) + "\n",
+    }
+    raise SystemExit(generated_page.write_files(texts))
