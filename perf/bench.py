@@ -15,6 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from perf import (
+    client_consume_rows,
     compaction_rows,
     consume_rows,
     conversion_rows,
@@ -39,6 +40,7 @@ ROWS: dict[str, Callable[[], list[Figure]]] = {
     "consume": consume_rows.throughput,
     "long-polls": consume_rows.long_polls,
     "end-to-end": consume_rows.end_to_end,
+    "client-consume": client_consume_rows.against_confluent,
     "rebalance": life_rows.rebalance,
     "undisturbed": consume_rows.undisturbed,
     "recovery": log_rows.recovery,

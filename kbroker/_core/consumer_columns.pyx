@@ -5,6 +5,15 @@ from libc.stdint cimport int32_t
 from kbroker._core.columns cimport BinaryColumn
 
 
+cdef object library(str name, str extra):
+    try:
+        return __import__(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise
+        raise ModuleNotFoundError(f"{name} is not installed; it comes with: pip install 'kbroker[{extra}]'", name=name) from None
+
+
 cdef object arrow_binary(object arrow, object of, BinaryColumn column):
     buffers = [
         arrow.py_buffer(column.validity) if column.null_count else None,
@@ -51,7 +60,7 @@ def arrow_batch(columns):
     topic: dictionary of string; partition: int32; offset: int64; timestamp: timestamp[ms, UTC]; timestamp_type: int8; key and value:
     binary; headers: list of struct<key: string, value: binary>.
     """
-    import pyarrow as arrow
+    arrow = library("pyarrow", "arrow")
     arrays = [arrow_column(arrow, name, columns) for name in columns.names]
     fields = [arrow.field(name, array.type, name in ("key", "value")) for name, array in zip(columns.names, arrays)]
     return arrow.RecordBatch.from_arrays(arrays, schema=arrow.schema(fields))
@@ -81,7 +90,7 @@ def numpy_arrays(columns, dtypes=None):
     for `key` or `value` in `dtypes` each is one element of that type; ValueError unless every one has its size. Headers likewise:
     rows header_offsets[i] to header_offsets[i + 1] of header_key and header_value.
     """
-    import numpy
+    numpy = library("numpy", "numpy")
     dtypes = dtypes or {}
     for name in dtypes:
         if name not in ("key", "value"):

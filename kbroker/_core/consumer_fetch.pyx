@@ -15,7 +15,7 @@ from kbroker._core.consumer_fetch_response cimport (
 from kbroker._core.consumer_partitions cimport fetch_partition_t, partition_release, ready_t
 from kbroker._core.consumer_poll cimport FetchPoll
 from kbroker._core.cursor cimport writer_free, writer_init
-from kbroker._core.receive_buffers cimport buffer_free
+from kbroker._core.receive_buffers cimport buffer_free, buffers_keep
 from kbroker._core.record_batch cimport BATCH_OK
 from kbroker._core.sync cimport atomic_add_i64, atomic_load_i64, mutex_lock, mutex_unlock
 
@@ -63,12 +63,15 @@ cdef class FetchEngine(FetchPoll):
         self.options.max_wait_ms = max_wait_ms
         self.options.max_bytes = max_bytes
         self.options.max_partition_bytes = max_partition_bytes
-        self.queued_max_bytes = queued_max_bytes
+        if self.queued_max_bytes == 0:
+            self.queued_max_bytes = queued_max_bytes
+            buffers_keep(queued_max_bytes // 2)
         self.check_crcs = check_crcs
         self.request_timeout_ms = request_timeout_ms
 
     def __dealloc__(self):
         cdef fetch_node_t *node
+        buffers_keep(-(self.queued_max_bytes // 2))
         while self.nodes != NULL:
             node = self.nodes
             self.nodes = node.next

@@ -7,7 +7,7 @@ cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.memoryview cimport PyMemoryView_FromObject
-from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t, uint8_t
+from libc.stdint cimport INT32_MAX, INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
@@ -561,7 +561,7 @@ cdef class Records:
 
     def columns(self, columns=None):
         """Flat columns of all records (kbroker._core.columns.Columns), or of those named: of what is not, nothing is copied."""
-        cdef RecordColumns made = RecordColumns(0, INT64_MAX, columns)
+        cdef RecordColumns made = RecordColumns(INT64_MIN, INT64_MAX, columns)
         cdef int32_t i
         for i in range(self.part_count):
             self.collect(made, <Chunk>self.chunks[i], &self.parts[i])

@@ -29,9 +29,17 @@ cdef extern from * nogil:
 cdef enum:
     PAGE = 4096
 
+ctypedef struct larger_t:
+    uint8_t *data
+    int64_t capacity
+
 cdef mutex_t pool_lock
 cdef uint8_t *kept[KEPT_BUFFERS]
 cdef int kept_count = 0
+cdef larger_t[KEPT_LARGER] larger
+cdef int larger_count = 0
+cdef int64_t larger_bytes = 0
+cdef int64_t larger_limit = 0
 mutex_init(&pool_lock, NULL)
 
 
@@ -60,6 +68,70 @@ cdef uint8_t *large_take() noexcept nogil:
     return buffer
 
 
+cdef void larger_remove(int place) noexcept nogil:
+    """With the lock."""
+    global larger_count, larger_bytes
+    larger_bytes -= larger[place].capacity
+    larger_count -= 1
+    larger[place] = larger[larger_count]
+
+
+cdef void larger_drop_smallest() noexcept nogil:
+    """With the lock."""
+    cdef int smallest = 0
+    cdef int i
+    for i in range(1, larger_count):
+        if larger[i].capacity < larger[smallest].capacity:
+            smallest = i
+    munmap(larger[smallest].data, larger[smallest].capacity)
+    larger_remove(smallest)
+
+
+cdef uint8_t *larger_take(int64_t size, int64_t *capacity) noexcept nogil:
+    """The smallest that is kept and fits, but none that is much too large."""
+    cdef uint8_t *found = NULL
+    cdef int best = -1
+    cdef int i
+    mutex_lock(&pool_lock)
+    for i in range(larger_count):
+        if size <= larger[i].capacity <= 4 * size and (best < 0 or larger[i].capacity < larger[best].capacity):
+            best = i
+    if best >= 0:
+        found = larger[best].data
+        capacity[0] = larger[best].capacity
+        larger_remove(best)
+    mutex_unlock(&pool_lock)
+    if found == NULL:
+        capacity[0] = (size + CAPACITY_STEP - 1) & -CAPACITY_STEP
+        found = <uint8_t *>map_memory(capacity[0])
+    return found
+
+
+cdef bint larger_keep(uint8_t *buffer, int64_t capacity) noexcept nogil:
+    global larger_count, larger_bytes
+    cdef bint keep = False
+    mutex_lock(&pool_lock)
+    if capacity <= larger_limit:
+        while larger_count and (larger_count == KEPT_LARGER or larger_bytes + capacity > larger_limit):
+            larger_drop_smallest()
+        larger[larger_count].data = buffer
+        larger[larger_count].capacity = capacity
+        larger_count += 1
+        larger_bytes += capacity
+        keep = True
+    mutex_unlock(&pool_lock)
+    return keep
+
+
+cdef void buffers_keep(int64_t bytes) noexcept nogil:
+    global larger_limit
+    mutex_lock(&pool_lock)
+    larger_limit += bytes
+    while larger_bytes > larger_limit:
+        larger_drop_smallest()
+    mutex_unlock(&pool_lock)
+
+
 cdef uint8_t *buffer_take(int64_t size, int64_t *capacity) noexcept nogil:
     if size < SMALL_BUFFERS_END:
         capacity[0] = size
@@ -67,8 +139,7 @@ cdef uint8_t *buffer_take(int64_t size, int64_t *capacity) noexcept nogil:
     if size <= LARGE_BUFFER:
         capacity[0] = LARGE_BUFFER
         return large_take()
-    capacity[0] = (size + PAGE - 1) & -PAGE
-    return <uint8_t *>map_memory(capacity[0])
+    return larger_take(size, capacity)
 
 
 cdef uint8_t *buffer_grow(uint8_t *buffer, int64_t used, int64_t wanted, int64_t *capacity) noexcept nogil:
@@ -96,6 +167,8 @@ cdef void buffer_free(uint8_t *buffer, int64_t capacity) noexcept nogil:
         free(buffer)
         return
     if capacity > LARGE_BUFFER:
+        if larger_keep(buffer, capacity):
+            return
         munmap(buffer + LARGE_BUFFER, capacity - LARGE_BUFFER)
     mutex_lock(&pool_lock)
     if kept_count < KEPT_BUFFERS:
@@ -110,3 +183,8 @@ cdef void buffer_free(uint8_t *buffer, int64_t capacity) noexcept nogil:
 def kept_buffers():
     """How many large buffers wait to be used again."""
     return kept_count
+
+
+def kept_bytes():
+    """How many bytes of larger ones do."""
+    return larger_bytes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,6 +38,7 @@ class FetchBroker:
         self.requests: list[Any] = []  # decoded, oldest first
         self.errors: dict[Key, int] = {}  # to be answered once
         self.session_error = 0  # the same, for a request of a session
+        self.mangle: Callable[[bytes], bytes] | None = None  # what becomes of the next response behind its header
         self.cut = -1  # bytes of the next response that are sent before the connection is closed
         self.socket: socket.socket | None = None
         self.connection: PumpConnection | None = None
@@ -75,6 +77,11 @@ class FetchBroker:
         response = encode_response(
             ApiKey.FETCH, header.request_api_version, header.correlation_id, self.answer(message)
         )
+        if self.mangle is not None:
+            head = 8 + (self.version >= 12)
+            body = self.mangle(response[head:])
+            response = (head - 4 + len(body)).to_bytes(4) + response[4:head] + body
+            self.mangle = None
         if self.cut >= 0:
             self.socket.sendall(response[: self.cut])
             self.cut = -1

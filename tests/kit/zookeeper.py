@@ -143,6 +143,29 @@ def nodes_of(store: Store) -> dict[str, Node]:
     return found
 
 
+class Kafka25(KafkaOnZooKeeper):
+    """Apache Kafka 2.5.1."""
+
+    version = "2.5.1"
+    heap = "256m"
+
+    @classmethod
+    def classpath(cls) -> str:
+        return maven.fetch([f"org.apache.kafka:kafka_2.13:{cls.version}"])
+
+
+class Kafka010(KafkaOnZooKeeper):
+    """Apache Kafka 0.10.2.2: messages of magic 1, the first years of ApiVersions."""
+
+    version = "0.10.2.2"
+    heap = "256m"
+
+    @classmethod
+    def classpath(cls) -> str:
+        # What Java had itself until version 9.
+        return maven.fetch([f"org.apache.kafka:kafka_2.11:{cls.version}", "javax.xml.bind:jaxb-api:2.3.1"])
+
+
 class OldKafka(KafkaOnZooKeeper):
     """Apache Kafka 0.9.0.1, which knows messages of magic 0 only and no ApiVersions."""
 

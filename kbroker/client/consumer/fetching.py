@@ -71,6 +71,7 @@ class Fetching:
         """Where a group has come to in partitions, as far as it has."""
         self._unproven: set[TopicPartition] = set()  # have a leader that may not have what was read
         self._failures: dict[TopicPartition, tuple[int, Backoff]] = {}  # offset that fails, again and again
+        self._resting: dict[TopicPartition, tuple[int, int]] = {}  # by whom they are not tried for a while
         self._mending: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         engine.on_told = self._told
@@ -116,7 +117,10 @@ class Fetching:
             partition = TopicPartition(*key)
             found = view.partition(*partition)
             leader = (found.leader_id, found.leader_epoch) if found is not None else (-1, -1)
+            if self._resting.get(partition) == leader:
+                continue
             if leader[0] >= 0 and (partition in self._stale or self._led.get(partition) != leader):
+                self._resting.pop(partition, None)
                 self._stale.discard(partition)
                 self._led[partition] = leader
                 if 0 <= self.engine.epochs(*partition)[3] < leader[1]:
@@ -157,18 +161,21 @@ class Fetching:
             logging.DEBUG if error_of(code) in RETRIABLE else logging.WARNING,
             "%s: %s at offset %d", partition, error_of(code).name, offset,
         )  # fmt: skip
-        self._led.pop(partition, None)
+        leader = self._led.pop(partition, None)
         failed, backoff = self._failures.get(partition, (-1, None))
         if backoff is None or failed != offset:
             self._failures[partition] = (offset, self._new_backoff())
             self._stale.add(partition)
+        elif leader is None:
+            self._stale.add(partition)
         else:
+            self._resting[partition] = leader
             self.cluster.network.thread.loop.call_later(backoff.next_s(), self._look_again, partition)
         if leader_id in self.cluster.view.nodes:
             self.cluster.note_leader(*partition, leader_id, leader_epoch, ())
 
     def _look_again(self, partition: TopicPartition) -> None:
-        if partition not in self._led:
+        if self._resting.pop(partition, None) is not None:
             self._stale.add(partition)
             self._mend()
 
@@ -190,6 +197,7 @@ class Fetching:
             current = {TopicPartition(*key) for key in self.engine.assigned()}
             self._stale &= current
             self._unproven &= current
+            self._resting = {partition: leader for partition, leader in self._resting.items() if partition in current}
             self._failures = {partition: row for partition, row in self._failures.items() if partition in current}
             self._lost = {partition for partition in self._lost & current if self.engine.position(*partition) < 0}
             try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -21,6 +21,7 @@ from kbroker.errors import ErrorCode
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.compression import inflate
 from kbroker.protocol.records import Record
+from tests.kit import parser_cases
 from tests.kit.consumer_model import Log, LogBatch, logs
 from tests.kit.fetch_broker import NODE, FetchBroker, Key
 
@@ -342,6 +343,44 @@ def test_a_damaged_batch_is_raised_behind_what_is_good_until_somebody_seeks(benc
     bench.engine.seek("a", 0, 3)
     found = bench.read(4, turns=50)
     assert [row for row in found if row[0] == "a"] == [("a", 0, 3), ("a", 0, 4)]
+
+
+@pytest.mark.parametrize("version", [2, 4, 12])
+def test_responses_that_lie_cost_their_connection_or_are_an_error_of_their_partition(
+    benches: list[Bench], version: int
+) -> None:
+    """Whatever a response says: records that are handed out are whole. Their offsets no check sum covers."""
+    values = {b"%d" % offset + bytes(10) for offset in range(3)}
+    seen = {"closed": 0, "unreadable": 0, "told": 0}
+
+    def tried(mangle: Callable[[bytes], bytes]) -> None:
+        bench = Bench(FetchBroker({A: simple_log(3), B: simple_log(3)}, version))
+        bench.broker.mangle = mangle
+        bench.start(A, B)
+        try:
+            for _ in range(8):
+                bench.turn()
+                for record in bench.engine.poll(0, 100):
+                    assert (record.topic, record.partition) in (A, B)
+                    assert record.value in values
+            seen["told"] += len(bench.news) > 0
+        except UnreadableRecords:
+            seen["unreadable"] += 1
+        finally:
+            seen["closed"] += len([r for r in bench.broker.requests if version < 7 or r.session_epoch == 0]) > 1
+            assert bench.engine.buffered_bytes < 1000
+            bench.close()
+
+    bodies: list[bytes] = []
+
+    def note(body: bytes) -> bytes:
+        bodies.append(body)
+        return body
+
+    tried(note)
+    for _, body in parser_cases.mangled(bodies[0]):
+        tried(lambda _, body=body: body)  # type: ignore[misc]
+    assert min(seen.values()) > 10, seen
 
 
 def test_a_broker_without_fetch_is_told(benches: list[Bench]) -> None:

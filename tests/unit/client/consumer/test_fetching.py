@@ -1,0 +1,224 @@
+"""Leaders that change and logs that were truncated, against a broker that is told what to say."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from kbroker._core.consumer_record import ConsumerRecord, UnreadableRecords
+from kbroker.client.consumer.consumer import Consumer
+from kbroker.client.errors import BrokerError, LogTruncated
+from kbroker.errors import ErrorCode
+from kbroker.protocol import messages as M
+from kbroker.protocol.api import ApiKey
+from kbroker.protocol.records import Record
+from tests.kit.consumer_model import Log, LogBatch
+from tests.kit.fetch_broker import FetchBroker
+from tests.kit.processors import wait_until
+from tests.kit.scripted_broker import Asked, Peer, ScriptedBroker
+
+SECONDS = 30.0
+TOPIC = "t"
+KEY = (TOPIC, 0)
+
+
+def log_of(*values: str) -> Log:
+    """A batch for each, of leader epoch 0."""
+    return Log([LogBatch(at, at, (Record(at, 5, None, value.encode()),)) for at, value in enumerate(values)])
+
+
+class Leader:
+    """One broker that leads everything: of epoch `epoch`, with `log`, whose epoch 0 ends as `ends` says."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.ends = (0, 0)  # leader epoch and end offset
+        self.epoch_errors: list[int] = []  # what is answered to who asks for them, oldest first
+        self.asked_epochs: list[tuple[int, int]] = []  # current leader epoch, leader epoch
+        self.metadata = 0  # how often they were asked for
+        self.fetch = FetchBroker({KEY: log_of("a", "b", "c")}, 12, sessions=False)
+        self.asked_offsets: list[int] = []
+        self.broker = ScriptedBroker(self.script)
+
+    def script(self, peer: Peer) -> None:
+        asked = peer.serve_versions()
+        while True:
+            peer.respond(asked, self.answer(asked))
+            asked = peer.request()
+
+    def answer(self, asked: Asked) -> M.Message:
+        message: Any = asked.message
+        if asked.api_key == ApiKey.METADATA:
+            self.metadata += 1
+            return self.describe()
+        if asked.api_key == ApiKey.OFFSET_FOR_LEADER_EPOCH:
+            return self.tell_end(message)
+        if asked.api_key == ApiKey.LIST_OFFSETS:
+            row = M.ListOffsetsResponse.ListOffsetsPartitionResponse(partition_index=0, offset=0, timestamp=-1)
+            return M.ListOffsetsResponse(
+                topics=[M.ListOffsetsResponse.ListOffsetsTopicResponse(name=TOPIC, partitions=[row])]
+            )
+        assert asked.api_key == ApiKey.FETCH
+        for topic in message.topics:
+            for ask in topic.partitions:
+                self.asked_offsets.append(ask.fetch_offset)
+                if ask.current_leader_epoch < self.epoch:
+                    self.fetch.errors[KEY] = ErrorCode.FENCED_LEADER_EPOCH
+        return self.fetch.answer(message)  # type: ignore[no-any-return]
+
+    def describe(self) -> M.Message:
+        partition = M.MetadataResponse.MetadataResponsePartition(
+            partition_index=0, leader_id=1, leader_epoch=self.epoch, replica_nodes=[1], isr_nodes=[1]
+        )
+        node = M.MetadataResponse.MetadataResponseBroker(node_id=1, host="127.0.0.1", port=self.broker.port)
+        topic = M.MetadataResponse.MetadataResponseTopic(name=TOPIC, partitions=[partition])
+        return M.MetadataResponse(brokers=[node], controller_id=1, topics=[topic])
+
+    def tell_end(self, message: Any) -> M.Message:
+        ask = message.topics[0].partitions[0]
+        self.asked_epochs.append((ask.current_leader_epoch, ask.leader_epoch))
+        row = M.OffsetForLeaderEpochResponse.EpochEndOffset(
+            partition=0, leader_epoch=self.ends[0], end_offset=self.ends[1]
+        )
+        if self.epoch_errors:
+            row.error_code = self.epoch_errors.pop(0)
+        topic = M.OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(topic=TOPIC, partitions=[row])
+        return M.OffsetForLeaderEpochResponse(topics=[topic])
+
+    def elect(self, log: Log, epoch: int, end_offset: int) -> None:
+        """Another epoch begins, with another log."""
+        self.ends = (epoch, end_offset)
+        self.fetch.logs[KEY] = log
+        self.epoch += 1
+
+
+@pytest.fixture
+def leader() -> Iterator[Leader]:
+    made = Leader()
+    with made.broker:
+        yield made
+
+
+@pytest.fixture
+def consumer_of(leader: Leader) -> Iterator[Callable[..., Consumer]]:
+    made: list[Consumer] = []
+
+    def make(**options: Any) -> Consumer:
+        quick = {
+            "retry_backoff_ms": 1,
+            "retry_backoff_max_ms": 20,
+            "fetch_max_wait_ms": 5,
+            "auto_offset_reset": "earliest",
+        }
+        made.append(Consumer(bootstrap_servers=f"127.0.0.1:{leader.broker.port}", **(quick | options)))
+        made[-1].assign({KEY: 0})  # type: ignore[dict-item]
+        return made[-1]
+
+    yield make
+    for consumer in made:
+        consumer.close()
+
+
+def take(consumer: Consumer, count: int) -> list[tuple[int, bytes | None]]:
+    found: list[ConsumerRecord] = []
+    deadline = time.monotonic() + SECONDS
+    while len(found) < count:
+        assert time.monotonic() < deadline
+        found += consumer.poll(1.0, count - len(found))
+    return [(record.offset, record.value) for record in found]
+
+
+ABC = [(0, b"a"), (1, b"b"), (2, b"c")]
+
+
+def test_a_new_leader_that_has_what_was_read_is_read_on(leader: Leader, consumer_of: Callable[..., Consumer]) -> None:
+    consumer = consumer_of()
+    assert take(consumer, 3) == ABC
+    leader.epoch_errors = [ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    leader.elect(log_of("a", "b", "c", "d"), 0, 3)
+    assert take(consumer, 1) == [(3, b"d")]
+    assert set(leader.asked_epochs) == {(1, 0)}
+    assert len(leader.asked_epochs) == 3
+
+
+def test_a_truncated_log_is_read_from_where_it_began_to_differ(
+    leader: Leader, consumer_of: Callable[..., Consumer]
+) -> None:
+    consumer = consumer_of()
+    assert take(consumer, 3) == ABC
+    leader.elect(log_of("a", "B", "C", "D"), 0, 1)
+    assert take(consumer, 3) == [(1, b"B"), (2, b"C"), (3, b"D")]
+
+
+def test_a_log_of_which_nobody_knows_where_it_differs_is_read_from_where_the_reset_says(
+    leader: Leader, consumer_of: Callable[..., Consumer]
+) -> None:
+    consumer = consumer_of()
+    assert take(consumer, 3) == ABC
+    leader.elect(log_of("A", "B", "C", "D"), -1, -1)
+    assert take(consumer, 2) == [(0, b"A"), (1, b"B")]
+
+
+def test_without_a_reset_every_poll_tells_of_the_truncation_until_somebody_seeks(
+    leader: Leader, consumer_of: Callable[..., Consumer]
+) -> None:
+    consumer = consumer_of(auto_offset_reset="none")
+    assert take(consumer, 3) == ABC
+    leader.elect(log_of("a", "B", "C", "D"), 0, 1)
+    for _ in range(3):
+        with pytest.raises(LogTruncated, match="the log was truncated: 3 was read") as raised:
+            take(consumer, 1)
+        assert (raised.value.partition, raised.value.offset, raised.value.divergent_offset) == (KEY, 3, 1)
+        assert raised.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
+    consumer.seek(TOPIC, 0, 1)
+    assert take(consumer, 3) == [(1, b"B"), (2, b"C"), (3, b"D")]
+
+
+def test_what_was_fetched_of_a_truncated_log_and_not_read_is_fetched_again(
+    leader: Leader, consumer_of: Callable[..., Consumer]
+) -> None:
+    consumer = consumer_of(auto_offset_reset="none")
+    assert take(consumer, 1) == ABC[:1]
+    leader.elect(log_of("a", "b", "C"), 0, 2)
+    wait_until(lambda: 1 in leader.asked_offsets, "what was fetched is dropped", SECONDS)
+    assert take(consumer, 2) == [(1, b"b"), (2, b"C")]
+
+
+@pytest.mark.parametrize(
+    "code", [ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.UNKNOWN_TOPIC_ID]
+)
+def test_an_error_that_may_pass_is_waited_out_ever_longer(
+    leader: Leader, consumer_of: Callable[..., Consumer], code: ErrorCode
+) -> None:
+    errors = 0
+
+    class Failing(dict[Any, int]):
+        def pop(self, key: Any, default: Any = 0) -> int:
+            nonlocal errors
+            errors += 1
+            return code if errors <= 6 else 0
+
+    leader.fetch.errors = Failing()
+    started = time.monotonic()
+    assert take(consumer_of(retry_backoff_ms=20, retry_backoff_max_ms=1000), 3) == ABC
+    # At once, then after 20, 40, 80, 160 and 320 ms, each a fifth shorter at most.
+    assert time.monotonic() - started >= 0.8 * 0.620
+    assert leader.metadata >= 6
+
+
+def test_an_error_that_stays_is_raised_by_every_poll_and_asked_for_again(
+    leader: Leader, consumer_of: Callable[..., Consumer]
+) -> None:
+    leader.fetch.errors[KEY] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    consumer = consumer_of()
+    with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED"):
+        take(consumer, 1)
+    assert take(consumer, 3) == ABC
+    leader.fetch.errors[KEY] = ErrorCode.CORRUPT_MESSAGE
+    with pytest.raises(
+        UnreadableRecords, match="the records at offset 3 cannot be read: the broker found them corrupt"
+    ):
+        take(consumer, 1)
