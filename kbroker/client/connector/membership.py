@@ -15,10 +15,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from kbroker.client.config import Options
-from kbroker.client.connector.assignment import STRATEGIES, Assignment, Disagreement, java_order
+from kbroker.client.connector.assignment import STRATEGIES, Assignment, Disagreement, Partitions, java_order
 from kbroker.client.connector.offsets import OffsetStorage
 from kbroker.client.connector.registry import AlreadyRegistered, GroupRegistry, StillOwned
 from kbroker.client.connector.streams import Feed, MessageStream
@@ -229,21 +229,14 @@ class Member:
         existing: list[str] = []
         if any(each.is_filter for each in members.values()):
             existing = self._registry.topics(self._heard)
-        exclude_internal: bool = self._options["exclude.internal.topics"]
-        threads: dict[str, list[str]] = {}
-        for member, subscription in members.items():
-            for topic, count in subscription.topics(existing, exclude_internal=exclude_internal).items():
-                threads.setdefault(topic, []).extend(f"{member}-{number}" for number in range(count))
-        ours = self._subscription.topics(existing, exclude_internal=exclude_internal)
-        strategy: str = self._options["partition.assignment.strategy"]
-        if strategy == "range":  # topics are on their own there
-            threads = {topic: threads[topic] for topic in ours}
-        for readers in threads.values():
-            readers.sort(key=java_order)
-        mine = {f"{self._registry.consumer_id}-{number}" for number in range(max(ours.values(), default=0))}
-        partitions = self._registry.partitions(threads, self._heard)
-        assigned = STRATEGIES[strategy](threads, partitions)
-        return {partition: owner for partition, owner in assigned.items() if owner in mine}
+        return share_of(
+            self._registry.consumer_id,
+            members,
+            existing,
+            lambda topics: self._registry.partitions(topics, self._heard),
+            self._options["partition.assignment.strategy"],
+            exclude_internal=self._options["exclude.internal.topics"],
+        )
 
     def _begin(self, new: Assignment, offsets: Mapping[TopicPartition, int]) -> None:
         """While the feed is held: read what was claimed."""
@@ -273,3 +266,27 @@ class Member:
             log.warning("%s: offsets are not committed: %s", self._registry.consumer_id, error)
         self._storage.forget(gone)
         self._registry.release(gone)
+
+
+def share_of(
+    consumer_id: str,
+    members: Mapping[str, Subscription],
+    existing: Collection[str],
+    partitions_of: Callable[[Iterable[str]], Partitions],
+    strategy: str,
+    *,
+    exclude_internal: bool,
+) -> Assignment:
+    """What the strategy gives to one of the members. Disagreement."""
+    threads: dict[str, list[str]] = {}
+    for member, subscription in members.items():
+        for topic, count in subscription.topics(existing, exclude_internal=exclude_internal).items():
+            threads.setdefault(topic, []).extend(f"{member}-{number}" for number in range(count))
+    ours = members[consumer_id].topics(existing, exclude_internal=exclude_internal)
+    if strategy == "range":  # topics are on their own there
+        threads = {topic: threads[topic] for topic in ours}
+    for readers in threads.values():
+        readers.sort(key=java_order)
+    mine = {f"{consumer_id}-{number}" for number in range(max(ours.values(), default=0))}
+    assigned = STRATEGIES[strategy](threads, partitions_of(threads))
+    return {partition: owner for partition, owner in assigned.items() if owner in mine}

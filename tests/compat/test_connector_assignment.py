@@ -1,0 +1,108 @@
+"""Who gets which partition: what this client works out, and what Kafka 0.8.2's own assignors do, of the same nodes."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kbroker.client.config import parse_options
+from kbroker.client.connector.assignment import Assignment, Disagreement
+from kbroker.client.connector.membership import share_of
+from kbroker.client.connector.registry import GroupRegistry
+from kbroker.client.connector.subscription import Subscription
+from kbroker.client.zookeeper.options import ZOOKEEPER
+from kbroker.client.zookeeper.session import Session
+from kbroker.coordination.paths import NO_UUID, TopicAssignment, encode_topic
+from tests.kit import maven
+from tests.kit.broker import KafkaInMemory
+from tests.kit.java_program import compile_java
+from tests.kit.zookeeper import ZooKeeperProcess
+
+GROUPS = 150
+TOPICS = {f"t{number}{suffix}": 2 * number for number in range(6) for suffix in ("", ".x", "-Ä")} | {
+    "big": 37,
+    "__consumer_offsets": 5,
+}
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    try:
+        KafkaInMemory.classpath()
+        maven.fetch(["org.apache.kafka:kafka_2.11:0.8.2.2"])
+    except maven.MavenFailed as missing:
+        pytest.skip(str(missing))
+    with ZooKeeperProcess() as zookeeper:
+        made = Session(parse_options(ZOOKEEPER, None, {"zookeeper_connect": zookeeper.address}))
+        yield made
+        made.close()
+
+
+def test_assignments_are_those_of_kafka_0_8(session: Session) -> None:
+    chance = random.Random(8)
+    store = session.store
+    for path in ("/brokers", "/brokers/topics"):
+        store.create(path)
+    for name, count in TOPICS.items():
+        replicas = dict.fromkeys(range(count), (1,))
+        store.create(f"/brokers/topics/{name}", encode_topic(TopicAssignment(NO_UUID, replicas, {}, {})))
+    asked = []
+    for number in range(GROUPS):
+        group, even = f"g{number}", chance.random() < 0.5
+        same = drawn(chance)
+        for place in range(chance.randint(1, 5)):
+            name = f"{group}_{chance.choice(['a', 'B', 'host-1', 'host-10', 'ü'])}-{place}"
+            GroupRegistry(session, group, name).register(same if even else drawn(chance), 0, lambda _: None)
+            asked += [("range", group, name), ("roundrobin", group, name)]
+    java = compile_java(
+        Path(__file__).parent / "java-0.8", "Assign", "0.8.2.2", "org.apache.kafka:kafka_2.11:0.8.2.2",
+        flags=("-Xmx128m", "-Dfile.encoding=UTF-8", "-Dstdout.encoding=UTF-8"),
+    )  # fmt: skip
+    done = subprocess.run(
+        [*java, session._address], input="".join(" ".join(each) + "\n" for each in asked), capture_output=True,
+        encoding="utf-8", timeout=200, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    refused = 0
+    for (strategy, group, name), answer in zip(asked, blocks(done.stdout), strict=True):
+        registry = GroupRegistry(session, group, name)
+        try:
+            found = [f"{each.topic} {each.partition_id} {owner}" for each, owner in share(registry, strategy).items()]
+        except Disagreement:
+            found = ["!"]
+            refused += 1
+        assert sorted(found) == answer, (strategy, group)
+    assert 0 < refused < len(asked) / 2
+
+
+def share(registry: GroupRegistry, strategy: str) -> Assignment:
+    def unwatched(_event: object) -> None:
+        """Nobody waits for what comes later."""
+
+    members, existing = registry.members(unwatched), registry.topics(unwatched)
+    partitions = registry.partitions(TOPICS, unwatched)
+    return share_of(registry.consumer_id, members, existing, lambda _: partitions, strategy, exclude_internal=True)
+
+
+def blocks(text: str) -> list[list[str]]:
+    """The answers, each a sorted list of lines."""
+    found: list[list[str]] = [[]]
+    for line in text.split("\n")[:-1]:
+        if line:
+            found[-1].append(line)
+        else:
+            found.append([])
+    return [sorted(each) for each in found[:-1]]
+
+
+def drawn(chance: random.Random) -> Subscription:
+    if chance.random() < 0.3:
+        expression = chance.choice(["t.*", ".*", "t[123]", "big|t5", "nothing"])
+        return Subscription(chance.choice(["white_list", "black_list"]), {expression: chance.randint(1, 3)})
+    names = chance.sample([*sorted(TOPICS), "missing"], chance.randint(1, 4))
+    even = chance.randint(1, 3)
+    return Subscription("static", {name: chance.choice([even, chance.randint(1, 12)]) for name in names})
