@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
+from kbroker.client.errors import ClientError
 from kbroker.model import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to be. -1: the broker's default (Kafka 2.4 and later). `assignments` instead of both numbers: the brokers
+    of partition 0, of partition 1, ..."""
+
+    name: str
+    partitions: int = -1
+    replication_factor: int = -1
+    configs: Mapping[str, object] = field(default_factory=dict)
+    assignments: Sequence[Sequence[int]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +38,36 @@ class ClusterDescription:
     cluster_id: str | None
     controller_id: int
     brokers: tuple[Broker, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """What brokers can do beyond versions of APIs: `supported` has (lowest, highest) level by name, `finalized` the one
+    that is in force. `epoch` -1: none are."""
+
+    supported: Mapping[str, tuple[int, int]]
+    finalized: Mapping[str, int]
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSize:
+    """Of one replica in a log directory, in bytes; `lag`: how many offsets it is behind."""
+
+    size: int
+    lag: int
+    is_future: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LogDirDescription:
+    """A log directory. `error`: why it is offline. `total_bytes` and `usable_bytes` -1: the broker does not tell."""
+
+    path: str
+    error: ClientError | None
+    replicas: Mapping[TopicPartition, ReplicaSize]
+    total_bytes: int
+    usable_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +115,17 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True)
 class MemberDescription:
-    """A member of a group. `instance_id` None: it is not static."""
+    """A member of a group. `instance_id` None: it is not static. `target`: what it is to have once others have let go,
+    and `epoch`: both of groups of type "consumer" only."""
 
     member_id: str
     instance_id: str | None
     client_id: str
     host: str
     partitions: tuple[TopicPartition, ...]
+    target: tuple[TopicPartition, ...] | None = None
+    epoch: int = -1
+    rack: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +139,8 @@ class GroupDescription:
     assignor: str
     coordinator: int
     members: tuple[MemberDescription, ...]
+    epoch: int = -1
+    assignment_epoch: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +157,20 @@ class CommittedOffset:
     """What a group has committed for a partition."""
 
     offset: int
-    leader_epoch: int
-    metadata: str
+    leader_epoch: int = -1
+    metadata: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerState:
+    """What a partition's leader knows of a producer. `transaction_start` -1: it has no transaction open there."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp: int
+    coordinator_epoch: int
+    transaction_start: int
 
 
 @dataclass(frozen=True, slots=True)

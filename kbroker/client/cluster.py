@@ -121,18 +121,22 @@ class Cluster:
         """The answer to a Metadata request (None: all topics), errors of topics inside; it goes into the view."""
         connection = await self.any_connection()
         version = connection.version_of(ApiKey.METADATA)
+        # Brokers before 0.11 make every topic that they are asked for, unless they are asked for all.
+        asked = topics if allow_auto_creation or version >= 4 or not topics else None
         wanted: list[M.MetadataRequest.MetadataRequestTopic] | None
-        if topics is None:
+        if asked is None:
             wanted = None if version >= 1 else []
         else:
-            wanted = [M.MetadataRequest.MetadataRequestTopic(name=name) for name in topics]
-            if not wanted and version == 0:
-                raise BrokerError(
-                    "the broker tells of no topics only with Metadata 1", code=ErrorCode.UNSUPPORTED_VERSION
-                )
-        # Brokers before 0.11 cannot be asked not to create.
+            wanted = [M.MetadataRequest.MetadataRequestTopic(name=name) for name in asked]
         request = M.MetadataRequest(topics=wanted, allow_auto_topic_creation=allow_auto_creation or version < 4)
         answer = await connection.call(request, version=version)
+        if topics is not None and (asked is None or version == 0):
+            found = {each.name: each for each in answer.topics}
+            missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            answer.topics = [
+                found.get(name) or M.MetadataResponse.MetadataResponseTopic(name=name, error_code=missing)
+                for name in topics
+            ]
         self._publish(self.view.with_answer(answer, None if topics is None else frozenset(topics)))
         return answer
 

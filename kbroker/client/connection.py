@@ -34,7 +34,7 @@ from kbroker.client.errors import (
 )
 from kbroker.client.security import TlsTransport, sasl_exchange, ssl_context, uses_sasl, uses_tls
 from kbroker.client.thread import ClientThread
-from kbroker.errors import ErrorCode, KbrokerError, MalformedBytes
+from kbroker.errors import ErrorCode, KbrokerError, MalformedBytes, ProtocolError
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey, response_class
 from kbroker.protocol.headers import encode_request
@@ -134,7 +134,14 @@ class Connection:
         ahead: bool = False,
     ) -> bytes:
         """The bytes of the response behind its header."""
-        frame = encode_request(api_key, version, 0, self.network.client_id, message)
+        try:
+            frame = encode_request(api_key, version, 0, self.network.client_id, message)
+        except ProtocolError as error:
+            if error.code != ErrorCode.UNSUPPORTED_VERSION:
+                raise
+            raise BrokerError(
+                f"{self.address} serves {api_key.label} up to version {version} only: {error}", code=error.code
+            ) from None
         answer: asyncio.Future[bytes] = self._loop.create_future()
         limit_ms = self.network.request_timeout_ms if timeout_ms is None else timeout_ms
 
@@ -185,9 +192,8 @@ class Connection:
 
     async def negotiate(self) -> None:
         """Ask which versions are served."""
-        asked = M.ApiVersionsRequest(client_software_name="kbroker", client_software_version=__version__)
         for version in API_VERSIONS_ASKED:
-            body = await self.exchange(ApiKey.API_VERSIONS, version, asked if version else M.ApiVersionsRequest())
+            body = await self.exchange(ApiKey.API_VERSIONS, version, versions_request(version))
             # The body of a refusal is one of version 0 whatever was asked (KIP-511).
             refused = body[:2] == ErrorCode.UNSUPPORTED_VERSION.to_bytes(2)
             answer = self._decoded(ApiKey.API_VERSIONS, 0 if refused else version, body)
@@ -243,6 +249,13 @@ class Connection:
             self.close(f"its authentication could not be renewed: {error}")
         finally:
             self._pump.release()
+
+
+def versions_request(version: int) -> M.ApiVersionsRequest:
+    """Who asks is told from version 3 on (KIP-511)."""
+    if version < API_VERSIONS_ASKED[0]:
+        return M.ApiVersionsRequest()
+    return M.ApiVersionsRequest(client_software_name="kbroker", client_software_version=__version__)
 
 
 async def connect(network: Network, host: str, port: int) -> Connection:

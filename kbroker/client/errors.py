@@ -6,6 +6,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from kbroker.errors import ErrorCode, KbrokerError
 from kbroker.model import TopicPartition
 
@@ -83,6 +86,9 @@ HINTS = {
 }
 
 
+FAILURES_TOLD = 3
+
+
 class ClientError(KbrokerError):
     """Base of what a client raises. `code`: the protocol's; `retriable`: it may succeed later; `hint`: what to do."""
 
@@ -127,6 +133,22 @@ class LogTruncated(ClientError):
         self.partition = partition
         self.offset = offset
         self.divergent_offset = divergent_offset
+
+
+class PartialFailure(BrokerError):
+    """Some of what one call asked for was refused: `errors` has why, by item, `results` what the others gave.
+
+    `code`, `retriable` and `hint` are those of the first.
+    """
+
+    def __init__(self, errors: Mapping[Any, ClientError], results: Mapping[Any, Any]):
+        self.errors = dict(errors)
+        self.results = dict(results)
+        first = next(iter(self.errors.values()))
+        told = "; ".join(error.message for error in list(self.errors.values())[:FAILURES_TOLD])
+        more = ", ..." if len(self.errors) > FAILURES_TOLD else ""
+        count = f"{len(self.errors)} of {len(self.errors) + len(self.results)} failed"
+        super().__init__(f"{count}: {told}{more}", code=first.code, hint=first.hint)
 
 
 class ConnectionFailed(ClientError):
@@ -179,9 +201,13 @@ def error_of(code: int) -> ErrorCode:
 
 def raise_for(error_code: int, message: str | None = None, what: str = "") -> None:
     """BrokerError for any code but NONE; `what` names the thing that was refused."""
-    if error_code == ErrorCode.NONE:
-        return
+    if error_code != ErrorCode.NONE:
+        raise refusal(error_code, message, what)
+
+
+def refusal(error_code: int, message: str | None = None, what: str = "") -> BrokerError:
+    """What `raise_for` raises."""
     code = error_of(error_code)
     name = code.name if code == error_code else f"the unknown error code {error_code}"
     text = f"{name}: {message}" if message and message != name else name
-    raise BrokerError(f"{what}: {text}" if what else text, code=code)
+    return BrokerError(f"{what}: {text}" if what else text, code=code)

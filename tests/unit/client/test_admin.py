@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from kbroker.client.admin import EARLIEST, AdminClient
-from kbroker.client.admin_results import CommittedOffset
-from kbroker.client.errors import BrokerError, ClientClosed, ConnectionFailed
+from kbroker.client.admin_results import CommittedOffset, NewTopic
+from kbroker.client.errors import BrokerError, ClientClosed, ConnectionFailed, PartialFailure
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M
@@ -102,6 +102,56 @@ def test_settings_are_altered_and_taken_back(admin: AdminClient) -> None:
     found = admin.describe_topic_configs(["settings"])["settings"]
     assert (found["cleanup.policy"].value, found["retention.ms"].value) == ("compact", "9")
     assert admin.describe_topic_configs([]) == {}
+
+
+def test_of_several_topics_each_has_its_own_answer(admin: AdminClient) -> None:
+    admin.create_topic("there", 1)
+    with pytest.raises(
+        PartialFailure, match=r"2 of 3 failed: topic 'there': TOPIC_ALREADY_EXISTS.*; topic 'a b'"
+    ) as told:
+        admin.create_topics([NewTopic("there", 1), NewTopic("a b", 1), NewTopic("fine", 1)])
+    assert {name: error.code for name, error in told.value.errors.items()} == {
+        "there": ErrorCode.TOPIC_ALREADY_EXISTS,
+        "a b": ErrorCode.INVALID_TOPIC_EXCEPTION,
+    }
+    assert (told.value.code, told.value.results) == (ErrorCode.TOPIC_ALREADY_EXISTS, {"fine": None})
+    assert "fine" in admin.list_topics()
+    assert admin.create_topics([]) is None
+
+
+def test_a_broker_that_takes_all_settings_at_once_keeps_the_others(broker: WholeBroker) -> None:
+    with AdminClient(bootstrap_servers=f"127.0.0.1:{broker.port}") as older:
+        connection = older._thread.call(older._cluster.any_connection())
+        del connection.served[ApiKey.INCREMENTAL_ALTER_CONFIGS]  # as before Kafka 2.3
+        older.create_topic("older", 1, configs={"max.message.bytes": "5000"})
+        before = older.describe_topic_config("older")
+        older.alter_topic_config("older", {"retention.ms": "77"}, validate_only=True)
+        assert older.describe_topic_config("older") == before
+        older.alter_topic_config("older", {"retention.ms": "77"})
+        found = older.describe_topic_config("older")
+        assert {name: each.value for name, each in found.items() if not each.is_default} == {
+            "max.message.bytes": "5000",
+            "retention.ms": "77",
+        }
+        older.alter_topic_config("older", {"max.message.bytes": None})
+        assert older.describe_topic_config("older")["max.message.bytes"].is_default
+        assert older.describe_topic_config("older")["retention.ms"].value == "77"
+        with pytest.raises(BrokerError, match=r"cleanup\.policy can only be set as a whole") as raised:
+            older.alter_topic_config("older", append={"cleanup.policy": "compact"})
+        assert raised.value.code == ErrorCode.UNSUPPORTED_VERSION
+        with pytest.raises(BrokerError, match="UNKNOWN_TOPIC_OR_PARTITION"):
+            older.alter_topic_config("not-there", {"retention.ms": "77"})
+
+
+def test_what_an_old_version_cannot_say_is_unsupported(broker: WholeBroker) -> None:
+    with AdminClient(bootstrap_servers=f"127.0.0.1:{broker.port}") as older:
+        assert isinstance(older.list_groups(states=["Empty"]), list)
+        for connection in older._cluster._connections.values():
+            connection.served[ApiKey.LIST_GROUPS] = (0, 3)  # as before Kafka 2.6
+        with pytest.raises(BrokerError, match=r"serves ListGroups up to version 3 only: .*states_filter") as raised:
+            older.list_groups(states=["Empty"])
+        assert raised.value.code == ErrorCode.UNSUPPORTED_VERSION
+        assert isinstance(older.list_groups(), list)
 
 
 def test_settings_of_brokers_and_groups(admin: AdminClient) -> None:

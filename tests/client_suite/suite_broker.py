@@ -1,0 +1,106 @@
+"""A broker as the suite sees it: where it is, what it serves, topics for one test each."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from kbroker.client import AdminClient, Producer
+from kbroker.client.consumer.consumer import Consumer
+from kbroker.client.errors import ClientError
+from kbroker.errors import ErrorCode
+from kbroker.protocol import messages as M
+from kbroker.protocol.api import ApiKey
+from tests.kit.broker import BrokerProcess
+from tests.kit.wire import WireClient
+
+SECONDS = 60.0
+
+SETTINGS: dict[str, object] = {
+    "num.partitions": 1,
+    "offsets.topic.num.partitions": 1,
+    "transaction.state.log.num.partitions": 1,
+    "auto.create.topics.enable": "true",
+    "delete.topic.enable": "true",
+}
+
+
+def eventually(holds: Callable[[], object]) -> None:
+    """Until it does. Apache Kafka answers before all of it knows what it was told."""
+    deadline = time.monotonic() + SECONDS
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@dataclass(frozen=True)
+class Feature:
+    """Served by a broker that serves this version of this API."""
+
+    api_key: ApiKey
+    version: int = 0
+
+
+class SuiteBroker:
+    """One of the five, running."""
+
+    def __init__(self, name: str, process: BrokerProcess):
+        self.name = name
+        self.process = process
+        self._numbers = itertools.count()
+        with WireClient("127.0.0.1", process.port) as client:
+            answer = client.call(ApiKey.API_VERSIONS, 0, M.ApiVersionsRequest())
+        self._highest = {api.api_key: api.max_version for api in answer.api_keys}
+        with self.admin() as admin:
+            eventually(lambda: admin.describe_cluster().brokers)  # Kafka answers before it is in its own cluster
+
+    @property
+    def address(self) -> str:
+        return self.process.address
+
+    @property
+    def port(self) -> int:
+        return self.process.port
+
+    def has(self, feature: Feature) -> bool:
+        return self._highest.get(feature.api_key, -1) >= feature.version
+
+    @contextlib.contextmanager
+    def serving(self, feature: Feature) -> Iterator[None]:
+        """Around what needs a feature. Where the broker lacks it, its first call must fail, and say what is missing."""
+        if self.has(feature):
+            yield
+            return
+        with pytest.raises(ClientError) as raised:
+            yield
+        assert raised.value.code == ErrorCode.UNSUPPORTED_VERSION
+        assert not raised.value.retriable
+        assert feature.api_key.label in str(raised.value)
+
+    # --- clients and topics ---------------------------------------------------------------------------------
+
+    def admin(self, **options: Any) -> AdminClient:
+        return AdminClient(bootstrap_servers=self.address, **options)
+
+    def producer(self, **options: Any) -> Producer:
+        return Producer(bootstrap_servers=self.address, **options)
+
+    def consumer(self, **options: Any) -> Consumer:
+        quick = {"auto_offset_reset": "earliest", "fetch_max_wait_ms": 50}
+        return Consumer(bootstrap_servers=self.address, **(quick | options))
+
+    def unique(self, word: str) -> str:
+        """A name that no other test has."""
+        return f"{word}-{next(self._numbers)}"
+
+    def new_topic(self, partitions: int = 1, configs: dict[str, str] | None = None, word: str = "topic") -> str:
+        name = self.unique(word)
+        with self.admin() as admin:
+            admin.create_topic(name, partitions, 1, configs)
+        return name

@@ -1,0 +1,55 @@
+"""Connecting, and what a broker tells of itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbroker.client import AdminClient
+from kbroker.client.errors import BrokerError
+from tests.client_suite.features import FEATURES, LOG_DIRS
+from tests.client_suite.suite_broker import SuiteBroker, eventually
+
+
+def test_the_cluster_tells_of_its_broker(broker: SuiteBroker, admin: AdminClient) -> None:
+    described = admin.describe_cluster()
+    (node,) = described.brokers
+    assert (node.host, node.port, node.rack) == ("127.0.0.1", broker.port, None)
+    assert described.cluster_id
+    assert described.controller_id == node.node_id
+
+
+def test_a_name_with_addresses_where_nobody_listens_is_connected_to(broker: SuiteBroker) -> None:
+    with AdminClient(bootstrap_servers=f"localhost:{broker.port}") as admin:
+        assert admin.list_topics() is not None
+
+
+def test_of_several_servers_one_is_enough(broker: SuiteBroker) -> None:
+    with AdminClient(bootstrap_servers=["127.0.0.1:1", broker.address], reconnect_backoff_ms=1) as admin:
+        admin.check_connection()
+        assert len(admin.describe_cluster().brokers) == 1
+
+
+def test_features_are_told(broker: SuiteBroker, admin: AdminClient) -> None:
+    with broker.serving(FEATURES):
+        found = admin.describe_features()
+        assert set(found.finalized) <= set(found.supported)
+        assert all(
+            lowest <= found.finalized.get(name, lowest) <= highest
+            for name, (lowest, highest) in found.supported.items()
+        )
+
+
+def test_log_directories_are_told(broker: SuiteBroker, admin: AdminClient) -> None:
+    name = broker.new_topic(2)
+    (node,) = admin.describe_cluster().brokers
+
+    def replicas() -> dict[int, int]:
+        (directory,) = admin.describe_log_dirs()[node.node_id]
+        assert (directory.path, directory.error) == (str(broker.process.data), None)
+        return {at.partition_id: each.size for at, each in directory.replicas.items() if at.topic == name}
+
+    with broker.serving(LOG_DIRS):
+        replicas()
+        eventually(lambda: replicas() == {0: 0, 1: 0})
+        with pytest.raises(BrokerError, match=f"broker {node.node_id + 7} is not in the cluster"):
+            admin.describe_log_dirs([node.node_id + 7])
