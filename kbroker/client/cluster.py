@@ -35,6 +35,7 @@ log = logging.getLogger("kbroker.client")
 DATA = "data"  #: the purpose of connections that engines use
 COORDINATOR = "coordinator"
 GROUP, TRANSACTION = 0, 1  #: kinds of coordinators
+IDLE_LOOKS = 4  #: in connections.max.idle.ms
 JITTER = 0.2  #: a wait is this much longer or shorter, so that clients do not come back all at once
 
 
@@ -76,6 +77,8 @@ class Cluster:
         self._refreshing: asyncio.Task[ClusterView] | None = None
         self._background: set[asyncio.Task[Any]] = set()
         self._aging: asyncio.TimerHandle | None = None
+        self._idle: asyncio.TimerHandle | None = None
+        self._last_seen: dict[Connection, tuple[int, float]] = {}  # what each had carried, and since when no more
         network.thread.pump.on_wanted = self._want
 
     # --- metadata -------------------------------------------------------------------------------------------
@@ -228,8 +231,9 @@ class Cluster:
 
     async def close(self) -> None:
         """No more refreshes and connections; what is open is closed with the thread."""
-        if self._aging is not None:
-            self._aging.cancel()
+        for timer in (self._aging, self._idle):
+            if timer is not None:
+                timer.cancel()
         for task in (*self._background, *self._pending.values(), self._beginning, self._refreshing):
             if task is not None:
                 task.cancel()
@@ -317,6 +321,27 @@ class Cluster:
         connection.on_closed = closed
         if purpose == DATA:
             connection.open(node_id)
+        if self._idle is None:
+            self._look_for_idle()
+
+    def _look_for_idle(self) -> None:
+        """Again and again while there are connections: close those that carry nothing (connections.max.idle.ms)."""
+        limit_s = self.network.options.seconds("connections.max.idle.ms")
+        self._idle = None
+        if limit_s < 0 or not self._connections:
+            self._last_seen.clear()
+            return
+        now = self._loop.time()
+        seen = self._last_seen
+        self._last_seen = {}
+        for connection in list(self._connections.values()):
+            traffic, since = seen.get(connection, (-1, now))
+            if connection.in_flight or connection.traffic != traffic:
+                since = now
+            self._last_seen[connection] = (connection.traffic, since)
+            if now - since >= limit_s:
+                connection.close(f"it has carried nothing for {limit_s:g} s")
+        self._idle = self._loop.call_later(limit_s / IDLE_LOOKS, self._look_for_idle)
 
     def _want(self, node_id: int) -> None:
         """An engine has asked for a connection to the node."""

@@ -235,6 +235,12 @@ NETWORK = table_of(
         10_000,
         "how long connecting to one broker may take, TLS and authentication not included",
     ),
+    Option(
+        "connections.max.idle.ms",
+        whole(-1, 1 << 40),
+        540_000,
+        "connections that have carried nothing for so long are closed, sooner than brokers do it; -1: never",
+    ),
     Option("reconnect.backoff.ms", MS, 50, "wait before a broker is connected to again, doubled with each failure"),
     Option("reconnect.backoff.max.ms", MS, 1_000, "the longest such wait"),
     Option("retry.backoff.ms", MS, 100, "wait before a refused request is tried again, doubled with each failure"),

@@ -25,13 +25,13 @@ from kbroker.client.config import Options
 from kbroker.client.errors import (
     AuthenticationFailed,
     BrokerError,
-    ClientError,
     ConnectionFailed,
     MalformedAnswer,
     TimedOut,
     error_of,
     raise_for,
 )
+from kbroker.client.sasl_tokens import authenticate_by_tokens, check_handshake
 from kbroker.client.security import TlsTransport, sasl_exchange, ssl_context, uses_sasl, uses_tls
 from kbroker.client.thread import ClientThread
 from kbroker.errors import ErrorCode, KbrokerError, MalformedBytes, ProtocolError
@@ -96,6 +96,11 @@ class Connection:
     def in_flight(self) -> int:
         """Requests that are not answered, engines' included."""
         return self._pump.in_flight
+
+    @property
+    def traffic(self) -> int:
+        """Bytes that it has carried, both ways."""
+        return self._pump.bytes_in + self._pump.bytes_out
 
     def version_of(self, api_key: ApiKey) -> int:
         """The version of `api_key` that is used here; BrokerError when there is none."""
@@ -204,20 +209,18 @@ class Connection:
                 return
         raise BrokerError(f"{self.address} does not answer ApiVersions", code=ErrorCode.UNSUPPORTED_VERSION)
 
+    @property
+    def is_authenticated_by_requests(self) -> bool:
+        """Whether it serves SaslAuthenticate (Kafka 1.0 and later)."""
+        return self.serves(ApiKey.SASL_AUTHENTICATE)
+
     async def authenticate(self, *, again: bool = False) -> None:
-        """SaslHandshake 1 and SaslAuthenticate (Kafka 1.0 and later)."""
+        """SaslHandshake 1 and SaslAuthenticate."""
         options = self.network.options
         mechanism = options["sasl.mechanism"]
         handshake = M.SaslHandshakeRequest(mechanism=mechanism)
         body = await self.exchange(ApiKey.SASL_HANDSHAKE, 1, handshake, ahead=again)
-        answer = self._decoded(ApiKey.SASL_HANDSHAKE, 1, body)
-        if answer.error_code:
-            enabled = ", ".join(answer.mechanisms) or "none"
-            raise AuthenticationFailed(
-                f"{self.address} refuses sasl.mechanism={mechanism}: {error_of(answer.error_code).name}; "
-                f"it has enabled {enabled}",
-                code=error_of(answer.error_code),
-            )
+        check_handshake(self._decoded(ApiKey.SASL_HANDSHAKE, 1, body), mechanism, self.address)
         version = self.version_of(ApiKey.SASL_AUTHENTICATE)
         exchange = sasl_exchange(options)
         token = next(exchange)
@@ -261,23 +264,40 @@ def versions_request(version: int) -> M.ApiVersionsRequest:
 async def connect(network: Network, host: str, port: int) -> Connection:
     """A connection that is ready, not yet opened for engines. ClientError says what failed, with the address."""
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    connection = await _negotiated(network, host, port, address, authenticated=False)
+    if not network.uses_sasl:
+        return connection
+    if not connection.is_authenticated_by_requests:
+        # What Kafka before 1.0 says in an authentication are no responses: a connection of its own begins with it.
+        connection.close("it is authenticated in another way")
+        return await _negotiated(network, host, port, address, authenticated=True)
+    try:
+        await connection.authenticate()
+    except BaseException:
+        connection.close("it could not be authenticated")
+        raise
+    return connection
+
+
+async def _negotiated(network: Network, host: str, port: int, address: str, *, authenticated: bool) -> Connection:
+    """Connected, encrypted, its versions known. `authenticated`: by tokens, before anything else."""
     sock = await _connected(network, host, port, address)
     transport = None
-    if network.ssl_context is not None:
-        try:
+    try:
+        if network.ssl_context is not None:
             transport = await _encrypted(network, sock, host, address)
-        except BaseException:
-            _forget(network, sock)
-            raise
+        if authenticated:
+            await authenticate_by_tokens(network, sock, transport, address)
+    except BaseException:
+        _forget(network, sock)
+        raise
     network.thread.connecting.discard(sock)
     connection = Connection(network, address, network.thread.pump.adopt(sock.detach(), -1, transport))
     try:
         await connection.negotiate()
-        if network.uses_sasl:
-            await connection.authenticate()
     except BaseException as error:
         connection.close("it could not be set up")
-        if isinstance(error, ClientError) and not error.hint and isinstance(error, ConnectionFailed):
+        if isinstance(error, ConnectionFailed) and not error.hint:
             error.hint = _setup_hint(network)
         raise
     return connection
@@ -286,7 +306,7 @@ async def connect(network: Network, host: str, port: int) -> Connection:
 def _setup_hint(network: Network) -> str:
     """Why a broker may close a connection that says its first words."""
     protocol = network.options["security.protocol"]
-    return f"does its listener speak security.protocol={protocol}?"
+    return f"does its listener speak security.protocol={protocol}, and is it Kafka 0.10 or later?"
 
 
 async def _connected(network: Network, host: str, port: int, address: str) -> socket.socket:

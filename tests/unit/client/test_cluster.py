@@ -13,6 +13,7 @@ import pytest
 from kbroker._core.client_probe import ProbeEngine
 from kbroker.client.cluster import COORDINATOR, TRANSACTION, Backoff, Cluster
 from kbroker.client.cluster_view import ClusterView, Node
+from kbroker.client.connection import Connection
 from kbroker.client.errors import BrokerError, ConnectionFailed, TimedOut
 from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
@@ -23,6 +24,7 @@ from tests.kit.whole_broker import WholeBroker
 
 T = TypeVar("T")
 MakeCluster = Callable[..., Cluster]
+SECONDS = 30.0
 Response = M.MetadataResponse
 
 
@@ -293,3 +295,52 @@ def test_topics_that_are_gone_are_gone() -> None:
     assert view.with_answer(Response(), frozenset(["t"])).topics == {}
     assert view.with_answer(Response(), frozenset(["u"])).topics == view.topics
     assert view.with_answer(Response(), None).topics == {}
+
+
+def test_a_connection_that_carries_nothing_is_closed_and_made_again(
+    broker: WholeBroker, cluster_of: MakeCluster
+) -> None:
+    cluster = cluster_of(broker.port, connections_max_idle_ms=40)
+    thread = cluster.network.thread
+    closed: asyncio.Queue[str] = asyncio.Queue()
+
+    async def use() -> tuple[Connection, str]:
+        connection = await cluster.any_connection()
+        kept = connection.on_closed
+        assert kept is not None
+
+        def heard(each: Connection, reason: str) -> None:
+            kept(each, reason)
+            closed.put_nowait(reason)
+
+        connection.on_closed = heard
+        return connection, await closed.get()
+
+    first, reason = thread.call(use(), SECONDS)
+    assert reason == "it has carried nothing for 0.04 s"
+    second, _ = thread.call(use(), SECONDS)
+    assert second is not first
+
+
+def test_a_connection_that_waits_for_an_answer_is_not_idle(cluster_of: MakeCluster) -> None:
+    asked = threading.Event()
+
+    def script(peer: Peer) -> None:
+        metadata = peer.serve_versions()
+        asked.wait(SECONDS)
+        peer.respond(metadata, M.MetadataResponse())
+        peer.wait_for_end()
+
+    with ScriptedBroker(script) as broker:
+        cluster = cluster_of(broker.port, connections_max_idle_ms=10)
+        thread = cluster.network.thread
+
+        async def wait_longer() -> bool:
+            connection = await cluster.any_connection()
+            answer = asyncio.ensure_future(connection.call(M.MetadataRequest(topics=[])))
+            await asyncio.wait([answer], timeout=0.2)
+            asked.set()
+            await answer
+            return connection.is_closed
+
+        assert not thread.call(wait_longer(), SECONDS)

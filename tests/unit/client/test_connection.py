@@ -246,3 +246,131 @@ def test_a_plain_listener_is_no_tls_listener(cluster_of: MakeCluster, broker: Wh
     cluster = cluster_of(security_protocol="SSL", socket_connection_setup_timeout_ms=5_000)
     with pytest.raises(ClientError, match="is it a TLS listener"):
         connected(cluster, broker.port)
+
+
+# --- Kafka before 1.0: tokens without requests around them -------------------------------------------------
+
+
+class OldSasl:
+    """SaslHandshake 0, then tokens with nothing but their sizes around them; then requests as ever."""
+
+    def __init__(self, talk: Callable[[Peer, Any], None]):
+        self.talk = talk
+        self.handshakes: list[int] = []
+
+    def __call__(self, peer: Peer) -> None:
+        asked = peer.request()
+        if asked.api_key == ApiKey.SASL_HANDSHAKE:
+            self.handshakes.append(asked.version)
+            self.talk(peer, asked)
+            asked = peer.request()
+        entry = M.ApiVersionsResponse.ApiVersion
+        keys = [entry(api_key=key, min_version=0, max_version=highest) for key, highest in ((3, 2), (17, 0), (18, 0))]
+        if asked.version:
+            peer.answer(asked.correlation_id, (35).to_bytes(2) + (0).to_bytes(4))
+            asked = peer.request()
+        peer.respond(asked, M.ApiVersionsResponse(api_keys=keys))
+        peer.respond(peer.request(), M.MetadataResponse())
+        peer.wait_for_end()
+
+
+def token_of(peer: Peer) -> bytes:
+    return peer.receive(int.from_bytes(peer.receive(4)))
+
+
+def test_kafka_before_1_0_is_given_tokens_as_they_are(cluster_of: MakeCluster) -> None:
+    tokens = []
+
+    def talk(peer: Peer, asked: Any) -> None:
+        peer.respond(asked, M.SaslHandshakeResponse(mechanisms=["PLAIN"]))
+        tokens.append(token_of(peer))
+        peer.send((0).to_bytes(4))
+
+    script = OldSasl(talk)
+    with ScriptedBroker(script) as broker:
+        cluster = cluster_of(**SASL)
+        connection = connected(cluster, broker.port)
+        assert call(cluster, connection, M.MetadataRequest(topics=[])).brokers == []
+        assert (script.handshakes, tokens, broker.accepted) == ([0], [b"\0me\0p"], 2)
+        assert cluster.network.thread.connecting == set()
+
+
+def test_kafka_before_1_0_closes_on_a_wrong_password(cluster_of: MakeCluster) -> None:
+    def talk(peer: Peer, asked: Any) -> None:
+        peer.respond(asked, M.SaslHandshakeResponse(mechanisms=["PLAIN"]))
+        token_of(peer)
+        raise EOFError
+
+    error = failure(cluster_of, OldSasl(talk), **SASL)
+    assert isinstance(error, AuthenticationFailed)
+    assert "closed the connection during the authentication" in str(error)
+    assert "sasl.password" in error.hint
+
+
+def test_kafka_before_1_0_tells_what_it_has_enabled(cluster_of: MakeCluster) -> None:
+    def talk(peer: Peer, asked: Any) -> None:
+        peer.respond(asked, M.SaslHandshakeResponse(error_code=33, mechanisms=["GSSAPI"]))
+        peer.wait_for_end()
+
+    error = failure(cluster_of, OldSasl(talk), **SASL)
+    assert isinstance(error, AuthenticationFailed)
+    assert "refuses sasl.mechanism=PLAIN: UNSUPPORTED_SASL_MECHANISM; it has enabled GSSAPI" in str(error)
+
+
+def test_a_token_that_is_too_large_is_not_waited_for(cluster_of: MakeCluster) -> None:
+    def talk(peer: Peer, asked: Any) -> None:
+        peer.respond(asked, M.SaslHandshakeResponse(mechanisms=["PLAIN"]))
+        peer.send((1 << 31).to_bytes(4))
+        peer.wait_for_end()
+
+    error = failure(cluster_of, OldSasl(talk), **SASL)
+    assert isinstance(error, MalformedAnswer)
+    assert "announces 2147483648 bytes" in str(error)
+
+
+def test_an_old_authentication_that_is_silent_ends_in_time(cluster_of: MakeCluster) -> None:
+    error = failure(cluster_of, OldSasl(lambda peer, asked: peer.wait_for_end()), request_timeout_ms=100, **SASL)
+    assert isinstance(error, TimedOut)
+    assert "did not authenticate within 100 ms" in str(error)
+
+
+# --- names with several addresses -------------------------------------------------------------------------
+
+
+def test_each_address_of_a_name_is_tried(
+    cluster_of: MakeCluster, broker: WholeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket(socket.AF_INET6) as taken:
+        taken.bind(("::1", 0))  # and does not listen
+        refused = taken.getsockname()
+        asked = []
+
+        def addresses(host: str, port: int, **how: Any) -> list[Any]:
+            asked.append((host, port))
+            found = [(socket.AF_INET6, refused), (socket.AF_INET, ("127.0.0.1", broker.port))]
+            return [(family, socket.SOCK_STREAM, 6, "", target) for family, target in found]
+
+        monkeypatch.setattr(socket, "getaddrinfo", addresses)
+        cluster = cluster_of()
+        connection = connected(cluster, broker.port, "kafka.example")
+        assert call(cluster, connection, M.MetadataRequest(topics=[])).brokers
+        assert asked == [("kafka.example", broker.port)]
+
+
+def test_all_that_failed_of_a_names_addresses_is_told(cluster_of: MakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken, socket.socket() as full:
+        taken.bind(("127.0.0.1", 0))
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        waiting = []
+        for _ in range(8):
+            waiting.append(socket.socket())
+            waiting[-1].setblocking(False)
+            waiting[-1].connect_ex(full.getsockname())
+        found = [full.getsockname(), taken.getsockname()]
+        listed = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", target) for target in found]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **how: listed)
+        with pytest.raises(ConnectionFailed, match=r"kafka.example:9092: timed out, connection refused"):
+            connected(cluster_of(socket_connection_setup_timeout_ms=300), 9092, "kafka.example")
+        for each in waiting:
+            each.close()

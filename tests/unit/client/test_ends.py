@@ -73,7 +73,7 @@ def test_a_thousand_rounds_leave_nothing_behind(
         use(port).close()
     gc.collect()
     assert threads_left() == []
-    assert descriptors() == before
+    assert descriptors() <= before
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak < 30 << 10
 
 
@@ -89,7 +89,7 @@ def test_a_forgotten_client_ends_and_says_so(
         gc.collect()
     assert threads_left() == []
     gc.collect()  # what the thread still held
-    assert descriptors() == before
+    assert descriptors() <= before
 
 
 @pytest.mark.parametrize("use", USES)

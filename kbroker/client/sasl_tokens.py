@@ -1,0 +1,92 @@
+"""SASL with Kafka 0.10 and 0.11: SaslHandshake 0, then tokens with nothing but their sizes around them (KIP-43).
+
+A broker that refuses one says nothing: it closes the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import TYPE_CHECKING, Any
+
+from kbroker.client.errors import AuthenticationFailed, ConnectionFailed, MalformedAnswer, TimedOut, error_of
+from kbroker.client.security import TlsTransport, sasl_exchange
+from kbroker.errors import MalformedBytes
+from kbroker.protocol import messages as M
+from kbroker.protocol.api import ApiKey
+from kbroker.protocol.headers import decode_response, encode_request
+
+if TYPE_CHECKING:
+    from kbroker.client.connection import Network
+
+MAX_TOKEN_SIZE = 1 << 20
+READ_SIZE = 1 << 16
+
+
+def check_handshake(answer: Any, mechanism: str, address: str) -> None:
+    """AuthenticationFailed when a SaslHandshakeResponse says that the broker has not enabled the mechanism."""
+    if answer.error_code:
+        enabled = ", ".join(answer.mechanisms) or "none"
+        code = error_of(answer.error_code)
+        raise AuthenticationFailed(
+            f"{address} refuses sasl.mechanism={mechanism}: {code.name}; it has enabled {enabled}", code=code
+        )
+
+
+async def authenticate_by_tokens(
+    network: Network, sock: socket.socket, transport: TlsTransport | None, address: str
+) -> None:
+    """On a connection that has said nothing yet, within request.timeout.ms."""
+    frames = _Frames(sock, transport, address)
+    mechanism = network.options["sasl.mechanism"]
+    try:
+        async with asyncio.timeout(network.request_timeout_ms / 1000):
+            asked = M.SaslHandshakeRequest(mechanism=mechanism)
+            await frames.send(encode_request(ApiKey.SASL_HANDSHAKE, 0, 0, network.client_id, asked)[4:])
+            try:
+                _, answer = decode_response(ApiKey.SASL_HANDSHAKE, 0, await frames.receive())
+            except MalformedBytes as error:
+                raise MalformedAnswer(f"{address} answered SaslHandshake with what does not parse: {error}") from None
+            check_handshake(answer, mechanism, address)
+            exchange = sasl_exchange(network.options)
+            token = next(exchange)
+            while True:
+                await frames.send(token)
+                try:
+                    token = exchange.send(await frames.receive())
+                except StopIteration:
+                    return
+    except TimeoutError:
+        raise TimedOut(f"{address} did not authenticate within {network.request_timeout_ms} ms") from None
+    except OSError as error:
+        raise ConnectionFailed(f"{address} during the authentication: {error.strerror or error}") from None
+
+
+class _Frames:
+    """Sizes and what they announce, over a socket that nobody else uses."""
+
+    def __init__(self, sock: socket.socket, transport: TlsTransport | None, address: str):
+        self._sock = sock
+        self._transport = transport
+        self._address = address
+        self._received = b""
+
+    async def send(self, data: bytes) -> None:
+        framed = len(data).to_bytes(4) + data
+        wire = framed if self._transport is None else self._transport.encrypt(framed)
+        await asyncio.get_running_loop().sock_sendall(self._sock, wire)
+
+    async def receive(self) -> bytes:
+        size = int.from_bytes(await self._exactly(4))
+        if size > MAX_TOKEN_SIZE:
+            raise MalformedAnswer(f"{self._address} announces {size} bytes in an authentication")
+        return await self._exactly(size)
+
+    async def _exactly(self, size: int) -> bytes:
+        while len(self._received) < size:
+            data = await asyncio.get_running_loop().sock_recv(self._sock, READ_SIZE)
+            if not data:
+                raise AuthenticationFailed(f"{self._address} closed the connection during the authentication")
+            self._received += data if self._transport is None else self._transport.decrypt(data)
+        found, self._received = self._received[:size], self._received[size:]
+        return found
