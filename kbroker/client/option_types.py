@@ -22,6 +22,7 @@ class NetworkOptions(TypedDict, total=False):
     request_timeout_ms: int
     default_api_timeout_ms: int
     socket_connection_setup_timeout_ms: int
+    connections_max_idle_ms: int
     reconnect_backoff_ms: int
     reconnect_backoff_max_ms: int
     retry_backoff_ms: int
@@ -48,6 +49,7 @@ class ProducerOptions(TypedDict, total=False):
     request_timeout_ms: int
     default_api_timeout_ms: int
     socket_connection_setup_timeout_ms: int
+    connections_max_idle_ms: int
     reconnect_backoff_ms: int
     reconnect_backoff_max_ms: int
     retry_backoff_ms: int
@@ -95,6 +97,7 @@ class ConsumerOptions(TypedDict, total=False):
     request_timeout_ms: int
     default_api_timeout_ms: int
     socket_connection_setup_timeout_ms: int
+    connections_max_idle_ms: int
     reconnect_backoff_ms: int
     reconnect_backoff_max_ms: int
     retry_backoff_ms: int
@@ -141,6 +144,7 @@ class SimpleConsumerOptions(TypedDict, total=False):
     request_timeout_ms: int
     default_api_timeout_ms: int
     socket_connection_setup_timeout_ms: int
+    connections_max_idle_ms: int
     reconnect_backoff_ms: int
     reconnect_backoff_max_ms: int
     retry_backoff_ms: int
@@ -171,6 +175,7 @@ class ConnectorOptions(TypedDict, total=False):
     request_timeout_ms: int
     default_api_timeout_ms: int
     socket_connection_setup_timeout_ms: int
+    connections_max_idle_ms: int
     reconnect_backoff_ms: int
     reconnect_backoff_max_ms: int
     retry_backoff_ms: int

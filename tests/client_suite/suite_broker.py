@@ -89,7 +89,9 @@ class SuiteBroker:
         return AdminClient(bootstrap_servers=self.address, **options)
 
     def producer(self, **options: Any) -> Producer:
-        return Producer(bootstrap_servers=self.address, **options)
+        """Idempotent where that is served, unless options say another."""
+        served = {"enable_idempotence": self.has(Feature(ApiKey.INIT_PRODUCER_ID))}
+        return Producer(bootstrap_servers=self.address, **(served | options))
 
     def consumer(self, **options: Any) -> Consumer:
         quick = {"auto_offset_reset": "earliest", "fetch_max_wait_ms": 50}
