@@ -93,6 +93,8 @@ ctypedef struct accumulator_t:
     int32_t room                 # futex: counts what makes room
     int32_t flushing             # atomic: threads in flush
     int32_t progress             # futex: counts changes of `oldest`
+    int32_t listening            # atomic: Python wants to be told when `room` is no longer `heard`
+    int32_t heard
     void (*wake)(void *waker) noexcept nogil      # any thread, without the lock: there is something to send. NULL: nobody sends
     void *waker
 

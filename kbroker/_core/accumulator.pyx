@@ -23,7 +23,7 @@ from kbroker._core.outgoing cimport (
     record_body_size,
 )
 from kbroker._core.partitioner cimport partition_for, partitioner_init
-from kbroker._core.sync cimport atomic_add_i32, atomic_load_i32, mutex_destroy, mutex_init, mutex_lock, mutex_unlock
+from kbroker._core.sync cimport atomic_add_i32, atomic_load_i32, atomic_store_i32, mutex_destroy, mutex_init, mutex_lock, mutex_unlock
 from kbroker._core.varint cimport varlong_size
 
 cdef enum:
@@ -469,6 +469,24 @@ cdef class Accumulator:
                 return True
             if not sleep_on(&self.a.progress, seen, &self.a.flushing, deadline):
                 return False
+
+    def begin_flush(self) -> int:
+        """The same without waiting: what `is_flushed` is to be asked with."""
+        return self.seal()
+
+    def is_flushed(self, int64_t last) -> bool:
+        """Whether all is done that was there at that `begin_flush`."""
+        cdef bint done
+        mutex_lock(&self.a.lock)
+        done = self.a.oldest == NULL or self.a.oldest.number > last
+        mutex_unlock(&self.a.lock)
+        return done
+
+    def listen(self) -> None:
+        """The engine tells Python once when a batch is done from now on: there is room, a flush has got on."""
+        self.a.heard = atomic_load_i32(&self.a.room)
+        atomic_store_i32(&self.a.listening, 1)
+        self.wake()
 
     def close(self) -> None:
         """Nothing can be added any more."""

@@ -17,7 +17,7 @@ from kbroker._core.consumer_poll cimport FetchPoll
 from kbroker._core.cursor cimport writer_free, writer_init
 from kbroker._core.receive_buffers cimport buffer_free, buffers_keep
 from kbroker._core.record_batch cimport BATCH_OK
-from kbroker._core.sync cimport atomic_add_i64, atomic_load_i64, mutex_lock, mutex_unlock
+from kbroker._core.sync cimport atomic_add_i64, atomic_load_i32, atomic_load_i64, atomic_store_i32, mutex_lock, mutex_unlock
 
 cdef enum:
     FETCH = 1
@@ -96,6 +96,9 @@ cdef class FetchEngine(FetchPoll):
         cdef int32_t i
         cdef bint wanted
         self.due_ms = -1
+        if atomic_load_i32(&self.listening) and atomic_load_i32(&self.signal) != self.heard:
+            atomic_store_i32(&self.listening, 0)
+            self.pump.tell(self)
         mutex_lock(&self.lock)
         self.purge()
         for i in range(self.partition_count):

@@ -73,6 +73,8 @@ cdef class FetchPartitions(Engine):
     cdef int64_t ready_bytes     # atomic to read
     cdef int32_t signal          # changes when poll has something to look at
     cdef int32_t waiting         # polls that sleep
+    cdef int32_t listening       # atomic: Python wants to be told when `signal` is no longer `heard`
+    cdef int32_t heard
     cdef dict by_name            # (topic, partition) -> address of its fetch_partition_t; with the GIL
 
     cdef fetch_partition_t *find(self, topic, partition) except NULL

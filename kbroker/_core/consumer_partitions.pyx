@@ -292,3 +292,5 @@ cdef class FetchPartitions(Engine):
         atomic_add_i32(&self.signal, 1)
         if atomic_load_i32(&self.waiting):
             futex_wake_all(&self.signal)
+        if atomic_load_i32(&self.listening) and self.pump is not None:
+            self.pump.wake(self)

@@ -9,7 +9,7 @@ from kbroker._core.consumer_partitions cimport FetchPartitions, fetch_partition_
 from kbroker._core.consumer_records cimport Chunk, Records, new_chunk, new_records
 from kbroker._core.futex cimport futex_wait
 from kbroker._core.record_batch cimport BATCH_OK
-from kbroker._core.sync cimport atomic_add_i32, atomic_add_i64, atomic_load_i32, mutex_lock, mutex_unlock
+from kbroker._core.sync cimport atomic_add_i32, atomic_add_i64, atomic_load_i32, atomic_store_i32, mutex_lock, mutex_unlock
 
 from kbroker._core.consumer_record import UnreadableRecords
 
@@ -51,6 +51,11 @@ cdef class FetchPoll(FetchPartitions):
                 futex_wait(&self.signal, seen, min(left_ms, <int64_t>MOST_WAIT_MS))
             atomic_add_i32(&self.waiting, -1)
             PyErr_CheckSignals()
+
+    def listen(self):
+        """`on_told` is called once when poll has something to look at from now on, for who does not wait in it."""
+        self.heard = atomic_load_i32(&self.signal)
+        atomic_store_i32(&self.listening, 1)
 
     def interrupt(self):
         """A poll that waits returns, or the next one does."""

@@ -34,7 +34,7 @@ from kbroker._core.produce_frame cimport (
     read_produce,
     write_produce,
 )
-from kbroker._core.sync cimport atomic_load_i32, mutex_lock, mutex_unlock
+from kbroker._core.sync cimport atomic_load_i32, atomic_store_i32, mutex_lock, mutex_unlock
 
 cdef enum:
     DUPLICATE_SEQUENCE_NUMBER = 46
@@ -146,7 +146,8 @@ cdef class ProduceEngine(Engine):
             batch = queue.open
             if batch == NULL or queue.in_flight:
                 return False
-            if batch.made_ms + a.linger_ms > now_ms and not (atomic_load_i32(&a.flushing) or atomic_load_i32(&a.waiting) or a.closed):
+            if batch.made_ms + a.linger_ms > now_ms and not (atomic_load_i32(&a.flushing) or atomic_load_i32(&a.waiting)
+                                                                    or atomic_load_i32(&a.listening) or a.closed):
                 self.be_due(batch.made_ms + a.linger_ms)
                 return False
             seal_open(a, queue)
@@ -304,6 +305,9 @@ cdef class ProduceEngine(Engine):
                     end_exchange(self, exchange, TOO_OLD, b"the broker serves no version of Produce from 3 on, or from 7 on for zstd")
         if self.told_when_empty and self.a.oldest == NULL:
             self.told_when_empty = False
+            self.news = True
+        if atomic_load_i32(&self.a.listening) and atomic_load_i32(&self.a.room) != self.a.heard:
+            atomic_store_i32(&self.a.listening, 0)
             self.news = True
         if self.news or self.watched != NULL:
             self.news = False

@@ -4,4 +4,6 @@ from kbroker._core.accumulator cimport Topic
 from kbroker._core.delivery cimport Deliveries
 from kbroker._core.record_sender cimport RecordSender
 
-cdef Deliveries send_columns(RecordSender sender, Topic topic, values, keys, headers, partitions, timestamps)
+# `taken`: goes on behind what an earlier call has taken. `impatient`: takes what there is room for, and returns.
+cdef Deliveries send_columns(RecordSender sender, Topic topic, values, keys, headers, partitions, timestamps,
+                             Deliveries taken, bint impatient)

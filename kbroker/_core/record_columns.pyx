@@ -353,6 +353,7 @@ ctypedef struct share_t:
     int64_t size
     int32_t room                 # accumulator_t.room when there was none
     bint wake
+    bint impatient               # what there is no room for is left
 
 
 cdef int add_share(accumulator_t *a, topic_t *topic, share_t *share, Deliveries deliveries) noexcept nogil:
@@ -396,7 +397,7 @@ cdef int add_share(accumulator_t *a, topic_t *topic, share_t *share, Deliveries 
 
 
 cdef int send_share(RecordSender sender, Topic topic, share_t *share, Deliveries deliveries, Column keys, Column values) except -1:
-    """Everything from `at` to `stop`, waiting for room."""
+    """Everything from `at` to `stop`, waiting for room; 0 when it was not waited for."""
     cdef accumulator_t *a = &sender.accumulator.a
     cdef bint objects = values.c.kind == COLUMN_OBJECTS or keys.c.kind == COLUMN_OBJECTS
     cdef int64_t stop = share.stop
@@ -424,12 +425,14 @@ cdef int send_share(RecordSender sender, Topic topic, share_t *share, Deliveries
         if finding == -1:
             raise MemoryError()
         if finding == NO_ROOM:
+            if share.impatient:
+                return 0
             if deadline == -2:
                 deadline = now_ms() + sender.block_ms if sender.block_ms >= 0 else -1
             if sender.accumulator.await_room(share.room, deadline):
                 continue
         sender.refuse(finding, topic, share.partition, share.size)
-    return 0
+    return 1
 
 
 cdef bint is_chunked(column) noexcept:
@@ -448,8 +451,11 @@ cdef object part_of(column, int64_t first, int64_t stop):
     return whole(part.combine_chunks()) if is_chunked(part) else part
 
 
-cdef Deliveries send_columns(RecordSender sender, Topic topic, values, keys, headers, partitions, timestamps):
-    cdef Deliveries deliveries = Deliveries.__new__(Deliveries)
+cdef Deliveries send_columns(RecordSender sender, Topic topic, values, keys, headers, partitions, timestamps,
+                             Deliveries taken, bint impatient):
+    cdef Deliveries deliveries = Deliveries.__new__(Deliveries) if taken is None else taken
+    cdef int64_t skipped = deliveries.count
+    cdef bint goes_on
     cdef writer_t encoded
     cdef int64_t first = 0
     cdef int64_t size
@@ -464,18 +470,21 @@ cdef Deliveries send_columns(RecordSender sender, Topic topic, values, keys, hea
         if is_chunked(values) or is_chunked(keys) or is_chunked(partitions) or is_chunked(timestamps):
             for chunk in values.chunks if is_chunked(values) else [values]:
                 size = len(chunk)
-                send_part(sender, topic, &encoded, deliveries, chunk, part_of(keys, first, first + size),
-                          part_of(partitions, first, first + size), part_of(timestamps, first, first + size))
+                goes_on = send_part(sender, topic, &encoded, deliveries, chunk, part_of(keys, first, first + size),
+                                    part_of(partitions, first, first + size), part_of(timestamps, first, first + size),
+                                    skipped - first, impatient)
+                if not goes_on:
+                    break
                 first += size
         else:
-            send_part(sender, topic, &encoded, deliveries, values, keys, partitions, timestamps)
+            send_part(sender, topic, &encoded, deliveries, values, keys, partitions, timestamps, skipped, impatient)
     finally:
         writer_free(&encoded)
     return deliveries
 
 
 cdef int send_part(RecordSender sender, Topic topic, writer_t *headers, Deliveries deliveries, values, keys, partitions,
-                   timestamps) except -1:
+                   timestamps, int64_t skipped, bint impatient) except -1:
     cdef share_t share
     cdef Column value_column = column_of(values, "values", -1, sender.encode_value)
     cdef int64_t count = value_column.count
@@ -498,11 +507,14 @@ cdef int send_part(RecordSender sender, Topic topic, writer_t *headers, Deliveri
     share.headers = headers.data
     share.headers_size = <int64_t>headers.size
     share.stop = count
+    share.impatient = impatient
+    skipped = min(max(skipped, 0), count)
+    share.at = skipped
     try:
-        send_share(sender, topic, &share, deliveries, key_column, value_column)
+        return send_share(sender, topic, &share, deliveries, key_column, value_column)
     except Exception as error:
-        if share.at or deliveries.count:
-            error.add_note(f"{deliveries.count + share.at} records of this call were taken before")
+        if deliveries.count + share.at > skipped:
+            error.add_note(f"{deliveries.count + share.at - skipped} records of this call were taken before")
         raise
-    deliveries.count += share.at
-    return 0
+    finally:
+        deliveries.count += share.at - skipped

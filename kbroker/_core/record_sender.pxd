@@ -12,7 +12,7 @@ cdef class RecordSender:
     cdef object partition_of         # a user's partitioner, or None
     cdef object encode_key
     cdef object encode_value
-    cdef int64_t block_ms            # how long a call waits for room; -1: for ever
+    cdef public int64_t block_ms     # how long a call waits for room; -1: for ever
     cdef Topic topic_of(self, str name)
     cdef int add(self, Topic topic, int32_t *partition, const incoming_t *record, bint keep, outgoing_t **batch,
                  int32_t *index) except -1

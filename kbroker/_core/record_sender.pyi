@@ -7,6 +7,7 @@ from kbroker._core.delivery import Deliveries, Delivery
 _Headers = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
 
 class RecordSender:
+    block_ms: int
     @property
     def accumulator(self) -> Accumulator: ...
     def __init__(
@@ -46,4 +47,14 @@ class RecordSender:
         headers: _Headers | None = None,
         partitions: int | Sequence[int] | Any | None = None,
         timestamps: int | Sequence[int] | Any | None = None,
+    ) -> Deliveries: ...
+    def send_some(
+        self,
+        topic: str,
+        values: Any,
+        keys: Any = None,
+        headers: _Headers | None = None,
+        partitions: int | Sequence[int] | Any | None = None,
+        timestamps: int | Sequence[int] | Any | None = None,
+        taken: Deliveries | None = None,
     ) -> Deliveries: ...

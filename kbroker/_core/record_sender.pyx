@@ -18,7 +18,7 @@ from kbroker._core.accumulator cimport (
     wall_clock_ms,
 )
 from kbroker._core.cursor cimport writer_free, writer_init, writer_reserve, writer_t
-from kbroker._core.delivery cimport Delivery
+from kbroker._core.delivery cimport Deliveries, Delivery
 from kbroker._core.field_bytes cimport field_release, field_t, field_take
 from kbroker._core.outgoing cimport outgoing_unref
 from kbroker._core.record_columns cimport send_columns
@@ -227,5 +227,11 @@ cdef class RecordSender:
         fixed_size_binary, chunked or not; read where they are. headers: for all of them the same. partitions, timestamps: one int
         for all, or a list, a NumPy or an Arrow array of integers. An exception in the middle says how many have been taken.
         """
-        return send_columns(self, self.topic_of(topic), values, keys, headers, partitions, timestamps)
+        return send_columns(self, self.topic_of(topic), values, keys, headers, partitions, timestamps, None, False)
+
+    def send_some(self, str topic not None, values, keys=None, headers=None, partitions=None, timestamps=None,
+                  Deliveries taken=None) -> Deliveries:
+        """As send_many, as far as there is room now: `len()` of what it returns says how far. `taken`: what an earlier call with the
+        same arguments has returned, to go on behind that."""
+        return send_columns(self, self.topic_of(topic), values, keys, headers, partitions, timestamps, taken, True)
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from kbroker._core.delivery import Delivery as Delivery
     from kbroker.client.admin import AdminClient as AdminClient
     from kbroker.client.admin import AsyncAdminClient as AsyncAdminClient
+    from kbroker.client.aio.producer import AsyncProducer as AsyncProducer
     from kbroker.client.connector.connector import ConsumerConnector as ConsumerConnector
     from kbroker.client.connector.membership import ConsumerRebalanceFailed as ConsumerRebalanceFailed
     from kbroker.client.connector.streams import ConsumerTimeout as ConsumerTimeout
@@ -75,6 +76,7 @@ _MODULES = {
     "ConnectorOptions": "kbroker.client.option_types",
     "Consumer": "kbroker.client.consumer.consumer",
     "ConsumerConnector": "kbroker.client.connector.connector",
+    "AsyncProducer": "kbroker.client.aio.producer",
     "ConsumerGroupMetadata": "kbroker.client.consumer.group_metadata",
     "ConsumerOptions": "kbroker.client.option_types",
     "ConsumerRebalanceFailed": "kbroker.client.connector.membership",
@@ -116,6 +118,7 @@ __all__ = [
     "AdminClient",
     "Assignor",
     "AsyncAdminClient",
+    "AsyncProducer",
     "AuthenticationFailed",
     "BrokerError",
     "BrokerTooOld",

@@ -23,6 +23,7 @@ class CompressionThread:
         if level is not None and not lowest <= level <= highest:
             allowed = f"from {lowest} to {highest}" if codec in LEVELS else "left out"
             raise ValueError(f"compression.level={level}: must be {allowed} with {Codec(codec).name.lower()}")
+        self._accumulator = accumulator
         self._compressor = Compressor(accumulator)
         self._codec = codec
         self._level = level
@@ -31,8 +32,9 @@ class CompressionThread:
         self._thread.start()
 
     def stop(self, timeout_s: float) -> None:
-        """After the accumulator's close, which wakes it."""
+        """With the accumulator's close, which wakes it."""
         self._stopped = True
+        self._accumulator.close()
         self._thread.join(timeout_s)
 
     def _run(self) -> None:

@@ -324,10 +324,14 @@ class Producer(RecordSender):
         finally:
             left = 10.0 if timeout is None else max(1.0, timeout - (time.monotonic() - started))
             self._thread.stop(left)
-            if self._compression is not None:
-                self._compression.stop(left)
-            self._engine.run_callbacks()
-            self._engine.fail_all(ClientClosed("the producer was closed before the record was delivered"))
+            self.fail_what_is_left(left)
+
+    def fail_what_is_left(self, timeout_s: float) -> None:
+        """After the end of the thread."""
+        if self._compression is not None:
+            self._compression.stop(timeout_s)
+        self._engine.run_callbacks()
+        self._engine.fail_all(ClientClosed("the producer was closed before the record was delivered"))
 
     def __enter__(self) -> Self:
         return self
