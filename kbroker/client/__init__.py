@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from kbroker.client.errors import CommitFailed as CommitFailed
     from kbroker.client.errors import ConnectionFailed as ConnectionFailed
     from kbroker.client.errors import ForkedClient as ForkedClient
+    from kbroker.client.errors import LogTruncated as LogTruncated
     from kbroker.client.errors import MalformedAnswer as MalformedAnswer
     from kbroker.client.errors import TimedOut as TimedOut
     from kbroker.client.errors import UsageError as UsageError
@@ -72,6 +73,7 @@ _MODULES = {
     "ClientClosed": "kbroker.client.errors",
     "ClientError": "kbroker.client.errors",
     "CommitFailed": "kbroker.client.errors",
+    "LogTruncated": "kbroker.client.errors",
     "ConnectionFailed": "kbroker.client.errors",
     "ConnectorOptions": "kbroker.client.option_types",
     "Consumer": "kbroker.client.consumer.consumer",
@@ -139,6 +141,7 @@ __all__ = [
     "ErrorCode",
     "FetchFrom",
     "ForkedClient",
+    "LogTruncated",
     "MalformedAnswer",
     "Member",
     "MessageStream",

@@ -37,6 +37,7 @@ class FetchBroker:
         self.session_ids = 0
         self.requests: list[Any] = []  # decoded, oldest first
         self.errors: dict[Key, int] = {}  # to be answered once
+        self.preferred = -1  # the replica that its clients are told to read from
         self.session_error = 0  # the same, for a request of a session
         self.mangle: Callable[[bytes], bytes] | None = None  # what becomes of the next response behind its header
         self.cut = -1  # bytes of the next response that are sent before the connection is closed
@@ -135,6 +136,9 @@ class FetchBroker:
         answer.high_watermark = log.end_offset
         if self.version >= 4:
             answer.last_stable_offset = log.end_offset
+        if self.preferred >= 0:
+            answer.preferred_read_replica = self.preferred
+            return answer
         batches = [batch.encode() for batch in log.batches if batch.last_offset >= offset]
         if batches:
             answer.records = b"".join(batches)[: max(self.max_bytes, len(batches[0]))]

@@ -35,6 +35,7 @@ from kbroker.client import (
     ErrorCode,
     FetchFrom,
     ForkedClient,
+    LogTruncated,
     MalformedAnswer,
     Member,
     MessageStream,
@@ -254,6 +255,8 @@ def explain(error: ClientError | UnreadableRecords) -> str:
             return "the network"
         case TransactionMustAbort() | TransactionAborted() | ProducerFenced() | TransactionFailed():
             return "the transaction"
+        case LogTruncated():
+            return f"{error.partition.topic} from {error.divergent_offset or error.offset} on"
         case CommitFailed() | BrokerTooOld() | BrokerError():
             return f"{error.code.name}: {error.hint}"
         case ClientClosed() | ForkedClient() | UsageError() | QueueFull() | RecordTooLarge() | NoSuchPartition():

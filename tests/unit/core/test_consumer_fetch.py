@@ -59,8 +59,8 @@ class Bench:
 
     def turn(self, serve: bool = True) -> None:
         self.pump.run(0)
-        if self.wanted:
-            self.wanted.clear()
+        if NODE in self.wanted:
+            self.wanted.remove(NODE)
             self.broker.connect(self.pump)
             self.pump.run(0)
         if serve and self.broker.serve():
@@ -381,6 +381,63 @@ def test_responses_that_lie_cost_their_connection_or_are_an_error_of_their_parti
     for _, body in parser_cases.mangled(bodies[0]):
         tried(lambda _, body=body: body)  # type: ignore[misc]
     assert min(seen.values()) > 10, seen
+
+
+FOLLOWER = 9
+
+
+def test_a_preferred_replica_is_read_from_while_it_is_reached(benches: list[Bench]) -> None:
+    bench = bench_of(benches, {A: simple_log(6)}, rack="near", max_partition_bytes=1)
+    follower = FetchBroker({A: simple_log(3)}, 12)
+    bench.broker.preferred = FOLLOWER
+    bench.start(A)
+    for _ in range(4):
+        bench.turn()
+    assert bench.broker.requests[0].rack_id == "near"
+    assert bench.wanted == [FOLLOWER]
+    follower.connect(bench.pump, FOLLOWER)
+    found: list[int] = []
+    for _ in range(20):
+        bench.pump.run(0)
+        follower.serve()
+        found += [record.offset for record in bench.engine.poll(0, 10)]
+    assert found == [0, 1, 2]
+    asked = len(bench.broker.requests)
+    bench.broker.preferred = -1
+    follower.close()
+    assert bench.read(3) == [("a", 0, offset) for offset in range(3, 6)]
+    assert len(bench.broker.requests) > asked
+
+
+def test_a_preferred_replica_that_is_not_reached_is_left(benches: list[Bench]) -> None:
+    bench = bench_of(benches, {A: simple_log(3)})
+    bench.broker.preferred = FOLLOWER
+    bench.start(A)
+    bench.turn()
+    bench.turn()
+    bench.broker.preferred = -1
+    started = time.monotonic()
+    while bench.read(3, turns=1) == []:
+        assert time.monotonic() - started < 20
+        bench.pump.run(0.05)
+    assert 1.5 < time.monotonic() - started
+
+
+def test_an_error_of_the_preferred_replica_is_not_told(benches: list[Bench]) -> None:
+    bench = bench_of(benches, {A: simple_log(3)})
+    follower = FetchBroker({A: simple_log(3)}, 12)
+    bench.broker.preferred = FOLLOWER
+    bench.start(A)
+    bench.turn()
+    bench.turn()
+    bench.broker.preferred = -1
+    follower.errors[A] = ErrorCode.OFFSET_OUT_OF_RANGE
+    follower.connect(bench.pump, FOLLOWER)
+    for _ in range(5):
+        bench.pump.run(0)
+        follower.serve()
+    assert bench.read(3) == [("a", 0, offset) for offset in range(3)]
+    assert bench.news == []
 
 
 def test_a_broker_without_fetch_is_told(benches: list[Bench]) -> None:
