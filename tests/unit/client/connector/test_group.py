@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from kbroker.client import ConsumerTimeout
 from kbroker.client.connector.membership import ConsumerRebalanceFailed
 from kbroker.coordination.store import WatchEvent
 from kbroker.model import TopicPartition
@@ -127,6 +128,10 @@ def test_what_a_dead_member_has_not_committed_is_read_by_the_others(place: Place
             place.wait(lambda: place.is_shared_by(heir.connector))
             place.wait(lambda: set(heir.values) >= values)
             assert len(taken) == 100
+            # What was fetched for it and not given yet, it gives no more: it is the heir's.
+            stream._timeout_s = 0.05
+            with pytest.raises(ConsumerTimeout):
+                next(stream)
 
 
 def test_at_no_time_does_a_partition_have_two_owners(place: Place) -> None:
