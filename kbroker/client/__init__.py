@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from kbroker._core.delivery import Delivery as Delivery
     from kbroker.client.admin import AdminClient as AdminClient
     from kbroker.client.admin import AsyncAdminClient as AsyncAdminClient
+    from kbroker.client.aio.consumer import AsyncConsumer as AsyncConsumer
     from kbroker.client.aio.producer import AsyncProducer as AsyncProducer
     from kbroker.client.connector.connector import ConsumerConnector as ConsumerConnector
     from kbroker.client.connector.membership import ConsumerRebalanceFailed as ConsumerRebalanceFailed
@@ -78,6 +79,7 @@ _MODULES = {
     "ConnectorOptions": "kbroker.client.option_types",
     "Consumer": "kbroker.client.consumer.consumer",
     "ConsumerConnector": "kbroker.client.connector.connector",
+    "AsyncConsumer": "kbroker.client.aio.consumer",
     "AsyncProducer": "kbroker.client.aio.producer",
     "ConsumerGroupMetadata": "kbroker.client.consumer.group_metadata",
     "ConsumerOptions": "kbroker.client.option_types",
@@ -120,6 +122,7 @@ __all__ = [
     "AdminClient",
     "Assignor",
     "AsyncAdminClient",
+    "AsyncConsumer",
     "AsyncProducer",
     "AuthenticationFailed",
     "BrokerError",

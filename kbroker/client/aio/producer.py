@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from kbroker._core.delivery import Deliveries, Delivery
 from kbroker.client.aio.waiting import Waiting
@@ -12,6 +12,9 @@ from kbroker.client.errors import ClientError, TimedOut, UsageError
 from kbroker.client.faces import Awaiting
 from kbroker.client.producer.errors import QueueFull
 from kbroker.client.producer.producer import Producer
+
+if TYPE_CHECKING:
+    from kbroker.client.option_types import ProducerOptions
 
 COMPRESSION_ENDS_S = 1.0  #: within that, once nothing is left to compress
 
@@ -32,7 +35,7 @@ class TopicNotKnown(UsageError):
 class _Impatient(Producer):
     """A producer whose calls never wait."""
 
-    def __init__(self, config: Mapping[str, Any] | None, /, **keywords: Any):
+    def __init__(self, config: Mapping[str, Any] | None, /, **keywords: Unpack[ProducerOptions]):
         super().__init__(config, **keywords)
         self.block_ms = 0
 
@@ -48,7 +51,7 @@ class AsyncProducer(Awaiting):
     what was sent.
     """
 
-    def __init__(self, config: Mapping[str, Any] | None = None, /, **keywords: Any):
+    def __init__(self, config: Mapping[str, Any] | None = None, /, **keywords: Unpack[ProducerOptions]):
         self._producer = _Impatient(config, **keywords)
         self.options = options = self._producer.options
         self._thread = self._producer._thread

@@ -6,8 +6,7 @@ import concurrent.futures
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from kbroker._core.consumer_record import ConsumerRecord
 from kbroker._core.consumer_records import Records
@@ -22,7 +21,8 @@ from kbroker.client.consumer.membership import Subscription
 from kbroker.client.consumer.offsets import OffsetAndMetadata
 from kbroker.client.consumer.options import CONSUMER
 from kbroker.client.errors import ClientError, UsageError
-from kbroker.client.thread import ClientThread, ThreadOwner
+from kbroker.client.faces import Blocking, operation
+from kbroker.client.thread import ClientThread
 from kbroker.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -34,13 +34,10 @@ Offsets = Mapping[TopicPartition, int | OffsetAndMetadata] | Mapping[TopicPartit
 Committed = Callable[[Mapping[TopicPartition, OffsetAndMetadata], ClientError | None], object]
 
 
-class Consumer(ThreadOwner):
-    """Reads records from Kafka or kbroker; what comes next is fetched in the background.
+class ConsumerOperations:
+    """What a consumer does, but for polling, on both faces."""
 
-    `Consumer(bootstrap_servers="localhost:9092")`, or a mapping of options with Kafka's names. A context manager. One
-    thread at a time may poll; every other method may be called from any thread meanwhile. Partitions are TopicPartition
-    or (topic, number).
-    """
+    _thread: ClientThread
 
     def __init__(self, config: Mapping[str, Any] | None = None, /, **keywords: Unpack[ConsumerOptions]):
         self.options = options = parse_options(CONSUMER, config, keywords, "the consumer")
@@ -64,10 +61,18 @@ class Consumer(ThreadOwner):
 
     # --- what is read ---------------------------------------------------------------------------------------
 
-    def assign(self, partitions: Mapping[TopicPartition, int] | Iterable[TopicPartition | tuple[str, int]]) -> None:
+    @operation
+    async def assign(
+        self, partitions: Mapping[TopicPartition, int] | Iterable[TopicPartition | tuple[str, int]]
+    ) -> None:
         """Read exactly these; of a mapping from its offsets on, else where they are, where the group has committed, or
         where auto.offset.reset says. Nobody else of the group is asked who has them.
         """
+        await self._assign(partitions)
+
+    async def _assign(
+        self, partitions: Mapping[TopicPartition, int] | Iterable[TopicPartition | tuple[str, int]]
+    ) -> None:
         if self._group is not None and self._group.subscription is not None:
             raise UsageError("partitions are assigned by the group", hint="unsubscribe first")
         if isinstance(partitions, Mapping):
@@ -77,13 +82,15 @@ class Consumer(ThreadOwner):
         for partition, offset in wanted.items():
             if offset < -1:
                 raise ValueError(f"{partition}: offset {offset}")
-        self._thread.call(self._fetching.assign(wanted))
+        await self._fetching.assign(wanted)
 
-    def assign_topics(self, *topics: str) -> None:
+    @operation
+    async def assign_topics(self, *topics: str) -> None:
         """Read all partitions that these topics have now. BrokerError when one is not there."""
-        self.assign(self._thread.call(self._fetching.partitions_of(topics)))
+        await self._assign(await self._fetching.partitions_of(topics))
 
-    def subscribe(
+    @operation
+    async def subscribe(
         self, topics: str | Iterable[str] | re.Pattern[str], listener: RebalanceListener | None = None
     ) -> None:
         """Share topics with the other members of the group: these, or all that a pattern matches as a whole, also those
@@ -99,14 +106,7 @@ class Consumer(ThreadOwner):
             subscription = Subscription(names)
         if group.subscription is None and self._engine.assigned():
             raise UsageError("partitions are assigned by hand", hint="unsubscribe first")
-        self._thread.call(group.subscribe(subscription, listener))
-
-    def unsubscribe(self) -> None:
-        """Give up all partitions, those assigned by hand too, and leave the group. The listener is told here."""
-        group = self._group
-        if group is not None and group.subscription is not None:
-            group.steps.drive(self._thread.submit(group.unsubscribe("it has unsubscribed")))
-        self._thread.call(self._fetching.assign({}))
+        await group.subscribe(subscription, listener)
 
     def subscription(self) -> frozenset[str] | re.Pattern[str] | None:
         """What was subscribed to."""
@@ -140,17 +140,19 @@ class Consumer(ThreadOwner):
         self._check(topic, partition)
         self._engine.seek(topic, partition, offset)
 
-    def seek_to_beginning(self, *partitions: TopicPartition | tuple[str, int]) -> None:
+    @operation
+    async def seek_to_beginning(self, *partitions: TopicPartition | tuple[str, int]) -> None:
         """To the first record there is; of all partitions when none is named."""
-        self._seek_to(EARLIEST, partitions)
+        await self._seek_to(EARLIEST, partitions)
 
-    def seek_to_end(self, *partitions: TopicPartition | tuple[str, int]) -> None:
+    @operation
+    async def seek_to_end(self, *partitions: TopicPartition | tuple[str, int]) -> None:
         """Behind the last record there is now."""
-        self._seek_to(LATEST, partitions)
+        await self._seek_to(LATEST, partitions)
 
-    def _seek_to(self, where: int, partitions: tuple[TopicPartition | tuple[str, int], ...]) -> None:
+    async def _seek_to(self, where: int, partitions: tuple[TopicPartition | tuple[str, int], ...]) -> None:
         chosen = [TopicPartition(*each) for each in partitions] or self.assignment()
-        for partition, (offset, _) in self._offsets(dict.fromkeys(chosen, where)).items():
+        for partition, (offset, _) in (await self._offsets(dict.fromkeys(chosen, where))).items():
             self.seek(*partition, offset)
 
     def pause(self, topic: str, partition: int) -> None:
@@ -175,19 +177,88 @@ class Consumer(ThreadOwner):
         if (topic, partition) not in self._engine.assigned():
             raise UsageError(f"{topic}-{partition} is not assigned")
 
-    # --- records --------------------------------------------------------------------------------------------
+    # --- offsets --------------------------------------------------------------------------------------------
+
+    @operation
+    async def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+        """The offset of the first record at that time (ms) or later in each partition; None where there is none."""
+        for partition, time_ms in times.items():
+            if time_ms < 0:
+                raise ValueError(f"{TopicPartition(*partition)}: time {time_ms}")
+        found = await self._offsets({TopicPartition(*partition): time_ms for partition, time_ms in times.items()})
+        return {partition: offset if offset >= 0 else None for partition, (offset, _) in found.items()}
+
+    @operation
+    async def beginning_offsets(
+        self, partitions: Iterable[TopicPartition | tuple[str, int]]
+    ) -> dict[TopicPartition, int]:
+        found = await self._offsets({TopicPartition(*each): EARLIEST for each in partitions})
+        return {partition: offset for partition, (offset, _) in found.items()}
+
+    @operation
+    async def end_offsets(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> dict[TopicPartition, int]:
+        """Behind the last record; with read_committed the first of a transaction that is open."""
+        found = await self._offsets({TopicPartition(*each): LATEST for each in partitions})
+        return {partition: offset for partition, (offset, _) in found.items()}
+
+    @operation
+    async def commit(self, offsets: Offsets | None = None, timeout: float | None = None) -> None:
+        """Store where the group is to go on: these offsets, or behind all that polls have handed out.
+
+        Tried again for `timeout` seconds (default.api.timeout.ms). CommitFailed when the group has given a partition to
+        somebody else.
+        """
+        group = self._in_group("commit")
+        await group.commit(self._to_commit(group, offsets), timeout_s=timeout)
+
+    def _to_commit(self, group: Group, offsets: Offsets | None) -> dict[TopicPartition, OffsetAndMetadata]:
+        if offsets is None:
+            return group.positions()
+        wanted = {}
+        for partition, offset in offsets.items():
+            found = offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
+            if found.offset < 0:
+                raise ValueError(f"{TopicPartition(*partition)}: offset {found.offset}")
+            wanted[TopicPartition(*partition)] = found
+        return wanted
+
+    @operation
+    async def committed(
+        self, partitions: Iterable[TopicPartition | tuple[str, int]], timeout: float | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """Where the group has come to in each; None where nothing is committed."""
+        wanted = [TopicPartition(*each) for each in partitions]
+        found = await self._in_group("commit").committed(wanted, timeout_s=timeout)
+        return {partition: found.get(partition) for partition in wanted}
+
+    async def _offsets(self, asked: dict[TopicPartition, int]) -> dict[TopicPartition, tuple[int, int]]:
+        return await self._fetching.offsets(asked)
+
+    def _most(self, max_records: int | None) -> int:
+        """How many to poll, if it can be polled here and now."""
+        self._thread.check()
+        if self._thread.is_own_thread:
+            raise UsageError("poll on the client's own thread")
+        most: int = self.options["max.poll.records"] if max_records is None else max_records
+        if most < 1:
+            raise ValueError(f"max_records={most}")
+        return most
+
+
+class Consumer(ConsumerOperations, Blocking):
+    """Reads records from Kafka or kbroker; what comes next is fetched in the background.
+
+    `Consumer(bootstrap_servers="localhost:9092")`, or a mapping of options with Kafka's names. A context manager. One
+    thread at a time may poll; every other method may be called from any thread meanwhile. Partitions are TopicPartition
+    or (topic, number).
+    """
 
     def poll(self, timeout: float = 1.0, max_records: int | None = None) -> Records:
         """The next records, at most `max_records` (max.poll.records); none when `timeout` seconds pass without any.
 
         Raises what a broker refuses for good, and UnreadableRecords. Ctrl-C ends it.
         """
-        self._thread.check()
-        if self._thread.is_own_thread:
-            raise UsageError("poll on the client's own thread")
-        most = self.options["max.poll.records"] if max_records is None else max_records
-        if most < 1:
-            raise ValueError(f"max_records={most}")
+        most = self._most(max_records)
         group = self._group
         if group is None:
             return self._engine.poll(int(timeout * 1000), most)
@@ -231,34 +302,6 @@ class Consumer(ThreadOwner):
         while True:
             yield from self.poll(ITERATION_POLL_S)
 
-    # --- offsets --------------------------------------------------------------------------------------------
-
-    def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        """The offset of the first record at that time (ms) or later in each partition; None where there is none."""
-        for partition, time_ms in times.items():
-            if time_ms < 0:
-                raise ValueError(f"{TopicPartition(*partition)}: time {time_ms}")
-        found = self._offsets({TopicPartition(*partition): time_ms for partition, time_ms in times.items()})
-        return {partition: offset if offset >= 0 else None for partition, (offset, _) in found.items()}
-
-    def beginning_offsets(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> dict[TopicPartition, int]:
-        found = self._offsets({TopicPartition(*each): EARLIEST for each in partitions})
-        return {partition: offset for partition, (offset, _) in found.items()}
-
-    def end_offsets(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> dict[TopicPartition, int]:
-        """Behind the last record; with read_committed the first of a transaction that is open."""
-        found = self._offsets({TopicPartition(*each): LATEST for each in partitions})
-        return {partition: offset for partition, (offset, _) in found.items()}
-
-    def commit(self, offsets: Offsets | None = None, timeout: float | None = None) -> None:
-        """Store where the group is to go on: these offsets, or behind all that polls have handed out.
-
-        Tried again for `timeout` seconds (default.api.timeout.ms). CommitFailed when the group has given a partition to
-        somebody else.
-        """
-        group = self._in_group("commit")
-        self._thread.call(group.commit(self._to_commit(group, offsets), timeout_s=timeout))
-
     def commit_async(
         self, offsets: Offsets | None = None, callback: Committed | None = None
     ) -> concurrent.futures.Future[None]:
@@ -282,29 +325,12 @@ class Consumer(ThreadOwner):
 
         return self._thread.submit(commit())
 
-    def _to_commit(self, group: Group, offsets: Offsets | None) -> dict[TopicPartition, OffsetAndMetadata]:
-        if offsets is None:
-            return group.positions()
-        wanted = {}
-        for partition, offset in offsets.items():
-            found = offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
-            if found.offset < 0:
-                raise ValueError(f"{TopicPartition(*partition)}: offset {found.offset}")
-            wanted[TopicPartition(*partition)] = found
-        return wanted
-
-    def committed(
-        self, partitions: Iterable[TopicPartition | tuple[str, int]], timeout: float | None = None
-    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Where the group has come to in each; None where nothing is committed."""
-        wanted = [TopicPartition(*each) for each in partitions]
-        found = self._thread.call(self._in_group("commit").committed(wanted, timeout_s=timeout))
-        return {partition: found.get(partition) for partition in wanted}
-
-    def _offsets(self, asked: dict[TopicPartition, int]) -> dict[TopicPartition, tuple[int, int]]:
-        return self._thread.call(self._fetching.offsets(asked))
-
-    # --- the end --------------------------------------------------------------------------------------------
+    def unsubscribe(self) -> None:
+        """Give up all partitions, those assigned by hand too, and leave the group. The listener is told here."""
+        group = self._group
+        if group is not None and group.subscription is not None:
+            group.steps.drive(self._thread.submit(group.unsubscribe("it has unsubscribed")))
+        self._thread.call(self._fetching.assign({}))
 
     def close(self, timeout: float = 10.0) -> None:
         """Commit (enable.auto.commit), tell the listener, leave the group, end the thread: within `timeout` seconds.
@@ -321,11 +347,3 @@ class Consumer(ThreadOwner):
                 group.steps.run()
         finally:
             self._thread.stop(max(until - time.monotonic(), 0.1))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

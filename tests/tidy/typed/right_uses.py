@@ -15,6 +15,8 @@ from kbroker.client import (
     AdminClient,
     Assignor,
     AsyncAdminClient,
+    AsyncConsumer,
+    AsyncProducer,
     AuthenticationFailed,
     BrokerError,
     BrokerTooOld,
@@ -245,6 +247,42 @@ async def administer_and_await(admin: AsyncAdminClient) -> None:
         assert_type(await same.list_topics(internal=True), list[str])
         assert_type(await same.delete_records({A0: -1}), dict[TopicPartition, int])
     await admin.close()
+
+
+async def produce_and_await(producer: AsyncProducer) -> None:
+    async with AsyncProducer({"client.id": "a"}, linger_ms=5) as same:
+        assert_type(same, AsyncProducer)
+    delivery = await producer.send("a", b"value", "key", {"h": b"v"}, 0, 1)
+    assert_type(delivery, Delivery)
+    assert_type(await delivery, Delivery)
+    assert_type(await producer.send_and_wait("a", b"value"), Delivery)
+    deliveries = await producer.send_many("a", [b"1", b"2"], partitions=0)
+    assert_type(await deliveries, int)
+    producer.send_nowait("a", b"value", headers=[("h", None)])
+    await producer.await_topic("a")
+    await producer.flush(1.0)
+    await producer.close(timeout=1)
+
+
+async def consume_and_await(consumer: AsyncConsumer) -> None:
+    async with AsyncConsumer(bootstrap_servers="a:1", group_id="g") as same:
+        assert_type(same, AsyncConsumer)
+    await consumer.assign({A0: 5})
+    await consumer.assign_topics("a")
+    await consumer.subscribe(re.compile("a.*"), RebalanceListener())
+    consumer.seek("a", 0, 5)
+    await consumer.seek_to_end(A0)
+    assert_type(consumer.position("a", 0), int | None)
+    assert_type(await consumer.poll(0.5, 10), Records)
+    await consumer.poll_arrow()
+    assert_type(await consumer.poll_numpy(columns=["value"]), dict[str, Any])
+    async for record in consumer:
+        assert_type(record, ConsumerRecord)
+    await consumer.commit({A0: 5}, timeout=1.0)
+    assert_type(await consumer.committed([A0]), dict[TopicPartition, OffsetAndMetadata | None])
+    assert_type(await consumer.end_offsets([A0]), dict[TopicPartition, int])
+    await consumer.unsubscribe()
+    await consumer.close()
 
 
 def explain(error: ClientError | UnreadableRecords) -> str:

@@ -1,0 +1,156 @@
+"""The consumer for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+
+from kbroker._core.consumer_record import ConsumerRecord
+from kbroker._core.consumer_records import Records
+from kbroker.client.aio.waiting import Waiting
+from kbroker.client.consumer.consumer import ITERATION_POLL_S, ConsumerOperations
+from kbroker.client.consumer.group import Group
+from kbroker.client.errors import UsageError
+from kbroker.client.faces import Awaiting
+
+if TYPE_CHECKING:
+    from kbroker.client.option_types import ConsumerOptions
+
+T = TypeVar("T")
+
+
+class AsyncConsumer(ConsumerOperations, Awaiting):
+    """Reads records from Kafka or kbroker; what comes next is fetched in the background.
+
+    `AsyncConsumer(bootstrap_servers="localhost:9092")`, with the options of Consumer. `async with`, `async for`. One
+    task at a time may poll; every other method may be called from any task meanwhile. What needs no broker (`seek`,
+    `pause`, `position` and the like) is no coroutine. Methods of a RebalanceListener may be coroutines.
+    """
+
+    def __init__(self, config: Mapping[str, Any] | None = None, /, **keywords: Unpack[ConsumerOptions]):
+        super().__init__(config, **keywords)
+        self._is_polling = False
+        self._waiting = waiting = Waiting()
+        decide = self._fetching._told
+
+        def told() -> None:
+            decide()
+            waiting.tell()
+
+        self._engine.on_told = told
+
+    # --- records --------------------------------------------------------------------------------------------
+
+    async def poll(self, timeout: float = 1.0, max_records: int | None = None) -> Records:
+        """The next records, at most `max_records` (max.poll.records); none when `timeout` seconds pass without any.
+
+        Raises what a broker refuses for good, and UnreadableRecords. Other tasks have a turn even when there are
+        records at once. Cancelling loses none.
+        """
+        most = self._most(max_records)
+        if self._is_polling:
+            raise UsageError("another task polls", hint="let one task poll, or give each a consumer")
+        self._is_polling = True
+        group = self._group
+        try:
+            if group is not None:
+                group.begin_poll()
+            return await self._poll(group, timeout, most)
+        finally:
+            if group is not None:
+                group.end_poll()
+            self._is_polling = False
+
+    async def _poll(self, group: Group | None, timeout: float, most: int) -> Records:
+        deadline = asyncio.get_running_loop().time() + timeout
+        await asyncio.sleep(0)
+        came: asyncio.Future[None] | None = None
+        while True:
+            if group is not None:
+                await self._run_steps(group)
+                group.check()
+            records = self._engine.poll(0, most)
+            if len(records) or self._closing:
+                return records
+            if came is None:
+                came = self._waiting.future()
+                self._engine.listen()
+                continue  # something may have come just before
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await came
+            except TimeoutError:
+                return records
+            came = None
+
+    async def _run_steps(self, group: Group) -> None:
+        while (step := group.steps.take()) is not None:
+            try:
+                found = step.call()
+                if inspect.isawaitable(found):
+                    await found
+            finally:
+                group.steps.finish(step)
+
+    async def poll_arrow(
+        self, timeout: float = 1.0, max_records: int | None = None, columns: Iterable[str] | None = None
+    ) -> Any:
+        """The same as a pyarrow.RecordBatch; see Records.arrow."""
+        return (await self.poll(timeout, max_records)).arrow(columns)
+
+    async def poll_numpy(
+        self,
+        timeout: float = 1.0,
+        max_records: int | None = None,
+        columns: Iterable[str] | None = None,
+        *,
+        dtypes: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """The same as NumPy arrays; see Records.numpy."""
+        return (await self.poll(timeout, max_records)).numpy(columns, dtypes=dtypes)
+
+    async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
+        """Records until the consumer is closed."""
+        while not self._closing:
+            for record in await self.poll(ITERATION_POLL_S):
+                yield record
+
+    # --- the end --------------------------------------------------------------------------------------------
+
+    async def unsubscribe(self) -> None:
+        """Give up all partitions, those assigned by hand too, and leave the group. The listener is told here."""
+        group = self._group
+        if group is not None and group.subscription is not None:
+            await self._drive(group, group.unsubscribe("it has unsubscribed"))
+        await self._thread.awaited(self._fetching.assign({}))
+
+    async def close(self, timeout: float = 10.0) -> None:
+        """Commit (enable.auto.commit), tell the listener, leave the group, end the thread. A poll that waits returns.
+
+        Leaving takes `timeout` seconds at most.
+        """
+        self._closing = True
+        self._waiting.tell()
+        group = self._group
+        try:
+            if group is not None and group.subscription is not None and self._thread.is_running:
+                await self._drive(group, group.unsubscribe("it is closed", timeout_s=timeout))
+        finally:
+            await self._thread.stopped()
+
+    async def _drive(self, group: Group, coroutine: Coroutine[Any, Any, T]) -> T:
+        """What a coroutine of the client's thread returns, with steps run meanwhile for which it may wait."""
+        call = asyncio.ensure_future(self._thread.awaited(coroutine))
+        try:
+            while not call.done():
+                came = self._waiting.future()
+                self._engine.listen()
+                await self._run_steps(group)
+                waited: set[asyncio.Future[Any]] = {call, came}
+                await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+            await self._run_steps(group)
+            return call.result()
+        finally:
+            call.cancel()
