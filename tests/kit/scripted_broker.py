@@ -6,7 +6,7 @@ import contextlib
 import socket
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -65,14 +65,18 @@ class Peer:
         """A response as it should be."""
         self.send(encode_response(ApiKey(asked.api_key), asked.version, asked.correlation_id, message))
 
-    def serve_versions(self) -> Asked:
-        """Answers ApiVersions until something else is asked, which is returned."""
+    def serve_versions(self, highest: Mapping[int, int] | None = None) -> Asked:
+        """Answers ApiVersions until something else is asked, which is returned; no versions above `highest`, by API."""
+        most = highest or {}
         while True:
             asked = self.request()
             if asked.api_key != ApiKey.API_VERSIONS:
                 return asked
             entry = M.ApiVersionsResponse.ApiVersion
-            served = [entry(api_key=key, min_version=v.min, max_version=v.max) for key, v in SERVED.items()]
+            served = [
+                entry(api_key=key, min_version=v.min, max_version=min(v.max, most.get(key, v.max)))
+                for key, v in SERVED.items()
+            ]
             self.respond(asked, M.ApiVersionsResponse(api_keys=served))
 
     def wait_for_end(self) -> None:

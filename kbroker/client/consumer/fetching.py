@@ -32,6 +32,7 @@ EARLIEST, LATEST = -2, -1  #: timestamps that ListOffsets understands
 RESETS = {"earliest": EARLIEST, "latest": LATEST}
 USABLE_EPOCH_VERSION = 3  #: of OffsetForLeaderEpoch: before it only brokers were allowed to ask
 NO_END = -1
+NOT_FOUND = (-1, -1)  #: offset and timestamp
 
 Place = tuple[int, int]  #: an offset, and the leader epoch of the record before it, -1 not known
 
@@ -366,17 +367,27 @@ class Fetching:
         message.topics = [
             M.ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=rows) for topic, rows in by_topic.items()
         ]
-        # Below version 2 there is no isolation level, and no transaction that could be open.
         connection = await self.cluster.connection(node_id)
-        if self._options["isolation.level"] == "read_committed" and connection.version_of(ApiKey.LIST_OFFSETS) >= 2:
+        version = connection.version_of(ApiKey.LIST_OFFSETS)
+        # Below version 2 there is no isolation level, and no transaction that could be open.
+        if self._options["isolation.level"] == "read_committed" and version >= 2:
             message.isolation_level = 1
+        if version == 0 and any(timestamp >= 0 for timestamp in asked.values()):
+            raise BrokerError(
+                f"{connection.address}: records are found by time from Kafka 0.10.1 on",
+                code=ErrorCode.UNSUPPORTED_VERSION,
+            )
         answer = await connection.call(message)
         refused: tuple[int, TopicPartition] | None = None
         for topic in answer.topics:
             for row in topic.partitions:
                 partition = TopicPartition(topic.name, row.partition_index)
-                if row.error_code:
+                if row.error_code == ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT and partition in asked:
+                    found[partition] = NOT_FOUND  # messages of magic 0 have no time
+                elif row.error_code:
                     refused = (row.error_code, partition)
+                elif partition in asked and version == 0:
+                    found[partition] = (row.old_style_offsets[0], -1) if row.old_style_offsets else NOT_FOUND
                 elif partition in asked:
                     found[partition] = (row.offset, row.timestamp)
         if refused is not None:

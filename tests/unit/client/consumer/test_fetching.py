@@ -12,6 +12,7 @@ from kbroker._core.consumer_record import ConsumerRecord, UnreadableRecords
 from kbroker.client.consumer.consumer import Consumer
 from kbroker.client.errors import BrokerError, LogTruncated
 from kbroker.errors import ErrorCode
+from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.records import Record
@@ -40,11 +41,13 @@ class Leader:
         self.asked_epochs: list[tuple[int, int]] = []  # current leader epoch, leader epoch
         self.metadata = 0  # how often they were asked for
         self.fetch = FetchBroker({KEY: log_of("a", "b", "c")}, 12, sessions=False)
+        self.highest: dict[int, int] = {}  # versions served
+        self.list_error = 0
         self.asked_offsets: list[int] = []
         self.broker = ScriptedBroker(self.script)
 
     def script(self, peer: Peer) -> None:
-        asked = peer.serve_versions()
+        asked = peer.serve_versions(self.highest)
         while True:
             peer.respond(asked, self.answer(asked))
             asked = peer.request()
@@ -57,7 +60,11 @@ class Leader:
         if asked.api_key == ApiKey.OFFSET_FOR_LEADER_EPOCH:
             return self.tell_end(message)
         if asked.api_key == ApiKey.LIST_OFFSETS:
-            row = M.ListOffsetsResponse.ListOffsetsPartitionResponse(partition_index=0, offset=0, timestamp=-1)
+            row = M.ListOffsetsResponse.ListOffsetsPartitionResponse(partition_index=0, error_code=self.list_error)
+            if asked.version == 0:
+                row.old_style_offsets = [2] if message.topics[0].partitions[0].timestamp == -2 else []
+            else:
+                row.offset = 0
             return M.ListOffsetsResponse(
                 topics=[M.ListOffsetsResponse.ListOffsetsTopicResponse(name=TOPIC, partitions=[row])]
             )
@@ -222,3 +229,18 @@ def test_an_error_that_stays_is_raised_by_every_poll_and_asked_for_again(
         UnreadableRecords, match="the records at offset 3 cannot be read: the broker found them corrupt"
     ):
         take(consumer, 1)
+
+
+def test_a_broker_of_the_first_list_offsets_tells_beginnings_and_no_times(
+    leader: Leader, consumer_of: Callable[..., Consumer]
+) -> None:
+    leader.highest = {ApiKey.LIST_OFFSETS: 0}
+    consumer = consumer_of()
+    assert consumer.beginning_offsets([KEY]) == {KEY: 2}
+    with pytest.raises(BrokerError, match=r"from Kafka 0\.10\.1 on"):
+        consumer.offsets_for_times({TopicPartition(*KEY): 5})
+
+
+def test_messages_without_times_are_not_found_by_them(leader: Leader, consumer_of: Callable[..., Consumer]) -> None:
+    leader.list_error = ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
+    assert consumer_of().offsets_for_times({TopicPartition(*KEY): 5}) == {KEY: None}
