@@ -9,6 +9,7 @@ Structs and what engines do with sockets (exchange_t, client_socket_t, socket_se
 
 from libc.stdint cimport int32_t, int64_t
 
+from kbroker._core.client_nodes cimport client_nodes_t
 from kbroker._core.client_socket cimport client_socket_t, exchange_t, pump_t
 
 cdef class Pump
@@ -46,13 +47,7 @@ cdef class Pump:
     cdef pump_t p
     cdef Engine engine           # the first one
     cdef public object on_wanted # callable(node_id): an engine has asked for a socket and there is none
-    cdef client_socket_t **by_node       # open sockets, for engines
-    cdef int32_t by_node_count
-    cdef int32_t by_node_capacity
-    cdef int32_t *wanted         # node ids: asked for and not open; those from told_wanted on Python has not heard of
-    cdef int32_t wanted_count
-    cdef int32_t told_wanted
-    cdef int32_t wanted_capacity
+    cdef client_nodes_t nodes
     cdef void *events            # of epoll
     cdef int64_t *foreign        # descriptor << 32 | events: ready ones
     cdef int32_t foreign_count
@@ -68,8 +63,6 @@ cdef class Pump:
     cdef void loop(self, int64_t until_ms) noexcept nogil
     cdef int wait(self, int64_t until_ms) noexcept nogil
     cdef void tear_down_doomed(self) noexcept nogil
-    cdef void forget_node(self, client_socket_t *socket) noexcept nogil
-    cdef void unwant(self, int32_t node_id) noexcept nogil
     cdef open_socket(self, client_socket_t *socket)
     cdef give_news(self)
     cdef say_closed(self, client_socket_t *socket)

@@ -6,12 +6,17 @@ from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 from libc.errno cimport errno
 from libc.stdint cimport int16_t, uint8_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
-from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 
+from kbroker._core.client_nodes cimport nodes_find, nodes_forget, nodes_free, nodes_put, nodes_unwant, nodes_want
 from kbroker._core.client_socket cimport (
     CLIENT_API_KEYS, REASON_SIZE, RECEIVE_SCRATCH, iovec, socket_close, socket_fail_all, socket_flush, socket_mark_dirty,
-    socket_mark_ready, socket_overdue, socket_receive, socket_release, socket_send, socket_send_ahead,
+    socket_mark_ready, socket_overdue, socket_receive, socket_release, socket_send, socket_send_ahead, socket_unmark,
+)
+from kbroker._core.epoll cimport (
+    EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP,
+    close, epoll_create1, epoll_event, epoll_wait,
 )
 from kbroker._core.sync cimport atomic_claim_i32, atomic_load_i32, atomic_store_i32
 from kbroker._core.timer_wheel cimport (
@@ -23,7 +28,6 @@ cdef extern from * nogil:
     #include <sys/epoll.h>
     #include <sys/eventfd.h>
     #include <time.h>
-    #include <unistd.h>
     static inline int64_t clock_ms(void) {
         struct timespec t;
         clock_gettime(CLOCK_MONOTONIC, &t);
@@ -37,27 +41,9 @@ cdef extern from * nogil:
     static inline int raise_flag(int32_t *p) { return __atomic_exchange_n(p, 1, __ATOMIC_SEQ_CST) == 0; }
     static inline int take_flag(int32_t *p) { return __atomic_exchange_n(p, 0, __ATOMIC_SEQ_CST); }
     """
-    ctypedef union epoll_data_t:
-        uint64_t u64
-    cdef struct epoll_event:
-        uint32_t events
-        epoll_data_t data
-    uint32_t EPOLLIN
-    uint32_t EPOLLOUT
-    uint32_t EPOLLRDHUP
-    uint32_t EPOLLERR
-    uint32_t EPOLLHUP
-    uint32_t EPOLLET
-    int EPOLL_CTL_ADD
-    int EPOLL_CTL_DEL
-    int EPOLL_CTL_MOD
-    int EPOLL_CLOEXEC
     int EFD_CLOEXEC
     int EFD_NONBLOCK
-    int epoll_create1(int flags)
-    int epoll_wait(int epoll_fd, epoll_event *events, int count, int timeout_ms)
     int eventfd(unsigned int value, int flags)
-    int close(int fd)
     ssize_t write(int fd, const void *data, size_t size)
     int64_t clock_ms()
     int control(int epoll_fd, int operation, int fd, uint32_t wanted, uint64_t what)
@@ -281,8 +267,7 @@ cdef class Pump:
         free(self.p.scratch)
         free(self.events)
         free(self.foreign)
-        free(self.by_node)
-        free(self.wanted)
+        nodes_free(&self.nodes)
 
     # --- for engines ----------------------------------------------------------------------------------------
 
@@ -292,24 +277,10 @@ cdef class Pump:
             write(self.p.wake_fd, &one, sizeof(one))
 
     cdef client_socket_t *socket_of(self, int32_t node_id) noexcept nogil:
-        cdef int32_t i
-        cdef int32_t *grown
-        for i in range(self.by_node_count):
-            if self.by_node[i].node_id == node_id:
-                return self.by_node[i]
-        for i in range(self.wanted_count):
-            if self.wanted[i] == node_id:
-                return NULL
-        if self.wanted_count == self.wanted_capacity:
-            grown = <int32_t *>realloc(self.wanted, (2 * self.wanted_capacity + 8) * sizeof(int32_t))
-            if grown == NULL:
-                return NULL
-            self.wanted = grown
-            self.wanted_capacity = 2 * self.wanted_capacity + 8
-        self.wanted[self.wanted_count] = node_id
-        self.wanted_count += 1
-        self.p.news = True
-        return NULL
+        cdef client_socket_t *socket = nodes_find(&self.nodes, node_id)
+        if socket == NULL and nodes_want(&self.nodes, node_id):
+            self.p.news = True
+        return socket
 
     cdef void tell(self, Engine engine) noexcept nogil:
         engine.has_told = True
@@ -381,7 +352,7 @@ cdef class Pump:
 
     def give_up(self, int node_id) -> None:
         """The node could not be connected to: whoever still wants it asks again."""
-        self.unwant(node_id)
+        nodes_unwant(&self.nodes, node_id)
         if self.engine is not None:
             self.engine.wake_all()
 
@@ -444,24 +415,14 @@ cdef class Pump:
         return {"turns": self.p.turns, "requests": self.p.requests, "responses": self.p.responses}
 
     cdef open_socket(self, client_socket_t *socket):
-        cdef client_socket_t **grown
         cdef client_socket_t *before
-        cdef int32_t i
-        self.unwant(socket.node_id)
-        for i in range(self.by_node_count):
-            before = self.by_node[i]
-            if before.node_id == socket.node_id:
-                before.open = False
-                self.forget_node(before)
-                break
-        if self.by_node_count == self.by_node_capacity:
-            grown = <client_socket_t **>realloc(self.by_node, (2 * self.by_node_capacity + 8) * sizeof(client_socket_t *))
-            if grown == NULL:
-                raise MemoryError()
-            self.by_node = grown
-            self.by_node_capacity = 2 * self.by_node_capacity + 8
-        self.by_node[self.by_node_count] = socket
-        self.by_node_count += 1
+        nodes_unwant(&self.nodes, socket.node_id)
+        before = nodes_find(&self.nodes, socket.node_id)
+        if before != NULL:
+            before.open = False
+            nodes_forget(&self.nodes, before)
+        if not nodes_put(&self.nodes, socket):
+            raise MemoryError()
         socket.open = True
         if self.engine is not None:
             with nogil:
@@ -496,9 +457,9 @@ cdef class Pump:
             closed = self.p.closed
             self.p.closed = closed.next_doomed
             self.say_closed(closed)
-        while self.told_wanted < self.wanted_count:
-            node_id = self.wanted[self.told_wanted]
-            self.told_wanted += 1
+        while self.nodes.told < self.nodes.wanted_count:
+            node_id = self.nodes.wanted[self.nodes.told]
+            self.nodes.told += 1
             self.call_out(self.on_wanted, (node_id,))
         engine = self.engine
         while engine is not None:
@@ -611,7 +572,6 @@ cdef class Pump:
     cdef void tear_down_doomed(self) noexcept nogil:
         cdef pump_t *p = &self.p
         cdef client_socket_t *socket
-        cdef client_socket_t **link
         while p.doomed != NULL:
             socket = p.doomed
             p.doomed = socket.next_doomed
@@ -619,60 +579,17 @@ cdef class Pump:
             control(p.epoll_fd, EPOLL_CTL_DEL, socket.fd, 0, 0)
             close(socket.fd)
             wheel_remove(p.wheel, &socket.timer)
-            self.forget_node(socket)
+            nodes_forget(&self.nodes, socket)
             if socket.next != NULL:
                 socket.next.previous = socket.previous
             if socket.previous != NULL:
                 socket.previous.next = socket.next
             else:
                 p.sockets = socket.next
-            link = &p.dirty
-            while link[0] != NULL:
-                if link[0] == socket:
-                    link[0] = socket.next_dirty
-                    break
-                link = &link[0].next_dirty
-            unlink_ready(p, socket)
+            socket_unmark(socket)
             socket_fail_all(socket)
             if self.engine is not None:
                 self.engine.all_closed(socket)
             socket.next_doomed = p.closed
             p.closed = socket
             p.news = True
-
-    cdef void forget_node(self, client_socket_t *socket) noexcept nogil:
-        """It is not the one of its node any more, if it was."""
-        cdef int32_t i
-        for i in range(self.by_node_count):
-            if self.by_node[i] == socket:
-                self.by_node_count -= 1
-                self.by_node[i] = self.by_node[self.by_node_count]
-                return
-
-    cdef void unwant(self, int32_t node_id) noexcept nogil:
-        cdef int32_t i
-        for i in range(self.wanted_count):
-            if self.wanted[i] == node_id:
-                self.wanted_count -= 1
-                if i < self.told_wanted:
-                    self.told_wanted -= 1
-                    self.wanted[i] = self.wanted[self.told_wanted]
-                    i = self.told_wanted
-                self.wanted[i] = self.wanted[self.wanted_count]
-                return
-
-
-cdef void unlink_ready(pump_t *p, client_socket_t *socket) noexcept nogil:
-    cdef client_socket_t *previous = NULL
-    cdef client_socket_t *each = p.ready
-    while each != NULL and each != socket:
-        previous = each
-        each = each.next_ready
-    if each == NULL:
-        return
-    if previous == NULL:
-        p.ready = socket.next_ready
-    else:
-        previous.next_ready = socket.next_ready
-    if p.ready_tail == socket:
-        p.ready_tail = previous

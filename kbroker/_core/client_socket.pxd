@@ -132,3 +132,4 @@ cdef void socket_overdue(client_socket_t *socket) noexcept nogil                
 cdef void socket_fail_all(client_socket_t *socket) noexcept nogil               # answers everything with its reason
 cdef void socket_mark_dirty(client_socket_t *socket) noexcept nogil
 cdef void socket_mark_ready(client_socket_t *socket) noexcept nogil
+cdef void socket_unmark(client_socket_t *socket) noexcept nogil       # before it is torn down

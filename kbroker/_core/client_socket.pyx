@@ -58,6 +58,29 @@ cdef void socket_mark_ready(client_socket_t *socket) noexcept nogil:
     p.ready_tail = socket
 
 
+cdef void socket_unmark(client_socket_t *socket) noexcept nogil:
+    """Out of the lists of dirty and of ready ones."""
+    cdef pump_t *p = socket.pump
+    cdef client_socket_t **link = &p.dirty
+    cdef client_socket_t *previous = NULL
+    cdef client_socket_t *each = p.ready
+    while link[0] != NULL and link[0] != socket:
+        link = &link[0].next_dirty
+    if link[0] != NULL:
+        link[0] = socket.next_dirty
+    while each != NULL and each != socket:
+        previous = each
+        each = each.next_ready
+    if each == NULL:
+        return
+    if previous == NULL:
+        p.ready = socket.next_ready
+    else:
+        previous.next_ready = socket.next_ready
+    if p.ready_tail == socket:
+        p.ready_tail = previous
+
+
 cdef void socket_close(client_socket_t *socket, const char *reason) noexcept nogil:
     if socket.closing:
         return

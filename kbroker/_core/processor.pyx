@@ -20,6 +20,9 @@ from kbroker._core.connection cimport (
     conn_unlink, count_error, counters_t, partial_free, slot_free, slot_t, take_dirty, take_ready,
 )
 from kbroker._core.cursor cimport writer_free
+from kbroker._core.epoll cimport (
+    EPOLL_CLOEXEC, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, close, epoll_create1, epoll_event, epoll_wait,
+)
 from kbroker._core.fetch cimport fetch_abandon, fetch_resume, fetch_t
 from kbroker._core.handover cimport give_gathered, resume_held, slot_came
 from kbroker._core.mailbox cimport (
@@ -31,6 +34,7 @@ from kbroker._core.produce cimport produce_discard, produce_t
 from kbroker._core.receive_buffers cimport LARGE_BUFFER, buffer_free, buffer_take
 from kbroker._core.receiving cimport read_turn
 from kbroker._core.request cimport Connection as ConnectionType
+from kbroker._core.processor_mail cimport conn_of_timer, fetch_of_timer, slot_of_acks
 from kbroker._core.sending cimport SEND_SCRATCH, monotonic_ns, note_warm, send_ready, wall_ms
 from kbroker._core.sync cimport (
     atomic_add_i32, atomic_load_i32, atomic_load_i64, atomic_store_i32, atomic_store_i64, mutex_destroy, mutex_init,
@@ -45,7 +49,6 @@ cdef extern from * nogil:
     #include <pthread.h>
     #include <sched.h>
     #include <sys/epoll.h>
-    #include <unistd.h>
     static inline int watch(int epoll_fd, int fd, void *what) {
         struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, .data.ptr = what};
         return epoll_ctl(epoll_fd, EPOLL_CTL_ADD, fd, &event);
@@ -54,21 +57,7 @@ cdef extern from * nogil:
     static int64_t connection_ids;
     static inline int64_t next_connection_id(void) { return __atomic_add_fetch(&connection_ids, 1, __ATOMIC_RELAXED); }
     """
-    ctypedef union epoll_data_t:
-        void *ptr
-    cdef struct epoll_event:
-        uint32_t events
-        epoll_data_t data
-    uint32_t EPOLLIN
-    uint32_t EPOLLOUT
-    uint32_t EPOLLRDHUP
-    uint32_t EPOLLERR
-    uint32_t EPOLLHUP
-    int EPOLL_CLOEXEC
-    int epoll_create1(int flags)
-    int epoll_wait(int epoll_fd, epoll_event *events, int count, int timeout_ms)
     int watch(int epoll_fd, int fd, void *what)
-    int close(int fd)
     int sched_yield()
     void name_thread(const char *name)
     int64_t next_connection_id()
@@ -93,24 +82,6 @@ class ApiCounters(NamedTuple):
 
 # Processors that ended while somebody still had work of their closed connections in hand: their mailboxes stay.
 _unfinished = []
-
-
-# What a mail or a timer stands in. The distance is that of a struct laid over it, of which nothing is read: measured from
-# NULL it would be undefined behaviour.
-
-cdef inline slot_t *slot_of_acks(mail_t *mail) noexcept nogil:
-    cdef slot_t *laid = <slot_t *>mail
-    return <slot_t *>(<char *>mail - (<char *>&laid.acks_mail - <char *>laid))
-
-
-cdef inline fetch_t *fetch_of_timer(timer_node_t *timer) noexcept nogil:
-    cdef fetch_t *laid = <fetch_t *>timer
-    return <fetch_t *>(<char *>timer - (<char *>&laid.timer - <char *>laid))
-
-
-cdef inline conn_t *conn_of_timer(timer_node_t *timer) noexcept nogil:
-    cdef conn_t *laid = <conn_t *>timer
-    return <conn_t *>(<char *>timer - (<char *>&laid.idle - <char *>laid))
 
 
 cdef class Processor:
