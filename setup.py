@@ -37,7 +37,8 @@ COMPILE, LINK = FLAGS[BUILD]
 CORE = Path("kbroker/_core")
 STRICT = os.environ.get("KBROKER_WARNINGS") == "error"
 Options.warning_errors = STRICT
-HEADERS = sorted(str(path) for pattern in ("*.pxd", "*.h") for path in CORE.glob(pattern))
+# Of .pxd files cythonize knows itself who uses them: it writes those modules' C anew, and nobody else's.
+HEADERS = sorted(str(path) for path in CORE.glob("*.h"))
 
 
 def source_digest() -> str:
@@ -52,7 +53,7 @@ def source_digest() -> str:
 def extension(source: Path) -> Extension:
     macros, depends = [], HEADERS
     if source.stem == "build_info":
-        depends = HEADERS + [str(path) for path in CORE.glob("*.pyx")]
+        depends = HEADERS + [str(path) for pattern in ("*.pyx", "*.pxd") for path in CORE.glob(pattern)]
         macros = [("KBROKER_BUILD_NAME", f'"{BUILD}"'), ("KBROKER_SOURCE_DIGEST", f'"{source_digest()}"')]
     return Extension(
         f"kbroker._core.{source.stem}",
