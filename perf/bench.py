@@ -15,6 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from perf import (
+    asyncio_rows,
     client_consume_rows,
     compaction_rows,
     consume_rows,
@@ -51,6 +52,7 @@ ROWS: dict[str, Callable[[], list[Figure]]] = {
     "old-messages": conversion_rows.old_messages,
     "down-conversion": conversion_rows.down_conversion,
     "up-conversion": conversion_rows.up_conversion,
+    "asyncio": asyncio_rows.against_aiokafka,
     "transactions": transaction_rows.throughput,
     "read-committed": transaction_rows.read_committed,
     "transaction-memory": transaction_rows.memory,
