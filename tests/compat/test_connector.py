@@ -14,19 +14,7 @@ from tests.compat.test_zookeeper_clients import PARTITIONS, Old, await_that, lin
 from tests.kit import maven
 from tests.kit.broker import KafkaInMemory
 from tests.kit.connectors import Reading
-from tests.kit.zookeeper import KafkaOnZooKeeper, ZooKeeperProcess
-
-
-class Kafka010(KafkaOnZooKeeper):
-    """The last Kafka of before record batches, with messages of magic 1."""
-
-    version = "0.10.2.2"
-    heap = "256m"
-
-    @classmethod
-    def classpath(cls) -> str:
-        # Java has no longer what this Kafka makes its cluster id with.
-        return maven.fetch([f"org.apache.kafka:kafka_2.11:{cls.version}", "javax.xml.bind:jaxb-api:2.3.1"])
+from tests.kit.zookeeper import Kafka010, ZooKeeperProcess
 
 
 class OldBroker(Old):

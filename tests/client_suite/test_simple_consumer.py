@@ -1,0 +1,52 @@
+"""SimpleConsumer: each call says what it wants."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import Producer as OtherProducer
+
+from kbroker.client import EARLIEST, LATEST, SimpleConsumer
+from kbroker.client.errors import BrokerError
+from kbroker.errors import ErrorCode
+from kbroker.model import TopicPartition
+from tests.client_suite.suite_broker import SuiteBroker
+
+COUNT = 100
+
+
+@pytest.fixture(scope="module")
+def topic(broker: SuiteBroker) -> str:
+    """Two partitions; the first has COUNT records."""
+    name = broker.new_topic(2)
+    producer = OtherProducer({"bootstrap.servers": broker.address})
+    for number in range(COUNT):
+        producer.produce(name, b"%d" % number, partition=0)
+    assert producer.flush(60) == 0
+    return name
+
+
+def test_records_from_an_offset_on(broker: SuiteBroker, topic: str) -> None:
+    with SimpleConsumer(bootstrap_servers=broker.address) as consumer:
+        found = consumer.fetch(topic, 0, 90)
+        assert [(each.offset, each.value) for each in found] == [(n, b"%d" % n) for n in range(90, COUNT)]
+        first, none, again = consumer.multifetch([(topic, 0, 95), (topic, 1, 0), (topic, 0, 99)])
+        assert ([each.offset for each in first], len(none)) == (list(range(95, COUNT)), 0)
+        assert [each.offset for each in again] == [99]
+
+
+def test_offsets_and_what_is_beyond_them(broker: SuiteBroker, topic: str) -> None:
+    with SimpleConsumer(bootstrap_servers=broker.address) as consumer:
+        assert consumer.get_offsets_before(topic, 0, EARLIEST) == [0]
+        assert consumer.get_offsets_before(topic, 0, LATEST) == [COUNT]
+        assert consumer.get_offsets_before(topic, 0, LATEST, 10) == [COUNT, 0]
+        assert consumer.get_offsets_before(topic, 1, LATEST, 10) == [0]
+        with pytest.raises(BrokerError) as caught:
+            consumer.fetch(topic, 0, COUNT + 1)
+        assert caught.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_offsets_of_a_group_without_members(broker: SuiteBroker, topic: str) -> None:
+    with SimpleConsumer(bootstrap_servers=broker.address) as consumer:
+        group = f"simple-{topic}"
+        consumer.commit_offsets(group, {(topic, 0): 7})
+        assert consumer.fetch_offsets(group, [(topic, 0), (topic, 1)]) == {TopicPartition(topic, 0): 7}
