@@ -218,6 +218,17 @@ public class Driver {
         result.put("distinct", distinct.size()).put("committed", committed);
     }
 
+    /** One member, until standard input ends. */
+    static void member(ObjectNode result) throws Exception {
+        Set<String> distinct = Collections.synchronizedSet(new HashSet<>());
+        Member member = new Member("java", distinct);
+        member.start();
+        while (System.in.read() >= 0) {}
+        member.stop = true;
+        member.join();
+        distinct.forEach(result.putArray("read")::add);
+    }
+
     static void seek(ObjectNode result) {
         TopicPartition partition = new TopicPartition(a.get("topic").asText(), a.get("partition").asInt());
         try (KafkaConsumer<byte[], byte[]> consumer = consumer("seek-" + System.nanoTime())) {
@@ -282,6 +293,7 @@ public class Driver {
             case "produce" -> produce(result);
             case "consume" -> consume(result);
             case "group" -> group(result);
+            case "member" -> member(result);
             case "seek" -> seek(result);
             case "limits" -> limits(result);
             case "admin" -> admin(result);
