@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from kbroker._core.consumer_record import ConsumerRecord
 from kbroker._core.consumer_records import Records
 from kbroker.client.aio.waiting import Waiting
-from kbroker.client.consumer.consumer import ITERATION_POLL_S, ConsumerOperations
+from kbroker.client.consumer.consumer import CLOSE_TIMEOUT_S, ITERATION_POLL_S, ConsumerOperations
 from kbroker.client.consumer.group import Group
 from kbroker.client.errors import UsageError
 from kbroker.client.faces import Awaiting
@@ -126,17 +127,26 @@ class AsyncConsumer(ConsumerOperations, Awaiting):
             await self._drive(group, group.unsubscribe("it has unsubscribed"))
         await self._thread.awaited(self._fetching.assign({}))
 
-    async def close(self, timeout: float = 10.0) -> None:
+    async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Commit (enable.auto.commit), tell the listener, leave the group, end the thread. A poll that waits returns.
 
         Leaving takes `timeout` seconds at most.
         """
+        await self._close(timeout, commit=True)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """After an exception nothing is committed: the last poll's records may not have been dealt with."""
+        await self._close(CLOSE_TIMEOUT_S, commit=kind is None)
+
+    async def _close(self, timeout: float, *, commit: bool) -> None:
         self._closing = True
         self._waiting.tell()
         group = self._group
         try:
-            if group is not None and group.subscription is not None and self._thread.is_running:
-                await self._drive(group, group.unsubscribe("it is closed", timeout_s=timeout))
+            if group is not None and self._thread.is_running:
+                await self._drive(group, group.unsubscribe("it is closed", timeout_s=timeout, commit=commit))
         finally:
             await self._thread.stopped()
 

@@ -6,6 +6,7 @@ import concurrent.futures
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Unpack
 
 from kbroker._core.consumer_record import ConsumerRecord
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from kbroker.client.option_types import ConsumerOptions
 
 ITERATION_POLL_S = 3600.0
+CLOSE_TIMEOUT_S = 10.0
 
 Offsets = Mapping[TopicPartition, int | OffsetAndMetadata] | Mapping[TopicPartition, int]
 Committed = Callable[[Mapping[TopicPartition, OffsetAndMetadata], ClientError | None], object]
@@ -328,22 +330,34 @@ class Consumer(ConsumerOperations, Blocking):
     def unsubscribe(self) -> None:
         """Give up all partitions, those assigned by hand too, and leave the group. The listener is told here."""
         group = self._group
+        if self._thread.is_own_thread:
+            raise UsageError("a blocking call on the client's own thread")
         if group is not None and group.subscription is not None:
             group.steps.drive(self._thread.submit(group.unsubscribe("it has unsubscribed")))
         self._thread.call(self._fetching.assign({}))
 
-    def close(self, timeout: float = 10.0) -> None:
+    def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Commit (enable.auto.commit), tell the listener, leave the group, end the thread: within `timeout` seconds.
 
         A poll that waits returns.
         """
+        self._close(timeout, commit=True)
+
+    def _close(self, timeout: float, *, commit: bool) -> None:
         until = time.monotonic() + timeout
         self._closing = True
         self._engine.interrupt()
         group = self._group
         try:
-            if group is not None and group.subscription is not None and self._thread.is_running:
-                group.steps.drive(self._thread.submit(group.unsubscribe("it is closed", timeout_s=timeout)))
+            if group is not None and self._thread.is_running and not self._thread.is_own_thread:
+                ending = group.unsubscribe("it is closed", timeout_s=timeout, commit=commit)
+                group.steps.drive(self._thread.submit(ending))
                 group.steps.run()
         finally:
             self._thread.stop(max(until - time.monotonic(), 0.1))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """After an exception nothing is committed: the last poll's records may not have been dealt with."""
+        self._close(CLOSE_TIMEOUT_S, commit=kind is None)

@@ -110,23 +110,25 @@ class Group:
         self._watch = self._spawn(self._watch_polls())
         self._membership.start()
 
-    async def unsubscribe(self, reason: str, *, timeout_s: float | None = None, quietly: bool = False) -> None:
-        """Give up what is held, and leave. `quietly`: commit nothing, tell no listener."""
+    async def unsubscribe(
+        self, reason: str, *, timeout_s: float | None = None, commit: bool = True, tell: bool = True
+    ) -> None:
+        """Commit (enable.auto.commit), give up what is held, `tell` the listener, leave."""
         membership, self.subscription = self._membership, None
-        if membership is None:
-            return
         if self._watch is not None:
             self._watch.cancel()
         limit_s = self._options.seconds("default.api.timeout.ms") if timeout_s is None else timeout_s
         ends_at = self._thread.loop.time() + limit_s
         try:
-            if self._interval_s is not None and not quietly and not self._holdings.are_lost:
+            if self._interval_s is not None and commit and not self._holdings.are_lost:
                 # As a member still: a rebalance that is under way may bring the generation that can commit.
                 await self._commit_last(self.positions(), limit_s * COMMIT_SHARE)
+            if membership is None:
+                return
             await membership.stop()
-            if self._holdings.are_lost and not quietly:
+            if self._holdings.are_lost and tell:
                 await self._holdings.lose()
-            elif not quietly:
+            elif tell:
                 await self._holdings.give_up(self._holdings.partitions, commit=False)
             async with asyncio.timeout_at(ends_at):
                 await membership.leave(reason)
@@ -138,7 +140,7 @@ class Group:
     def leave_at_exit(self, timeout_s: float) -> None:
         """Without a commit: who has not closed may not have dealt with what he was given. Any thread."""
         if self.subscription is not None:
-            leaving = self.unsubscribe("its process ends", timeout_s=timeout_s, quietly=True)
+            leaving = self.unsubscribe("its process ends", timeout_s=timeout_s, commit=False, tell=False)
             self._thread.call(leaving, timeout_s)
 
     def rejoin(self, reason: str) -> None:

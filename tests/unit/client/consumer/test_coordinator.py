@@ -186,11 +186,13 @@ def test_a_commit_in_a_cooperative_rebalance_is_made_by_the_next_generation(brok
             joining.set()
             assert go_on.wait(SECONDS)
             with broker._changed:
+                broker._changed.notify_all()
                 return broker._join_group(message, 0)
 
         def illegal(message: Any) -> Any:
             go_on.set()
-            return broker._offset_commit(message, ErrorCode.ILLEGAL_GENERATION)
+            broker.wait(lambda: broker.generation == 2)
+            return broker._offset_commit(message, 0)
 
         broker.will[ApiKey.JOIN_GROUP].append(hold)
         broker.will[ApiKey.OFFSET_COMMIT].append(illegal)

@@ -6,9 +6,12 @@ import re
 
 import pytest
 
+from kbroker.client.consumer.consumer import Consumer
 from kbroker.client.consumer.offsets import OffsetAndMetadata
 from kbroker.client.errors import UsageError
+from kbroker.client.versions import HIGHEST
 from kbroker.model import TopicPartition
+from kbroker.protocol.api import ApiKey
 from tests.unit.client.consumer.conftest import Heard, MakeMembers
 
 STRATEGIES = ("range", "roundrobin", "sticky", "cooperative-sticky")
@@ -138,3 +141,71 @@ def test_misuse_is_refused_with_the_reason(members_of: MakeMembers) -> None:
     for call in (lambda: alone.subscribe("t"), alone.commit, lambda: alone.committed([("t", 0)]), alone.group_metadata):
         with pytest.raises(UsageError, match=r"set group\.id"):
             call()
+
+
+@pytest.mark.parametrize("version", range(10))
+def test_every_version_of_the_group_apis_is_spoken(
+    members_of: MakeMembers, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    """With the versions of brokers since Kafka 0.9, whose offsets are no longer in ZooKeeper."""
+    lowest = {ApiKey.OFFSET_COMMIT: 2, ApiKey.OFFSET_FETCH: 1}
+    group_apis = (
+        ApiKey.FIND_COORDINATOR, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.HEARTBEAT, ApiKey.LEAVE_GROUP,
+        ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH,
+    )  # fmt: skip
+    for api in group_apis:
+        monkeypatch.setitem(HIGHEST, api, max(version, lowest.get(api, 0)))
+    members = members_of(2)
+    for partition in range(2):
+        members.append(partition, [b"%d" % partition])
+    first = members.join()
+    members.poll_until(lambda: len(members.records) == 2)
+    members.join()
+    members.settle(2)
+    (mine,) = first.assignment()
+    first.commit({mine: OffsetAndMetadata(1, "text", 0)})
+    assert first.committed([mine]) == {mine: OffsetAndMetadata(1, "text", 0 if version >= 6 else -1)}
+    members.close(first)
+    members.settle(2)
+    assert len(members.records) == 2
+
+
+@pytest.mark.parametrize("by_hand", [True, False])
+def test_closing_commits_what_was_handed_out_unless_after_an_exception(members_of: MakeMembers, by_hand: bool) -> None:
+    members = members_of(1)
+    partition = TopicPartition(members.topic, 0)
+    members.append(0, [b"a", b"b", b"c"])
+
+    def read(consumer: Consumer, count: int) -> None:
+        if by_hand:
+            consumer.assign([partition])
+        else:
+            consumer.subscribe(members.topic)
+        found = 0
+        while found < count:
+            found += len(consumer.poll(30, count - found))
+
+    asking = members.consumer(group_id=members.group_id)
+    with pytest.raises(ZeroDivisionError), members.consumer() as consumer:
+        members.alive.remove(consumer)
+        read(consumer, 2)
+        raise ZeroDivisionError
+    assert asking.committed([partition]) == {partition: None}
+    with members.consumer() as consumer:
+        members.alive.remove(consumer)
+        read(consumer, 2)
+    assert asking.committed([partition]) == {partition: OffsetAndMetadata(2, leader_epoch=0)}
+
+
+def test_polls_commit_what_earlier_ones_have_handed_out(members_of: MakeMembers) -> None:
+    members = members_of(1)
+    partition = TopicPartition(members.topic, 0)
+    members.append(0, [b"a", b"b", b"c"])
+    consumer = members.join(auto_commit_interval_ms=0)
+    asking = members.consumer()
+    for number in (1, 2, 3):
+        while not consumer.poll(30, 1):
+            pass
+        (found,) = asking.committed([partition]).values()
+        assert found is None or found.offset <= number - 1
+    members.poll_until(lambda: asking.committed([partition])[partition] == OffsetAndMetadata(3, leader_epoch=0))
