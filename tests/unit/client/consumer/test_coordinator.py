@@ -333,3 +333,22 @@ def test_static_members_do_not_leave(broker: GroupBroker) -> None:
     consumer.close()
     assert broker.count(ApiKey.LEAVE_GROUP) == 0
     assert {message.group_instance_id for key, message in broker.asked if key == ApiKey.HEARTBEAT} <= {"i"}
+
+
+def test_positions_are_looked_for_when_the_listener_has_had_its_say(broker: GroupBroker) -> None:
+    asked: list[int] = []
+
+    class Slow(Heard):
+        def on_assigned(self, partitions: list[TopicPartition]) -> None:
+            for _ in range(3):
+                consumer.beginning_offsets(partitions)
+            asked.append(broker.count(ApiKey.OFFSET_FETCH))
+            consumer.seek(*ZERO, 7)
+
+    with consumer_of(broker, enable_auto_commit=False) as consumer:
+        consumer.subscribe(TOPIC, Slow())
+        poll_until_assigned(consumer)
+        assert asked == [0]
+        assert positions(consumer) == [7, 0]
+        (fetched,) = [message for key, message in broker.asked if key == ApiKey.OFFSET_FETCH]
+        assert fetched.groups[0].topics[0].partition_indexes == [1]
