@@ -431,4 +431,4 @@ def _tls_hint(error: ssl.SSLError) -> str:
         return "set ssl.ca.location to the certificate that has signed the broker's"
     if error.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"):
         return "is it a TLS listener?"
-    return "look at the ssl options"
+    return "look at the ssl options: does the broker ask for a certificate (ssl.certificate.location)?"

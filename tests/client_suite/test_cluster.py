@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import random
+from pathlib import Path
+
 import pytest
 
 from kbroker.client import AdminClient
 from kbroker.client.errors import BrokerError
 from tests.client_suite.features import FEATURES, LOG_DIRS
 from tests.client_suite.suite_broker import SuiteBroker, eventually
+from tests.kit.broker import BrokerProcess
+from tests.kit.dropping_proxy import DroppingProxy
 
 
 def test_the_cluster_tells_of_its_broker(broker: SuiteBroker, admin: AdminClient) -> None:
@@ -53,3 +58,28 @@ def test_log_directories_are_told(broker: SuiteBroker, admin: AdminClient) -> No
         eventually(lambda: replicas() == {0: 0, 1: 0})
         with pytest.raises(BrokerError, match=f"broker {node.node_id + 7} is not in the cluster"):
             admin.describe_log_dirs([node.node_id + 7])
+
+
+def test_a_load_balancer_may_stand_before_the_brokers(broker: SuiteBroker) -> None:
+    """It is the first address only: brokers tell their own."""
+    with DroppingProxy(broker.port) as balancer, AdminClient(bootstrap_servers=f"127.0.0.1:{balancer.port}") as admin:
+        (node,) = admin.describe_cluster().brokers
+        assert node.port == broker.port
+        name = broker.unique("balanced")
+        admin.create_topic(name, 1, 1)
+        balancer.drop(1.0, random.Random(1))
+        assert name in admin.list_topics()
+
+
+def test_a_load_balancer_may_be_what_brokers_advertise(tmp_path: Path) -> None:
+    """And a connection that it has dropped is made again."""
+    with DroppingProxy() as balancer:
+        advertised = {"advertised.listeners": f"PLAINTEXT://127.0.0.1:{balancer.port}"}
+        with BrokerProcess(advertised, tmp_path) as behind:
+            balancer.target_port = behind.port
+            with AdminClient(bootstrap_servers=f"127.0.0.1:{balancer.port}", reconnect_backoff_ms=1) as admin:
+                assert [node.port for node in admin.describe_cluster().brokers] == [balancer.port]
+                for number in range(5):
+                    admin.create_topic(f"balanced-{number}", 1, 1)
+                    balancer.drop(1.0, random.Random(number))
+                    assert f"balanced-{number}" in admin.list_topics()
