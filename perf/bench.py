@@ -17,6 +17,7 @@ from pathlib import Path
 from perf import (
     asyncio_rows,
     client_consume_rows,
+    client_rows,
     compaction_rows,
     consume_rows,
     conversion_rows,
@@ -53,6 +54,10 @@ ROWS: dict[str, Callable[[], list[Figure]]] = {
     "down-conversion": conversion_rows.down_conversion,
     "up-conversion": conversion_rows.up_conversion,
     "asyncio": asyncio_rows.against_aiokafka,
+    "client-produce": client_rows.produce,
+    "client-columns": client_rows.columns,
+    "client-latency": client_rows.latency,
+    "client-begin": client_rows.begin,
     "transactions": transaction_rows.throughput,
     "read-committed": transaction_rows.read_committed,
     "transaction-memory": transaction_rows.memory,

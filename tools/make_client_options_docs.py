@@ -11,7 +11,9 @@ from kbroker._core.partitioner import KINDS as PARTITIONERS
 from kbroker.client import config
 from kbroker.client.connector.options import CONNECTOR
 from kbroker.client.consumer.options import CONSUMER, assignors
-from kbroker.client.producer.options import PRODUCER, partitioner
+from kbroker.client.producer.encoders import encoder
+from kbroker.client.producer.handlers import handlers
+from kbroker.client.producer.options import PRODUCER, codec, partitioner
 from kbroker.client.simple_consumer import SIMPLE_CONSUMER
 
 PAGE = """# Options of the client
@@ -38,6 +40,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypedDict
 
 from kbroker.client.consumer.assignor import Assignor
+from kbroker.client.producer.handlers import ProducerHandler
 
 '''
 
@@ -69,6 +72,15 @@ KINDS: dict[config.Kind, tuple[str, str]] = {
         "Partitioner | Callable[[str, Any, int], int]",
         ", ".join(f"`{name}`" for name in PARTITIONERS) + ", or a function of topic, key and count of partitions",
     ),
+    codec: (
+        'Literal["none", "gzip", "snappy", "lz4", "zstd"]',
+        "`none`, `gzip`, `snappy`, `lz4`, `zstd`, or their numbers as 0.7 has them",
+    ),
+    encoder: (
+        'Literal["bytes", "string", "json"] | Callable[[Any], bytes | str | None]',
+        "`bytes`, `string`, `json`, or a function",
+    ),
+    handlers: ("ProducerHandler | Sequence[ProducerHandler]", "ProducerHandler objects, one or several"),
     assignors: ("str | Assignor | Sequence[str | Assignor]", "names or Assignor objects, one or several"),
 }
 """What a type checker allows, and what people read; of Whole, OneOf and functions that return what they are given it is

@@ -78,6 +78,7 @@ ctypedef struct accumulator_t:
     int64_t most_records         # 0: as many as there is memory for
     int64_t max_record_size      # as it would stand alone in a batch
     int64_t batch_size
+    int32_t batch_records        # of a batch at most
     int64_t linger_ms
     int32_t codec
     bint transactional
@@ -128,6 +129,8 @@ cdef void list_insert(outgoing_list_t *items, outgoing_t *batch) noexcept nogil 
 cdef int accumulator_add(accumulator_t *a, topic_t *topic, int32_t *partition, const incoming_t *record, outgoing_t **batch,
                          bint *wake) noexcept nogil
 cdef void seal_open(accumulator_t *a, queue_t *queue) noexcept nogil
+# It goes to the compressor before it can be sent.
+cdef void compress_later(accumulator_t *a, outgoing_t *batch) noexcept nogil
 cdef void make_active(accumulator_t *a, queue_t *queue) noexcept nogil
 # The batch is in no list any more: its memory comes back, its Deliveries are told. True when it has callbacks; then, and only
 # then, the pipeline's reference to it is left to the caller.

@@ -204,7 +204,7 @@ cdef int accumulator_add(accumulator_t *a, topic_t *topic, int32_t *partition, c
         timestamp_delta = record.timestamp - batch.base_timestamp
         body = record_body_size(timestamp_delta, batch.count, record.key_size, record.value_size, record.headers_size)
         size = body + varlong_size(body)
-        if batch.size + size > a.batch_size or batch.count == INT32_MAX:
+        if batch.size + size > a.batch_size or batch.count >= a.batch_records:
             seal_open(a, queue)
             wake[0] = True
             batch = NULL
@@ -320,7 +320,7 @@ cdef class Accumulator:
     """The queues of one producer. Every method may be called from any thread."""
 
     def __cinit__(self, *, int64_t memory, int64_t records, int64_t max_record_size, int64_t batch_size, int64_t linger_ms=0,
-                  int codec=0, int partitioner=0, int64_t sticky_bytes=16384, bint idempotent=False, bint transactional=False):
+                  int32_t batch_records=INT32_MAX, int codec=0, int partitioner=0, int64_t sticky_bytes=16384, bint idempotent=False, bint transactional=False):
         memset(&self.a, 0, sizeof(accumulator_t))
         mutex_init(&self.a.lock, NULL)
         if not BATCH_HEADER_SIZE < max_record_size <= INT32_MAX or not 0 <= batch_size <= INT32_MAX:
@@ -329,6 +329,7 @@ cdef class Accumulator:
         self.a.most_records = records
         self.a.max_record_size = max_record_size
         self.a.batch_size = batch_size
+        self.a.batch_records = batch_records
         self.a.linger_ms = linger_ms
         self.a.codec = codec
         self.a.idempotent = idempotent
@@ -433,6 +434,13 @@ cdef class Accumulator:
         mutex_unlock(&self.a.lock)
         self.wake()
         return last
+
+    def set_idempotent(self, bint idempotent) -> None:
+        """Before anything was sent: whether it needs a producer id."""
+        mutex_lock(&self.a.lock)
+        self.a.idempotent = idempotent
+        mutex_unlock(&self.a.lock)
+        self.wake()
 
     def shut(self) -> None:
         """Nothing can be added until `open`; what is there is sent, whatever the linger."""

@@ -3,9 +3,9 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memcpy
 
-from kbroker._core.accumulator cimport batch_done, list_pop, list_push_front
+from kbroker._core.accumulator cimport batch_done, compress_later, list_pop, list_push_front
 from kbroker._core.layout cimport BATCH_HEADER_SIZE
-from kbroker._core.outgoing cimport NO_SEQUENCE, OUTGOING_SPLIT, outgoing_new, outgoing_t, outgoing_unref, pool_take
+from kbroker._core.outgoing cimport NO_SEQUENCE, OUTGOING_SPLIT, outgoing_new, outgoing_t, outgoing_unref, pool_give, pool_take
 from kbroker._core.record cimport record_t, take_deltas
 from kbroker._core.sync cimport atomic_add_i32
 from kbroker._core.varint cimport put_varlong, varlong_size
@@ -73,6 +73,23 @@ cdef void link_part(accumulator_t *a, outgoing_t *part, outgoing_t *whole, int64
     atomic_add_i32(&part.references, 1)      # the parent's
 
 
+cdef bint restore_records(accumulator_t *a, outgoing_t *batch, const uint8_t *records, int64_t size) noexcept nogil:
+    cdef int64_t capacity = 0
+    cdef uint8_t *data
+    if BATCH_HEADER_SIZE + size != batch.charged:
+        return False
+    data = pool_take(&a.pool, batch.charged, &capacity)
+    if data == NULL:
+        return False
+    memcpy(data + BATCH_HEADER_SIZE, records, <size_t>size)
+    pool_give(&a.pool, batch.data, batch.capacity)
+    batch.data = data
+    batch.capacity = capacity
+    batch.size = batch.charged
+    batch.compressed = False
+    return True
+
+
 cdef bint split_outgoing(accumulator_t *a, outgoing_list_t *items) noexcept nogil:
     cdef outgoing_t *whole = items.head
     cdef outgoing_t *first
@@ -102,6 +119,9 @@ cdef bint split_outgoing(accumulator_t *a, outgoing_list_t *items) noexcept nogi
     link_part(a, second, whole, whole.number, base)
     list_push_front(items, second)
     list_push_front(items, first)
+    if a.codec:
+        compress_later(a, first)
+        compress_later(a, second)
     whole.parts = first
     first.sibling = second
     # Whoever looks at the whole sees its parts from now on; its callbacks move to them when they are run.

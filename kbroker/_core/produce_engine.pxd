@@ -31,6 +31,8 @@ cdef class ProduceEngine(Engine):
     cdef produce_exchange_t **ready_tail
     cdef outgoing_t *watched                 # done, with callbacks; guarded by the accumulator's lock
     cdef produce_options_t options
+    cdef object older_form                   # callable(batch, magic): a batch as the message sets of before Kafka 0.11
+    cdef public object on_leaving            # callable([(topic, partition, records, size, attempt)]), before each request; or None
     cdef bytes client_id
     cdef bytes transactional_id
     cdef int32_t max_in_flight
@@ -50,6 +52,8 @@ cdef class ProduceEngine(Engine):
     cdef bint expire(self, queue_t *queue, int64_t now_ms) noexcept nogil
     cdef bint take(self, queue_t *queue, broker_t *broker) noexcept nogil
     cdef bint send(self, produce_exchange_t *exchange, int64_t now_ms) noexcept nogil
+    cdef int leave(self, produce_exchange_t *exchange) except *
+    cdef int make_older(self, produce_exchange_t *exchange, int magic) except *
     cdef broker_t *broker_of(self, int32_t node_id) noexcept nogil
     cdef produce_exchange_t *new_exchange(self, broker_t *broker) noexcept nogil
     cdef void be_due(self, int64_t at_ms) noexcept nogil

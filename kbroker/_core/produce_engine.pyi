@@ -1,7 +1,10 @@
+from collections.abc import Callable
+
 from kbroker._core.accumulator import Accumulator
 from kbroker._core.client_pump import Engine
 
 class ProduceEngine(Engine):
+    on_leaving: Callable[[list[tuple[str, int, int, int, int]]], None] | None
     @property
     def accumulator(self) -> Accumulator: ...
     @property
@@ -21,6 +24,7 @@ class ProduceEngine(Engine):
         delivery_timeout_ms: int = 120000,
         max_in_flight: int = 5,
         max_request_size: int = 1048576,
+        older_form: Callable[[bytes, int], bytes] | None = None,
     ) -> None: ...
     def run_callbacks(self) -> None: ...
     def waiting(self) -> tuple[set[str], list[tuple[str, int]]]: ...

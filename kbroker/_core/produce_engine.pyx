@@ -1,6 +1,6 @@
 """The producer's engine; see produce_engine.pxd."""
 
-from cpython.bytes cimport PyBytes_AS_STRING
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF
 from libc.stdint cimport uint8_t, uint32_t
@@ -25,9 +25,9 @@ from kbroker._core.accumulator cimport (
 from kbroker._core.client_socket cimport answered_t, client_socket_t, exchange_t, socket_close, socket_send
 from kbroker._core.delivery cimport run_callbacks
 from kbroker._core.outgoing cimport NO_SEQUENCE, OUTGOING_DELIVERED, OUTGOING_FAILED, outgoing_seal, outgoing_t
-from kbroker._core.produce_exchange cimport broker_t, exchange_add, exchange_free, exchange_new, exchange_reset, exchange_room, exchange_sort, produce_exchange_t
+from kbroker._core.produce_exchange cimport broker_t, exchange_add, exchange_free, exchange_new, exchange_remove, exchange_reset, exchange_room, exchange_sort, produce_exchange_t
 from kbroker._core.produce_frame cimport (
-    FIRST_PRODUCE_VERSION,
+    FIRST_BATCH_VERSION,
     LAST_PRODUCE_VERSION,
     cut_produce,
     produce_entry_t,
@@ -57,7 +57,7 @@ cdef void wake_engine(ProduceEngine engine) noexcept nogil:
 cdef class ProduceEngine(Engine):
     def __cinit__(self, Accumulator accumulator not None, *, client_id=None, transactional_id=None, int acks=-1,
                   int64_t request_timeout_ms=30000, int64_t delivery_timeout_ms=120000, int max_in_flight=5,
-                  int64_t max_request_size=1048576):
+                  int64_t max_request_size=1048576, older_form=None):
         self.accumulator = accumulator
         self.a = &accumulator.a
         self.client_id = b"" if client_id is None else client_id.encode()
@@ -71,6 +71,7 @@ cdef class ProduceEngine(Engine):
         self.request_timeout_ms = request_timeout_ms
         self.delivery_timeout_ms = delivery_timeout_ms
         self.max_in_flight = max_in_flight
+        self.older_form = older_form
         self.max_request_size = max_request_size
         self.a.waker = <void *>self
         self.a.wake = <void (*)(void *) noexcept nogil><void *>wake_engine
@@ -265,11 +266,20 @@ cdef class ProduceEngine(Engine):
         cdef int16_t last = LAST_VERSION_1 if self.a.transactional and not self.admits_itself else LAST_PRODUCE_VERSION
         cdef int16_t version = min(socket.versions[0], last)
         cdef int32_t i
-        if version < (FIRST_ZSTD_VERSION if self.a.codec == CODEC_ZSTD else FIRST_PRODUCE_VERSION):
+        if version < (FIRST_ZSTD_VERSION if self.a.codec == CODEC_ZSTD else FIRST_BATCH_VERSION if self.a.idempotent else 0):
             return False
         for i in range(exchange.count):
             outgoing_seal(exchange.batches[i], self.a.transactional)
         exchange_sort(exchange)
+        if self.on_leaving is not None:
+            with gil:
+                self.leave(exchange)
+        if version < FIRST_BATCH_VERSION:
+            with gil:
+                self.make_older(exchange, 1 if version == 2 else 0)
+            if exchange.count == 0:
+                keep_exchange(self, exchange)
+                return True
         if not write_produce(&exchange.out, version, &self.options, exchange.entries, exchange.count):
             return False
         cut_produce(&exchange.out, exchange.entries, exchange.count, exchange.pieces)
@@ -285,6 +295,43 @@ cdef class ProduceEngine(Engine):
         self.batches_sent += exchange.count
         socket_send(socket, &exchange.exchange)
         return True
+
+    cdef int leave(self, produce_exchange_t *exchange) except *:
+        cdef list leaving = []
+        cdef outgoing_t *batch
+        cdef int32_t i
+        for i in range(exchange.count):
+            batch = exchange.batches[i]
+            leaving.append(((<queue_t *>batch.queue).topic.name.decode(), (<queue_t *>batch.queue).partition_id, batch.count, batch.size,
+                            batch.attempts))
+        self.on_leaving(leaving)
+        return 0
+
+    cdef int make_older(self, produce_exchange_t *exchange, int magic) except *:
+        """Its batches go as message sets; those that cannot come back."""
+        cdef list made = []
+        cdef int32_t i = 0
+        cdef produce_entry_t *entry
+        cdef bytes text
+        cdef bytes messages
+        while i < exchange.count:
+            entry = &exchange.entries[i]
+            try:
+                messages = self.older_form(PyBytes_FromStringAndSize(<const char *>entry.data, entry.size), magic)
+            except Exception as error:
+                text = str(error).encode()
+                mutex_lock(&self.a.lock)
+                self.come_back(exchange.batches[i], TOO_OLD, PyBytes_AS_STRING(text), <int32_t>len(text))
+                mutex_unlock(&self.a.lock)
+                exchange_remove(exchange, i)
+                continue
+            made.append(messages)
+            entry.data = <const uint8_t *>PyBytes_AS_STRING(messages)
+            entry.size = len(messages)
+            i += 1
+        Py_INCREF(made)
+        exchange.older = <PyObject *>made
+        return 0
 
     cdef void turn(self, int64_t now_ms) noexcept nogil:
         cdef produce_exchange_t *exchange
@@ -302,7 +349,7 @@ cdef class ProduceEngine(Engine):
                 exchange = self.ready
                 self.ready = exchange.next
                 if not self.send(exchange, now_ms):
-                    end_exchange(self, exchange, TOO_OLD, b"the broker serves no version of Produce from 3 on, or from 7 on for zstd")
+                    end_exchange(self, exchange, TOO_OLD, b"the broker serves no version of Produce that it takes: from 3 on, with zstd from 7 on")
         if self.told_when_empty and self.a.oldest == NULL:
             self.told_when_empty = False
             self.news = True

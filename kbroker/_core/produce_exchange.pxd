@@ -1,5 +1,6 @@
 """A Produce request under way: the batches it takes along, and the frame around them."""
 
+from cpython.object cimport PyObject
 from libc.stdint cimport int32_t, int64_t
 
 from kbroker._core.client_socket cimport client_socket_t, exchange_t, iovec
@@ -14,6 +15,7 @@ ctypedef struct produce_exchange_t:
     outgoing_t **batches         # count of them, as entries
     produce_entry_t *entries
     iovec *pieces
+    PyObject *older              # a list of bytes: its batches as message sets, NULL if they go as they are
     writer_t out
     int32_t count
     int32_t capacity
@@ -35,5 +37,7 @@ cdef void exchange_reset(produce_exchange_t *exchange) noexcept nogil
 # Room for one more batch; false when memory is out.
 cdef bint exchange_room(produce_exchange_t *exchange) noexcept nogil
 cdef void exchange_add(produce_exchange_t *exchange, outgoing_t *batch) noexcept nogil
+# One of them goes no more.
+cdef void exchange_remove(produce_exchange_t *exchange, int32_t i) noexcept nogil
 # Its batches by topic and partition, and an entry of the frame for each.
 cdef void exchange_sort(produce_exchange_t *exchange) noexcept nogil

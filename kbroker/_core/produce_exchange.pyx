@@ -1,7 +1,8 @@
 """Produce requests under way; see produce_exchange.pxd."""
 
+from cpython.ref cimport Py_XDECREF
 from libc.stdlib cimport calloc, free, qsort, realloc
-from libc.string cimport memset
+from libc.string cimport memmove, memset
 
 from kbroker._core.accumulator cimport queue_t
 from kbroker._core.cursor cimport writer_free, writer_init
@@ -28,6 +29,10 @@ cdef void exchange_free(produce_exchange_t *exchange) noexcept nogil:
 cdef void exchange_reset(produce_exchange_t *exchange) noexcept nogil:
     if exchange.out.capacity > MOST_KEPT_TEXT:
         writer_free(&exchange.out)
+    if exchange.older != NULL:
+        with gil:
+            Py_XDECREF(exchange.older)
+            exchange.older = NULL
     exchange.next = NULL
     exchange.count = 0
     exchange.size = 0
@@ -61,6 +66,13 @@ cdef void exchange_add(produce_exchange_t *exchange, outgoing_t *batch) noexcept
     exchange.batches[exchange.count] = batch
     exchange.count += 1
     exchange.size += batch.size
+
+
+cdef void exchange_remove(produce_exchange_t *exchange, int32_t i) noexcept nogil:
+    exchange.count -= 1
+    exchange.size -= exchange.batches[i].size
+    memmove(&exchange.batches[i], &exchange.batches[i + 1], <size_t>(exchange.count - i) * sizeof(outgoing_t *))
+    memmove(&exchange.entries[i], &exchange.entries[i + 1], <size_t>(exchange.count - i) * sizeof(produce_entry_t))
 
 
 cdef int by_topic(const void *one, const void *other) noexcept nogil:

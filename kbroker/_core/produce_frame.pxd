@@ -1,4 +1,4 @@
-"""Produce requests as a client writes them, and what it reads of the responses. Versions 3 to 12; the layout is in produce.pyx."""
+"""Produce requests as a client writes them, and what it reads of the responses. Versions 0 to 12; the layout is in produce.pyx."""
 
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
@@ -6,7 +6,7 @@ from kbroker._core.client_socket cimport iovec
 from kbroker._core.cursor cimport writer_t
 
 cdef enum:
-    FIRST_PRODUCE_VERSION = 3
+    FIRST_BATCH_VERSION = 3      # before it there are message sets: magic 0, of version 2 magic 1
     LAST_PRODUCE_VERSION = 12
 
 ctypedef struct produce_entry_t:

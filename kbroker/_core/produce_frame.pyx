@@ -71,7 +71,8 @@ cdef bint write_produce(writer_t *out, int16_t version, const produce_options_t 
     write_string(out, options.client_id, options.client_id_size, False)
     if flexible:
         write_uvarint(out, 0)
-    write_string(out, options.transactional_id, options.transactional_id_size if options.transactional_id != NULL else -1, flexible)
+    if version >= FIRST_BATCH_VERSION:
+        write_string(out, options.transactional_id, options.transactional_id_size if options.transactional_id != NULL else -1, flexible)
     write_i16(out, options.acks)
     write_i32(out, options.timeout_ms)
     write_array_count(out, topic_count, flexible)
@@ -199,7 +200,7 @@ cdef bint read_produce(const uint8_t *body, int64_t size, int16_t version, produ
             found += 1
             e.error = read_i16(&r)
             e.base_offset = read_i64(&r)
-            e.log_append_time = read_i64(&r)
+            e.log_append_time = read_i64(&r) if version >= 2 else -1
             e.log_start_offset = read_i64(&r) if version >= 5 else -1
             e.text = NULL
             e.text_size = -1
@@ -214,7 +215,8 @@ cdef bint read_produce(const uint8_t *body, int64_t size, int16_t version, produ
         if flexible:
             skip_tags(&r)
         topics -= 1
-    read_i32(&r)                             # how long the broker has throttled us
+    if version >= 1:
+        read_i32(&r)                         # how long the broker has throttled us
     if flexible:
         skip_tags(&r)
     return not r.failed and reader_left(&r) == 0 and found == count

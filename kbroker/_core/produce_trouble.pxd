@@ -12,3 +12,4 @@ cdef class Trouble:
     cdef readonly str topic
     cdef readonly int32_t partition
     cdef readonly list batches               # TroubledBatch, in the order of their records
+    cdef int restore(self, inflate) except -1

@@ -1,11 +1,13 @@
 """Decisions about refused batches; see produce_trouble.pxd. `client/producer/sender.py` takes them."""
 
-from libc.stdint cimport INT32_MAX, int64_t
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.stdint cimport INT32_MAX, int64_t, uint8_t
 
 from kbroker._core.accumulator cimport accumulator_t, list_pop, list_push, now_ms, outgoing_list_t
 from kbroker._core.delivery cimport run_callbacks
+from kbroker._core.layout cimport BATCH_HEADER_SIZE
 from kbroker._core.outgoing cimport NO_SEQUENCE, outgoing_t
-from kbroker._core.outgoing_split cimport split_outgoing
+from kbroker._core.outgoing_split cimport restore_records, split_outgoing
 from kbroker._core.produce_engine cimport fail_list, wake_engine
 from kbroker._core.sync cimport mutex_lock, mutex_unlock
 
@@ -64,6 +66,18 @@ cdef class Trouble:
     def __init__(self):
         raise TypeError("made by troubles")
 
+    cdef int restore(self, inflate) except -1:
+        cdef outgoing_t *batch = self.queue.held.head
+        cdef bytes records
+        if batch == NULL or not batch.compressed or batch.count < 2:
+            return 0
+        # Held batches are touched by this thread only.
+        records = inflate(batch.codec, PyBytes_FromStringAndSize(<char *>batch.data + BATCH_HEADER_SIZE, batch.size - BATCH_HEADER_SIZE))
+        mutex_lock(&self.engine.a.lock)
+        restore_records(self.engine.a, batch, <const uint8_t *>PyBytes_AS_STRING(records), len(records))
+        mutex_unlock(&self.engine.a.lock)
+        return 0
+
     def resend(self, int64_t after_ms=0, *, bint renumber=False) -> None:
         """Everything held goes again, in its order, after a while. `renumber`: with sequences from where the first one had its
         own, or of the producer's new epoch from 0 on."""
@@ -103,10 +117,11 @@ cdef class Trouble:
         mutex_unlock(&self.engine.a.lock)
         fail_list(self.engine, &failed, error)
 
-    def split(self) -> bool:
-        """The first of what is held becomes two; False when it has a single record, or is compressed."""
+    def split(self, inflate=None) -> bool:
+        """The first of what is held becomes two; False when it has a single record. `inflate(codec, data)` is for compressed ones."""
         cdef bint done
         cdef outgoing_t *whole
+        self.restore(inflate)
         mutex_lock(&self.engine.a.lock)
         done = self.queue.held.head != NULL and split_outgoing(self.engine.a, &self.queue.held)
         whole = self.engine.a.split_watched

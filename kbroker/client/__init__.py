@@ -56,6 +56,9 @@ if TYPE_CHECKING:
     from kbroker.client.producer.errors import TransactionAborted as TransactionAborted
     from kbroker.client.producer.errors import TransactionFailed as TransactionFailed
     from kbroker.client.producer.errors import TransactionMustAbort as TransactionMustAbort
+    from kbroker.client.producer.handlers import LeavingBatch as LeavingBatch
+    from kbroker.client.producer.handlers import ProducerHandler as ProducerHandler
+    from kbroker.client.producer.handlers import QueuedRecord as QueuedRecord
     from kbroker.client.producer.producer import Producer as Producer
     from kbroker.client.simple_consumer import FetchFrom as FetchFrom
     from kbroker.client.simple_consumer import SimpleConsumer as SimpleConsumer
@@ -91,6 +94,7 @@ _MODULES = {
     "ErrorCode": "kbroker.errors",
     "FetchFrom": "kbroker.client.simple_consumer",
     "ForkedClient": "kbroker.client.errors",
+    "LeavingBatch": "kbroker.client.producer.handlers",
     "MalformedAnswer": "kbroker.client.errors",
     "Member": "kbroker.client.consumer.assignor",
     "MessageStream": "kbroker.client.connector.streams",
@@ -99,8 +103,10 @@ _MODULES = {
     "OffsetAndMetadata": "kbroker.client.consumer.offsets",
     "Producer": "kbroker.client.producer.producer",
     "ProducerFenced": "kbroker.client.producer.errors",
+    "ProducerHandler": "kbroker.client.producer.handlers",
     "ProducerOptions": "kbroker.client.option_types",
     "QueueFull": "kbroker.client.producer.errors",
+    "QueuedRecord": "kbroker.client.producer.handlers",
     "RebalanceListener": "kbroker.client.consumer.holdings",
     "RecordTooLarge": "kbroker.client.producer.errors",
     "Records": "kbroker._core.consumer_records",
@@ -144,6 +150,7 @@ __all__ = [
     "ErrorCode",
     "FetchFrom",
     "ForkedClient",
+    "LeavingBatch",
     "LogTruncated",
     "MalformedAnswer",
     "Member",
@@ -153,8 +160,10 @@ __all__ = [
     "OffsetAndMetadata",
     "Producer",
     "ProducerFenced",
+    "ProducerHandler",
     "ProducerOptions",
     "QueueFull",
+    "QueuedRecord",
     "RebalanceListener",
     "RecordTooLarge",
     "Records",

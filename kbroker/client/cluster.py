@@ -42,10 +42,10 @@ JITTER = 0.2  #: a wait is this much longer or shorter, so that clients do not c
 class Backoff:
     """Waits that double with each failure in a row."""
 
-    def __init__(self, first_s: float, longest_s: float):
+    def __init__(self, first_s: float, longest_s: float, failures: int = 0):
         self.first_s = first_s
         self.longest_s = longest_s
-        self.failures = 0
+        self.failures = failures
 
     def next_s(self) -> float:
         """How long to wait after one more failure."""

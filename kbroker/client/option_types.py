@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypedDict
 
 from kbroker.client.consumer.assignor import Assignor
+from kbroker.client.producer.handlers import ProducerHandler
 
 Partitioner = Literal["murmur2", "murmur2_random", "random", "round_robin", "consistent", "consistent_random", "sticky"]
 
@@ -87,8 +88,14 @@ class ProducerOptions(TypedDict, total=False):
     partitioner: Partitioner | Callable[[str, Any, int], int]
     partitioner_sticky_bytes: int
     allow_auto_create_topics: bool
-    key_encoder: Callable[[Any], Any] | None
-    value_encoder: Callable[[Any], Any] | None
+    key_encoder: Literal["bytes", "string", "json"] | Callable[[Any], bytes | str | None] | None
+    value_encoder: Literal["bytes", "string", "json"] | Callable[[Any], bytes | str | None] | None
+    batch_num_messages: int
+    producer_type: Literal["async", "sync"]
+    handlers: ProducerHandler | Sequence[ProducerHandler]
+    zookeeper_connect: str
+    zookeeper_session_timeout_ms: int
+    zookeeper_connection_timeout_ms: int | None
 
 
 class ConsumerOptions(TypedDict, total=False):

@@ -35,7 +35,7 @@ def producer_of(broker: Any, version: int = 2, name: str | None = None, **option
 
 def speak(producer: Producer, version: int) -> None:
     """Make it believe that the cluster has this version of transactions."""
-    network = producer._cluster.network
+    network = producer._background.cluster.network
     network.note_features = lambda answer: None  # type: ignore[method-assign]
     network.features = {"transaction.version": version}
 

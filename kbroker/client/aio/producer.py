@@ -61,7 +61,7 @@ class AsyncProducer(Awaiting):
         self._room_s: float | None = block_ms / 1000 if block_ms >= 0 else None
         self._waiting = waiting = Waiting()
         engine = self._producer._engine
-        decide = self._producer._sender.told
+        decide = self._producer._background.sender.told
 
         def told() -> None:
             decide()
@@ -143,7 +143,7 @@ class AsyncProducer(Awaiting):
     async def await_topic(self, topic: str) -> None:
         """Until its metadata are there; BrokerError or TimedOut when they are not within max.block.ms."""
         block_ms: int = self.options["max.block.ms"]
-        await self._thread.awaited(self._producer._learn(topic, None if block_ms < 0 else block_ms / 1000))
+        await self._thread.awaited(self._producer._background.learn(topic, None if block_ms < 0 else block_ms / 1000))
 
     async def _patiently(self, attempt: Callable[[], T]) -> T:
         """What `attempt` returns, once there is room; it is called again as soon as there is some."""

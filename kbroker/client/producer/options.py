@@ -5,16 +5,36 @@ from __future__ import annotations
 from typing import Any
 
 from kbroker._core.partitioner import KINDS
-from kbroker.client.config import MS, NETWORK, Option, filled, flag, function, one_of, table_of, whole
+from kbroker.client.config import MS, NETWORK, Option, filled, flag, one_of, table_of, whole
+from kbroker.client.producer.encoders import encoder
+from kbroker.client.producer.handlers import handlers
+from kbroker.client.zookeeper.options import ZOOKEEPER
 
 ACKS = {"all": -1}
+INT32_MAX = (1 << 31) - 1
+JAVA_PARTITIONERS = {
+    "org.apache.kafka.clients.producer.internals.DefaultPartitioner": "murmur2",
+    "org.apache.kafka.clients.producer.UniformStickyPartitioner": "murmur2",
+    "org.apache.kafka.clients.producer.RoundRobinPartitioner": "round_robin",
+}
 
 
 def partitioner(given: Any) -> Any:
     """A name, or a function of topic, key and the number of partitions."""
     if callable(given) or (isinstance(given, str) and given in KINDS):
         return given
+    if isinstance(given, str) and given in JAVA_PARTITIONERS:
+        return JAVA_PARTITIONERS[given]
     raise ValueError(f"a callable or one of {', '.join(KINDS)}")
+
+
+def codec(given: Any) -> str:
+    """A name, or the number that 0.7 has for it."""
+    names = ("none", "gzip", "snappy", "lz4", "zstd")
+    if str(given) in ("0", "1", "2", "3", "4"):
+        return names[int(given)]
+    found: str = one_of(*names)(given)
+    return found
 
 
 PRODUCER = NETWORK | table_of(
@@ -43,14 +63,18 @@ PRODUCER = NETWORK | table_of(
     ),
     Option(
         "compression.type",
-        one_of("none", "gzip", "snappy", "lz4", "zstd"),
+        codec,
         "none",
         "how batches are compressed, on a thread of its own",
         ("compression.codec",),
     ),
     Option("compression.level", whole(-(1 << 17), 22), None, "of gzip, lz4 or zstd; the codec's own if not given"),
     Option(
-        "linger.ms", MS, 0, "how long to wait for more records when nothing is under way", ("queue.buffering.max.ms",)
+        "linger.ms",
+        MS,
+        0,
+        "how long to wait for more records when nothing is under way",
+        ("queue.buffering.max.ms",),
     ),
     Option("buffer.memory", whole(1 << 10), 32 << 20, "bytes of records that wait for their delivery at most"),
     Option(
@@ -68,13 +92,16 @@ PRODUCER = NETWORK | table_of(
     Option("queue.enqueue.timeout.ms", whole(-1, 1 << 40), None, "how long it waits for room, if not max.block.ms"),
     Option("max.request.size", whole(100, 1 << 30), 1 << 20, "bytes of a request, and of a record, at most"),
     Option(
-        "max.in.flight.requests.per.connection", whole(1, 1000), 5, "requests that are under way to a broker at most"
+        "max.in.flight.requests.per.connection",
+        whole(1, 1000),
+        5,
+        "requests that are under way to a broker at most",
     ),
     Option("delivery.timeout.ms", whole(1, 1 << 40), 120_000, "how long a record may wait in all, retries included"),
     Option(
         "retries", whole(0), (1 << 31) - 1, "how often a batch is sent again at most", ("message.send.max.retries",)
     ),
-    Option("partitioner", partitioner, "murmur2", "which partition a record goes to"),
+    Option("partitioner", partitioner, "murmur2", "which partition a record goes to", ("partitioner.class",)),
     Option(
         "partitioner.sticky.bytes",
         whole(1),
@@ -82,6 +109,22 @@ PRODUCER = NETWORK | table_of(
         "so many bytes without key go to a partition before the next one",
     ),
     Option("allow.auto.create.topics", flag, True, "a topic that is not there may be made by the broker"),
-    Option("key.encoder", function, None, "makes bytes or str of a key"),
-    Option("value.encoder", function, None, "makes bytes or str of a value"),
+    Option(
+        "key.encoder",
+        encoder,
+        None,
+        "makes bytes or str of a key: a callable, or bytes, string or json",
+        ("key.serializer", "key.serializer.class"),
+    ),
+    Option(
+        "value.encoder",
+        encoder,
+        None,
+        "the same of a value",
+        ("value.serializer", "serializer.class"),
+    ),
+    Option("batch.num.messages", whole(1, INT32_MAX), INT32_MAX, "records that are sent together at most"),
+    Option("producer.type", one_of("async", "sync"), "async", "sync: send returns when the record is delivered"),
+    Option("handlers", handlers, (), "ProducerHandler objects around the queue"),
 )
+PRODUCER |= ZOOKEEPER

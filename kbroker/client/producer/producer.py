@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Collection, Coroutine, Iterator, Mapping
+import warnings
+import weakref
+from collections.abc import Coroutine, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
@@ -15,28 +16,30 @@ from kbroker._core.partitioner import KINDS
 from kbroker._core.produce_engine import ProduceEngine
 from kbroker._core.record_sender import RecordSender
 from kbroker.client.admin_results import CommittedOffset
-from kbroker.client.cluster import Cluster
-from kbroker.client.cluster_view import ClusterView, TopicView
-from kbroker.client.config import Options, parse_options
-from kbroker.client.connection import Network
+from kbroker.client.config import parse_options
 from kbroker.client.consumer.group_metadata import ConsumerGroupMetadata
-from kbroker.client.errors import ClientClosed, ClientError, TimedOut, UsageError, raise_for
+from kbroker.client.errors import ClientClosed, ClientError, TimedOut, UsageError
+from kbroker.client.producer.background import Background
+from kbroker.client.producer.calls import Calls
 from kbroker.client.producer.compression import CompressionThread
 from kbroker.client.producer.errors import REFUSALS, NoSuchPartition
+from kbroker.client.producer.handlers import leaving
+from kbroker.client.producer.older import older_form
 from kbroker.client.producer.options import PRODUCER
-from kbroker.client.producer.sender import Sender
 from kbroker.client.producer.transactions import Transactions
 from kbroker.client.thread import ClientThread
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
-from kbroker.protocol import messages as M
 from kbroker.protocol.compression import Codec
 
 if TYPE_CHECKING:
+    from kbroker.client.consumer.offsets import OffsetAndMetadata
     from kbroker.client.option_types import ProducerOptions
+    from kbroker.client.zookeeper.discovery import Discovery
 
 log = logging.getLogger("kbroker.client")
 
+UNCLOSED_S = 1.0  #: what a producer that nobody has closed may flush for
 IDEMPOTENT_IN_FLIGHT = 5  #: a broker remembers so many batches of a producer in a partition
 
 
@@ -77,6 +80,7 @@ class Producer(RecordSender):
             codec=codec,
             partitioner=KINDS.get(named, 0) if isinstance(named, str) else 0,
             sticky_bytes=options["partitioner.sticky.bytes"],
+            batch_records=options["batch.num.messages"],
             idempotent=idempotent,
             transactional=transactional_id is not None,
         )
@@ -88,7 +92,6 @@ class Producer(RecordSender):
             block_ms=options["max.block.ms"] if enqueue_ms is None else enqueue_ms,
         )
         self._idempotent = idempotent
-        self._transactions: Transactions | None = None
         self._engine = ProduceEngine(
             accumulator,
             client_id=options["client.id"],
@@ -98,42 +101,36 @@ class Producer(RecordSender):
             delivery_timeout_ms=options["delivery.timeout.ms"],
             max_in_flight=in_flight,
             max_request_size=options["max.request.size"],
+            older_form=older_form,
         )
+        if options["handlers"]:
+            self._engine.on_leaving = leaving(options["handlers"])
+        self._discovery: Discovery | None = None
         self._compression = None
         if codec:
             level = options["compression.level"]
             self._compression = CompressionThread(accumulator, codec, level, options["client.id"])
         self._thread = ClientThread(options["client.id"], options["receive.message.max.bytes"])
         try:
-            self._thread.call(self._start(options))
+            self._thread.call(self._start())
+            if options["zookeeper.connect"]:
+                from kbroker.client.zookeeper.discovery import Discovery
+
+                self._discovery = Discovery(options)
+                self._discovery.feed(self._background.cluster)
         except BaseException:
             self.close(timeout=0)
             raise
-        self._thread.at_exit = self.close
+        at_exit = weakref.WeakMethod(self.close)
+        self._thread.at_exit = lambda timeout_s: (close := at_exit()) and close(timeout_s)
+        if options["handlers"] or options["producer.type"] == "sync":
+            calls = Calls(self, options["handlers"], synchronous=options["producer.type"] == "sync")
+            self.send = calls.send  # type: ignore[method-assign, assignment]
+            self.send_nowait = calls.send_nowait  # type: ignore[method-assign]
+            self.send_many = calls.send_many  # type: ignore[method-assign]
 
-    async def _start(self, options: Options) -> None:
-        self._cluster = Cluster(Network(self._thread, options))
-        self._cluster.on_view.append(self._seen)
-        if options["transactional.id"] is not None:
-            self._transactions = Transactions(
-                self._engine, self._cluster, options["transactional.id"], options["transaction.timeout.ms"]
-            )
-        self._sender = Sender(
-            self._engine,
-            idempotent=self._idempotent,
-            retries=options["retries"],
-            delivery_timeout_ms=options["delivery.timeout.ms"],
-            retry_backoff_ms=options["retry.backoff.ms"],
-            retry_backoff_max_ms=options["retry.backoff.max.ms"],
-            refresh=self._refresh,
-            renew=self._renew,
-            transactions=self._transactions,
-        )
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._refreshing: asyncio.Task[None] | None = None
-        self._thread.pump.add(self._engine)
-        if self._idempotent and self._transactions is None:
-            self._renew()
+    async def _start(self) -> None:
+        self._background = Background(self._thread, self._engine, self.options, idempotent=self._idempotent)
 
     # --- topics ---------------------------------------------------------------------------------------------
 
@@ -145,78 +142,7 @@ class Producer(RecordSender):
         if self._thread.is_own_thread:
             raise UsageError(f"topic {topic!r} is not known yet, and a callback cannot wait for it")
         limit_s = None if self.options["max.block.ms"] < 0 else self.options.seconds("max.block.ms")
-        self._thread.call(self._learn(topic, limit_s), limit_s, f"metadata of topic {topic!r}")
-
-    async def _learn(self, topic: str, timeout_s: float | None) -> None:
-        create = self.options["allow.auto.create.topics"]
-
-        async def attempt() -> None:
-            await self._cluster.metadata([topic], allow_auto_creation=create)
-            found = self._cluster.view.topics.get(topic)
-            if found is None:
-                raise_for(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None, f"topic {topic!r}")
-            elif not found.partitions:
-                raise_for(found.error_code or ErrorCode.LEADER_NOT_AVAILABLE, None, f"topic {topic!r}")
-
-        await self._cluster.retried(attempt, timeout_s=timeout_s)
-        if topic not in self.accumulator.topics:
-            self._cluster.add_topics([topic])
-            self._take(self._cluster.view.topics[topic])
-
-    def _seen(self, view: ClusterView) -> None:
-        for name in self.accumulator.topics:
-            found = view.topics.get(name)
-            if found is not None and found.partitions:
-                self._take(found)
-
-    def _take(self, topic: TopicView) -> None:
-        partitions = [topic.partitions.get(i) for i in range(max(topic.partitions) + 1)]
-        self.accumulator.set_topic(
-            topic.name,
-            [-1 if each is None else each.leader_id for each in partitions],
-            [-1 if each is None else each.leader_epoch for each in partitions],
-        )
-
-    def _refresh(self, topics: Collection[str]) -> None:
-        if self._refreshing is None or self._refreshing.done():
-            self._refreshing = self._spawn(self._refresh_until_led())
-
-    async def _refresh_until_led(self) -> None:
-        """Metadata again and again, while there are records for a partition without a leader."""
-        while True:
-            try:
-                await self._cluster.refresh()
-            except ClientError:
-                pass
-            self._seen(self._cluster.view)
-            await asyncio.sleep(self.options.seconds("retry.backoff.ms"))
-            leaderless, _ = self._engine.waiting()
-            if not leaderless:
-                return
-
-    # --- who the producer is --------------------------------------------------------------------------------
-
-    def _renew(self) -> None:
-        self._spawn(self._initialize())
-
-    async def _initialize(self) -> None:
-        """A producer id, for as long as it takes: batches expire by themselves."""
-        while True:
-            try:
-                answer = await self._cluster.call(
-                    M.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=2**31 - 1)
-                )
-                raise_for(answer.error_code, None, "a producer id")
-                break
-            except ClientError:
-                await asyncio.sleep(self.options.seconds("retry.backoff.ms"))
-        self._sender.renewed(answer.producer_id, answer.producer_epoch)
-
-    def _spawn(self, coroutine: Any) -> asyncio.Task[None]:
-        task = self._thread.loop.create_task(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+        self._thread.call(self._background.learn(topic, limit_s), limit_s, f"metadata of topic {topic!r}")
 
     # --- transactions ---------------------------------------------------------------------------------------
 
@@ -235,7 +161,7 @@ class Producer(RecordSender):
 
     def send_offsets_to_transaction(
         self,
-        offsets: Mapping[TopicPartition, int | CommittedOffset] | Mapping[tuple[str, int], int | CommittedOffset],
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | Mapping[tuple[str, int], int | CommittedOffset],
         group_metadata: ConsumerGroupMetadata,
         timeout: float | None = None,
     ) -> None:
@@ -245,7 +171,10 @@ class Producer(RecordSender):
         """
         wanted: dict[tuple[str, int], CommittedOffset] = {}
         for (topic, partition), offset in offsets.items():
-            committed = offset if isinstance(offset, CommittedOffset) else CommittedOffset(offset, -1, "")
+            if isinstance(offset, int):
+                committed = CommittedOffset(offset, -1, "")
+            else:
+                committed = CommittedOffset(offset.offset, offset.leader_epoch, offset.metadata)
             if committed.offset < 0:
                 raise ValueError(f"{topic}-{partition}: offset {committed.offset}")
             wanted[topic, partition] = committed
@@ -280,9 +209,9 @@ class Producer(RecordSender):
 
     def _transactional(self) -> Transactions:
         self._thread.check()
-        if self._transactions is None:
+        if self._background.transactions is None:
             raise UsageError("the producer has no transactional.id")
-        return self._transactions
+        return self._background.transactions
 
     def _transact(self, work: Coroutine[Any, Any, None], timeout: float | None, what: str) -> None:
         limit_s = timeout
@@ -293,8 +222,11 @@ class Producer(RecordSender):
     # --- the end --------------------------------------------------------------------------------------------
 
     def refused(self, kind: str, text: str) -> Exception:
-        if kind == "shut" and self._transactions is not None:
-            return self._transactions.refusal()
+        if kind == "shut":
+            if self._background.broken is not None:
+                return self._background.broken
+            if self._background.transactions is not None:
+                return self._background.transactions.refusal()
         return REFUSALS[kind](text)
 
     def flush(self, timeout: float | None = None) -> None:
@@ -311,9 +243,9 @@ class Producer(RecordSender):
             return
         started = time.monotonic()
         limit_s = self.options.seconds("delivery.timeout.ms") if timeout is None else timeout
-        if self._transactions is not None and timeout != 0 and not self._thread.is_own_thread:
+        if self._background.transactions is not None and timeout != 0 and not self._thread.is_own_thread:
             try:
-                self._thread.call(self._transactions.end(), limit_s, "abort_transaction")
+                self._thread.call(self._background.transactions.end(), limit_s, "abort_transaction")
             except ClientError as error:
                 log.warning("the open transaction could not be ended: %s", error)
         self.accumulator.close()
@@ -328,10 +260,19 @@ class Producer(RecordSender):
 
     def fail_what_is_left(self, timeout_s: float) -> None:
         """After the end of the thread."""
+        if self._discovery is not None:
+            self._discovery.close()
         if self._compression is not None:
             self._compression.stop(timeout_s)
         self._engine.run_callbacks()
         self._engine.fail_all(ClientClosed("the producer was closed before the record was delivered"))
+
+    def __del__(self) -> None:
+        thread = getattr(self, "_thread", None)
+        if thread is not None and thread.is_running:
+            said = f"a producer ({self.options['client.id']}) was not closed"
+            warnings.warn(said, ResourceWarning, stacklevel=2, source=self)
+            self.close(timeout=UNCLOSED_S)
 
     def __enter__(self) -> Self:
         return self

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection
 
 from kbroker._core.produce_engine import ProduceEngine
 from kbroker._core.produce_trouble import Trouble, TroubledBatch, troubles
+from kbroker.client.cluster import Backoff
 from kbroker.client.errors import (
     RETRIABLE,
     STALE_METADATA,
@@ -24,6 +25,7 @@ from kbroker.client.errors import (
 )
 from kbroker.client.producer.transactions import Transactions
 from kbroker.errors import ErrorCode
+from kbroker.protocol.compression import inflate
 
 log = logging.getLogger("kbroker.client")
 
@@ -44,20 +46,22 @@ class Sender:
         idempotent: bool,
         retries: int,
         delivery_timeout_ms: int,
-        retry_backoff_ms: int,
-        retry_backoff_max_ms: int,
+        backoff_s: float,
+        longest_backoff_s: float,
         refresh: Callable[[Collection[str]], object],
         renew: Callable[[], object],
+        note_leader: Callable[[str, int, int, int], bool] = lambda *_: False,
         transactions: Transactions | None = None,
     ):
         self.engine = engine
         self.idempotent = idempotent
         self.retries = retries
         self.delivery_timeout_ms = delivery_timeout_ms
-        self.retry_backoff_ms = retry_backoff_ms
-        self.retry_backoff_max_ms = retry_backoff_max_ms
+        self.backoff_s = backoff_s
+        self.longest_backoff_s = longest_backoff_s
         self.refresh = refresh
         self.renew = renew
+        self.note_leader = note_leader
         self.transactions = transactions
         self._for_new_id: list[Trouble] = []
         engine.on_told = self.told
@@ -85,7 +89,7 @@ class Sender:
         first = trouble.batches[0]
         if first.error == EXPIRED:
             self._expire(trouble)
-        elif first.error == ErrorCode.MESSAGE_TOO_LARGE and trouble.split():
+        elif first.error == ErrorCode.MESSAGE_TOO_LARGE and trouble.split(_inflated):
             log.info("%s-%d: a batch of %d records is too large for the broker and is split", *named(trouble, first))
             trouble.resend()
         elif self.idempotent and first.error in LOST_STATE and self.transactions is None:
@@ -95,11 +99,21 @@ class Sender:
             )
             self._begin_anew(trouble)
         elif first.error in RETRIABLE and first.attempts <= self.retries and first.age_ms < self.delivery_timeout_ms:
+            if self._has_moved(trouble, first):
+                trouble.resend()
+                return
             if first.error in STALE_METADATA:
                 self.refresh([trouble.topic])
-            trouble.resend(min(self.retry_backoff_ms << min(first.attempts - 1, 30), self.retry_backoff_max_ms))
+            backoff = Backoff(self.backoff_s, self.longest_backoff_s, first.attempts - 1)
+            trouble.resend(int(backoff.next_s() * 1000))
         else:
             self._fail(trouble, first)
+
+    def _has_moved(self, trouble: Trouble, batch: TroubledBatch) -> bool:
+        """Whether the broker has told who leads the partition now, and that is news (KIP-951)."""
+        if batch.leader < 0 or batch.error not in STALE_METADATA:
+            return False
+        return self.note_leader(trouble.topic, trouble.partition, batch.leader, batch.leader_epoch)
 
     def _expire(self, trouble: Trouble) -> None:
         count = next((i for i, each in enumerate(trouble.batches) if each.error != EXPIRED), len(trouble.batches))
@@ -136,6 +150,10 @@ class Sender:
         self._for_new_id.append(trouble)
         if len(self._for_new_id) == 1:
             self.renew()
+
+
+def _inflated(codec: int, data: bytes) -> bytes:
+    return inflate(codec, data, (1 << 31) - 1)
 
 
 def named(trouble: Trouble, batch: TroubledBatch) -> tuple[str, int, int]:

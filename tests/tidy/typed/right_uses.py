@@ -5,7 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import re
 import ssl
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, assert_type
 
@@ -37,6 +37,7 @@ from kbroker.client import (
     ErrorCode,
     FetchFrom,
     ForkedClient,
+    LeavingBatch,
     LogTruncated,
     MalformedAnswer,
     Member,
@@ -46,7 +47,9 @@ from kbroker.client import (
     OffsetAndMetadata,
     Producer,
     ProducerFenced,
+    ProducerHandler,
     ProducerOptions,
+    QueuedRecord,
     QueueFull,
     RebalanceListener,
     Records,
@@ -103,6 +106,19 @@ def send(producer: Producer) -> int | None:
     with producer as same:
         assert_type(same, Producer)
     return assert_type(delivery.result(timeout=1), Delivery).offset
+
+
+class Handler(ProducerHandler):
+    def before_enqueue(self, record: QueuedRecord) -> QueuedRecord | None:
+        return record if record.value else None
+
+    def before_sending(self, batches: Sequence[LeavingBatch]) -> None:
+        assert_type(batches[0].record_count, int)
+
+
+def handle() -> None:
+    Producer(handlers=Handler(), value_encoder="json", producer_type="sync", batch_num_messages=100)
+    Producer(handlers=[Handler()], compression_type="gzip")
 
 
 async def send_and_await(producer: Producer) -> None:

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import pytest
 
-from kbroker.client import ConsumerGroupMetadata, Producer
+from kbroker.client import Consumer, ConsumerGroupMetadata, Producer
 from kbroker.client.producer.errors import TransactionFailed, TransactionMustAbort
 from kbroker.testing import Broker
 from tests.kit.broker import Kafka4InMemory, KafkaInMemory
@@ -115,6 +115,44 @@ def test_transactions_are_whole_while_the_broker_is_killed_and_paused(topic: str
         check(committed(broker, topic), done)
 
 
+def test_what_is_read_is_written_exactly_once_with_its_offsets(broker: Broker, topic: str, version: int) -> None:
+    group, values = f"g-{topic}", [f"{number}" for number in range(90)]
+    with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
+        for value in values:
+            producer.send_nowait(f"in-{topic}", value, partition=int(value) % 3)
+    done, name, turn = 0, new_id(), 0
+    while done < len(values):
+        turn += 1
+        with (
+            Consumer(
+                bootstrap_servers=broker.bootstrap_servers,
+                group_id=group,
+                enable_auto_commit=False,
+                auto_offset_reset="earliest",
+                isolation_level="read_committed",
+            ) as consumer,
+            producer_of(broker, version, name) as producer,
+        ):
+            consumer.subscribe([f"in-{topic}"])
+            for attempt in range(4):
+                records = list(consumer.poll(5, max_records=7))
+                producer.begin_transaction()
+                for record in records:
+                    assert record.value is not None
+                    producer.send_nowait(topic, record.value, partition=record.partition)
+                offsets = {(record.topic, record.partition): record.offset + 1 for record in records}
+                if attempt == 3 or (turn + attempt) % 3 == 0:
+                    producer.flush(SECONDS)
+                    break  # the transaction stays open, the offsets are where they were: another one begins anew
+                producer.send_offsets_to_transaction(offsets, consumer.group_metadata(), SECONDS)
+                broker.faults.drop_connections()
+                producer.commit_transaction(SECONDS)
+                done += len(records)
+            producer._thread.stop()  # as one that is killed
+    assert [sorted(map(int, each)) for each in committed(broker, topic)] == [list(range(p, 90, 3)) for p in range(3)]
+    assert all(each == sorted(each, key=int) for each in committed(broker, topic))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kafka", [KafkaInMemory, Kafka4InMemory], ids=["3.9", "4.3"])
 def test_apache_kafka(kafka: type[KafkaInMemory]) -> None:
@@ -155,4 +193,4 @@ def pause(broker: KafkaInMemory) -> None:
 def features_of(broker: KafkaInMemory) -> dict[str, int]:
     with Producer(bootstrap_servers=broker.address, transactional_id="features") as producer:
         producer.init_transactions(SECONDS)
-        return producer._cluster.network.features
+        return producer._background.cluster.network.features

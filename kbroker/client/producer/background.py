@@ -1,0 +1,148 @@
+"""What a producer does on its thread: metadata, who it is, and what its engine cannot decide.
+
+Nothing here knows the `Producer`, which therefore goes when nobody has it any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Coroutine
+from typing import Any
+
+from kbroker._core.produce_engine import ProduceEngine
+from kbroker.client.cluster import Cluster
+from kbroker.client.cluster_view import ClusterView, TopicView
+from kbroker.client.config import Options
+from kbroker.client.connection import Network
+from kbroker.client.errors import ClientError, raise_for
+from kbroker.client.producer.sender import Sender
+from kbroker.client.producer.transactions import Transactions
+from kbroker.client.thread import ClientThread
+from kbroker.errors import ErrorCode
+from kbroker.protocol import messages as M
+
+log = logging.getLogger("kbroker.client")
+
+
+class Background:
+    """Of one producer. For its thread."""
+
+    def __init__(self, thread: ClientThread, engine: ProduceEngine, options: Options, *, idempotent: bool):
+        self.cluster = Cluster(Network(thread, options))
+        self.transactions: Transactions | None = None
+        self.broken: ClientError | None = None
+        """Why nothing can be sent, now or later."""
+        self._loop = thread.loop
+        self._engine = engine
+        self._accumulator = engine.accumulator
+        self._options = options
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._refreshing: asyncio.Task[None] | None = None
+        self.cluster.on_view.append(self._seen)
+        if options["transactional.id"] is not None:
+            self.transactions = Transactions(
+                engine, self.cluster, options["transactional.id"], options["transaction.timeout.ms"]
+            )
+        self.sender = Sender(
+            engine,
+            idempotent=idempotent,
+            retries=options["retries"],
+            delivery_timeout_ms=options["delivery.timeout.ms"],
+            backoff_s=options.seconds("retry.backoff.ms"),
+            longest_backoff_s=options.seconds("retry.backoff.max.ms"),
+            refresh=self._refresh,
+            renew=self._renew,
+            note_leader=self._note_leader,
+            transactions=self.transactions,
+        )
+        thread.pump.add(engine)
+        if idempotent and self.transactions is None:
+            self._renew()
+
+    async def learn(self, topic: str, timeout_s: float | None) -> None:
+        """Until the topic can be sent to; BrokerError or TimedOut when it cannot."""
+        create = self._options["allow.auto.create.topics"]
+
+        async def attempt() -> None:
+            await self.cluster.metadata([topic], allow_auto_creation=create)
+            found = self.cluster.view.topics.get(topic)
+            if found is None:
+                raise_for(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None, f"topic {topic!r}")
+            elif not found.partitions:
+                raise_for(found.error_code or ErrorCode.LEADER_NOT_AVAILABLE, None, f"topic {topic!r}")
+
+        await self.cluster.retried(attempt, timeout_s=timeout_s)
+        if topic not in self._accumulator.topics:
+            self.cluster.add_topics([topic])
+            self._take(self.cluster.view.topics[topic])
+
+    def _seen(self, view: ClusterView) -> None:
+        for name in self._accumulator.topics:
+            found = view.topics.get(name)
+            if found is not None and found.partitions:
+                self._take(found)
+
+    def _take(self, topic: TopicView) -> None:
+        partitions = [topic.partitions.get(i) for i in range(max(topic.partitions) + 1)]
+        self._accumulator.set_topic(
+            topic.name,
+            [-1 if each is None else each.leader_id for each in partitions],
+            [-1 if each is None else each.leader_epoch for each in partitions],
+        )
+
+    def _note_leader(self, topic: str, partition: int, leader_id: int, leader_epoch: int) -> bool:
+        return self.cluster.note_leader(topic, partition, leader_id, leader_epoch, ())
+
+    def _refresh(self, topics: Collection[str]) -> None:
+        if self._refreshing is None or self._refreshing.done():
+            self._refreshing = self._spawn(self._refresh_until_led())
+
+    async def _refresh_until_led(self) -> None:
+        """Metadata again and again, while there are records for a partition without a leader."""
+        while True:
+            try:
+                await self.cluster.refresh()
+            except ClientError:
+                pass
+            self._seen(self.cluster.view)
+            await asyncio.sleep(self._options.seconds("retry.backoff.ms"))
+            leaderless, _ = self._engine.waiting()
+            if not leaderless:
+                return
+
+    def _renew(self) -> None:
+        self._spawn(self._initialize())
+
+    async def _initialize(self) -> None:
+        """A producer id, for as long as it takes: batches expire by themselves."""
+        while True:
+            try:
+                answer = await self.cluster.call(
+                    M.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=2**31 - 1)
+                )
+                raise_for(answer.error_code, None, "a producer id")
+                break
+            except ClientError as error:
+                if error.code == ErrorCode.UNSUPPORTED_VERSION:
+                    self._do_without(error)
+                    return
+                await asyncio.sleep(self._options.seconds("retry.backoff.ms"))
+        self.sender.renewed(answer.producer_id, answer.producer_epoch)
+
+    def _do_without(self, error: ClientError) -> None:
+        """The broker is older than idempotence (Kafka 0.11)."""
+        if self._options["enable.idempotence"]:
+            self.broken = ClientError(error.message, code=error.code, hint="leave enable.idempotence out, or upgrade")
+            self._accumulator.shut()
+            self._engine.fail_all(self.broken)
+            return
+        log.warning("%s: records are sent without idempotence, and may be there twice after a retry", error.message)
+        self.sender.idempotent = False
+        self._accumulator.set_idempotent(False)
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._loop.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task

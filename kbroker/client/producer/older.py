@@ -1,0 +1,26 @@
+"""Batches as Kafka 0.10 and older take them: message sets of magic 0 and 1. With the interpreter, so rare and slow."""
+
+from __future__ import annotations
+
+from kbroker._core.conversion import message_sets_of_batch
+from kbroker._core.record_batch import header
+from kbroker._core.records import decode_records
+from kbroker.client.producer.errors import BrokerTooOld
+from kbroker.protocol.compression import deflate, inflate
+
+_HEADER_SIZE = 61
+_INT32_MAX = (1 << 31) - 1
+
+
+def older_form(batch: bytes, magic: int) -> bytes:
+    """The records of a batch of ours as one message set. BrokerTooOld when they have headers, which would be lost."""
+    info = header(batch)
+    records = inflate(info.codec, memoryview(batch)[_HEADER_SIZE:], _INT32_MAX)
+    if any(record.headers for record in decode_records(records, info)):
+        raise BrokerTooOld("headers of records need a broker of Kafka 0.11 or later", hint="send them without headers")
+    return b"".join(
+        builder.wrap(info.codec, deflate(info.codec, builder.messages(), magic=magic))
+        if info.codec
+        else builder.messages()
+        for builder in message_sets_of_batch(info, records, magic)
+    )
