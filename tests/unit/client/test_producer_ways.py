@@ -23,7 +23,6 @@ from kbroker.protocol.compression import Codec, inflate
 from tests.kit.broker import Kafka4InMemory, KafkaInMemory
 from tests.kit.produce_broker import ProduceBroker
 from tests.kit.scripted_broker import Peer
-from tests.kit.zookeeper import OldKafka
 from tests.unit.client.test_producer import SECONDS, producer_of
 
 
@@ -290,26 +289,12 @@ producer.close()
         assert broker.logs["t", 0] == [b"before", b"child", b"after"]
 
 
-class Kafka010(OldKafka):
-    version = "0.10.2.2"
-
-
-class Kafka25(OldKafka):
-    version = "2.5.1"
-
-    @classmethod
-    def classpath(cls) -> str:
-        from tests.kit import maven
-
-        return maven.fetch([f"org.apache.kafka:kafka_2.13:{cls.version}"])
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("kafka", [Kafka010, Kafka25, KafkaInMemory, Kafka4InMemory], ids=["0.10", "2.5", "3.9", "4.3"])
+@pytest.mark.parametrize("kafka", [KafkaInMemory, Kafka4InMemory], ids=["3.9", "4.3"])
 def test_apache_kafka_takes_all_codecs(kafka: type[KafkaInMemory]) -> None:
     from confluent_kafka import Consumer, TopicPartition
 
-    codecs = ["none", "gzip", "snappy", "lz4"] + ["zstd"] * (kafka is not Kafka010)
+    codecs = ["none", "gzip", "snappy", "lz4", "zstd"]
     values = [b"%d " % i * 10 for i in range(2000)]
     with kafka({}) as broker:
         for codec in codecs:
