@@ -9,8 +9,8 @@ from typing import Any
 from kbroker.cli import arguments as args
 from kbroker.cli.client_options import add_cluster, connect
 from kbroker.cli.output import print_json, print_table
+from kbroker.client import OffsetAndMetadata
 from kbroker.client.admin import EARLIEST, LATEST, AdminClient
-from kbroker.client.admin_results import CommittedOffset
 from kbroker.errors import KbrokerError
 from kbroker.model import TopicPartition
 
@@ -146,7 +146,7 @@ def _described(admin: AdminClient, group_id: str) -> dict[str, Any]:
 
 def _committed(admin: AdminClient, group_id: str) -> dict[TopicPartition, int]:
     """Those that it has."""
-    found: Mapping[TopicPartition, CommittedOffset] = admin.committed(group_id)
+    found: Mapping[TopicPartition, OffsetAndMetadata] = admin.committed(group_id)
     return {partition: each.offset for partition, each in found.items() if each.offset >= 0}
 
 

@@ -15,10 +15,13 @@ if TYPE_CHECKING:
     from kbroker._core.consumer_records import Records as Records
     from kbroker._core.delivery import Deliveries as Deliveries
     from kbroker._core.delivery import Delivery as Delivery
+    from kbroker.client.admin import NEWEST as NEWEST
     from kbroker.client.admin import AdminClient as AdminClient
     from kbroker.client.admin import AsyncAdminClient as AsyncAdminClient
+    from kbroker.client.admin_results import NewTopic as NewTopic
     from kbroker.client.aio.consumer import AsyncConsumer as AsyncConsumer
     from kbroker.client.aio.producer import AsyncProducer as AsyncProducer
+    from kbroker.client.aio.producer import TopicNotKnown as TopicNotKnown
     from kbroker.client.connector.connector import ConsumerConnector as ConsumerConnector
     from kbroker.client.connector.membership import ConsumerRebalanceFailed as ConsumerRebalanceFailed
     from kbroker.client.connector.streams import ConsumerTimeout as ConsumerTimeout
@@ -30,8 +33,8 @@ if TYPE_CHECKING:
     from kbroker.client.consumer.fetching import EARLIEST as EARLIEST
     from kbroker.client.consumer.fetching import LATEST as LATEST
     from kbroker.client.consumer.group_metadata import ConsumerGroupMetadata as ConsumerGroupMetadata
+    from kbroker.client.consumer.group_metadata import OffsetAndMetadata as OffsetAndMetadata
     from kbroker.client.consumer.holdings import RebalanceListener as RebalanceListener
-    from kbroker.client.consumer.offsets import OffsetAndMetadata as OffsetAndMetadata
     from kbroker.client.errors import AuthenticationFailed as AuthenticationFailed
     from kbroker.client.errors import BrokerError as BrokerError
     from kbroker.client.errors import ClientClosed as ClientClosed
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
     from kbroker.client.errors import ForkedClient as ForkedClient
     from kbroker.client.errors import LogTruncated as LogTruncated
     from kbroker.client.errors import MalformedAnswer as MalformedAnswer
+    from kbroker.client.errors import PartialFailure as PartialFailure
     from kbroker.client.errors import TimedOut as TimedOut
     from kbroker.client.errors import UsageError as UsageError
     from kbroker.client.option_types import ConnectorOptions as ConnectorOptions
@@ -63,27 +67,28 @@ if TYPE_CHECKING:
     from kbroker.client.simple_consumer import FetchFrom as FetchFrom
     from kbroker.client.simple_consumer import SimpleConsumer as SimpleConsumer
     from kbroker.errors import ErrorCode as ErrorCode
+    from kbroker.errors import KbrokerError as KbrokerError
     from kbroker.model import TopicPartition as TopicPartition
 
 _MODULES = {
     "EARLIEST": "kbroker.client.consumer.fetching",
     "LATEST": "kbroker.client.consumer.fetching",
+    "NEWEST": "kbroker.client.admin",
     "AdminClient": "kbroker.client.admin",
     "Assignor": "kbroker.client.consumer.assignor",
     "AsyncAdminClient": "kbroker.client.admin",
+    "AsyncConsumer": "kbroker.client.aio.consumer",
+    "AsyncProducer": "kbroker.client.aio.producer",
     "AuthenticationFailed": "kbroker.client.errors",
     "BrokerError": "kbroker.client.errors",
     "BrokerTooOld": "kbroker.client.producer.errors",
     "ClientClosed": "kbroker.client.errors",
     "ClientError": "kbroker.client.errors",
     "CommitFailed": "kbroker.client.errors",
-    "LogTruncated": "kbroker.client.errors",
     "ConnectionFailed": "kbroker.client.errors",
     "ConnectorOptions": "kbroker.client.option_types",
     "Consumer": "kbroker.client.consumer.consumer",
     "ConsumerConnector": "kbroker.client.connector.connector",
-    "AsyncConsumer": "kbroker.client.aio.consumer",
-    "AsyncProducer": "kbroker.client.aio.producer",
     "ConsumerGroupMetadata": "kbroker.client.consumer.group_metadata",
     "ConsumerOptions": "kbroker.client.option_types",
     "ConsumerRebalanceFailed": "kbroker.client.connector.membership",
@@ -94,13 +99,17 @@ _MODULES = {
     "ErrorCode": "kbroker.errors",
     "FetchFrom": "kbroker.client.simple_consumer",
     "ForkedClient": "kbroker.client.errors",
+    "KbrokerError": "kbroker.errors",
     "LeavingBatch": "kbroker.client.producer.handlers",
+    "LogTruncated": "kbroker.client.errors",
     "MalformedAnswer": "kbroker.client.errors",
     "Member": "kbroker.client.consumer.assignor",
     "MessageStream": "kbroker.client.connector.streams",
     "NetworkOptions": "kbroker.client.option_types",
+    "NewTopic": "kbroker.client.admin_results",
     "NoSuchPartition": "kbroker.client.producer.errors",
-    "OffsetAndMetadata": "kbroker.client.consumer.offsets",
+    "OffsetAndMetadata": "kbroker.client.consumer.group_metadata",
+    "PartialFailure": "kbroker.client.errors",
     "Producer": "kbroker.client.producer.producer",
     "ProducerFenced": "kbroker.client.producer.errors",
     "ProducerHandler": "kbroker.client.producer.handlers",
@@ -113,6 +122,7 @@ _MODULES = {
     "SimpleConsumer": "kbroker.client.simple_consumer",
     "SimpleConsumerOptions": "kbroker.client.option_types",
     "TimedOut": "kbroker.client.errors",
+    "TopicNotKnown": "kbroker.client.aio.producer",
     "TopicPartition": "kbroker.model",
     "Topics": "kbroker.client.consumer.assignor",
     "TransactionAborted": "kbroker.client.producer.errors",
@@ -125,6 +135,7 @@ _MODULES = {
 __all__ = [
     "EARLIEST",
     "LATEST",
+    "NEWEST",
     "AdminClient",
     "Assignor",
     "AsyncAdminClient",
@@ -150,14 +161,17 @@ __all__ = [
     "ErrorCode",
     "FetchFrom",
     "ForkedClient",
+    "KbrokerError",
     "LeavingBatch",
     "LogTruncated",
     "MalformedAnswer",
     "Member",
     "MessageStream",
     "NetworkOptions",
+    "NewTopic",
     "NoSuchPartition",
     "OffsetAndMetadata",
+    "PartialFailure",
     "Producer",
     "ProducerFenced",
     "ProducerHandler",
@@ -170,6 +184,7 @@ __all__ = [
     "SimpleConsumer",
     "SimpleConsumerOptions",
     "TimedOut",
+    "TopicNotKnown",
     "TopicPartition",
     "Topics",
     "TransactionAborted",

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Unpack
 from kbroker.client.admin_calls import brokers, configs, groups, offsets, topics, transactions
 from kbroker.client.admin_results import (
     ClusterDescription,
-    CommittedOffset,
     ConfigEntry,
     Features,
     GroupDescription,
@@ -32,6 +31,7 @@ from kbroker.client.admin_results import (
 )
 from kbroker.client.cluster import Cluster, begin
 from kbroker.client.config import NETWORK, parse_options
+from kbroker.client.consumer.group_metadata import OffsetAndMetadata
 from kbroker.client.faces import Awaiting, Blocking, operation
 from kbroker.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP, TopicPartition
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 EARLIEST, LATEST, NEWEST = EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP
 Partition = TopicPartition | tuple[str, int]
-Offset = int | CommittedOffset
+Offset = int | OffsetAndMetadata
 
 
 class AdminOperations:
@@ -230,7 +230,7 @@ class AdminOperations:
     @operation
     async def committed(
         self, group_id: str, partitions: Iterable[Partition] | None = None
-    ) -> dict[TopicPartition, CommittedOffset]:
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
         """What the group has committed: for these, or for all that it has committed for (Kafka 0.10.2 and later)."""
         wanted = None if partitions is None else [TopicPartition(*each) for each in partitions]
         return await groups.committed(self._cluster, group_id, wanted)
@@ -241,7 +241,7 @@ class AdminOperations:
     ) -> None:
         """Commit these for a group, which must have no members."""
         wanted = {
-            TopicPartition(*at): each if isinstance(each, CommittedOffset) else CommittedOffset(each)
+            TopicPartition(*at): each if isinstance(each, OffsetAndMetadata) else OffsetAndMetadata(each)
             for at, each in offsets.items()
         }
         await groups.alter_offsets(self._cluster, group_id, wanted)

@@ -153,15 +153,6 @@ class OffsetAndTimestamp:
 
 
 @dataclass(frozen=True, slots=True)
-class CommittedOffset:
-    """What a group has committed for a partition."""
-
-    offset: int
-    leader_epoch: int = -1
-    metadata: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class ProducerState:
     """What a partition's leader knows of a producer. `transaction_start` -1: it has no transaction open there."""
 

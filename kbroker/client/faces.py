@@ -27,9 +27,9 @@ T = TypeVar("T")
 class Blocking(ThreadOwner):
     """A client for threads: its operations return when they are done. Ctrl-C interrupts. A context manager."""
 
-    def close(self, timeout_s: float = 10.0) -> None:
-        """Close the connections and end the thread. Calls that wait raise ClientClosed."""
-        self._thread.stop(timeout_s)
+    def close(self, timeout: float = 10.0) -> None:
+        """Close the connections and end the thread, within `timeout` seconds. Calls that wait raise ClientClosed."""
+        self._thread.stop(timeout)
 
     def __enter__(self) -> Self:
         return self

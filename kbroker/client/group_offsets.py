@@ -7,8 +7,7 @@ from collections.abc import Collection, Mapping
 from kbroker.client.cluster import Cluster
 from kbroker.client.consumer import offsets as group
 from kbroker.client.consumer.coordinator import Coordinator
-from kbroker.client.consumer.group_metadata import ConsumerGroupMetadata
-from kbroker.client.consumer.offsets import OffsetAndMetadata
+from kbroker.client.consumer.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
 from kbroker.model import TopicPartition
 
 

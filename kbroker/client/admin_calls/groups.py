@@ -6,8 +6,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TypeVar
 
 from kbroker.client.admin_calls.items import of_coordinator, of_coordinators, of_each, or_refused
-from kbroker.client.admin_results import CommittedOffset, GroupDescription, GroupListing, MemberDescription
+from kbroker.client.admin_results import GroupDescription, GroupListing, MemberDescription
 from kbroker.client.cluster import COORDINATOR, GROUP, Cluster
+from kbroker.client.consumer.group_metadata import OffsetAndMetadata
 from kbroker.client.errors import ClientError, raise_for
 from kbroker.errors import ErrorCode, MalformedBytes
 from kbroker.model import TopicPartition
@@ -164,11 +165,11 @@ async def remove_members(
 
 async def committed(
     cluster: Cluster, group_id: str, partitions: Collection[TopicPartition] | None
-) -> dict[TopicPartition, CommittedOffset]:
+) -> dict[TopicPartition, OffsetAndMetadata]:
     request = M.OffsetFetchRequest
     by_topic = None if partitions is None else _by_topic(partitions)
 
-    async def ask(node_id: int) -> dict[TopicPartition, CommittedOffset]:
+    async def ask(node_id: int) -> dict[TopicPartition, OffsetAndMetadata]:
         connection = await cluster.connection(node_id, COORDINATOR)
         if connection.version_of(ApiKey.OFFSET_FETCH) >= 8:
             topics = _rows(request.OffsetFetchRequestTopics, by_topic)
@@ -184,14 +185,16 @@ async def committed(
                 at = TopicPartition(topic.name, each.partition_index)
                 raise_for(each.error_code, None, f"group {group_id!r}, {at}")
                 if each.committed_offset >= 0:
-                    found[at] = CommittedOffset(each.committed_offset, each.committed_leader_epoch, each.metadata or "")
+                    found[at] = OffsetAndMetadata(
+                        each.committed_offset, each.metadata or "", each.committed_leader_epoch
+                    )
         return found
 
-    found: dict[TopicPartition, CommittedOffset] = await of_coordinator(cluster, group_id, GROUP, ask)
+    found: dict[TopicPartition, OffsetAndMetadata] = await of_coordinator(cluster, group_id, GROUP, ask)
     return found
 
 
-async def alter_offsets(cluster: Cluster, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
+async def alter_offsets(cluster: Cluster, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
     request = M.OffsetCommitRequest
 
     async def ask(left: list[TopicPartition]) -> dict[TopicPartition, ClientError | None]:

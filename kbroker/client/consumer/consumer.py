@@ -16,10 +16,9 @@ from kbroker.client.config import Options, parse_options
 from kbroker.client.connection import Network
 from kbroker.client.consumer.fetching import EARLIEST, LATEST, Fetching, fetch_engine
 from kbroker.client.consumer.group import Group
-from kbroker.client.consumer.group_metadata import ConsumerGroupMetadata
+from kbroker.client.consumer.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
 from kbroker.client.consumer.holdings import RebalanceListener
 from kbroker.client.consumer.membership import Subscription
-from kbroker.client.consumer.offsets import OffsetAndMetadata
 from kbroker.client.consumer.options import CONSUMER
 from kbroker.client.errors import ClientError, UsageError
 from kbroker.client.faces import Blocking, operation
@@ -32,7 +31,13 @@ if TYPE_CHECKING:
 ITERATION_POLL_S = 3600.0
 CLOSE_TIMEOUT_S = 10.0
 
-Offsets = Mapping[TopicPartition, int | OffsetAndMetadata] | Mapping[TopicPartition, int]
+Offset = int | OffsetAndMetadata
+Offsets = (
+    Mapping[TopicPartition, int]
+    | Mapping[TopicPartition, OffsetAndMetadata]
+    | Mapping[TopicPartition, Offset]
+    | Mapping[tuple[str, int], Offset]
+)
 Committed = Callable[[Mapping[TopicPartition, OffsetAndMetadata], ClientError | None], object]
 
 
@@ -133,6 +138,7 @@ class ConsumerOperations:
         return self._group
 
     def assignment(self) -> list[TopicPartition]:
+        """What is read now: assigned by hand, or by the group as of the last poll."""
         return [TopicPartition(*key) for key in self._engine.assigned()]
 
     def seek(self, topic: str, partition: int, offset: int) -> None:
@@ -163,10 +169,12 @@ class ConsumerOperations:
         self._engine.pause(topic, partition)
 
     def resume(self, topic: str, partition: int) -> None:
+        """Go on after `pause`, where it stopped."""
         self._check(topic, partition)
         self._engine.resume(topic, partition)
 
     def paused(self) -> list[TopicPartition]:
+        """Those of the assignment that are paused."""
         return [each for each in self.assignment() if self._engine.is_paused(*each)]
 
     def position(self, topic: str, partition: int) -> int | None:
@@ -194,6 +202,7 @@ class ConsumerOperations:
     async def beginning_offsets(
         self, partitions: Iterable[TopicPartition | tuple[str, int]]
     ) -> dict[TopicPartition, int]:
+        """The first offset there is in each. Asks the leaders; BrokerError when one is not there."""
         found = await self._offsets({TopicPartition(*each): EARLIEST for each in partitions})
         return {partition: offset for partition, (offset, _) in found.items()}
 
@@ -300,7 +309,7 @@ class Consumer(ConsumerOperations, Blocking):
         return self.poll(timeout, max_records).numpy(columns, dtypes=dtypes)
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        """Records without end."""
+        """Records without end, by polls: for one thread at a time. It stands still while there are none."""
         while True:
             yield from self.poll(ITERATION_POLL_S)
 

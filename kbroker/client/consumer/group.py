@@ -16,10 +16,9 @@ from kbroker.client.consumer import offsets
 from kbroker.client.consumer.classic import ClassicMembership
 from kbroker.client.consumer.coordinator import Coordinator
 from kbroker.client.consumer.fetching import Fetching
-from kbroker.client.consumer.group_metadata import ConsumerGroupMetadata
+from kbroker.client.consumer.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
 from kbroker.client.consumer.holdings import Holdings, RebalanceListener
 from kbroker.client.consumer.membership import Membership, Place, Subscription
-from kbroker.client.consumer.offsets import OffsetAndMetadata
 from kbroker.client.consumer.steps import Steps
 from kbroker.client.errors import ClientError, CommitFailed
 from kbroker.model import TopicPartition

@@ -1,8 +1,9 @@
-"""Who a consumer is in its group, as a transactional producer tells the broker with the offsets that it commits."""
+"""Who a consumer is in its group and how far it has come, as it and transactional producers tell the broker."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,3 +18,11 @@ class ConsumerGroupMetadata:
     def __post_init__(self) -> None:
         if not self.group_id:
             raise ValueError("a group has a name that is not empty")
+
+
+class OffsetAndMetadata(NamedTuple):
+    """A committed position: the offset to go on at, a text of the user's, the leader epoch of the record before."""
+
+    offset: int
+    metadata: str = ""
+    leader_epoch: int = -1

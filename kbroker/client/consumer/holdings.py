@@ -10,7 +10,8 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 
 from kbroker.client.consumer.fetching import Fetching
-from kbroker.client.consumer.offsets import OffsetAndMetadata, positions_of
+from kbroker.client.consumer.group_metadata import OffsetAndMetadata
+from kbroker.client.consumer.offsets import positions_of
 from kbroker.client.consumer.steps import Steps
 from kbroker.model import TopicPartition
 

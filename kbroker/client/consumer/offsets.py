@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
-from typing import NamedTuple
 
 from kbroker._core.consumer_fetch import FetchEngine
 from kbroker.client.consumer.coordinator import Coordinator
-from kbroker.client.consumer.group_metadata import ConsumerGroupMetadata
+from kbroker.client.consumer.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
 from kbroker.client.consumer.group_protocol import by_topic
 from kbroker.client.errors import CommitFailed, error_of
 from kbroker.errors import ErrorCode
@@ -24,14 +23,6 @@ NOT_A_MEMBER = frozenset(
         ErrorCode.STALE_MEMBER_EPOCH,
     }
 )
-
-
-class OffsetAndMetadata(NamedTuple):
-    """A committed position: the offset to go on at, a text of the user's, the leader epoch of the record before."""
-
-    offset: int
-    metadata: str = ""
-    leader_epoch: int = -1
 
 
 def positions_of(engine: FetchEngine, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, OffsetAndMetadata]:

@@ -15,9 +15,8 @@ from kbroker._core.accumulator import Accumulator
 from kbroker._core.partitioner import KINDS
 from kbroker._core.produce_engine import ProduceEngine
 from kbroker._core.record_sender import RecordSender
-from kbroker.client.admin_results import CommittedOffset
 from kbroker.client.config import parse_options
-from kbroker.client.consumer.group_metadata import ConsumerGroupMetadata
+from kbroker.client.consumer.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
 from kbroker.client.errors import ClientClosed, ClientError, TimedOut, UsageError
 from kbroker.client.producer.background import Background
 from kbroker.client.producer.calls import Calls
@@ -33,7 +32,6 @@ from kbroker.model import TopicPartition
 from kbroker.protocol.compression import Codec
 
 if TYPE_CHECKING:
-    from kbroker.client.consumer.offsets import OffsetAndMetadata
     from kbroker.client.option_types import ProducerOptions
     from kbroker.client.zookeeper.discovery import Discovery
 
@@ -161,7 +159,7 @@ class Producer(RecordSender):
 
     def send_offsets_to_transaction(
         self,
-        offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | Mapping[tuple[str, int], int | CommittedOffset],
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | Mapping[tuple[str, int], int | OffsetAndMetadata],
         group_metadata: ConsumerGroupMetadata,
         timeout: float | None = None,
     ) -> None:
@@ -169,12 +167,9 @@ class Producer(RecordSender):
 
         `group_metadata` is `Consumer.group_metadata()`: a consumer that has lost its partitions is refused (KIP-447).
         """
-        wanted: dict[tuple[str, int], CommittedOffset] = {}
+        wanted: dict[tuple[str, int], OffsetAndMetadata] = {}
         for (topic, partition), offset in offsets.items():
-            if isinstance(offset, int):
-                committed = CommittedOffset(offset, -1, "")
-            else:
-                committed = CommittedOffset(offset.offset, offset.leader_epoch, offset.metadata)
+            committed = offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
             if committed.offset < 0:
                 raise ValueError(f"{topic}-{partition}: offset {committed.offset}")
             wanted[topic, partition] = committed

@@ -20,9 +20,8 @@ from enum import Enum
 from typing import Any, Final, NoReturn
 
 from kbroker._core.produce_engine import ProduceEngine
-from kbroker.client.admin_results import CommittedOffset
 from kbroker.client.cluster import COORDINATOR, GROUP, TRANSACTION, Backoff, Cluster
-from kbroker.client.consumer.group_metadata import ConsumerGroupMetadata
+from kbroker.client.consumer.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
 from kbroker.client.errors import RETRIABLE, BrokerError, ClientError, ConnectionFailed, TimedOut, UsageError, error_of
 from kbroker.client.producer.errors import (
     BrokerTooOld,
@@ -37,7 +36,7 @@ from kbroker.protocol.api import ApiKey
 
 log = logging.getLogger("kbroker.client")
 
-Offsets = Mapping[tuple[str, int], CommittedOffset]
+Offsets = Mapping[tuple[str, int], OffsetAndMetadata]
 
 FEATURE: Final = "transaction.version"
 LAST_VERSION_1: Final = {ApiKey.TXN_OFFSET_COMMIT: 4, ApiKey.END_TXN: 4}  #: the next ones are of version 2

@@ -12,6 +12,7 @@ from typing import Any, assert_type
 from kbroker.client import (
     EARLIEST,
     LATEST,
+    NEWEST,
     AdminClient,
     Assignor,
     AsyncAdminClient,
@@ -37,14 +38,17 @@ from kbroker.client import (
     ErrorCode,
     FetchFrom,
     ForkedClient,
+    KbrokerError,
     LeavingBatch,
     LogTruncated,
     MalformedAnswer,
     Member,
     MessageStream,
     NetworkOptions,
+    NewTopic,
     NoSuchPartition,
     OffsetAndMetadata,
+    PartialFailure,
     Producer,
     ProducerFenced,
     ProducerHandler,
@@ -57,6 +61,7 @@ from kbroker.client import (
     SimpleConsumer,
     SimpleConsumerOptions,
     TimedOut,
+    TopicNotKnown,
     TopicPartition,
     Topics,
     TransactionAborted,
@@ -139,6 +144,17 @@ def transact(producer: Producer, consumer: Consumer) -> None:
     producer.abort_transaction()
 
 
+async def send_async(producer: AsyncProducer) -> None:
+    async with producer as same:
+        assert_type(await same.send_and_wait("a", "value", key="key"), Delivery)
+        delivery = assert_type(await same.send("a", "value", headers={"name": b"value"}), Delivery)
+        assert_type(await delivery, Delivery)
+        same.send_nowait("a", b"value", partition=0)
+        assert_type(await (await same.send_many("a", ["1", "2"])), int)
+        await same.flush(timeout=10)
+    await producer.close(timeout=5)
+
+
 class Listener(RebalanceListener):
     def on_assigned(self, partitions: list[TopicPartition]) -> None:
         print(partitions)
@@ -188,6 +204,8 @@ def read(consumer: Consumer) -> None:
     assert_type(consumer.end_offsets([("a", 0)]), dict[TopicPartition, int])
     consumer.commit()
     consumer.commit({A0: 7}, timeout=3)
+    consumer.commit(records.next_offsets())
+    consumer.commit({each: at for each, at in consumer.committed([A0]).items() if at is not None})
     assert_type(consumer.commit_async({A0: OffsetAndMetadata(7, "text")}, committed), concurrent.futures.Future[None])
     assert_type(consumer.committed([A0]), dict[TopicPartition, OffsetAndMetadata | None])
     assert_type(consumer.group_metadata(), ConsumerGroupMetadata)
@@ -242,6 +260,7 @@ def stream(connector: ConsumerConnector) -> None:
 
 def administer(admin: AdminClient) -> None:
     admin.create_topic("a", partitions=3, configs={"retention.ms": "1000"})
+    admin.create_topics([NewTopic("b", 3, configs={"retention.ms": 1000}), NewTopic("c", assignments=[[1], [2]])])
     admin.create_partitions("a", 6)
     assert_type(admin.list_topics(), list[str])
     for name, topic in admin.describe_topics(["a"]).items():
@@ -252,10 +271,14 @@ def administer(admin: AdminClient) -> None:
     print([group.state for group in admin.list_groups()], admin.describe_group("g").members)
     print(admin.committed("g")[A0].offset, admin.list_offsets([A0], EARLIEST)[A0].offset)
     admin.alter_offsets("g", {A0: 1})
+    admin.alter_offsets("g", admin.committed("h", [A0, ("a", 1)]))
+    for topic_partition, found in admin.list_offsets([("a", 0)], NEWEST, read_committed=True).items():
+        print(topic_partition, found.offset, found.timestamp)
+    print(admin.describe_features().finalized, admin.list_transactions(["Ongoing"], older_than_ms=60_000))
     assert_type(admin.delete_records({A0: 10}), dict[TopicPartition, int])
     admin.delete_group("g")
     admin.delete_topics(["a"])
-    admin.close()
+    admin.close(timeout=5)
 
 
 async def administer_and_await(admin: AsyncAdminClient) -> None:
@@ -311,14 +334,28 @@ def explain(error: ClientError | UnreadableRecords) -> str:
             return "the transaction"
         case LogTruncated():
             return f"{error.partition.topic} from {error.divergent_offset or error.offset} on"
+        case PartialFailure():
+            return ", ".join(str(each) for each in error.errors.values())
         case CommitFailed() | BrokerTooOld() | BrokerError():
             return f"{error.code.name}: {error.hint}"
-        case ClientClosed() | ForkedClient() | UsageError() | QueueFull() | RecordTooLarge() | NoSuchPartition():
+        case (
+            ClientClosed()
+            | ForkedClient()
+            | UsageError()
+            | QueueFull()
+            | RecordTooLarge()
+            | NoSuchPartition()
+            | TopicNotKnown()
+        ):
             return "the program"
         case UnreadableRecords():
             return f"{error.topic}-{error.partition} at {error.offset}"
         case _:
             return str(error)
+
+
+def explain_any(error: KbrokerError) -> str:
+    return assert_type(error.code, ErrorCode).name
 
 
 def use_a_broker() -> None:

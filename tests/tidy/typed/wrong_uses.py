@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from kbroker.client import AdminClient, AsyncAdminClient, Consumer, Producer, RebalanceListener, SimpleConsumer
+from kbroker.client import (
+    AdminClient,
+    AsyncAdminClient,
+    AsyncProducer,
+    Consumer,
+    Producer,
+    RebalanceListener,
+    SimpleConsumer,
+)
 
 
 class Listener(RebalanceListener):
@@ -45,6 +53,9 @@ def calls(producer: Producer, consumer: Consumer, admin: AdminClient, simple: Si
     print(admin.list_topics().offset)  # wrong
 
 
-async def awaits(admin: AdminClient, awaiting: AsyncAdminClient) -> None:
+async def awaits(admin: AdminClient, awaiting: AsyncAdminClient, producer: AsyncProducer) -> None:
     await admin.list_topics()  # wrong
     awaiting.list_topics()[0].upper()  # wrong
+    producer.send("topic", "value").result()  # wrong
+    await producer.send_nowait("topic", "value")  # wrong
+    AsyncProducer(group_id="g")  # wrong

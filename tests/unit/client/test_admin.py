@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from kbroker.client.admin import EARLIEST, AdminClient
-from kbroker.client.admin_results import CommittedOffset, NewTopic
+from kbroker.client.admin_results import NewTopic
+from kbroker.client.consumer.group_metadata import OffsetAndMetadata
 from kbroker.client.errors import BrokerError, ClientClosed, ConnectionFailed, PartialFailure
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
@@ -196,7 +197,7 @@ def test_groups_are_listed_and_deleted_with_what_they_committed(admin: AdminClie
     assert admin.committed("readers") == {}
     commit(broker, "readers", "committed", 0, 5)
     assert "readers" in [group.group_id for group in admin.list_groups()]
-    assert admin.committed("readers") == {TopicPartition("committed", 0): CommittedOffset(5, -1, "here")}
+    assert admin.committed("readers") == {TopicPartition("committed", 0): OffsetAndMetadata(5, "here")}
     assert admin.committed("nobody") == {}
     admin.delete_group("readers")
     assert "readers" not in [group.group_id for group in admin.list_groups()]

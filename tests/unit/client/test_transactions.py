@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from kbroker.client import ConsumerGroupMetadata, Producer
-from kbroker.client.admin_results import CommittedOffset
+from kbroker.client.consumer.group_metadata import OffsetAndMetadata
 from kbroker.client.errors import ClientClosed, ClientError, TimedOut, UsageError
 from kbroker.client.producer.errors import (
     ProducerFenced,
@@ -376,7 +376,7 @@ def test_offsets_with_their_metadata_and_a_consumer_that_is_a_zombie(broker: Bro
     with producer_of(broker, version) as producer:
         with producer.transaction():
             send(producer, topic, "a", "b", "c")
-            offsets = {(topic, 0): CommittedOffset(1, -1, "noted"), (topic, 1): CommittedOffset(1, -1, "")}
+            offsets = {(topic, 0): OffsetAndMetadata(1, "noted"), (topic, 1): OffsetAndMetadata(1)}
             producer.send_offsets_to_transaction(offsets, ConsumerGroupMetadata(group))
         producer.begin_transaction()
         with pytest.raises(TransactionMustAbort, match=r"UNKNOWN_MEMBER_ID|ILLEGAL_GENERATION"):
