@@ -39,8 +39,9 @@ def machine(server: ZooKeeperProcess) -> type[CoordinationMachine]:
             server.expire(session)
 
         def stop(self) -> None:
+            """The session that watches goes first: what the others take with them must not be told to it."""
             self.deliver()
-            for session in (*self.sessions, self.watching):
+            for session in (self.watching, *self.sessions):
                 session.close()
 
         def deliver(self) -> None:
