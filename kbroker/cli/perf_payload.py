@@ -1,0 +1,44 @@
+"""What `kbroker perf` sends: values made before the clock runs, used round and round."""
+
+from __future__ import annotations
+
+import argparse
+import random
+from pathlib import Path
+
+from kbroker.errors import KbrokerError
+
+DEFAULT_SIZE = 100
+MADE_BYTES = 16 << 20
+MADE_MESSAGES = 100_000  #: so that a batch does not hold a message twice, which codecs would find
+LETTERS = bytes(ord("A") + byte % 26 for byte in range(256))
+SEED = 7
+
+
+def values_of(arguments: argparse.Namespace) -> list[bytes]:
+    """The lines of `--payload`, or random letters of `--size`: the same ones each time."""
+    if arguments.payload is not None:
+        lines = Path(arguments.payload).read_bytes().splitlines()
+        if not lines:
+            raise KbrokerError(f"{arguments.payload}: it has no line, and so no message")
+        return lines
+    size = DEFAULT_SIZE if arguments.size is None else arguments.size
+    source = random.Random(SEED)
+    count = max(1, min(MADE_MESSAGES, MADE_BYTES // max(size, 1)))
+    return [source.randbytes(size).translate(LETTERS) for _ in range(count)]
+
+
+class Payload:
+    """Hands out the values in turn."""
+
+    def __init__(self, values: list[bytes], most: int):
+        """`most`: how many are taken at once."""
+        self._count = len(values)
+        # What is taken never has to be put together, wherever it begins.
+        self._values = values * (-(-most // len(values)) + 1)
+        self._next = 0
+
+    def take(self, count: int) -> list[bytes]:
+        first = self._next
+        self._next = (first + count) % self._count
+        return self._values[first : first + count]
