@@ -63,7 +63,8 @@ class operation(Generic[P, T]):
         @wraps(function)
         def blocking(client: Any, *arguments: P.args, **keywords: P.kwargs) -> T:
             thread = client._thread
-            return thread.call(function(client, *arguments, **keywords))  # type: ignore[no-any-return]
+            coroutine = function(client, *arguments, **keywords)
+            return thread.call(coroutine, what=function.__name__)  # type: ignore[no-any-return]
 
         @wraps(function)
         async def awaiting(client: Any, *arguments: P.args, **keywords: P.kwargs) -> T:

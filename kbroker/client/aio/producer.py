@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from kbroker._core.delivery import Deliveries, Delivery
 from kbroker.client.aio.waiting import Waiting
+from kbroker.client.config import parse_options
 from kbroker.client.errors import ClientError, TimedOut, UsageError
 from kbroker.client.faces import Awaiting
 from kbroker.client.producer.errors import QueueFull
+from kbroker.client.producer.options import PRODUCER
 from kbroker.client.producer.producer import Producer
+from kbroker.client.producer.transaction_calls import TransactionOperations
 
 if TYPE_CHECKING:
     from kbroker.client.option_types import ProducerOptions
+
+log = logging.getLogger("kbroker.client")
 
 COMPRESSION_ENDS_S = 1.0  #: within that, once nothing is left to compress
 
@@ -36,6 +44,10 @@ class _Impatient(Producer):
     """A producer whose calls never wait."""
 
     def __init__(self, config: Mapping[str, Any] | None, /, **keywords: Unpack[ProducerOptions]):
+        if parse_options(PRODUCER, config, keywords, "the producer")["producer.type"] == "sync":
+            raise ValueError(
+                "producer.type=sync would block the event loop; await send_and_wait of an AsyncProducer instead"
+            )
         super().__init__(config, **keywords)
         self.block_ms = 0
 
@@ -44,24 +56,25 @@ class _Impatient(Producer):
         raise TopicNotKnown(topic)
 
 
-class AsyncProducer(Awaiting):
+class AsyncProducer(TransactionOperations, Awaiting):
     """Sends records to Kafka or kbroker, in the background. For any event loops and any tasks.
 
-    `AsyncProducer(bootstrap_servers="localhost:9092")`, with the options of Producer. `async with`: its end waits for
-    what was sent.
+    `AsyncProducer(bootstrap_servers="localhost:9092")`, with the options of Producer, but for producer.type=sync.
+    `async with`: its end waits for what was sent.
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, /, **keywords: Unpack[ProducerOptions]):
         self._producer = _Impatient(config, **keywords)
         self.options = options = self._producer.options
         self._thread = self._producer._thread
+        self._background = self._producer._background
         self._accumulator = self._producer.accumulator
         enqueue_ms = options["queue.enqueue.timeout.ms"]
         block_ms = options["max.block.ms"] if enqueue_ms is None else enqueue_ms
         self._room_s: float | None = block_ms / 1000 if block_ms >= 0 else None
         self._waiting = waiting = Waiting()
         engine = self._producer._engine
-        decide = self._producer._background.sender.told
+        decide = self._background.sender.told
 
         def told() -> None:
             decide()
@@ -143,7 +156,7 @@ class AsyncProducer(Awaiting):
     async def await_topic(self, topic: str) -> None:
         """Until its metadata are there; BrokerError or TimedOut when they are not within max.block.ms."""
         block_ms: int = self.options["max.block.ms"]
-        await self._thread.awaited(self._producer._background.learn(topic, None if block_ms < 0 else block_ms / 1000))
+        await self._thread.awaited(self._background.learn(topic, None if block_ms < 0 else block_ms / 1000))
 
     async def _patiently(self, attempt: Callable[[], T]) -> T:
         """What `attempt` returns, once there is room; it is called again as soon as there is some."""
@@ -169,6 +182,25 @@ class AsyncProducer(Awaiting):
                     raise QueueFull(full.message) from None
                 room = None
 
+    # --- transactions ---------------------------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Self]:
+        """`async with producer.transaction():` begins one, and commits it; or aborts it when there is an exception.
+
+        Records of every task that sends meanwhile are in it.
+        """
+        await self.begin_transaction()
+        try:
+            yield self
+            await self.commit_transaction()
+        except BaseException as error:
+            try:
+                await self.abort_transaction()
+            except ClientError as failure:
+                error.add_note(f"and the transaction could not be aborted: {failure}")
+            raise
+
     # --- the end --------------------------------------------------------------------------------------------
 
     async def flush(self, timeout: float | None = None) -> None:
@@ -191,16 +223,30 @@ class AsyncProducer(Awaiting):
         """Flush, for `timeout` seconds at most (delivery.timeout.ms bounds it anyway), then end; what is left fails."""
         if not self._thread.is_running:
             return
-        self._accumulator.close()
-        self._waiting.tell()
+        started = time.monotonic()
         try:
-            await self.flush(timeout)
+            try:
+                await self._end_transaction(timeout)
+            finally:
+                self._accumulator.close()
+                self._waiting.tell()
+            await self.flush(None if timeout is None else max(0.0, timeout - (time.monotonic() - started)))
         except ClientError:
             pass  # what is left fails, and its Deliveries say so
         finally:
             await self._thread.stopped()
             self._producer.fail_what_is_left(COMPRESSION_ENDS_S)
             self._waiting.tell()
+
+    async def _end_transaction(self, timeout: float | None) -> None:
+        if self._background.transactions is None or timeout == 0:
+            return
+        limit_s = self.options.seconds("delivery.timeout.ms") if timeout is None else timeout
+        ending = self._within(limit_s, self._background.transactions.end(), "abort_transaction")
+        try:
+            await self._thread.awaited(ending)
+        except ClientError as error:
+            log.warning("the open transaction could not be ended: %s", error)
 
 
 class _Partly(QueueFull):

@@ -7,7 +7,7 @@ import logging
 import time
 import warnings
 import weakref
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
@@ -16,8 +16,8 @@ from kbroker._core.partitioner import KINDS
 from kbroker._core.produce_engine import ProduceEngine
 from kbroker._core.record_sender import RecordSender
 from kbroker.client.config import parse_options
-from kbroker.client.consumer.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
 from kbroker.client.errors import ClientClosed, ClientError, TimedOut, UsageError
+from kbroker.client.faces import Blocking
 from kbroker.client.producer.background import Background
 from kbroker.client.producer.calls import Calls
 from kbroker.client.producer.compression import CompressionThread
@@ -25,10 +25,9 @@ from kbroker.client.producer.errors import REFUSALS, NoSuchPartition
 from kbroker.client.producer.handlers import leaving
 from kbroker.client.producer.older import older_form
 from kbroker.client.producer.options import PRODUCER
-from kbroker.client.producer.transactions import Transactions
+from kbroker.client.producer.transaction_calls import TransactionOperations
 from kbroker.client.thread import ClientThread
 from kbroker.errors import ErrorCode
-from kbroker.model import TopicPartition
 from kbroker.protocol.compression import Codec
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ UNCLOSED_S = 1.0  #: what a producer that nobody has closed may flush for
 IDEMPOTENT_IN_FLIGHT = 5  #: a broker remembers so many batches of a producer in a partition
 
 
-class Producer(RecordSender):
+class Producer(RecordSender, TransactionOperations, Blocking):
     """Sends records to Kafka or kbroker, in the background. Every method may be called from any thread.
 
     `Producer(bootstrap_servers="localhost:9092")`, or a mapping of options with Kafka's names. A context manager: its
@@ -144,50 +143,6 @@ class Producer(RecordSender):
 
     # --- transactions ---------------------------------------------------------------------------------------
 
-    def init_transactions(self, timeout: float | None = None) -> None:
-        """Once, before the first transaction: whoever had the transactional.id before is fenced.
-
-        This and what follows wait for `timeout` seconds (None: max.block.ms), then raise TimedOut, and go on in the
-        background: the same call again waits for the same end. TransactionMustAbort when the transaction can only be
-        aborted, TransactionFailed and ProducerFenced when the producer cannot go on.
-        """
-        self._transact(self._transactional().init(), timeout, "init_transactions")
-
-    def begin_transaction(self) -> None:
-        """What is sent from now on, by any thread, belongs to the transaction."""
-        self._transact(self._transactional().begin(), None, "begin_transaction")
-
-    def send_offsets_to_transaction(
-        self,
-        offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | Mapping[tuple[str, int], int | OffsetAndMetadata],
-        group_metadata: ConsumerGroupMetadata,
-        timeout: float | None = None,
-    ) -> None:
-        """Commit these with the transaction: for each partition the offset of the next record to be read.
-
-        `group_metadata` is `Consumer.group_metadata()`: a consumer that has lost its partitions is refused (KIP-447).
-        """
-        wanted: dict[tuple[str, int], OffsetAndMetadata] = {}
-        for (topic, partition), offset in offsets.items():
-            committed = offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
-            if committed.offset < 0:
-                raise ValueError(f"{topic}-{partition}: offset {committed.offset}")
-            wanted[topic, partition] = committed
-        if not isinstance(group_metadata, ConsumerGroupMetadata):
-            raise TypeError(f"group_metadata must be a ConsumerGroupMetadata, not {type(group_metadata).__name__}")
-        transactions = self._transactional()
-        if wanted:
-            what = "send_offsets_to_transaction"
-            self._transact(transactions.send_offsets(wanted, group_metadata), timeout, what)
-
-    def commit_transaction(self, timeout: float | None = None) -> None:
-        """Flush, then make everything of the transaction visible at once."""
-        self._transact(self._transactional().commit(), timeout, "commit_transaction")
-
-    def abort_transaction(self, timeout: float | None = None) -> None:
-        """Nothing of the transaction is ever seen by readers of committed records; what was not sent is not."""
-        self._transact(self._transactional().abort(), timeout, "abort_transaction")
-
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Self]:
         """`with producer.transaction():` begins one, and commits it; or aborts it when there is an exception."""
@@ -201,18 +156,6 @@ class Producer(RecordSender):
             except ClientError as failure:
                 error.add_note(f"and the transaction could not be aborted: {failure}")
             raise
-
-    def _transactional(self) -> Transactions:
-        self._thread.check()
-        if self._background.transactions is None:
-            raise UsageError("the producer has no transactional.id")
-        return self._background.transactions
-
-    def _transact(self, work: Coroutine[Any, Any, None], timeout: float | None, what: str) -> None:
-        limit_s = timeout
-        if timeout is None and self.options["max.block.ms"] >= 0:
-            limit_s = self.options.seconds("max.block.ms")
-        self._thread.call(work, limit_s, what)
 
     # --- the end --------------------------------------------------------------------------------------------
 
@@ -268,9 +211,6 @@ class Producer(RecordSender):
             said = f"a producer ({self.options['client.id']}) was not closed"
             warnings.warn(said, ResourceWarning, stacklevel=2, source=self)
             self.close(timeout=UNCLOSED_S)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -152,6 +152,13 @@ async def send_async(producer: AsyncProducer) -> None:
         same.send_nowait("a", b"value", partition=0)
         assert_type(await (await same.send_many("a", ["1", "2"])), int)
         await same.flush(timeout=10)
+    await producer.init_transactions(timeout=30)
+    async with producer.transaction() as same:
+        assert_type(same, AsyncProducer)
+        await producer.send_offsets_to_transaction({("a", 0): 5}, ConsumerGroupMetadata("g"), timeout=10)
+    await producer.begin_transaction()
+    await producer.commit_transaction(timeout=10)
+    await producer.abort_transaction()
     await producer.close(timeout=5)
 
 

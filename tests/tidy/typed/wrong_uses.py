@@ -58,4 +58,5 @@ async def awaits(admin: AdminClient, awaiting: AsyncAdminClient, producer: Async
     awaiting.list_topics()[0].upper()  # wrong
     producer.send("topic", "value").result()  # wrong
     await producer.send_nowait("topic", "value")  # wrong
+    await producer.commit_transaction("soon")  # wrong
     AsyncProducer(group_id="g")  # wrong
