@@ -198,13 +198,18 @@ class ClientThread:
         """As `stop`, for a task of any event loop but its own."""
         if self._pid != os.getpid():
             return
+        if self.is_own_thread:
+            self.stop()
+            return
         waiter = asyncio.get_running_loop().create_future()
         with self._lock:
             self.stop(0)
-            if self._ended is None or self.is_own_thread:
-                return
-            self._ended.append(waiter)
+            if self._ended is None:
+                waiter.set_result(None)
+            else:
+                self._ended.append(waiter)
         await waiter
+        self._thread.join()  # it has told its waiters, and nothing is left for it to do
 
     def _run(self) -> None:
         try:
