@@ -13,6 +13,7 @@ from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t
 from kbroker._core.client_pump cimport Engine
 from kbroker._core.consumer_chunk cimport chunk_t
 from kbroker._core.consumer_fetch_response cimport fetch_answer_t
+from kbroker._core.consumer_records cimport RecordIterator
 from kbroker._core.sync cimport mutex_t
 
 ctypedef struct fetch_partition_t:
@@ -76,8 +77,15 @@ cdef class FetchPartitions(Engine):
     cdef int32_t listening       # atomic: Python wants to be told when `signal` is no longer `heard`
     cdef int32_t heard
     cdef dict by_name            # (topic, partition) -> address of its fetch_partition_t; with the GIL
+    # What iteration has not come to of a poll, None: nothing. The partition's position is behind it: `put_back` sets it back.
+    cdef RecordIterator iterator
+    cdef list delivered          # of each part of the last poll: (key of its partition, generation, position before it, its epoch)
+    cdef dict unread             # of each partition: the numbers of its parts
 
     cdef fetch_partition_t *find(self, topic, partition) except NULL
+    cdef bint find_unread(self, topic, partition, int64_t *position, int32_t *epoch) except -1
+    cdef int put_back(self) except -1
+    cdef int leave_unread(self, topic, partition) except -1
     cdef fetch_partition_t *revive(self, bytes name, int32_t partition, int64_t offset, int32_t epoch) noexcept
     cdef void move(self, fetch_partition_t *p, int64_t offset, int32_t epoch) noexcept nogil
     cdef void awaken(self) noexcept nogil

@@ -134,6 +134,7 @@ cdef class FetchPartitions(Engine):
     def remove(self, str topic not None, int32_t partition):
         """No more of a partition: what waits is dropped."""
         cdef fetch_partition_t *p = self.find(topic, partition)
+        self.leave_unread(topic, partition)
         del self.by_name[topic, partition]
         mutex_lock(&self.lock)
         p.assigned = False
@@ -147,6 +148,7 @@ cdef class FetchPartitions(Engine):
         `epoch`: leader epoch of the record before it, -1 not known.
         """
         cdef fetch_partition_t *p = self.find(topic, partition)
+        self.leave_unread(topic, partition)
         mutex_lock(&self.lock)
         self.move(p, offset, epoch)
         p.blocked = False
@@ -167,11 +169,13 @@ cdef class FetchPartitions(Engine):
     def pause(self, str topic not None, int32_t partition):
         """Neither fetch nor hand out, until `resume`; what waits is kept."""
         self.find(topic, partition).paused |= PAUSED
+        self.leave_unread(topic, partition)
         self.wake()
 
     def hold(self, str topic not None, int32_t partition):
         """The same until it is removed, whatever the user resumes: somebody else is to have it."""
         self.find(topic, partition).paused |= HELD
+        self.leave_unread(topic, partition)
         self.wake()
 
     def resume(self, str topic not None, int32_t partition):
@@ -183,14 +187,20 @@ cdef class FetchPartitions(Engine):
         return (self.find(topic, partition).paused & PAUSED) != 0
 
     def position(self, str topic not None, int32_t partition):
-        """The offset of the next record that poll gives; -1 not known."""
-        return self.find(topic, partition).position
+        """The offset of the next record that is given; -1 not known."""
+        return self.epochs(topic, partition)[0]
 
     def epochs(self, str topic not None, int32_t partition):
         """(position, its epoch, offset that is fetched next, its epoch): of the record before it, -1 not known."""
         cdef fetch_partition_t *p = self.find(topic, partition)
+        cdef int64_t position = -1
+        cdef int32_t epoch = -1
+        cdef bint is_unread = self.find_unread(topic, partition, &position, &epoch)
         mutex_lock(&self.lock)
-        found = (p.position, p.position_epoch, p.fetch_offset, p.fetch_epoch)
+        if not is_unread:
+            position = p.position
+            epoch = p.position_epoch
+        found = (position, epoch, p.fetch_offset, p.fetch_epoch)
         mutex_unlock(&self.lock)
         return found
 
@@ -231,6 +241,22 @@ cdef class FetchPartitions(Engine):
             else:
                 link = &ready.next
         self.ready_end = link
+
+    # --- iteration: of those that hand out --------------------------------------------------------------------
+
+    cdef bint find_unread(self, topic, partition, int64_t *position, int32_t *epoch) except -1:
+        """The position of a partition that iteration has not read to its end."""
+        return False
+
+    cdef int put_back(self) except -1:
+        """Iteration ends, what it has not come to waits to be handed out before all else."""
+        return 0
+
+    cdef int leave_unread(self, topic, partition) except -1:
+        """The same, if there is some of this partition."""
+        if self.iterator is not None and (topic, partition) in self.unread:
+            self.put_back()
+        return 0
 
     # --- what Python decides --------------------------------------------------------------------------------
 

@@ -1,6 +1,10 @@
-"""Handing out what has been fetched. One poll at a time; it takes records from `ready` and moves positions."""
+"""Handing out what has been fetched. One poll at a time; it takes records from `ready` and moves positions.
 
-from libc.stdint cimport int64_t
+What is polled `to_read` is handed out by an iterator, record by record. Where its partitions stand is found out when somebody asks, so
+that nothing is done for each record. What is left of it (`put_back`) is `begun`.
+"""
+
+from libc.stdint cimport int32_t, int64_t
 
 from kbroker._core.consumer_partitions cimport FetchPartitions, fetch_partition_t
 from kbroker._core.consumer_records cimport Chunk, Records
@@ -12,6 +16,8 @@ cdef class FetchPoll(FetchPartitions):
     cdef list errors
     cdef bint interrupted
 
+    cdef int begin_reading(self, Records records) except -1
+    cdef int32_t unread_part(self, tuple key) except -2
     cdef int take_begun(self, Records records, int64_t most) except -1
     cdef int take_ready(self, Records records, int64_t most) except -1
     cdef int64_t position_at(self, Chunk chunk, int64_t first, int64_t end) except -1

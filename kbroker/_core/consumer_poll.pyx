@@ -6,7 +6,7 @@ from libc.stdint cimport int32_t, int64_t
 from kbroker._core.accumulator cimport now_ms
 from kbroker._core.consumer_chunk cimport chunk_t
 from kbroker._core.consumer_partitions cimport FetchPartitions, fetch_partition_t, ready_free, ready_t
-from kbroker._core.consumer_records cimport Chunk, Records, new_chunk, new_records
+from kbroker._core.consumer_records cimport Chunk, RecordIterator, Records, new_chunk, new_records
 from kbroker._core.futex cimport futex_wait
 from kbroker._core.record_batch cimport BATCH_OK
 from kbroker._core.sync cimport atomic_add_i32, atomic_add_i64, atomic_load_i32, atomic_store_i32, mutex_lock, mutex_unlock
@@ -22,9 +22,13 @@ cdef class FetchPoll(FetchPartitions):
     def __cinit__(self, *_args, **_keywords):
         self.begun = []
         self.errors = []
+        self.delivered = []
+        self.unread = {}
 
-    def poll(self, int64_t timeout_ms, int64_t max_records):
+    def poll(self, int64_t timeout_ms, int64_t max_records, bint to_read=False):
         """The next records, at most so many; none when there are none within the time, or after `interrupt`.
+
+        What `reading` has not given comes first. With `to_read` it is what gives these.
 
         Raises what `raise_in_poll` was given, and UnreadableRecords once all before it has been given: then position stays where it is.
         Gives the GIL back while it waits; KeyboardInterrupt and other exceptions of signal handlers come out.
@@ -35,11 +39,15 @@ cdef class FetchPoll(FetchPartitions):
         cdef int32_t seen
         while True:
             seen = atomic_load_i32(&self.signal)
+            self.put_back()
             self.raise_one()
             records = new_records()
+            self.delivered = []
             self.take_begun(records, max_records)
             self.take_ready(records, max_records - records.count)
             if records.count:
+                if to_read:
+                    self.begin_reading(records)
                 return records
             self.raise_one()
             left_ms = until_ms - now_ms()
@@ -51,6 +59,19 @@ cdef class FetchPoll(FetchPartitions):
                 futex_wait(&self.signal, seen, min(left_ms, <int64_t>MOST_WAIT_MS))
             atomic_add_i32(&self.waiting, -1)
             PyErr_CheckSignals()
+
+    def reading(self):
+        """The iterator over the last poll `to_read`, whose positions are behind what it has given; None: it has ended.
+
+        It ends when something happens to a partition of which it has records left, and by a poll.
+        """
+        if self.iterator is not None and self.iterator.records is None:
+            self.iterator = None
+        return self.iterator
+
+    def stop_reading(self):
+        """The rest of it is for the next poll."""
+        self.put_back()
 
     def listen(self):
         """`on_told` is called once when poll has something to look at from now on, for who does not wait in it."""
@@ -123,6 +144,8 @@ cdef class FetchPoll(FetchPartitions):
             if p.generation == generation:
                 self.move(p, p.position, p.position_epoch)
                 p.blocked = True
+                # What this poll has of it is still right.
+                self.delivered = [(row[0], p.generation, row[2], row[3]) if row[:2] == (key, generation) else row for row in self.delivered]
                 generation = p.generation
             mutex_unlock(&self.lock)
             self.errors.append((error, key, generation, False))
@@ -142,7 +165,9 @@ cdef class FetchPoll(FetchPartitions):
         cdef fetch_partition_t *p
         cdef int64_t end = min(chunk.chunk.record_count, first + most)
         cdef int64_t position
+        cdef int64_t before = -1
         cdef int32_t epoch
+        cdef int32_t before_epoch = -1
         cdef bint current
         if key not in self.by_name:
             return 0
@@ -155,6 +180,8 @@ cdef class FetchPoll(FetchPartitions):
         mutex_lock(&self.lock)
         current = p.generation == generation
         if current:
+            before = p.position
+            before_epoch = p.position_epoch
             p.position = position
             if epoch >= 0 or end > first:
                 p.position_epoch = epoch
@@ -163,6 +190,7 @@ cdef class FetchPoll(FetchPartitions):
             return 0
         if end > first:
             records.add(chunk, first, end)
+            self.delivered.append((key, generation, before, before_epoch))
         if end < chunk.chunk.record_count:
             self.begun.append((chunk, key, generation, end))
             p.begun = True
@@ -170,10 +198,81 @@ cdef class FetchPoll(FetchPartitions):
             self.stop_at(chunk.error, key, generation)
         return 0
 
+    cdef int begin_reading(self, Records records) except -1:
+        cdef fetch_partition_t *p
+        self.unread = {}
+        for number, row in enumerate(self.delivered):
+            self.unread.setdefault(row[0], []).append(number)
+        self.iterator = <RecordIterator>iter(records)
+        self.iterator.stays = True
+        for key, generation, _, _ in self.delivered:
+            p = self.find(key[0], key[1]) if key in self.by_name else NULL
+            if p == NULL or p.generation != generation or p.paused:
+                self.put_back()          # another thread has done something to it meanwhile
+                break
+        return 0
+
+    cdef int32_t unread_part(self, tuple key) except -2:
+        """The part of what is read that has the next record of a partition; -1: none has."""
+        cdef int32_t number
+        if self.iterator is not None and self.iterator.records is not None:
+            for number in self.unread.get(key, ()):
+                if self.iterator.next_of(number) < self.iterator.records.parts[number].end:
+                    return number
+        return -1
+
+    cdef bint find_unread(self, topic, partition, int64_t *position, int32_t *epoch) except -1:
+        cdef int32_t number = self.unread_part((topic, partition))
+        cdef int64_t next
+        if number < 0:
+            return False
+        next = self.iterator.next_of(number)
+        if next == self.iterator.records.parts[number].first:
+            _, _, before, before_epoch = self.delivered[number]
+            position[0] = before
+            epoch[0] = before_epoch
+        else:
+            position[0] = self.iterator.position()
+            epoch[0] = (<Chunk>self.iterator.records.chunks[number]).epoch_before(next)
+        return True
+
+    cdef int put_back(self) except -1:
+        cdef RecordIterator iterator = self.iterator
+        cdef fetch_partition_t *p
+        cdef int64_t position = -1
+        cdef int32_t epoch = -1
+        cdef int32_t number
+        if iterator is None or iterator.records is None:
+            self.iterator = None
+            return 0
+        for key in self.unread:
+            number = self.unread_part(key)
+            if number < 0 or key not in self.by_name:
+                continue
+            self.find_unread(key[0], key[1], &position, &epoch)
+            p = self.find(key[0], key[1])
+            mutex_lock(&self.lock)
+            if p.generation == self.delivered[number][1]:
+                p.position = position
+                p.position_epoch = epoch
+                p.begun = True
+            mutex_unlock(&self.lock)
+        rest = []
+        for number in range(max(iterator.part, 0), iterator.records.part_count):
+            if iterator.next_of(number) < iterator.records.parts[number].end:
+                key, generation, _, _ = self.delivered[number]
+                rest.append((iterator.records.chunks[number], key, generation, iterator.next_of(number)))
+        chunks = {row[0] for row in rest}
+        self.begun = rest + [row for row in self.begun if row[0] not in chunks]
+        self.iterator = None
+        iterator.stop()
+        return 0
+
     cdef int take_begun(self, Records records, int64_t most) except -1:
         """What an earlier poll has left over of a chunk."""
         cdef fetch_partition_t *p
         begun, self.begun = self.begun, []
+        kept = set()
         for chunk, key, generation, first in begun:
             if key not in self.by_name:
                 continue
@@ -181,7 +280,8 @@ cdef class FetchPoll(FetchPartitions):
             if p.generation != generation:
                 continue
             p.begun = False
-            if p.paused or records.count >= most:
+            if p.paused or records.count >= most or key in kept:
+                kept.add(key)
                 self.begun.append((chunk, key, generation, first))
                 p.begun = True
             else:

@@ -63,4 +63,25 @@ cdef class Records:
     cdef int collect(self, RecordColumns columns, Chunk chunk, part_t *part) except -1
     cdef Records cut(self, int64_t start, int64_t stop)
 
+cdef class RecordIterator:
+    """Goes over records once. After an error it goes on with the next batch; one of `read` stays where it is."""
+    cdef Records records         # None: it has ended
+    cdef bint stays
+    cdef int32_t part
+    cdef int32_t batch
+    cdef int64_t part_left       # records of the part that are in batches behind this one
+    cdef int32_t left            # records of this batch
+    cdef int32_t last_delta      # offset delta of the record before, -1: it is not of this batch
+    cdef RecordSource source
+    cdef const uint8_t *header
+    cdef const uint8_t *p
+    cdef const uint8_t *end
+    cdef object unreadable(self)
+    cdef bint next_batch(self) except -1
+    cdef int skip(self, int32_t count) except -1
+    cdef void fail(self) noexcept
+    cdef void stop(self) noexcept
+    cdef int64_t next_of(self, int32_t part) noexcept
+    cdef int64_t position(self) noexcept
+
 cdef Records new_records()

@@ -331,18 +331,6 @@ def read_chunk(str topic not None, int32_t partition, data, inflate, *, int64_t 
 
 @cython.final
 cdef class RecordIterator:
-    """Goes over records once. After an error it goes on with the next batch."""
-
-    cdef Records records
-    cdef int32_t part
-    cdef int32_t batch
-    cdef int64_t part_left       # records of the part that are in batches behind this one
-    cdef int32_t left            # records of this batch
-    cdef RecordSource source
-    cdef const uint8_t *header
-    cdef const uint8_t *p
-    cdef const uint8_t *end
-
     def __iter__(self):
         return self
 
@@ -356,24 +344,51 @@ cdef class RecordIterator:
         made = new_record(self.source, self.header)
         self.p = take_record(self.p, self.end, &made.record)
         if self.p == NULL:
-            self.left = 0
-            raise self.unreadable()
+            self.left += 1
+            error = self.unreadable()
+            self.fail()
+            raise error
+        self.last_delta = made.record.offset_delta
         return made
 
     cdef object unreadable(self):
         return (<Chunk>self.records.chunks[self.part]).unreadable(
             BATCH_BAD_RECORD, <int64_t>load_u64(self.header + BATCH_BASE_OFFSET))
 
+    cdef void fail(self) noexcept:
+        """What is left of this batch cannot be read."""
+        if self.stays and self.records is not None:
+            self.part_left += self.left
+            self.batch = -1
+        self.left = 0
+
+    cdef void stop(self) noexcept:
+        self.records = None
+        self.part_left = self.left = 0
+
+    cdef int64_t next_of(self, int32_t part) noexcept:
+        """The number of the first record of a part that has not been given; the end of the part when all have."""
+        cdef const part_t *found = &self.records.parts[part]
+        if part == self.part:
+            return found.end - self.part_left - self.left
+        return found.end if part < self.part else found.first
+
+    cdef int64_t position(self) noexcept:
+        """Behind the record that was given last."""
+        return <int64_t>load_u64(self.header + BATCH_BASE_OFFSET) + self.last_delta + 1
+
     cdef bint next_batch(self) except -1:
         cdef part_t *part
         cdef Chunk chunk
         cdef payload_t payload
-        cdef record_t record
         cdef int64_t number
         cdef int64_t wanted
         cdef int32_t skipped
+        if self.records is None:
+            return False
         while self.part_left == 0:
             if self.part + 1 >= self.records.part_count:
+                self.stop()
                 return False
             self.part += 1
             self.part_left = self.records.parts[self.part].end - self.records.parts[self.part].first
@@ -385,19 +400,31 @@ cdef class RecordIterator:
         wanted = chunk.chunk.batches[self.batch].first + chunk.chunk.batches[self.batch].count
         wanted -= chunk.chunk.batches[self.batch].skipped
         wanted = min(wanted - number, self.part_left)
+        skipped = <int32_t>(number - chunk.chunk.batches[self.batch].first)
         self.part_left -= wanted
-        self.source = chunk.open(self.batch, &payload)
-        self.header = payload.header
-        self.p = payload.records
-        self.end = payload.end
-        skipped = payload.skipped + <int32_t>(number - chunk.chunk.batches[self.batch].first)
-        while skipped > 0:
+        self.left = <int32_t>wanted
+        try:
+            self.source = chunk.open(self.batch, &payload)
+            if self.records is None:     # stopped by another thread while it was inflated
+                return False
+            self.header = payload.header
+            self.p = payload.records
+            self.end = payload.end
+            self.last_delta = -1
+            self.skip(payload.skipped + skipped)
+        except:
+            self.fail()
+            raise
+        return True
+
+    cdef int skip(self, int32_t count) except -1:
+        cdef record_t record
+        while count > 0:
             self.p = take_record(self.p, self.end, &record)
             if self.p == NULL:
                 raise self.unreadable()
-            skipped -= 1
-        self.left = <int32_t>wanted
-        return True
+            count -= 1
+        return 0
 
 
 @cython.final

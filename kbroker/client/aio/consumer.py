@@ -50,6 +50,9 @@ class AsyncConsumer(ConsumerOperations, Awaiting):
         Raises what a broker refuses for good, and UnreadableRecords. Other tasks have a turn even when there are
         records at once. Cancelling loses none.
         """
+        return await self._poll(timeout, max_records)
+
+    async def _poll(self, timeout: float, max_records: int | None = None, *, to_read: bool = False) -> Records:
         most = self._most(max_records)
         if self._is_polling:
             raise UsageError("another task polls", hint="let one task poll, or give each a consumer")
@@ -58,13 +61,13 @@ class AsyncConsumer(ConsumerOperations, Awaiting):
         try:
             if group is not None:
                 group.begin_poll()
-            return await self._poll(group, timeout, most)
+            return await self._poll_in(group, timeout, most, to_read)
         finally:
             if group is not None:
                 group.end_poll()
             self._is_polling = False
 
-    async def _poll(self, group: Group | None, timeout: float, most: int) -> Records:
+    async def _poll_in(self, group: Group | None, timeout: float, most: int, to_read: bool) -> Records:
         deadline = asyncio.get_running_loop().time() + timeout
         await asyncio.sleep(0)
         came: asyncio.Future[None] | None = None
@@ -72,7 +75,7 @@ class AsyncConsumer(ConsumerOperations, Awaiting):
             if group is not None:
                 await self._run_steps(group)
                 group.check()
-            records = self._engine.poll(0, most)
+            records = self._engine.poll(0, most, to_read)
             if len(records) or self._closing:
                 return records
             if came is None:
@@ -113,10 +116,15 @@ class AsyncConsumer(ConsumerOperations, Awaiting):
         return (await self.poll(timeout, max_records)).numpy(columns, dtypes=dtypes)
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
-        """Records until the consumer is closed."""
+        """Records until the consumer is closed. Only those that have come out count: positions and commits are behind
+        the last one. Another loop goes on where one has stopped, and so does `poll`.
+        """
         while not self._closing:
-            for record in await self.poll(ITERATION_POLL_S):
-                yield record
+            if (reading := self._engine.reading()) is not None:
+                for record in reading:
+                    yield record
+            else:
+                await self._poll(ITERATION_POLL_S, to_read=True)
 
     # --- the end --------------------------------------------------------------------------------------------
 
@@ -142,6 +150,7 @@ class AsyncConsumer(ConsumerOperations, Awaiting):
 
     async def _close(self, timeout: float, *, commit: bool) -> None:
         self._closing = True
+        self._engine.stop_reading()
         self._waiting.tell()
         group = self._group
         try:

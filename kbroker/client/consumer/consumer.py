@@ -214,7 +214,7 @@ class ConsumerOperations:
 
     @operation
     async def commit(self, offsets: Offsets | None = None, timeout: float | None = None) -> None:
-        """Store where the group is to go on: these offsets, or behind all that polls have handed out.
+        """Store where the group is to go on: these offsets, or behind all that polls and loops have handed out.
 
         Tried again for `timeout` seconds (default.api.timeout.ms). CommitFailed when the group has given a partition to
         somebody else.
@@ -269,24 +269,27 @@ class Consumer(ConsumerOperations, Blocking):
 
         Raises what a broker refuses for good, and UnreadableRecords. Ctrl-C ends it.
         """
+        return self._poll(timeout, max_records)
+
+    def _poll(self, timeout: float, max_records: int | None = None, *, to_read: bool = False) -> Records:
         most = self._most(max_records)
         group = self._group
         if group is None:
-            return self._engine.poll(int(timeout * 1000), most)
+            return self._engine.poll(int(timeout * 1000), most, to_read)
         try:
             group.begin_poll()
-            return self._poll_in(group, timeout, most)
+            return self._poll_in(group, timeout, most, to_read)
         finally:
             group.end_poll()
 
-    def _poll_in(self, group: Group, timeout: float, most: int) -> Records:
+    def _poll_in(self, group: Group, timeout: float, most: int, to_read: bool) -> Records:
         until = time.monotonic() + timeout
         left = timeout
         while True:
             if group.steps.are_waiting:
                 group.steps.run()
             group.check()
-            records = self._engine.poll(int(left * 1000), most)
+            records = self._engine.poll(int(left * 1000), most, to_read)
             left = until - time.monotonic()
             if len(records) or left <= 0 or self._closing:
                 return records
@@ -309,9 +312,16 @@ class Consumer(ConsumerOperations, Blocking):
         return self.poll(timeout, max_records).numpy(columns, dtypes=dtypes)
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        """Records without end, by polls: for one thread at a time. It stands still while there are none."""
+        """Records without end, by polls: for one thread at a time. It stands still while there are none.
+
+        Only those that have come out count: positions and commits are behind the last one. Another loop goes on where
+        one has stopped, and so does `poll`.
+        """
         while True:
-            yield from self.poll(ITERATION_POLL_S)
+            if (reading := self._engine.reading()) is not None:
+                yield from reading
+            else:
+                self._poll(ITERATION_POLL_S, to_read=True)
 
     def commit_async(
         self, offsets: Offsets | None = None, callback: Committed | None = None
@@ -355,6 +365,7 @@ class Consumer(ConsumerOperations, Blocking):
     def _close(self, timeout: float, *, commit: bool) -> None:
         until = time.monotonic() + timeout
         self._closing = True
+        self._engine.stop_reading()
         self._engine.interrupt()
         group = self._group
         try:

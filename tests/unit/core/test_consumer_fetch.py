@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import threading
 import time
@@ -17,11 +18,12 @@ from kbroker._core.client_pump import Pump
 from kbroker._core.consumer_fetch import FetchEngine
 from kbroker._core.consumer_record import ConsumerRecord, UnreadableRecords
 from kbroker._core.consumer_records import Records
-from kbroker.errors import ErrorCode
+from kbroker.errors import BadInput, ErrorCode
 from kbroker.protocol.api import ApiKey
-from kbroker.protocol.compression import inflate
+from kbroker.protocol.compression import Codec, inflate
 from kbroker.protocol.records import Record
 from tests.kit import parser_cases
+from tests.kit.batches import changed
 from tests.kit.consumer_model import Log, LogBatch, logs
 from tests.kit.fetch_broker import NODE, FetchBroker, Key
 
@@ -107,13 +109,17 @@ class AnyOrder(RuleBasedStateMachine):
     ) -> None:
         self.logs = dict(zip([("a", 0), ("a", 1), ("b", 0)], found, strict=True))
         self.committed = committed = committed and version >= 4
-        broker = FetchBroker(self.logs, version, sessions=sessions, max_bytes=max_bytes)
-        self.bench = Bench(broker, read_committed=committed, queued_max_bytes=queued)
-        self.engine = self.bench.engine
+        self.broker = FetchBroker(self.logs, version, sessions=sessions, max_bytes=max_bytes)
+        self.queued = queued
+        self.open()
         self.positions: dict[Key, int] = {}
         self.paused: set[Key] = set()
         for key in self.logs:
             self.assign(key, 0)
+
+    def open(self) -> None:
+        self.bench = Bench(self.broker, read_committed=self.committed, queued_max_bytes=self.queued)
+        self.engine = self.bench.engine
 
     @rule(key=keys, offset=st.integers(0, 30))
     def assign(self, key: Key, offset: int) -> None:
@@ -168,6 +174,41 @@ class AnyOrder(RuleBasedStateMachine):
             assert position >= self.positions[key]
             assert rows == self.logs[key].visible(self.positions[key], committed=self.committed, end=position)
             self.positions[key] = position
+
+    @rule(most=st.integers(1, 30), count=st.integers(1, 8))
+    def loop(self, most: int, count: int) -> None:
+        """Record by record; it is left before all that was polled has come out, or goes on behind it."""
+        for _ in range(count):
+            record = next(self.engine.reading() or iter(()), None)
+            if record is None:
+                self.engine.poll(0, most, to_read=True)
+                continue
+            key = record.topic, record.partition
+            assert key not in self.paused
+            assert [plain(record)] == self.unread(key)[:1]
+            self.positions[key] = record.offset + 1
+            self.nothing_is_behind_a_position_but_what_was_given()
+
+    def unread(self, key: Key, end: int = 2**63 - 1) -> list[Record]:
+        return self.logs[key].visible(self.positions[key], committed=self.committed, end=end)
+
+    @invariant()
+    def nothing_is_behind_a_position_but_what_was_given(self) -> None:
+        for key, at_least in getattr(self, "positions", {}).items():
+            position = self.engine.position(*key)
+            assert position >= at_least
+            assert self.unread(key, position) == []
+
+    @rule()
+    def begin_anew(self) -> None:
+        """Another consumer, from where this one stands."""
+        self.bench.close()
+        positions = {key: self.engine.position(*key) for key in self.positions}
+        self.open()
+        for key, position in positions.items():
+            self.engine.assign(*key, position)
+            self.engine.lead(*key, NODE)
+        self.paused.clear()
 
     @rule(times=st.integers(1, 3))
     def serve(self, times: int) -> None:
@@ -323,13 +364,14 @@ def test_an_offset_out_of_range_is_told_and_a_seek_mends_it(benches: list[Bench]
     assert bench.engine.watermarks("a", 0) == (-1, 3, 3)
 
 
-def test_a_damaged_batch_is_raised_behind_what_is_good_until_somebody_seeks(benches: list[Bench]) -> None:
-    class Damaged(LogBatch):
-        def encode(self) -> bytes:
-            batch = bytearray(super().encode())
-            batch[-2] ^= 1
-            return bytes(batch)
+class Damaged(LogBatch):
+    def encode(self) -> bytes:
+        batch = bytearray(super().encode())
+        batch[-2] ^= 1
+        return bytes(batch)
 
+
+def test_a_damaged_batch_is_raised_behind_what_is_good_until_somebody_seeks(benches: list[Bench]) -> None:
     log = simple_log(5)
     log.batches[2] = Damaged(2, 2, log.batches[2].records)
     bench = bench_of(benches, {A: log, B: simple_log(2)})
@@ -343,6 +385,89 @@ def test_a_damaged_batch_is_raised_behind_what_is_good_until_somebody_seeks(benc
     bench.engine.seek("a", 0, 3)
     found = bench.read(4, turns=50)
     assert [row for row in found if row[0] == "a"] == [("a", 0, 3), ("a", 0, 4)]
+
+
+def looped(bench: Bench, count: int) -> list[int]:
+    """The offsets of so many records, by iteration."""
+    found: list[int] = []
+    while len(found) < count:
+        bench.turn()
+        bench.engine.poll(0, 100, to_read=True)
+        found += [record.offset for record in itertools.islice(bench.engine.reading() or (), count - len(found))]
+    return found
+
+
+def test_a_loop_that_is_left_before_damage_gives_all_that_is_good(benches: list[Bench]) -> None:
+    log = simple_log(5)
+    log.batches[3] = Damaged(3, 3, log.batches[3].records)
+    bench = bench_of(benches, {A: log})
+    bench.start(A)
+    assert looped(bench, 1) == [0]
+    assert bench.engine.position("a", 0) == 1
+    assert [record.offset for record in bench.engine.poll(0, 1)] == [1]
+    assert bench.engine.position("a", 0) == 2
+    assert looped(bench, 1) == [2]
+    for _ in range(2):
+        with pytest.raises(UnreadableRecords, match="a-0: the records at offset 3"):
+            looped(bench, 1)
+        assert bench.engine.position("a", 0) == 3
+    bench.engine.seek("a", 0, 4)
+    assert looped(bench, 1) == [4]
+
+
+def test_a_loop_stays_at_what_cannot_be_read_until_somebody_seeks(benches: list[Bench]) -> None:
+    def refusing(codec: int, data: memoryview, magic: int) -> bytes:
+        if failing:
+            raise failing[0]
+        return inflated(codec, data, magic)
+
+    failing: list[BaseException] = []
+    log = simple_log(6)
+    log.batches[2] = LogBatch(2, 3, (Record(2, 5, None, b"a"), Record(3, 5, None, b"b")), Codec.GZIP)
+    del log.batches[3]
+    bench = bench_of(benches, {A: log})
+    bench.engine = FetchEngine(refusing, max_wait_ms=0)
+    bench.pump.add(bench.engine)
+    bench.start(A)
+    assert looped(bench, 2) == [0, 1]
+    failing.append(BadInput("damaged"))
+    reading = bench.engine.reading()
+    assert reading is not None
+    for _ in range(2):
+        with pytest.raises(UnreadableRecords, match="a-0: the records at offset 2"):
+            next(reading)
+        assert bench.engine.position("a", 0) == 2
+    failing[0] = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        next(reading)
+    failing.clear()
+    assert [record.offset for record in reading] == [2, 3, 4, 5]
+    bench.engine.seek("a", 0, 2)
+    assert looped(bench, 1) == [2]
+    failing.append(BadInput("damaged"))
+    assert [record.offset for record in bench.engine.reading() or ()] == [3, 4, 5]  # it was inflated before
+    bench.engine.seek("a", 0, 4)
+    assert looped(bench, 2) == [4, 5]
+
+
+def test_positions_in_a_loop_have_the_epoch_of_the_record_before(benches: list[Bench]) -> None:
+    class OfEpoch(LogBatch):
+        def encode(self) -> bytes:
+            # What no checksum covers.
+            return changed(super().encode(), 12, (self.base_offset + 7).to_bytes(4))
+
+    bench = bench_of(benches, {A: Log([OfEpoch(at, at, (Record(at, 5, None, b"v"),)) for at in range(4)])})
+    bench.start(A)
+    assert bench.engine.epochs("a", 0)[:2] == (0, -1)
+    for at in range(3):
+        assert looped(bench, 1) == [at]
+        assert bench.engine.epochs("a", 0)[:2] == (at + 1, at + 7)
+        if at == 1:
+            bench.engine.stop_reading()
+            assert bench.engine.epochs("a", 0)[:2] == (2, 8)
+    bench.engine.seek("a", 0, 0, 3)
+    bench.read(1)
+    assert bench.engine.epochs("a", 0)[:2] == (1, 7)
 
 
 @pytest.mark.parametrize("version", [2, 4, 12])
