@@ -189,7 +189,7 @@ def test_a_thousand_clients_leave_nothing_behind(descriptors: Callable[[], int])
         gc.collect()
         alive = [each for each in threading.enumerate() if each.name == "kbroker-client-test"]
         assert alive == []
-        assert descriptors() - broker.accepted == before[0]
+        assert descriptors() - broker.accepted <= before[0]  # those of what ran before may go meanwhile
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak < 60 << 10
 
 

@@ -89,11 +89,11 @@ class Place:
         self.tree.close()
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def registered(
-    zookeeper: ZooKeeperProcess, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, zookeeper: ZooKeeperProcess, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[str, WholeBroker]]:
-    address = f"{zookeeper.address}/a/chroot"
+    address = f"{zookeeper.address}/a/{request.module.__name__}"
     folder: Path = tmp_path_factory.mktemp("registered")
     with WholeBroker(folder, {"zookeeper.connect": address, "auto.create.topics.enable": "false"}) as broker:
         yield address, broker
