@@ -26,6 +26,7 @@ ctypedef struct outgoing_list_t:
 
 ctypedef struct queue_t:
     queue_t *next_active
+    queue_t *next_found          # of those that Python asks for
     topic_t *topic
     int32_t partition_id
     int32_t leader               # node id; -1: not known

@@ -195,14 +195,17 @@ cdef class FetchPartitions(Engine):
         cdef fetch_partition_t *p = self.find(topic, partition)
         cdef int64_t position = -1
         cdef int32_t epoch = -1
+        cdef int64_t fetch_offset
+        cdef int32_t fetch_epoch
         cdef bint is_unread = self.find_unread(topic, partition, &position, &epoch)
         mutex_lock(&self.lock)
         if not is_unread:
             position = p.position
             epoch = p.position_epoch
-        found = (position, epoch, p.fetch_offset, p.fetch_epoch)
+        fetch_offset = p.fetch_offset
+        fetch_epoch = p.fetch_epoch
         mutex_unlock(&self.lock)
-        return found
+        return position, epoch, fetch_offset, fetch_epoch
 
     def watermarks(self, str topic not None, int32_t partition):
         """(log start offset, last stable offset, high watermark) as the last answer had them; -1 not known."""

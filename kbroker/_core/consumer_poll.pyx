@@ -138,16 +138,17 @@ cdef class FetchPoll(FetchPartitions):
     cdef int stop_at(self, error, tuple key, int64_t generation) except -1:
         """A partition whose next records cannot be read: nothing behind them is handed out."""
         cdef fetch_partition_t *p
+        cdef int64_t before = generation
         if key in self.by_name:
             p = self.find(key[0], key[1])
             mutex_lock(&self.lock)
             if p.generation == generation:
                 self.move(p, p.position, p.position_epoch)
                 p.blocked = True
-                # What this poll has of it is still right.
-                self.delivered = [(row[0], p.generation, row[2], row[3]) if row[:2] == (key, generation) else row for row in self.delivered]
                 generation = p.generation
             mutex_unlock(&self.lock)
+            # What this poll has of it is still right.
+            self.delivered = [(row[0], generation, row[2], row[3]) if row[:2] == (key, before) else row for row in self.delivered]
             self.errors.append((error, key, generation, False))
         return 0
 

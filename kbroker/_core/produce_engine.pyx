@@ -421,18 +421,23 @@ cdef class ProduceEngine(Engine):
     def waiting(self) -> tuple:
         """Names of topics with records for partitions without a leader; (topic, partition) that a transaction has to admit."""
         cdef queue_t *queue
+        cdef queue_t *found = NULL
         leaderless, foreign = set(), []
         mutex_lock(&self.a.lock)
         queue = self.a.active
         while queue != NULL:
             if queue.told and not queue.muted:
-                if queue.leader < 0:
-                    leaderless.add(<bytes>queue.topic.name)
-                else:
-                    foreign.append((<bytes>queue.topic.name, queue.partition_id))
+                queue.next_found = found
+                found = queue
             queue = queue.next_active
         mutex_unlock(&self.a.lock)
-        return {name.decode() for name in leaderless}, [(name.decode(), partition) for name, partition in foreign]
+        while found != NULL:
+            if found.leader < 0:
+                leaderless.add(found.topic.name.decode())
+            else:
+                foreign.append((found.topic.name.decode(), found.partition_id))
+            found = found.next_found
+        return leaderless, foreign
 
     def set_producer(self, int64_t producer_id, int16_t producer_epoch) -> None:
         """Who the producer is from now on; each partition begins anew with sequence 0 once nothing of it is under way."""

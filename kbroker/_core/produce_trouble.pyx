@@ -33,6 +33,7 @@ cdef void renumber_from(queue_t *queue, outgoing_t *batch) noexcept nogil:
 def troubles(ProduceEngine engine not None) -> list:
     """A Trouble for each partition that waits for a decision and was not told before."""
     cdef queue_t *queue
+    cdef queue_t *waiting = NULL
     cdef outgoing_t *batch
     cdef Trouble trouble
     cdef int64_t now = now_ms()
@@ -42,23 +43,25 @@ def troubles(ProduceEngine engine not None) -> list:
     while queue != NULL:
         if queue.muted and queue.in_flight == 0 and not queue.told:
             queue.told = True
-            trouble = Trouble.__new__(Trouble)
-            trouble.queue = queue
-            found.append(trouble)
+            queue.next_found = waiting
+            waiting = queue
         queue = queue.next_active
     mutex_unlock(&engine.a.lock)
-    for each in found:
-        trouble = each
+    while waiting != NULL:
+        trouble = Trouble.__new__(Trouble)
+        trouble.queue = waiting
         trouble.engine = engine
-        trouble.topic = trouble.queue.topic.name.decode()
-        trouble.partition = trouble.queue.partition_id
+        trouble.topic = waiting.topic.name.decode()
+        trouble.partition = waiting.partition_id
         trouble.batches = []
-        batch = trouble.queue.held.head
+        batch = waiting.held.head
         while batch != NULL:
             text = batch.text.decode("utf-8", "replace") if batch.text != NULL else None
             trouble.batches.append(TroubledBatch(batch.error, text, batch.count, batch.attempts, batch.base_sequence,
                                                  now - batch.made_ms, batch.leader, batch.leader_epoch))
             batch = batch.next
+        found.append(trouble)
+        waiting = waiting.next_found
     return found
 
 
