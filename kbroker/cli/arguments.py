@@ -33,6 +33,17 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
+def add_producing(parser: argparse.ArgumentParser) -> None:
+    """`--acks` and `--compression`: how messages are sent."""
+    parser.add_argument("--acks", choices=("0", "1", "all"), default="all", help="default: %(default)s")
+    parser.add_argument(
+        "--compression",
+        choices=("none", "gzip", "snappy", "lz4", "zstd"),
+        default="none",
+        help="default: %(default)s",
+    )
+
+
 def positive_seconds(text: str) -> float:
     value = float(text)
     if not 0 < value < 1e9:

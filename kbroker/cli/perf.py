@@ -64,13 +64,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         each.add_argument(
             "-r", "--rate", type=args.positive_seconds, metavar="N", help="messages per second (default: no limit)"
         )
-        each.add_argument("--acks", choices=("0", "1", "all"), default="all", help="default: %(default)s")
-        each.add_argument(
-            "--compression",
-            choices=("none", "gzip", "snappy", "lz4", "zstd"),
-            default="none",
-            help="default: %(default)s",
-        )
+        args.add_producing(each)
         each.add_argument(
             "-p", "--partitions", type=args.positive, metavar="N", help="make the topic with so many if it is not there"
         )

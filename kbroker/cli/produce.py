@@ -61,13 +61,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "-H", "--header", type=args.setting, action="append", default=[], metavar="NAME=VALUE", help="of every message"
     )
     parser.add_argument("-p", "--partition", type=int, default=-1, help="default: by key, as Java clients do")
-    parser.add_argument("--acks", choices=("0", "1", "all"), default="all", help="default: %(default)s")
-    parser.add_argument(
-        "--compression",
-        choices=("none", "gzip", "snappy", "lz4", "zstd"),
-        default="none",
-        help="default: %(default)s",
-    )
+    args.add_producing(parser)
     parser.add_argument(
         "--progress",
         action=argparse.BooleanOptionalAction,
