@@ -90,8 +90,6 @@ class SuiteBroker:
 
     def producer(self, **options: Any) -> Producer:
         """Idempotent where that is served, unless options say another."""
-        if not self.has(Feature(ApiKey.PRODUCE, 3)):
-            pytest.xfail("Producer does not write Produce 0 to 2 yet")
         served = {"enable_idempotence": self.has(Feature(ApiKey.INIT_PRODUCER_ID))}
         return Producer(bootstrap_servers=self.address, **(served | options))
 

@@ -17,7 +17,9 @@ def older_form(batch: bytes, magic: int) -> bytes:
     info = header(batch)
     records = inflate(info.codec, memoryview(batch)[_HEADER_SIZE:], _INT32_MAX)
     if any(record.headers for record in decode_records(records, info)):
-        raise BrokerTooOld("headers of records need a broker of Kafka 0.11 or later", hint="send them without headers")
+        raise BrokerTooOld(
+            "headers of records need a broker of Kafka 0.11 or later (Produce 3)", hint="send them without headers"
+        )
     return b"".join(
         builder.wrap(info.codec, deflate(info.codec, builder.messages(), magic=magic))
         if info.codec
