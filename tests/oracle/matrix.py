@@ -102,9 +102,13 @@ class Matrix:
         self.runs: dict[tuple[str, int], tuple[Future[Run], Future[Run]]] = {}
 
     def __enter__(self) -> Self:
-        with ThreadPoolExecutor(2) as starting:
-            for port in list(starting.map(self._start, self.ports)):
-                warm_up(port)
+        try:
+            with ThreadPoolExecutor(2) as starting:
+                for port in list(starting.map(self._start, self.ports)):
+                    warm_up(port)
+        except BaseException:
+            self.stack.close()
+            raise
         return self
 
     def _start(self, name: str) -> int:
