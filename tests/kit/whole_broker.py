@@ -7,8 +7,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from kbroker.config.broker_config import load_config
+from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.messages import Message
+from kbroker.protocol.records import encode_batch
 from kbroker.server.broker import Broker
 from tests.kit.wire import WireClient
 
@@ -27,6 +29,19 @@ class WholeBroker:
 
     def call(self, api_key: ApiKey, version: int, message: Message) -> Any:
         return self.client.call(api_key, version, message)
+
+    def create_topic(self, name: str, partitions: int) -> None:
+        wanted = M.CreateTopicsRequest.CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
+        answer = self.call(ApiKey.CREATE_TOPICS, 5, M.CreateTopicsRequest(topics=[wanted], timeout_ms=10_000))
+        assert answer.topics[0].error_code == 0
+
+    def append(self, topic: str, partition: int, values: list[bytes], **options: Any) -> None:
+        """One batch, of records without keys from time 1000 on; `options` of `encode_batch`."""
+        batch = encode_batch([(1000 + place, None, value) for place, value in enumerate(values)], **options)
+        data = M.ProduceRequest.PartitionProduceData(index=partition, records=batch)
+        to = M.ProduceRequest.TopicProduceData(name=topic, partition_data=[data])
+        answer = self.call(ApiKey.PRODUCE, 7, M.ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=[to]))
+        assert answer.responses[0].partition_responses[0].error_code == 0
 
     def __enter__(self) -> Self:
         self.broker.start()

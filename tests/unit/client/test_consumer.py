@@ -14,10 +14,7 @@ from kbroker.client.consumer.consumer import Consumer
 from kbroker.client.errors import BrokerError, ClientClosed, UsageError
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
-from kbroker.protocol import messages as M
-from kbroker.protocol.api import ApiKey
 from kbroker.protocol.compression import Codec
-from kbroker.protocol.records import encode_batch
 from tests.kit.whole_broker import WholeBroker
 
 numbers = itertools.count()
@@ -28,20 +25,8 @@ SECONDS = 30.0
 def topic(broker: WholeBroker) -> str:
     """Two partitions, no records."""
     name = f"consumed-{next(numbers)}"
-    create = M.CreateTopicsRequest.CreatableTopic(name=name, num_partitions=2, replication_factor=1)
-    answer = broker.call(ApiKey.CREATE_TOPICS, 5, M.CreateTopicsRequest(topics=[create], timeout_ms=10_000))
-    assert answer.topics[0].error_code == 0
+    broker.create_topic(name, 2)
     return name
-
-
-def append(broker: WholeBroker, topic: str, partition: int, values: list[bytes], **options: Any) -> None:
-    batch = encode_batch([(1000 + place, None, value) for place, value in enumerate(values)], **options)
-    data = M.ProduceRequest.PartitionProduceData(index=partition, records=batch)
-    message = M.ProduceRequest(
-        acks=-1, timeout_ms=10_000, topic_data=[M.ProduceRequest.TopicProduceData(name=topic, partition_data=[data])]
-    )
-    answer = broker.call(ApiKey.PRODUCE, 7, message)
-    assert answer.responses[0].partition_responses[0].error_code == 0
 
 
 def consumer_of(broker: WholeBroker, **options: Any) -> Consumer:
@@ -62,7 +47,7 @@ def take(consumer: Consumer, count: int) -> list[ConsumerRecord]:
 def test_what_was_appended_is_read(broker: WholeBroker, topic: str, codec: Codec) -> None:
     values = [b"%d" % number for number in range(500)]
     for start in range(0, 500, 50):
-        append(broker, topic, start // 50 % 2, values[start : start + 50], codec=codec)
+        broker.append(topic, start // 50 % 2, values[start : start + 50], codec=codec)
     with consumer_of(broker) as consumer:
         consumer.assign_topics(topic)
         found = take(consumer, 500)
@@ -71,12 +56,12 @@ def test_what_was_appended_is_read(broker: WholeBroker, topic: str, codec: Codec
             assert [record.offset for record in found if record.partition == partition] == list(range(250))
             assert consumer.position(topic, partition) == 250
         assert len(consumer.poll(0)) == 0
-        append(broker, topic, 1, [b"later"])
+        broker.append(topic, 1, [b"later"])
         assert [record.value for record in take(consumer, 1)] == [b"later"]
 
 
 def test_where_it_begins(broker: WholeBroker, topic: str) -> None:
-    append(broker, topic, 0, [b"a", b"b", b"c"])
+    broker.append(topic, 0, [b"a", b"b", b"c"])
     partition = TopicPartition(topic, 0)
     with consumer_of(broker, auto_offset_reset="latest") as consumer:
         consumer.assign([partition])
@@ -84,7 +69,7 @@ def test_where_it_begins(broker: WholeBroker, topic: str) -> None:
         while consumer.position(topic, 0) is None:
             assert time.monotonic() < deadline
             consumer.poll(0.05)
-        append(broker, topic, 0, [b"d"])
+        broker.append(topic, 0, [b"d"])
         assert [record.value for record in take(consumer, 1)] == [b"d"]
         consumer.assign({partition: 1})
         assert [record.value for record in take(consumer, 3)] == [b"b", b"c", b"d"]
@@ -106,7 +91,7 @@ def test_where_it_begins(broker: WholeBroker, topic: str) -> None:
 
 
 def test_an_offset_that_is_not_there_begins_again_or_is_an_error(broker: WholeBroker, topic: str) -> None:
-    append(broker, topic, 0, [b"a"])
+    broker.append(topic, 0, [b"a"])
     with consumer_of(broker) as consumer:
         consumer.assign({TopicPartition(topic, 0): 99})
         assert [record.value for record in take(consumer, 1)] == [b"a"]
@@ -127,15 +112,14 @@ def test_a_topic_that_comes_later_is_read_then(broker: WholeBroker) -> None:
     with consumer_of(broker) as consumer:
         consumer.assign([(name, 0)])
         assert len(consumer.poll(0.1)) == 0
-        create = M.CreateTopicsRequest.CreatableTopic(name=name, num_partitions=1, replication_factor=1)
-        broker.call(ApiKey.CREATE_TOPICS, 5, M.CreateTopicsRequest(topics=[create], timeout_ms=10_000))
-        append(broker, name, 0, [b"there"])
+        broker.create_topic(name, 1)
+        broker.append(name, 0, [b"there"])
         assert [record.value for record in take(consumer, 1)] == [b"there"]
 
 
 def test_a_paused_partition_gives_nothing_until_it_is_resumed(broker: WholeBroker, topic: str) -> None:
     for partition in (0, 1):
-        append(broker, topic, partition, [b"%d" % partition] * 3)
+        broker.append(topic, partition, [b"%d" % partition] * 3)
     with consumer_of(broker) as consumer:
         consumer.assign_topics(topic)
         consumer.pause(topic, 0)
@@ -147,7 +131,7 @@ def test_a_paused_partition_gives_nothing_until_it_is_resumed(broker: WholeBroke
 
 
 def test_columns_and_iteration(broker: WholeBroker, topic: str) -> None:
-    append(broker, topic, 0, [b"%08d" % number for number in range(9)])
+    broker.append(topic, 0, [b"%08d" % number for number in range(9)])
     with consumer_of(broker) as consumer:
         consumer.assign({TopicPartition(topic, 0): 0})
         batch = consumer.poll_arrow(SECONDS, 3, ["offset", "value"])

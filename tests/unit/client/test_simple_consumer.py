@@ -28,9 +28,7 @@ numbers = itertools.count()
 def topic(broker: WholeBroker) -> str:
     """Two partitions, no records."""
     name = f"simple-{next(numbers)}"
-    create = M.CreateTopicsRequest.CreatableTopic(name=name, num_partitions=2, replication_factor=1)
-    answer = broker.call(ApiKey.CREATE_TOPICS, 5, M.CreateTopicsRequest(topics=[create], timeout_ms=10_000))
-    assert answer.topics[0].error_code == 0
+    broker.create_topic(name, 2)
     return name
 
 
@@ -40,22 +38,12 @@ def consumer(broker: WholeBroker) -> Iterator[SimpleConsumer]:
         yield made
 
 
-def append(broker: WholeBroker, topic: str, partition: int, values: list[bytes], **options: Any) -> None:
-    batch = encode_batch([(1000 + place, None, value) for place, value in enumerate(values)], **options)
-    data = M.ProduceRequest.PartitionProduceData(index=partition, records=batch)
-    message = M.ProduceRequest(
-        acks=-1, timeout_ms=10_000, topic_data=[M.ProduceRequest.TopicProduceData(name=topic, partition_data=[data])]
-    )
-    answer = broker.call(ApiKey.PRODUCE, 7, message)
-    assert answer.responses[0].partition_responses[0].error_code == 0
-
-
 @pytest.mark.parametrize("codec", list(Codec))
 def test_records_come_from_the_offset_on(
     broker: WholeBroker, consumer: SimpleConsumer, topic: str, codec: Codec
 ) -> None:
-    append(broker, topic, 1, [b"a", b"b", b"c"], codec=codec)
-    append(broker, topic, 1, [b"d"], codec=codec)
+    broker.append(topic, 1, [b"a", b"b", b"c"], codec=codec)
+    broker.append(topic, 1, [b"d"], codec=codec)
     found = consumer.fetch(topic, 1, 1)
     assert [(each.offset, each.value) for each in found] == [(1, b"b"), (2, b"c"), (3, b"d")]
     assert found.next_offsets() == {TopicPartition(topic, 1): 4}
@@ -63,7 +51,7 @@ def test_records_come_from_the_offset_on(
 
 
 def test_at_the_end_there_are_none(broker: WholeBroker, consumer: SimpleConsumer, topic: str) -> None:
-    append(broker, topic, 0, [b"a"])
+    broker.append(topic, 0, [b"a"])
     assert len(consumer.fetch(topic, 0, 1)) == 0
     assert len(consumer.fetch(topic, 1, 0)) == 0
 
@@ -75,7 +63,7 @@ def test_the_broker_waits_for_what_comes(broker: WholeBroker, consumer: SimpleCo
         )
         waiting = lambda: consumer.get_offsets_before(topic, 0, LATEST)  # noqa: E731
         assert waiting() == [0]
-        append(broker, topic, 0, [b"late"])
+        broker.append(topic, 0, [b"late"])
         assert [each.value for each in fetching.result(30)[0]] == [b"late"]
 
 
@@ -89,14 +77,14 @@ def test_max_bytes_bounds_what_comes_and_one_batch_always_does(
     broker: WholeBroker, consumer: SimpleConsumer, topic: str
 ) -> None:
     for number in range(10):
-        append(broker, topic, 0, [b"%d" % number * 1000])
+        broker.append(topic, 0, [b"%d" % number * 1000])
     assert [each.offset for each in consumer.fetch(topic, 0, 3, 10)] == [3]
     assert [each.offset for each in consumer.fetch(topic, 0, 3, 4_000)] == [3, 4, 5]
 
 
 def test_multifetch_gives_each_its_records_in_order(broker: WholeBroker, consumer: SimpleConsumer, topic: str) -> None:
-    append(broker, topic, 0, [b"a", b"b"])
-    append(broker, topic, 1, [b"c", b"d"])
+    broker.append(topic, 0, [b"a", b"b"])
+    broker.append(topic, 1, [b"c", b"d"])
     wanted = [(topic, 1, 1), (topic, 0, 0), (topic, 1, 0, 1 << 16), (topic, 0, 2), (topic, 1, 1)]
     found = consumer.multifetch(wanted)
     assert [[each.value for each in records] for records in found] == [[b"d"], [b"a", b"b"], [b"c", b"d"], [], [b"d"]]
@@ -104,7 +92,7 @@ def test_multifetch_gives_each_its_records_in_order(broker: WholeBroker, consume
 
 
 def test_an_offset_that_is_not_there_is_said(broker: WholeBroker, consumer: SimpleConsumer, topic: str) -> None:
-    append(broker, topic, 0, [b"a"])
+    broker.append(topic, 0, [b"a"])
     with pytest.raises(BrokerError, match=f"{topic}-0: there is no offset 7") as caught:
         consumer.multifetch([(topic, 1, 0), (topic, 0, 7)])
     assert caught.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
@@ -140,7 +128,7 @@ def test_values_out_of_range_are_refused_at_the_call(
 
 
 def test_offsets_before_a_time(broker: WholeBroker, consumer: SimpleConsumer, topic: str) -> None:
-    append(broker, topic, 0, [b"a", b"b", b"c"])
+    broker.append(topic, 0, [b"a", b"b", b"c"])
     assert consumer.get_offsets_before(topic, 0, EARLIEST) == [0]
     assert consumer.get_offsets_before(topic, 0, LATEST) == [3]
     assert consumer.get_offsets_before(topic, 0, LATEST, 10) == [3, 0]

@@ -20,8 +20,6 @@ from kbroker.client import (
     UsageError,
 )
 from kbroker.errors import ErrorCode
-from kbroker.protocol import messages as M
-from kbroker.protocol.api import ApiKey
 from tests.kit.whole_broker import WholeBroker
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
@@ -33,9 +31,7 @@ SECONDS = 20.0
 def topic(broker: WholeBroker) -> str:
     """Two partitions, no records."""
     name = f"awaited-{next(numbers)}"
-    create = M.CreateTopicsRequest.CreatableTopic(name=name, num_partitions=2, replication_factor=1)
-    answer = broker.call(ApiKey.CREATE_TOPICS, 5, M.CreateTopicsRequest(topics=[create], timeout_ms=10_000))
-    assert answer.topics[0].error_code == 0
+    broker.create_topic(name, 2)
     return name
 
 

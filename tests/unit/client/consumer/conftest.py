@@ -50,12 +50,7 @@ class Members:
         self.group_id = f"group-of-{self.topic}"
         self.alive: list[Consumer] = []
         self.records: list[ConsumerRecord] = []
-        self.create(self.topic, partitions)
-
-    def create(self, topic: str, partitions: int) -> None:
-        create = M.CreateTopicsRequest.CreatableTopic(name=topic, num_partitions=partitions, replication_factor=1)
-        answer = self.broker.call(ApiKey.CREATE_TOPICS, 5, M.CreateTopicsRequest(topics=[create], timeout_ms=10_000))
-        assert answer.topics[0].error_code == 0
+        broker.create_topic(self.topic, partitions)
 
     def grow(self, count: int) -> None:
         wanted = M.CreatePartitionsRequest.CreatePartitionsTopic(name=self.topic, count=count, assignments=None)

@@ -101,7 +101,7 @@ def test_a_pattern_follows_the_topics_that_it_matches(members_of: MakeMembers) -
     members.append(0, [b"first"])
     members.poll_until(lambda: members.values() == [b"first"])
     for name in (members.topic + "-more", members.topic + "-more-than-that"):
-        members.create(name, 1)
+        members.broker.create_topic(name, 1)
         members.append(0, [b"in " + name.encode()], name)
     members.poll_until(lambda: len(members.records) == 2)
     assert members.values()[1] == b"in %b-more" % members.topic.encode()
@@ -118,7 +118,7 @@ def test_a_topic_that_grows_or_comes_later_is_shared_anew(members_of: MakeMember
     for consumer in members.alive:
         consumer.subscribe(members.topic + "-later")
     members.poll_until(lambda: not any(members.shares()))
-    members.create(members.topic + "-later", 2)
+    members.broker.create_topic(members.topic + "-later", 2)
     members.settle(2)
     assert {topic for consumer in members.alive for topic, _ in consumer.assignment()} == {members.topic + "-later"}
 
