@@ -18,6 +18,8 @@ from perf.peers import Kbroker
 COUNT = 5_000_000
 RUNS = 5
 SIDES = ("kbroker", "confluent")
+SETTINGS = {"log.segment.delete.delay.ms": 0}
+"""What a run wrote makes room for the next."""
 
 
 def side(load: str, who: str, address: str, topic: str, count: int = 0) -> dict[str, float]:
@@ -52,7 +54,7 @@ def produce() -> list[Figure]:
         "produce": "send_nowait : confluent-kafka's produce",
         "produce-and-hear": "send with a future : produce with a callback",
     }
-    with Kbroker() as peer:
+    with Kbroker(SETTINGS) as peer:
         for load, name in names.items():
             found = alternated(load, peer, PARTITIONS, COUNT)
             rates = {who: [COUNT / each["seconds"] for each in runs] for who, runs in found.items()}
@@ -89,7 +91,7 @@ def columns() -> list[Figure]:
     """Bytes per second of send_many, next to a socket that somebody reads from."""
     count = COUNT // COLUMN * COLUMN
     runs: Runs = {"kbroker": [], "socket": []}
-    with Kbroker() as peer:
+    with Kbroker(SETTINGS) as peer:
         for number in range(RUNS + 1):
             machine.touch_memory()
             topic = f"columns-{number}"
@@ -107,7 +109,7 @@ def columns() -> list[Figure]:
 
 def latency() -> list[Figure]:
     """Produce one and wait."""
-    with Kbroker() as peer:
+    with Kbroker(SETTINGS) as peer:
         found = alternated("latency", peer, 1)
     return [
         compared(
@@ -122,13 +124,19 @@ def latency() -> list[Figure]:
     ]
 
 
-def begin() -> list[Figure]:
-    """Importing kbroker.client, and a broker of kbroker.testing."""
-    script = "import time; t = time.perf_counter(); import kbroker.client; print((time.perf_counter() - t) * 1e3)"
-    imports = [
+def imported(statement: str) -> list[float]:
+    """Milliseconds, each time in a new process."""
+    script = f"import time; t = time.perf_counter(); {statement}; print((time.perf_counter() - t) * 1e3)"
+    return [
         float(subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout)
         for _ in range(11)
     ][1:]
+
+
+def begin() -> list[Figure]:
+    """Importing kbroker.client, and a broker of kbroker.testing."""
+    package = imported("import kbroker.client")
+    classes = imported("from kbroker.client import AdminClient, Consumer, Producer")
     from kbroker.testing import Broker
 
     ready = []
@@ -137,6 +145,7 @@ def begin() -> list[Figure]:
         with Broker():
             ready.append((time.perf_counter() - started) * 1e3)
     return [
-        absolute("import kbroker.client", imports, "<= 100", "<= 50", "ms"),
+        absolute("import kbroker.client", package, "<= 100", "<= 50", "ms"),
+        absolute("import Producer, Consumer and AdminClient of it", classes, "<= 100", "<= 50", "ms"),
         absolute("kbroker.testing.Broker() ready", ready[1:], "<= 150", "<= 80", "ms"),
     ]

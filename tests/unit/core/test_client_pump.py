@@ -174,10 +174,10 @@ def test_a_reset_is_said_to_be_one(pump: Pump) -> None:
 def test_silence_ends_at_the_first_deadline(pump: Pump) -> None:
     with ScriptedBroker(Peer.wait_for_end) as broker:
         calls = Calls(pump, broker)
+        started = time.monotonic()
         calls.call(timeout_ms=60_000)
         calls.call(timeout_ms=50)
         calls.call(timeout_ms=-1)
-        started = time.monotonic()
         while not calls.reasons:
             pump.run(None)
         assert calls.reasons == ["no answer in time"]
