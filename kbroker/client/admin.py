@@ -295,11 +295,14 @@ class AdminOperations:
 
     @operation
     async def describe_producers(
-        self, partitions: Iterable[Partition]
+        self, partitions: Iterable[Partition], *, node_id: int | None = None
     ) -> dict[TopicPartition, tuple[ProducerState, ...]]:
-        """The producers that partitions' leaders know, and where their open transactions begin (Kafka 2.8)."""
+        """The producers that partitions' leaders know, and where their open transactions begin (Kafka 2.8).
+
+        `node_id`: ask this broker, which has replicas of them, instead of the leaders.
+        """
         wanted = [TopicPartition(*each) for each in partitions]
-        return await transactions.producers(self._cluster, wanted)
+        return await transactions.producers(self._cluster, wanted, node_id)
 
     @operation
     async def abort_transaction(self, partition: Partition, producer: ProducerState) -> None:

@@ -166,11 +166,12 @@ class ProducerState:
 
 @dataclass(frozen=True, slots=True)
 class TransactionListing:
-    """A transactional id, and the producer that has it."""
+    """A transactional id, the producer that has it, and the broker that coordinates it."""
 
     transactional_id: str
     producer_id: int
     state: str
+    coordinator: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,3 +185,4 @@ class TransactionDescription:
     timeout_ms: int
     started_ms: int
     partitions: tuple[TopicPartition, ...]
+    coordinator: int

@@ -1,4 +1,4 @@
-"""Connections as seen from a client: the small blocking client of a command and the test kit.
+"""Where connections go and by what rules: addresses, endpoints, transports, the pace of connections.
 
-The broker's own connections are in `kbroker._core.processor`. Read `blocking_client.py`.
+The connections themselves are in `kbroker._core.processor` (the broker's) and `kbroker.client`. Read `endpoints.py`.
 """

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from kbroker.testing.faults import Faults
 
 START_TIMEOUT_S = 30.0
-CALL_TIMEOUT_S = 30.0
 LARGEST_REQUEST = 100 << 20
 """The broker's own default of socket.request.max.bytes."""
 
@@ -191,26 +190,13 @@ class Broker:
     def create_topic(self, name: str, partitions: int = 1, **configs: object) -> None:
         """A topic, there for every client when this returns; `configs` as in `retention_ms=1000`.
 
-        ProtocolError when the broker refuses.
+        kbroker.client.BrokerError when the broker refuses.
         """
-        from kbroker.net.blocking_client import BlockingClient, raise_for
-        from kbroker.protocol import messages as M
+        from kbroker.client import AdminClient
 
-        request = M.CreateTopicsRequest
-        topic = request.CreatableTopic(
-            name=name,
-            num_partitions=partitions,
-            replication_factor=1,
-            configs=[
-                request.CreatableTopicConfig(name=key.replace("_", "."), value=_text(value))
-                for key, value in configs.items()
-            ],
-        )
-        with BlockingClient(self.bootstrap_servers, "kbroker.testing", CALL_TIMEOUT_S) as client:
-            answer = client.call_controller(request(topics=[topic], timeout_ms=int(CALL_TIMEOUT_S * 1000)))
-            (created,) = answer.topics
-            raise_for(created.error_code, created.error_message, f"topic {name!r}")
-            client.leaders(name)
+        named = {key.replace("_", "."): _text(value) for key, value in configs.items()}
+        with AdminClient(bootstrap_servers=self.bootstrap_servers, client_id="kbroker.testing") as admin:
+            admin.create_topic(name, partitions, 1, named)
 
 
 def _inprocess() -> type[BrokerInprocess]:

@@ -118,6 +118,23 @@ async def of_leaders(
     return await of_each(cluster, partitions, attempt)
 
 
+async def of_node(
+    cluster: Cluster,
+    node_id: int,
+    partitions: Iterable[TopicPartition],
+    ask: Callable[[int, dict[str, list[int]]], Awaitable[Mapping[TopicPartition, V | ClientError]]],
+) -> dict[TopicPartition, V]:
+    """The same, all asked of one broker."""
+
+    async def attempt(left: list[TopicPartition]) -> Mapping[TopicPartition, V | ClientError]:
+        theirs: dict[str, list[int]] = {}
+        for topic, partition_id in left:
+            theirs.setdefault(topic, []).append(partition_id)
+        return await ask(node_id, theirs)
+
+    return await of_each(cluster, partitions, attempt)
+
+
 async def of_coordinators(
     cluster: Cluster,
     keys: Iterable[str],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from kbroker.client.admin_calls.items import of_coordinators, of_leaders, or_refused
+from kbroker.client.admin_calls.items import of_coordinators, of_leaders, of_node, or_refused
 from kbroker.client.admin_results import ProducerState, TransactionDescription, TransactionListing
 from kbroker.client.cluster import COORDINATOR, TRANSACTION, Cluster
 from kbroker.client.errors import BrokerError, ClientError, raise_for, refusal
@@ -31,7 +31,7 @@ async def listing(
                 unknown = ", ".join(answer.unknown_state_filters)
                 raise BrokerError(f"no transaction has the state {unknown}", code=ErrorCode.INVALID_REQUEST)
             found += [
-                TransactionListing(each.transactional_id, each.producer_id, each.transaction_state)
+                TransactionListing(each.transactional_id, each.producer_id, each.transaction_state, node_id)
                 for each in answer.transaction_states
             ]
         return sorted(found, key=lambda each: each.transactional_id)
@@ -53,6 +53,7 @@ async def describe(cluster: Cluster, transactional_ids: Iterable[str]) -> dict[s
                 state.transaction_timeout_ms,
                 state.transaction_start_time_ms,
                 tuple(TopicPartition(each.topic, n) for each in state.topics for n in each.partitions),
+                node_id,
             )
             what = f"transactional id {state.transactional_id!r}"
             found[state.transactional_id] = or_refused(state.error_code, None, what, described)
@@ -74,7 +75,7 @@ async def fence(cluster: Cluster, transactional_ids: Iterable[str]) -> None:
 
 
 async def producers(
-    cluster: Cluster, partitions: Iterable[TopicPartition]
+    cluster: Cluster, partitions: Iterable[TopicPartition], node_id: int | None
 ) -> dict[TopicPartition, tuple[ProducerState, ...]]:
     request = M.DescribeProducersRequest
 
@@ -101,6 +102,8 @@ async def producers(
                 found[where] = or_refused(partition.error_code, partition.error_message, str(where), states)
         return found
 
+    if node_id is not None:
+        return await of_node(cluster, node_id, partitions, ask)
     return await of_leaders(cluster, partitions, ask)
 
 

@@ -129,7 +129,9 @@ def test_the_producers_of_a_partition_are_described(kbroker: Run, producer: Tran
     producer.until(lambda: from_json(kbroker, "describe-producers", *where)[0]["coordinator_epoch"] == 0)
     assert kbroker("describe-producers", *where).stdout.splitlines()[-1].split()[-1] == "-"
     nowhere = kbroker("describe-producers", "--topic", producer.topic, "--partition", 9, code=1)
-    assert nowhere.stderr == f"kbroker: there is no partition {producer.topic}-9\n"
+    assert nowhere.stderr == f"kbroker: topic {producer.topic!r} has no partition 9; it has 2\n"
+    nobody = kbroker("describe-producers", *where, "--broker-id", 7, code=1)
+    assert nobody.stderr == "kbroker: broker 7 is not in the cluster\n"
 
 
 def test_what_hangs_is_found_and_aborted(kbroker: Run, client: WireClient, producer: TransactionalProducer) -> None:

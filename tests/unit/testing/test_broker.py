@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer
 
-from kbroker.errors import ErrorCode, ProtocolError
-from kbroker.net.blocking_client import BlockingClient
+from kbroker.client import AdminClient, BrokerError
+from kbroker.errors import ErrorCode
 from kbroker.testing import Broker, BrokerFailed
 from kbroker.testing.folder import OWNER, PREFIX, remove_ownerless
 
@@ -36,8 +36,8 @@ def is_refused(broker: Broker) -> bool:
 
 
 def topics_of(broker: Broker) -> dict[str, int]:
-    with BlockingClient(broker.bootstrap_servers, timeout_s=WAIT_S) as client:
-        return {topic.name: len(topic.partitions) for topic in client.metadata(None).topics}
+    with AdminClient(bootstrap_servers=broker.bootstrap_servers) as admin:
+        return {name: len(topic.partitions) for name, topic in admin.describe_topics(admin.list_topics()).items()}
 
 
 def produce(broker: Broker, topic: str, values: list[bytes]) -> None:
@@ -94,7 +94,7 @@ def test_a_topic_gets_partitions_and_configs_and_is_refused_when_it_is_there(bro
     said = subprocess.run([*command, "-b", broker.bootstrap_servers], capture_output=True, text=True, timeout=WAIT_S)
     assert "12345" in said.stdout and "compact" in said.stdout, said
     assert topics_of(broker) == {"t": 2}
-    with pytest.raises(ProtocolError, match="topic 't'") as refused:
+    with pytest.raises(BrokerError, match="topic 't'") as refused:
         broker.create_topic("t")
     assert refused.value.code == ErrorCode.TOPIC_ALREADY_EXISTS
 

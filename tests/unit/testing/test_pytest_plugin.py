@@ -29,13 +29,13 @@ def assert_outcome(done: subprocess.CompletedProcess[str], outcome: str) -> None
 TOPICS = """
 import pytest
 from confluent_kafka import Consumer, Producer
-from kbroker.net.blocking_client import BlockingClient
+from kbroker.client import AdminClient
 
 topics = []
 
 def partitions(broker, topic):
-    with BlockingClient(broker.bootstrap_servers) as client:
-        return len(client.leaders(topic))
+    with AdminClient(bootstrap_servers=broker.bootstrap_servers) as admin:
+        return len(admin.describe_topics([topic])[topic].partitions)
 
 @pytest.mark.parametrize("value", ["a b/c", "d"])
 def test_its_own(kbroker_broker, kbroker_topic, value):
@@ -95,12 +95,13 @@ def test_a_producer_and_a_consumer_of_the_tests_topic(tmp_path: Path) -> None:
 
 
 SETTINGS = """
-from kbroker.net.blocking_client import BlockingClient
+from kbroker.client import AdminClient
 
-def test_settings(kbroker_broker):
+def test_settings(kbroker_broker, kbroker_producer):
     assert kbroker_broker.faults.seen("Produce") == 0
-    with BlockingClient(kbroker_broker.bootstrap_servers) as client:
-        assert len(client.leaders("made", allow_auto_creation=True)) == 5
+    kbroker_producer.send("made", "value").result(60)
+    with AdminClient(bootstrap_servers=kbroker_broker.bootstrap_servers) as admin:
+        assert len(admin.describe_topics(["made"])["made"].partitions) == 5
 """
 
 
