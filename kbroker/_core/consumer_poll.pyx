@@ -86,19 +86,22 @@ cdef class FetchPoll(FetchPartitions):
     def raise_in_poll(self, error, str topic=None, int32_t partition=-1, *, bint until_seek=False):
         """The next poll raises it, for a partition when what waits of that has been polled or dropped; it stands still until then.
 
-        Then the partition is fetched again; with `until_seek` every poll raises it instead, until somebody seeks.
+        Then the partition is fetched again; with `until_seek` every poll raises it instead, until somebody seeks. One error of each partition, and
+        one of none, waits at a time: the newest.
         """
         cdef fetch_partition_t *p
-        if topic is None:
-            self.errors.append((error, None, 0, False))
-        elif (topic, partition) in self.by_name:
+        key, generation = None, 0
+        if topic is not None:
+            key = (topic, partition)
+            if key not in self.by_name:
+                return
             p = self.find(topic, partition)
             mutex_lock(&self.lock)
             p.blocked = True
             generation = p.generation
             mutex_unlock(&self.lock)
-            self.errors = [each for each in self.errors if each[1] != (topic, partition)]
-            self.errors.append((error, (topic, partition), generation, until_seek))
+        self.errors = [each for each in self.errors if each[1] != key]
+        self.errors.append((error, key, generation, until_seek))
         self.awaken()
 
     cdef int raise_one(self) except -1:

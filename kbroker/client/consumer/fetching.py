@@ -18,7 +18,15 @@ from kbroker._core.consumer_record import UnreadableRecords
 from kbroker.client.cluster import Backoff, Cluster
 from kbroker.client.cluster_view import ClusterView
 from kbroker.client.config import Options
-from kbroker.client.errors import RETRIABLE, BrokerError, ClientError, LogTruncated, error_of, raise_for
+from kbroker.client.errors import (
+    RETRIABLE,
+    BrokerError,
+    ClientError,
+    LogTruncated,
+    MalformedAnswer,
+    error_of,
+    refusal,
+)
 from kbroker.client.versions import choose
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
@@ -205,12 +213,29 @@ class Fetching:
                 if self._stale:
                     await self.cluster.refresh()
                     self._seen(self.cluster.view)
+                    self._say_what_is_refused()
                 await self._find_positions()
                 await self._prove_positions()
             except ClientError as error:
-                log.warning("%s", error)
+                self._say(error)
             if self._wants_mending:
                 await asyncio.sleep(backoff.next_s())
+
+    def _say_what_is_refused(self) -> None:
+        """Partitions that have no leader because the broker does not let us have them."""
+        for partition in self._stale:
+            code = self._leaderless(partition)
+            if error_of(code) not in RETRIABLE:
+                self._say(refusal(code, None, str(partition)), partition)
+
+    def _say(self, error: ClientError, partition: TopicPartition | None = None) -> None:
+        """It is tried again whatever it is; what will not pass by itself is raised by the next poll."""
+        if error.retriable:
+            log.warning("%s", error)
+        elif partition is None:
+            self.engine.raise_in_poll(error)
+        elif tuple(partition) in self.engine.assigned():
+            self.engine.raise_in_poll(error, *partition)
 
     async def _find_positions(self) -> None:
         lost = self._lost - self._stale
@@ -229,8 +254,11 @@ class Fetching:
                 refused = BrokerError(f"{partition}: no offset to begin at", code=ErrorCode.OFFSET_OUT_OF_RANGE)
                 self.engine.raise_in_poll(refused, *partition, until_seek=True)
             return
-        found = await self.offsets(dict.fromkeys(lost, RESETS[reset]))
+        found: dict[TopicPartition, tuple[int, int]] = {}
+        unanswered = await self._look_up(dict.fromkeys(lost, RESETS[reset]), found)
         self._place({partition: (offset, -1) for partition, (offset, _) in found.items()})
+        for partition, why in unanswered.items():
+            self._say(why, partition)
 
     def _place(self, found: Mapping[TopicPartition, Place]) -> None:
         for partition, place in found.items():
@@ -246,19 +274,28 @@ class Fetching:
         for partition in self._unproven - self._stale:
             if partition in self._led:
                 by_leader[self._led[partition][0]].append(partition)
-        for node_id, partitions in by_leader.items():
-            connection = await self.cluster.connection(node_id)
-            if choose(ApiKey.OFFSET_FOR_LEADER_EPOCH, connection.served) < USABLE_EPOCH_VERSION:
-                for partition in partitions:
-                    self._go_on(partition)
-                continue
-            asked = {partition: self.engine.epochs(*partition) for partition in partitions if self._is_here(partition)}
-            answer = await connection.call(self._ask_epochs(asked))
-            for topic in answer.topics:
-                for row in topic.partitions:
-                    partition = TopicPartition(topic.topic, row.partition)
-                    if partition in asked and self._is_here(partition):
-                        self._judge(partition, asked[partition], row)
+        outcomes = await asyncio.gather(
+            *(self._prove_at(node_id, partitions) for node_id, partitions in by_leader.items()), return_exceptions=True
+        )
+        for error in outcomes:
+            if isinstance(error, ClientError):
+                self._say(error)
+            elif error is not None:
+                raise error
+
+    async def _prove_at(self, node_id: int, partitions: Collection[TopicPartition]) -> None:
+        connection = await self.cluster.connection(node_id)
+        if choose(ApiKey.OFFSET_FOR_LEADER_EPOCH, connection.served) < USABLE_EPOCH_VERSION:
+            for partition in partitions:
+                self._go_on(partition)
+            return
+        asked = {partition: self.engine.epochs(*partition) for partition in partitions if self._is_here(partition)}
+        answer = await connection.call(self._ask_epochs(asked))
+        for topic in answer.topics:
+            for row in topic.partitions:
+                partition = TopicPartition(topic.topic, row.partition)
+                if partition in asked and self._is_here(partition):
+                    self._judge(partition, asked[partition], row)
 
     def _is_here(self, partition: TopicPartition) -> bool:
         return partition in self._unproven and tuple(partition) in self.engine.assigned()
@@ -332,33 +369,60 @@ class Fetching:
         """(offset, its timestamp) of the first record at a timestamp or later (-1, -1: none), or EARLIEST, LATEST."""
         found: dict[TopicPartition, tuple[int, int]] = {}
 
-        async def attempt() -> dict[TopicPartition, tuple[int, int]]:
-            by_leader: dict[int, list[TopicPartition]] = defaultdict(list)
-            missing = asked.keys() - found.keys()
-            if self.cluster.add_topics({partition.topic for partition in missing}) or any(
-                self.cluster.leader(*partition) is None for partition in missing
-            ):
-                await self.cluster.refresh()
-            try:
-                for partition in missing:
-                    view = self.cluster.view.partition(*partition)
-                    if view is None or view.leader_id < 0:
-                        topic = self.cluster.view.topics.get(partition.topic)
-                        code = topic.error_code if topic is not None else 0
-                        raise_for(code or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None, str(partition))
-                    else:
-                        by_leader[view.leader_id].append(partition)
-            finally:
-                self.cluster.remove_topics({partition.topic for partition in missing})
-            for node_id, partitions in by_leader.items():
-                await self._ask_offsets(node_id, {partition: asked[partition] for partition in partitions}, found)
-            return found
+        async def attempt() -> None:
+            refused = await self._look_up(asked, found)
+            if refused:
+                raise _first(refused.values())
 
-        return await self.cluster.retried(attempt)
+        await self.cluster.retried(attempt)
+        return found
+
+    async def _look_up(
+        self, asked: Mapping[TopicPartition, int], found: dict[TopicPartition, tuple[int, int]]
+    ) -> dict[TopicPartition, ClientError]:
+        """One attempt at what is not `found` yet, of all leaders at once: what one knows counts, whatever becomes of
+        the others. Why there is no answer, by partition.
+        """
+        missing = asked.keys() - found.keys()
+        topics = {partition.topic for partition in missing}
+        unknown = self.cluster.add_topics(topics)
+        try:
+            if unknown or any(self.cluster.leader(*partition) is None for partition in missing):
+                await self.cluster.refresh()
+        finally:
+            self.cluster.remove_topics(topics)
+        refused: dict[TopicPartition, ClientError] = {}
+        by_leader: dict[int, dict[TopicPartition, int]] = defaultdict(dict)
+        for partition in missing:
+            view = self.cluster.leader(*partition)
+            if view is None:
+                refused[partition] = refusal(self._leaderless(partition), None, str(partition))
+            else:
+                by_leader[view.leader_id][partition] = asked[partition]
+
+        async def ask(node_id: int, partitions: Mapping[TopicPartition, int]) -> None:
+            try:
+                refused.update(await self._ask_offsets(node_id, partitions, found))
+            except ClientError as error:
+                refused.update(dict.fromkeys(partitions, error))
+
+        await asyncio.gather(*(ask(*each) for each in by_leader.items()))
+        if refused:
+            self.cluster.refresh_soon()
+        return refused
+
+    def _leaderless(self, partition: TopicPartition) -> int:
+        """Why nobody leads it."""
+        topic = self.cluster.view.topics.get(partition.topic)
+        there = topic.partitions.get(partition.partition_id) if topic is not None else None
+        if there is not None:
+            return there.error_code or ErrorCode.LEADER_NOT_AVAILABLE
+        return (topic.error_code if topic is not None else 0) or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     async def _ask_offsets(
         self, node_id: int, asked: Mapping[TopicPartition, int], found: dict[TopicPartition, tuple[int, int]]
-    ) -> None:
+    ) -> dict[TopicPartition, ClientError]:
+        """What it has refused."""
         by_topic: dict[str, list[Any]] = defaultdict(list)
         for partition, timestamp in asked.items():
             row = M.ListOffsetsRequest.ListOffsetsPartition(partition_index=partition.partition_id, timestamp=timestamp)
@@ -378,21 +442,21 @@ class Fetching:
                 code=ErrorCode.UNSUPPORTED_VERSION,
             )
         answer = await connection.call(message)
-        refused: tuple[int, TopicPartition] | None = None
+        refused: dict[TopicPartition, ClientError] = {}
         for topic in answer.topics:
             for row in topic.partitions:
                 partition = TopicPartition(topic.name, row.partition_index)
                 if row.error_code == ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT and partition in asked:
                     found[partition] = NOT_FOUND  # messages of magic 0 have no time
                 elif row.error_code:
-                    refused = (row.error_code, partition)
+                    refused[partition] = refusal(row.error_code, None, str(partition))
                 elif partition in asked and version == 0:
                     found[partition] = (row.old_style_offsets[0], -1) if row.old_style_offsets else NOT_FOUND
                 elif partition in asked:
                     found[partition] = (row.offset, row.timestamp)
-        if refused is not None:
-            self.cluster.refresh_soon()
-            raise_for(refused[0], None, str(refused[1]))
+        for partition in asked.keys() - found.keys() - refused.keys():
+            refused[partition] = MalformedAnswer(f"{connection.address} answered ListOffsets without {partition}")
+        return refused
 
     async def partitions_of(self, topics: Iterable[str]) -> list[TopicPartition]:
         """All partitions of topics, which must be there."""
@@ -400,3 +464,8 @@ class Fetching:
         return [
             TopicPartition(topic.name, partition_id) for topic in found for partition_id in sorted(topic.partitions)
         ]
+
+
+def _first(errors: Iterable[ClientError]) -> ClientError:
+    """The one to raise: what will not pass by itself, if there is such."""
+    return min(errors, key=lambda error: error.retriable)

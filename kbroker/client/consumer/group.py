@@ -51,7 +51,6 @@ class Group:
         self._polling = False
         self._polled_at = 0.0  # when the last poll ended
         self._watch: asyncio.Task[None] | None = None
-        self._said: asyncio.Future[None] | None = None  # a failure that the next poll raises
         self._tasks: set[asyncio.Task[Any]] = set()
         fetching.committed = self._positions
 
@@ -198,13 +197,8 @@ class Group:
         return await self._cluster.retried(lambda: offsets.fetch(self.coordinator, partitions), timeout_s=timeout_s)
 
     async def _positions(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, tuple[int, int]]:
-        """One attempt. The next poll raises what will not get better."""
-        try:
-            found = await offsets.fetch(self.coordinator, partitions)
-        except ClientError as error:
-            if not error.retriable and (self._said is None or self._said.done()):
-                self._said = self.steps.post_error(error)
-            raise
+        """One attempt."""
+        found = await offsets.fetch(self.coordinator, partitions)
         return {partition: (committed.offset, committed.leader_epoch) for partition, committed in found.items()}
 
     async def _commit_going(self, wanted: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
