@@ -56,7 +56,6 @@ class Leaders:
         if asked.api_key == ApiKey.SASL_AUTHENTICATE:
             return M.SaslAuthenticateResponse(error_code=self.sasl_error, error_message="wrong")
         assert asked.api_key == ApiKey.FETCH
-        time.sleep(0 if message.max_wait_ms < 2 else 0.001)
         return fetch.answer(message)  # type: ignore[no-any-return]
 
     def describe(self) -> M.Message:
