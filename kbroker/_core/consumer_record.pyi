@@ -1,11 +1,8 @@
-from typing import ClassVar, final
+from typing import final
 
-from kbroker.errors import BadInput, ErrorCode
+from kbroker.errors import BadInput, ClientError
 
-class UnreadableRecords(BadInput):
-    code: ErrorCode
-    retriable: ClassVar[bool]
-    hint: ClassVar[str]
+class UnreadableRecords(ClientError, BadInput):
     topic: str
     partition: int
     offset: int

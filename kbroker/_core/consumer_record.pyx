@@ -13,21 +13,20 @@ from kbroker._core.layout cimport (
 )
 from kbroker._core.records cimport bytes_or_none, read_headers
 
-from kbroker.errors import BadInput, ErrorCode
+from kbroker.errors import BadInput, ClientError, ErrorCode
 
 cdef enum:
     CREATE_TIME = 0
     LOG_APPEND_TIME = 1
 
 
-class UnreadableRecords(BadInput):
+class UnreadableRecords(ClientError, BadInput):
     """Records of a partition cannot be read: damaged, or not what the protocol says. `offset` is the first of them.
 
     What stands before them has been given. Seeking behind `offset` leaves them out.
     """
 
     code = ErrorCode.CORRUPT_MESSAGE
-    retriable = False
     hint = "seek past the offset to leave the records out, or find out with kbroker verify-log what is on the broker's disk"
 
     def __init__(self, str topic, int partition, int64_t offset, str what):

@@ -23,6 +23,8 @@ from kbroker._core.sync cimport atomic_add_i32, atomic_claim_i32, atomic_load_i3
 
 import logging
 
+from kbroker.errors import TimedOut
+
 cdef enum:
     LONGEST_SLEEP_MS = 250       # a signal that comes just before the sleep is seen after it
 
@@ -87,12 +89,12 @@ cdef class Delivery:
         while True:
             batch = self.part(index)
             if not await_batch(batch, deadline):
-                raise TimeoutError(f"no answer within {timeout} s; the record may still be delivered")
+                raise TimedOut(f"no answer within {float(timeout):g} s; the record may still be delivered")
             if atomic_load_i32(&batch.state) != OUTGOING_SPLIT:
                 return batch
 
     def exception(self, timeout=None):
-        """Why it failed, or None when it was delivered. Waits; TimeoutError after `timeout` seconds."""
+        """Why it failed, or None when it was delivered. Waits; TimedOut after `timeout` seconds."""
         cdef int32_t index = 0
         cdef outgoing_t *batch = self.settled(timeout, &index)
         if atomic_load_i32(&batch.state) != OUTGOING_FAILED:
@@ -100,7 +102,7 @@ cdef class Delivery:
         return <object>batch.exception if batch.exception != NULL else RuntimeError("the producer is gone")
 
     def result(self, timeout=None):
-        """This Delivery, once the record is delivered. Raises why it failed; TimeoutError after `timeout` seconds."""
+        """This Delivery, once the record is delivered. Raises why it failed; TimedOut after `timeout` seconds."""
         error = self.exception(timeout)
         if error is not None:
             raise error
@@ -277,7 +279,7 @@ cdef class Deliveries:
         return True
 
     def exception(self, timeout=None):
-        """Why the first that failed did, or None when all were delivered. Waits; TimeoutError after `timeout` seconds."""
+        """Why the first that failed did, or None when all were delivered. Waits; TimedOut after `timeout` seconds."""
         cdef int64_t deadline = deadline_after(timeout)
         cdef int32_t i
         for i in range(self.stretch_count):
@@ -287,7 +289,7 @@ cdef class Deliveries:
         return None
 
     def result(self, timeout=None) -> int:
-        """The number of records, once all are delivered. Raises why one failed; TimeoutError after `timeout` seconds."""
+        """The number of records, once all are delivered. Raises why one failed; TimedOut after `timeout` seconds."""
         error = self.exception(timeout)
         if error is not None:
             raise error
@@ -328,7 +330,7 @@ cdef bint stretch_settled(outgoing_t *batch, int32_t first, int32_t last) noexce
 cdef object failure_of(outgoing_t *batch, int32_t first, int32_t last, int64_t deadline):
     """Of the records from `first` to `last`."""
     if not await_batch(batch, deadline):
-        raise TimeoutError("no answer in time; the records may still be delivered")
+        raise TimedOut("no answer in time; the records may still be delivered")
     if batch.state == OUTGOING_FAILED:
         return <object>batch.exception if batch.exception != NULL else RuntimeError("the producer is gone")
     if batch.state == OUTGOING_SPLIT:

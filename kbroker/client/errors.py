@@ -9,42 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kbroker.errors import ErrorCode, KbrokerError
+from kbroker.errors import RETRIABLE as RETRIABLE
+from kbroker.errors import ClientError as ClientError
+from kbroker.errors import ErrorCode
+from kbroker.errors import TimedOut as TimedOut
 from kbroker.model import TopicPartition
-
-RETRIABLE = frozenset(
-    {
-        ErrorCode.CORRUPT_MESSAGE,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.REQUEST_TIMED_OUT,
-        ErrorCode.REPLICA_NOT_AVAILABLE,
-        ErrorCode.NETWORK_EXCEPTION,
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.NOT_COORDINATOR,
-        ErrorCode.NOT_ENOUGH_REPLICAS,
-        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-        ErrorCode.NOT_CONTROLLER,
-        ErrorCode.CONCURRENT_TRANSACTIONS,
-        ErrorCode.KAFKA_STORAGE_ERROR,
-        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
-        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
-        ErrorCode.LISTENER_NOT_FOUND,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_LEADER_EPOCH,
-        ErrorCode.OFFSET_NOT_AVAILABLE,
-        ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
-        ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
-        ErrorCode.UNSTABLE_OFFSET_COMMIT,
-        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
-        ErrorCode.UNKNOWN_TOPIC_ID,
-        ErrorCode.INCONSISTENT_TOPIC_ID,
-        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
-    }
-)
-"""Codes that may be gone when the same is tried again, with fresh metadata: those of Java's RetriableException."""
 
 STALE_METADATA = frozenset(
     {
@@ -64,47 +33,7 @@ STALE_METADATA = frozenset(
 )
 """Codes after which what the client knows of the cluster is asked for again."""
 
-HINTS = {
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "create the topic, or look for a slip in its name",
-    ErrorCode.MESSAGE_TOO_LARGE: "send less at once, or raise the topic's max.message.bytes",
-    ErrorCode.INVALID_TOPIC_EXCEPTION: "names have 1 to 249 letters, digits, '.', '_' and '-'",
-    ErrorCode.NOT_ENOUGH_REPLICAS: "fewer replicas are in sync than the topic's min.insync.replicas asks for",
-    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "an administrator has to grant the operation on the topic",
-    ErrorCode.GROUP_AUTHORIZATION_FAILED: "an administrator has to grant Read on the group",
-    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "an administrator has to grant the operation on the cluster",
-    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "an administrator has to grant Write on the transactional id",
-    ErrorCode.UNSUPPORTED_SASL_MECHANISM: "set sasl.mechanism to one of those the broker has enabled",
-    ErrorCode.SASL_AUTHENTICATION_FAILED: "look at sasl.username and sasl.password",
-    ErrorCode.INVALID_PRODUCER_EPOCH: "another producer with this transactional.id has begun: close this one",
-    ErrorCode.PRODUCER_FENCED: "another producer with this transactional.id has begun: close this one",
-    ErrorCode.FENCED_INSTANCE_ID: "another consumer has this group.instance.id: close this one",
-    ErrorCode.UNSUPPORTED_VERSION: "the broker is too old for this, or too new",
-    ErrorCode.TOPIC_ALREADY_EXISTS: "choose another name, or alter the topic that is there",
-    ErrorCode.INVALID_REPLICATION_FACTOR: "there are fewer brokers than replicas were asked for",
-    ErrorCode.NON_EMPTY_GROUP: "stop the group's consumers first",
-    ErrorCode.OFFSET_OUT_OF_RANGE: "seek to an offset that is there, or set auto.offset.reset",
-}
-
-
 FAILURES_TOLD = 3
-
-
-class ClientError(KbrokerError):
-    """Base of what a client raises. `code`: the protocol's; `retriable`: it may succeed later; `hint`: what to do."""
-
-    retriable: bool = False
-    hint: str = ""
-
-    def __init__(self, message: str, *, code: ErrorCode | None = None, hint: str | None = None):
-        if code is not None:
-            self.code = code
-            self.retriable = code in RETRIABLE
-        self.hint = hint if hint is not None else self.hint or HINTS.get(self.code, "")
-        self.message = message
-        super().__init__(message)
-
-    def __str__(self) -> str:
-        return f"{self.message} ({self.hint})" if self.hint else self.message
 
 
 class BrokerError(ClientError):
@@ -155,13 +84,6 @@ class ConnectionFailed(ClientError):
     """A broker is not reached, or the connection to it broke. The message names its address."""
 
     code = ErrorCode.NETWORK_EXCEPTION
-    retriable = True
-
-
-class TimedOut(ClientError, TimeoutError):
-    """What was asked for was not there within its time. The message says what was waited for."""
-
-    code = ErrorCode.REQUEST_TIMED_OUT
     retriable = True
 
 

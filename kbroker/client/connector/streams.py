@@ -48,7 +48,7 @@ class MessageStream:
         self._last: ConsumerRecord | None = None  # that it gave
         self._positions: dict[TopicPartition, int] = {}  # behind what was given, of all but `_partition`
         # With the feed's lock:
-        self._waiting: deque[tuple[TopicPartition, Records | ClientError | UnreadableRecords]] = deque()
+        self._waiting: deque[tuple[TopicPartition, Records | ClientError]] = deque()
         self._partitions: set[TopicPartition] = set()
         self._is_full = False
 

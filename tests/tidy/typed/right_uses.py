@@ -331,7 +331,7 @@ async def consume_and_await(consumer: AsyncConsumer) -> None:
     await consumer.close()
 
 
-def explain(error: ClientError | UnreadableRecords) -> str:
+def explain(error: ClientError) -> str:
     assert_type(error.code, ErrorCode)
     assert_type(error.retriable, bool)
     match error:

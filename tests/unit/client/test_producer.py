@@ -203,8 +203,11 @@ def test_a_partition_without_leader_is_waited_for() -> None:
     with ProduceBroker() as broker, producer_of(broker) as producer:
         broker.leader = -1
         sent = [producer.send("t", b"%d" % i, partition=0) for i in range(3)]
-        with pytest.raises(TimeoutError):
+        with pytest.raises(TimedOut, match=r"no answer within 0\.05 s; the record may still be delivered") as raised:
             sent[0].result(0.05)
+        assert isinstance(raised.value, TimeoutError) and raised.value.retriable
+        with pytest.raises(TimedOut):
+            producer.send_many("t", [b"3"], partitions=0).result(0.05)
         broker.leader = 1
         assert [delivery.result(SECONDS).offset for delivery in sent] == [0, 1, 2]
 

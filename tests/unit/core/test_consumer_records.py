@@ -163,7 +163,7 @@ def test_a_wrong_checksum_costs_what_is_behind_it_and_nothing_else() -> None:
     chunk = chunk_of(good + bytes(bad) + batch([b"d"], 3))
     assert [record.value for record in Records([chunk])] == [b"a", b"b"]
     error = chunk.error
-    assert isinstance(error, UnreadableRecords)
+    assert isinstance(error, UnreadableRecords) and isinstance(error, ClientError)
     assert (error.topic, error.partition, error.offset, error.code) == ("t", 3, 2, ErrorCode.CORRUPT_MESSAGE)
     assert "t-3: the records at offset 2 cannot be read: CRC does not match" in str(error)
     assert (chunk.next_offset, error.retriable) == (2, False)
