@@ -129,7 +129,7 @@ class ConsumerOperations:
 
     def group_metadata(self) -> ConsumerGroupMetadata:
         """Who this member is, for a producer that commits offsets in its transaction."""
-        return self._in_group("be a member").identity
+        return self._in_group("be a member").metadata
 
     def _in_group(self, what: str) -> Group:
         self._thread.check()

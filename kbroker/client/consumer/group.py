@@ -50,6 +50,7 @@ class Group:
         self._commit_at = time.monotonic() + (self._interval_s or 0)
         self._polling = False
         self._polled_at = 0.0  # when the last poll ended
+        self._handed_to: ConsumerGroupMetadata | None = None  # who had a place in the group then
         self._watch: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         fetching.committed = self._positions
@@ -71,6 +72,8 @@ class Group:
             raise self._failure
 
     def end_poll(self) -> None:
+        if self.identity.generation_id >= 0:
+            self._handed_to = self.identity
         self._polled_at = time.monotonic()
         self._polling = False
 
@@ -85,6 +88,13 @@ class Group:
         if membership is None:
             return ConsumerGroupMetadata(self.group_id, -1, "", self._options["group.instance.id"])
         return membership.identity
+
+    @property
+    def metadata(self) -> ConsumerGroupMetadata:
+        """Who has what polls have handed out. One that has lost its place says still who it was, and is refused for
+        that: with generation -1 it would count as somebody who is in no group. Any thread."""
+        identity = self.identity
+        return identity if identity.generation_id >= 0 else self._handed_to or identity
 
     # --- subscribing ----------------------------------------------------------------------------------------
 
@@ -133,7 +143,7 @@ class Group:
         except (ClientError, TimeoutError) as error:
             log.warning("group %r: leaving: %s", self.group_id, error or "it took too long")
         finally:
-            self._membership = None
+            self._membership = self._handed_to = None
 
     def leave_at_exit(self, timeout_s: float) -> None:
         """Without a commit: who has not closed may not have dealt with what he was given. Any thread."""

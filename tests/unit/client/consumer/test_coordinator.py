@@ -245,13 +245,17 @@ def test_who_does_not_poll_leaves_and_comes_back_with_the_next_poll(broker: Grou
     with consumer_of(broker, max_poll_interval_ms=200) as consumer:
         consumer.subscribe(TOPIC, heard)
         poll_until_assigned(consumer)
+        who = consumer.group_metadata()
         broker.wait(lambda: any(key == ApiKey.LEAVE_GROUP for key, _ in broker.asked))
         joins = broker.count(ApiKey.JOIN_GROUP)
         with pytest.raises(CommitFailed):
             consumer.commit({ZERO: 1})
+        # For a transaction that works on what was polled: a coordinator fences this one, and lets nobody in particular pass.
+        assert consumer.group_metadata() == who and who.generation_id == 1
         assert heard.events == [("assigned", [0, 1])]
         assert broker.count(ApiKey.JOIN_GROUP) == joins
         poll_until(consumer, lambda: len(heard.events) == 3)
+        assert consumer.group_metadata().generation_id == 2
         assert heard.events[1:] == [("lost", [0, 1]), ("assigned", [0, 1])]
         # A poll that waits is one that polls.
         leaves = broker.count(ApiKey.LEAVE_GROUP)
