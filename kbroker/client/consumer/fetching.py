@@ -290,6 +290,11 @@ class Fetching:
                 self._go_on(partition)
             return
         asked = {partition: self.engine.epochs(*partition) for partition in partitions if self._is_here(partition)}
+        for partition in [partition for partition, epochs in asked.items() if epochs[3] < 0]:
+            del asked[partition]
+            self._go_on(partition)  # somebody has sought: nothing that was read has to be there
+        if not asked:
+            return
         answer = await connection.call(self._ask_epochs(asked))
         for topic in answer.topics:
             for row in topic.partitions:

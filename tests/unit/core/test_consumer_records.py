@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kbroker._core.consumer_record import ConsumerRecord, UnreadableRecords
 from kbroker._core.consumer_records import Chunk, Records, read_chunk
 from kbroker._core.message_set import MessageSetBuilder, wrap
-from kbroker.errors import ErrorCode
+from kbroker.errors import ClientError, ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.protocol.compression import BadCompression, Codec, deflate, inflate
 from kbroker.protocol.records import ControlType, Record, encode_batch

@@ -250,7 +250,7 @@ def test_who_does_not_poll_leaves_and_comes_back_with_the_next_poll(broker: Grou
         joins = broker.count(ApiKey.JOIN_GROUP)
         with pytest.raises(CommitFailed):
             consumer.commit({ZERO: 1})
-        # For a transaction that works on what was polled: a coordinator fences this one, and lets nobody in particular pass.
+        # A coordinator fences this one in its transactions; who says that he is nobody may commit anything.
         assert consumer.group_metadata() == who and who.generation_id == 1
         assert heard.events == [("assigned", [0, 1])]
         assert broker.count(ApiKey.JOIN_GROUP) == joins

@@ -90,6 +90,8 @@ class Leader:
         row = M.OffsetForLeaderEpochResponse.EpochEndOffset(
             partition=0, leader_epoch=self.ends[0], end_offset=self.ends[1]
         )
+        if ask.leader_epoch < 0:  # which no broker knows
+            row.leader_epoch, row.end_offset = -1, -1
         if self.epoch_errors:
             row.error_code = self.epoch_errors.pop(0)
         topic = M.OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(topic=TOPIC, partitions=[row])
@@ -149,6 +151,19 @@ def test_a_new_leader_that_has_what_was_read_is_read_on(leader: Leader, consumer
     assert take(consumer, 1) == [(3, b"d")]
     assert set(leader.asked_epochs) == {(1, 0)}
     assert len(leader.asked_epochs) == 3
+
+
+def test_who_seeks_before_a_new_leader_has_proved_itself_is_read_on_from_there(
+    leader: Leader, consumer_of: Callable[..., Consumer]
+) -> None:
+    consumer = consumer_of()
+    assert take(consumer, 3) == ABC
+    leader.epoch_errors = [ErrorCode.UNKNOWN_LEADER_EPOCH] * 100_000
+    leader.elect(log_of("a", "b", "c", "d"), 0, 3)
+    wait_until(lambda: leader.asked_epochs, "it is asked where the epoch ends", SECONDS)
+    consumer.seek(TOPIC, 0, 2)
+    leader.epoch_errors.clear()
+    assert take(consumer, 2) == [(2, b"c"), (3, b"d")]
 
 
 def test_a_truncated_log_is_read_from_where_it_began_to_differ(
