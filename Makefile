@@ -68,7 +68,7 @@ fuzz: $(VENV)/made $(VENV)/test-installed
 	KBROKER_BUILD=none $(PIP) --no-build-isolation -e .[fuzz]
 	$(PY) tools/variant_tree.py fuzz --run $(CURDIR)/$(PY) -m tests.fuzz.run --seconds $(SECONDS) $(TARGETS) $(ARGS)
 
-# kill -9 of real brokers under load, transactions under faults of all kinds, then power cuts of simulated ones over the injected file system.
+# kill -9 of real brokers under load, transactions and our own clients under faults of all kinds, then power cuts of simulated ones over the injected file system.
 ROUNDS ?= 100
 SEEDS ?= 1000
 # The seeds before are in make test.
@@ -76,6 +76,7 @@ FIRST ?= 100
 crash: build $(VENV)/test-installed
 	$(PY) -m tests.crash.kill_rounds --rounds $(ROUNDS)
 	$(PY) -m tests.crash.transaction_rounds --rounds $(ROUNDS)
+	$(PY) -m tests.crash.client_rounds --rounds $(ROUNDS)
 	$(PY) tools/crash.py $(SEEDS) --first $(FIRST)
 
 SOAK_SECONDS ?= 3600
