@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from kbroker.client.consumer.group_metadata import ConsumerGroupMetadata as ConsumerGroupMetadata
     from kbroker.client.consumer.group_metadata import OffsetAndMetadata as OffsetAndMetadata
     from kbroker.client.consumer.holdings import RebalanceListener as RebalanceListener
+    from kbroker.client.consumer.membership import SubscriptionPattern as SubscriptionPattern
     from kbroker.client.errors import AuthenticationFailed as AuthenticationFailed
     from kbroker.client.errors import BrokerError as BrokerError
     from kbroker.client.errors import ClientClosed as ClientClosed
@@ -121,6 +122,7 @@ _MODULES = {
     "Records": "kbroker._core.consumer_records",
     "SimpleConsumer": "kbroker.client.simple_consumer",
     "SimpleConsumerOptions": "kbroker.client.option_types",
+    "SubscriptionPattern": "kbroker.client.consumer.membership",
     "TimedOut": "kbroker.client.errors",
     "TopicNotKnown": "kbroker.client.aio.producer",
     "TopicPartition": "kbroker.model",
@@ -183,6 +185,7 @@ __all__ = [
     "Records",
     "SimpleConsumer",
     "SimpleConsumerOptions",
+    "SubscriptionPattern",
     "TimedOut",
     "TopicNotKnown",
     "TopicPartition",

@@ -143,6 +143,13 @@ class Cluster:
         self._publish(self.view.with_answer(answer, None if topics is None else frozenset(topics)))
         return answer
 
+    async def find_topics(self, topic_ids: Iterable[bytes]) -> None:
+        """Those that are there with these ids come into the view (KIP-516)."""
+        asked = [M.MetadataRequest.MetadataRequestTopic(topic_id=each, name=None) for each in topic_ids]
+        connection = await self.any_connection()
+        answer = await connection.call(M.MetadataRequest(topics=asked, allow_auto_topic_creation=False))
+        self._publish(self.view.with_answer(answer, frozenset()))
+
     async def topic(self, name: str, *, timeout_s: float | None = None, allow_auto_creation: bool = False) -> TopicView:
         """A topic whose partitions all have leaders; BrokerError when it is not there within `timeout_s`."""
 

@@ -137,6 +137,8 @@ class ConsumerOptions(TypedDict, total=False):
     group_instance_id: str | None
     enable_auto_commit: bool
     auto_commit_interval_ms: int
+    group_protocol: Literal["classic", "consumer"]
+    group_remote_assignor: str | None
     session_timeout_ms: int
     heartbeat_interval_ms: int
     max_poll_interval_ms: int

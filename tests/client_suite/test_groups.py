@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import confluent_kafka
 import pytest
@@ -13,7 +14,14 @@ from kbroker.client.consumer.consumer import Consumer
 from kbroker.client.errors import BrokerError
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
-from tests.client_suite.features import DELETE_GROUPS, DELETE_OFFSETS, GROUP_STATES, GROUP_TYPES, REMOVE_MEMBERS
+from tests.client_suite.features import (
+    CONSUMER_GROUPS,
+    DELETE_GROUPS,
+    DELETE_OFFSETS,
+    GROUP_STATES,
+    GROUP_TYPES,
+    REMOVE_MEMBERS,
+)
 from tests.client_suite.suite_broker import SECONDS, SuiteBroker
 
 QUICK = {"session_timeout_ms": 6_000, "heartbeat_interval_ms": 300}
@@ -42,15 +50,24 @@ def produce(broker: SuiteBroker, topic: str, values: list[bytes]) -> None:
 
 
 def test_members_share_and_go_on_where_others_stopped(broker: SuiteBroker) -> None:
+    share_and_go_on(broker, **QUICK)
+
+
+def test_members_of_the_consumer_protocol_do_the_same(broker: SuiteBroker) -> None:
+    with broker.serving(CONSUMER_GROUPS):
+        share_and_go_on(broker, group_protocol="consumer")
+
+
+def share_and_go_on(broker: SuiteBroker, **options: Any) -> None:
     topic, group = broker.new_topic(2), broker.unique("group")
     values = [b"%d" % number for number in range(200)]
     produce(broker, topic, values[:100])
     members = Members()
-    with broker.consumer(group_id=group, **QUICK) as first:
+    with broker.consumer(group_id=group, **options) as first:
         members.consumers = [first]
         first.subscribe([topic])
         members.poll_until(lambda: len(members.values) == 100)
-        with broker.consumer(group_id=group, **QUICK) as second:
+        with broker.consumer(group_id=group, **options) as second:
             members.consumers = [first, second]
             second.subscribe([topic])
             members.poll_until(lambda: len(first.assignment()) == len(second.assignment()) == 1)
@@ -59,7 +76,7 @@ def test_members_share_and_go_on_where_others_stopped(broker: SuiteBroker) -> No
         members.consumers = [first]
         members.poll_until(lambda: len(first.assignment()) == 2)
     assert sorted(v or b"" for v in members.values) == sorted(values)
-    with broker.consumer(group_id=group, **QUICK) as third:
+    with broker.consumer(group_id=group, **options) as third:
         members.consumers = [third]
         third.subscribe([topic])
         produce(broker, topic, [b"later"])

@@ -1,4 +1,4 @@
-"""kbroker.client in one group with other people's consumers, each the leader once."""
+"""kbroker.client in one group with other people's consumers, by both protocols; each comes first, or leads, once."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import subprocess
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,11 +15,19 @@ import pytest
 from kbroker.client import Consumer, Producer, RebalanceListener
 from kbroker.model import TopicPartition
 from tests.compat.clients import CLIENTS
+from tests.compat.conftest import new_broker
 from tests.compat.test_clients import create_topic
+from tests.compat.test_consumer_groups import FAST
 from tests.kit.broker import BrokerProcess
 
 PARTITIONS, COUNT, SECONDS = 6, 600, 60.0
 BY_NAME = {client.name: client for client in CLIENTS}
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[BrokerProcess]:
+    with new_broker(FAST) as started:
+        yield started
 
 
 class Member(ABC):
@@ -48,14 +57,18 @@ class ConfluentMember(Member):
     def __init__(self, arguments: dict[str, Any]):
         import confluent_kafka
 
-        settings = {"partition.assignment.strategy": arguments["assignor"]}
+        settings = {
+            "partition.assignment.strategy": arguments["assignor"], "session.timeout.ms": 6000,
+            "heartbeat.interval.ms": 500,
+        }  # fmt: skip
+        if arguments["protocol"] == "consumer":
+            settings = {"group.protocol": "consumer", "group.remote.assignor": arguments["assignor"]}
         if arguments["static"]:
             settings["group.instance.id"] = "confluent"
         self.consumer = confluent_kafka.Consumer(
             {
                 "bootstrap.servers": arguments["bootstrap"], "group.id": arguments["group"],
-                "auto.offset.reset": "earliest", "session.timeout.ms": 6000, "heartbeat.interval.ms": 500,
-                "auto.commit.interval.ms": 100, **settings,
+                "auto.offset.reset": "earliest", "auto.commit.interval.ms": 100, **settings,
             }
         )  # fmt: skip
         self.consumer.subscribe([arguments["topic"]])
@@ -95,12 +108,13 @@ class Kept(RebalanceListener):
 class Mixed:
     """One of ours and somebody else's."""
 
-    def __init__(self, broker: BrokerProcess, assignor: str, *, static: bool = False):
+    def __init__(self, broker: BrokerProcess, assignor: str, *, static: bool = False, protocol: str = "classic"):
         self.topic = create_topic(broker, PARTITIONS)
         self.group = f"mixed-{self.topic}"
         self.bootstrap = broker.address
         self.assignor = assignor
         self.static = static
+        self.protocol = protocol
         self.read: set[tuple[int, int]] = set()
         self.sent = 0
         self.kept = Kept()
@@ -112,11 +126,18 @@ class Mixed:
             group_id=self.group,
             group_instance_id="ours" if self.static else None,
             auto_offset_reset="earliest",
-            session_timeout_ms=6000,
-            heartbeat_interval_ms=500,
             auto_commit_interval_ms=100,
-            partition_assignment_strategy=self.assignor,
+            **self.options(),
         )
+
+    def options(self) -> dict[str, Any]:
+        if self.protocol == "consumer":
+            return {"group_protocol": "consumer", "group_remote_assignor": self.assignor}
+        return {
+            "session_timeout_ms": 6000,
+            "heartbeat_interval_ms": 500,
+            "partition_assignment_strategy": self.assignor,
+        }
 
     def join(self) -> None:
         self.ours.subscribe(self.topic, self.kept)
@@ -124,7 +145,7 @@ class Mixed:
     def other(self, name: str) -> Member:
         arguments = {
             "bootstrap": self.bootstrap, "topic": self.topic, "group": self.group, "assignor": self.assignor,
-            "static": self.static,
+            "static": self.static, "protocol": self.protocol,
         }  # fmt: skip
         return member_of(name, arguments)
 
@@ -163,6 +184,8 @@ class Mixed:
 CASES = [
     ("java-3.9", "cooperative-sticky"),
     ("confluent", "range"),
+    ("confluent", "uniform"),
+    pytest.param("java-4.3", "uniform", marks=pytest.mark.slow),
     pytest.param("confluent", "cooperative-sticky", marks=pytest.mark.slow),
     pytest.param("confluent", "roundrobin", marks=pytest.mark.slow),
     *(pytest.param("java-3.9", each, marks=pytest.mark.slow) for each in ("range", "roundrobin", "sticky")),
@@ -174,7 +197,7 @@ CASES = [
 @pytest.mark.parametrize(("name", "assignor"), CASES)
 @pytest.mark.parametrize("leader", ["ours", pytest.param("theirs", marks=pytest.mark.slow)])
 def test_two_clients_share_a_topic(broker: BrokerProcess, name: str, assignor: str, leader: str) -> None:
-    mixed = Mixed(broker, assignor)
+    mixed = Mixed(broker, assignor, protocol="consumer" if assignor == "uniform" else "classic")
     if leader == "ours":
         mixed.join()
         mixed.send()
@@ -185,9 +208,9 @@ def test_two_clients_share_a_topic(broker: BrokerProcess, name: str, assignor: s
         mixed.join()
     mixed.poll_until_has(PARTITIONS // 2)
     mixed.send()
-    if "sticky" in assignor and leader == "ours":
+    if assignor in ("sticky", "cooperative-sticky", "uniform") and leader == "ours":
         # Half was given up by the one, and once; who is eager gives up all.
-        assert mixed.kept.revoked == (PARTITIONS // 2 if assignor == "cooperative-sticky" else PARTITIONS)
+        assert mixed.kept.revoked == (PARTITIONS if assignor == "sticky" else PARTITIONS // 2)
     if leader == "ours":
         mixed.ours.unsubscribe()
         mixed.send()
@@ -201,13 +224,16 @@ def test_two_clients_share_a_topic(broker: BrokerProcess, name: str, assignor: s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
+@pytest.mark.parametrize(
+    ("protocol", "assignor"),
+    [("classic", "range"), ("classic", "cooperative-sticky"), ("consumer", "uniform"), ("consumer", "range")],
+)
 @pytest.mark.parametrize("static", [False, True])
-def test_three_clients_share_a_topic(broker: BrokerProcess, assignor: str, static: bool) -> None:
-    mixed = Mixed(broker, assignor, static=static)
+def test_three_clients_share_a_topic(broker: BrokerProcess, protocol: str, assignor: str, static: bool) -> None:
+    mixed = Mixed(broker, assignor, static=static, protocol=protocol)
     mixed.join()
     mixed.send()
-    others = [mixed.other(name) for name in ("java-3.9", "confluent")]
+    others = [mixed.other(name) for name in ("java-4.3" if protocol == "consumer" else "java-3.9", "confluent")]
     mixed.poll_until_has(2)
     mixed.send()
     if static:

@@ -1,6 +1,7 @@
 """A broker with one topic and a coordinator of groups of one member, which refuses, lies and keeps silent as told.
 
-It keeps to the classic protocol otherwise, and notes what a coordinator would not forgive in `wrongs`.
+It keeps to the protocols of groups otherwise, the classic one and that of KIP-848, and notes what a coordinator would
+not forgive in `wrongs`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from tests.kit.scripted_broker import Asked, Peer, ScriptedBroker
 
 NODE = 5
 TOPIC = "t"
+TOPIC_ID = b"id-of-the-topic-"
 Action = int | str | Callable[[Any], Any]
 
 
@@ -34,9 +36,16 @@ class GroupBroker:
         self.committed: dict[int, int] = {}
         self.generation = 0
         self.member_id = ""
+        self.member_epoch = 0  # of a member of the consumer protocol
         self.is_rebalancing = False
         self.assigned: list[int] | None = None
         """What the member is given whatever it says as leader."""
+        self.target: list[int] = list(range(partitions))
+        """What a member of the consumer protocol is to have."""
+        self.target_id = TOPIC_ID
+        self.heartbeat_ms = 10
+        self.given: list[int] | None = None  # what it was told last
+        self.owned: list[int] = []  # what it has told
         self._changed = threading.Condition()
         self.broker = ScriptedBroker(self._script)
 
@@ -59,6 +68,17 @@ class GroupBroker:
         """Until a request has come that makes it true."""
         with self._changed:
             assert self._changed.wait_for(true, timeout_s)
+
+    def give(self, partitions: list[int]) -> None:
+        """To a member of the consumer protocol, these instead."""
+        with self._changed:
+            self.target = partitions
+            self.generation += 1
+
+    def beats(self) -> list[Any]:
+        """The requests of the consumer protocol."""
+        with self._changed:
+            return [message for key, message in self.asked if key == ApiKey.CONSUMER_GROUP_HEARTBEAT]
 
     def rebalance(self) -> None:
         """Somebody else wants to join."""
@@ -103,12 +123,12 @@ class GroupBroker:
             R.MetadataResponsePartition(partition_index=n, leader_id=NODE, leader_epoch=1)
             for n in range(self.partitions)
         ]
-        names = [TOPIC] if message.topics is None else [topic.name for topic in message.topics]
+        asked = [(TOPIC, TOPIC_ID)] if message.topics is None else [(row.name, row.topic_id) for row in message.topics]
         topics = [
-            R.MetadataResponseTopic(name=name, partitions=rows, error_code=code)
-            if name == TOPIC
-            else R.MetadataResponseTopic(name=name, error_code=3)
-            for name in names
+            R.MetadataResponseTopic(name=TOPIC, topic_id=TOPIC_ID, partitions=rows, error_code=code)
+            if name == TOPIC or topic_id == TOPIC_ID
+            else R.MetadataResponseTopic(name=name, topic_id=topic_id, error_code=3 if name else 100)
+            for name, topic_id in asked
         ]
         brokers = [R.MetadataResponseBroker(node_id=NODE, host="127.0.0.1", port=self.port)]
         return R(brokers=brokers, topics=topics, controller_id=NODE, cluster_id="c")
@@ -181,6 +201,49 @@ class GroupBroker:
             code = ErrorCode.REBALANCE_IN_PROGRESS
         return M.HeartbeatResponse(error_code=code)
 
+    def _consumer_group_heartbeat(self, message: Any, code: int) -> M.Message:
+        R = M.ConsumerGroupHeartbeatResponse
+        epoch = message.member_epoch
+        if not code and epoch == 0:
+            self._join_by_heartbeat(message)
+        elif not code and message.member_id != self.member_id:
+            code = ErrorCode.UNKNOWN_MEMBER_ID
+        elif not code and epoch > self.generation:
+            code = ErrorCode.FENCED_MEMBER_EPOCH
+        if code:
+            return R(error_code=code, error_message="by design")
+        if epoch < 0:
+            self.member_id = ""
+            return R(member_id=message.member_id, member_epoch=epoch)
+        if message.topic_partitions is not None:
+            self.owned = [n for row in message.topic_partitions for n in row.partitions]
+            if not set(self.owned) <= set(self.given or self.owned) | set(self.target):
+                self.wrongs.append(f"owned, and never given: {self.owned}")
+        kept = [n for n in self.owned if n in self.target]
+        to_give = kept if len(kept) < len(self.owned) else self.target
+        is_full = message.rebalance_timeout_ms >= 0
+        assignment = None
+        if is_full or to_give != self.given:
+            row = R.TopicPartitions(topic_id=self.target_id, partitions=to_give)
+            assignment = R.Assignment(topic_partitions=[row] if to_give else [])
+            self.given = to_give
+        self.member_epoch = self.generation if to_give is self.target else epoch
+        return R(
+            member_id=self.member_id,
+            member_epoch=self.member_epoch,
+            heartbeat_interval_ms=self.heartbeat_ms,
+            assignment=assignment,
+        )
+
+    def _join_by_heartbeat(self, message: Any) -> None:
+        if message.topic_partitions != [] or message.rebalance_timeout_ms < 0:
+            self.wrongs.append("joins without telling all")
+        if message.subscribed_topic_names is None and message.subscribed_topic_regex is None:
+            self.wrongs.append("joins for nothing")
+        self.member_id = message.member_id or f"member-{len(self.asked)}"
+        self.generation += 1
+        self.given, self.owned = None, []
+
     def _leave_group(self, message: Any, code: int) -> M.Message:
         R = M.LeaveGroupResponse
         rows = []
@@ -192,7 +255,13 @@ class GroupBroker:
 
     def _offset_commit(self, message: Any, code: int) -> M.Message:
         R = M.OffsetCommitResponse
-        code = code or self._check(message, message.generation_id_or_member_epoch)
+        epoch = message.generation_id_or_member_epoch
+        if not self.member_epoch:
+            code = code or self._check(message, epoch)
+        elif not code and message.member_id != self.member_id:
+            code = ErrorCode.UNKNOWN_MEMBER_ID
+        elif not code and epoch != self.member_epoch:
+            code = ErrorCode.STALE_MEMBER_EPOCH
         topics = []
         for topic in message.topics:
             rows = []

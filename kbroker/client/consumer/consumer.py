@@ -18,8 +18,8 @@ from kbroker.client.consumer.fetching import EARLIEST, LATEST, Fetching, fetch_e
 from kbroker.client.consumer.group import Group
 from kbroker.client.consumer.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
 from kbroker.client.consumer.holdings import RebalanceListener
-from kbroker.client.consumer.membership import Subscription
-from kbroker.client.consumer.options import CONSUMER
+from kbroker.client.consumer.membership import Subscription, SubscriptionPattern
+from kbroker.client.consumer.options import CONSUMER, check_protocol
 from kbroker.client.errors import ClientError, UsageError
 from kbroker.client.faces import Blocking, operation
 from kbroker.client.thread import ClientThread
@@ -48,6 +48,7 @@ class ConsumerOperations:
 
     def __init__(self, config: Mapping[str, Any] | None = None, /, **keywords: Unpack[ConsumerOptions]):
         self.options = options = parse_options(CONSUMER, config, keywords, "the consumer")
+        check_protocol(options)
         self._engine = fetch_engine(options)
         self._group: Group | None = None
         self._closing = False
@@ -98,13 +99,19 @@ class ConsumerOperations:
 
     @operation
     async def subscribe(
-        self, topics: str | Iterable[str] | re.Pattern[str], listener: RebalanceListener | None = None
+        self,
+        topics: str | Iterable[str] | re.Pattern[str] | SubscriptionPattern,
+        listener: RebalanceListener | None = None,
     ) -> None:
         """Share topics with the other members of the group: these, or all that a pattern matches as a whole, also those
         that come later. In place of what was subscribed to before. `listener` is told in polls what comes and goes.
         """
         group = self._in_group("subscribe")
-        if isinstance(topics, re.Pattern):
+        if isinstance(topics, SubscriptionPattern):
+            if self.options["group.protocol"] != "consumer":
+                raise UsageError("the brokers match no patterns", hint="set group.protocol=consumer, or compile it")
+            subscription = Subscription(expression=topics.pattern)
+        elif isinstance(topics, re.Pattern):
             subscription = Subscription(pattern=topics, with_internal=not self.options["exclude.internal.topics"])
         else:
             names = frozenset([topics] if isinstance(topics, str) else topics)
@@ -115,10 +122,14 @@ class ConsumerOperations:
             raise UsageError("partitions are assigned by hand", hint="unsubscribe first")
         await group.subscribe(subscription, listener)
 
-    def subscription(self) -> frozenset[str] | re.Pattern[str] | None:
+    def subscription(self) -> frozenset[str] | re.Pattern[str] | SubscriptionPattern | None:
         """What was subscribed to."""
         found = self._group.subscription if self._group is not None else None
-        return None if found is None else found.pattern or found.topics
+        if found is None:
+            return None
+        if found.expression is not None:
+            return SubscriptionPattern(found.expression)
+        return found.pattern or found.topics
 
     def enforce_rebalance(self, reason: str = "the user wants it") -> None:
         """Have the group share its partitions anew."""

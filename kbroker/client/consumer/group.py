@@ -14,6 +14,7 @@ from typing import Any
 
 from kbroker.client.consumer import offsets
 from kbroker.client.consumer.classic import ClassicMembership
+from kbroker.client.consumer.consumer_protocol import ConsumerMembership
 from kbroker.client.consumer.coordinator import Coordinator
 from kbroker.client.consumer.fetching import Fetching
 from kbroker.client.consumer.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
@@ -112,7 +113,8 @@ class Group:
             lambda: self.subscription or Subscription(),
             self._fail,
         )
-        self._membership = ClassicMembership(place)
+        by_consumer = self._options["group.protocol"] == "consumer"
+        self._membership = ConsumerMembership(place) if by_consumer else ClassicMembership(place)
         self._failure = None
         self._polled_at = time.monotonic()
         self._watch = self._spawn(self._watch_polls())
@@ -193,9 +195,7 @@ class Group:
                 is_rebalancing = membership.is_rebalancing or membership.identity != who
                 membership.refused(error.code, who)
                 # It is about to be, or is already, of another generation that has these partitions too.
-                error.retriable = (
-                    is_rebalancing and not self._holdings.are_lost and self._holdings.partitions >= wanted.keys()
-                )
+                error.retriable = is_rebalancing and not self._holdings.are_lost and membership.has(wanted.keys())
             raise
 
     async def committed(
@@ -204,11 +204,21 @@ class Group:
         """Without those that have none."""
         if not partitions:
             return {}
-        return await self._cluster.retried(lambda: offsets.fetch(self.coordinator, partitions), timeout_s=timeout_s)
+        return await self._cluster.retried(lambda: self._fetch(partitions), timeout_s=timeout_s)
+
+    async def _fetch(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
+        membership = self._membership
+        who = membership.asker if membership is not None else None
+        try:
+            return await offsets.fetch(self.coordinator, partitions, who)
+        except ClientError as error:
+            if membership is not None and who is not None:
+                membership.refused(error.code, who)
+            raise
 
     async def _positions(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, tuple[int, int]]:
         """One attempt."""
-        found = await offsets.fetch(self.coordinator, partitions)
+        found = await self._fetch(partitions)
         return {partition: (committed.offset, committed.leader_epoch) for partition, committed in found.items()}
 
     async def _commit_going(self, wanted: Mapping[TopicPartition, OffsetAndMetadata]) -> None:

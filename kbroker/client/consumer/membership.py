@@ -1,4 +1,4 @@
-"""What being a member of a group is, whichever protocol it is by: `classic.py` is one.
+"""What being a member of a group is, whichever protocol it is by: `classic.py` or `consumer_protocol.py`.
 
 A membership runs as coroutines on the client's thread: it joins, says that it is alive, learns which partitions it is
 to have. It changes what it has by its `Holdings`, whose steps polls take part in; so partitions come and go only
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from kbroker.client.consumer.coordinator import Coordinator
 from kbroker.client.consumer.group_metadata import ConsumerGroupMetadata
 from kbroker.client.errors import ClientError
 from kbroker.errors import ErrorCode
-from kbroker.model import INTERNAL_TOPICS
+from kbroker.model import INTERNAL_TOPICS, TopicPartition
 
 if TYPE_CHECKING:
     from kbroker.client.consumer.holdings import Holdings
@@ -28,11 +28,25 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class SubscriptionPattern:
+    """A regular expression of RE2 that a topic's name must match as a whole, for brokers to match (Kafka 4.0 and later;
+    group.protocol=consumer).
+    """
+
+    pattern: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.pattern, str) or not self.pattern:
+            raise ValueError(f"pattern {self.pattern!r}: a string that is not empty")
+
+
+@dataclass(frozen=True)
 class Subscription:
-    """Names of topics, or a pattern that a name must match as a whole."""
+    """Names of topics, or a pattern that a name must match as a whole, or an expression that the brokers match."""
 
     topics: frozenset[str] = frozenset()
     pattern: re.Pattern[str] | None = None
+    expression: str | None = None
     with_internal: bool = False
 
     def names(self, view: ClusterView) -> frozenset[str]:
@@ -85,7 +99,7 @@ class Membership(ABC):
 
     @abstractmethod
     async def leave(self, reason: str) -> None:
-        """Tell the coordinator, one attempt; static members are expected back and say nothing."""
+        """Tell the coordinator, one attempt. Static members are expected back: they say nothing, or say that."""
 
     @abstractmethod
     def subscription_changed(self) -> None:
@@ -107,6 +121,15 @@ class Membership(ABC):
     @abstractmethod
     def is_rebalancing(self) -> bool:
         """Whether it is about to have another generation, and what is held meanwhile may be committed in that."""
+
+    @property
+    def asker(self) -> ConsumerGroupMetadata | None:
+        """As whom to ask for committed offsets; None: anybody may."""
+        return None
+
+    def has(self, partitions: Collection[TopicPartition]) -> bool:
+        """Whether the coordinator thinks that all of them are this member's."""
+        return self.place.holdings.partitions >= set(partitions)
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """A task that `cancel_all` ends."""

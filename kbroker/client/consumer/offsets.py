@@ -9,7 +9,7 @@ from kbroker._core.consumer_fetch import FetchEngine
 from kbroker.client.consumer.coordinator import Coordinator
 from kbroker.client.consumer.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
 from kbroker.client.consumer.group_protocol import by_topic
-from kbroker.client.errors import CommitFailed, error_of
+from kbroker.client.errors import CommitFailed, error_of, refusal
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M
@@ -79,9 +79,11 @@ async def commit(
 
 
 async def fetch(
-    coordinator: Coordinator, partitions: Collection[TopicPartition]
+    coordinator: Coordinator, partitions: Collection[TopicPartition], who: ConsumerGroupMetadata | None = None
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    """One attempt. What is committed; a partition without an offset is left out. BrokerError."""
+    """One attempt. What is committed; a partition without an offset is left out. BrokerError, one to try again when
+    `who` is not a member of that epoch any more.
+    """
     request = M.OffsetFetchRequest
     asked = by_topic(partitions)
 
@@ -89,7 +91,10 @@ async def fetch(
         made: M.OffsetFetchRequest
         if version >= 8:
             topics = [request.OffsetFetchRequestTopics(name=name, partition_indexes=ids) for name, ids in asked.items()]
-            made = request(groups=[request.OffsetFetchRequestGroup(group_id=coordinator.group_id, topics=topics)])
+            group = request.OffsetFetchRequestGroup(group_id=coordinator.group_id, topics=topics)
+            if version >= 9 and who is not None:
+                group.member_id, group.member_epoch = who.member_id, who.generation_id
+            made = request(groups=[group])
         else:
             old = [request.OffsetFetchRequestTopic(name=name, partition_indexes=ids) for name, ids in asked.items()]
             made = request(group_id=coordinator.group_id, topics=old)
@@ -101,6 +106,10 @@ async def fetch(
     answer = await coordinator.call(ApiKey.OFFSET_FETCH, message)
     groups = [group for group in answer.groups if group.group_id == coordinator.group_id]
     found = groups[0] if groups else answer
+    if who is not None and found.error_code in NOT_A_MEMBER:
+        displaced = refusal(found.error_code, None, f"offsets of group {coordinator.group_id!r}")
+        displaced.retriable = True
+        raise displaced
     coordinator.check(found.error_code, "offsets")
     offsets = {}
     for topic in found.topics:

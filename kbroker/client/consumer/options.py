@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.client.config import MS, NETWORK, Option, filled, flag, one_of, table_of, text, texts, whole
+from kbroker.client.config import MS, NETWORK, Option, Options, filled, flag, one_of, table_of, text, texts, whole
 from kbroker.client.consumer.assignor import Assignor
 from kbroker.client.consumer.assignors import ASSIGNORS
 
@@ -27,6 +27,22 @@ def assignors(given: Any) -> tuple[Assignor, ...]:
     if not found or len({each.name for each in found}) < len(found):
         raise ValueError("at least one, and each once")
     return tuple(found)
+
+
+OF_ONE_PROTOCOL = {
+    "classic": ("session.timeout.ms", "heartbeat.interval.ms", "partition.assignment.strategy"),
+    "consumer": ("group.remote.assignor",),
+}
+
+
+def check_protocol(options: Options) -> None:
+    """ValueError for what belongs to the other group.protocol."""
+    protocol = options["group.protocol"]
+    other = "classic" if protocol == "consumer" else "consumer"
+    for name in OF_ONE_PROTOCOL[other]:
+        if options.is_given(name):
+            why = "; the brokers decide about it" if protocol == "consumer" else ""
+            raise ValueError(f"{name} cannot be set with group.protocol={protocol}{why}")
 
 
 CONSUMER = NETWORK | table_of(
@@ -61,6 +77,18 @@ CONSUMER = NETWORK | table_of(
         ("autocommit.enable", "auto.commit.enable"),
     ),
     Option("auto.commit.interval.ms", MS, 5_000, "how often they do", ("autocommit.interval.ms",)),
+    Option(
+        "group.protocol",
+        one_of("classic", "consumer"),
+        "classic",
+        "consumer: the brokers share the partitions and nobody waits for all others (KIP-848, Kafka 4.0 and later)",
+    ),
+    Option(
+        "group.remote.assignor",
+        filled,
+        None,
+        "how they share them, by the name of one of their assignors; the first of theirs if not given",
+    ),
     Option("session.timeout.ms", whole(1, INT32_MAX), 45_000, "a member that is silent for so long is dead"),
     Option(
         "heartbeat.interval.ms", whole(1, INT32_MAX), 3_000, "how often it says that it is alive, in the background"

@@ -60,6 +60,7 @@ from kbroker.client import (
     RecordTooLarge,
     SimpleConsumer,
     SimpleConsumerOptions,
+    SubscriptionPattern,
     TimedOut,
     TopicNotKnown,
     TopicPartition,
@@ -186,7 +187,8 @@ def read(consumer: Consumer) -> None:
     consumer.subscribe(["a", "b"], Listener())
     consumer.subscribe("a")
     consumer.subscribe(re.compile("a.*"))
-    assert_type(consumer.subscription(), frozenset[str] | re.Pattern[str] | None)
+    consumer.subscribe(SubscriptionPattern("a.*"))
+    assert_type(consumer.subscription(), frozenset[str] | re.Pattern[str] | SubscriptionPattern | None)
     consumer.unsubscribe()
     consumer.assign([A0, ("a", 1)])
     consumer.assign({A0: 17})

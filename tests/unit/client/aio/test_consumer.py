@@ -181,14 +181,15 @@ class Listener(RebalanceListener):
         self.said.append(("revoked", partitions))
 
 
-def test_a_group_with_listeners_that_are_coroutines(run: Run, broker: WholeBroker, topic: str) -> None:
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_group_with_listeners_that_are_coroutines(run: Run, broker: WholeBroker, topic: str, protocol: str) -> None:
     both = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
     for partition in (0, 1):
         append(broker, topic, partition, [b"%d" % partition] * 5)
 
     async def main() -> None:
         group = f"awaiting-{topic}"
-        async with consumer_of(broker, group_id=group, enable_auto_commit=False) as consumer:
+        async with consumer_of(broker, group_id=group, group_protocol=protocol, enable_auto_commit=False) as consumer:
             listener = Listener(consumer)
             await consumer.subscribe([topic], listener)
             assert sorted(await take(consumer, 10)) == [b"0"] * 5 + [b"1"] * 5
@@ -196,13 +197,13 @@ def test_a_group_with_listeners_that_are_coroutines(run: Run, broker: WholeBroke
             await consumer.unsubscribe()
             assert listener.said[1:] == [("revoked", both)]
             assert consumer.assignment() == []
-        async with consumer_of(broker, group_id=group) as consumer:
+        async with consumer_of(broker, group_id=group, group_protocol=protocol) as consumer:
             found = await consumer.committed(both)
             assert [each.offset if each else None for each in found.values()] == [5, 5]
             await consumer.subscribe(topic)
             append(broker, topic, 0, [b"new"])
             assert await take(consumer, 1) == [b"new"]
-        async with consumer_of(broker, group_id=group) as consumer:
+        async with consumer_of(broker, group_id=group, group_protocol=protocol) as consumer:
             found = await consumer.committed(both)
             assert [each.offset if each else None for each in found.values()] == [6, 5]
 

@@ -22,7 +22,14 @@ numbers = itertools.count()
 SECONDS = 30.0
 
 
-QUICK: dict[str, object] = {"group.initial.rebalance.delay.ms": 0, "group.min.session.timeout.ms": 100}
+QUICK: dict[str, object] = {
+    "group.initial.rebalance.delay.ms": 0,
+    "group.min.session.timeout.ms": 100,
+    "group.consumer.min.heartbeat.interval.ms": 20,
+    "group.consumer.heartbeat.interval.ms": 20,
+    "group.consumer.min.session.timeout.ms": 1000,
+    "group.consumer.session.timeout.ms": 6000,
+}
 
 
 class Heard(RebalanceListener):
@@ -69,10 +76,12 @@ class Members:
 
     def consumer(self, **options: Any) -> Consumer:
         """One that is not subscribed."""
-        quick = {
+        quick: dict[str, Any] = {
             "retry_backoff_ms": 5, "retry_backoff_max_ms": 20, "reconnect_backoff_ms": 5, "fetch_max_wait_ms": 50,
-            "auto_offset_reset": "earliest", "heartbeat_interval_ms": 20, "group_id": self.group_id,
+            "auto_offset_reset": "earliest", "group_id": self.group_id,
         }  # fmt: skip
+        if options.get("group_protocol") != "consumer":
+            quick["heartbeat_interval_ms"] = 20
         consumer = Consumer(bootstrap_servers=f"127.0.0.1:{self.broker.port}", **(quick | options))
         self.alive.append(consumer)
         return consumer

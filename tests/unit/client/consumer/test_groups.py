@@ -1,4 +1,4 @@
-"""Groups of consumers on kbroker, by the classic protocol."""
+"""Groups of consumers on kbroker, by the classic protocol; what both protocols do alike by both."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 import pytest
 
 from kbroker.client.consumer.consumer import Consumer
+from kbroker.client.consumer.membership import SubscriptionPattern
 from kbroker.client.consumer.offsets import OffsetAndMetadata
 from kbroker.client.errors import UsageError
 from kbroker.client.versions import HIGHEST
@@ -17,10 +18,18 @@ from tests.unit.client.consumer.conftest import Heard, MakeMembers
 STRATEGIES = ("range", "roundrobin", "sticky", "cooperative-sticky")
 
 
-@pytest.mark.parametrize("strategy", [None, *STRATEGIES])
+@pytest.fixture(params=["classic", "consumer"])
+def protocol(request: pytest.FixtureRequest) -> str:
+    found: str = request.param
+    return found
+
+
+@pytest.mark.parametrize("strategy", [None, *STRATEGIES, "uniform"])
 def test_members_share_a_topic_while_they_come_and_go(members_of: MakeMembers, strategy: str | None) -> None:
     members = members_of(4)
     options = {"partition_assignment_strategy": strategy}
+    if strategy == "uniform":
+        options = {"group_protocol": "consumer"}
     for partition in range(4):
         members.append(partition, [b"%d %d" % (partition, number) for number in range(100)])
     first = members.join(**options)
@@ -41,7 +50,7 @@ def test_members_share_a_topic_while_they_come_and_go(members_of: MakeMembers, s
     assert len(members.records) == 408
 
 
-def test_a_listener_is_told_and_may_seek_and_commit(members_of: MakeMembers) -> None:
+def test_a_listener_is_told_and_may_seek_and_commit(members_of: MakeMembers, protocol: str) -> None:
     members = members_of(2)
     members.append(0, [b"a", b"b", b"c"])
     members.append(1, [b"d", b"e", b"f"])
@@ -58,7 +67,7 @@ def test_a_listener_is_told_and_may_seek_and_commit(members_of: MakeMembers) -> 
             consumer.commit(positions)
 
     heard = Seeking()
-    consumer = members.join(heard, enable_auto_commit=False)
+    consumer = members.join(heard, group_protocol=protocol, enable_auto_commit=False)
     members.poll_until(lambda: len(members.records) == 4)
     assert sorted(members.values()) == [b"b", b"c", b"e", b"f"]
     members.close(consumer)
@@ -70,11 +79,11 @@ def test_a_listener_is_told_and_may_seek_and_commit(members_of: MakeMembers) -> 
     }
 
 
-def test_what_is_committed_is_where_others_go_on(members_of: MakeMembers) -> None:
+def test_what_is_committed_is_where_others_go_on(members_of: MakeMembers, protocol: str) -> None:
     members = members_of(2)
     members.append(0, [b"a", b"b", b"c"])
     partition = TopicPartition(members.topic, 0)
-    consumer = members.join(enable_auto_commit=False)
+    consumer = members.join(group_protocol=protocol, enable_auto_commit=False)
     members.poll_until(lambda: len(members.records) == 3)
     assert consumer.committed([partition]) == {partition: None}
     consumer.commit()
@@ -94,9 +103,9 @@ def test_what_is_committed_is_where_others_go_on(members_of: MakeMembers) -> Non
     assert by_hand.committed([partition]) == {partition: OffsetAndMetadata(3, leader_epoch=0)}
 
 
-def test_a_pattern_follows_the_topics_that_it_matches(members_of: MakeMembers) -> None:
+def test_a_pattern_follows_the_topics_that_it_matches(members_of: MakeMembers, protocol: str) -> None:
     members = members_of(1)
-    consumer = members.consumer(metadata_max_age_ms=50)
+    consumer = members.consumer(group_protocol=protocol, metadata_max_age_ms=50)
     consumer.subscribe(re.compile(re.escape(members.topic) + "(-more)?"))
     members.append(0, [b"first"])
     members.poll_until(lambda: members.values() == [b"first"])
@@ -108,10 +117,10 @@ def test_a_pattern_follows_the_topics_that_it_matches(members_of: MakeMembers) -
     assert {topic for topic, _ in consumer.assignment()} == {members.topic, members.topic + "-more"}
 
 
-def test_a_topic_that_grows_or_comes_later_is_shared_anew(members_of: MakeMembers) -> None:
+def test_a_topic_that_grows_or_comes_later_is_shared_anew(members_of: MakeMembers, protocol: str) -> None:
     members = members_of(2)
-    members.join(metadata_max_age_ms=50)
-    members.join(metadata_max_age_ms=50)
+    members.join(group_protocol=protocol, metadata_max_age_ms=50)
+    members.join(group_protocol=protocol, metadata_max_age_ms=50)
     members.settle(2)
     members.grow(4)
     assert [len(share) for share in members.settle(4)] == [2, 2]
@@ -197,11 +206,11 @@ def test_closing_commits_what_was_handed_out_unless_after_an_exception(members_o
     assert asking.committed([partition]) == {partition: OffsetAndMetadata(2, leader_epoch=0)}
 
 
-def test_polls_commit_what_earlier_ones_have_handed_out(members_of: MakeMembers) -> None:
+def test_polls_commit_what_earlier_ones_have_handed_out(members_of: MakeMembers, protocol: str) -> None:
     members = members_of(1)
     partition = TopicPartition(members.topic, 0)
     members.append(0, [b"a", b"b", b"c"])
-    consumer = members.join(auto_commit_interval_ms=0)
+    consumer = members.join(group_protocol=protocol, auto_commit_interval_ms=0)
     asking = members.consumer()
     for number in (1, 2, 3):
         while not consumer.poll(30, 1):
@@ -209,3 +218,12 @@ def test_polls_commit_what_earlier_ones_have_handed_out(members_of: MakeMembers)
         (found,) = asking.committed([partition]).values()
         assert found is None or found.offset <= number - 1
     members.poll_until(lambda: asking.committed([partition])[partition] == OffsetAndMetadata(3, leader_epoch=0))
+
+
+def test_the_broker_matches_a_pattern(members_of: MakeMembers) -> None:
+    members = members_of(1)
+    consumer = members.consumer(group_protocol="consumer")
+    consumer.subscribe(SubscriptionPattern(members.topic + "(-more)?"))
+    members.append(0, [b"first"])
+    members.poll_until(lambda: members.values() == [b"first"])
+    assert consumer.assignment() == [(members.topic, 0)]

@@ -38,11 +38,14 @@ class Worker(threading.Thread, RebalanceListener):
         self.stopping = self.killed = False
         self.failure: BaseException | None = None
         self.consumer: Consumer = members.consumer(
-            partition_assignment_strategy=strategy,
-            session_timeout_ms=6000,
             enable_auto_commit=auto,
             auto_commit_interval_ms=20,
             max_poll_records=50,
+            **(
+                {"group_protocol": "consumer", "group_remote_assignor": strategy}
+                if strategy == "uniform"
+                else {"partition_assignment_strategy": strategy, "session_timeout_ms": 6000}
+            ),
         )
         members.alive.remove(self.consumer)
         self.consumer.subscribe(members.topic, self)
@@ -100,6 +103,8 @@ class Worker(threading.Thread, RebalanceListener):
     [
         ("range", True),
         ("cooperative-sticky", False),
+        ("uniform", False),
+        pytest.param("uniform", True, marks=pytest.mark.slow),
         pytest.param("range", False, marks=pytest.mark.slow),
         pytest.param("sticky", True, marks=pytest.mark.slow),
         pytest.param("sticky", False, marks=pytest.mark.slow),
