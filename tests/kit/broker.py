@@ -58,6 +58,8 @@ def write_properties(path: Path, settings: Mapping[str, object]) -> Path:
 class ServerProcess:
     """One server and its directory. `stop` (SIGTERM), `kill` (SIGKILL) and `start` again keep port and data."""
 
+    start_timeout_s = START_TIMEOUT_S
+
     def __init__(self, folder: Path | None = None):
         self.owns_folder = folder is None
         self.folder = folder or Path(tempfile.mkdtemp(prefix="kbroker-test-"))
@@ -99,7 +101,7 @@ class ServerProcess:
         with (self.folder / "output.txt").open("ab") as output:
             self.process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=self.folder)
         while not self.is_ready():
-            if self.process.poll() is not None or time.perf_counter() - started > START_TIMEOUT_S:
+            if self.process.poll() is not None or time.perf_counter() - started > self.start_timeout_s:
                 what = f"{type(self).__name__} did not start (exit code {self.process.poll()})"
                 raise RuntimeError(f"{what}:\n{self.output[-4000:]}")
             time.sleep(0.002)

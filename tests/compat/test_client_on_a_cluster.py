@@ -1,0 +1,244 @@
+"""The client and a cluster of three Apache Kafkas whose brokers die, stand still and come back under it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from kbroker.client import Consumer, Delivery, Producer, TopicPartition, TransactionFailed, TransactionMustAbort
+from tests.kit.kafka_cluster import KafkaCluster
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+PARTITIONS = 6
+PAUSE_S = 8.0  #: longer than the cluster waits for a broker
+AWAY_S = 5.0
+READ_TIMEOUT_S = 180.0
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[KafkaCluster]:
+    with KafkaCluster() as started:
+        yield started
+
+
+class Running:
+    """`work(running)` again and again in a thread until the end; what it raises is raised there."""
+
+    def __init__(self, work: Callable[[], None]):
+        self._work = work
+        self._end = threading.Event()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        try:
+            while not self._end.is_set():
+                self._work()
+        except BaseException as error:
+            self._error = error
+
+    def __enter__(self) -> Running:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *how: Any) -> None:
+        self._end.set()
+        self._thread.join(120)
+        assert not self._thread.is_alive()
+        if self._error is not None:
+            raise self._error
+
+
+def read_all(cluster: KafkaCluster, topic: str, **options: Any) -> dict[int, list[int]]:
+    """Every number in the topic, by partition, in order."""
+    found: dict[int, list[int]] = defaultdict(list)
+    with Consumer(bootstrap_servers=cluster.bootstrap_servers, auto_offset_reset="earliest", **options) as consumer:
+        partitions = [TopicPartition(topic, n) for n in range(PARTITIONS)]
+        consumer.assign(partitions)
+        ends = consumer.end_offsets(partitions)
+        deadline = time.monotonic() + READ_TIMEOUT_S
+        while any((consumer.position(*each) or 0) < end for each, end in ends.items()):
+            assert time.monotonic() < deadline
+            for record in consumer.poll(1.0):
+                found[record.partition].append(int(record.value or b""))
+    return found
+
+
+def trouble(cluster: KafkaCluster, topic: str) -> None:
+    """The leader of partition 0 is killed, then another one pauses, then one is stopped in order."""
+    first = cluster.leader(topic)
+    cluster.nodes[first].kill()
+    time.sleep(AWAY_S)
+    cluster.nodes[first].start()
+    cluster.await_replicas(topic)
+    cluster.pause(cluster.leader(topic), PAUSE_S)
+    cluster.await_replicas(topic)
+    cluster.nodes[cluster.leader(topic)].restart()
+    cluster.await_replicas(topic)
+
+
+def test_nothing_is_lost_doubled_or_out_of_order_when_leaders_change(cluster: KafkaCluster) -> None:
+    topic = "changing-leaders"
+    cluster.create_topic(topic, PARTITIONS)
+    deliveries: list[Delivery] = []
+    seen: list[Counter[int]] = []
+
+    with ExitStack() as stack:
+        for _ in range(2):
+            seen.append(Counter())
+            consumer = stack.enter_context(
+                Consumer(
+                    bootstrap_servers=cluster.bootstrap_servers,
+                    group_id="changing-leaders",
+                    auto_offset_reset="earliest",
+                    auto_commit_interval_ms=500,
+                    partition_assignment_strategy="cooperative-sticky",
+                )
+            )
+            consumer.subscribe(topic)
+
+            def read(consumer: Consumer = consumer, mine: Counter[int] = seen[-1]) -> None:
+                mine.update(int(record.value or b"") for record in consumer.poll(0.5))
+
+            stack.enter_context(Running(read))
+
+        producer = stack.enter_context(Producer(bootstrap_servers=cluster.bootstrap_servers))
+
+        def send() -> None:
+            for _ in range(100):
+                number = len(deliveries)
+                deliveries.append(producer.send(topic, b"%d" % number, partition=number % PARTITIONS))
+            time.sleep(0.02)
+
+        with Running(send):
+            trouble(cluster, topic)
+        producer.flush(120)
+        assert not [each for each in deliveries if each.exception(0) is not None]
+        deadline = time.monotonic() + READ_TIMEOUT_S
+        while len(seen[0].keys() | seen[1].keys()) < len(deliveries):
+            assert time.monotonic() < deadline, "the group has not seen all"
+            time.sleep(0.1)
+
+    found = read_all(cluster, topic)
+    assert len(deliveries) > 5_000
+    for partition in range(PARTITIONS):
+        assert found[partition] == list(range(partition, len(deliveries), PARTITIONS))
+        offsets = [each.offset for each in deliveries[partition::PARTITIONS]]
+        assert offsets == list(range(len(offsets)))
+
+
+def test_transactions_go_on_when_their_coordinators_change(cluster: KafkaCluster) -> None:
+    source, target = "to-copy", "copied"
+    cluster.create_topic(source, PARTITIONS)
+    cluster.create_topic(target, PARTITIONS)
+    deliveries: list[Delivery] = []
+    copied = 0
+
+    with ExitStack() as stack:
+        producer = stack.enter_context(Producer(bootstrap_servers=cluster.bootstrap_servers))
+
+        def send() -> None:
+            for _ in range(20):
+                number = len(deliveries)
+                deliveries.append(producer.send(source, b"%d" % number, partition=number % PARTITIONS))
+            time.sleep(0.02)
+
+        copier = Copier(cluster, source, target)
+        stack.callback(copier.close)
+        with Running(copier.step):
+            with Running(send):
+                trouble(cluster, target)
+            producer.flush(120)
+            deadline = time.monotonic() + READ_TIMEOUT_S
+            while copier.copied < len(deliveries):
+                assert time.monotonic() < deadline, "not all is copied"
+                time.sleep(0.1)
+        copied = copier.copied
+
+    found = read_all(cluster, target, isolation_level="read_committed")
+    assert copied == len(deliveries) > 1_000
+    for partition in range(PARTITIONS):
+        assert found[partition] == list(range(partition, len(deliveries), PARTITIONS))
+
+
+class Copier:
+    """Reads, writes and commits in one transaction; begins anew after what a transaction may fail with."""
+
+    def __init__(self, cluster: KafkaCluster, source: str, target: str):
+        self.cluster = cluster
+        self.source, self.target = source, target
+        self.copied = 0
+        self.begin()
+
+    def begin(self) -> None:
+        self.consumer = Consumer(
+            bootstrap_servers=self.cluster.bootstrap_servers,
+            group_id="copiers",
+            enable_auto_commit=False,
+            isolation_level="read_committed",
+            auto_offset_reset="earliest",
+        )
+        self.consumer.subscribe(self.source)
+        self.producer = Producer(bootstrap_servers=self.cluster.bootstrap_servers, transactional_id="copier")
+        self.producer.init_transactions(120)
+
+    def close(self) -> None:
+        self.consumer.close()
+        self.producer.close(30)
+
+    def step(self) -> None:
+        records = self.consumer.poll(0.5, 500)
+        if not records:
+            return
+        try:
+            with self.producer.transaction():
+                for record in records:
+                    self.producer.send(self.target, record.value, partition=record.partition)
+                self.producer.send_offsets_to_transaction(
+                    records.next_offsets(), self.consumer.group_metadata(), timeout=120
+                )
+        except TransactionMustAbort:
+            for partition, committed in self.consumer.committed(records.partitions()).items():
+                self.consumer.seek(*partition, committed.offset if committed is not None else 0)
+        except TransactionFailed:
+            self.close()
+            self.begin()
+        else:
+            self.copied += len(records)
+
+
+def test_a_consumer_reads_from_the_replica_in_its_rack(cluster: KafkaCluster) -> None:
+    """KIP-392: once it has been told, it asks nobody else."""
+    topic = "in-racks"
+    cluster.create_topic(topic, PARTITIONS)
+    with (
+        Producer(bootstrap_servers=cluster.bootstrap_servers) as producer,
+        Consumer(
+            bootstrap_servers=cluster.bootstrap_servers, auto_offset_reset="earliest", client_rack="r2"
+        ) as consumer,
+    ):
+        consumer.assign_topics(topic)
+        asked = consumer._fetching.cluster._connections
+
+        def read_some() -> None:
+            for number in range(600):
+                producer.send(topic, b"%d" % number, partition=number % PARTITIONS)
+            found: list[int] = []
+            deadline = time.monotonic() + READ_TIMEOUT_S
+            while len(found) < 600:
+                assert time.monotonic() < deadline
+                found += (int(record.value or b"") for record in consumer.poll(1.0))
+            assert sorted(found) == list(range(600))
+
+        read_some()
+        before = {node_id: connection.traffic for (node_id, _), connection in asked.items()}
+        read_some()
+        after = {node_id: connection.traffic for (node_id, _), connection in asked.items()}
+        assert {node_id for node_id in after if after[node_id] > before.get(node_id, 0)} == {2}
