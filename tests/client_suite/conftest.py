@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from kbroker.client import AdminClient
+from tests.client_suite.java_peer import JavaPeer
 from tests.client_suite.suite_broker import SETTINGS, SuiteBroker
 from tests.kit.broker import BrokerProcess, Kafka4InMemory
 from tests.kit.zookeeper import Kafka010, Kafka25, KafkaOnZooKeeper
@@ -18,6 +19,14 @@ BROKERS: dict[str, Start] = {
     "kafka-2.5": Kafka25,
     "kafka-3.9": KafkaOnZooKeeper,
     "kafka-4.3": Kafka4InMemory,
+}
+# The Java clients of the broker's own release; the newest ones for kbroker.
+JAVA = {
+    "kbroker": "4.3.1",
+    "kafka-0.10.2": "0.10.2.2",
+    "kafka-2.5": "2.5.1",
+    "kafka-3.9": "3.9.1",
+    "kafka-4.3": "4.3.1",
 }
 ALWAYS = ("kbroker", "kafka-0.10.2")
 
@@ -31,6 +40,12 @@ def broker(request: pytest.FixtureRequest) -> Iterator[SuiteBroker]:
     process.heap = "256m"  # type: ignore[attr-defined]
     with process:
         yield SuiteBroker(request.param, process)
+
+
+@pytest.fixture(scope="session")
+def java(broker: SuiteBroker) -> Iterator[JavaPeer]:
+    with JavaPeer(JAVA[broker.name], broker.address) as peer:
+        yield peer
 
 
 @pytest.fixture

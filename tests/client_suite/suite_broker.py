@@ -44,7 +44,9 @@ class Feature:
     """Served by a broker that serves this version of this API."""
 
     api_key: ApiKey
-    version: int = 0
+    version: int
+    since: str
+    """The release of Apache Kafka that was the first to serve it."""
 
 
 class SuiteBroker:
@@ -71,6 +73,12 @@ class SuiteBroker:
     def has(self, feature: Feature) -> bool:
         return self._highest.get(feature.api_key, -1) >= feature.version
 
+    def need(self, feature: Feature) -> None:
+        """Skip a test that is about nothing else where the broker lacks it."""
+        if not self.has(feature):
+            what = f"{feature.api_key.label} {feature.version}"
+            pytest.skip(f"{self.name} does not serve {what}, which came with Kafka {feature.since}")
+
     @contextlib.contextmanager
     def serving(self, feature: Feature) -> Iterator[None]:
         """Around what needs a feature. Where the broker lacks it, its first call must fail, and say what is missing."""
@@ -90,7 +98,7 @@ class SuiteBroker:
 
     def producer(self, **options: Any) -> Producer:
         """Idempotent where that is served, unless options say another."""
-        served = {"enable_idempotence": self.has(Feature(ApiKey.INIT_PRODUCER_ID))}
+        served = {"enable_idempotence": ApiKey.INIT_PRODUCER_ID in self._highest}
         return Producer(bootstrap_servers=self.address, **(served | options))
 
     def consumer(self, **options: Any) -> Consumer:

@@ -43,8 +43,7 @@ def test_records_appear_together_or_not_at_all(broker: SuiteBroker) -> None:
 
 
 def test_offsets_are_committed_with_what_was_made_of_them(broker: SuiteBroker, admin: AdminClient) -> None:
-    if not broker.has(TRANSACTIONS):
-        return
+    broker.need(TRANSACTIONS)
     source, group = broker.new_topic(), broker.unique("group")
     at = TopicPartition(source, 0)
     with (
@@ -63,8 +62,7 @@ def test_offsets_are_committed_with_what_was_made_of_them(broker: SuiteBroker, a
 
 
 def test_who_comes_later_fences_who_was_there(broker: SuiteBroker) -> None:
-    if not broker.has(TRANSACTIONS):
-        return
+    broker.need(TRANSACTIONS)
     topic, name = broker.new_topic(), broker.unique("id")
     with broker.producer(transactional_id=name) as first, broker.producer(transactional_id=name) as second:
         first.init_transactions(SECONDS)

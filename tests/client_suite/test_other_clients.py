@@ -1,0 +1,66 @@
+"""What any client has written, any other one reads as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import pytest
+
+from tests.client_suite.features import HEADERS, ZSTD
+from tests.client_suite.java_peer import JavaPeer
+from tests.client_suite.other_clients import KINDS, Java, OtherClient, Row
+from tests.client_suite.suite_broker import SuiteBroker
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+START = 1_600_000_000_000
+
+
+def rows_for(partition: int, with_headers: bool) -> list[Row]:
+    """Small and large ones, some of bytes that no codec makes smaller; a partition's differ from another's."""
+    headers: list[tuple[tuple[str, bytes | None], ...]] = [(), (("a", b"1"), ("a", b"2")), (("ключ", b"\xff\0"),)]
+    keys = [b"key-%d" % partition, b"", None, "schlüssel".encode(), bytes(range(256))]
+    values = [b"value", b"", b"\0" * 3000, None, b"%d" % partition * 50]
+    return [
+        Row(
+            keys[number % 5],
+            values[number // 5 % 5] if keys[number % 5] is not None else b"%d" % number,
+            START + partition * 1000 + number,
+            headers[number % 3] if with_headers else (),
+        )
+        for number in range(75)
+    ]
+
+
+class Written(NamedTuple):
+    """A topic in which each partition has what one client has written with one codec."""
+
+    topic: str
+    writers: Sequence[tuple[str, str]]
+    rows: Sequence[Sequence[Row]]
+
+
+def client_of(name: str, broker: SuiteBroker, java: JavaPeer) -> OtherClient:
+    return Java(broker, java) if name == "java" else KINDS[name](broker)
+
+
+@pytest.fixture(scope="module")
+def written(broker: SuiteBroker, java: JavaPeer) -> Written:
+    codecs = CODECS if broker.has(ZSTD) else CODECS[:-1]
+    able = [name for name, kind in KINDS.items() if kind.writes_to is None or broker.has(kind.writes_to)]
+    writers = [(name, codec) for name in able for codec in codecs]
+    topic = broker.new_topic(len(writers))
+    rows = [rows_for(partition, broker.has(HEADERS)) for partition in range(len(writers))]
+    for partition, (name, codec) in enumerate(writers):
+        client_of(name, broker, java).write(topic, partition, codec, rows[partition])
+    return Written(topic, writers, rows)
+
+
+@pytest.mark.parametrize("reader", KINDS)
+def test_records_of_every_client_are_read(broker: SuiteBroker, java: JavaPeer, written: Written, reader: str) -> None:
+    count = sum(map(len, written.rows))
+    found = client_of(reader, broker, java).read(written.topic, len(written.rows), count)
+    for partition, (name, codec) in enumerate(written.writers):
+        read = [each for each in found if each.partition == partition]
+        assert [each.row for each in read] == written.rows[partition], f"{name} has written it with {codec}"
+        assert [each.offset for each in read] == list(range(len(read)))
