@@ -1,12 +1,21 @@
-"""Apache Kafka of several ages with TLS (client certificates required) and SASL PLAIN, beside a plain listener."""
+"""Apache Kafka of several ages with TLS (client certificates required), with SASL PLAIN and SCRAM, and with nothing."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
+import json
 import subprocess
 from pathlib import Path
 
+from kazoo.client import KazooClient
+
+from kbroker.protocol import messages as M
+from kbroker.protocol.api import ApiKey
 from tests.kit.broker import Kafka4InMemory, KafkaProcess, free_port
 from tests.kit.certificates import Authority
+from tests.kit.wire import WireClient
 from tests.kit.zookeeper import Kafka010, Kafka25, KafkaOnZooKeeper
 
 PASSWORD = "geheim"
@@ -14,8 +23,12 @@ LISTENERS = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
 PROTOCOLS = ("PLAINTEXT", *LISTENERS)
 LOGIN = (
     "org.apache.kafka.common.security.plain.PlainLoginModule required "
-    f'username="b" password="b" user_b="b" user_me="{PASSWORD}";'
+    f'username="b" password="b" user_b="b" user_me="{PASSWORD}";\n'
+    "org.apache.kafka.common.security.scram.ScramLoginModule required;"
 )
+SCRAM = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
+MECHANISMS = ("PLAIN", *SCRAM)
+SALT, ITERATIONS = b"0123456789", 4096
 
 
 class Secured(KafkaProcess):
@@ -51,7 +64,7 @@ class Secured(KafkaProcess):
             "ssl.truststore.location": folder / "trust.p12",
             "ssl.truststore.password": PASSWORD,
             "ssl.client.auth": "required",
-            "sasl.enabled.mechanisms": "PLAIN",
+            "sasl.enabled.mechanisms": ",".join(MECHANISMS),
         }
         self.login = folder / "jaas.conf"
         self.login.write_text(f"KafkaServer {{\n{LOGIN}\n}};\n")
@@ -61,16 +74,32 @@ class Secured(KafkaProcess):
         return [program, f"-Djava.security.auth.login.config={self.login}", *rest]
 
 
-class Secured010(Secured, Kafka010):
+class SecuredOnZooKeeper(Secured, KafkaOnZooKeeper):
+    """The last with ZooKeeper, which has the SCRAM credentials."""
+
+    def start(self) -> None:
+        self.zookeeper.start()
+        config = {}
+        for mechanism, digest in SCRAM.items():
+            key = hashlib.pbkdf2_hmac(digest, PASSWORD.encode(), SALT, ITERATIONS)
+            client_key, server_key = (hmac.digest(key, what, digest) for what in (b"Client Key", b"Server Key"))
+            fields = {"salt": SALT, "stored_key": hashlib.new(digest, client_key).digest(), "server_key": server_key}
+            known = [f"{name}={base64.b64encode(value).decode()}" for name, value in fields.items()]
+            config[mechanism] = ",".join([*known, f"iterations={ITERATIONS}"])
+        client = KazooClient(self.zookeeper.address)
+        client.start()
+        client.create("/config/users/me", json.dumps({"version": 1, "config": config}).encode(), makepath=True)
+        client.stop()
+        client.close()
+        super().start()
+
+
+class Secured010(SecuredOnZooKeeper, Kafka010):
     """SaslHandshake 0."""
 
 
-class Secured25(Secured, Kafka25):
+class Secured25(SecuredOnZooKeeper, Kafka25):
     """SaslAuthenticate."""
-
-
-class Secured39(Secured, KafkaOnZooKeeper):
-    """The last with ZooKeeper."""
 
 
 class Secured43(Secured, Kafka4InMemory):
@@ -83,3 +112,21 @@ class Secured43(Secured, Kafka4InMemory):
         self.overrides["controller.quorum.voters"] = f"0@127.0.0.1:{controller}"
         same = ",".join(f"{name}:{name}" for name in PROTOCOLS)
         self.overrides["listener.security.protocol.map"] = f"{same},CONTROLLER:PLAINTEXT"
+
+    def start(self) -> None:
+        super().start()
+        made = [
+            M.AlterUserScramCredentialsRequest.ScramCredentialUpsertion(
+                name="me",
+                mechanism=number,
+                iterations=ITERATIONS,
+                salt=SALT,
+                salted_password=hashlib.pbkdf2_hmac(digest, PASSWORD.encode(), SALT, ITERATIONS),
+            )
+            for number, digest in enumerate(SCRAM.values(), 1)
+        ]
+        with WireClient("127.0.0.1", self.port) as client:
+            for each in made:
+                request = M.AlterUserScramCredentialsRequest(upsertions=[each])
+                answer = client.call(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, request)
+                assert [result.error_code for result in answer.results] == [0]

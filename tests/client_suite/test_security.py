@@ -9,12 +9,20 @@ import pytest
 
 from kbroker.client import AdminClient
 from kbroker.client.errors import AuthenticationFailed, ClientError
-from tests.client_suite.secured import PASSWORD, Secured, Secured010, Secured25, Secured39, Secured43
+from tests.client_suite.secured import (
+    MECHANISMS,
+    PASSWORD,
+    Secured,
+    Secured010,
+    Secured25,
+    Secured43,
+    SecuredOnZooKeeper,
+)
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module", params=[Secured010, Secured25, Secured39, Secured43])
+@pytest.fixture(scope="module", params=[Secured010, Secured25, SecuredOnZooKeeper, Secured43])
 def kafka(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     process: Secured = request.param()
     process.secure(tmp_path_factory.mktemp("certificates"))
@@ -28,23 +36,27 @@ def admin_of(kafka: Secured, protocol: str, **options: Any) -> AdminClient:
         given["ssl_ca_location"] = kafka.authority.certificate
         given["ssl_certificate_location"] = kafka.authority.issue("client")
     if protocol.startswith("SASL"):
-        given |= {"sasl_username": "me", "sasl_password": PASSWORD}
+        given |= {"sasl_mechanism": "PLAIN", "sasl_username": "me", "sasl_password": PASSWORD}
     return AdminClient(**(given | options))
 
 
-@pytest.mark.parametrize("protocol", ["SSL", "SASL_PLAINTEXT", "SASL_SSL"])
-def test_who_proves_who_he_is_is_let_in(kafka: Secured, protocol: str) -> None:
-    with admin_of(kafka, protocol) as admin:
+WAYS = [(protocol, mechanism) for protocol in ("SASL_PLAINTEXT", "SASL_SSL") for mechanism in MECHANISMS]
+
+
+@pytest.mark.parametrize(("protocol", "mechanism"), [("SSL", None), *WAYS])
+def test_who_proves_who_he_is_is_let_in(kafka: Secured, protocol: str, mechanism: str | None) -> None:
+    options = {"sasl_mechanism": mechanism} if mechanism else {}
+    with admin_of(kafka, protocol, **options) as admin:
         (node,) = admin.describe_cluster().brokers
         assert node.port == kafka.ports[protocol]
-        name = f"secured-{protocol}"
+        name = f"secured-{protocol}-{mechanism}"
         admin.create_topic(name, 1, 1)
         assert name in admin.list_topics()
 
 
-@pytest.mark.parametrize("protocol", ["SASL_PLAINTEXT", "SASL_SSL"])
-def test_a_wrong_password_is_said_and_not_tried_again(kafka: Secured, protocol: str) -> None:
-    with admin_of(kafka, protocol, sasl_password="falsch") as admin:
+@pytest.mark.parametrize(("protocol", "mechanism"), WAYS)
+def test_a_wrong_password_is_said_and_not_tried_again(kafka: Secured, protocol: str, mechanism: str) -> None:
+    with admin_of(kafka, protocol, sasl_mechanism=mechanism, sasl_password="falsch") as admin:
         with pytest.raises(AuthenticationFailed) as raised:
             admin.list_topics()
         assert not raised.value.retriable

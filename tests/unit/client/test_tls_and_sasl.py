@@ -15,7 +15,7 @@ from kbroker.client.connection import Connection, connect
 from kbroker.client.errors import AuthenticationFailed, ClientError, ConnectionFailed
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
-from tests.kit.broker import KafkaInMemory, free_port
+from tests.kit.broker import Kafka4InMemory, KafkaInMemory, free_port
 from tests.kit.certificates import Authority
 from tests.kit.wire import WireClient
 
@@ -87,9 +87,15 @@ class SecuredKafka(KafkaInMemory):
                 assert [result.error_code for result in answer.results] == [0]
 
 
-@pytest.fixture(scope="module")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredKafka]:
-    with SecuredKafka(tmp_path_factory.mktemp("certificates")) as started:
+class SecuredKafka4(SecuredKafka):
+    """The newest."""
+
+    version = Kafka4InMemory.version
+
+
+@pytest.fixture(scope="module", params=[SecuredKafka, SecuredKafka4], ids=["3.9", "4.3"])
+def kafka(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredKafka]:
+    with request.param(tmp_path_factory.mktemp("certificates")) as started:
         started.add_user()
         yield started
 
