@@ -1,4 +1,4 @@
-"""Groups of consumers: members share, commit, come and go; other clients beside them; what an administrator sees."""
+"""Groups of consumers: members share, commit, come and go; what an administrator sees."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import confluent_kafka
 import pytest
 
 from kbroker.client import AdminClient
@@ -136,42 +135,3 @@ def test_groups_are_listed_and_described(broker: SuiteBroker, admin: AdminClient
             admin.remove_members(group, member_ids=[member.member_id])
             members.poll_until(lambda: admin.describe_group(group).state == "Stable")  # who lives joins again
             assert admin.describe_group(group).members[0].member_id != member.member_id
-
-
-def test_one_group_with_the_c_client(broker: SuiteBroker) -> None:
-    """Both are members; each reads its own half."""
-    topic, group = broker.new_topic(2), broker.unique("mixed")
-    theirs = confluent_kafka.Consumer(
-        {
-            "bootstrap.servers": broker.address,
-            "group.id": group,
-            "auto.offset.reset": "earliest",
-            "session.timeout.ms": 6_000,
-            "heartbeat.interval.ms": 300,
-            "partition.assignment.strategy": "range",
-        }
-    )
-    members, read = Members(), []
-
-    def poll_both(done: Callable[[], bool]) -> None:
-        def step() -> bool:
-            record = theirs.poll(0.01)
-            if record is not None and record.error() is None:
-                read.append(record.value())
-            return done()
-
-        members.poll_until(step)
-
-    try:
-        with broker.consumer(group_id=group, partition_assignment_strategy="range", **QUICK) as ours:
-            members.consumers = [ours]
-            ours.subscribe([topic])
-            theirs.subscribe([topic])
-            poll_both(lambda: len(ours.assignment()) == len(theirs.assignment()) == 1)
-            values = [b"%d" % number for number in range(100)]
-            produce(broker, topic, values)
-            poll_both(lambda: len(members.values) + len(read) >= 100)
-            assert (len(members.values), len(read)) == (50, 50)
-            assert sorted([v or b"" for v in members.values] + read) == sorted(values)
-    finally:
-        theirs.close()
