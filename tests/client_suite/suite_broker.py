@@ -59,6 +59,8 @@ class SuiteBroker:
         with WireClient("127.0.0.1", process.port) as client:
             answer = client.call(ApiKey.API_VERSIONS, 0, M.ApiVersionsRequest())
         self._highest = {api.api_key: api.max_version for api in answer.api_keys}
+        self.lists_files = any(api.api_key == ApiKey.LIST_OFFSETS and api.min_version == 0 for api in answer.api_keys)
+        """Whether ListOffsets 0 is served still, which answers with the beginnings of files."""
         with self.admin() as admin:
             eventually(lambda: admin.describe_cluster().brokers)  # Kafka answers before it is in its own cluster
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from confluent_kafka import Producer as OtherProducer
 
@@ -43,6 +45,28 @@ def test_offsets_and_what_is_beyond_them(broker: SuiteBroker, topic: str) -> Non
         with pytest.raises(BrokerError) as caught:
             consumer.fetch(topic, 0, COUNT + 1)
         assert caught.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_offsets_before_a_time(broker: SuiteBroker) -> None:
+    """The beginnings of files, as far as brokers tell of them; else of the first record from that time on."""
+    start, later = 1_600_000_000_000, int(time.time() * 1000) + 3_600_000
+    topic = broker.new_topic(1, {"segment.bytes": "2000"} if broker.lists_files else {})
+    with broker.producer() as producer:
+        for number in range(50):
+            producer.send(topic, b"x" * 200, timestamp=start + 10 * number).result(60)
+    with SimpleConsumer(bootstrap_servers=broker.address) as consumer:
+        if broker.lists_files:
+            files = sorted(int(each.stem) for each in (broker.process.data / f"{topic}-0").glob("*.log"))
+            assert len(files) > 4
+            expected = [50, *reversed(files)]
+            assert consumer.get_offsets_before(topic, 0, later, 100) == expected
+            assert consumer.get_offsets_before(topic, 0, later, 3) == expected[:3]
+            assert consumer.get_offsets_before(topic, 0, start, 100) == []  # before any of them was written
+        else:
+            assert consumer.get_offsets_before(topic, 0, later, 100) == [50, 0]
+            assert consumer.get_offsets_before(topic, 0, start + 95, 100) == [10, 0]
+            assert consumer.get_offsets_before(topic, 0, start + 95) == [10]
+            assert consumer.get_offsets_before(topic, 0, start, 100) == [0]
 
 
 def test_offsets_of_a_group_without_members(broker: SuiteBroker, topic: str) -> None:
