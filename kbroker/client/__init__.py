@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from kbroker.client.aio.producer import AsyncProducer as AsyncProducer
     from kbroker.client.aio.producer import TopicNotKnown as TopicNotKnown
     from kbroker.client.connector.connector import ConsumerConnector as ConsumerConnector
+    from kbroker.client.connector.listener import ConsumerRebalanceListener as ConsumerRebalanceListener
     from kbroker.client.connector.membership import ConsumerRebalanceFailed as ConsumerRebalanceFailed
     from kbroker.client.connector.streams import ConsumerTimeout as ConsumerTimeout
     from kbroker.client.connector.streams import MessageStream as MessageStream
@@ -93,6 +94,7 @@ _MODULES = {
     "ConsumerGroupMetadata": "kbroker.client.consumer.group_metadata",
     "ConsumerOptions": "kbroker.client.option_types",
     "ConsumerRebalanceFailed": "kbroker.client.connector.membership",
+    "ConsumerRebalanceListener": "kbroker.client.connector.listener",
     "ConsumerRecord": "kbroker._core.consumer_record",
     "ConsumerTimeout": "kbroker.client.connector.streams",
     "Deliveries": "kbroker._core.delivery",
@@ -156,6 +158,7 @@ __all__ = [
     "ConsumerGroupMetadata",
     "ConsumerOptions",
     "ConsumerRebalanceFailed",
+    "ConsumerRebalanceListener",
     "ConsumerRecord",
     "ConsumerTimeout",
     "Deliveries",

@@ -11,7 +11,7 @@ import pytest
 
 from kbroker.client.config import parse_options
 from kbroker.client.connector.assignment import Assignment, Disagreement
-from kbroker.client.connector.membership import share_of
+from kbroker.client.connector.membership import shares_of
 from kbroker.client.connector.registry import GroupRegistry
 from kbroker.client.connector.subscription import Subscription
 from kbroker.client.zookeeper.options import ZOOKEEPER
@@ -85,7 +85,8 @@ def share(registry: GroupRegistry, strategy: str) -> Assignment:
 
     members, existing = registry.members(unwatched), registry.topics(unwatched)
     partitions = registry.partitions(TOPICS, unwatched)
-    return share_of(registry.consumer_id, members, existing, lambda _: partitions, strategy, exclude_internal=True)
+    shares = shares_of(registry.consumer_id, members, existing, lambda _: partitions, strategy, exclude_internal=True)
+    return {partition: owner for partition, owner in shares.items() if owner.rpartition("-")[0] == registry.consumer_id}
 
 
 def blocks(text: str) -> list[list[str]]:

@@ -30,10 +30,11 @@ from kbroker.model import TopicPartition
 from tests.crash.client_ledger import IN, OUT, PARTITIONS, Ledger, value_of
 
 BURST = 25
+MOST = 4000
 PAUSE_S = 0.03
 FLUSH_S = 90.0
 POLL_S = 0.2
-POLLED = 100
+POLLED = 200
 REGRETTED = 0.05
 TRANSACTION_MS = 5000
 SESSION_MS = 3000
@@ -99,9 +100,10 @@ class Writer(Actor):
             self.note()
 
     def burst(self, partition: int) -> range:
+        """The next records; none when there are enough: a broker that starts slowly would never see the end of them."""
         first = self.numbers[partition]
-        self.numbers[partition] += BURST
-        return range(first, first + BURST)
+        self.numbers[partition] = min(first + BURST, MOST)
+        return range(first, self.numbers[partition])
 
     def send(self, producer: Producer, partition: int, burst: range) -> None:
         values = [value_of(self.name, number) for number in burst]

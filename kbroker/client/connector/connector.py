@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 import time
 import uuid
+import warnings
+import weakref
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from kbroker.client.cluster import begin
 from kbroker.client.config import parse_options
+from kbroker.client.connector.listener import ConsumerRebalanceListener
 from kbroker.client.connector.membership import Member
 from kbroker.client.connector.offsets import OffsetStorage
 from kbroker.client.connector.options import CONNECTOR
@@ -27,6 +31,7 @@ from kbroker.client.connector.subscription import (
 )
 from kbroker.client.consumer.fetching import Fetching, fetch_engine
 from kbroker.client.errors import ClientClosed, UsageError
+from kbroker.client.thread import ClientThread
 from kbroker.client.zookeeper.discovery import Discovery
 from kbroker.client.zookeeper.session import Session
 from kbroker.model import TopicPartition
@@ -42,7 +47,8 @@ class ConsumerConnector:
 
     `ConsumerConnector(zookeeper_connect="localhost:2181", group_id="g")`, or a mapping of options with Kafka's names.
     A context manager. Methods may be called from any thread, each stream be read by one. It is in its group until it is
-    shut down or the process ends. ConnectionFailed when ZooKeeper is not reached.
+    shut down, the process ends, or nobody has it and its streams any more, which commits nothing. ConnectionFailed when
+    ZooKeeper is not reached.
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, /, **keywords: Unpack[ConnectorOptions]):
@@ -55,6 +61,7 @@ class ConsumerConnector:
         self._pid = os.getpid()
         self._has_streams = False
         self._is_shut_down = False
+        self._streams: list[MessageStream] = []
         self._session = Session(options)
         try:
             discovery = Discovery(options, self._session)
@@ -62,29 +69,37 @@ class ConsumerConnector:
         except BaseException:
             self._session.close()
             raise
-        self._thread = cluster.network.thread
+        self._thread = thread = cluster.network.thread
         try:
             discovery.feed(cluster)
             engine = fetch_engine(options)
 
             async def start() -> Fetching:
-                self._thread.pump.add(engine)
+                thread.pump.add(engine)
                 return Fetching(engine, cluster)
 
-            fetching = self._thread.call(start())
+            fetching = thread.call(start())
         except BaseException:
             self._session.close()
-            self._thread.stop()
+            thread.stop()
             raise
 
         def assign(wanted: Mapping[TopicPartition, int]) -> None:
-            self._thread.call(fetching.assign(wanted))
+            thread.call(fetching.assign(wanted))
 
-        self._feed = Feed(engine, self._thread.check)
+        self._feed = Feed(engine, thread.check)
         registry = GroupRegistry(self._session, options["group.id"], self.consumer_id)
         storage = OffsetStorage(options, registry, cluster)
         self._member = Member(options, self._session, registry, self._feed, storage, assign)
-        self._thread.at_exit = self.shutdown
+        at_exit = weakref.WeakMethod(self.shutdown)
+        thread.at_exit = lambda timeout_s: (shutdown := at_exit()) and shutdown(timeout_s)
+
+    def set_consumer_rebalance_listener(self, listener: ConsumerRebalanceListener) -> None:
+        """Who is told of rebalances. Before the streams are made."""
+        self._check()
+        if self._has_streams:
+            raise UsageError("its streams are made already", hint="set the listener before")
+        self._member.listener = listener
 
     # --- streams --------------------------------------------------------------------------------------------
 
@@ -101,7 +116,10 @@ class ConsumerConnector:
             if not isinstance(topic, str) or not topic or "/" in topic:
                 raise ValueError(f"{topic!r} is no topic's name")
         made = {topic: [self._new_stream() for _ in range(count)] for topic, count in counts.items()}
-        self._join(Subscription(STATIC, dict(counts)), lambda topic, number: made[topic][number])
+        found: weakref.WeakValueDictionary[tuple[str, int], MessageStream] = weakref.WeakValueDictionary()
+        for topic, streams in made.items():
+            found.update({(topic, number): stream for number, stream in enumerate(streams)})
+        self._join(Subscription(STATIC, dict(counts)), lambda topic, number: found.get((topic, number)))
         return made
 
     def create_message_streams_by_filter(
@@ -116,15 +134,18 @@ class ConsumerConnector:
         _check_count(count, "count")
         made = [self._new_stream() for _ in range(count)]
         ((pattern, expression),) = chosen
-        self._join(Subscription(pattern, {expression: count}), lambda _topic, number: made[number])
+        found: weakref.WeakValueDictionary[int, MessageStream] = weakref.WeakValueDictionary(dict(enumerate(made)))
+        self._join(Subscription(pattern, {expression: count}), lambda _topic, number: found.get(number))
         return made
 
     def _new_stream(self) -> MessageStream:
         timeout_ms: int = self.options["consumer.timeout.ms"]
         timeout_s = timeout_ms / 1000 if timeout_ms >= 0 else None
-        return MessageStream(self._feed, timeout_s, self.options["queued.max.message.chunks"])
+        stream = MessageStream(self, self._feed, timeout_s, self.options["queued.max.message.chunks"])
+        self._streams.append(stream)
+        return stream
 
-    def _join(self, subscription: Subscription, stream_of: Callable[[str, int], MessageStream]) -> None:
+    def _join(self, subscription: Subscription, stream_of: Callable[[str, int], MessageStream | None]) -> None:
         self._check()
         if self._has_streams:
             raise UsageError("a connector makes its streams once", hint="make another connector for others")
@@ -159,13 +180,17 @@ class ConsumerConnector:
         if self._is_shut_down or self._pid != os.getpid():
             return
         self._is_shut_down = True
-        deadline = time.monotonic() + timeout
-        try:
-            self._member.leave(timeout)
-        finally:
-            self._session.close()
-            self._thread.at_exit = None
-            self._thread.stop(max(deadline - time.monotonic(), 1.0))
+        _end(self._member, self._session, self._thread, timeout)
+
+    def __del__(self) -> None:
+        member: Member | None = self.__dict__.get("_member")
+        if member is None or self._is_shut_down or not self._thread.is_running:
+            return
+        said = f"a consumer connector ({self.consumer_id}) was not shut down"
+        warnings.warn(said, ResourceWarning, stacklevel=2, source=self)
+        # The collector runs in any thread, those of this client included: nobody is waited for here.
+        parts = member, self._session, self._thread, SHUTDOWN_TIMEOUT_S
+        threading.Thread(target=_end, args=parts, name="kbroker-connector-end", daemon=True).start()
 
     close = shutdown
 
@@ -176,6 +201,16 @@ class ConsumerConnector:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.shutdown()
+
+
+def _end(member: Member, session: Session, thread: ClientThread, timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    try:
+        member.leave(timeout_s)
+    finally:
+        session.close()
+        thread.at_exit = None
+        thread.stop(max(deadline - time.monotonic(), 1.0))
 
 
 def _made_up_id() -> str:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from kbroker.client.config import Options
 from kbroker.client.connector.assignment import STRATEGIES, Assignment, Disagreement, Partitions, java_order
+from kbroker.client.connector.listener import ConsumerRebalanceListener
 from kbroker.client.connector.offsets import OffsetStorage
 from kbroker.client.connector.registry import AlreadyRegistered, GroupRegistry, StillOwned
 from kbroker.client.connector.streams import Feed, MessageStream
@@ -66,7 +67,9 @@ class Member:
         self._storage = storage
         self._assign = assign
         self._subscription = Subscription("static", {})
-        self._stream_of: Callable[[str, int], MessageStream] | None = None
+        self._stream_of: Callable[[str, int], MessageStream | None] | None = None
+        self.listener = ConsumerRebalanceListener()
+        self._going: dict[TopicPartition, int] = {}  # positions of what is being let go of
         self._owned: Assignment = {}
         self._ownership = threading.RLock()
         self._changed = threading.Condition(threading.Lock())
@@ -79,7 +82,7 @@ class Member:
 
     # --- beginning and end ----------------------------------------------------------------------------------
 
-    def join(self, subscription: Subscription, stream_of: Callable[[str, int], MessageStream]) -> None:
+    def join(self, subscription: Subscription, stream_of: Callable[[str, int], MessageStream | None]) -> None:
         """Returns when this member has its share; ConsumerRebalanceFailed. Then it is kept up on a thread."""
         self._subscription = subscription
         self._stream_of = stream_of
@@ -103,7 +106,7 @@ class Member:
         try:
             if self._owned:
                 with self._feed.held():
-                    self._let_go(set(self._owned))
+                    self._let_go(set(self._owned), tell=False)
             if self._is_registered:
                 self._registry.unregister()
         except FAILURES as error:
@@ -167,7 +170,7 @@ class Member:
     def commit(self) -> None:
         """What streams have given."""
         with self._ownership:
-            self._storage.commit(self._feed.positions())
+            self._storage.commit(self._feed.positions() | self._going)
 
     # --- rebalancing ----------------------------------------------------------------------------------------
 
@@ -201,10 +204,11 @@ class Member:
             patience_s = 2 * self._options.seconds("zookeeper.session.timeout.ms")
             self._registry.register(self._subscription, patience_s, self._wait)
             self._is_registered = True
-        wanted = self._decide()
-        if wanted is None:
+        shares = self._decide()
+        if shares is None:
             self._is_registered = False
             raise SessionExpired
+        wanted = {partition: owner for partition, owner in shares.items() if self._is_mine(owner)}
         gone = {partition for partition, owner in self._owned.items() if wanted.get(partition) != owner}
         if gone:
             with self._feed.held():
@@ -214,6 +218,7 @@ class Member:
             self._registry.claim(new)
             try:
                 offsets = self._storage.load(new.keys())
+                self._tell(self.listener.before_starting_fetchers, self._registry.consumer_id, by_topic(shares))
                 with self._feed.held():
                     self._begin(new, offsets)
             except BaseException:
@@ -222,14 +227,14 @@ class Member:
         log.info("%s has %d partitions, %d of them new", self._registry.consumer_id, len(self._owned), len(new))
 
     def _decide(self) -> Assignment | None:
-        """What is this member's now; None: it is no longer registered. Watches are set for all that it depends on."""
+        """Who has what now; None: this member is no longer registered. Watches are set for all that it depends on."""
         members = self._registry.members(self._heard)
         if self._registry.consumer_id not in members:
             return None
         existing: list[str] = []
         if any(each.is_filter for each in members.values()):
             existing = self._registry.topics(self._heard)
-        return share_of(
+        return shares_of(
             self._registry.consumer_id,
             members,
             existing,
@@ -241,10 +246,11 @@ class Member:
     def _begin(self, new: Assignment, offsets: Mapping[TopicPartition, int]) -> None:
         """While the feed is held: read what was claimed."""
         assert self._stream_of is not None
-        routes = {
-            partition: self._stream_of(partition.topic, int(owner.rpartition("-")[2]))
-            for partition, owner in new.items()
-        }
+        routes = {}
+        for partition, owner in new.items():
+            stream = self._stream_of(partition.topic, int(owner.rpartition("-")[2]))
+            if stream is not None:  # else its user has forgotten it, and the connector
+                routes[partition] = stream
         self._owned = {**self._owned, **new}
         try:
             self._assign({partition: offsets.get(partition, -1) for partition in self._owned})
@@ -253,7 +259,7 @@ class Member:
             raise
         self._feed.add(routes, offsets)
 
-    def _let_go(self, gone: set[TopicPartition]) -> None:
+    def _let_go(self, gone: set[TopicPartition], *, tell: bool = True) -> None:
         """While the feed is held: streams give no more of these, offsets are committed, then others may have them."""
         positions = self._feed.positions(while_held=True)
         self._feed.drop(gone)
@@ -264,11 +270,34 @@ class Member:
                 self._storage.commit(positions)
         except FAILURES as error:
             log.warning("%s: offsets are not committed: %s", self._registry.consumer_id, error)
+        if tell:
+            self._going = {partition: offset for partition, offset in positions.items() if partition in gone}
+            topics: dict[str, set[int]] = {}
+            for partition in gone:
+                topics.setdefault(partition.topic, set()).add(partition.partition_id)
+            self._tell(self.listener.before_releasing_partitions, topics)
+            self._going = {}
         self._storage.forget(gone)
         self._registry.release(gone)
 
+    def _tell(self, call: Callable[..., object], *arguments: object) -> None:
+        try:
+            call(*arguments)
+        except Exception:
+            log.exception("%s: its rebalance listener failed", self._registry.consumer_id)
 
-def share_of(
+    def _is_mine(self, owner: str) -> bool:
+        return owner.rpartition("-")[0] == self._registry.consumer_id
+
+
+def by_topic(shares: Assignment) -> dict[str, dict[int, str]]:
+    found: dict[str, dict[int, str]] = {}
+    for partition, owner in shares.items():
+        found.setdefault(partition.topic, {})[partition.partition_id] = owner
+    return found
+
+
+def shares_of(
     consumer_id: str,
     members: Mapping[str, Subscription],
     existing: Collection[str],
@@ -277,7 +306,7 @@ def share_of(
     *,
     exclude_internal: bool,
 ) -> Assignment:
-    """What the strategy gives to one of the members. Disagreement."""
+    """Who gets what by the strategy, as far as that concerns one of the members. Disagreement."""
     threads: dict[str, list[str]] = {}
     for member, subscription in members.items():
         for topic, count in subscription.topics(existing, exclude_internal=exclude_internal).items():
@@ -287,6 +316,4 @@ def share_of(
         threads = {topic: threads[topic] for topic in ours}
     for readers in threads.values():
         readers.sort(key=java_order)
-    mine = {f"{consumer_id}-{number}" for number in range(max(ours.values(), default=0))}
-    assigned = STRATEGIES[strategy](threads, partitions_of(threads))
-    return {partition: owner for partition, owner in assigned.items() if owner in mine}
+    return STRATEGIES[strategy](threads, partitions_of(threads))

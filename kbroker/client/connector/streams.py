@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Self
+from weakref import WeakValueDictionary
 
 from kbroker._core.consumer_fetch import FetchEngine
 from kbroker._core.consumer_record import ConsumerRecord, UnreadableRecords
@@ -35,10 +36,12 @@ class MessageStream:
     """Records of the partitions that this stream's share of the topics are now; an iterator, for one thread at a time.
 
     It ends when the connector is shut down. ConsumerTimeout after consumer.timeout.ms without a record. What it has
-    given counts as read, the record in the caller's hands too: that is what is committed.
+    given counts as read, the record in the caller's hands too: that is what is committed. While one of its streams is
+    there so is the connector.
     """
 
-    def __init__(self, feed: Feed, timeout_s: float | None, most_chunks: int):
+    def __init__(self, connector: object, feed: Feed, timeout_s: float | None, most_chunks: int):
+        self._connector = connector
         self._feed = feed
         self._timeout_s = timeout_s
         self._most_chunks = most_chunks
@@ -110,7 +113,8 @@ class Feed:
         self._turn = threading.Condition(threading.Lock())
         self._is_taken = False  # somebody polls, or changes what is read
         self._wanted = 0  # how many want to change it: nobody polls meanwhile
-        self._routes: dict[TopicPartition, MessageStream] = {}
+        # What reads on must not keep its users' streams, and so the connector, for ever.
+        self._routes: WeakValueDictionary[TopicPartition, MessageStream] = WeakValueDictionary()
         self._first: dict[TopicPartition, int] = {}  # where a partition begins, as far as that is known
         self._is_ended = False
 
@@ -217,8 +221,10 @@ class Feed:
     def drop(self, partitions: set[TopicPartition]) -> None:
         """While held: streams give no more of these."""
         with self._turn:
-            for partition in partitions & self._routes.keys():
-                self._routes.pop(partition)._drop(partition)
+            for partition in partitions:
+                stream = self._routes.pop(partition, None)
+                if stream is not None:
+                    stream._drop(partition)
                 self._first.pop(partition, None)
 
     def add(self, routes: Mapping[TopicPartition, MessageStream], offsets: Mapping[TopicPartition, int]) -> None:

@@ -349,19 +349,38 @@ def test_after_a_fork_the_child_can_neither_read_nor_disturb(place: Place) -> No
         assert len(place.owners()) == PARTITIONS
 
 
+def test_a_connector_that_nobody_has_any_more_ends_with_a_warning(place: Place, descriptors: Any) -> None:
+    values = place.send(PARTITIONS)
+
+    def use() -> None:
+        (stream,) = place.connector().create_message_streams({place.topic: 1})[place.topic]
+        gc.collect()  # the stream keeps its connector
+        assert take(stream, PARTITIONS) == values
+
+    before = what_is_left(descriptors)
+    with pytest.warns(ResourceWarning, match=rf"a consumer connector \({place.group}_.*\) was not shut down"):
+        use()
+        gc.collect()
+    place.wait(lambda: place.tree.children(f"/consumers/{place.group}/ids") == [])
+    assert place.owners() == place.offsets() == {}
+    place.wait(lambda: all(now <= then for now, then in zip(what_is_left(descriptors), before, strict=True)))
+
+
+def what_is_left(descriptors: Any) -> tuple[int, int]:
+    """Of clients: descriptors and threads."""
+    gc.collect()
+    ours = [each for each in threading.enumerate() if each.name.startswith(("kbroker-", "zookeeper"))]
+    return descriptors(), len(ours)
+
+
 def test_nothing_is_left_of_connectors_that_were_shut_down(place: Place, descriptors: Any) -> None:
     def once() -> None:
         with place.connector() as connector:
             connector.create_message_streams({place.topic: 2})
 
-    def left() -> tuple[int, int]:
-        gc.collect()
-        ours = [each for each in threading.enumerate() if each.name.startswith(("kbroker-", "zookeeper"))]
-        return descriptors(), len(ours)
-
     place.send(PARTITIONS)  # the broker, in this process too, has the files open from now on
     once()
-    before = left()
+    before = what_is_left(descriptors)
     for _ in range(10):
         once()
-    place.wait(lambda: all(now <= then for now, then in zip(left(), before, strict=True)))
+    place.wait(lambda: all(now <= then for now, then in zip(what_is_left(descriptors), before, strict=True)))

@@ -6,12 +6,13 @@ import contextlib
 import random
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from kbroker.client import ConsumerTimeout
+from kbroker.client import ConsumerConnector, ConsumerRebalanceListener, ConsumerTimeout, UsageError
 from kbroker.client.connector.membership import ConsumerRebalanceFailed
 from kbroker.coordination.store import WatchEvent
 from kbroker.model import TopicPartition
@@ -167,6 +168,50 @@ def test_at_no_time_does_a_partition_have_two_owners(place: Place) -> None:
     for partition, each in offsets.items():
         assert sorted(offset for offset, _ in each) == list(range(len(each))), partition
     assert sum(len(each) for each in offsets.values()) <= len(sending.values)
+
+
+class Heard(ConsumerRebalanceListener):
+    def __init__(self, place: Place, connector: ConsumerConnector):
+        self.place = place
+        self.connector = connector
+        self.events: list[Any] = []
+
+    def before_starting_fetchers(self, consumer_id: str, assignment: Mapping[str, Mapping[int, str]]) -> None:
+        assert consumer_id == self.connector.consumer_id
+        shares = assignment[self.place.topic]
+        self.events.append(sorted(number for number, owner in shares.items() if owner == f"{consumer_id}-0"))
+        assert sorted(shares) == list(range(PARTITIONS))
+        raise ZeroDivisionError  # which changes nothing
+
+    def before_releasing_partitions(self, partitions: Mapping[str, set[int]]) -> None:
+        (numbers,) = partitions.values()
+        still = {number for number, owner in self.place.owners().items() if owner == f"{self.connector.consumer_id}-0"}
+        assert numbers <= still
+        self.connector.commit_offsets()
+        self.events.append(numbers)
+
+
+def test_a_listener_is_told_what_comes_and_what_goes(place: Place) -> None:
+    values = place.send(400)
+    with place.connector(auto_commit_enable=False) as connector:
+        heard = Heard(place, connector)
+        connector.set_consumer_rebalance_listener(heard)
+        (stream,) = connector.create_message_streams({place.topic: 1})[place.topic]
+        assert heard.events == [[0, 1, 2, 3]]
+        given = [next(stream) for _ in range(250)]
+        assert place.offsets() == {}
+        with place.reading() as second:
+            place.wait(lambda: place.is_shared_by(connector, second.connector))
+            gone = set(range(PARTITIONS)) - {each.partition_id for each in connector.assignment()}
+            assert heard.events[1:] == [gone]
+            # What was given of them was committed by the listener: nothing comes twice.
+            left = len(gone) * len(values) // PARTITIONS - sum(record.partition in gone for record in given)
+            place.wait(lambda: len(second.values) == left)
+            assert {record.value for record in given}.isdisjoint(second.values)
+        place.wait(lambda: len(heard.events) == 3)
+        assert heard.events[2] == [0, 1, 2, 3]
+        with pytest.raises(UsageError, match="set the listener before"):
+            connector.set_consumer_rebalance_listener(heard)
 
 
 @pytest.mark.slow
