@@ -28,8 +28,12 @@ def producer_of(broker: Any, version: int = 2, name: str | None = None, **option
     """One that has been initialized."""
     given = {"bootstrap_servers": address_of(broker), "transactional_id": name or new_id(), **QUICK, **options}
     made = Producer(**given)
-    speak(made, version)
-    made.init_transactions(SECONDS)
+    try:
+        speak(made, version)
+        made.init_transactions(SECONDS)
+    except BaseException:
+        made.close(0)
+        raise
     return made
 
 
