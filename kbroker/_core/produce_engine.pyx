@@ -542,6 +542,7 @@ cdef int fail_list(ProduceEngine engine, outgoing_list_t *failed, error) except 
         mutex_unlock(&engine.a.lock)
         if watched:
             run_callbacks(batch)
+    wake_engine(engine)                      # it may be empty now
     return 0
 
 

@@ -394,12 +394,15 @@ class Transactions:
         if not self._is_running(name):
             if self._running is not None and not self._running.done():
                 raise UsageError(f"{name}: {self._running.get_name()} has not ended; call that again to wait for it")
-            self._require(name, *allowed)
-            self._running = asyncio.ensure_future(_awaited(work()))
-            self._running.set_name(name)
+            self._running = asyncio.create_task(self._begun(name, work, allowed), name=name)
             self._running.add_done_callback(_look_at)
         assert self._running is not None
         await asyncio.shield(self._running)
+
+    async def _begun(self, name: str, work: Callable[[], Awaitable[None]], allowed: Collection[State]) -> None:
+        """The state is looked at in the step that changes it: a batch may fail before the task has its first turn."""
+        self._require(name, *allowed)
+        await work()
 
     def _require(self, name: str, *allowed: State) -> None:
         if self.state not in allowed:
@@ -446,10 +449,6 @@ class Transactions:
         # After what the engine tells now has been decided.
         fail = self._engine.fail_all if fatal else self._engine.fail_unsent
         asyncio.get_running_loop().call_soon(fail, failure)
-
-
-async def _awaited(work: Awaitable[None]) -> None:
-    await work
 
 
 def _added_code(answer: Any) -> list[int]:

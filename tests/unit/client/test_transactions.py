@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -13,7 +14,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from kbroker.client import ConsumerGroupMetadata, Producer
 from kbroker.client.consumer.group_metadata import OffsetAndMetadata
-from kbroker.client.errors import ClientClosed, ClientError, TimedOut, UsageError
+from kbroker.client.errors import BrokerError, ClientClosed, ClientError, TimedOut, UsageError
 from kbroker.client.producer.errors import (
     ProducerFenced,
     TransactionAborted,
@@ -38,6 +39,13 @@ from tests.kit.client_transactions import (
 def broker() -> Iterator[Broker]:
     with Broker(faults=True, settings={"num.partitions": 3}) as started:
         yield started
+
+
+@pytest.fixture(autouse=True)
+def no_client_is_left(broker: Broker) -> Iterator[None]:
+    """Not even of a producer that could not begin."""
+    yield
+    assert [each.name for each in threading.enumerate() if each.name.startswith("kbroker-client-")] == []
 
 
 @pytest.fixture(params=[1, 2])
@@ -198,6 +206,50 @@ def test_a_batch_that_is_refused_leaves_only_the_abort(broker: Broker, topic: st
         with producer.transaction():
             send(producer, topic, "after", "after", "after")
     assert committed(broker, topic) == [["before", "after"], ["after"], ["after"]]
+
+
+@pytest.mark.parametrize("code", [ErrorCode.INVALID_RECORD, ErrorCode.PRODUCER_FENCED])
+@pytest.mark.parametrize("call", ["commit", "abort"])
+def test_a_failure_that_is_heard_of_just_before_an_end_begins_counts(
+    broker: Broker, topic: str, call: str, code: ErrorCode
+) -> None:
+    with producer_of(broker) as producer:
+        producer.begin_transaction()
+        send(producer, topic, "kept")
+        producer.flush(SECONDS)
+        transactions = producer._background.transactions
+        assert transactions is not None
+
+        async def race() -> None:
+            ending = asyncio.ensure_future(getattr(transactions, call)())
+            await asyncio.sleep(0)  # the end has been allowed, and not yet begun
+            transactions.batch_failed(BrokerError("a batch", code=code), unsure=False)
+            await ending
+
+        if code == ErrorCode.PRODUCER_FENCED:
+            with pytest.raises(ProducerFenced):
+                producer._thread.call(race(), SECONDS)
+        elif call == "commit":
+            with pytest.raises(TransactionMustAbort):
+                producer._thread.call(race(), SECONDS)
+            producer.abort_transaction(SECONDS)
+        else:
+            producer._thread.call(race(), SECONDS)
+    assert committed(broker, topic) == [[], [], []]
+
+
+def test_a_commit_hears_that_its_partitions_are_refused(broker: Broker, topic: str) -> None:
+    with producer_of(broker, 1) as producer:
+        transact(producer, topic, 0)
+        producer.begin_transaction()
+        broker.faults.delay("AddPartitionsToTxn", 0.2, times=1)
+        broker.faults.error("AddPartitionsToTxn", "TOPIC_AUTHORIZATION_FAILED")
+        refused = producer.send(topic, b"refused", partition=0)
+        with pytest.raises(TransactionMustAbort, match="TOPIC_AUTHORIZATION_FAILED"):
+            producer.commit_transaction(SECONDS)  # waits for its records already
+        assert isinstance(refused.exception(0), TransactionMustAbort)
+        producer.abort_transaction(SECONDS)
+    assert committed(broker, topic) == [["0"]] * 3
 
 
 def test_an_abort_fails_what_was_not_sent(broker: Broker, topic: str, version: int) -> None:
