@@ -2,7 +2,7 @@
 
 A response's buffer (`fetch_buffer_t`) is counted and shared by the chunks of its partitions, and by every record that has been made of them; it
 is freed by whoever lets the last of them go, on any thread. A chunk belongs to one owner at a time: to the FetchEngine until it
-is polled, then to a `Chunk` (consumer_records.pxd).
+is polled, then to a `Chunk` (consumer_batches.pxd).
 
 As in Java's consumer a batch cut short at the end is left out, batches and records before the position are skipped, control
 batches move the position and give nothing, and read_committed leaves out what was aborted.

@@ -6,8 +6,9 @@ that nothing is done for each record. What is left of it (`put_back`) is `begun`
 
 from libc.stdint cimport int32_t, int64_t
 
+from kbroker._core.consumer_batches cimport Chunk
 from kbroker._core.consumer_partitions cimport FetchPartitions, fetch_partition_t
-from kbroker._core.consumer_records cimport Chunk, Records
+from kbroker._core.consumer_records cimport Records
 
 cdef class FetchPoll(FetchPartitions):
     cdef object inflate

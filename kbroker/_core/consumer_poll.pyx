@@ -4,9 +4,10 @@ from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int32_t, int64_t
 
 from kbroker._core.accumulator cimport now_ms
+from kbroker._core.consumer_batches cimport new_chunk
 from kbroker._core.consumer_chunk cimport chunk_t
 from kbroker._core.consumer_partitions cimport FetchPartitions, fetch_partition_t, ready_free, ready_t
-from kbroker._core.consumer_records cimport Chunk, RecordIterator, Records, new_chunk, new_records
+from kbroker._core.consumer_records cimport RecordIterator, Records, new_records
 from kbroker._core.futex cimport futex_wait
 from kbroker._core.record_batch cimport BATCH_OK
 from kbroker._core.sync cimport atomic_add_i32, atomic_add_i64, atomic_load_i32, atomic_store_i32, mutex_lock, mutex_unlock

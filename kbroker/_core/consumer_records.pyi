@@ -1,37 +1,10 @@
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Self, SupportsIndex, final, overload
 
-from typing_extensions import Buffer
-
 from kbroker._core.columns import Columns
-from kbroker._core.consumer_record import ConsumerRecord, UnreadableRecords
+from kbroker._core.consumer_batches import Chunk
+from kbroker._core.consumer_record import ConsumerRecord
 from kbroker.model import TopicPartition
-
-@final
-class Chunk:
-    def __init__(self, *args: object, **kwargs: object) -> None: ...
-    @property
-    def topic(self) -> str: ...
-    @property
-    def partition(self) -> int: ...
-    @property
-    def next_offset(self) -> int: ...
-    @property
-    def leader_epoch(self) -> int: ...
-    @property
-    def error(self) -> UnreadableRecords | None: ...
-    def __len__(self) -> int: ...
-
-def read_chunk(
-    topic: str,
-    partition: int,
-    data: Buffer,
-    inflate: Callable[[int, memoryview, int], bytes],
-    *,
-    position: int = 0,
-    aborted: Iterable[tuple[int, int]] | None = None,
-    check_crcs: bool = True,
-) -> Chunk: ...
 
 @final
 class RecordIterator:

@@ -6,7 +6,8 @@ from collections.abc import Coroutine, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, Unpack
 
-from kbroker._core.consumer_records import Records, read_chunk
+from kbroker._core.consumer_batches import read_chunk
+from kbroker._core.consumer_records import Records
 from kbroker.client import group_offsets
 from kbroker.client.cluster import begin
 from kbroker.client.config import NETWORK, parse_options

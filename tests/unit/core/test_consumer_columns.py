@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbroker._core.columns import COLUMN_NAMES, Columns
+from kbroker._core.consumer_batches import read_chunk
 from kbroker._core.consumer_record import UnreadableRecords
-from kbroker._core.consumer_records import Records, read_chunk
+from kbroker._core.consumer_records import Records
 from kbroker.protocol.compression import Codec, inflate
 from kbroker.protocol.records import encode_batch
 from tests.kit.batches import changed

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kbroker._core.consumer_batches import Chunk, read_chunk
 from kbroker._core.consumer_record import ConsumerRecord, UnreadableRecords
-from kbroker._core.consumer_records import Chunk, Records, read_chunk
+from kbroker._core.consumer_records import Records
 from kbroker._core.message_set import MessageSetBuilder, wrap
 from kbroker.errors import ClientError, ErrorCode
 from kbroker.model import TopicPartition

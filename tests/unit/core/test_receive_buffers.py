@@ -26,7 +26,7 @@ def test_a_few_large_buffers_are_kept_and_no_more(tmp_path: Path) -> None:
 #: In a process of its own, where nothing else has a consumer.
 ONE_CONSUMER = """
 from kbroker._core.consumer_fetch import FetchEngine
-from kbroker._core.consumer_records import read_chunk
+from kbroker._core.consumer_batches import read_chunk
 from kbroker._core.receive_buffers import kept_bytes
 
 def use(*sizes):
