@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Any, TypeVar
 
 from kbroker.client.cluster_view import ClusterView, Node, PartitionView, TopicView
 from kbroker.client.config import Options
-from kbroker.client.connection import Connection, Network, connect
+from kbroker.client.connection import Connection, Network, chance, connect
 from kbroker.client.errors import (
     STALE_METADATA,
     BrokerError,
@@ -51,7 +50,7 @@ class Backoff:
         """How long to wait after one more failure."""
         wait_s = min(self.first_s * 2 ** min(self.failures, 30), self.longest_s)
         self.failures += 1
-        return float(wait_s * random.uniform(1 - JITTER, 1 + JITTER))
+        return float(wait_s * chance.uniform(1 - JITTER, 1 + JITTER))
 
 
 class Cluster:
@@ -266,7 +265,7 @@ class Cluster:
         """One attempt at each address that is known; the bootstrap servers again when all brokers are lost."""
         problems: dict[str, ClientError] = {}
         nodes = list(self.view.nodes.values())
-        random.shuffle(nodes)
+        chance.shuffle(nodes)
         for node in nodes:
             try:
                 return await self.connection(node.node_id, DATA)

@@ -47,6 +47,9 @@ log = logging.getLogger("kbroker.client")
 API_VERSIONS_ASKED: Final = (3, 0)
 RENEWED_AFTER: Final = (0.85, 0.95)  #: of the time an authentication holds (KIP-368)
 
+chance: Final = random.SystemRandom()
+"""What clients draw from. The numbers of `random` itself are the program's, which may have seeded them."""
+
 
 class Network:
     """What all connections of a client share."""
@@ -237,7 +240,7 @@ class Connection:
                 break
         lifetime_ms = getattr(answer, "session_lifetime_ms", 0)
         if lifetime_ms > 0:
-            share = random.uniform(*RENEWED_AFTER)
+            share = chance.uniform(*RENEWED_AFTER)
             self._renewal = self._loop.call_later(lifetime_ms / 1000 * share, self._begin_renewal)
 
     def _begin_renewal(self) -> None:

@@ -75,6 +75,14 @@ def test_unit_tests_wait_for_events_and_never_sleep() -> None:
     assert [relative(path) for path in unit if sleeping.search(text_of(path))] == []
 
 
+def test_the_random_numbers_of_the_program_around_are_left_alone() -> None:
+    """It may have seeded `random`, and Hypothesis does."""
+    drawing = re.compile(r"(?<![.\w])random\.(?!Random\b|SystemRandom\b)[a-z]+\(|^from random import", re.MULTILINE)
+    sources = [path for path in tracked_files() if relative(path).startswith("kbroker/") and path.suffix == ".py"]
+    assert len(sources) > 100
+    assert [relative(path) for path in sources if drawing.search(text_of(path))] == []
+
+
 def test_every_package_says_what_lives_in_it() -> None:
     packages = [path for path in tracked_files() if re.fullmatch(r"kbroker/(.*/)?__init__\.py", relative(path))]
     assert len(packages) > 10
