@@ -61,6 +61,9 @@ class Kafka(KafkaProcess, Peer):
     version = "4.3.1"
     heap = "1g"
 
+    def java(self) -> list[str]:
+        return ["java", f"-Xms{self.heap}", f"-Xmx{self.heap}", "-cp", self.classpath()]
+
 
 class Kafka39(Kafka):
     """Apache Kafka 3.9, which still serves clients from before record batches; its log goes to its output."""

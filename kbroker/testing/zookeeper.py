@@ -21,7 +21,7 @@ from kbroker.testing.reserved_port import ReservedPort
 HOST = "127.0.0.1"
 MAIN_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 # Tests kill the process, never the machine: an fsync for each change would only cost time.
-JAVA_OPTIONS = ("-Xmx128m", "-XX:TieredStopAtLevel=1", "-Dzookeeper.forceSync=no")
+JAVA_OPTIONS = ("-Xmx128m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Dzookeeper.forceSync=no")
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
 LOOK_EVERY_S = 0.02

@@ -10,8 +10,6 @@ from typing import Any, Self
 
 from tests.kit.java_program import compile_java
 
-FLAGS = ("-Xmx96m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-
 
 class JavaPeer:
     """kafka-clients of one release, with one broker."""
@@ -19,7 +17,9 @@ class JavaPeer:
     def __init__(self, release: str, address: str):
         self.release = tuple(map(int, release.split(".")))
         folder = Path(__file__).parent / "java"
-        command = compile_java(folder, "Peer", release, f"org.apache.kafka:kafka-clients:{release}", flags=FLAGS)
+        command = compile_java(
+            folder, "Peer", release, f"org.apache.kafka:kafka-clients:{release}", options=("-Xmx96m",)
+        )
         self._process = subprocess.Popen(
             [*command, address], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )

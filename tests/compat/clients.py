@@ -67,10 +67,11 @@ def python(folder: str, name: str, *packages: str) -> Callable[[], list[str]]:
     def prepare() -> list[str]:
         home = maven.cache_directory() / "compat" / name
         made, wanted = home / "made", "\n".join(packages)
-        if not made.exists() or made.read_text() != wanted:
-            subprocess.run([sys.executable, "-m", "venv", "--clear", str(home)], check=True)
-            subprocess.run([str(home / "bin" / "python"), "-m", "pip", "install", "--quiet", *packages], check=True)
-            made.write_text(wanted)
+        with maven.making(home):
+            if not made.exists() or made.read_text() != wanted:
+                subprocess.run([sys.executable, "-m", "venv", "--clear", str(home)], check=True)
+                subprocess.run([str(home / "bin" / "python"), "-m", "pip", "install", "--quiet", *packages], check=True)
+                made.write_text(wanted)
         return [str(home / "bin" / "python"), str(HERE / folder / "driver.py")]
 
     return prepare
@@ -85,9 +86,10 @@ def debian(package: str, folder: str) -> Callable[[], list[str]]:
     """A program of a Debian package, driven by a Python script."""
 
     def prepare() -> list[str]:
-        if shutil.which(package) is None:
-            subprocess.run(["apt-get", "update", "-qq"], check=True)
-            subprocess.run(["apt-get", "install", "-y", "-qq", "--no-install-recommends", package], check=True)
+        with maven.making(maven.cache_directory() / "compat" / package):
+            if shutil.which(package) is None:
+                subprocess.run(["apt-get", "update", "-qq"], check=True)
+                subprocess.run(["apt-get", "install", "-y", "-qq", "--no-install-recommends", package], check=True)
         return [sys.executable, str(HERE / folder / "driver.py")]
 
     return prepare
@@ -113,14 +115,15 @@ def node_packages(source: Path) -> Path:
     """The node_modules of a folder with a package.json; installed once for each version of that."""
     target = maven.cache_directory() / "compat" / source.name
     wanted, installed = source / "package.json", target / "package.json"
-    if not installed.exists() or installed.read_bytes() != wanted.read_bytes():
-        target.mkdir(parents=True, exist_ok=True)
-        (target / "installing").mkdir(exist_ok=True)
-        shutil.copy(wanted, target / "installing" / "package.json")
-        subprocess.run(["npm", "install", "--silent", "--no-audit", "--no-fund"], cwd=target / "installing", check=True)
-        shutil.rmtree(target / "node_modules", ignore_errors=True)
-        (target / "installing" / "node_modules").rename(target / "node_modules")
-        shutil.copy(wanted, installed)
+    with maven.making(target):
+        if not installed.exists() or installed.read_bytes() != wanted.read_bytes():
+            installing = target / "installing"
+            installing.mkdir(parents=True, exist_ok=True)
+            shutil.copy(wanted, installing / "package.json")
+            subprocess.run(["npm", "install", "--silent", "--no-audit", "--no-fund"], cwd=installing, check=True)
+            shutil.rmtree(target / "node_modules", ignore_errors=True)
+            (installing / "node_modules").rename(target / "node_modules")
+            shutil.copy(wanted, installed)
     return target / "node_modules"
 
 
@@ -138,7 +141,8 @@ def go(folder: str) -> Callable[[], list[str]]:
 
     def prepare() -> list[str]:
         program = BUILD / folder / "driver"
-        subprocess.run(["go", "build", "-o", str(program), "."], cwd=HERE / folder, check=True)
+        with maven.making(program):
+            subprocess.run(["go", "build", "-o", str(program), "."], cwd=HERE / folder, check=True)
         return [str(program)]
 
     return prepare

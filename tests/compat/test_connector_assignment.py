@@ -60,7 +60,7 @@ def test_assignments_are_those_of_kafka_0_8(session: Session) -> None:
             asked += [("range", group, name), ("roundrobin", group, name)]
     java = compile_java(
         Path(__file__).parent / "java-0.8", "Assign", "0.8.2.2", "org.apache.kafka:kafka_2.11:0.8.2.2",
-        flags=("-Xmx128m", "-Dfile.encoding=UTF-8", "-Dstdout.encoding=UTF-8"),
+        options=("-Xmx128m", "-Dfile.encoding=UTF-8", "-Dstdout.encoding=UTF-8"),
     )  # fmt: skip
     done = subprocess.run(
         [*java, session._address], input="".join(" ".join(each) + "\n" for each in asked), capture_output=True,

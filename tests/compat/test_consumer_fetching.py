@@ -18,6 +18,7 @@ from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.protocol.records import Record
 from tests.kit.broker import Kafka4InMemory, KafkaInMemory, KafkaProcess
+from tests.kit.java_program import java
 from tests.kit.zookeeper import Kafka010, Kafka25
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -67,7 +68,7 @@ def write_with_its_own_tool(kafka: KafkaProcess, topic: str, codec: str, lines: 
     package = "org.apache.kafka.tools" if age(kafka) >= (4,) else "kafka.tools"
     servers = "--bootstrap-server" if age(kafka) >= (2, 5) else "--broker-list"
     command = [
-        "java", "-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp", kafka.classpath(), f"{package}.ConsoleProducer",
+        *java(kafka.classpath(), "-Xmx128m"), f"{package}.ConsoleProducer",
         servers, kafka.address, "--topic", topic, "--compression-codec", codec,
         "--request-timeout-ms", "60000", "--property", "parse.key=true", "--property", "key.separator=:",
     ]  # fmt: skip

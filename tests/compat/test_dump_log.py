@@ -29,6 +29,7 @@ from kbroker.rules.consumer_group_member import (
 )
 from tests.kit import log_directory as kit
 from tests.kit import maven
+from tests.kit.java_program import java
 
 VERSION, NEWER = "3.9.1", "4.3.1"
 TOOL = {VERSION: "kafka.tools.DumpLogSegments", NEWER: "org.apache.kafka.tools.DumpLogSegments"}
@@ -54,9 +55,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def kafka(data: Path, *arguments: str, version: str = VERSION) -> str:
     coordinates = [f"org.apache.kafka:kafka_2.13:{version}", f"org.apache.kafka:kafka-tools:{version}"]
-    java = ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-Dfile.encoding=UTF-8", "-Dstdout.encoding=UTF-8"]
-    command = [*java, "-cp", maven.fetch(coordinates), TOOL[version], *arguments]
-    return _printed(command, data)
+    options = ["-Xmx256m", "-Dfile.encoding=UTF-8", "-Dstdout.encoding=UTF-8"]
+    return _printed([*java(maven.fetch(coordinates), *options), TOOL[version], *arguments], data)
 
 
 def kbroker(data: Path, *arguments: str) -> str:

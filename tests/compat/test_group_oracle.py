@@ -22,6 +22,7 @@ from kbroker.protocol.api import SERVED, ApiKey
 from kbroker.protocol.records import encode_batch, read_records
 from kbroker.rules.group import Group
 from tests.kit.broker import BrokerProcess, KafkaInMemory
+from tests.kit.java_program import java
 from tests.kit.memory_replica import MemoryOffsetsTopic
 from tests.kit.wire import WireClient
 from tests.unit.groups.conftest import Home
@@ -404,7 +405,7 @@ def test_groups_that_kafka_stored_are_replayed(brokers: tuple[BrokerProcess, Bro
 
 def tool(*arguments: str) -> str:
     """What one of Kafka's own tools prints."""
-    command = ["java", "-cp", KafkaInMemory.classpath(), *arguments]
+    command = [*java(KafkaInMemory.classpath()), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout

@@ -16,6 +16,7 @@ import pytest
 
 from tests.kit import maven
 from tests.kit.broker import BrokerProcess
+from tests.kit.java_program import java
 from tests.kit.transactional_producer import TransactionalProducer
 from tests.kit.wire import WireClient
 
@@ -45,8 +46,8 @@ class Tools:
         classpath = maven.fetch(
             [f"org.apache.kafka:kafka_2.13:{self.version}", f"org.apache.kafka:kafka-tools:{self.version}"]
         )
-        java = ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", classpath, f"{package}.{tool}"]
-        return [*java, flag, self.broker.address, *map(str, arguments)]
+        command = [*java(classpath, "-Xmx256m"), f"{package}.{tool}", flag, self.broker.address]
+        return [*command, *map(str, arguments)]
 
     def run(self, tool: str, *arguments: object, stdin: str = "") -> str:
         """What it prints; it must succeed."""

@@ -18,6 +18,7 @@ from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from tests.kit import maven
 from tests.kit.broker import BrokerProcess, KafkaInMemory
+from tests.kit.java_program import java
 from tests.kit.wire import WireClient
 from tests.kit.zookeeper import ZooKeeperProcess
 
@@ -40,8 +41,7 @@ class Old:
         self.client = KazooClient(self.address, timeout=60.0)
 
     def command(self, name: str, *arguments: object) -> list[str]:
-        java = ["java", "-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp", self.classpath]
-        return [*java, name, *map(str, arguments)]
+        return [*java(self.classpath, "-Xmx128m"), name, *map(str, arguments)]
 
     def run(self, name: str, *arguments: object, given: str | None = None) -> str:
         """What it prints on its standard output."""

@@ -68,13 +68,12 @@ JAVA_GROUP = "java-movers"
 """Of its own: librdkafka's movers hang now and then, and their group waits for them."""
 JAVA = {"w3": "Writer", "w4": "Writer", "m2": "Mover"}
 JAVA_VERSION = "4.3.1"
-JAVA_FLAGS = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 
 def java_command() -> list[str]:
     clients = f"org.apache.kafka:kafka-clients:{JAVA_VERSION}"
     folder = Path(__file__).parent / "java"
-    return compile_java(folder, "TransactionClients", JAVA_VERSION, clients, flags=JAVA_FLAGS)
+    return compile_java(folder, "TransactionClients", JAVA_VERSION, clients, options=("-Xmx128m",))
 
 
 @dataclass

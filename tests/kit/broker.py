@@ -15,7 +15,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from kbroker.testing.reserved_port import ReservedPort
 from tests.kit import maven
+from tests.kit.java_program import java
 
 START_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 30.0
@@ -23,12 +25,13 @@ MEMORY_DISK = Path("/dev/shm")
 API_VERSIONS_V0 = bytes.fromhex("0000000e 0012 0000 00000007 0004") + b"test"
 
 
+KEPT: list[ReservedPort] = []
+
+
 def free_port() -> int:
-    """A port nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port nobody listens on; nobody else is given it while this process lives."""
+    KEPT.append(ReservedPort("127.0.0.1"))
+    return KEPT[-1].port
 
 
 def serves(port: int) -> bool:
@@ -63,7 +66,8 @@ class ServerProcess:
     def __init__(self, folder: Path | None = None):
         self.owns_folder = folder is None
         self.folder = folder or Path(tempfile.mkdtemp(prefix="kbroker-test-"))
-        self.port = free_port()
+        self._reserved = ReservedPort("127.0.0.1")
+        self.port = self._reserved.port
         self.process: subprocess.Popen[bytes] | None = None
         self.ready_s = 0.0
         """Seconds from exec to the first answered request, of the last start."""
@@ -139,6 +143,7 @@ class ServerProcess:
     ) -> None:
         if self.process is not None and self.process.poll() is None:
             self.kill() if kind else self.stop()
+        self._reserved.release()
         if self.owns_folder:
             shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -186,7 +191,7 @@ class KafkaProcess(BrokerProcess):
 
     def java(self) -> list[str]:
         """How its classes are run."""
-        return ["java", f"-Xms{self.heap}", f"-Xmx{self.heap}", "-cp", self.classpath()]
+        return java(self.classpath(), f"-Xms{self.heap}", f"-Xmx{self.heap}")
 
     def command(self) -> list[str]:
         controller = free_port()

@@ -1,4 +1,4 @@
-"""Programs of ours in Java that tests run: compiled when their sources or their jars are others than before."""
+"""Programs in Java that tests run; ours are compiled when their sources or their jars are others than before."""
 
 from __future__ import annotations
 
@@ -12,14 +12,21 @@ from tests.kit import maven
 BUILD = Path(__file__).parent.parent.parent / "build" / "compat"
 
 
+def java(classpath: str, *options: str) -> list[str]:
+    """How a class is run, whose name and arguments follow. No program of a test lives long enough to get back what the
+    second compiler and a collector with many threads cost."""
+    return ["java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *options, "-cp", classpath]
+
+
 def compile_java(
-    folder: Path, program: str, version: str, *coordinates: str, flags: tuple[str, ...] = ("-Xmx512m",)
+    folder: Path, program: str, version: str, *coordinates: str, options: tuple[str, ...] = ("-Xmx512m",)
 ) -> list[str]:
     """How a program in Java is run, which is compiled once for each version of its jars."""
     others = ["com.fasterxml.jackson.core:jackson-databind:2.18.2", "org.slf4j:slf4j-nop:1.7.36"]
     classpath = maven.fetch([*coordinates, *others])
     sources, target = sorted(folder.glob("*.java")), BUILD / f"{program}-{version}"
     compiled = target / f"{program}.class"
-    if not compiled.exists() or compiled.stat().st_mtime < max(one.stat().st_mtime for one in sources):
-        subprocess.run(["javac", "-nowarn", "-cp", classpath, "-d", str(target), *map(str, sources)], check=True)
-    return ["java", *flags, "-cp", f"{target}{os.pathsep}{classpath}", program]
+    with maven.making(target):
+        if not compiled.exists() or compiled.stat().st_mtime < max(one.stat().st_mtime for one in sources):
+            subprocess.run(["javac", "-nowarn", "-cp", classpath, "-d", str(target), *map(str, sources)], check=True)
+    return [*java(f"{target}{os.pathsep}{classpath}", *options), program]

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from kbroker.protocol.records import Record
+from tests.kit.java_program import java
 from tests.kit.kafka_codec import classpath
 
 SOURCE = Path(__file__).with_name("java") / "KafkaBatches.java"
@@ -26,7 +27,7 @@ class KafkaBatches:
     """One Java process, asked one question after the other."""
 
     def __init__(self) -> None:
-        command = ["java", "-XX:TieredStopAtLevel=1", "-cp", classpath(), str(SOURCE)]
+        command = [*java(classpath()), str(SOURCE)]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def __enter__(self) -> Self:

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.kit.broker import KafkaProcess
+from tests.kit.java_program import java
 
 SOURCE = Path(__file__).with_name("java") / "KafkaCleaner.java"
 
@@ -18,7 +19,7 @@ class KafkaCleaner:
 
     def __init__(self, settings: dict[str, int]):
         self._settings = ",".join(f"{name}={value}" for name, value in settings.items())
-        command = ["java", "-XX:TieredStopAtLevel=1", "-cp", KafkaProcess.classpath(), str(SOURCE)]
+        command = [*java(KafkaProcess.classpath()), str(SOURCE)]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from kbroker.protocol import messages
 from tests.kit import maven
+from tests.kit.java_program import java
 from tests.kit.message_model import kafka_json
 
 SOURCE = Path(__file__).with_name("java") / "KafkaCodec.java"
@@ -35,7 +36,7 @@ class KafkaCodec:
 
     def __init__(self, release: str = OLDER) -> None:
         self._release = release
-        command = ["java", "-XX:TieredStopAtLevel=1", "-cp", classpath(release), str(SOURCE)]
+        command = [*java(classpath(release)), str(SOURCE)]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def __enter__(self) -> Self:

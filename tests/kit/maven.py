@@ -7,12 +7,13 @@ at most once per set, and nothing is downloaded when the directory is there.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import os
-import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:2.8"
@@ -28,6 +29,15 @@ def cache_directory() -> Path:
     return Path(os.environ.get("KBROKER_CACHE") or Path.home() / ".cache" / "kbroker")
 
 
+@contextlib.contextmanager
+def making(place: Path) -> Iterator[None]:
+    """Nobody else makes what is there meanwhile; other processes wait, and find it."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with place.with_name(f"{place.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def jars(coordinates: Sequence[str]) -> list[Path]:
     """The jars of `group:artifact:version` coordinates and of all they need at run time, sorted by name."""
     wanted = sorted(coordinates)
@@ -36,8 +46,9 @@ def jars(coordinates: Sequence[str]) -> list[Path]:
             raise ValueError(f"{one!r} is not group:artifact:version")
     key = hashlib.sha256("\n".join(wanted).encode()).hexdigest()[:16]
     home = cache_directory() / "maven" / key
-    if not home.is_dir():
-        _download(wanted, home)
+    with making(home):
+        if not home.is_dir():
+            _download(wanted, home)
     return sorted(home.glob("*.jar"))
 
 
@@ -54,7 +65,6 @@ def fetch(coordinates: Sequence[str], first: Sequence[Path] = ()) -> str:
 
 
 def _download(coordinates: Sequence[str], home: Path) -> None:
-    home.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=home.parent) as work:
         pom = Path(work) / "pom.xml"
         target = Path(work) / "jars"
@@ -69,12 +79,7 @@ def _download(coordinates: Sequence[str], home: Path) -> None:
         if done.returncode:
             raise MavenFailed(f"mvn could not fetch {', '.join(coordinates)}:\n{done.stdout}{done.stderr}")
         (target / "coordinates.txt").write_text("\n".join(coordinates) + "\n")
-        try:
-            target.rename(home)
-        except OSError:
-            if not home.is_dir():  # another process was faster: its jars are the same
-                raise
-            shutil.rmtree(target, ignore_errors=True)
+        target.rename(home)
 
 
 def _pom(coordinates: Sequence[str]) -> str:

@@ -21,6 +21,7 @@ from kbroker.protocol.api import ApiKey
 from kbroker.testing import zookeeper
 from tests.kit import maven
 from tests.kit.broker import KAFKA_ALONE, KafkaInMemory, ServerProcess, write_properties
+from tests.kit.java_program import java
 from tests.kit.wire import ConnectionClosed, WireClient
 
 TIMEOUT_S = 30.0
@@ -43,8 +44,8 @@ class ZooKeeperProcess(ServerProcess):
     def command(self) -> list[str]:
         settings = zookeeper.properties(self.data, self.port)
         properties = write_properties(self.folder / "zookeeper.properties", settings)
-        java = ["java", *zookeeper.JAVA_OPTIONS, "-cp", KafkaInMemory.classpath()]
-        return [*java, zookeeper.MAIN_CLASS, str(properties)]
+        machine = java(KafkaInMemory.classpath(), *zookeeper.JAVA_OPTIONS)
+        return [*machine, zookeeper.MAIN_CLASS, str(properties)]
 
     def is_ready(self) -> bool:
         return zookeeper.serves(self.port)

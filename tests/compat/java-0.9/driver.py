@@ -15,14 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from tests.compat.records import checksum, fingerprint, record
+from tests.kit.java_program import java
 
 Json = dict[str, Any]
 TAB = "\x1f"
 
 
 def tool(name: str, *arguments: str, timeout_s: float = 100, **more: Any) -> subprocess.CompletedProcess[str]:
-    java = ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", os.environ["KAFKA_CLASSPATH"], f"kafka.tools.{name}"]
-    return subprocess.run([*java, *arguments], capture_output=True, text=True, timeout=timeout_s, check=False, **more)
+    command = [*java(os.environ["KAFKA_CLASSPATH"], "-Xmx256m"), f"kafka.tools.{name}", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False, **more)
 
 
 def produce(a: Json) -> Json:

@@ -19,6 +19,7 @@ from kbroker.storage.log_manager import LogManager
 from kbroker.storage.options import LogOptions, StorageOptions
 from tests.kit import maven
 from tests.kit.broker import KafkaProcess
+from tests.kit.java_program import java
 from tests.kit.logs import LogHome, batch_of, read_all
 
 SMALL = LogOptions(segment_bytes=20_000, index_interval_bytes=300)
@@ -33,7 +34,7 @@ def classpath() -> str:
 
 
 def dump(classpath: str, *arguments: str) -> str:
-    command = ["java", "-XX:TieredStopAtLevel=1", "-cp", classpath, "kafka.tools.DumpLogSegments", *arguments]
+    command = [*java(classpath), "kafka.tools.DumpLogSegments", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
     return done.stdout
