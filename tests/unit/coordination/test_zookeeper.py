@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -37,10 +37,13 @@ class Line:
     proxy: DroppingProxy
     chroot: str
     other: ZooKeeperStore
+    sessions: list[ZooKeeperStore] = field(default_factory=list)
 
     def connect(self, session_timeout_s: float = SESSION_TIMEOUT_S, wait_s: float = WAIT_S) -> ZooKeeperStore:
         address = f"127.0.0.1:{self.proxy.port}{self.chroot}"
-        return ZooKeeperStore(address, session_timeout_s, connect_timeout_s=WAIT_S, wait_s=wait_s)
+        made = ZooKeeperStore(address, session_timeout_s, connect_timeout_s=WAIT_S, wait_s=wait_s)
+        self.sessions.append(made)
+        return made
 
     def cut(self) -> None:
         """Until `mend` nobody comes through."""
@@ -63,8 +66,10 @@ def line(zookeeper: ZooKeeperProcess) -> Iterator[Line]:
     other = ZooKeeperStore(zookeeper.address + chroot, SESSION_TIMEOUT_S)
     other.make_chroot()
     with DroppingProxy(zookeeper.port) as proxy:
-        yield Line(zookeeper, proxy, chroot, other)
-    other.close()
+        made = Line(zookeeper, proxy, chroot, other)
+        yield made
+        for session in [*made.sessions, other]:
+            session.close()
 
 
 class Told:
