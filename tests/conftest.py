@@ -1,10 +1,15 @@
-"""What holds for every test run: the compiled core is made from the sources beside it, and Ctrl-C works."""
+"""What holds for every test run: the compiled core is made from the sources beside it, Ctrl-C works, and what hangs is
+ended with the stack of every thread."""
 
 from __future__ import annotations
 
+import faulthandler
+import os
+import re
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -15,12 +20,49 @@ settings.register_profile("kbroker", deadline=None)  # a slow machine is no fail
 settings.load_profile("kbroker")
 
 
+SHARED = re.compile(r"tests/client_suite/.*\[(kbroker|kafka-[\d.]+)")
+"""Those of the client suite that share a broker; which, is the first of a test's parameters."""
+
+HANGS_S = 60.0
+"""A test that is not over so long after its time waits where no signal is heard: not in Python."""
+
+STDERR = pytest.StashKey[int]()
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    config.stash[STDERR] = os.dup(2)  # while nothing is captured yet
     if not build.is_current():
         raise pytest.UsageError("kbroker/_core has changed since it was compiled: run make build")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # A shell script that starts us in the background has it ignored, and so would all that the tests start.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """pytest-timeout fails a test whose time is over; this ends the process, where that is not heard."""
+    mark = item.get_closest_marker("timeout")
+    given = item.config.getoption("timeout") or item.config.getini("timeout")
+    faulthandler.dump_traceback_later(
+        float(mark.args[0] if mark else given) + HANGS_S, exit=True, file=item.config.stash[STDERR]
+    )
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Tests of a file share what it has started: one process has them all. Who is through first takes the next file."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByWhatIsShared(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            shared = SHARED.match(nodeid)
+            return shared[1] if shared else str(super()._split_scope(nodeid))
+
+    return ByWhatIsShared(config, log)
 
 
 @pytest.fixture

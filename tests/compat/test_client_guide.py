@@ -25,6 +25,8 @@ def sections() -> Iterator[tuple[str, str]]:
 SECTIONS = dict(sections())
 
 
+# Of kafka-python, whose programs may give it functions.
+@pytest.mark.filterwarnings("ignore:value_serializer does not implement:DeprecationWarning")
 @pytest.mark.parametrize("title", SECTIONS)
 def test_the_programs_of_a_section_run(title: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = GUIDE.read_text().split(SECTIONS[title])[0].count("\n")
