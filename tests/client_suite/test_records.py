@@ -180,7 +180,7 @@ def test_a_topic_is_made_by_producing_unless_that_is_forbidden(broker: SuiteBrok
     made, never = broker.unique("made"), broker.unique("never")
     with broker.producer() as producer:
         assert producer.send(made, b"first").result(SECONDS).offset == 0
-    with broker.producer(allow_auto_create_topics=False, max_block_ms=300) as producer:
+    with broker.producer(allow_auto_create_topics=False, max_block_ms=1500) as producer:
         with pytest.raises(BrokerError) as raised:
             producer.send(never, b"first")
         assert raised.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
