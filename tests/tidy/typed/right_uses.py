@@ -31,6 +31,7 @@ from kbroker.client import (
     ConsumerGroupMetadata,
     ConsumerOptions,
     ConsumerRebalanceFailed,
+    ConsumerRebalanceListener,
     ConsumerRecord,
     ConsumerTimeout,
     Deliveries,
@@ -254,7 +255,13 @@ def fetch(simple: SimpleConsumer) -> None:
     assert_type(simple.fetch_offsets("g", [A0, ("a", 1)]), dict[TopicPartition, int])
 
 
+class Releases(ConsumerRebalanceListener):
+    def before_releasing_partitions(self, partitions: Mapping[str, set[int]]) -> None:
+        print(partitions["a"])
+
+
 def stream(connector: ConsumerConnector) -> None:
+    connector.set_consumer_rebalance_listener(Releases())
     streams = assert_type(connector.create_message_streams({"a": 2}), dict[str, list[MessageStream]])
     try:
         for record in streams["a"][0]:
