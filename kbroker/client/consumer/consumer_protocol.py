@@ -33,8 +33,7 @@ log = logging.getLogger("kbroker.client")
 JOINING, LEAVING, LEAVING_STATIC = 0, -1, -2  #: epochs that say so
 MEMBER_MAKES_ID_FROM = 1
 PATTERNS_FROM = 1
-EXPELLED = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH})
-GONE_ALREADY = EXPELLED | {ErrorCode.GROUP_ID_NOT_FOUND}
+EXPELLED = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.GROUP_ID_NOT_FOUND})
 HINTS = {
     ErrorCode.UNSUPPORTED_VERSION: "the brokers have not the consumer protocol: set group.protocol=classic",
     ErrorCode.UNSUPPORTED_ASSIGNOR: "set group.remote.assignor to one that the brokers have, or leave it out",
@@ -62,7 +61,8 @@ class ConsumerMembership(Membership):
         self._may_join = asyncio.Event()  # or is a member
         self._overdue = False
         self._leaving: asyncio.Task[None] | None = None
-        self._fenced: ClientError | None = None
+        self._refusal: ClientError | None = None  # for good
+        self._said: asyncio.Future[None] | None = None  # one that a poll is to raise
         self._interval_s = place.options.seconds("retry.backoff.ms")
         self._patterned = False
 
@@ -92,6 +92,7 @@ class ConsumerMembership(Membership):
         if self._seen in self.cluster.on_view:
             self.cluster.on_view.remove(self._seen)
         await self.cancel_all()
+        self._unsay()
         if self._patterned:
             self.cluster.remove_everything()
             self._patterned = False
@@ -109,11 +110,17 @@ class ConsumerMembership(Membership):
         )
         log.info("group %r: this member leaves: %s", who.group_id, reason)
         answer = await self._coordinator.call(ApiKey.CONSUMER_GROUP_HEARTBEAT, lambda _: made)
-        if error_of(answer.error_code) not in GONE_ALREADY:
+        if error_of(answer.error_code) not in EXPELLED:
             self._coordinator.check(answer.error_code, "leaving")
 
     def subscription_changed(self) -> None:
+        self._unsay()
         self._news.set()
+
+    def _unsay(self) -> None:
+        """What was refused is not wanted any more."""
+        if self._said is not None:
+            self._said.cancel()
 
     def rejoin(self, reason: str) -> None:
         log.warning(
@@ -170,7 +177,7 @@ class ConsumerMembership(Membership):
                 await self._beat()
             except ClientError as error:
                 if life == self._life:
-                    await self._failed(error)
+                    self._failed(error)
                     await asyncio.sleep(backoff.next_s())
                 continue
             backoff.failures = 0
@@ -178,18 +185,21 @@ class ConsumerMembership(Membership):
                 async with asyncio.timeout(self._interval_s):
                     await self._news.wait()
 
-    async def _failed(self, error: ClientError) -> None:
+    def _failed(self, error: ClientError) -> None:
         self._told = {}
         if error.code in EXPELLED:
             self._lose_place(error.code)
-        elif error.code == ErrorCode.FENCED_INSTANCE_ID:
-            self._fenced = error
-            self._lose_place(error.code)
         elif error.retriable:
             log.info("%s", error)
+        elif error.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            # It may be allowed again before the session is over, so nobody waits for a poll here.
+            if self._said is None or self._said.done():
+                log.warning("%s", error)
+                self._said = self.place.steps.post_error(error)
         else:
             log.warning("%s", error)
-            await self.place.steps.post_error(error)
+            self._refusal = error
+            self._displace()
 
     async def _beat(self) -> None:
         """One heartbeat, and what its answer says. Errors as they come."""
@@ -273,7 +283,7 @@ class ConsumerMembership(Membership):
 
     async def _tend(self) -> None:
         """Make of the holdings what they are to be, whenever something has changed."""
-        while self._fenced is None or self._holdings.are_lost:
+        while True:
             await self._due.wait()
             self._due.clear()
             try:
@@ -284,16 +294,20 @@ class ConsumerMembership(Membership):
             except ClientError as error:
                 log.info("%s", error)
                 self._look_again()
-        self.place.fail(self._fenced)
 
     async def _begin_anew(self) -> None:
-        """What was lost goes; then it may join."""
+        """What was lost goes, a poll raises what it was lost by; then it may join."""
         if self._overdue:
             await self.place.steps.post(lambda: None)
             self._overdue = False
         await self._holdings.lose()
-        if self._fenced is not None:
-            return
+        if self._refusal is not None:
+            if self._refusal.code == ErrorCode.FENCED_INSTANCE_ID:
+                self.place.fail(self._refusal)
+                return
+            self._said = self.place.steps.post_error(self._refusal)
+            self._refusal = None
+            await asyncio.wait([self._said])
         if self._leaving is not None and not self._leaving.done():
             await asyncio.wait([self._leaving])
         self._told, self._owned, self._assigned = {}, {}, None

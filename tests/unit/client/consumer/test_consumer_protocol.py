@@ -28,7 +28,7 @@ from tests.unit.client.consumer.test_coordinator import (
 )
 
 BEAT = ApiKey.CONSUMER_GROUP_HEARTBEAT
-OUT = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH)
+OUT = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.GROUP_ID_NOT_FOUND)
 
 
 @pytest.fixture
@@ -182,7 +182,7 @@ def test_a_commit_with_an_old_epoch_is_made_with_the_new_one(broker: GroupBroker
         consumer.subscribe(TOPIC)
         poll_until_assigned(consumer)
         broker.will[ApiKey.OFFSET_COMMIT].append(ErrorCode.STALE_MEMBER_EPOCH)
-        broker.generation = 5
+        broker.generation = broker.member_epoch = 5
         consumer.commit({ZERO: 3})
         assert broker.committed == {0: 3}
         commits = [message for key, message in broker.asked if key == ApiKey.OFFSET_COMMIT]
@@ -248,6 +248,49 @@ def test_a_refusal_for_good_is_raised_by_poll_and_tried_again_later(
             with pytest.raises(BrokerError, match=f"by design.*{hint}") as refused:
                 poll_until_assigned(consumer)
             assert code_of(refused) == code
+        poll_until_assigned(consumer)
+
+
+def test_a_member_that_is_refused_for_good_has_lost_what_it_has(broker: GroupBroker) -> None:
+    heard = Heard()
+    with consumer_of(broker) as consumer:
+        consumer.subscribe(TOPIC, heard)
+        poll_until_assigned(consumer)
+        consumer.seek(TOPIC, 0, 7)
+        broker.will[BEAT].append(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        with pytest.raises(BrokerError, match="administrator"):
+            poll_until(consumer, lambda: False)
+        assert heard.events == [("assigned", [0, 1]), ("lost", [0, 1])]
+        poll_until_assigned(consumer)
+        assert [message.member_epoch for message in broker.beats()].count(0) == 2
+        assert 0 not in broker.committed
+
+
+def test_a_topic_that_one_may_not_have_is_asked_for_again_even_if_nobody_polls(broker: GroupBroker) -> None:
+    heard = Heard()
+    refusals = [ErrorCode.TOPIC_AUTHORIZATION_FAILED] * 5
+    with consumer_of(broker) as consumer:
+        consumer.subscribe(TOPIC, heard)
+        poll_until_assigned(consumer)
+        broker.will[BEAT].extend(refusals)
+        broker.wait(lambda: not broker.will[BEAT])
+        count = len(broker.beats())
+        broker.wait(lambda: len(broker.beats()) > count)
+        with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED"):
+            poll_until(consumer, lambda: False)
+        for _ in range(5):
+            consumer.poll(0)
+        assert heard.events == [("assigned", [0, 1])]
+
+
+@pytest.mark.parametrize("code", [ErrorCode.INVALID_REGULAR_EXPRESSION, ErrorCode.TOPIC_AUTHORIZATION_FAILED])
+def test_who_subscribes_to_something_else_does_not_hear_what_was_refused(broker: GroupBroker, code: ErrorCode) -> None:
+    broker.will[BEAT].append(code)
+    with consumer_of(broker) as consumer:
+        consumer.subscribe(SubscriptionPattern("wrong"))
+        broker.wait(lambda: not broker.will[BEAT])
+        consumer.committed([ZERO])  # by now the answer has been read
+        consumer.subscribe(TOPIC)
         poll_until_assigned(consumer)
 
 
