@@ -14,6 +14,9 @@ cdef class Delivery:
     cdef outgoing_t *part(self, int32_t *index) noexcept nogil
     cdef outgoing_t *settled(self, timeout, int32_t *index) except NULL
     cdef waiter(self)
+    cdef int watch(self, callback, bint with_error) except -1
+    # `function(error, delivery)` once it is done.
+    cdef int report_to(self, function) except -1
 
 ctypedef struct stretch_t:
     outgoing_t *batch            # a reference
@@ -26,8 +29,10 @@ cdef class Deliveries:
     cdef int32_t stretch_count
     cdef int32_t capacity
     cdef int64_t count
-    # The stretch of a batch whose last record is of the call; NULL when memory is out. Valid until the next `add`.
-    cdef stretch_t *add(self, outgoing_t *batch) noexcept nogil
+    # The stretch of a batch in which the record at `index` is of the call; NULL when memory is out. Valid until the next `add`.
+    cdef stretch_t *add(self, outgoing_t *batch, int32_t index) noexcept nogil
+    # `function(error, deliveries)` once all are done.
+    cdef int report_to(self, function) except -1
 
 # With the GIL, once the batch is done: its callbacks are called, each with its Delivery. Takes over the caller's reference.
 cdef void run_callbacks(outgoing_t *batch) noexcept

@@ -128,21 +128,26 @@ cdef class Delivery:
 
     def add_done_callback(self, callback) -> None:
         """`callback(delivery)` is called once it is done: on the producer's thread, or at once when it is done already."""
+        self.watch(checked(callback), False)
+
+    cdef int report_to(self, function) except -1:
+        return self.watch(function, True)
+
+    cdef int watch(self, callback, bint with_error) except -1:
         cdef int32_t index = 0
         cdef outgoing_t *batch = self.part(&index)
-        if not callable(callback):
-            raise TypeError(f"{callback!r} is not callable")
         if batch.watched == WATCHED_TOO_LATE:
-            call(callback, self)
-            return
+            call(callback, self, with_error)
+            return 0
         if batch.callbacks == NULL:
             callbacks = []
             Py_INCREF(callbacks)
             batch.callbacks = <PyObject *>callbacks
-        (<list>batch.callbacks).append((callback, self))
+        (<list>batch.callbacks).append((callback, self, with_error))
         # Between here and `run_callbacks` both hold the GIL; only that the batch completes can come in between.
         if not atomic_claim_i32(&batch.watched, UNWATCHED, WATCHED) and batch.watched == WATCHED_TOO_LATE:
             call_all(batch)
+        return 0
 
     def __await__(self):
         """In any event loop: as `result`, without blocking it. Cancelling does not take the record back."""
@@ -201,9 +206,19 @@ def _end_all(list futures):
             future.set_result(None)
 
 
-cdef void call(callback, Delivery delivery) noexcept:
+cdef object checked(callback):
+    if not callable(callback):
+        raise TypeError(f"{callback!r} is not callable")
+    return callback
+
+
+cdef void call(callback, delivery, bint with_error) noexcept:
+    """Of a Delivery or of Deliveries that are done."""
     try:
-        callback(delivery)
+        if with_error:
+            callback(delivery.exception(0), delivery)
+        else:
+            callback(delivery)
     except Exception:
         log.exception("A delivery callback failed")
 
@@ -216,8 +231,8 @@ cdef void call_all(outgoing_t *batch) noexcept:
         return
     callbacks = <list>owned
     Py_XDECREF(owned)
-    for callback, delivery in callbacks:
-        call(callback, delivery)
+    for callback, delivery, with_error in callbacks:
+        call(callback, delivery, with_error)
 
 
 cdef void run_callbacks(outgoing_t *batch) noexcept:
@@ -228,8 +243,8 @@ cdef void run_callbacks(outgoing_t *batch) noexcept:
         batch.callbacks = NULL
         callbacks = <list>owned
         Py_XDECREF(owned)
-        for callback, watching in callbacks:
-            (<Delivery>watching).add_done_callback(callback)
+        for callback, watching, with_error in callbacks:
+            (<Delivery>watching).watch(callback, with_error)
     else:
         call_all(batch)
     outgoing_unref(batch)
@@ -251,13 +266,26 @@ cdef class Deliveries:
     def __len__(self):
         return self.count
 
-    cdef stretch_t *add(self, outgoing_t *batch) noexcept nogil:
+    @staticmethod
+    def of(deliveries, on_delivery=None) -> Deliveries:
+        """Of records that were sent one by one; on_delivery: as of send_many."""
+        cdef Deliveries made = Deliveries.__new__(Deliveries)
+        cdef Delivery each
+        for each in deliveries:
+            if made.add(each.batch, each.index) == NULL:
+                raise MemoryError()
+            made.count += 1
+        if on_delivery is not None:
+            made.report_to(checked(on_delivery))
+        return made
+
+    cdef stretch_t *add(self, outgoing_t *batch, int32_t index) noexcept nogil:
         cdef stretch_t *stretch
         cdef int32_t i
         # Records of one call go to few batches at a time; which were there long ago costs no more than a second reference.
         for i in range(self.stretch_count - 1, max(-1, self.stretch_count - 64), -1):
             if self.stretches[i].batch == batch:
-                self.stretches[i].last = batch.count - 1
+                self.stretches[i].last = max(self.stretches[i].last, index)
                 return &self.stretches[i]
         stretch = <stretch_t *>with_room(self.stretches, self.stretch_count, &self.capacity, sizeof(stretch_t))
         if stretch == NULL:
@@ -267,7 +295,7 @@ cdef class Deliveries:
         self.stretch_count += 1
         atomic_add_i32(&batch.references, 1)
         stretch.batch = batch
-        stretch.first = stretch.last = batch.count - 1
+        stretch.first = stretch.last = index
         return stretch
 
     def done(self) -> bool:
@@ -295,22 +323,65 @@ cdef class Deliveries:
             raise error
         return self.count
 
+    def add_done_callback(self, callback) -> None:
+        """`callback(deliveries)` is called once all are done: on the producer's thread, or at once when they are already."""
+        watch_all(self, checked(callback), False)
+
+    cdef int report_to(self, function) except -1:
+        watch_all(self, function, True)
+        return 0
+
     def __await__(self):
         """In any event loop: as `result`, without blocking it."""
         cdef Delivery record
-        cdef stretch_t *stretch
-        cdef int32_t i
-        for i in range(self.stretch_count):
-            stretch = &self.stretches[i]
-            record = Delivery.__new__(Delivery)
-            atomic_add_i32(&stretch.batch.references, 1)
-            record.batch = stretch.batch
-            record.index = stretch.first
-            while not stretch_settled(stretch.batch, stretch.first, stretch.last):
-                while record.done():         # of a batch that was split
-                    record.index += 1
-                yield from record.waiter()
+        while (record := first_pending(self)) is not None:
+            yield from record.waiter()
         return self.result(0)
+
+
+cdef Delivery first_pending(Deliveries deliveries):
+    """Of a record of which it is not known what became of it; None when there is none."""
+    cdef Delivery record
+    cdef stretch_t *stretch
+    cdef int32_t i
+    for i in range(deliveries.stretch_count):
+        stretch = &deliveries.stretches[i]
+        if stretch_settled(stretch.batch, stretch.first, stretch.last):
+            continue
+        record = Delivery.__new__(Delivery)
+        atomic_add_i32(&stretch.batch.references, 1)
+        record.batch = stretch.batch
+        record.index = stretch.first
+        while record.done():                 # of a batch that was split
+            if record.index == stretch.last:
+                break                        # they are done by now
+            record.index += 1
+        return record
+    return None
+
+
+cdef int watch_all(Deliveries deliveries, callback, bint with_error) except -1:
+    cdef _UntilAllDone watcher = _UntilAllDone.__new__(_UntilAllDone)
+    watcher.deliveries = deliveries
+    watcher.callback = callback
+    watcher.with_error = with_error
+    watcher(None)
+    return 0
+
+
+@cython.final
+cdef class _UntilAllDone:
+    """A callback of one record after the other, as long as one is pending."""
+    cdef Deliveries deliveries
+    cdef object callback
+    cdef bint with_error
+
+    def __call__(self, _):
+        cdef Delivery record = first_pending(self.deliveries)
+        if record is None:
+            call(self.callback, self.deliveries, self.with_error)
+        else:
+            record.watch(self, False)
 
 
 cdef bint stretch_settled(outgoing_t *batch, int32_t first, int32_t last) noexcept nogil:

@@ -383,7 +383,7 @@ cdef int add_share(accumulator_t *a, topic_t *topic, share_t *share, Deliveries 
         if batch == last:
             stretch.last = batch.count - 1
         else:
-            stretch = deliveries.add(batch)
+            stretch = deliveries.add(batch, batch.count - 1)
             if stretch == NULL:
                 # The record is under way; only that its sender could wait for it is lost, as the call ends with MemoryError.
                 share.at += 1

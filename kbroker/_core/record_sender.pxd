@@ -10,8 +10,8 @@ cdef class RecordSender:
     """Base of `kbroker.client.Producer`. Every method may be called from any thread."""
     cdef readonly Accumulator accumulator
     cdef object partition_of         # a user's partitioner, or None
-    cdef object encode_key
-    cdef object encode_value
+    cdef public object encode_key
+    cdef public object encode_value
     cdef public int64_t block_ms     # how long a call waits for room; -1: for ever
     cdef Topic topic_of(self, str name)
     cdef int add(self, Topic topic, int32_t *partition, const incoming_t *record, bint keep, outgoing_t **batch,

@@ -8,6 +8,8 @@ _Headers = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | 
 
 class RecordSender:
     block_ms: int
+    encode_key: Callable[[Any], bytes | str | None] | None
+    encode_value: Callable[[Any], bytes | str | None] | None
     @property
     def accumulator(self) -> Accumulator: ...
     def __init__(
@@ -38,6 +40,8 @@ class RecordSender:
         headers: _Headers | None = None,
         partition: int | None = None,
         timestamp: int | None = None,
+        *,
+        on_delivery: Callable[[BaseException | None, Delivery], object] | None = None,
     ) -> Delivery: ...
     def send_many(
         self,
@@ -47,6 +51,8 @@ class RecordSender:
         headers: _Headers | None = None,
         partitions: int | Sequence[int] | Any | None = None,
         timestamps: int | Sequence[int] | Any | None = None,
+        *,
+        on_delivery: Callable[[BaseException | None, Deliveries], object] | None = None,
     ) -> Deliveries: ...
     def send_some(
         self,

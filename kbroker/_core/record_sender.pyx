@@ -29,6 +29,12 @@ cdef uint8_t[1] no_headers
 no_headers[0] = 0
 
 
+cdef int check_function(on_delivery) except -1:
+    if on_delivery is not None and not callable(on_delivery):
+        raise TypeError(f"on_delivery must be a callable or None, not {type(on_delivery).__name__}")
+    return 0
+
+
 cdef int64_t timestamp_of(timestamp) except -1:
     cdef int64_t value
     if timestamp is None:
@@ -74,7 +80,7 @@ cdef int put_header(writer_t *out, name, value) except -1:
 cdef int put_headers(writer_t *out, headers) except -1:
     """Their count and themselves, as they stand in a record."""
     cdef uint8_t *p
-    pairs = list(headers.items()) if isinstance(headers, dict) else list(headers)
+    pairs = list(headers.items() if hasattr(headers, "items") else headers)
     p = writer_reserve(out, varlong_size(len(pairs)))
     if p == NULL:
         raise MemoryError()
@@ -207,27 +213,39 @@ cdef class RecordSender:
         cdef int64_t sent_timestamp = 0
         self.send_one(topic, value, key, headers, partition, timestamp, False, &batch, &index, &chosen, &sent_timestamp)
 
-    def send(self, str topic not None, value=None, key=None, headers=None, partition=None, timestamp=None) -> Delivery:
+    def send(self, str topic not None, value=None, key=None, headers=None, partition=None, timestamp=None, *,
+             on_delivery=None) -> Delivery:
         """Put a record into the queue; the Delivery tells what becomes of it.
 
         value, key: bytes, str (as UTF-8), bytearray, memoryview or None, or what the encoders take. headers: pairs of a name and a
-        value, or a dict. timestamp: milliseconds, now when None. Waits for room up to max.block.ms.
+        value, or a dict. timestamp: milliseconds, now when None. Waits for room up to max.block.ms. `on_delivery(error, delivery)`
+        is called on the producer's thread once it is known; error: None, or why it failed.
         """
         cdef Delivery delivery = Delivery.__new__(Delivery)
+        check_function(on_delivery)
         self.send_one(topic, value, key, headers, partition, timestamp, True, &delivery.batch, &delivery.index, &delivery.partition,
                       &delivery.sent_timestamp)
         delivery.topic = topic
+        if on_delivery is not None:
+            delivery.report_to(on_delivery)
         return delivery
 
-    def send_many(self, str topic not None, values, keys=None, headers=None, partitions=None, timestamps=None):
+    def send_many(self, str topic not None, values, keys=None, headers=None, partitions=None, timestamps=None, *,
+                  on_delivery=None) -> Deliveries:
         """Put a record for each of `values` into the queue, in their order, with one call.
 
         values, keys: a list (of what `send` takes), a NumPy array (S, object, or uint8 of two dimensions: a row is a record; of
         S the trailing zeros are no part, as in NumPy), or an Arrow array of binary, string, large_binary, large_string or
         fixed_size_binary, chunked or not; read where they are. headers: for all of them the same. partitions, timestamps: one int
         for all, or a list, a NumPy or an Arrow array of integers. An exception in the middle says how many have been taken.
+        `on_delivery(error, deliveries)` is called once for all of them, when it is known of each; error: why the first failed.
         """
-        return send_columns(self, self.topic_of(topic), values, keys, headers, partitions, timestamps, None, False)
+        cdef Deliveries deliveries
+        check_function(on_delivery)
+        deliveries = send_columns(self, self.topic_of(topic), values, keys, headers, partitions, timestamps, None, False)
+        if on_delivery is not None:
+            deliveries.report_to(on_delivery)
+        return deliveries
 
     def send_some(self, str topic not None, values, keys=None, headers=None, partitions=None, timestamps=None,
                   Deliveries taken=None) -> Deliveries:

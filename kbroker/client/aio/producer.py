@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from kbroker._core.delivery import Deliveries, Delivery
@@ -14,7 +14,9 @@ from kbroker.client.aio.waiting import Waiting
 from kbroker.client.config import parse_options
 from kbroker.client.errors import ClientError, TimedOut, UsageError
 from kbroker.client.faces import Awaiting
+from kbroker.client.producer.columns import objects_of, queued_records
 from kbroker.client.producer.errors import QueueFull
+from kbroker.client.producer.handlers import ProducerHandler, QueuedRecord, entered, entering
 from kbroker.client.producer.options import PRODUCER
 from kbroker.client.producer.producer import Producer
 from kbroker.client.producer.transaction_calls import TransactionOperations
@@ -41,15 +43,24 @@ class TopicNotKnown(UsageError):
 
 
 class _Impatient(Producer):
-    """A producer whose calls never wait."""
+    """A producer whose calls never wait: what has no room is tried again. Handlers and encoders are called before."""
 
     def __init__(self, config: Mapping[str, Any] | None, /, **keywords: Unpack[ProducerOptions]):
         if parse_options(PRODUCER, config, keywords, "the producer")["producer.type"] == "sync":
             raise ValueError(
                 "producer.type=sync would block the event loop; await send_and_wait of an AsyncProducer instead"
             )
+        self.waiting = Waiting()
         super().__init__(config, **keywords)
         self.block_ms = 0
+        self.encode_key = self.encode_value = None
+
+    def _add_calls(self) -> None:
+        pass
+
+    def fail_what_is_left(self, timeout_s: float) -> None:
+        super().fail_what_is_left(timeout_s)
+        self.waiting.tell()
 
     def await_topic(self, topic: str) -> None:
         self._thread.check()
@@ -72,7 +83,10 @@ class AsyncProducer(TransactionOperations, Awaiting):
         enqueue_ms = options["queue.enqueue.timeout.ms"]
         block_ms = options["max.block.ms"] if enqueue_ms is None else enqueue_ms
         self._room_s: float | None = block_ms / 1000 if block_ms >= 0 else None
-        self._waiting = waiting = Waiting()
+        self._waiting = waiting = self._producer.waiting
+        self._handlers: Sequence[ProducerHandler] = options["handlers"]
+        self._encode_key, self._encode_value = options["key.encoder"], options["value.encoder"]
+        self._is_plain = not self._handlers and self._encode_key is None and self._encode_value is None
         engine = self._producer._engine
         decide = self._background.sender.told
 
@@ -97,6 +111,12 @@ class AsyncProducer(TransactionOperations, Awaiting):
 
         See Producer.send. QueueFull when there is no room within max.block.ms.
         """
+        if not self._is_plain:
+            record = entering(self._handlers, QueuedRecord(topic, value, key, headers, partition, timestamp))
+            # A record that a handler has dropped has no Delivery.
+            return None if record is None else await self._enqueue(record)  # type: ignore[return-value]
+        if headers is not None:
+            headers = _kept(headers)
         try:
             return self._producer.send(topic, value, key, headers, partition, timestamp)
         except (TopicNotKnown, QueueFull):
@@ -112,7 +132,8 @@ class AsyncProducer(TransactionOperations, Awaiting):
         timestamp: int | None = None,
     ) -> Delivery:
         """The same, and wait until it is delivered. Raises why it is not."""
-        return await (await self.send(topic, value, key, headers, partition, timestamp))
+        delivery = await self.send(topic, value, key, headers, partition, timestamp)
+        return delivery if delivery is None else await delivery
 
     def send_nowait(
         self,
@@ -124,7 +145,13 @@ class AsyncProducer(TransactionOperations, Awaiting):
         timestamp: int | None = None,
     ) -> None:
         """Put a record into the queue now, or raise QueueFull or TopicNotKnown. Nothing tells what becomes of it."""
-        self._producer.send_nowait(topic, value, key, headers, partition, timestamp)
+        if self._is_plain:
+            self._producer.send_nowait(topic, value, key, headers, partition, timestamp)
+            return
+        record = entering(self._handlers, QueuedRecord(topic, value, key, headers, partition, timestamp))
+        if record is not None:
+            with self._telling(record):
+                self._encoded(record)()
 
     async def send_many(
         self,
@@ -140,7 +167,13 @@ class AsyncProducer(TransactionOperations, Awaiting):
         Other tasks may put theirs in between when the queue is full.
         """
         if headers is not None:
-            headers = list(headers.items() if isinstance(headers, Mapping) else headers)
+            headers = _kept(headers)
+        if self._handlers:
+            return await self._send_each(queued_records(topic, values, keys, headers, partitions, timestamps))
+        if self._encode_value is not None:
+            values = [self._encode_value(value) for value in objects_of(values)]
+        if self._encode_key is not None and keys is not None:
+            keys = [self._encode_key(key) for key in objects_of(keys, "keys")]
         taken: Deliveries | None = None
 
         def attempt() -> Deliveries:
@@ -157,6 +190,40 @@ class AsyncProducer(TransactionOperations, Awaiting):
         """Until its metadata are there; BrokerError or TimedOut when they are not within max.block.ms."""
         block_ms: int = self.options["max.block.ms"]
         await self._thread.awaited(self._background.learn(topic, None if block_ms < 0 else block_ms / 1000))
+
+    async def _send_each(self, records: Iterable[QueuedRecord]) -> Deliveries:
+        sent: list[Delivery] = []
+        try:
+            for record in records:
+                left = entering(self._handlers, record)
+                if left is not None:
+                    sent.append(await self._enqueue(left))
+        except BaseException as error:
+            if sent:
+                error.add_note(f"{len(sent)} records of this call were taken before")
+            raise
+        return Deliveries.of(sent)
+
+    async def _enqueue(self, record: QueuedRecord) -> Delivery:
+        with self._telling(record):
+            return await self._patiently(self._encoded(record))
+
+    @contextlib.contextmanager
+    def _telling(self, record: QueuedRecord) -> Iterator[None]:
+        """Handlers hear whether what is done meanwhile has put it into the queue."""
+        try:
+            yield
+        except BaseException:
+            entered(self._handlers, record, False)
+            raise
+        entered(self._handlers, record, True)
+
+    def _encoded(self, record: QueuedRecord) -> Callable[[], Delivery]:
+        """What sends it. To be called any number of times: the encoders are called here."""
+        value = record.value if self._encode_value is None else self._encode_value(record.value)
+        key = record.key if self._encode_key is None else self._encode_key(record.key)
+        headers = None if record.headers is None else _kept(record.headers)
+        return lambda: self._producer.send(record.topic, value, key, headers, record.partition, record.timestamp)
 
     async def _patiently(self, attempt: Callable[[], T]) -> T:
         """What `attempt` returns, once there is room; it is called again as soon as there is some."""
@@ -236,7 +303,9 @@ class AsyncProducer(TransactionOperations, Awaiting):
         finally:
             await self._thread.stopped()
             self._producer.fail_what_is_left(COMPRESSION_ENDS_S)
-            self._waiting.tell()
+
+    def __del__(self) -> None:
+        """Nothing: the producer that it has goes with it, and flushes for a second."""
 
     async def _end_transaction(self, timeout: float | None) -> None:
         if self._background.transactions is None or timeout == 0:
@@ -247,6 +316,11 @@ class AsyncProducer(TransactionOperations, Awaiting):
             await self._thread.awaited(ending)
         except ClientError as error:
             log.warning("the open transaction could not be ended: %s", error)
+
+
+def _kept(headers: Headers) -> Headers:
+    """That can be gone through more than once."""
+    return headers if isinstance(headers, Mapping | list | tuple) else list(headers)
 
 
 class _Partly(QueueFull):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kbroker.client.errors import ClientError
-from kbroker.client.producer.handlers import ProducerHandler, QueuedRecord, guarded
+from kbroker._core.delivery import Deliveries, Delivery
+from kbroker.client.producer.columns import queued_records
+from kbroker.client.producer.handlers import ProducerHandler, QueuedRecord, entered, entering
 
 if TYPE_CHECKING:
-    from kbroker._core.delivery import Deliveries, Delivery
     from kbroker._core.record_sender import RecordSender
 
 
@@ -30,24 +30,12 @@ class Calls:
         headers: Any = None,
         partition: Any = None,
         timestamp: Any = None,
+        *,
+        on_delivery: Callable[[BaseException | None, Delivery], object] | None = None,
     ) -> Delivery | None:
         """None: a handler has dropped the record."""
-        record: QueuedRecord | None = QueuedRecord(topic, value, key, headers, partition, timestamp)
-        for handler in self._handlers:
-            assert record is not None
-            record = handler.before_enqueue(record)
-            if record is None:
-                return None
-        assert record is not None
-        try:
-            delivery = self._send(
-                record.topic, record.value, record.key, record.headers, record.partition, record.timestamp
-            )
-        except ClientError:
-            self._tell(record, False)
-            raise
-        self._tell(record, True)
-        return delivery.result() if self._synchronous else delivery
+        delivery = self._enqueue(QueuedRecord(topic, value, key, headers, partition, timestamp), on_delivery)
+        return delivery.result() if self._synchronous and delivery is not None else delivery
 
     def send_nowait(
         self,
@@ -68,15 +56,40 @@ class Calls:
         headers: Any = None,
         partitions: Any = None,
         timestamps: Any = None,
+        *,
+        on_delivery: Callable[[BaseException | None, Deliveries], object] | None = None,
     ) -> Deliveries:
-        """Not with handlers, which take records one by one."""
+        """With handlers the records go one by one; those that one has dropped are not in what is returned."""
         if self._handlers:
-            raise TypeError("a producer with handlers takes records one by one: use send")
-        deliveries = self._send_many(topic, values, keys, headers, partitions, timestamps)
+            sent: list[Delivery] = []
+            try:
+                for record in queued_records(topic, values, keys, headers, partitions, timestamps):
+                    delivery = self._enqueue(record)
+                    if delivery is not None:
+                        sent.append(delivery)
+            except BaseException as error:
+                if sent:
+                    error.add_note(f"{len(sent)} records of this call were taken before")
+                raise
+            deliveries = Deliveries.of(sent, on_delivery)
+        else:
+            deliveries = self._send_many(topic, values, keys, headers, partitions, timestamps, on_delivery=on_delivery)
         if self._synchronous:
             deliveries.result()
         return deliveries
 
-    def _tell(self, record: QueuedRecord, added: bool) -> None:
-        for handler in self._handlers:
-            guarded(handler.after_enqueue, record, added)
+    def _enqueue(
+        self, record: QueuedRecord, on_delivery: Callable[[BaseException | None, Delivery], object] | None = None
+    ) -> Delivery | None:
+        left = entering(self._handlers, record)
+        if left is None:
+            return None
+        try:
+            delivery = self._send(
+                left.topic, left.value, left.key, left.headers, left.partition, left.timestamp, on_delivery=on_delivery
+            )
+        except BaseException:
+            entered(self._handlers, left, False)
+            raise
+        entered(self._handlers, left, True)
+        return delivery

@@ -54,6 +54,21 @@ class ProducerHandler:
         """On the producer's thread, behind `after_dequeue` of every handler and right before the request is written."""
 
 
+def entering(handlers: Sequence[ProducerHandler], record: QueuedRecord) -> QueuedRecord | None:
+    """What they make of a record that is to be put into the queue; None: one has dropped it."""
+    left: QueuedRecord | None = record
+    for handler in handlers:
+        if left is not None:
+            left = handler.before_enqueue(left)
+    return left
+
+
+def entered(handlers: Sequence[ProducerHandler], record: QueuedRecord, added: bool) -> None:
+    """It has been put there, or could not be."""
+    for handler in handlers:
+        guarded(handler.after_enqueue, record, added)
+
+
 def leaving(handlers: Sequence[ProducerHandler]) -> Callable[[list[tuple[str, int, int, int, int]]], None]:
     """What an engine calls with the batches of a request."""
 

@@ -120,6 +120,11 @@ class Producer(RecordSender, TransactionOperations, Blocking):
             raise
         at_exit = weakref.WeakMethod(self.close)
         self._thread.at_exit = lambda timeout_s: (close := at_exit()) and close(timeout_s)
+        self._add_calls()
+
+    def _add_calls(self) -> None:
+        """What comes before a record is put into the queue, and after it."""
+        options = self.options
         if options["handlers"] or options["producer.type"] == "sync":
             calls = Calls(self, options["handlers"], synchronous=options["producer.type"] == "sync")
             self.send = calls.send  # type: ignore[method-assign, assignment]

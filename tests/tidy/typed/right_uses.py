@@ -108,11 +108,18 @@ def send(producer: Producer) -> int | None:
     many = assert_type(producer.send_many("a", [b"1", b"2"], keys=["k", None], partitions=0), Deliveries)
     assert_type(many.result(10), int)
     assert_type(len(many), int)
+    many.add_done_callback(lambda done: print(assert_type(done, Deliveries).result()))
+    producer.send("a", "value", on_delivery=delivered)
+    producer.send_many("a", ["value"], on_delivery=lambda error, done: print(error or len(done)))
     producer.flush(timeout=10)
     producer.close()
     with producer as same:
         assert_type(same, Producer)
     return assert_type(delivery.result(timeout=1), Delivery).offset
+
+
+def delivered(error: BaseException | None, delivery: Delivery) -> None:
+    print(error or delivery.offset)
 
 
 class Handler(ProducerHandler):

@@ -38,6 +38,8 @@ def calls(producer: Producer, consumer: Consumer, admin: AdminClient, simple: Si
     producer.send("topic", "value", partition="0")  # wrong
     producer.send("topic", "value", headers={"name": 1})  # wrong
     producer.send_nowait("topic", "value").result()  # wrong
+    producer.send("topic", "value", on_delivery=lambda delivery: None)  # wrong
+    producer.send_many("topic", ["value"], on_delivery=Listener())  # wrong
     producer.flush("10")  # wrong
     producer.send_offsets_to_transaction({("topic", 0): 5}, "group")  # wrong
     consumer.subscribe([1])  # wrong

@@ -9,12 +9,14 @@ import threading
 import weakref
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from kbroker._core.message_set import messages
 from kbroker.client import Producer
 from kbroker.client.errors import BrokerError, ClientError
-from kbroker.client.producer.errors import QueueFull
+from kbroker.client.producer.errors import QueueFull, RecordTooLarge
 from kbroker.client.producer.handlers import ProducerHandler, QueuedRecord
 from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
@@ -72,14 +74,72 @@ def test_handlers_hear_of_each_step_and_may_change_and_drop_records() -> None:
         producer.send_nowait("t", b"b")
         producer.flush(SECONDS)
         assert broker.logs["t", 0] == [b"<a>", b"<b>"]
-        with pytest.raises(TypeError, match="one by one"):
-            producer.send_many("t", [b"c"])
     assert noting.heard == [
         ("enqueued", b"<a>", True),
         ("enqueued", b"<b>", True),
         ("dequeued", "t", 0, 2, 1),
         ("sending", "t", 0, 2, 1),
     ]
+
+
+MANY = [b"a", b"drop", b"c", b"d"]
+
+
+@pytest.mark.parametrize(
+    ("values", "keys", "partitions", "timestamps"),
+    [
+        (MANY, ["k", None, "k", "l"], None, 17),
+        (tuple(MANY), None, 0, [1, 2, 3, 4]),
+        (np.array(MANY), np.array(MANY), np.zeros(4, "int32"), np.arange(4)),
+        (pa.array(MANY), pa.chunked_array([["k"], [None, "k", "l"]]), pa.array([0] * 4), pa.array([5] * 4)),
+        (pa.chunked_array([MANY[:1], [], MANY[1:]]), None, None, pa.array([5] * 4).cast(pa.timestamp("ms"))),
+    ],
+    ids=["list", "tuple", "numpy", "arrow", "chunked"],
+)
+def test_handlers_hear_of_each_of_many_records(values: Any, keys: Any, partitions: Any, timestamps: Any) -> None:
+    noting = Noting()
+    with ProduceBroker(1) as broker, producer_of(broker, handlers=noting) as producer:
+        called: list[Any] = []
+        sent = producer.send_many(
+            "t", values, keys, {"h": "1"}, partitions, timestamps, on_delivery=lambda *heard: called.append(heard)
+        )
+        assert sent.result(SECONDS) == len(sent) == 3
+        producer.flush(SECONDS)
+        assert broker.logs["t", 0] == [b"<a>", b"<c>", b"<d>"]
+    assert called == [(None, sent)]
+    assert noting.heard[0] == ("enqueued", b"<a>", True)
+    assert [each[1] for each in noting.heard if each[0] == "enqueued"] == [b"<a>", b"<c>", b"<d>"]
+
+
+class Sharding(ProducerHandler):
+    """Gives each record a topic, a partition and headers."""
+
+    def before_enqueue(self, record: QueuedRecord) -> QueuedRecord | None:
+        record.topic, record.partition = ("u", 1) if record.value == b"b" else ("t", 0)
+        record.headers.append(("seen", record.value))
+        return record
+
+
+def test_a_handler_may_send_each_of_many_somewhere_else() -> None:
+    with ProduceBroker(2) as broker, producer_of(broker, handlers=[Sharding(), Noting()]) as producer:
+        assert producer.send_many("t", [b"a", b"b", b"a"], headers=[("h", b"1")]).result(SECONDS) == 3
+        assert (broker.logs["t", 0], broker.logs["u", 1]) == ([b"<a>", b"<a>"], [b"<b>"])
+        assert len(producer.send_many("t", [])) == 0
+        with pytest.raises(ValueError, match="keys has 1 items for 2 values"):
+            producer.send_many("t", [b"a", b"b"], keys=["k"])
+        with pytest.raises(TypeError, match="values must be a list"):
+            producer.send_many("t", b"ab")
+
+
+def test_who_sends_many_hears_how_many_came_before_the_one_that_is_refused() -> None:
+    noting = Noting()
+    with ProduceBroker(1) as broker, producer_of(broker, handlers=noting, max_request_size=1000) as producer:
+        with pytest.raises(RecordTooLarge) as refused:
+            producer.send_many("t", [b"a", b"drop", b"b", b"x" * 2000, b"c"])
+        assert refused.value.__notes__ == ["2 records of this call were taken before"]
+        producer.flush(SECONDS)
+        assert broker.logs["t", 0] == [b"<a>", b"<b>"]
+    assert [each[2] for each in noting.heard if each[0] == "enqueued"] == [True, True, False]
 
 
 def test_a_handler_hears_that_there_was_no_room() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from kbroker.client import AsyncProducer
+from kbroker.client import AsyncProducer, Consumer, ProducerHandler, QueuedRecord
 from kbroker.client.aio.producer import TopicNotKnown
 from kbroker.client.errors import BrokerError, ClientClosed, TimedOut
 from kbroker.client.producer.errors import QueueFull, RecordTooLarge
@@ -20,6 +21,7 @@ from tests.kit.produce_broker import ProduceBroker
 from tests.kit.whole_broker import WholeBroker
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
+SECONDS = 30.0
 HARMLESS = ("refuse", "refuse and drop", "append and refuse", "append and drop", "drop")
 
 
@@ -219,6 +221,109 @@ def test_closing_ends_who_waits(run: Run) -> None:
             with pytest.raises(ClientClosed):
                 await ended
         assert not any(thread.name.startswith("kbroker") for thread in threading.enumerate())
+
+    with ProduceBroker() as broker:
+        run(main())
+
+
+def test_encoders_and_handlers_are_called_once_whatever_is_tried_again(run: Run) -> None:
+    class Counting(ProducerHandler):
+        before = 0
+        added: tuple[bool, ...] = ()
+
+        def before_enqueue(self, record: QueuedRecord) -> QueuedRecord | None:
+            self.before += 1
+            return None if record.value == "drop" else record
+
+        def after_enqueue(self, record: QueuedRecord, added: bool) -> None:
+            assert isinstance(record.value, str)
+            self.added += (added,)
+
+    encoded: list[Any] = []
+
+    def encode(given: Any) -> Any:
+        if given is None:
+            return None
+        encoded.append(given)
+        return given.encode()
+
+    async def main(counting: Counting | None) -> None:
+        options = {} if counting is None else {"handlers": counting}
+        async with producer_of(
+            broker, queue_buffering_max_messages=1, value_encoder=encode, key_encoder=encode, **options
+        ) as producer:
+            for i in range(10):
+                await producer.send("t", f"v{i}", f"k{i}", iter([("h", b"1")]), 0)
+            values, keys = ([f"{letter}{i}" for i in range(10, 20)] for letter in "vk")
+            many = await producer.send_many("t", values, keys, partitions=0)
+            assert await many == 10
+            if counting is not None:
+                assert await producer.send("t", "drop") is None
+                assert await producer.send_and_wait("t", "drop") is None
+                assert await (await producer.send_many("t", ["drop", "v20"], partitions=0)) == 1
+                producer.send_nowait("t", "v21", partition=0)
+                broker.silent = True
+                producer.send_nowait("t", "drop")
+                with pytest.raises(QueueFull):
+                    producer.send_nowait("t", "v22")
+            await producer.close(0)
+
+    for counting in (None, Counting()):
+        encoded.clear()
+        with ProduceBroker() as broker:
+            run(main(counting))
+            assert broker.logs["t", 0][:20] == [b"v%d" % i for i in range(20)]
+        assert sorted(encoded)[:20] == sorted(f"k{i}" for i in range(20))
+        assert len(encoded) == len(set(encoded))
+        if counting is not None:
+            assert counting.before == 20 + 3 + 4
+            assert counting.added == (True,) * 22 + (False,)
+
+
+def test_headers_that_can_be_read_once_are_there_after_a_full_queue(run: Run, broker: WholeBroker) -> None:
+    async def main() -> None:
+        async with producer_of(broker, queue_buffering_max_messages=1) as producer:
+            for _ in range(20):
+                await producer.send("headed-once", b"v", headers=iter([("h", b"1")]), partition=0)
+
+    run(main())
+    with Consumer(bootstrap_servers=f"127.0.0.1:{broker.port}", auto_offset_reset="earliest") as consumer:
+        consumer.assign_topics("headed-once")
+        headers: list[Any] = []
+        while len(headers) < 20:
+            headers += [record.headers for record in consumer.poll(SECONDS)]
+    assert set(headers) == {(("h", b"1"),)}
+
+
+def test_tasks_that_wait_hear_of_the_end_of_a_producer_that_nobody_closes(run: Run) -> None:
+    """At the interpreter's exit, or when nobody has it any more."""
+
+    async def main() -> None:
+        broker.leader = -1
+        producer = producer_of(broker, queue_buffering_max_messages=1)
+        delivery = asyncio.ensure_future(await producer.send("t", b"a", partition=0))
+        waits = asyncio.ensure_future(producer.send("t", b"b", partition=0))
+        flush = asyncio.ensure_future(producer.flush())
+        await turn()
+        producer._accumulator.close()  # the first that happens at the exit, in another thread
+        with pytest.raises(ClientClosed):
+            await waits
+        await turn()
+        assert not flush.done()
+        at_exit = producer._thread.at_exit
+        assert at_exit is not None
+        at_exit(0)
+        await flush
+        with pytest.raises(ClientClosed):
+            await delivery
+
+        producer = producer_of(broker)
+        delivery = asyncio.ensure_future(await producer.send("t", b"a", partition=0))
+        with pytest.warns(ResourceWarning, match="was not closed"):
+            del producer
+            gc.collect()
+        with pytest.raises(ClientClosed):
+            await delivery
 
     with ProduceBroker() as broker:
         run(main())

@@ -1,0 +1,54 @@
+"""Columns of `send_many` as records, for what has to see each: handlers, encoders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import repeat
+from typing import Any
+
+from kbroker.client.producer.handlers import QueuedRecord
+
+
+def objects_of(column: Any, what: str = "values") -> list[Any]:
+    """The items of a list, a NumPy or an Arrow array; a row of bytes is one."""
+    if isinstance(column, str | bytes | bytearray) or column is None:
+        raise TypeError(f"{what} must be a list, a NumPy or an Arrow array, not {type(column).__name__}")
+    if getattr(column, "ndim", 1) == 2 and getattr(column, "itemsize", 0) == 1:
+        return [row.tobytes() for row in column]
+    for method in ("to_pylist", "tolist"):
+        if hasattr(column, method):
+            return getattr(column, method)()  # type: ignore[no-any-return]
+    return list(column)
+
+
+def queued_records(
+    topic: str, values: Any, keys: Any, headers: Any, partitions: Any, timestamps: Any
+) -> Iterator[QueuedRecord]:
+    """One after the other, each with headers of its own."""
+    given = objects_of(values)
+    count = len(given)
+    if headers is not None:
+        headers = list(headers.items() if isinstance(headers, Mapping) else headers)
+    columns = zip(
+        given,
+        repeat(None, count) if keys is None else _as_many(objects_of(keys, "keys"), "keys", count),
+        _integers(partitions, "partitions", count),
+        _integers(timestamps, "timestamps", count),
+        strict=True,
+    )
+    for value, key, partition, timestamp in columns:
+        yield QueuedRecord(topic, value, key, headers and list(headers), partition, timestamp)
+
+
+def _integers(column: Any, what: str, count: int) -> Iterable[int | None]:
+    if column is None or isinstance(column, int):
+        return repeat(column, count)
+    if str(getattr(column, "type", "")).startswith("timestamp[ms"):
+        column = column.cast("int64")
+    return _as_many(objects_of(column, what), what, count)
+
+
+def _as_many(items: list[Any], what: str, count: int) -> list[Any]:
+    if len(items) != count:
+        raise ValueError(f"{what} has {len(items)} items for {count} values")
+    return items
