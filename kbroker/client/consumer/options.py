@@ -106,5 +106,7 @@ CONSUMER = NETWORK | table_of(
         "how partitions are shared, the most wanted first: those that all members have count",
     ),
     Option("exclude.internal.topics", flag, True, "whether a pattern leaves out the topics of the brokers themselves"),
-    Option("client.rack", text, "", "where this client is: a replica there may be read from"),
+    Option(
+        "client.rack", text, "", "where it is: it reads from a replica there, and its group gives it what has one there"
+    ),
 )

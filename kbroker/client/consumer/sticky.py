@@ -1,7 +1,8 @@
 """The sticky assignors (KIP-54, KIP-429): even shares first, then everybody keeps what he has.
 
 Where all members want the same topics, no two differ by more than one partition, and no more moves than must. Where
-they do not, no single move would make the shares more even.
+they do not, no single move would make the shares more even. Where racks count (KIP-881), what a member cannot read near
+to it moves to one who can, as far as the shares stay even.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import replace
 
 from kbroker.client.consumer import group_protocol
 from kbroker.client.consumer.assignor import COOPERATIVE, EAGER, NO_GENERATION, Assignor, Member, Topics
+from kbroker.client.consumer.racks import Racks
 from kbroker.model import TopicPartition
 
 Shares = dict[str, set[TopicPartition]]
@@ -63,10 +65,15 @@ class CooperativeStickyAssignor(Assignor):
 def share(members: Collection[Member], topics: Topics) -> Shares:
     """Even shares of all partitions, as many as can be kept by who has them."""
     line = sorted(members, key=lambda member: member.place)
-    kept = _kept(line, topics)
+    owned = _kept(line, topics)
+    racks = Racks(line, topics.of(frozenset().union(*(member.topics for member in line))), topics)
+    kept = {
+        member_id: {each for each in found if not racks.count or racks.match(member_id, each)}
+        for member_id, found in owned.items()
+    }
     if len({member.topics for member in line}) <= 1:
-        return _share_same(line, kept, topics)
-    return _share_different(line, kept, topics)
+        return _share_same(line, kept, owned, topics, racks)
+    return _share_different(line, kept, topics, racks)
 
 
 def _kept(line: list[Member], topics: Topics) -> Shares:
@@ -85,32 +92,84 @@ def _kept(line: list[Member], topics: Topics) -> Shares:
     return kept
 
 
-def _share_same(line: list[Member], kept: Shares, topics: Topics) -> Shares:
-    """All want the same: a quota for each, and one more for as many as it takes."""
+class _Same:
+    """Members that want the same, while they are given partitions: a quota each, one more for as many as it takes."""
+
+    def __init__(self, line: list[Member], kept: Shares, total: int, racks: Racks):
+        self.shares = kept
+        self._quota, self._extra = divmod(total, len(line) or 1)
+        # Whoever has more than the quota already is first to have one more.
+        for owned in sorted(kept.values(), key=len, reverse=True):
+            for partition in sorted(owned)[self._quota + (self._extra > 0) :]:
+                owned.remove(partition)
+            self._extra -= len(owned) > self._quota
+        self._everywhere = [
+            (len(kept[member.member_id]), number, member.member_id) for number, member in enumerate(line)
+        ]
+        self._by_rack: dict[str, list[tuple[int, int, str]]] = defaultdict(list)
+        for row in self._everywhere:
+            if rack := racks.of_member(row[2]):
+                self._by_rack[rack].append(row)
+        for rows in (self._everywhere, *self._by_rack.values()):
+            heapq.heapify(rows)
+
+    def has_room(self, member_id: str) -> bool:
+        return len(self.shares[member_id]) < self._quota + (self._extra > 0)
+
+    def give(self, partition: TopicPartition, member_id: str) -> None:
+        self.shares[member_id].add(partition)
+        self._extra -= len(self.shares[member_id]) > self._quota
+
+    def least(self) -> str:
+        """Who has least, so that a topic's partitions spread."""
+        found = self._first(self._everywhere)
+        assert found is not None
+        return found[2]
+
+    def least_near(self, racks: Collection[str]) -> str | None:
+        """Of those in these racks who have room."""
+        found = [row for rack in racks if (row := self._first(self._by_rack[rack])) is not None]
+        return min(found)[2] if found else None
+
+    def _first(self, rows: list[tuple[int, int, str]]) -> tuple[int, int, str] | None:
+        while rows:
+            size, number, member_id = rows[0]
+            now = len(self.shares[member_id])
+            if size == now:
+                return rows[0] if self.has_room(member_id) else None
+            heapq.heapreplace(rows, (now, number, member_id))
+        return None
+
+
+def _share_same(line: list[Member], kept: Shares, owned: Shares, topics: Topics, racks: Racks) -> Shares:
+    """All want the same."""
     partitions = topics.of(line[0].topics) if line else []
-    quota, extra = divmod(len(partitions), len(line) or 1)
-    # Whoever has more than the quota already is first to have one more.
-    by_size = sorted(line, key=lambda member: -len(kept[member.member_id]))
-    room = {member.member_id: quota + (number < extra) for number, member in enumerate(by_size)}
-    for member_id, owned in kept.items():
-        for partition in sorted(owned)[room[member_id] :]:
-            owned.remove(partition)
+    same = _Same(line, kept, len(partitions), racks)
     taken = set().union(*kept.values())
-    free = iter([partition for partition in partitions if partition not in taken])
-    # One at a time to who has least, so that a topic's partitions spread.
-    least = [(len(kept[member.member_id]), number, member.member_id) for number, member in enumerate(line)]
-    heapq.heapify(least)
+    free = [partition for partition in partitions if partition not in taken]
+    if racks.count:
+        # Those with the least choice go first. What nobody near has room for stays where it was, if it can.
+        left = []
+        for partition in sorted(free, key=racks.choice):
+            near = same.least_near(racks.of_partition(partition))
+            if near is None:
+                left.append(partition)
+            else:
+                same.give(partition, near)
+        owners = {partition: member_id for member_id, share in owned.items() for partition in share}
+        free = []
+        for partition in left:
+            owner = owners.get(partition)
+            if owner is not None and same.has_room(owner):
+                same.give(partition, owner)
+            else:
+                free.append(partition)
     for partition in free:
-        while True:
-            size, number, member_id = heapq.heappop(least)
-            if size < room[member_id]:
-                break
-        kept[member_id].add(partition)
-        heapq.heappush(least, (size + 1, number, member_id))
+        same.give(partition, same.least())
     return kept
 
 
-def _share_different(line: list[Member], kept: Shares, topics: Topics) -> Shares:
+def _share_different(line: list[Member], kept: Shares, topics: Topics, racks: Racks) -> Shares:
     wanting: dict[str, list[str]] = defaultdict(list)
     for member in line:
         for topic in member.topics:
@@ -119,13 +178,22 @@ def _share_different(line: list[Member], kept: Shares, topics: Topics) -> Shares
     taken = set().union(*kept.values())
     # Those with the least choice go first, so that those with more can make up for them.
     free = [partition for partition in topics.of(wanting) if partition not in taken]
-    for partition in sorted(free, key=lambda partition: (len(wanting[partition.topic]), partition)):
+    free.sort(key=lambda partition: (len(wanting[partition.topic]), partition))
+    if racks.count:
+        left = []
+        for partition in free:
+            if near := racks.near(partition, wanting[partition.topic]):
+                _least(near, kept).add(partition)
+            else:
+                left.append(partition)
+        free = left
+    for partition in free:
         _least(wanting[partition.topic], kept).add(partition)
     moved = True
     while moved:
         moved = False
         for owner in sorted(kept, key=lambda member_id: -len(kept[member_id])):
-            moved |= _relieve(kept[owner], before[owner], wanting, kept)
+            moved |= _relieve(owner, before[owner], wanting, kept, racks)
     return kept
 
 
@@ -134,14 +202,25 @@ def _least(members: Iterable[str], shares: Shares) -> set[TopicPartition]:
 
 
 def _relieve(
-    share: set[TopicPartition], before: frozenset[TopicPartition], wanting: Mapping[str, list[str]], shares: Shares
+    owner: str,
+    before: frozenset[TopicPartition],
+    wanting: Mapping[str, list[str]],
+    shares: Shares,
+    racks: Racks,
 ) -> bool:
     """Gives away what makes it more even, what was not there before first. True when something went."""
+    share = shares[owner]
     given = False
-    for partition in sorted(share, key=lambda partition: (partition in before, partition)):
-        lightest = _least(wanting[partition.topic], shares)
-        if len(lightest) + 1 < len(share):
-            share.remove(partition)
-            lightest.add(partition)
-            given = True
+
+    def reluctance(partition: TopicPartition) -> tuple[bool, bool, TopicPartition]:
+        return racks.count and racks.match(owner, partition), partition in before, partition
+
+    for partition in sorted(share, key=reluctance):
+        near = racks.near(partition, wanting[partition.topic]) if racks.count else []
+        for takers in (near, wanting[partition.topic]):
+            if takers and len(lightest := _least(takers, shares)) + 1 < len(share):
+                share.remove(partition)
+                lightest.add(partition)
+                given = True
+                break
     return given

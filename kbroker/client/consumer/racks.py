@@ -1,0 +1,45 @@
+"""Who is where, as far as it counts when partitions are shared (KIP-881)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+
+from kbroker.client.consumer.assignor import Member, Topics
+from kbroker.model import TopicPartition
+
+
+class Racks:
+    """The racks of members and of some partitions' replicas.
+
+    They count where a member could read from a replica near to it, and not every partition has one everywhere.
+    """
+
+    def __init__(self, members: Collection[Member], partitions: Collection[TopicPartition], topics: Topics):
+        self._of_members = {each.member_id: each.rack for each in members if each.rack}
+        self._members_in = Counter(self._of_members.values())
+        self._of_partitions = {each: topics.racks.get(each, frozenset()) for each in partitions}
+        everywhere = frozenset[str]().union(*self._of_partitions.values())
+        self.count = not everywhere.isdisjoint(self._members_in) and any(
+            racks != everywhere for racks in self._of_partitions.values()
+        )
+
+    def of_member(self, member_id: str) -> str | None:
+        return self._of_members.get(member_id)
+
+    def of_partition(self, partition: TopicPartition) -> frozenset[str]:
+        return self._of_partitions[partition]
+
+    def match(self, member_id: str, partition: TopicPartition) -> bool:
+        """Whether the partition has a replica where the member is, who may be anywhere if it does not say."""
+        rack = self._of_members.get(member_id)
+        return rack is None or rack in self._of_partitions[partition]
+
+    def near(self, partition: TopicPartition, member_ids: Collection[str]) -> list[str]:
+        """Those of them that are where it has a replica."""
+        racks = self._of_partitions[partition]
+        return [member_id for member_id in member_ids if self._of_members.get(member_id) in racks]
+
+    def choice(self, partition: TopicPartition) -> int:
+        """How many members are where it has a replica."""
+        return sum(self._members_in[rack] for rack in self._of_partitions[partition])
