@@ -107,7 +107,14 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
             "session_timeout_ms": SESSION_TIMEOUT_MS,
         }
     isolation = "read_committed" if arguments.committed else "read_uncommitted"
-    return client_options(arguments, CONSUMER, isolation_level=isolation, queued_max_bytes=QUEUED_BYTES, **own)
+    return client_options(
+        arguments,
+        CONSUMER,
+        isolation_level=isolation,
+        queued_max_bytes=QUEUED_BYTES,
+        allow_auto_create_topics=False,
+        **own,
+    )
 
 
 def _commit(consumer: Consumer) -> None:

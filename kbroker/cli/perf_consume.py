@@ -39,7 +39,9 @@ def measure(arguments: argparse.Namespace, partitions: Sequence[int], shown: boo
     if arguments.read == "arrow" and find_spec("pyarrow") is None:
         raise KbrokerError("--read arrow: pyarrow is not installed")
     isolation = "read_committed" if arguments.committed else "read_uncommitted"
-    options = client_options(arguments, CONSUMER, isolation_level=isolation, enable_auto_commit=False)
+    options = client_options(
+        arguments, CONSUMER, isolation_level=isolation, enable_auto_commit=False, allow_auto_create_topics=False
+    )
     chosen = [TopicPartition(arguments.topic, partition) for partition in partitions]
     if arguments.warm_up:
         with make(Consumer, options) as consumer:

@@ -44,7 +44,7 @@ def measure(arguments: argparse.Namespace, partitions: Sequence[int], shown: boo
             producer.await_topic(arguments.topic)
             way: _Acknowledged = _Acknowledged(producer, arguments, partitions)
             if arguments.end_to_end:
-                options = client_options(arguments, CONSUMER, enable_auto_commit=False)
+                options = client_options(arguments, CONSUMER, enable_auto_commit=False, allow_auto_create_topics=False)
                 way = _Read(producer, arguments, partitions, stack.enter_context(make(Consumer, options)))
             load = OneByOne(way.send, Payload(values, 1), arguments.rate)
             if arguments.warm_up:

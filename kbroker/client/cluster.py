@@ -23,6 +23,7 @@ from kbroker.client.errors import (
     TimedOut,
     raise_for,
 )
+from kbroker.client.resolver import canonical
 from kbroker.client.thread import ClientThread
 from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
@@ -31,6 +32,7 @@ from kbroker.protocol.api import ApiKey
 T = TypeVar("T")
 log = logging.getLogger("kbroker.client")
 
+CANONICAL = "resolve_canonical_bootstrap_servers_only"
 DATA = "data"  #: the purpose of connections that engines use
 COORDINATOR = "coordinator"
 GROUP, TRANSACTION = 0, 1  #: kinds of coordinators
@@ -62,6 +64,8 @@ class Cluster:
         self.view = ClusterView()
         self.on_view: list[Callable[[ClusterView], object]] = []
         """Called with each new view."""
+        self.creates_topics = False
+        """Whether brokers may make the topics that somebody has an interest in."""
         self._loop = network.thread.loop
         self._bootstrap: tuple[tuple[str, int], ...] = options["bootstrap.servers"]
         self._bootstrap_keys: dict[tuple[str, int], int] = {}  # what their connections are kept under, below 0
@@ -181,7 +185,8 @@ class Cluster:
         return True
 
     async def _refresh(self) -> ClusterView:
-        await self.metadata(None if self._everything > 0 else list(self._topics))
+        topics = None if self._everything > 0 else list(self._topics)
+        await self.metadata(topics, allow_auto_creation=self.creates_topics and topics is not None)
         if self._aging is not None:
             self._aging.cancel()
         self._aging = self._loop.call_later(self.network.options.seconds("metadata.max.age.ms"), self.refresh_soon)
@@ -271,7 +276,10 @@ class Cluster:
                 return await self.connection(node.node_id, DATA)
             except ClientError as error:
                 problems[f"{node.host}:{node.port}"] = error
-        for host, port in self._bootstrap:
+        bootstrap = self._bootstrap
+        if self.network.options["client.dns.lookup"] == CANONICAL:
+            bootstrap = await canonical(bootstrap, self.network.setup_timeout_s)
+        for host, port in bootstrap:
             if f"{host}:{port}" in problems:
                 continue
             key = (self._bootstrap_keys.setdefault((host, port), -1 - len(self._bootstrap_keys)), "bootstrap")
@@ -427,7 +435,9 @@ class Cluster:
             except TimeoutError as error:
                 if limit.expired():
                     because = f"; the last attempt: {last.message}" if last is not None else ""
-                    raise TimedOut(f"not done within {limit_s:g} s{because}") from None
+                    raise TimedOut(
+                        f"not done within {limit_s:g} s{because}", hint=last.hint if last else None
+                    ) from None
                 if not isinstance(error, TimedOut):
                     raise
                 last = error

@@ -226,6 +226,13 @@ def parse_options(
 MS = whole(0, 1 << 40)
 NETWORK = table_of(
     Option("bootstrap.servers", servers, (), "brokers to begin with, HOST:PORT,...", ("metadata.broker.list",)),
+    Option(
+        "client.dns.lookup",
+        one_of("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"),
+        "use_all_dns_ips",
+        "all addresses of a name are tried, one after the other; the second: bootstrap servers are connected to by the "
+        "names that their addresses have",
+    ),
     Option("client.id", text, "kbroker", "what brokers log and count this client as"),
     Option("request.timeout.ms", whole(1, 1 << 31), 30_000, "how long a broker may take to answer"),
     Option("default.api.timeout.ms", MS, 60_000, "how long a call may take, retries included"),
@@ -240,6 +247,13 @@ NETWORK = table_of(
         whole(-1, 1 << 40),
         540_000,
         "connections that have carried nothing for so long are closed, sooner than brokers do it; -1: never",
+    ),
+    Option(
+        "broker.version.fallback",
+        one_of("", "0.9.0", "0.8.2"),
+        "",
+        "what a broker is taken for that does not say within socket.connection.setup.timeout.ms what it serves: those "
+        "before Kafka 0.10 cannot",
     ),
     Option("reconnect.backoff.ms", MS, 50, "wait before a broker is connected to again, doubled with each failure"),
     Option("reconnect.backoff.max.ms", MS, 1_000, "the longest such wait"),

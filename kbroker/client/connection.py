@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import logging
 import os
 import random
 import socket
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,6 +29,7 @@ from kbroker.client.errors import (
     error_of,
     raise_for,
 )
+from kbroker.client.resolver import addresses_of
 from kbroker.client.sasl_tokens import authenticate_by_tokens, check_handshake
 from kbroker.client.security import TlsTransport, sasl_exchange, ssl_context, uses_sasl, uses_tls
 from kbroker.client.thread import ClientThread
@@ -65,6 +64,8 @@ class Network:
         self.features: dict[str, int] = {}
         """Levels of the cluster's finalized features, as the newest answer to ApiVersions has them (KIP-584)."""
         self._features_epoch = -1
+        self.silent: set[str] = set()
+        """Addresses of brokers that do not say what they serve (broker.version.fallback)."""
         self.uses_sasl = uses_sasl(options)
         if self.uses_sasl:
             sasl_exchange(options)
@@ -198,10 +199,10 @@ class Connection:
 
     # --- setting up -----------------------------------------------------------------------------------------
 
-    async def negotiate(self) -> None:
+    async def negotiate(self, timeout_ms: int | None = None) -> None:
         """Ask which versions are served."""
         for version in API_VERSIONS_ASKED:
-            body = await self.exchange(ApiKey.API_VERSIONS, version, versions_request(version))
+            body = await self.exchange(ApiKey.API_VERSIONS, version, versions_request(version), timeout_ms=timeout_ms)
             # The body of a refusal is one of version 0 whatever was asked (KIP-511).
             refused = body[:2] == ErrorCode.UNSUPPORTED_VERSION.to_bytes(2)
             answer = self._decoded(ApiKey.API_VERSIONS, 0 if refused else version, body)
@@ -284,6 +285,29 @@ async def connect(network: Network, host: str, port: int) -> Connection:
 
 async def _negotiated(network: Network, host: str, port: int, address: str, *, authenticated: bool) -> Connection:
     """Connected, encrypted, its versions known. `authenticated`: by tokens, before anything else."""
+    connection = await _adopted(network, host, port, address, authenticated=authenticated)
+    taken_for = network.options["broker.version.fallback"]
+    if address in network.silent:
+        connection.served.update(versions.BEFORE_API_VERSIONS[taken_for])
+        return connection
+    try:
+        await connection.negotiate(int(network.setup_timeout_s * 1000) if taken_for else None)
+        return connection
+    except BaseException as error:
+        connection.close("it could not be set up")
+        if not isinstance(error, ConnectionFailed | TimedOut):
+            raise
+        if not taken_for:
+            error.hint = error.hint or _setup_hint(network)
+            raise
+    log.info("%s does not say what it serves, and is taken for Kafka %s", address, taken_for)
+    network.silent.add(address)
+    connection = await _adopted(network, host, port, address, authenticated=authenticated)
+    connection.served.update(versions.BEFORE_API_VERSIONS[taken_for])
+    return connection
+
+
+async def _adopted(network: Network, host: str, port: int, address: str, *, authenticated: bool) -> Connection:
     sock = await _connected(network, host, port, address)
     transport = None
     try:
@@ -295,21 +319,13 @@ async def _negotiated(network: Network, host: str, port: int, address: str, *, a
         _forget(network, sock)
         raise
     network.thread.connecting.discard(sock)
-    connection = Connection(network, address, network.thread.pump.adopt(sock.detach(), -1, transport))
-    try:
-        await connection.negotiate()
-    except BaseException as error:
-        connection.close("it could not be set up")
-        if isinstance(error, ConnectionFailed) and not error.hint:
-            error.hint = _setup_hint(network)
-        raise
-    return connection
+    return Connection(network, address, network.thread.pump.adopt(sock.detach(), -1, transport))
 
 
 def _setup_hint(network: Network) -> str:
     """Why a broker may close a connection that says its first words."""
     protocol = network.options["security.protocol"]
-    return f"does its listener speak security.protocol={protocol}, and is it Kafka 0.10 or later?"
+    return f"does its listener speak security.protocol={protocol}? Kafka before 0.10 needs broker.version.fallback"
 
 
 async def _connected(network: Network, host: str, port: int, address: str) -> socket.socket:
@@ -318,7 +334,7 @@ async def _connected(network: Network, host: str, port: int, address: str) -> so
     problems: list[str] = []
     try:
         async with asyncio.timeout_at(deadline):
-            found = await _resolved(host, port)
+            found = await addresses_of(host, port)
     except TimeoutError:
         raise ConnectionFailed(f"cannot connect to {address}: its name was not resolved in time") from None
     except OSError as error:
@@ -357,36 +373,6 @@ def _set_options(sock: socket.socket, options: Options) -> None:
     for name, which in (("send.buffer.bytes", socket.SO_SNDBUF), ("receive.buffer.bytes", socket.SO_RCVBUF)):
         if options[name] >= 0:
             sock.setsockopt(socket.SOL_SOCKET, which, options[name])
-
-
-async def _resolved(host: str, port: int) -> list[tuple[int, Any]]:
-    """(family, address) of a name, at most once each."""
-    with contextlib.suppress(ValueError):
-        family = socket.AF_INET6 if ipaddress.ip_address(host).version == 6 else socket.AF_INET
-        return [(family, (host, port))]
-    loop = asyncio.get_running_loop()
-    found: asyncio.Future[list[Any]] = loop.create_future()
-
-    def deliver(result: list[Any] | None, error: Exception | None) -> None:
-        if found.done():
-            return
-        if error is not None:
-            found.set_exception(error)
-        else:
-            found.set_result(result or [])
-
-    def resolve() -> None:
-        # A thread of its own that nobody waits for: a resolver may take minutes, and cannot be interrupted.
-        result, failed = None, None
-        try:
-            result = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        except (OSError, UnicodeError) as error:
-            failed = error if isinstance(error, OSError) else OSError(0, str(error))
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(deliver, result, failed)
-
-    threading.Thread(target=resolve, name="kbroker-resolve", daemon=True).start()
-    return list(dict.fromkeys((family, target) for family, _, _, _, target in await found))
 
 
 async def _encrypted(network: Network, sock: socket.socket, host: str, address: str) -> TlsTransport:

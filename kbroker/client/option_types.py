@@ -19,11 +19,13 @@ Partitioner = Literal["murmur2", "murmur2_random", "random", "round_robin", "con
 
 class NetworkOptions(TypedDict, total=False):
     bootstrap_servers: str | Sequence[str]
+    client_dns_lookup: Literal["use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"]
     client_id: str
     request_timeout_ms: int
     default_api_timeout_ms: int
     socket_connection_setup_timeout_ms: int
     connections_max_idle_ms: int
+    broker_version_fallback: Literal["", "0.9.0", "0.8.2"]
     reconnect_backoff_ms: int
     reconnect_backoff_max_ms: int
     retry_backoff_ms: int
@@ -46,11 +48,13 @@ class NetworkOptions(TypedDict, total=False):
 
 class ProducerOptions(TypedDict, total=False):
     bootstrap_servers: str | Sequence[str]
+    client_dns_lookup: Literal["use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"]
     client_id: str
     request_timeout_ms: int
     default_api_timeout_ms: int
     socket_connection_setup_timeout_ms: int
     connections_max_idle_ms: int
+    broker_version_fallback: Literal["", "0.9.0", "0.8.2"]
     reconnect_backoff_ms: int
     reconnect_backoff_max_ms: int
     retry_backoff_ms: int
@@ -100,11 +104,13 @@ class ProducerOptions(TypedDict, total=False):
 
 class ConsumerOptions(TypedDict, total=False):
     bootstrap_servers: str | Sequence[str]
+    client_dns_lookup: Literal["use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"]
     client_id: str
     request_timeout_ms: int
     default_api_timeout_ms: int
     socket_connection_setup_timeout_ms: int
     connections_max_idle_ms: int
+    broker_version_fallback: Literal["", "0.9.0", "0.8.2"]
     reconnect_backoff_ms: int
     reconnect_backoff_max_ms: int
     retry_backoff_ms: int
@@ -143,17 +149,20 @@ class ConsumerOptions(TypedDict, total=False):
     heartbeat_interval_ms: int
     max_poll_interval_ms: int
     partition_assignment_strategy: str | Assignor | Sequence[str | Assignor]
+    allow_auto_create_topics: bool
     exclude_internal_topics: bool
     client_rack: str
 
 
 class SimpleConsumerOptions(TypedDict, total=False):
     bootstrap_servers: str | Sequence[str]
+    client_dns_lookup: Literal["use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"]
     client_id: str
     request_timeout_ms: int
     default_api_timeout_ms: int
     socket_connection_setup_timeout_ms: int
     connections_max_idle_ms: int
+    broker_version_fallback: Literal["", "0.9.0", "0.8.2"]
     reconnect_backoff_ms: int
     reconnect_backoff_max_ms: int
     retry_backoff_ms: int
@@ -180,11 +189,13 @@ class SimpleConsumerOptions(TypedDict, total=False):
 
 class ConnectorOptions(TypedDict, total=False):
     bootstrap_servers: str | Sequence[str]
+    client_dns_lookup: Literal["use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"]
     client_id: str
     request_timeout_ms: int
     default_api_timeout_ms: int
     socket_connection_setup_timeout_ms: int
     connections_max_idle_ms: int
+    broker_version_fallback: Literal["", "0.9.0", "0.8.2"]
     reconnect_backoff_ms: int
     reconnect_backoff_max_ms: int
     retry_backoff_ms: int

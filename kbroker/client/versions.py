@@ -15,6 +15,24 @@ HIGHEST = {
     ApiKey.ADD_PARTITIONS_TO_TXN: 3,  # from 4 on it is between brokers
 }
 
+_GROUPS_OF_0_9 = (ApiKey.JOIN_GROUP, ApiKey.HEARTBEAT, ApiKey.LEAVE_GROUP, ApiKey.SYNC_GROUP)
+_KAFKA_0_8_2: dict[int, tuple[int, int]] = {
+    ApiKey.PRODUCE: (0, 0),
+    ApiKey.FETCH: (0, 0),
+    ApiKey.LIST_OFFSETS: (0, 0),
+    ApiKey.METADATA: (0, 0),
+    ApiKey.OFFSET_COMMIT: (0, 1),
+    ApiKey.OFFSET_FETCH: (0, 1),
+    ApiKey.FIND_COORDINATOR: (0, 0),
+}
+BEFORE_API_VERSIONS: Mapping[str, dict[int, tuple[int, int]]] = {
+    "0.9.0": _KAFKA_0_8_2
+    | dict.fromkeys((*_GROUPS_OF_0_9, ApiKey.DESCRIBE_GROUPS, ApiKey.LIST_GROUPS), (0, 0))
+    | {ApiKey.PRODUCE: (0, 1), ApiKey.FETCH: (0, 1), ApiKey.OFFSET_COMMIT: (0, 2)},
+    "0.8.2": _KAFKA_0_8_2,
+}
+"""What brokers serve that cannot be asked, by release."""
+
 
 def choose(api_key: ApiKey, served: Mapping[int, tuple[int, int]]) -> int:
     """The version to use with a broker that serves these (lowest, highest); -1: none."""

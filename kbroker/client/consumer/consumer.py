@@ -62,7 +62,9 @@ class ConsumerOperations:
             self._thread.at_exit = self._group.leave_at_exit
 
     async def _start(self, options: Options) -> None:
-        self._fetching = Fetching(self._engine, Cluster(Network(self._thread, options)))
+        cluster = Cluster(Network(self._thread, options))
+        cluster.creates_topics = options["allow.auto.create.topics"]
+        self._fetching = Fetching(self._engine, cluster)
         if options["group.id"] is not None:
             self._group = Group(self._fetching)
         self._thread.pump.add(self._engine)

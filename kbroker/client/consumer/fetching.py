@@ -465,7 +465,8 @@ class Fetching:
 
     async def partitions_of(self, topics: Iterable[str]) -> list[TopicPartition]:
         """All partitions of topics, which must be there."""
-        found = [await self.cluster.topic(name) for name in topics]
+        creates = self.cluster.creates_topics
+        found = [await self.cluster.topic(name, allow_auto_creation=creates) for name in topics]
         return [
             TopicPartition(topic.name, partition_id) for topic in found for partition_id in sorted(topic.partitions)
         ]

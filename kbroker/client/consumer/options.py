@@ -105,6 +105,12 @@ CONSUMER = NETWORK | table_of(
         (ASSIGNORS["range"], ASSIGNORS["cooperative-sticky"]),
         "how partitions are shared, the most wanted first: those that all members have count",
     ),
+    Option(
+        "allow.auto.create.topics",
+        flag,
+        True,
+        "a topic that is subscribed to or assigned and is not there may be made by the broker",
+    ),
     Option("exclude.internal.topics", flag, True, "whether a pattern leaves out the topics of the brokers themselves"),
     Option(
         "client.rack", text, "", "where it is: it reads from a replica there, and its group gives it what has one there"

@@ -79,6 +79,39 @@ def test_a_broker_without_newer_api_versions_is_asked_the_old_way(cluster_of: Ma
         assert not connection.serves(ApiKey.FETCH)
 
 
+@pytest.mark.parametrize("way", ["closes", "says nothing"])
+def test_a_broker_that_cannot_say_what_it_serves_is_taken_for_what_it_is_said_to_be(
+    cluster_of: MakeCluster, way: str
+) -> None:
+    asked: list[tuple[int, int]] = []
+
+    def before_0_10(peer: Peer) -> None:
+        request = peer.request()
+        asked.append((request.api_key, request.version))
+        if request.api_key == ApiKey.API_VERSIONS:
+            if way == "closes":
+                peer.reset()
+            else:
+                peer.wait_for_end()
+            return
+        peer.respond(request, M.MetadataResponse(brokers=[], topics=[]))
+
+    with ScriptedBroker(before_0_10) as broker:
+        options = {"socket_connection_setup_timeout_ms": 300, "request_timeout_ms": 300}
+        for raised in (ConnectionFailed, TimedOut):
+            if (way == "closes") == (raised is ConnectionFailed):
+                with pytest.raises(raised, match=r"Kafka before 0\.10 needs broker\.version\.fallback"):
+                    connected(cluster_of(**options), broker.port)
+        cluster = cluster_of(**options, broker_version_fallback="0.8.2")
+        for _ in range(2):
+            connection = connected(cluster, broker.port)
+            assert connection.served[ApiKey.FETCH] == (0, 0)
+            assert call(cluster, connection, M.MetadataRequest(topics=[])).brokers == []
+            assert not connection.serves(ApiKey.JOIN_GROUP)
+    # It is asked once.
+    assert asked == [(ApiKey.API_VERSIONS, 3)] * 2 + [(ApiKey.METADATA, 0)] * 2
+
+
 def test_a_listener_that_says_nothing_is_left_in_time(cluster_of: MakeCluster) -> None:
     error = failure(cluster_of, Peer.wait_for_end, request_timeout_ms=50)
     assert isinstance(error, TimedOut)

@@ -109,7 +109,7 @@ def test_an_offset_that_is_not_there_begins_again_or_is_an_error(broker: WholeBr
 
 def test_a_topic_that_comes_later_is_read_then(broker: WholeBroker) -> None:
     name = f"later-{next(numbers)}"
-    with consumer_of(broker) as consumer:
+    with consumer_of(broker, allow_auto_create_topics=False) as consumer:
         consumer.assign([(name, 0)])
         assert len(consumer.poll(0.1)) == 0
         broker.create_topic(name, 1)

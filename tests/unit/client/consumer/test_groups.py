@@ -119,8 +119,8 @@ def test_a_pattern_follows_the_topics_that_it_matches(members_of: MakeMembers, p
 
 def test_a_topic_that_grows_or_comes_later_is_shared_anew(members_of: MakeMembers, protocol: str) -> None:
     members = members_of(2)
-    members.join(group_protocol=protocol, metadata_max_age_ms=50)
-    members.join(group_protocol=protocol, metadata_max_age_ms=50)
+    for _ in range(2):
+        members.join(group_protocol=protocol, metadata_max_age_ms=50, allow_auto_create_topics=False)
     members.settle(2)
     members.grow(4)
     assert [len(share) for share in members.settle(4)] == [2, 2]

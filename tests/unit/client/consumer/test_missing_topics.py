@@ -1,0 +1,62 @@
+"""Topics that are not there when a consumer wants them: allow.auto.create.topics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from kbroker.client import AdminClient, BrokerError, Consumer, ErrorCode
+from tests.kit.whole_broker import WholeBroker
+
+SECONDS = 30.0
+Use = Callable[[Consumer, str], object]
+
+
+def subscribe(consumer: Consumer, topic: str) -> None:
+    consumer.subscribe([topic])
+    consumer.poll(0.5)
+
+
+def assign(consumer: Consumer, topic: str) -> None:
+    consumer.assign([(topic, 0)])
+    consumer.poll(0.5)
+
+
+def assign_topics(consumer: Consumer, topic: str) -> None:
+    consumer.assign_topics(topic)
+
+
+def ask_for_an_end(consumer: Consumer, topic: str) -> None:
+    consumer.end_offsets([(topic, 0)])
+
+
+USES: list[Use] = [subscribe, assign, assign_topics, ask_for_an_end]
+
+
+def consumer_of(broker: WholeBroker, **options: bool) -> Consumer:
+    return Consumer(
+        bootstrap_servers=f"127.0.0.1:{broker.port}",
+        group_id="missing",
+        default_api_timeout_ms=1_000,
+        retry_backoff_max_ms=100,
+        **options,  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize("use", USES)
+def test_a_topic_that_is_wanted_is_made_unless_that_is_forbidden(broker: WholeBroker, use: Use) -> None:
+    made, never = f"made-by-{use.__name__}", f"never-by-{use.__name__}"
+    with AdminClient(bootstrap_servers=f"127.0.0.1:{broker.port}") as admin:
+        with consumer_of(broker, allow_auto_create_topics=False) as consumer:
+            if use in (subscribe, assign):
+                use(consumer, never)
+            else:
+                with pytest.raises(BrokerError) as refused:
+                    use(consumer, never)
+                assert refused.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert never not in admin.list_topics()
+        with consumer_of(broker) as consumer:
+            use(consumer, made)
+            admin.describe_topics([made])
+        assert made in admin.list_topics()
