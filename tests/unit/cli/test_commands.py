@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from kbroker.client import AdminClient
 from tests.kit.broker import BrokerProcess
 
 Run = Callable[..., "subprocess.CompletedProcess[bytes]"]
@@ -39,10 +40,11 @@ def kbroker(broker: BrokerProcess) -> Run:
 
 
 @pytest.fixture
-def topic(request: pytest.FixtureRequest, kbroker: Run) -> str:
+def topic(request: pytest.FixtureRequest, broker: BrokerProcess) -> str:
     """A new topic of three partitions."""
     name = f"topic-{abs(hash(request.node.name)) % 10**12}"
-    kbroker("topics", "create", name, "--partitions", "3")
+    with AdminClient(bootstrap_servers=broker.address) as admin:
+        admin.create_topic(name, 3)
     return name
 
 

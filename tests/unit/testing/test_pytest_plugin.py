@@ -14,11 +14,12 @@ TIMEOUT_S = 110
 
 
 def run(folder: Path, *words: str, ini: str = "", **tests: str) -> subprocess.CompletedProcess[str]:
-    """pytest over files of those names, in a directory that has nothing else."""
+    """pytest over files of those names, in a directory that has nothing else, without what starts slowly."""
     (folder / "pytest.ini").write_text(f"[pytest]\n{ini}")
     for name, text in tests.items():
         (folder / f"{name}.py").write_text(text)
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "--strict-markers", *words]
+    without = [f"-pno:{plugin}" for plugin in ("cacheprovider", "hypothesispytest", "benchmark", "xdist")]
+    command = [sys.executable, "-m", "pytest", *without, "-q", "--strict-markers", *words]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=TIMEOUT_S)
 
 
