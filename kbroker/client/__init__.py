@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from kbroker.client.admin import AdminClient as AdminClient
     from kbroker.client.admin import AsyncAdminClient as AsyncAdminClient
     from kbroker.client.admin_results import NewTopic as NewTopic
+    from kbroker.client.admin_results import TopicPartitionReplica as TopicPartitionReplica
     from kbroker.client.aio.consumer import AsyncConsumer as AsyncConsumer
     from kbroker.client.aio.producer import AsyncProducer as AsyncProducer
     from kbroker.client.aio.producer import TopicNotKnown as TopicNotKnown
@@ -128,6 +129,7 @@ _MODULES = {
     "TimedOut": "kbroker.client.errors",
     "TopicNotKnown": "kbroker.client.aio.producer",
     "TopicPartition": "kbroker.model",
+    "TopicPartitionReplica": "kbroker.client.admin_results",
     "Topics": "kbroker.client.consumer.assignor",
     "TransactionAborted": "kbroker.client.producer.errors",
     "TransactionFailed": "kbroker.client.producer.errors",
@@ -192,6 +194,7 @@ __all__ = [
     "TimedOut",
     "TopicNotKnown",
     "TopicPartition",
+    "TopicPartitionReplica",
     "Topics",
     "TransactionAborted",
     "TransactionFailed",

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
-from kbroker.client.admin_calls import brokers, configs, groups, offsets, topics, transactions
+from kbroker.client.admin_calls import brokers, configs, groups, log_dirs, offsets, topics, transactions
 from kbroker.client.admin_results import (
     ClusterDescription,
     ConfigEntry,
@@ -25,7 +25,9 @@ from kbroker.client.admin_results import (
     NewTopic,
     OffsetAndTimestamp,
     ProducerState,
+    ReplicaLogDir,
     TopicDescription,
+    TopicPartitionReplica,
     TransactionDescription,
     TransactionListing,
 )
@@ -193,7 +195,25 @@ class AdminOperations:
         self, node_ids: Collection[int] | None = None
     ) -> dict[int, tuple[LogDirDescription, ...]]:
         """The log directories of brokers, by node id; of all brokers when none is named (Kafka 1.0 and later)."""
-        return await brokers.log_dirs(self._cluster, node_ids)
+        return await log_dirs.describe(self._cluster, node_ids)
+
+    @operation
+    async def describe_replica_log_dirs(
+        self, replicas: Iterable[TopicPartitionReplica | tuple[str, int, int]]
+    ) -> dict[TopicPartitionReplica, ReplicaLogDir]:
+        """Where brokers have replicas (topic, partition, node id), and where they are being moved to (Kafka 1.1)."""
+        return await log_dirs.describe_replicas(self._cluster, [TopicPartitionReplica(*each) for each in replicas])
+
+    @operation
+    async def alter_replica_log_dirs(
+        self,
+        paths: Mapping[TopicPartitionReplica, str] | Mapping[tuple[str, int, int], str],
+    ) -> None:
+        """Have brokers move replicas to other log directories of theirs, in the background (Kafka 1.1). What is not
+        there yet is refused, and noted: it is made there when it is made.
+        """
+        wanted = {TopicPartitionReplica(*replica): path for replica, path in paths.items()}
+        await log_dirs.move(self._cluster, wanted)
 
     # --- groups ---------------------------------------------------------------------------------------------
 

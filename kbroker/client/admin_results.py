@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from kbroker.client.errors import ClientError
 from kbroker.model import TopicPartition
@@ -68,6 +69,27 @@ class LogDirDescription:
     replicas: Mapping[TopicPartition, ReplicaSize]
     total_bytes: int
     usable_bytes: int
+
+
+class TopicPartitionReplica(NamedTuple):
+    """A partition as one broker has it."""
+
+    topic: str
+    partition_id: int
+    node_id: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition_id} of broker {self.node_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaLogDir:
+    """Where a replica is, and where it is being moved to: None while it is not. Lags in offsets."""
+
+    path: str | None
+    offset_lag: int
+    future_path: str | None
+    future_offset_lag: int
 
 
 @dataclass(frozen=True, slots=True)

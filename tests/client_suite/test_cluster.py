@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.client import AdminClient
+from kbroker.client import AdminClient, ErrorCode, PartialFailure, TopicPartitionReplica
+from kbroker.client.admin_results import ReplicaLogDir
 from kbroker.client.errors import BrokerError
-from tests.client_suite.features import FEATURES, LOG_DIRS
+from tests.client_suite.features import FEATURES, LOG_DIRS, MOVING_REPLICAS
 from tests.client_suite.suite_broker import SuiteBroker, eventually
 from tests.kit.broker import BrokerProcess
 from tests.kit.dropping_proxy import DroppingProxy
@@ -58,6 +59,25 @@ def test_log_directories_are_told(broker: SuiteBroker, admin: AdminClient) -> No
         eventually(lambda: replicas() == {0: 0, 1: 0})
         with pytest.raises(BrokerError, match=f"broker {node.node_id + 7} is not in the cluster"):
             admin.describe_log_dirs([node.node_id + 7])
+
+
+def test_where_replicas_lie_is_told_and_they_are_moved(broker: SuiteBroker, admin: AdminClient) -> None:
+    """Within one directory; between several: tests/oracle/test_client_log_dirs.py."""
+    name = broker.new_topic(1)
+    (node,) = admin.describe_cluster().brokers
+    replica, missing = TopicPartitionReplica(name, 0, node.node_id), TopicPartitionReplica(name, 7, node.node_id)
+    with broker.serving(LOG_DIRS):
+        eventually(lambda: replica.topic in {at.topic for at in admin.describe_log_dirs()[node.node_id][0].replicas})
+        found = admin.describe_replica_log_dirs([replica])
+        assert found == {replica: ReplicaLogDir(str(broker.process.data), 0, None, -1)}
+        with pytest.raises(PartialFailure, match="REPLICA_NOT_AVAILABLE") as partly:
+            admin.describe_replica_log_dirs([replica, missing])
+        assert set(partly.value.errors) == {missing}
+    with broker.serving(MOVING_REPLICAS):
+        admin.alter_replica_log_dirs({replica: str(broker.process.data)})
+        with pytest.raises(BrokerError) as refused:
+            admin.alter_replica_log_dirs({(name, 0, node.node_id): "/nowhere"})
+        assert refused.value.code == ErrorCode.LOG_DIR_NOT_FOUND
 
 
 def test_a_load_balancer_may_stand_before_the_brokers(broker: SuiteBroker) -> None:

@@ -18,11 +18,12 @@ AGAIN = RETRIABLE - {
     ErrorCode.UNKNOWN_TOPIC_ID,
     ErrorCode.REQUEST_TIMED_OUT,
     ErrorCode.CORRUPT_MESSAGE,
+    ErrorCode.REPLICA_NOT_AVAILABLE,
     ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
     ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
 }
-"""Codes after which the same is asked again. A topic that is not there is an answer, and time that a broker was given
-to do something is not given twice."""
+"""Codes after which the same is asked again. A topic or replica that is not there is an answer, and time that a broker
+was given to do something is not given twice."""
 
 
 async def of_each(

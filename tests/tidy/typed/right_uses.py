@@ -65,6 +65,7 @@ from kbroker.client import (
     TimedOut,
     TopicNotKnown,
     TopicPartition,
+    TopicPartitionReplica,
     Topics,
     TransactionAborted,
     TransactionFailed,
@@ -299,6 +300,9 @@ def administer(admin: AdminClient) -> None:
         print(topic_partition, found.offset, found.timestamp)
     print(admin.describe_features().finalized, admin.list_transactions(["Ongoing"], older_than_ms=60_000))
     assert_type(admin.delete_records({A0: 10}), dict[TopicPartition, int])
+    admin.alter_replica_log_dirs({("a", 0, 1): "/data/1", ("a", 1, 1): "/data/2"})
+    admin.alter_replica_log_dirs({TopicPartitionReplica("a", 0, 1): "/data/1"})
+    print(admin.describe_replica_log_dirs([("a", 0, 1)])[TopicPartitionReplica("a", 0, 1)].future_path)
     admin.delete_group("g")
     admin.delete_topics(["a"])
     admin.close(timeout=5)

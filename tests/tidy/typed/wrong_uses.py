@@ -51,6 +51,7 @@ def calls(producer: Producer, consumer: Consumer, admin: AdminClient, simple: Si
     consumer.position("topic", 0) + 1  # wrong
     simple.fetch("topic", 0)  # wrong
     admin.create_topic("topic", partitions="3")  # wrong
+    admin.alter_replica_log_dirs({("topic", 0): "/data"})  # wrong
     admin.delete_topics({"a": 1}, 2)  # wrong
     print(admin.list_topics().offset)  # wrong
 
