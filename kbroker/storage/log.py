@@ -327,9 +327,10 @@ class Log(LogRecords):
             self.state.update_options(options)
 
     def set_leader_epoch(self, epoch: int) -> None:
-        """This broker leads the partition in `epoch`; batches are stamped with it."""
+        """This broker leads the partition in `epoch`; batches are stamped with it, and fetches are compared."""
         with self._lock:
             self._leader_epoch = max(epoch, self._leader_epoch)
+            self.state.set_leader_epoch(self._leader_epoch)
             if self.state.state == "open":
                 with self._storage_errors():
                     self._begin_epoch()
