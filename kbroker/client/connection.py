@@ -332,6 +332,8 @@ async def _connected(network: Network, host: str, port: int, address: str) -> so
     loop = asyncio.get_running_loop()
     deadline = loop.time() + network.setup_timeout_s
     problems: list[str] = []
+    if not 0 < port < 1 << 16:
+        raise ConnectionFailed(f"cannot connect to {address}: there is no such port")
     try:
         async with asyncio.timeout_at(deadline):
             found = await addresses_of(host, port)

@@ -71,7 +71,7 @@ async def _asked(function: Callable[[], T]) -> T:
         result, failed = None, None
         try:
             result = function()
-        except (OSError, UnicodeError) as error:
+        except (OSError, ValueError) as error:  # of a name that is none
             failed = error if isinstance(error, OSError) else OSError(0, str(error))
         with contextlib.suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(deliver, result, failed)

@@ -12,52 +12,20 @@ from typing import Any
 
 from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
-from kbroker.protocol.api import SERVED, ApiKey
+from kbroker.protocol.api import ApiKey
 from kbroker.protocol.records import Record, encode_batch, read_batches
 from tests.fuzz.conversation import BROKER, check_codes
+from tests.fuzz.program import Program
 from tests.fuzz.target import Target
 from tests.kit.producer_model import ProducerModel
 from tests.kit.wire import ConnectionClosed, WireClient
 
 STEPS = 60
-WILD = [0, 1, -1, 2, 127, -128, 32767, -32768, 2**31 - 1, -(2**31), 2**63 - 1, -(2**63)]
 TOPICS = ["a", "b", "a.b", "c" * 249]
 SMALL_SEGMENT = 200
 FIRST_ZSTD_VERSION = 10
 """Of Fetch."""
 PAST = 1_500_000_000_000
-
-
-class Program:
-    """The bytes of the input, one decision after the other."""
-
-    def __init__(self, data: bytes):
-        self.data = data
-        self.at = 0
-
-    @property
-    def is_over(self) -> bool:
-        return self.at >= len(self.data)
-
-    def byte(self) -> int:
-        value = self.data[self.at] if self.at < len(self.data) else 0
-        self.at += 1
-        return value
-
-    def pick(self, choices: list[Any]) -> Any:
-        return choices[self.byte() % len(choices)]
-
-    def number(self, right: int, bits: int) -> int:
-        """Mostly what is right; else near it, or far off."""
-        how = self.byte()
-        if how < 160:
-            return right
-        wrong = right + how - 200 if how < 240 else int(self.pick(WILD))
-        return max(-(1 << bits - 1), min((1 << bits - 1) - 1, wrong))
-
-    def version(self, key: ApiKey) -> int:
-        low, high = SERVED[key].min, SERVED[key].max
-        return low + self.byte() % (high - low + 1)
 
 
 @dataclass

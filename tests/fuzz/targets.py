@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tests.fuzz import compaction, consuming, conversation, parsers, segment_check, session
+from tests.fuzz import answers, client_frames, compaction, consuming, conversation, parsers, segment_check, session
 from tests.fuzz.target import Target
 
 TARGETS: dict[str, Target] = {
     target.name: target
-    for module in (parsers, consuming, compaction, segment_check, conversation, session)
+    for module in (parsers, client_frames, consuming, answers, compaction, segment_check, conversation, session)
     for target in module.TARGETS
 }

@@ -33,6 +33,10 @@ class Asked:
         return decode_request(self.frame)[1]
 
 
+def asked_by(frame: bytes) -> Asked:
+    return Asked(*struct.unpack(">hhi", frame[:8]), frame)
+
+
 class Peer:
     """A connection as the scripted broker has it."""
 
@@ -51,8 +55,11 @@ class Peer:
 
     def request(self) -> Asked:
         """The next one; EOFError when the client has closed."""
-        frame = self.receive(int.from_bytes(self.receive(4)))
-        return Asked(*struct.unpack(">hhi", frame[:8]), frame)
+        return asked_by(self.frame())
+
+    def frame(self) -> bytes:
+        """What stands behind the next size, a request or not."""
+        return self.receive(int.from_bytes(self.receive(4)))
 
     def send(self, data: bytes) -> None:
         self.socket.sendall(data)

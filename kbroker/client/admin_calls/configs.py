@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from kbroker.client.admin_calls.items import of_each, or_refused
+from kbroker.client.admin_calls.items import nothing_of, of_each, or_refused
 from kbroker.client.admin_results import ConfigEntry
 from kbroker.client.cluster import Cluster
 from kbroker.client.connection import Connection
@@ -71,8 +71,11 @@ async def alter(cluster: Cluster, kind: int, name: str, changes: list[Operation]
             values = [whole.AlterableConfig(name=key, value=value) for key, value in settings if value is not None]
             changed = whole.AlterConfigsResource(resource_type=kind, resource_name=name, configs=values)
             message = whole(resources=[changed], validate_only=validate_only)
-        (result,) = (await connection.call(message)).responses
-        return {name: or_refused(result.error_code, result.error_message, f"{RESOURCES[kind]} {name!r}", None)}
+        answer = await connection.call(message)
+        return {
+            each.resource_name: or_refused(each.error_code, each.error_message, f"{RESOURCES[kind]} {name!r}", None)
+            for each in answer.responses
+        }
 
     await of_each(cluster, [name], ask)
 
@@ -112,7 +115,7 @@ def _entry(config: M.DescribeConfigsResponse.DescribeConfigsResourceResult) -> C
 
 async def _with_others(connection: Connection, kind: int, name: str, changes: list[Operation]) -> dict[str, str | None]:
     """Before Kafka 2.3 all that is set is written as a whole. What another sets meanwhile is lost."""
-    before = (await _described(connection, kind, [name]))[name]
+    before = (await _described(connection, kind, [name])).get(name, nothing_of(f"{RESOURCES[kind]} {name!r}"))
     if isinstance(before, ClientError):
         raise before
     kept = {each.name: each.value for each in before.values() if each.source in OWN and not each.is_read_only}

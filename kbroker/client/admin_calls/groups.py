@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TypeVar
 
-from kbroker.client.admin_calls.items import of_coordinator, of_coordinators, of_each, or_refused
+from kbroker.client.admin_calls.items import nothing_of, of_coordinator, of_coordinators, of_each, or_refused
 from kbroker.client.admin_results import GroupDescription, GroupListing, MemberDescription
 from kbroker.client.cluster import COORDINATOR, GROUP, Cluster
 from kbroker.client.consumer.group_metadata import OffsetAndMetadata
@@ -174,7 +174,10 @@ async def committed(
         if connection.version_of(ApiKey.OFFSET_FETCH) >= 8:
             topics = _rows(request.OffsetFetchRequestTopics, by_topic)
             message = request(groups=[request.OffsetFetchRequestGroup(group_id=group_id, topics=topics)])
-            (answer,) = (await connection.call(message)).groups
+            groups = (await connection.call(message)).groups
+            answer = next((each for each in groups if each.group_id == group_id), None)
+            if answer is None:
+                raise nothing_of(f"group {group_id!r}")
         else:
             message = request(group_id=group_id, topics=_rows(request.OffsetFetchRequestTopic, by_topic))
             answer = await connection.call(message)

@@ -46,7 +46,10 @@ async def of_each(
             if error.code in AGAIN:
                 raise
             answered = dict.fromkeys(left, error)
-        for item, result in answered.items():
+        for item in list(left):
+            if item not in answered:
+                continue
+            result = answered[item]
             if not isinstance(result, ClientError):
                 found[item] = result
                 failed.pop(item, None)
@@ -60,7 +63,7 @@ async def of_each(
         if again is not None:
             raise again
         for item in left:
-            failed[item] = BrokerError(f"the broker said nothing of {item}", code=ErrorCode.UNKNOWN_SERVER_ERROR)
+            failed[item] = nothing_of(item)
 
     if left:
         try:
@@ -74,6 +77,11 @@ async def of_each(
     if count == 1 or (not found and all(error is errors[0] for error in errors)):
         raise errors[0]
     raise PartialFailure(failed, found)
+
+
+def nothing_of(item: object) -> BrokerError:
+    """The error of an item that is not in the answer."""
+    return BrokerError(f"the broker said nothing of {item}", code=ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
 def or_refused(error_code: int, message: str | None, what: str, value: V) -> V | ClientError:

@@ -39,7 +39,6 @@ log = logging.getLogger("kbroker.client")
 EARLIEST, LATEST = -2, -1  #: timestamps that ListOffsets understands
 RESETS = {"earliest": EARLIEST, "latest": LATEST}
 USABLE_EPOCH_VERSION = 3  #: of OffsetForLeaderEpoch: before it only brokers were allowed to ask
-NO_END = -1
 NOT_FOUND = (-1, -1)  #: offset and timestamp
 
 Place = tuple[int, int]  #: an offset, and the leader epoch of the record before it, -1 not known
@@ -337,7 +336,7 @@ class Fetching:
         if self.engine.epochs(*partition)[2:] != asked[2:]:
             return  # somebody has sought, or what was under way has come: the next round asks again
         position, _, fetch_offset, _ = asked
-        known = row.end_offset != NO_END and row.leader_epoch >= 0
+        known = row.end_offset >= 0 and row.leader_epoch >= 0
         if known and row.end_offset >= fetch_offset:
             self._go_on(partition)
         elif known and row.end_offset >= position:
@@ -455,10 +454,11 @@ class Fetching:
                     found[partition] = NOT_FOUND  # messages of magic 0 have no time
                 elif row.error_code:
                     refused[partition] = refusal(row.error_code, None, str(partition))
-                elif partition in asked and version == 0:
-                    found[partition] = (row.old_style_offsets[0], -1) if row.old_style_offsets else NOT_FOUND
                 elif partition in asked:
-                    found[partition] = (row.offset, row.timestamp)
+                    offset = row.offset if version else next(iter(row.old_style_offsets), -1)
+                    # Only at a time there may be nothing: every log has a beginning and an end.
+                    if offset >= (-1 if asked[partition] >= 0 else 0):
+                        found[partition] = (offset, row.timestamp)
         for partition in asked.keys() - found.keys() - refused.keys():
             refused[partition] = MalformedAnswer(f"{connection.address} answered ListOffsets without {partition}")
         return refused

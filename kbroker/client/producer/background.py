@@ -84,7 +84,8 @@ class Background:
                 self._take(found)
 
     def _take(self, topic: TopicView) -> None:
-        partitions = [topic.partitions.get(i) for i in range(max(topic.partitions) + 1)]
+        # They are numbered from 0 on; a broker that tells of the 2,000,000,000th has not as many.
+        partitions = [topic.partitions.get(i) for i in range(len(topic.partitions))]
         self._accumulator.set_topic(
             topic.name,
             [-1 if each is None else each.leader_id for each in partitions],
