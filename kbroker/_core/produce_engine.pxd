@@ -8,7 +8,7 @@ What a broker refuses and what a lost connection leaves behind stays in its queu
 sent, until everything of it that was under way has come back. Then Python hears of it (`troubles`) and decides for the queue.
 """
 
-from libc.stdint cimport int16_t, int32_t, int64_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
 from kbroker._core.accumulator cimport Accumulator, accumulator_t, outgoing_list_t, queue_t
 from kbroker._core.client_pump cimport Engine
@@ -40,6 +40,8 @@ cdef class ProduceEngine(Engine):
     cdef int64_t request_timeout_ms
     cdef int64_t delivery_timeout_ms
     cdef bint news                           # for Python
+    cdef uint8_t *nodes                      # of the last answer that told some; owned, NULL: Python has them
+    cdef size_t nodes_size
     cdef bint told_when_empty
     cdef bint admits_itself                  # the partitions of a transaction
     cdef readonly bint began                 # the transaction: something was sent, or a partition admitted
@@ -56,6 +58,7 @@ cdef class ProduceEngine(Engine):
     cdef int make_older(self, produce_exchange_t *exchange, int magic) except *
     cdef broker_t *broker_of(self, int32_t node_id) noexcept nogil
     cdef produce_exchange_t *new_exchange(self, broker_t *broker) noexcept nogil
+    cdef void keep_nodes(self, const uint8_t *data, size_t size) noexcept nogil
     cdef void be_due(self, int64_t at_ms) noexcept nogil
     cdef void done(self, outgoing_t *batch, int64_t base_offset, int64_t log_append_time) noexcept nogil
     cdef void come_back(self, outgoing_t *batch, int16_t error, const char *text, int32_t text_size) noexcept nogil

@@ -23,6 +23,7 @@ from kbroker._core.accumulator cimport (
     topic_t,
 )
 from kbroker._core.client_socket cimport answered_t, client_socket_t, exchange_t, socket_close, socket_send
+from kbroker._core.cursor cimport reader_left, reader_t
 from kbroker._core.delivery cimport run_callbacks
 from kbroker._core.outgoing cimport NO_SEQUENCE, OUTGOING_DELIVERED, OUTGOING_FAILED, outgoing_seal, outgoing_t
 from kbroker._core.produce_exchange cimport broker_t, exchange_add, exchange_free, exchange_new, exchange_remove, exchange_reset, exchange_room, exchange_sort, produce_exchange_t
@@ -89,8 +90,19 @@ cdef class ProduceEngine(Engine):
             exchange = self.free_exchanges
             self.free_exchanges = exchange.next
             exchange_free(exchange)
+        free(self.nodes)
 
     # --- sending --------------------------------------------------------------------------------------
+
+    cdef void keep_nodes(self, const uint8_t *data, size_t size) noexcept nogil:
+        """For Python. What there is no memory for is a hint only."""
+        cdef uint8_t *kept = <uint8_t *>malloc(size)
+        if kept == NULL:
+            return
+        memcpy(kept, data, size)
+        free(self.nodes)
+        self.nodes = kept
+        self.nodes_size = size
 
     cdef void be_due(self, int64_t at_ms) noexcept nogil:
         if self.due_ms < 0 or at_ms < self.due_ms:
@@ -418,6 +430,15 @@ cdef class ProduceEngine(Engine):
             batch.next = NULL
             run_callbacks(batch)
 
+    def take_nodes(self):
+        """Where brokers are, as the last answer to a Produce request has told that did (an array of NodeEndpoint); or None."""
+        if self.nodes == NULL:
+            return None
+        found = PyBytes_FromStringAndSize(<char *>self.nodes, <Py_ssize_t>self.nodes_size)
+        free(self.nodes)
+        self.nodes = NULL
+        return found
+
     def waiting(self) -> tuple:
         """Names of topics with records for partitions without a leader; (topic, partition) that a transaction has to admit."""
         cdef queue_t *queue
@@ -572,14 +593,17 @@ cdef void produce_answered(ProduceEngine engine, exchange_t *base, client_socket
     cdef produce_exchange_t *exchange = <produce_exchange_t *>base
     cdef produce_entry_t *entry
     cdef outgoing_t *batch
+    cdef reader_t nodes
     cdef int32_t i
     if body == NULL:
         end_exchange(engine, exchange, LOST if reason != NULL else 0, reason)
         return
-    if not read_produce(body, size, base.api_version, exchange.entries, exchange.count):
+    if not read_produce(body, size, base.api_version, exchange.entries, exchange.count, &nodes):
         socket_close(socket, b"the broker answered a Produce request with something else")
         end_exchange(engine, exchange, LOST, b"the broker's answer is damaged")
         return
+    if reader_left(&nodes):
+        engine.keep_nodes(nodes.at, reader_left(&nodes))
     mutex_lock(&engine.a.lock)
     for i in range(exchange.count):
         entry = &exchange.entries[i]

@@ -3,7 +3,7 @@
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
 from kbroker._core.client_socket cimport iovec
-from kbroker._core.cursor cimport writer_t
+from kbroker._core.cursor cimport reader_t, writer_t
 
 cdef enum:
     FIRST_BATCH_VERSION = 3      # before it there are message sets: magic 0, of version 2 magic 1
@@ -40,5 +40,7 @@ cdef bint write_produce(writer_t *out, int16_t version, const produce_options_t 
                         int32_t count) noexcept nogil
 # The frame as 2 * count + 1 pieces.
 cdef void cut_produce(writer_t *out, produce_entry_t *entries, int32_t count, iovec *pieces) noexcept nogil
-# False: this is no response to a request of these entries, each answered once.
-cdef bint read_produce(const uint8_t *body, int64_t size, int16_t version, produce_entry_t *entries, int32_t count) noexcept nogil
+# False: this is no response to a request of these entries, each answered once. `nodes`: where the leaders are that the broker
+# names (a compact array of NodeEndpoint, KIP-951), in the response; empty when it does not say.
+cdef bint read_produce(const uint8_t *body, int64_t size, int16_t version, produce_entry_t *entries, int32_t count,
+                       reader_t *nodes) noexcept nogil

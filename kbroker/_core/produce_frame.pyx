@@ -17,6 +17,7 @@ from kbroker._core.cursor cimport (
     reader_left,
     reader_t,
     reader_take,
+    read_tag,
     skip_tags,
     store_u32,
     write_array_count,
@@ -176,7 +177,18 @@ cdef void read_leader(reader_t *r, produce_entry_t *e, int16_t version) noexcept
         count -= 1
 
 
-cdef bint read_produce(const uint8_t *body, int64_t size, int16_t version, produce_entry_t *entries, int32_t count) noexcept nogil:
+cdef void read_nodes(reader_t *r, int16_t version, reader_t *nodes) noexcept nogil:
+    """Tagged fields of the response: tag 0 are brokers (KIP-951)."""
+    cdef uint32_t count = read_uvarint(r)
+    cdef reader_t field
+    while count > 0 and not r.failed:
+        if read_tag(r, &field) == 0 and version >= LEADER_VERSION:
+            nodes[0] = field
+        count -= 1
+
+
+cdef bint read_produce(const uint8_t *body, int64_t size, int16_t version, produce_entry_t *entries, int32_t count,
+                       reader_t *nodes) noexcept nogil:
     cdef reader_t r
     cdef bint flexible = version >= FLEXIBLE_VERSION
     cdef const uint8_t *topic
@@ -187,6 +199,7 @@ cdef bint read_produce(const uint8_t *body, int64_t size, int16_t version, produ
     cdef int32_t found = 0
     cdef produce_entry_t *e
     reader_init(&r, body, <size_t>size)
+    reader_init(nodes, body, 0)
     topics = read_count(&r, flexible, MIN_TOPIC)
     while topics > 0 and not r.failed:
         topic = read_string(&r, flexible, &topic_size)
@@ -218,7 +231,7 @@ cdef bint read_produce(const uint8_t *body, int64_t size, int16_t version, produ
     if version >= 1:
         read_i32(&r)                         # how long the broker has throttled us
     if flexible:
-        skip_tags(&r)
+        read_nodes(&r, version, nodes)
     return not r.failed and reader_left(&r) == 0 and found == count
 
 # --- for tests ----------------------------------------------------------------------------------------
@@ -278,10 +291,11 @@ cdef class ProduceFrame:
     def decode(self, int16_t version, bytes body not None):
         """(error, base offset, log append time, log start offset, text, leader, leader epoch) of each batch."""
         cdef int32_t i
+        cdef reader_t nodes
         cdef produce_entry_t *e
         for i in range(self.count):
             self.entries[i].answered = False
-        if not read_produce(<const uint8_t *>PyBytes_AS_STRING(body), len(body), version, self.entries, self.count):
+        if not read_produce(<const uint8_t *>PyBytes_AS_STRING(body), len(body), version, self.entries, self.count, &nodes):
             raise MalformedBytes("no answer to this Produce request")
         answers = []
         for i in range(self.count):

@@ -11,7 +11,7 @@ from collections.abc import Collection, Coroutine
 from typing import Any
 
 from kbroker._core.produce_engine import ProduceEngine
-from kbroker.client.cluster import Cluster
+from kbroker.client.cluster import Backoff, Cluster
 from kbroker.client.cluster_view import ClusterView, TopicView
 from kbroker.client.config import Options
 from kbroker.client.connection import Network
@@ -53,7 +53,7 @@ class Background:
             longest_backoff_s=options.seconds("retry.backoff.max.ms"),
             refresh=self._refresh,
             renew=self._renew,
-            note_leader=self._note_leader,
+            note_leader=self.cluster.note_leader,
             transactions=self.transactions,
         )
         thread.pump.add(engine)
@@ -92,31 +92,33 @@ class Background:
             [-1 if each is None else each.leader_epoch for each in partitions],
         )
 
-    def _note_leader(self, topic: str, partition: int, leader_id: int, leader_epoch: int) -> bool:
-        return self.cluster.note_leader(topic, partition, leader_id, leader_epoch, ())
-
     def _refresh(self, topics: Collection[str]) -> None:
         if self._refreshing is None or self._refreshing.done():
             self._refreshing = self._spawn(self._refresh_until_led())
 
     async def _refresh_until_led(self) -> None:
         """Metadata again and again, while there are records for a partition without a leader."""
+        backoff = self._backoff()
         while True:
             try:
                 await self.cluster.refresh()
             except ClientError:
                 pass
             self._seen(self.cluster.view)
-            await asyncio.sleep(self._options.seconds("retry.backoff.ms"))
+            await asyncio.sleep(backoff.next_s())
             leaderless, _ = self._engine.waiting()
             if not leaderless:
                 return
+
+    def _backoff(self) -> Backoff:
+        return Backoff(self._options.seconds("retry.backoff.ms"), self._options.seconds("retry.backoff.max.ms"))
 
     def _renew(self) -> None:
         self._spawn(self._initialize())
 
     async def _initialize(self) -> None:
         """A producer id, for as long as it takes: batches expire by themselves."""
+        backoff = self._backoff()
         while True:
             try:
                 answer = await self.cluster.call(
@@ -128,7 +130,7 @@ class Background:
                 if error.code == ErrorCode.UNSUPPORTED_VERSION:
                     self._do_without(error)
                     return
-                await asyncio.sleep(self._options.seconds("retry.backoff.ms"))
+                await asyncio.sleep(backoff.next_s())
         self.sender.renewed(answer.producer_id, answer.producer_epoch)
 
     def _do_without(self, error: ClientError) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection
 from kbroker._core.produce_engine import ProduceEngine
 from kbroker._core.produce_trouble import Trouble, TroubledBatch, troubles
 from kbroker.client.cluster import Backoff
+from kbroker.client.cluster_view import Node
 from kbroker.client.errors import (
     RETRIABLE,
     STALE_METADATA,
@@ -24,12 +25,14 @@ from kbroker.client.errors import (
     error_of,
 )
 from kbroker.client.producer.transactions import Transactions
-from kbroker.errors import ErrorCode
+from kbroker.errors import BadInput, ErrorCode
+from kbroker.protocol import messages as M
 from kbroker.protocol.compression import inflate
 
 log = logging.getLogger("kbroker.client")
 
 EXPIRED = -2
+NODES_VERSION = 10  #: of Produce: it tells where new leaders are (KIP-951)
 LOST_STATE = frozenset(
     {ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.INVALID_PRODUCER_EPOCH}
 )
@@ -50,7 +53,7 @@ class Sender:
         longest_backoff_s: float,
         refresh: Callable[[Collection[str]], object],
         renew: Callable[[], object],
-        note_leader: Callable[[str, int, int, int], bool] = lambda *_: False,
+        note_leader: Callable[[str, int, int, int, Collection[Node]], bool] = lambda *_: False,
         transactions: Transactions | None = None,
     ):
         self.engine = engine
@@ -64,11 +67,15 @@ class Sender:
         self.note_leader = note_leader
         self.transactions = transactions
         self._for_new_id: list[Trouble] = []
+        self._nodes: Collection[Node] = ()  # that the brokers have told of beside new leaders
         engine.on_told = self.told
 
     def told(self) -> None:
         """The engine has something to say."""
         self.engine.run_callbacks()
+        told = self.engine.take_nodes()
+        if told is not None:
+            self._nodes = nodes_of(told)
         for trouble in troubles(self.engine):
             self._decide(trouble)
         leaderless, foreign = self.engine.waiting()
@@ -113,7 +120,7 @@ class Sender:
         """Whether the broker has told who leads the partition now, and that is news (KIP-951)."""
         if batch.leader < 0 or batch.error not in STALE_METADATA:
             return False
-        return self.note_leader(trouble.topic, trouble.partition, batch.leader, batch.leader_epoch)
+        return self.note_leader(trouble.topic, trouble.partition, batch.leader, batch.leader_epoch, self._nodes)
 
     def _expire(self, trouble: Trouble) -> None:
         count = next((i for i, each in enumerate(trouble.batches) if each.error != EXPIRED), len(trouble.batches))
@@ -150,6 +157,24 @@ class Sender:
         self._for_new_id.append(trouble)
         if len(self._for_new_id) == 1:
             self.renew()
+
+
+def nodes_of(told: bytes) -> list[Node]:
+    """An array of NodeEndpoint, as it stands in a Produce response; nothing of one that does not parse."""
+    answer = bytearray(1 + 4)  # no topics, no throttling: a response of the tagged field alone
+    answer[0] = 1
+    answer += b"\x01\x00"
+    size = len(told)
+    while size > 0x7F:
+        answer.append(size & 0x7F | 0x80)
+        size >>= 7
+    answer.append(size)
+    try:
+        found = M.ProduceResponse.decode(bytes(answer) + told, NODES_VERSION).node_endpoints
+    except BadInput as error:
+        log.debug("brokers that do not parse in a response to Produce: %s", error)
+        return []
+    return [Node(each.node_id, each.host, each.port, each.rack) for each in found]
 
 
 def _inflated(codec: int, data: bytes) -> bytes:

@@ -299,13 +299,14 @@ def test_a_producer_that_nobody_has_any_more_ends_with_a_warning() -> None:
     with ProduceBroker(1) as broker:
         before = threading.active_count()
         producer = producer_of(broker)
-        producer.send("t", b"a")
+        producer.send("t", b"a").result(SECONDS)  # it is connected: flushing takes one answer
+        producer.send("t", b"b")
         gone = weakref.ref(producer)
         with pytest.warns(ResourceWarning, match="was not closed"):
             del producer
             gc.collect()
         assert gone() is None
-        assert broker.logs["t", 0] == [b"a"]
+        assert broker.logs["t", 0] == [b"a", b"b"]
         assert threading.active_count() <= before
 
 
