@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
 from kbroker.client import Consumer, Delivery, Producer, TopicPartition, TransactionFailed, TransactionMustAbort
+from tests.kit.dropping_proxy import DroppingProxy
 from tests.kit.kafka_cluster import KafkaCluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -212,6 +214,34 @@ class Copier:
             self.begin()
         else:
             self.copied += len(records)
+
+
+class Balancer(DroppingProxy):
+    """Each connection goes to the next of `ports`."""
+
+    def __init__(self, ports: Sequence[int]):
+        super().__init__()
+        self.turns = itertools.cycle(ports)
+        self.taken: Counter[int] = Counter()
+
+    def next_port(self) -> int:
+        port = next(self.turns)
+        self.taken[port] += 1
+        return port
+
+
+def test_the_address_of_a_tcp_load_balancer_is_enough(cluster: KafkaCluster) -> None:
+    topic = "balanced"
+    with Balancer([node.port for node in cluster.nodes.values()]) as balancer:
+        address = f"127.0.0.1:{balancer.port}"
+        for number in range(6):
+            with Producer(bootstrap_servers=address) as producer:
+                producer.send(topic, b"%d" % number).result(60)
+        with Consumer(bootstrap_servers=address, group_id="balanced", auto_offset_reset="earliest") as consumer:
+            consumer.subscribe(topic)
+            found = {int(record.value or b"") for record in itertools.islice(consumer, 6)}
+    assert found == set(range(6))
+    assert len(balancer.taken) == 3
 
 
 def test_a_consumer_reads_from_the_replica_in_its_rack(cluster: KafkaCluster) -> None:

@@ -52,6 +52,10 @@ class DroppingProxy:
         self.thread.join(10)
         self.loop.close()
 
+    def next_port(self) -> int:
+        """Where the connection that has just come is to go."""
+        return self.target_port
+
     def drop(self, share: float, chance: random.Random) -> None:
         """That share of all connections."""
         self._for_some(share, chance, Pair.drop)
@@ -107,7 +111,7 @@ class DroppingProxy:
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            server_reader, server = await asyncio.open_connection("127.0.0.1", self.target_port)
+            server_reader, server = await asyncio.open_connection("127.0.0.1", self.next_port())
         except OSError:
             writer.transport.abort()
             return
