@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import signal
@@ -16,6 +15,7 @@ from typing import Self
 
 from kbroker.testing.broker_failed import BrokerFailed
 from kbroker.testing.folder import Folder
+from kbroker.testing.lifeline import Lifeline
 from kbroker.testing.reserved_port import ReservedPort
 
 HOST = "127.0.0.1"
@@ -86,7 +86,7 @@ class ZooKeeper:
         self._port = ReservedPort(HOST)
         self._log_path = self._folder.path / "zookeeper.log"
         self._process: subprocess.Popen[bytes] | None = None
-        self._lifeline = -1
+        self._lifeline = Lifeline()
         settings = properties(self._folder.path / "data", self._port.port)
         self._settings_path = self._folder.path / "zookeeper.properties"
         self._settings_path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
@@ -106,21 +106,15 @@ class ZooKeeper:
 
     def start(self) -> None:
         """Returns when it serves; after `stop` or `kill` with the same data. BrokerFailed: it does not."""
-        broken, self._lifeline = os.pipe()
-        with self._log_path.open("ab") as output, os.fdopen(broken, "rb") as pipe:
-            self._process = subprocess.Popen(
+        with self._log_path.open("ab") as output:
+            self._process = self._lifeline.start(
                 [*self._command, str(self._settings_path)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 cwd=self._folder.path,
-                pass_fds=[broken],
                 process_group=0,
             )
-            # The system kills it when this process, which has the pipe's other end, is gone.
-            fcntl.fcntl(pipe, fcntl.F_SETOWN, self._process.pid)
-            fcntl.fcntl(pipe, fcntl.F_SETSIG, signal.SIGKILL)
-            fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
         deadline = time.monotonic() + START_TIMEOUT_S
         while not serves(self.port):
             if self._process.poll() is not None or time.monotonic() > deadline:
@@ -142,7 +136,7 @@ class ZooKeeper:
             try:
                 self._process.wait(STOP_TIMEOUT_S)
             finally:
-                os.close(self._lifeline)  # which ends one that would not stop
+                self._lifeline.cut()  # which ends one that would not stop
                 self._process.wait()
                 self._process = None
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from kbroker.testing.lifeline import Lifeline
 from kbroker.testing.reserved_port import ReservedPort
 from tests.kit import maven
 from tests.kit.java_program import java
@@ -59,7 +60,8 @@ def write_properties(path: Path, settings: Mapping[str, object]) -> Path:
 
 
 class ServerProcess:
-    """One server and its directory. `stop` (SIGTERM), `kill` (SIGKILL) and `start` again keep port and data."""
+    """One server and its directory. `stop` (SIGTERM), `kill` (SIGKILL) and `start` again keep port and data. It does
+    not outlive this process."""
 
     start_timeout_s = START_TIMEOUT_S
 
@@ -69,6 +71,7 @@ class ServerProcess:
         self._reserved = ReservedPort("127.0.0.1")
         self.port = self._reserved.port
         self.process: subprocess.Popen[bytes] | None = None
+        self._lifeline = Lifeline()
         self.ready_s = 0.0
         """Seconds from exec to the first answered request, of the last start."""
 
@@ -103,7 +106,7 @@ class ServerProcess:
         self.folder.mkdir(parents=True, exist_ok=True)
         started = time.perf_counter()
         with (self.folder / "output.txt").open("ab") as output:
-            self.process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=self.folder)
+            self.process = self._lifeline.start(command, stdout=output, stderr=subprocess.STDOUT, cwd=self.folder)
         while not self.is_ready():
             if self.process.poll() is not None or time.perf_counter() - started > self.start_timeout_s:
                 what = f"{type(self).__name__} did not start (exit code {self.process.poll()})"
@@ -143,6 +146,7 @@ class ServerProcess:
     ) -> None:
         if self.process is not None and self.process.poll() is None:
             self.kill() if kind else self.stop()
+        self._lifeline.cut()
         self._reserved.release()
         if self.owns_folder:
             shutil.rmtree(self.folder, ignore_errors=True)
