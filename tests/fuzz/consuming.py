@@ -9,8 +9,10 @@ from kbroker._core.consumer_fetch_response import decode_fetch
 from kbroker._core.consumer_records import Records
 from kbroker.errors import BadInput
 from kbroker.protocol import messages as M
-from kbroker.protocol.compression import inflate
-from tests.fuzz.parsers import mend_batches, records_seeds
+from kbroker.protocol.compression import Codec, inflate
+from kbroker.protocol.records import encode_batch
+from tests.fuzz.batches import OLD_FORMAT, message_set_seeds
+from tests.fuzz.parsers import mend_batches, packed, records_seeds
 from tests.fuzz.target import Target
 
 INFLATED_LIMIT = 1 << 16
@@ -51,7 +53,11 @@ def feed_consumed(data: bytes) -> None:
 
 
 def consumed_seeds() -> Iterator[bytes]:
-    for seed in records_seeds():
+    """Batches of every codec, and messages of magic 0 and 1, compressed and not."""
+    records = [(5, b"key", b"value"), (6, None, b"x" * 200), (4, b"", None)]
+    forms = [packed(encode_batch(records, codec=codec)) for codec in Codec]
+    forms += [packed(seed[2:], fixes=OLD_FORMAT) for seed in message_set_seeds()]
+    for seed in (*records_seeds(), *forms):
         yield b"\0" + seed
         yield b"\x82" + seed
 
@@ -69,7 +75,8 @@ def feed_fetch_response(data: bytes) -> None:
 
 def fetch_response_seeds() -> Iterator[bytes]:
     for version in range(VERSIONS):
-        answer = M.FetchResponse.PartitionData(partition_index=1, high_watermark=9, records=b"records")
+        batch = encode_batch([(5, b"key", b"value")] * 3)
+        answer = M.FetchResponse.PartitionData(partition_index=1, high_watermark=9, records=batch)
         if version >= 4:
             answer.last_stable_offset = 8
             answer.aborted_transactions = [M.FetchResponse.AbortedTransaction(producer_id=5, first_offset=6)]
