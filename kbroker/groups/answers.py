@@ -1,11 +1,17 @@
-"""What the coordinator says of groups and offsets to whoever asks."""
+"""What the coordinator says of groups and offsets to whoever asks, and how it is made of them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
+from kbroker.rules.group import Group
+from kbroker.rules.group_offsets import GroupOffsets
+from kbroker.rules.group_state import GroupState
+
+NO_OFFSET = -1
 
 
 class FetchedOffset(NamedTuple):
@@ -47,3 +53,42 @@ class ListedGroup(NamedTuple):
     state: str
     kind: str = "classic"
     """`classic` or `consumer`: which protocol its members speak (KIP-848)."""
+
+
+def described(group: Group) -> DescribedGroup:
+    """What it is now; the caller holds what guards it."""
+    stable = group.state is GroupState.STABLE
+    members = tuple(
+        DescribedMember(
+            member.member_id,
+            member.instance_id,
+            member.client_id,
+            member.client_host,
+            group.metadata_of(member) if stable else b"",
+            member.assignment if stable else b"",
+        )
+        for member in group.members.values()
+    )
+    name = (group.protocol_name or "") if stable else ""
+    return DescribedGroup(ErrorCode.NONE, group.state, group.protocol_type or "", name, members)
+
+
+def fetched(
+    offsets: GroupOffsets, partitions: Iterable[TopicPartition] | None, require_stable: bool
+) -> list[FetchedOffset]:
+    """Of these, or of all that have one."""
+    found = []
+    for partition in sorted(offsets.committed) if partitions is None else partitions:
+        committed = offsets.committed.get(partition)
+        if require_stable and offsets.is_unstable(partition):
+            found.append(_no_offset(partition, ErrorCode.UNSTABLE_OFFSET_COMMIT))
+        elif committed is None:
+            found.append(_no_offset(partition, ErrorCode.NONE))
+        else:
+            stored = (committed.offset, committed.leader_epoch, committed.metadata)
+            found.append(FetchedOffset(partition, *stored, ErrorCode.NONE))
+    return found
+
+
+def _no_offset(partition: TopicPartition, error: ErrorCode) -> FetchedOffset:
+    return FetchedOffset(partition, NO_OFFSET, -1, "", error)

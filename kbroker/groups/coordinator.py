@@ -18,7 +18,7 @@ from typing import Any, TypeAlias, cast
 from kbroker.clock import Clock
 from kbroker.errors import ErrorCode, KbrokerError
 from kbroker.groups import records
-from kbroker.groups.answers import DescribedGroup, DescribedMember, FetchedOffset, ListedGroup
+from kbroker.groups.answers import DescribedGroup, FetchedOffset, ListedGroup, described, fetched
 from kbroker.groups.consumer_groups import ConsumerGroups, Home, NamedTopics, NoTopics
 from kbroker.groups.options import GroupOptions
 from kbroker.groups.records import fits
@@ -39,7 +39,6 @@ from kbroker.state_log.topic import StateTopic
 
 LOG = logging.getLogger(__name__)
 
-NO_OFFSET = -1
 CLASSIC, CONSUMER = "classic", "consumer"
 NOTHING_BEHIND = 1 << 62
 """In the place of a marker's offset: it ends all that is there."""
@@ -451,11 +450,11 @@ class GroupCoordinator:
                 if error:
                     return error, []
             if served is not None and (partitions is None or len(partitions) <= MOST_LOOKED_UP_LOCKED):
-                return ErrorCode.NONE, _fetched(served.offsets, partitions, require_stable)
+                return ErrorCode.NONE, fetched(served.offsets, partitions, require_stable)
             offsets = GroupOffsets() if served is None else served.offsets.copy()
         finally:
             shard.lock.release()
-        return ErrorCode.NONE, _fetched(offsets, partitions, require_stable)
+        return ErrorCode.NONE, fetched(offsets, partitions, require_stable)
 
     def delete_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition]
@@ -507,20 +506,7 @@ class GroupCoordinator:
             machine = None if served is None else served.classic
             if machine is None:
                 return DescribedGroup(ErrorCode.NONE, GroupState.DEAD)
-            stable = machine.state is GroupState.STABLE
-            members = tuple(
-                DescribedMember(
-                    member.member_id,
-                    member.instance_id,
-                    member.client_id,
-                    member.client_host,
-                    machine.metadata_of(member) if stable else b"",
-                    member.assignment if stable else b"",
-                )
-                for member in machine.members.values()
-            )
-            name = (machine.protocol_name or "") if stable else ""
-            return DescribedGroup(ErrorCode.NONE, machine.state, machine.protocol_type or "", name, members)
+            return described(machine)
         finally:
             shard.lock.release()
 
@@ -567,26 +553,6 @@ class GroupCoordinator:
         removed = sum(shard.expire() for shard in self.shards.active())
         if removed:
             LOG.info("%d offsets expired", removed)
-
-
-def _fetched(
-    offsets: GroupOffsets, partitions: Iterable[TopicPartition] | None, require_stable: bool
-) -> list[FetchedOffset]:
-    fetched = []
-    for partition in sorted(offsets.committed) if partitions is None else partitions:
-        committed = offsets.committed.get(partition)
-        if require_stable and offsets.is_unstable(partition):
-            fetched.append(_no_offset(partition, ErrorCode.UNSTABLE_OFFSET_COMMIT))
-        elif committed is None:
-            fetched.append(_no_offset(partition, ErrorCode.NONE))
-        else:
-            stored = (committed.offset, committed.leader_epoch, committed.metadata)
-            fetched.append(FetchedOffset(partition, *stored, ErrorCode.NONE))
-    return fetched
-
-
-def _no_offset(partition: TopicPartition, error: ErrorCode) -> FetchedOffset:
-    return FetchedOffset(partition, NO_OFFSET, -1, "", error)
 
 
 def _end(shard: GroupShard, error: ErrorCode) -> None:
