@@ -1,19 +1,15 @@
-"""`kbroker SUBCOMMAND ...`: finds the subcommand, runs it, turns errors into one line and an exit code.
-
-0: done. 1: it failed, and the reason is one line on stderr. 2: wrong usage. 130: interrupted. 141: nobody reads stdout.
-"""
+"""`kbroker SUBCOMMAND ...`: finds the subcommand and runs it. What it ends with: `outcome.py`."""
 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Protocol
 
 from kbroker import __version__
-from kbroker.errors import KbrokerError
+from kbroker.cli.outcome import USAGE, outcome
 
 COMMANDS = {
     "start": "run a broker",
@@ -28,7 +24,6 @@ COMMANDS = {
     "dump-log": "print what is in the files of a log directory",
     "verify-log": "check the files of log directories, and say at which byte something is wrong",
 }
-FAILED, USAGE, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
 
 EXAMPLES = """examples:
   kbroker start                                    a broker on 127.0.0.1:9092
@@ -56,29 +51,7 @@ class Command(Protocol):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (default: the process's); returns the exit code, or SystemExit for usage errors."""
-    try:
-        try:
-            return _run(sys.argv[1:] if argv is None else argv)
-        finally:
-            sys.stdout.flush()
-    except KbrokerError as error:
-        print(f"kbroker: {error}", file=sys.stderr)
-        return FAILED
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except BrokenPipeError:
-        _forget_output()
-        return BROKEN_PIPE
-    except OSError as error:
-        _forget_output()
-        named = f"{error.filename}: " if error.filename else "input or output: "
-        print(f"kbroker: {named}{(error.strerror or str(error)).lower()}", file=sys.stderr)
-        return FAILED
-
-
-def _forget_output() -> None:
-    """Python flushes stdout once more at exit; this gives it somewhere to go."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return outcome(lambda: _run(sys.argv[1:] if argv is None else argv))
 
 
 def _run(argv: Sequence[str]) -> int:

@@ -5,7 +5,6 @@ Settings: docs/CONFIG.md. What is not given has a default; without any the broke
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import faulthandler
 import fcntl
@@ -17,6 +16,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -27,6 +27,8 @@ from kbroker.errors import KbrokerError
 from kbroker.net.endpoints import is_loopback
 
 if TYPE_CHECKING:
+    import argparse
+
     from kbroker.server.broker import Broker
 
 EXAMPLES = """examples:
@@ -70,17 +72,36 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    started = _process_start()
-    if arguments.lifeline_fd is not None:
-        _hang_on(arguments.lifeline_fd)
-    faulthandler.enable()
-    logging.basicConfig(
-        level=arguments.log_level.upper(),
-        format="%(asctime)s %(levelname)s %(message)s",
-        stream=sys.stderr,
+    return serve(
+        arguments.override,
+        properties=arguments.properties,
+        data=arguments.data,
+        strict=arguments.strict,
+        log_level=arguments.log_level,
+        ready_fd=arguments.ready_fd,
+        lifeline_fd=arguments.lifeline_fd,
     )
-    config = load_config(arguments.properties, arguments.override, arguments.data)
-    if arguments.strict:
+
+
+def serve(
+    overrides: Sequence[str],
+    *,
+    properties: str | None = None,
+    data: str | None = None,
+    strict: bool = False,
+    log_level: str = "info",
+    ready_fd: int | None = None,
+    lifeline_fd: int | None = None,
+) -> int:
+    """The same for who has no command line: kbroker.testing, which does not wait for argparse."""
+    started = _process_start()
+    if lifeline_fd is not None:
+        _hang_on(lifeline_fd)
+    gc.disable()  # what a start makes is there to stay
+    faulthandler.enable()
+    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    config = load_config(properties, overrides, data)
+    if strict:
         refuse_unknown(config)
     for notice in config.notices:
         print(f"kbroker: {'warning: ' if notice.unknown else ''}{notice.text}", file=sys.stderr)
@@ -88,7 +109,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"kbroker: warning: {line}", file=sys.stderr)
     signals = StopSignals()
     try:
-        return _serve(config, started, signals, arguments.ready_fd)
+        return _serve(config, started, signals, ready_fd)
     finally:
         signals.ignore()  # there is nothing left to stop
 
@@ -103,7 +124,6 @@ def open_to_others(config: BrokerConfig) -> list[str]:
 
 
 def _serve(config: BrokerConfig, started: float, signals: StopSignals, ready_fd: int | None) -> int:
-    gc.disable()  # what a start makes is there to stay
     from kbroker.server.broker import Broker
 
     broker = Broker(config)

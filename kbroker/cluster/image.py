@@ -7,11 +7,13 @@ change with the one before it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from copy import copy
+from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from kbroker.model import INTERNAL_TOPICS, Endpoint, TopicPartition
+
+T = TypeVar("T")
 
 NO_LEADER = -1
 
@@ -31,19 +33,29 @@ class Partition(NamedTuple):
     """Version of the node that holds leader and ISR; what a change of them expects."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Topic:
     """A topic, its partitions by id, and its own configs (what is not in them comes from the broker)."""
 
-    name: str
-    topic_id: UUID
-    partitions: tuple[Partition, ...]
-    configs: Mapping[str, str] = field(default_factory=dict)
-    configs_given: bool = True
-    """False for a topic whose logs were found on disk: nobody knows what its configs were, so nothing of it may go."""
-    prepared: dict[str, Any] = field(default_factory=dict, repr=False)
-    """What readers have made of this value and want to find again: responses ready to encode. Dies with it. Two readers
-    may make the same thing at once; either is right."""
+    __slots__ = ("configs", "configs_given", "name", "partitions", "prepared", "topic_id")
+
+    def __init__(
+        self,
+        name: str,
+        topic_id: UUID,
+        partitions: tuple[Partition, ...],
+        configs: Mapping[str, str],
+        *,
+        configs_given: bool = True,
+    ):
+        self.name = name
+        self.topic_id = topic_id
+        self.partitions = partitions
+        self.configs = configs
+        self.configs_given = configs_given
+        """False for a topic whose logs were found on disk: nobody knows what its configs were; nothing of it may go."""
+        self.prepared: dict[str, Any] = {}
+        """What readers have made of this value and want to find again: responses ready to encode. Dies with it. Two
+        readers may make the same thing at once; either is right."""
 
     @property
     def is_internal(self) -> bool:
@@ -55,7 +67,7 @@ class Topic:
 
     def changed(self, **values: Any) -> Topic:
         """This topic with other `values`, nothing prepared."""
-        return replace(self, prepared={}, **values)
+        return _copied(self, prepared={}, **values)
 
 
 class Broker(NamedTuple):
@@ -67,22 +79,34 @@ class Broker(NamedTuple):
     epoch: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class MetadataImage:
     """Everything at one moment."""
 
-    cluster_id: str
-    controller_id: int = -1
-    brokers: Mapping[int, Broker] = field(default_factory=dict)
-    topics: Mapping[str, Topic] = field(default_factory=dict)
-    names: Mapping[UUID, str] = field(default_factory=dict)
-    """Topic names by id."""
-    broker_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Dynamic broker configs, by broker id as text or DEFAULT_ENTITY."""
-    group_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """What was set for single groups, by group id."""
-    prepared: dict[Any, Any] = field(default_factory=dict, repr=False)
-    """As in Topic."""
+    __slots__ = (
+        "broker_configs", "brokers", "cluster_id", "controller_id", "group_configs", "names", "prepared", "topics",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        cluster_id: str,
+        *,
+        topics: Mapping[str, Topic] | None = None,
+        names: Mapping[UUID, str] | None = None,
+        broker_configs: Mapping[str, Mapping[str, str]] | None = None,
+        group_configs: Mapping[str, Mapping[str, str]] | None = None,
+    ):
+        self.cluster_id = cluster_id
+        self.controller_id = -1
+        self.brokers: Mapping[int, Broker] = {}
+        self.topics = topics or {}
+        self.names = names or {}
+        """Topic names by id."""
+        self.broker_configs = broker_configs or {}
+        """Dynamic broker configs, by broker id as text or DEFAULT_ENTITY."""
+        self.group_configs = group_configs or {}
+        """What was set for single groups, by group id."""
+        self.prepared: dict[Any, Any] = {}
+        """As in Topic."""
 
     def topic(self, name: str) -> Topic | None:
         return self.topics.get(name)
@@ -105,21 +129,29 @@ class MetadataImage:
         for topic in changed:
             topics[topic.name] = topic
             names[topic.topic_id] = topic.name
-        return replace(self, topics=topics, names=names, prepared={})
+        return _copied(self, topics=topics, names=names, prepared={})
 
     def with_broker_configs(self, entity: str, configs: Mapping[str, str]) -> MetadataImage:
-        return replace(self, broker_configs={**self.broker_configs, entity: configs}, prepared={})
+        return _copied(self, broker_configs={**self.broker_configs, entity: configs}, prepared={})
 
     def with_group_configs(self, group_id: str, configs: Mapping[str, str]) -> MetadataImage:
         others = {name: own for name, own in self.group_configs.items() if name != group_id}
-        return replace(self, group_configs={**others, group_id: configs} if configs else others)
+        return _copied(self, group_configs={**others, group_id: configs} if configs else others)
 
     def with_brokers(
         self, brokers: Mapping[int, Broker], controller_id: int, failed: frozenset[tuple[int, TopicPartition]]
     ) -> MetadataImage:
         """Other brokers alive, or replicas `failed` (broker, partition) with their log directory."""
         topics = {name: _with_offline(topic, brokers, failed) for name, topic in self.topics.items()}
-        return replace(self, brokers=brokers, controller_id=controller_id, topics=topics, prepared={})
+        return _copied(self, brokers=brokers, controller_id=controller_id, topics=topics, prepared={})
+
+
+def _copied(value: T, **values: Any) -> T:
+    """The same with other `values`."""
+    copied = copy(value)
+    for name, each in values.items():
+        setattr(copied, name, each)
+    return copied
 
 
 def _with_offline(topic: Topic, brokers: Mapping[int, Broker], failed: frozenset[tuple[int, TopicPartition]]) -> Topic:

@@ -18,10 +18,8 @@ MINUTE_MS = 60_000
 DAY_MS = 24 * HOUR_MS
 WEEK_MS = 7 * DAY_MS
 
-_REPLICA = re.compile(r"([0-9]+:[0-9]+)?", re.ASCII)
-_MESSAGE_FORMAT_VERSION = re.compile(
-    r"(0\.(8\.[0-2]|9\.0|10\.[0-2]|11\.0)|1\.[01]|2\.[0-8]|3\.[0-9]|4\.0)(\.[0-9]+)*(-IV[0-9])?", re.ASCII
-)
+_REPLICA = r"([0-9]+:[0-9]+)?"
+_MESSAGE_FORMAT_VERSION = r"(0\.(8\.[0-2]|9\.0|10\.[0-2]|11\.0)|1\.[01]|2\.[0-8]|3\.[0-9]|4\.0)(\.[0-9]+)*(-IV[0-9])?"
 
 
 class BrokerSynonym(NamedTuple):
@@ -52,7 +50,7 @@ class TopicConfig(NamedTuple):
 def _replicas_problem(name: str, value: Value) -> str | None:
     """None for '*' or partition:broker pairs, empty ones among them (KIP-73)."""
     items = value if isinstance(value, tuple) else (str(value),)
-    if items == ("*",) or all(_REPLICA.fullmatch(item) for item in items):
+    if items == ("*",) or all(re.fullmatch(_REPLICA, item, re.ASCII) for item in items):
         return None
     return (
         f"{name} must be the literal '*' or a list of replicas in the following format: "
@@ -61,7 +59,11 @@ def _replicas_problem(name: str, value: Value) -> str | None:
 
 
 def _message_format_problem(_name: str, value: Value) -> str | None:
-    return None if _MESSAGE_FORMAT_VERSION.fullmatch(str(value)) else f"Version {value} is not a valid version"
+    return (
+        None
+        if re.fullmatch(_MESSAGE_FORMAT_VERSION, str(value), re.ASCII)
+        else f"Version {value} is not a valid version"
+    )
 
 
 def _synonyms(text: str) -> tuple[BrokerSynonym, ...]:

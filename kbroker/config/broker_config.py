@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,7 +44,6 @@ class Notice(NamedTuple):
     unknown: bool = False
 
 
-@dataclass(frozen=True, eq=False)
 class BrokerConfig(Mapping[str, Any]):
     """The broker's settings. `config["log.segment.bytes"]` is the typed value of any setting of `SETTINGS`.
 
@@ -53,15 +51,27 @@ class BrokerConfig(Mapping[str, Any]):
     and broker.id hold what follows from the settings that stand in for them. What somebody gave is in `given`.
     """
 
-    values_by_name: Mapping[str, Value | None]
-    given: Mapping[str, Given]
-    notices: tuple[Notice, ...]
-    listeners: tuple[Endpoint, ...]
-    advertised_listeners: tuple[Endpoint, ...]
-    """Only what was set; a listener that is not among them advertises the address its client connected to."""
-    inter_broker_listener: str
-    log_dirs: tuple[Path, ...]
-    http_address: tuple[str, int] | None
+    def __init__(
+        self,
+        values_by_name: Mapping[str, Value | None],
+        given: Mapping[str, Given],
+        notices: tuple[Notice, ...],
+        *,
+        listeners: tuple[Endpoint, ...],
+        advertised_listeners: tuple[Endpoint, ...],
+        inter_broker_listener: str,
+        log_dirs: tuple[Path, ...],
+        http_address: tuple[str, int] | None,
+    ):
+        self.values_by_name = values_by_name
+        self.given = given
+        self.notices = notices
+        self.listeners = listeners
+        self.advertised_listeners = advertised_listeners
+        """Only what was set; a listener that is not among them advertises the address its client connected to."""
+        self.inter_broker_listener = inter_broker_listener
+        self.log_dirs = log_dirs
+        self.http_address = http_address
 
     @property
     def node_id(self) -> int:

@@ -198,7 +198,7 @@ class Store(Protocol):
         ...
 
 
-_IN_NO_PATH = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\ud800-\\uf8ff\\ufff0-\\U0010ffff]")
+_IN_NO_PATH = "[\\x00-\\x1f\\x7f-\\x9f\\ud800-\\uf8ff\\ufff0-\\U0010ffff]"
 """What ZooKeeper allows in no name: controls, private use, specials, and what has two units in UTF-16."""
 
 
@@ -211,7 +211,7 @@ def check_path(path: str) -> None:
     for name in path[1:].split("/"):
         if name in ("", ".", ".."):
             raise InvalidPath(path, "a path has no empty, '.' or '..' names")
-    if _IN_NO_PATH.search(path):
+    if not (path.isascii() and path.isprintable()) and re.search(_IN_NO_PATH, path):
         raise InvalidPath(path, "a path has no control, private or special characters")
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
@@ -49,13 +48,15 @@ class ControlType(IntEnum):
     COMMIT = 1
 
 
-@dataclass(frozen=True, slots=True)
 class Batch:
     """One batch of a buffer: its header, and its records on demand."""
 
-    info: BatchInfo
-    payload: memoryview
-    """What stands behind the header, as it came. Borrowed from the buffer that was read."""
+    __slots__ = ("info", "payload")
+
+    def __init__(self, info: BatchInfo, payload: memoryview):
+        self.info = info
+        self.payload = payload
+        """What stands behind the header, as it came. Borrowed from the buffer that was read."""
 
     def records(self, limit: int = INFLATED_LIMIT) -> list[Record]:
         """The records, inflated under `limit`. Raises InvalidBatch or one of compression's errors."""

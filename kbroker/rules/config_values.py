@@ -38,7 +38,7 @@ class Kind(IntEnum):
 INTEGER_RANGE = {Kind.SHORT: (-(2**15), 2**15 - 1), Kind.INT: (-(2**31), INT32_MAX), Kind.LONG: (-(2**63), INT64_MAX)}
 
 _INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
-_DOUBLE = re.compile(r"[+-]?(NaN|Infinity|([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[fFdD]?)", re.ASCII)
+_DOUBLE = r"[+-]?(NaN|Infinity|([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[fFdD]?)"
 _COMMA = re.compile(r"\s*,\s*")
 
 
@@ -99,7 +99,7 @@ def parse_value(name: str, kind: Kind, text: str) -> Value:
                 return number
         raise invalid_value(name, text, f"Not a number of type {kind.name}")
     if kind is Kind.DOUBLE:
-        if not _DOUBLE.fullmatch(trimmed):
+        if not re.fullmatch(_DOUBLE, trimmed, re.ASCII):
             raise invalid_value(name, text, "Not a number of type DOUBLE")
         return float(trimmed.rstrip("fFdD") if trimmed[-1] in "fFdD" else trimmed)
     if kind is Kind.LIST:

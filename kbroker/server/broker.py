@@ -24,8 +24,6 @@ from kbroker.config.broker_config import BrokerConfig
 from kbroker.config.definitions import DEFAULT_NODE_ID, SETTINGS
 from kbroker.config.listeners import parse_counts
 from kbroker.coordination.embedded import EmbeddedStore
-from kbroker.groups.coordinator import GroupCoordinator
-from kbroker.groups.options import GroupOptions
 from kbroker.model import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, Endpoint, TopicPartition
 from kbroker.net.endpoints import AdvertisedEndpoints
 from kbroker.replication.local_replica import FlushWaits
@@ -37,16 +35,16 @@ from kbroker.server.handler_pool import HandlerPool
 from kbroker.server.local_markers import LocalMarkers
 from kbroker.server.local_partitions import LocalPartitions, StateTopic, internal_topics
 from kbroker.server.log_options import storage_options
-from kbroker.server.measurements import observe
+from kbroker.server.on_demand import OnDemand
 from kbroker.server.processor import ProcessorLimits, Processors
 from kbroker.server.request_channel import RequestChannel
 from kbroker.server.services import Services
 from kbroker.storage.log_manager import LogManager
-from kbroker.transactions.coordinator import TransactionCoordinator
-from kbroker.transactions.options import TransactionOptions
 
 if TYPE_CHECKING:
+    from kbroker.groups.coordinator import GroupCoordinator
     from kbroker.server.registration import Registration
+    from kbroker.transactions.coordinator import TransactionCoordinator
 
 LOG = logging.getLogger(__name__)
 
@@ -122,15 +120,27 @@ class Broker:
         logs.start(lambda at: self._partitions.resolve(self._topics, at), self.node_id, self._topics.cluster_id)
         self._flush_waits.start()
         self._on_stop("flush waits", self._flush_waits.stop)
-        self._groups = GroupCoordinator(
+        self._groups = OnDemand(lambda: self._make_groups(config))
+        self._producer_ids = ProducerIds(self._session, self.node_id)
+        self._markers = LocalMarkers(self._topics, logs, self._flush_waits, self._groups)
+        self._transactions = OnDemand(lambda: self._make_transactions(config))
+
+    def _make_groups(self, config: BrokerConfig) -> GroupCoordinator:
+        from kbroker.groups.coordinator import GroupCoordinator
+        from kbroker.groups.options import GroupOptions
+
+        return GroupCoordinator(
             self._state_topic(GROUP_OFFSETS_TOPIC, config["offsets.topic.num.partitions"]),
             GroupOptions.of(config, self._limits_of_group),
             self.clock,
             topics=lambda: image_topics(self._topics.image),
         )
-        self._producer_ids = ProducerIds(self._session, self.node_id)
-        self._markers = LocalMarkers(self._topics, logs, self._flush_waits, self._groups)
-        self._transactions = TransactionCoordinator(
+
+    def _make_transactions(self, config: BrokerConfig) -> TransactionCoordinator:
+        from kbroker.transactions.coordinator import TransactionCoordinator
+        from kbroker.transactions.options import TransactionOptions
+
+        return TransactionCoordinator(
             self._state_topic(TRANSACTION_STATE_TOPIC, config["transaction.state.log.num.partitions"]),
             TransactionOptions.of(config),
             self.clock,
@@ -247,6 +257,9 @@ class Broker:
         self._topics.start(self._partitions, new_leader_epochs=not self._logs.was_stopped_cleanly)
         self._logs.set_on_directory_failed(self._directory_failed)
         self._partitions.serve(self._topics, self._groups, self._transactions)
+        for name, coordinator in ((GROUP_OFFSETS_TOPIC, self._groups), (TRANSACTION_STATE_TOPIC, self._transactions)):
+            if self._topics.image.topic(name) is not None:
+                coordinator.get()
 
     def _advertised_endpoints(self) -> list[Endpoint]:
         return [self._advertised.of(endpoint.listener, endpoint.host, endpoint.port) for endpoint in self.endpoints]
@@ -266,6 +279,8 @@ class Broker:
     def _start_http(self) -> None:
         if self.config.http_address is None:
             return
+        from kbroker.server.measurements import observe
+
         self._http = observe(
             self.config.http_address,
             node_id=self.node_id,
@@ -275,8 +290,8 @@ class Broker:
             processors=self._processors.all,
             channel=self._channel,
             handlers=self._handlers,
-            groups=self._groups,
-            transactions=self._transactions,
+            groups=self._groups.get(),
+            transactions=self._transactions.get(),
             is_ready=lambda: self.is_ready,
         )
         self._http.start()
@@ -284,6 +299,8 @@ class Broker:
 
     def load_handlers(self) -> None:
         """Import what a start has left for later. A broker whose files are replaced while it runs stays what it was."""
+        self._groups.get()
+        self._transactions.get()
         self._dispatcher.load_all()
 
     # --- stop --------------------------------------------------------------------------------------------

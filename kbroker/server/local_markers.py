@@ -12,10 +12,11 @@ from kbroker.model import GROUP_OFFSETS_TOPIC, TopicPartition
 from kbroker.replication.local_replica import FlushWaits
 from kbroker.rules.transaction import EPOCH_VERSION
 from kbroker.storage.log_manager import LogManager
-from kbroker.transactions.markers import Marker
 
 if TYPE_CHECKING:
     from kbroker.groups.coordinator import GroupCoordinator
+    from kbroker.server.on_demand import OnDemand
+    from kbroker.transactions.markers import Marker
 
 LOG = logging.getLogger(__name__)
 
@@ -23,7 +24,7 @@ LOG = logging.getLogger(__name__)
 class LocalMarkers:
     """Appends where the partition is, and tells groups of what ends in their partitions. Any thread."""
 
-    def __init__(self, topics: Topics, logs: LogManager, flush_waits: FlushWaits, groups: GroupCoordinator):
+    def __init__(self, topics: Topics, logs: LogManager, flush_waits: FlushWaits, groups: OnDemand[GroupCoordinator]):
         self._topics = topics
         self._logs = logs
         self._flush_waits = flush_waits
@@ -55,7 +56,7 @@ class LocalMarkers:
 
         def durable(error: ErrorCode, offset: int) -> None:
             if partition.topic == GROUP_OFFSETS_TOPIC and not error:
-                self._groups.end_transaction(partition.partition_id, marker.producer_id, marker.commit, offset)
+                self._groups.get().end_transaction(partition.partition_id, marker.producer_id, marker.commit, offset)
             done(error)
 
         if appended.must_wait:

@@ -22,6 +22,7 @@ from kbroker.storage.options import LogOptions
 
 if TYPE_CHECKING:
     from kbroker.groups.coordinator import GroupCoordinator
+    from kbroker.server.on_demand import OnDemand
     from kbroker.transactions.coordinator import TransactionCoordinator
 
 LOG = logging.getLogger(__name__)
@@ -66,19 +67,19 @@ class LocalPartitions:
         self._config = config
         self._on_config = on_config
         self._topics: Topics | None = None
-        self._coordinators: dict[str, GroupCoordinator | TransactionCoordinator] = {}
-        """By the topic that their state is in."""
-        self._groups: GroupCoordinator | None = None
+        self._groups: OnDemand[GroupCoordinator] | None = None
+        self._transactions: OnDemand[TransactionCoordinator] | None = None
 
     def resolve(self, topics: Topics, topic_partition: TopicPartition) -> tuple[UUID, LogOptions] | None:
         """What the cluster knows of a log found on disk."""
         topic = topics.owner_of(topic_partition)
         return None if topic is None else (topic.topic_id, self._options_of(topic))
 
-    def serve(self, topics: Topics, groups: GroupCoordinator, transactions: TransactionCoordinator) -> None:
+    def serve(
+        self, topics: Topics, groups: OnDemand[GroupCoordinator], transactions: OnDemand[TransactionCoordinator]
+    ) -> None:
         """From now on changes reach groups and transactions too."""
-        self._topics, self._groups = topics, groups
-        self._coordinators = {GROUP_OFFSETS_TOPIC: groups, TRANSACTION_STATE_TOPIC: transactions}
+        self._topics, self._groups, self._transactions = topics, groups, transactions
         strangers = [topic.name for topic in topics.image.topics.values() if not topic.configs_given]
         if strangers:
             LOG.warning(
@@ -112,11 +113,24 @@ class LocalPartitions:
 
     def delete_partitions(self, topic: Topic, partitions: Sequence[Partition]) -> None:
         for partition in partitions:
-            if topic.name in self._coordinators:
-                self._coordinators[topic.name].shards.resign(partition.partition_id)
+            coordinator = self._coordinator_of(topic.name)
+            if coordinator is not None:
+                coordinator.shards.resign(partition.partition_id)
             self._logs.delete(TopicPartition(topic.name, partition.partition_id))
-        if self._groups is not None and topic.name != GROUP_OFFSETS_TOPIC:
-            self._groups.forget_topics([topic.name])
+        if topic.name != GROUP_OFFSETS_TOPIC and (groups := self._made_groups()) is not None:
+            groups.forget_topics([topic.name])
+
+    def _made_groups(self) -> GroupCoordinator | None:
+        """None where there are no groups yet, and nothing to tell them."""
+        return None if self._groups is None else self._groups.made
+
+    def _coordinator_of(self, topic_name: str) -> GroupCoordinator | TransactionCoordinator | None:
+        """That whose state is in the topic, if it is made."""
+        if topic_name == GROUP_OFFSETS_TOPIC:
+            return self._made_groups()
+        if topic_name == TRANSACTION_STATE_TOPIC and self._transactions is not None:
+            return self._transactions.made
+        return None
 
     def update_topic(self, topic: Topic) -> None:
         self._set_options(topic, self._options_of(topic))
@@ -145,8 +159,8 @@ class LocalPartitions:
             self._follow_configs(self._topics.image.topics.values(), before)
 
     def update_group_configs(self, group_id: str) -> None:
-        if self._groups is not None:
-            self._groups.consumers.update_limits(group_id)
+        if (groups := self._made_groups()) is not None:
+            groups.consumers.update_limits(group_id)
 
     def _follow_configs(self, topics: Iterable[Topic], before: BrokerConfig) -> None:
         """Touch the logs whose options are others now; topics with the same settings of their own share the work."""

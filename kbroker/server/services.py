@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,26 +15,51 @@ if TYPE_CHECKING:
     from kbroker.config.broker_config import BrokerConfig
     from kbroker.groups.coordinator import GroupCoordinator
     from kbroker.model import Endpoint
+    from kbroker.server.on_demand import OnDemand
     from kbroker.storage.log_manager import LogManager
     from kbroker.transactions.coordinator import TransactionCoordinator
     from kbroker.transactions.markers import MarkerWriter
 
 
-@dataclass(slots=True)
 class Services:
     """The broker's parts, by the names that handlers know them by."""
 
-    config: BrokerConfig
-    clock: Clock
-    node_id: int
-    cluster_id: str
-    cluster: Topics
-    broker_configs: BrokerConfigs
-    logs: LogManager
-    groups: GroupCoordinator
-    transactions: TransactionCoordinator
-    markers: MarkerWriter
-    consumer_offsets: ConsumerOffsets
-    producer_ids: ProducerIds
-    endpoints_for: Callable[[Connection], Endpoint]
-    """Where this broker is reached by who came in on that connection (advertised.listeners, or what was dialled)."""
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        clock: Clock,
+        node_id: int,
+        cluster_id: str,
+        cluster: Topics,
+        broker_configs: BrokerConfigs,
+        logs: LogManager,
+        groups: OnDemand[GroupCoordinator],
+        transactions: OnDemand[TransactionCoordinator],
+        markers: MarkerWriter,
+        consumer_offsets: ConsumerOffsets,
+        producer_ids: ProducerIds,
+        endpoints_for: Callable[[Connection], Endpoint],
+    ):
+        self.config = config
+        self.clock = clock
+        self.node_id = node_id
+        self.cluster_id = cluster_id
+        self.cluster = cluster
+        self.broker_configs = broker_configs
+        self.logs = logs
+        self._groups = groups
+        self._transactions = transactions
+        self.markers = markers
+        self.consumer_offsets = consumer_offsets
+        self.producer_ids = producer_ids
+        self.endpoints_for = endpoints_for
+        """Where this broker is reached by who came in on that connection: as advertised, or as it was dialled."""
+
+    @property
+    def groups(self) -> GroupCoordinator:
+        return self._groups.get()
+
+    @property
+    def transactions(self) -> TransactionCoordinator:
+        return self._transactions.get()

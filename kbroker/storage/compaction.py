@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker._core.cleaned_transactions import LastBatches, Transactions
@@ -278,13 +277,13 @@ class _Cleaning:
         return walk.scanned()
 
 
-@dataclass(slots=True)
 class _Chunk:
-    path: str
-    position: int
-    data: memoryview
-    taken: int = 0
-    """Whoever reads it says how many bytes he took."""
+    def __init__(self, path: str, position: int, data: memoryview):
+        self.path = path
+        self.position = position
+        self.data = data
+        self.taken = 0
+        """Whoever reads it says how many bytes he took."""
 
     def __enter__(self) -> None:
         pass

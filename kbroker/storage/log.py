@@ -208,9 +208,16 @@ class Log(LogRecords):
 
     def _open_locked(self) -> None:
         loader = LogLoader(
-            self._fs, self.path, self._options, self._epochs, self._is_clean, self._recovery_point,
-            self._checkpointed_start_offset, self._progress, self._may_have_gaps,
-        )  # fmt: skip
+            self._fs,
+            self.path,
+            self._options,
+            self._epochs,
+            is_clean=self._is_clean,
+            recovery_point=self._recovery_point,
+            log_start_offset=self._checkpointed_start_offset,
+            progress=self._progress,
+            may_have_gaps=self._may_have_gaps,
+        )
         loaded = loader.load()
         # As Kafka: what has expired while nobody looked is not taken up again.
         loaded.producers.expire(self._oldest_producer_ms())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker._core.segment_list import SegmentHandle
@@ -48,23 +47,33 @@ class ActiveProducer(NamedTuple):
     """-1: it has no open transaction."""
 
 
-@dataclass(slots=True)
 class LogContext:
     """What the logs of one broker share."""
 
-    fs: FileSystem
-    clock: Clock
-    random: random.Random
-    on_segment_opened: Callable[[Log, int], None]
-    """A closed segment has got descriptors; the LRU may close others."""
-    on_log_start_moved: Callable[[Log], None]
-    """Makes the log start offsets of the directory durable."""
-    remove_later: Callable[[Log, list[SegmentHandle], list[str]], None]
-    """Unlinks files after file.delete.delay.ms, when nobody reads them any more."""
-    producer_id_expiration_ms: int = 86_400_000
-    """Idempotent producers that are silent for so long are forgotten. May be changed at any time."""
-    on_recovery_point_lowered: Callable[[Log], None] = lambda log: None
-    """Makes the recovery points of the directory durable."""
+    def __init__(
+        self,
+        fs: FileSystem,
+        clock: Clock,
+        randomness: random.Random,
+        on_segment_opened: Callable[[Log, int], None],
+        on_log_start_moved: Callable[[Log], None],
+        remove_later: Callable[[Log, list[SegmentHandle], list[str]], None],
+        producer_id_expiration_ms: int = 86_400_000,
+        on_recovery_point_lowered: Callable[[Log], None] = lambda log: None,
+    ):
+        self.fs = fs
+        self.clock = clock
+        self.random = randomness
+        self.on_segment_opened = on_segment_opened
+        """A closed segment has got descriptors; the LRU may close others."""
+        self.on_log_start_moved = on_log_start_moved
+        """Makes the log start offsets of the directory durable."""
+        self.remove_later = remove_later
+        """Unlinks files after file.delete.delay.ms, when nobody reads them any more."""
+        self.producer_id_expiration_ms = producer_id_expiration_ms
+        """Idempotent producers that are silent for so long are forgotten. May be changed at any time."""
+        self.on_recovery_point_lowered = on_recovery_point_lowered
+        """Makes the recovery points of the directory durable."""
 
 
 class StorageErrors:

@@ -6,7 +6,6 @@ import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.errors import ErrorCode, ProtocolError
-from kbroker.protocol.records import read_batches
 from kbroker.storage import segment as names
 
 if TYPE_CHECKING:
@@ -42,6 +41,8 @@ def offset_for_timestamp(log: Log, timestamp: int) -> TimestampOffset | None:
 
 def _look_into(log: Log, base_offset: int, position: int, size: int, timestamp: int) -> TimestampOffset | None:
     """The record in a compressed batch."""
+    from kbroker.protocol.records import read_batches  # which nobody else needs at a start
+
     fs = log.context.fs
     log_start_offset = log.state.log_start_offset
     try:

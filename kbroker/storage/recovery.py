@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from kbroker._core.producers import ProducerTable
 from kbroker._core.segment_scan import SegmentScan, find_batch, scan_segment
@@ -32,8 +32,7 @@ Progress = Callable[[int], None]
 _INDEXES = {names.INDEX, names.TIME_INDEX}
 
 
-@dataclass(slots=True)
-class LoadedLog:
+class LoadedLog(NamedTuple):
     """A log's files, ready to be served."""
 
     segments: list[Segment]
@@ -42,36 +41,50 @@ class LoadedLog:
     flushed_offset: int
     """Everything below survives a power cut."""
     producers: ProducerTable
-    cut_bytes: int = 0
+    cut_bytes: int
     """What recovery has cut off or removed."""
 
 
-@dataclass(slots=True)
 class LogLoader:
-    """Loads one partition's directory. Raises OSError and StorageFailed; may be called again then."""
+    """Loads one partition's directory, once. Raises OSError and StorageFailed.
 
-    fs: FileSystem
-    directory: str
-    options: LogOptions
-    epochs: LeaderEpochs
-    is_clean: bool
-    recovery_point: int
-    log_start_offset: int
-    progress: Progress | None = None
-    may_have_gaps: bool = False
-    """Nobody knows any more how far the log was flushed: what lies behind a gap may have been promised."""
-    _files: dict[int, set[str]] = field(default_factory=dict)
-    """By base offset, the suffixes of the files that are there."""
-    _segments: list[Segment] = field(default_factory=list)
-    _next_offset: int = -1
-    _producers: ProducerTable | None = None
-    _replayed_to: int = -1
-    """The producers are what the log tells up to here."""
-    _scanned_epochs: list[tuple[int, int]] = field(default_factory=list)
-    _scanned_from: int | None = None
-    _scanned: set[int] = field(default_factory=set)
-    _cut_bytes: int = 0
-    _has_new_names: bool = False
+    `may_have_gaps`: nobody knows any more how far the log was flushed: what lies behind a gap may have been promised.
+    """
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        directory: str,
+        options: LogOptions,
+        epochs: LeaderEpochs,
+        *,
+        is_clean: bool,
+        recovery_point: int,
+        log_start_offset: int,
+        progress: Progress | None,
+        may_have_gaps: bool,
+    ):
+        self.fs = fs
+        self.directory = directory
+        self.options = options
+        self.epochs = epochs
+        self.is_clean = is_clean
+        self.recovery_point = recovery_point
+        self.log_start_offset = log_start_offset
+        self.progress = progress
+        self.may_have_gaps = may_have_gaps
+        self._files: dict[int, set[str]] = {}
+        """By base offset, the suffixes of the files that are there."""
+        self._segments: list[Segment] = []
+        self._next_offset = -1
+        self._producers: ProducerTable | None = None
+        self._replayed_to = -1
+        """The producers are what the log tells up to here."""
+        self._scanned_epochs: list[tuple[int, int]] = []
+        self._scanned_from: int | None = None
+        self._scanned: set[int] = set()
+        self._cut_bytes = 0
+        self._has_new_names = False
 
     def load(self) -> LoadedLog:
         for name in finish_leftovers(self.fs, self.directory):

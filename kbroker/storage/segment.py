@@ -10,7 +10,6 @@ import os
 import re
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 
 from kbroker.storage import checkpoints
@@ -86,20 +85,33 @@ def largest_timestamp(log_path: str, max_timestamp: int) -> int:
     return max_timestamp if max_timestamp >= 0 else changed_ms(log_path)
 
 
-@dataclass(slots=True)
 class Segment:
     """What has to be known of a segment to serve it; see `segment_t` in `_core/partition.pxd`."""
 
-    base_offset: int
-    size: int
-    max_timestamp: int = -1
-    max_timestamp_offset: int = -1
-    first_timestamp: int = -1
-    index_count: int = 0
-    time_index_count: int = 0
-    last_time_entry: int = -1
-    bytes_since_index: int = 0
-    aborted_count: int = 0
-    """Entries of its .txnindex."""
-    entry_synced: bool = True
-    """Whether its name is known to survive a power cut."""
+    def __init__(
+        self,
+        base_offset: int,
+        size: int,
+        *,
+        max_timestamp: int = -1,
+        max_timestamp_offset: int = -1,
+        first_timestamp: int = -1,
+        index_count: int = 0,
+        time_index_count: int = 0,
+        last_time_entry: int = -1,
+        bytes_since_index: int = 0,
+        entry_synced: bool = True,
+    ):
+        self.base_offset = base_offset
+        self.size = size
+        self.max_timestamp = max_timestamp
+        self.max_timestamp_offset = max_timestamp_offset
+        self.first_timestamp = first_timestamp
+        self.index_count = index_count
+        self.time_index_count = time_index_count
+        self.last_time_entry = last_time_entry
+        self.bytes_since_index = bytes_since_index
+        self.aborted_count = 0
+        """Entries of its .txnindex."""
+        self.entry_synced = entry_synced
+        """Whether its name is known to survive a power cut."""

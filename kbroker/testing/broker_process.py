@@ -1,4 +1,4 @@
-"""A broker in a process of its own: `kbroker start`, told where to listen, asked to say when it serves."""
+"""A broker in a process of its own: what `kbroker start` runs, told where to listen, asked to say when it serves."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import kbroker
@@ -19,7 +19,10 @@ ABORT_TIMEOUT_S = 5.0
 OWN_ENVIRONMENT = "KBROKER_"
 # Without `site`, which costs more than anything else of an interpreter's start; behind the standard library, so that no
 # module of a test hides one of it.
-CHILD = "import sys; sys.path += {paths!r}; from kbroker.cli.main import main; sys.exit(main())"
+CHILD = (
+    "import gc, sys; gc.disable(); sys.path += {paths!r}; from kbroker.cli import outcome, start; "
+    "sys.exit(outcome.outcome(lambda: start.serve(**{arguments!r})))"
+)
 
 
 class BrokerProcess:
@@ -30,8 +33,7 @@ class BrokerProcess:
     """
 
     def __init__(self, overrides: Sequence[str], log_path: Path, log_level: str):
-        self._arguments = [word for override in overrides for word in ("--override", override)]
-        self._arguments += ["--strict", "--log-level", log_level]
+        self._arguments = {"overrides": [*overrides], "strict": True, "log_level": log_level}
         self._log_path = log_path
         self._process: subprocess.Popen[bytes] | None = None
         self._lifeline = -1
@@ -46,8 +48,7 @@ class BrokerProcess:
         ready, tells = os.pipe()
         lifeline, self._lifeline = os.pipe()
         try:
-            command = [*_interpreter(), "start", *self._arguments]
-            command += ["--ready-fd", str(tells), "--lifeline-fd", str(lifeline)]
+            command = _command({**self._arguments, "ready_fd": tells, "lifeline_fd": lifeline})
             with self._log_path.open("ab") as output:
                 self._process = subprocess.Popen(
                     command,
@@ -146,11 +147,11 @@ class BrokerProcess:
         return BrokerFailed(what, self._log_path.read_text(errors="replace"))
 
 
-def _interpreter() -> list[str]:
-    """The command line of Python, up to where the arguments of `kbroker` begin."""
+def _command(arguments: Mapping[str, object]) -> list[str]:
+    """`arguments`: of `cli.start.serve`."""
     paths = [str(Path(kbroker.__file__).parents[1]), *(path for path in sys.path if path)]
     flags = ["-I", "-S", *(["-B"] if sys.dont_write_bytecode else [])]
-    return [sys.executable, *flags, "-c", CHILD.format(paths=list(dict.fromkeys(paths)))]
+    return [sys.executable, *flags, "-c", CHILD.format(paths=list(dict.fromkeys(paths)), arguments=arguments)]
 
 
 def _cause(returncode: int) -> str:

@@ -18,6 +18,7 @@ from kbroker.model import Endpoint
 from kbroker.protocol.api import ApiKey, request_class, response_class
 from kbroker.protocol.error_responses import error_response
 from kbroker.server.dispatch import ROUTES
+from kbroker.server.on_demand import OnDemand
 from kbroker.server.services import Services
 from kbroker.storage.log_manager import LogManager
 from kbroker.storage.options import StorageOptions
@@ -49,8 +50,8 @@ class Call:
         self.errors.append(code)
 
 
-def services_on(cluster: Cluster, **settings: str) -> Services:
-    """A broker's parts around `cluster`, without groups, with logs that are not started. log_dirs="/x" is log.dirs."""
+def services_on(cluster: Cluster, *, groups: Any = None, transactions: Any = None, **settings: str) -> Services:
+    """A broker's parts around `cluster`, with logs that are not started. log_dirs="/x" is log.dirs."""
     given = {name.replace("_", "."): text for name, text in settings.items()}
     config = config_of([Given(name, text, "test") for name, text in given.items()])
 
@@ -65,8 +66,8 @@ def services_on(cluster: Cluster, **settings: str) -> Services:
         cluster=cluster.topics,
         broker_configs=BrokerConfigs(NODE_ID, SETTINGS, {**given, "broker.id": "1"}, config.with_dynamic),
         logs=LogManager(StorageOptions(directories=())),
-        groups=cast(Any, None),
-        transactions=cast(Any, None),
+        groups=OnDemand(lambda: groups),
+        transactions=OnDemand(lambda: transactions),
         markers=cast(Any, None),
         consumer_offsets=ConsumerOffsets(cluster.session),
         producer_ids=ProducerIds(cluster.session, NODE_ID),

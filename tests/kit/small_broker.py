@@ -10,7 +10,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import fields
+from inspect import signature
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -76,14 +76,14 @@ class SmallBroker:
         self._acceptor = threading.Thread(target=self._accept)
         self._names = itertools.count()
 
-    def _services(self) -> Services:
-        """What these APIs use of it; the rest is missing."""
+    def _services(self, **parts: Any) -> Services:
+        """What these APIs use of it, and `parts`; the rest is missing."""
         session = self.store.connect()
         if session.exists(paths.PRODUCER_ID_BLOCK) is None:
             session.create(paths.PRODUCER_ID_BLOCK)
-        missing: dict[str, Any] = {each.name: None for each in fields(Services)}
-        parts = {"clock": SystemClock(), "logs": self.logs, "producer_ids": ProducerIds(session, 0)}
-        return Services(**(missing | parts))
+        missing: dict[str, Any] = dict.fromkeys(signature(Services).parameters)
+        known = {"clock": SystemClock(), "logs": self.logs, "producer_ids": ProducerIds(session, 0)}
+        return Services(**(missing | known | parts))
 
     # --- topics -------------------------------------------------------------------------------------
 

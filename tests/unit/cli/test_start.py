@@ -56,6 +56,18 @@ def start_beside(*words: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
 
+def test_a_start_imports_only_what_serving_needs() -> None:
+    """Each of these costs as much as ten modules of ours; coordinators come when there is something to do."""
+    imports = "import kbroker.cli.start, kbroker.server.broker; print(*sys.modules)"
+    code = f"import sys; sys.path += {sys.path!r}; {imports}"
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, timeout=60)
+    imported = set(done.stdout.split())
+    assert "kbroker.server.broker" in imported, done.stderr
+    costly = {"argparse", "asyncio", "dataclasses", "inspect", "kazoo", "numpy", "pyarrow", "shutil", "ssl", "tempfile"}
+    late = {"kbroker.groups.coordinator", "kbroker.transactions.coordinator", "kbroker.metrics.registry"}
+    assert not imported & (costly | late)
+
+
 def test_it_says_address_directory_and_time_and_stops_on_sigterm(broker: BrokerProcess) -> None:
     with broker:
         found = said_ready(broker)

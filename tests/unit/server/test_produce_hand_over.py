@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,6 +15,7 @@ from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.records import encode_batch
 from kbroker.server.dispatch import LARGE_REQUEST_SIZE
+from kbroker.server.on_demand import OnDemand
 from kbroker.server.services import Services
 from tests.kit.processors import produce_request
 from tests.kit.small_broker import SmallBroker
@@ -28,6 +28,11 @@ HANDLERS = 4
 class Coordinator:
     """Knows every transaction to be everywhere."""
 
+    def start(self) -> None:
+        raise AssertionError("nobody starts it")
+
+    stop = start
+
     def verify(
         self, _transactional_id: str, _producer_id: int, _epoch: int, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, ErrorCode]:
@@ -35,9 +40,8 @@ class Coordinator:
 
 
 class BrokerWithCoordinator(SmallBroker):
-    def _services(self) -> Services:
-        coordinator: Any = Coordinator()
-        return dataclasses.replace(super()._services(), transactions=coordinator)
+    def _services(self, **parts: Any) -> Services:
+        return super()._services(transactions=OnDemand(Coordinator), **parts)
 
 
 @pytest.fixture

@@ -41,10 +41,9 @@ class Served:
 
     def __init__(self, cluster: Cluster):
         self.home = TransactionHome()
-        self.services = services_on(cluster)
-        self.services.transactions = self.home.coordinator
+        groups = SimpleNamespace(shards=ShardsStub(3))
+        self.services = services_on(cluster, groups=groups, transactions=self.home.coordinator)
         self.services.markers = self.home.markers
-        self.services.groups = cast(Any, SimpleNamespace(shards=ShardsStub(3)))
         cluster.topics.create([NewTopic(TOPIC, 2, 1)])
 
     def ask(self, api_key: ApiKey, version: int, message: Any) -> Any:
