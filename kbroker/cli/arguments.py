@@ -6,9 +6,12 @@ import argparse
 import re
 from collections.abc import Sequence
 from datetime import datetime
+from typing import TypeVar
 
 from kbroker.errors import KbrokerError
 
+N = TypeVar("N", int, float)
+LONGEST_S = 1e9
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 
 
@@ -44,17 +47,26 @@ def add_producing(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def number(text: str, kind: type[N]) -> N:
+    """ArgumentTypeError: it is none."""
+    try:
+        return kind(text)
+    except ValueError:
+        what = "a whole number" if kind is int else "a number"
+        raise argparse.ArgumentTypeError(f"{text!r} is not {what}") from None
+
+
 def positive_seconds(text: str) -> float:
-    value = float(text)
-    if not 0 < value < 1e9:
-        raise ValueError(text)
+    value = number(text, float)
+    if not 0 < value < LONGEST_S:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0 and below {LONGEST_S:.0f}")
     return value
 
 
 def positive(text: str) -> int:
-    value = int(text)
+    value = number(text, int)
     if value <= 0:
-        raise ValueError(text)
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
     return value
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from kbroker.cli import arguments as args
 from kbroker.cli import perf_consume, perf_latency, perf_produce
 from kbroker.cli.client_options import add_cluster, connect
+from kbroker.cli.outcome import INTERRUPTED
 from kbroker.cli.perf_payload import DEFAULT_SIZE
 from kbroker.cli.perf_report import Finding, report
 from kbroker.client.admin import AdminClient
@@ -26,13 +27,18 @@ EXAMPLES = """examples:
   kbroker perf latency load --end-to-end --rate 100 --seconds 30
 
 How it is measured: before the clock runs there is a warm-up with the same load, whose messages are waited for and not
-counted. The clock stops when the last message is acknowledged, or read. Every message is in the percentiles; they are
-exact to 1%. With --rate a message's latency begins when it was due, even if what came before has held it up, so that a
-broker that stalls is seen to stall (no coordinated omission). Bytes are those of the messages' values. CPU is all that
-this process has needed, user and system, its background threads too.
+counted. The clock stops when the last message is acknowledged, or read. Every message is in the percentiles, which are
+exact to 1%: 99% of the messages did not exceed p99. With --rate a message's latency begins when it was due, even if
+what came before has held it up, so that a broker that stalls is seen to stall (no coordinated omission). Bytes are
+those of the messages' values, and MB are millions of them. CPU is all that this process has needed, user and system,
+its background threads too. Ctrl-C ends a load: what was acknowledged or read by then is told.
+
+kafka-producer-perf-test counts otherwise: its clock runs from its own start on, its MB are 1,048,576 bytes, at a
+--throughput a record's latency begins when it is sent, however late that is, and percentiles are of a sample.
 """
 
 SECONDS = 10.0
+LARGEST_SIZE = 1 << 28
 WARM_UP_S = 1.0
 
 
@@ -106,14 +112,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _size(text: str) -> int:
-    value = int(text)
-    if not 0 <= value <= 1 << 28:
-        raise ValueError(text)
+    value = args.number(text, int)
+    if not 0 <= value <= LARGEST_SIZE:
+        raise argparse.ArgumentTypeError(f"{text} is not from 0 to {LARGEST_SIZE}")
     return value
 
 
 def _seconds(text: str) -> float:
-    return 0.0 if float(text) == 0 else args.positive_seconds(text)
+    return 0.0 if args.number(text, float) == 0 else args.positive_seconds(text)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -130,7 +136,7 @@ def run(arguments: argparse.Namespace) -> int:
     finding = loads[arguments.load](arguments, partitions, shown)
     told = {"produce": perf_produce.latency_of, "latency": perf_latency.latency_of}.get(arguments.load)
     report(finding, arguments, told(arguments) if told is not None else "")
-    return 0
+    return INTERRUPTED if finding.interrupted else 0
 
 
 def _topic(admin: AdminClient, arguments: argparse.Namespace) -> TopicDescription:

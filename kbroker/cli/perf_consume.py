@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 
 from kbroker._core.consumer_records import Records
@@ -47,7 +47,7 @@ def measure(arguments: argparse.Namespace, partitions: Sequence[int], shown: boo
         with make(Consumer, options) as consumer:
             reader = _Reader(consumer, chosen, arguments)
             tenth = max(1, min(reader.span, arguments.messages or reader.span) // 10)
-            reader.read(tenth, arguments.warm_up, Progress(None, False))
+            reader.read(tenth, arguments.warm_up, Progress(None, False)).raise_if_interrupted()
     # One of its own: nothing that it reads has been fetched before the clock runs.
     with make(Consumer, options) as consumer:
         progress = Progress(None, shown)
@@ -72,9 +72,24 @@ class _Reader:
 
     def read(self, messages: int | None, seconds: float | None, progress: Progress) -> Finding:
         """Until all partitions have come to their ends, or so many messages or seconds have passed."""
-        left = dict(self._ends)
         read = size = 0
+        interrupted = False
         clock = Clock()
+        try:
+            for records in self._polls(messages, seconds):
+                given = self._size_of(records)
+                read += len(records)
+                size += given
+                progress.add_messages(len(records))
+                progress.add_bytes(given)
+        except KeyboardInterrupt:
+            interrupted = True
+        return clock.finding(read, size, interrupted=interrupted)
+
+    def _polls(self, messages: int | None, seconds: float | None) -> Iterator[Records]:
+        """What each poll brings that brings something."""
+        left = dict(self._ends)
+        read = 0
         self._consumer.assign(self._starts)
         until = None if seconds is None else time.monotonic() + seconds
         heard_at = time.monotonic()
@@ -85,16 +100,12 @@ class _Reader:
             patience_s = POLL_S if until is None else min(POLL_S, until - now)
             records = self._consumer.poll(patience_s, None if messages is None else self._most(messages - read))
             if records:
-                given = self._size_of(records)
                 read += len(records)
-                size += given
-                progress.add_messages(len(records))
-                progress.add_bytes(given)
+                yield records
                 heard_at = time.monotonic()
             left = {each: end for each, end in left.items() if (self._consumer.position(*each) or 0) < end}
             if left and time.monotonic() - heard_at > self._timeout_s:
                 raise TimedOut(f"no message has come for {self._timeout_s:g} s, {min(left)} is not read to its end")
-        return clock.finding(read, size)
 
     def _most(self, left: int) -> int:
         most: int = self._consumer.options["max.poll.records"]

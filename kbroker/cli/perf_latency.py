@@ -48,7 +48,8 @@ def measure(arguments: argparse.Namespace, partitions: Sequence[int], shown: boo
                 way = _Read(producer, arguments, partitions, stack.enter_context(make(Consumer, options)))
             load = OneByOne(way.send, Payload(values, 1), arguments.rate)
             if arguments.warm_up:
-                load.run(tenth(arguments.messages), arguments.warm_up, Progress(None, False))
+                warm_up = load.run(tenth(arguments.messages), arguments.warm_up, Progress(None, False))
+                warm_up.raise_if_interrupted()
             average = sum(map(len, values)) / len(values)
             total = None if arguments.messages is None else int(arguments.messages * average)
             progress = Progress(total, shown)
@@ -73,16 +74,22 @@ class OneByOne:
         clock = Clock()
         pace = Pace(clock.started_ns, messages, seconds, self._rate)
         sent = size = 0
-        while pace.await_due(sent, 1):
-            (value,) = self._payload.take(1)
-            due_ns = pace.due_ns(sent)
-            self._send(value)
-            latency.add(time.perf_counter_ns() - due_ns)
-            sent += 1
-            size += len(value)
-            progress.add_messages(1)
-            progress.add_bytes(len(value))
-        return clock.finding(sent, size, latency=latency, not_sent=pace.not_sent(sent))
+        interrupted = False
+        try:
+            while pace.await_due(sent, 1):
+                (value,) = self._payload.take(1)
+                due_ns = pace.due_ns(sent)
+                self._send(value)
+                latency.add(time.perf_counter_ns() - due_ns)
+                sent += 1
+                size += len(value)
+                progress.add_messages(1)
+                progress.add_bytes(len(value))
+        except KeyboardInterrupt:
+            interrupted = True
+        return clock.finding(
+            sent, size, latency=latency, not_sent=0 if interrupted else pace.not_sent(sent), interrupted=interrupted
+        )
 
 
 class _Acknowledged:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
+from typing import NamedTuple
 
 from kbroker._core.delivery import Deliveries, Delivery
 from kbroker.cli.client_options import client_options, make
@@ -59,25 +60,35 @@ def measure(arguments: argparse.Namespace, partitions: Sequence[int], shown: boo
     portion = max(1, min(PORTION_MESSAGES, int(PORTION_BYTES / max(average, 1))))
     with ExitStack() as stack:
         producers = producers_of(arguments, values, arguments.producers, stack)
+        finding: Finding | None = None
         try:
             for producer in producers:
                 producer.await_topic(arguments.topic)
             load = _Load(producers, arguments, partitions, Payload(values, portion), portion)
             if arguments.warm_up:
-                load.run(tenth(arguments.messages), arguments.warm_up, Progress(None, False))
+                warm_up = load.run(tenth(arguments.messages), arguments.warm_up, Progress(None, False))
+                warm_up.raise_if_interrupted()
             total = None if arguments.messages is None else int(arguments.messages * average)
             progress = Progress(total, shown)
             finding = load.run(arguments.messages, arguments.seconds, progress)
-        except BaseException:
-            for producer in producers:
-                producer.close(LAST_WORDS_S)
-            raise
+        finally:
+            if finding is None or finding.interrupted:
+                for producer in producers:
+                    producer.close(LAST_WORDS_S)
         progress.finish()
         return finding
 
 
 def tenth(messages: int | None) -> int | None:
     return None if messages is None else max(1, messages // 10)
+
+
+class _Portion(NamedTuple):
+    """What is handed over together."""
+
+    messages: int
+    size: int  #: bytes of their values
+    due_ns: int
 
 
 class _Load:
@@ -107,25 +118,39 @@ class _Load:
         self._changed = threading.Condition()  # guards what follows: acknowledgements come on the clients' threads
         self._latency = Histogram()
         self._settled = 0
+        self._settled_size = 0
         self._failure: BaseException | None = None
 
     def run(self, messages: int | None, seconds: float | None, progress: Progress) -> Finding:
-        """So many messages at most, for so long at most; then until all that were sent are acknowledged."""
+        """So many messages at most, for so long at most; then until all that were sent are acknowledged.
+
+        Ctrl-C ends the one and shortens the other: what is acknowledged then counts.
+        """
         with self._changed:
-            self._latency, self._settled = Histogram(), 0
+            self._latency, self._settled, self._settled_size = Histogram(), 0, 0
         clock = Clock()
         pace = Pace(clock.started_ns, messages, seconds, self._rate)
         self._interval_ns = pace.interval_ns
-        sent = size = 0
-        while self._failure is None and (count := pace.await_due(sent, self._portion)):
-            given = self._send(count, pace.due_ns(sent))
-            sent += count
-            size += given
-            progress.add_messages(count)
-            progress.add_bytes(given)
-        not_sent = pace.not_sent(sent)
-        self._await_all(sent)
-        return clock.finding(sent, size, latency=self._latency, not_sent=not_sent)
+        sent = not_sent = 0
+        interrupted = False
+        try:
+            while self._failure is None and (count := pace.await_due(sent, self._portion)):
+                given = self._send(count, pace.due_ns(sent))
+                sent += count
+                progress.add_messages(count)
+                progress.add_bytes(given)
+            not_sent = pace.not_sent(sent)
+            # The client bounds it by delivery.timeout.ms, which is --timeout unless -X has another.
+            limit_s = max(self._timeout_s, self._producers[0].options.seconds("delivery.timeout.ms")) + 10
+            if not self._await_all(sent, limit_s):
+                raise TimedOut(f"{sent - self._settled} messages are not acknowledged after {limit_s:g} s")
+        except KeyboardInterrupt:
+            interrupted = True
+            self._await_all(sent, LAST_WORDS_S)
+        with self._changed:
+            return clock.finding(
+                self._settled, self._settled_size, latency=self._latency, not_sent=not_sent, interrupted=interrupted
+            )
 
     def _send(self, count: int, due_ns: int) -> int:
         """The bytes of their values."""
@@ -137,27 +162,30 @@ class _Load:
         *values, last = self._payload.take(count)
         others = producer.send_many(self._topic, values, partitions=partition) if values else None
         delivery = producer.send(self._topic, last, partition=partition)
-        delivery.add_done_callback(partial(self._acknowledged, others, count, due_ns))
-        return sum(map(len, values)) + len(last)
+        size = sum(map(len, values)) + len(last)
+        delivery.add_done_callback(partial(self._acknowledged, others, _Portion(count, size, due_ns)))
+        return size
 
-    def _acknowledged(self, others: Deliveries | None, count: int, due_ns: int, delivery: Delivery) -> None:
+    def _acknowledged(self, others: Deliveries | None, portion: _Portion, delivery: Delivery) -> None:
         now = time.perf_counter_ns()
         failure = delivery.exception(0)
         if failure is None and others is not None:
             if not others.done():
                 # The answers of two batches came the wrong way round: this one waits for its turn on another thread.
-                threading.Thread(target=self._await_others, args=(others, count, due_ns)).start()
+                threading.Thread(target=self._await_others, args=(others, portion)).start()
                 return
             failure = others.exception(0)
-        self._settle(count, due_ns, now, failure)
+        self._settle(portion, now, failure)
 
-    def _await_others(self, others: Deliveries, count: int, due_ns: int) -> None:
+    def _await_others(self, others: Deliveries, portion: _Portion) -> None:
         failure = others.exception()
-        self._settle(count, due_ns, time.perf_counter_ns(), failure)
+        self._settle(portion, time.perf_counter_ns(), failure)
 
-    def _settle(self, count: int, due_ns: int, now: int, failure: BaseException | None) -> None:
+    def _settle(self, portion: _Portion, now: int, failure: BaseException | None) -> None:
+        count, size, due_ns = portion
         with self._changed:
             self._settled += count
+            self._settled_size += size
             if failure is not None:
                 self._failure = self._failure or failure
             elif self._interval_ns is None:
@@ -168,12 +196,10 @@ class _Load:
                     add(now - due_ns - int(number * interval_ns))
             self._changed.notify()
 
-    def _await_all(self, sent: int) -> None:
+    def _await_all(self, sent: int, limit_s: float) -> bool:
+        """Whether they are acknowledged in time. Raises what has failed."""
         with self._changed:
-            # The client bounds it by delivery.timeout.ms, which is --timeout unless -X has another.
-            limit_s = max(self._timeout_s, self._producers[0].options.seconds("delivery.timeout.ms")) + 10
             self._changed.wait_for(lambda: self._failure is not None or self._settled >= sent, limit_s)
             if self._failure is not None:
                 raise self._failure
-            if self._settled < sent:
-                raise TimedOut(f"{sent - self._settled} messages are not acknowledged after {limit_s:g} s")
+            return self._settled >= sent

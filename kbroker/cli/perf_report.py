@@ -20,6 +20,12 @@ class Finding:
     cpu_seconds: float
     latency: Histogram | None = None
     not_sent: int = 0  #: of a load with a rate: what was due when its time was over, and had not been handed over
+    interrupted: bool = False  #: by Ctrl-C; the figures are of what was done before
+
+    def raise_if_interrupted(self) -> None:
+        """KeyboardInterrupt, where it is of a warm-up."""
+        if self.interrupted:
+            raise KeyboardInterrupt
 
 
 class Clock:
@@ -55,10 +61,13 @@ def report(finding: Finding, arguments: argparse.Namespace, latency_of: str) -> 
             told["latency_ms"] = finding.latency.in_ms()
         if rate is not None:
             told |= {"rate": rate, "not_sent": finding.not_sent}
+        if finding.interrupted:
+            told["interrupted"] = True
         print_json(told)
         return
     wanted = f" of {rate:,g} wanted" if rate is not None else ""
-    print(f"{finding.messages:,} messages, {in_units(finding.size)}, in {seconds:.3f} s")
+    until = ", until it was interrupted" if finding.interrupted else ""
+    print(f"{finding.messages:,} messages, {in_units(finding.size)}, in {seconds:.3f} s{until}")
     print(f"  rate     {finding.messages / seconds:,.0f} messages/s{wanted}, {in_units(finding.size / seconds)}/s")
     if finding.latency is not None:
         figures = "  ".join(f"{name} {value:.3f}" for name, value in finding.latency.in_ms().items())

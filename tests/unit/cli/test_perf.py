@@ -2,6 +2,11 @@
 
 import argparse
 import json
+import os
+import re
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -45,6 +50,11 @@ def perf(broker: Broker, topic: str, capsys: pytest.CaptureFixture[str]) -> Perf
         return told
 
     return run
+
+
+def start(broker: Broker, *words: str) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, "-m", "kbroker.cli.main", "perf", *words, "-b", broker.bootstrap_servers]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 def end_offsets(broker: Broker, topic: str, partitions: int) -> list[int]:
@@ -190,6 +200,46 @@ def test_people_are_told_in_lines_and_see_how_far_it_is(
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.parametrize("load", ["produce", "latency"])
+def test_ctrl_c_ends_a_load_and_what_was_measured_is_told(broker: Broker, topic: str, load: str) -> None:
+    words = ["--partitions", "1", "--seconds", "3000", "--rate", "200", "--warm-up", "0", "--progress", "--json"]
+    with start(broker, load, topic, *words) as process:
+        assert process.stderr is not None
+        said = b""
+        while not re.search(rb"[1-9]\d* messages", said):
+            said += os.read(process.stderr.fileno(), 1000)
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=60)
+    told = json.loads(output)
+    assert process.returncode == 130 and told["interrupted"]
+    (end,) = end_offsets(broker, topic, 1)
+    assert 0 < told["messages"] <= end and told["bytes"] == 100 * told["messages"]
+    assert told["messages_per_second"] == pytest.approx(told["messages"] / told["seconds"], rel=0.01)
+    assert told["latency_ms"]["max"] > 0
+
+
+def test_ctrl_c_ends_reading_too(broker: Broker, topic: str, perf: Perf) -> None:
+    perf("produce", "--messages", "10", "--partitions", "1", "--warm-up", "0")
+    fault = broker.faults.delay("Fetch", 3000)
+    with start(broker, "consume", topic, "--warm-up", "0") as process:
+        while not fault.struck:
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=60)
+    assert process.returncode == 130 and errors == b""
+    assert output.startswith(b"0 messages, 0 B, in ") and b" s, until it was interrupted\n" in output
+
+
+def test_a_warm_up_that_is_interrupted_tells_nothing(broker: Broker, topic: str) -> None:
+    fault = broker.faults.delay("Produce", 3000)
+    with start(broker, "produce", topic, "--partitions", "1", "--timeout", "3000") as process:
+        while not fault.struck:
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=60) == (b"", b"")
+    assert process.returncode == 130
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -216,23 +266,26 @@ def test_what_cannot_be_is_one_line(
 
 
 @pytest.mark.parametrize(
-    "words",
+    ("words", "says"),
     [
-        [],
-        ["bogus", "t"],
-        ["produce"],
-        ["produce", "t", "--messages", "0"],
-        ["produce", "t", "--rate", "0"],
-        ["produce", "t", "--size", "-1"],
-        ["produce", "t", "--size", "5", "--payload", "lines"],
-        ["produce", "t", "--warm-up", "-1"],
-        ["produce", "t", "--acks", "2"],
-        ["consume", "t", "--rate", "5"],
-        ["latency", "t", "--seconds", "nan"],
+        ([], "required: LOAD"),
+        (["bogus", "t"], "invalid choice: 'bogus'"),
+        (["produce"], "required: topic"),
+        (["produce", "t", "--messages", "0"], "0 is not above 0"),
+        (["produce", "t", "--messages", "many"], "'many' is not a whole number"),
+        (["produce", "t", "--rate", "0"], "0 is not above 0 and below 1000000000"),
+        (["produce", "t", "--size", "-1"], "-1 is not from 0 to 268435456"),
+        (["produce", "t", "--size", "5", "--payload", "lines"], "not allowed with"),
+        (["produce", "t", "--warm-up", "-1"], "-1 is not above 0"),
+        (["produce", "t", "--warm-up", "x"], "'x' is not a number"),
+        (["produce", "t", "--acks", "2"], "invalid choice: '2'"),
+        (["consume", "t", "--rate", "5"], "unrecognized arguments: --rate 5"),
+        (["latency", "t", "--seconds", "nan"], "nan is not above 0"),
     ],
 )
-def test_wrong_usage_has_exit_code_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage_has_exit_code_2(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
         main(["perf", *words])
     assert exit_.value.code == 2
-    assert "usage: kbroker" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "usage: kbroker" in told and says in told
