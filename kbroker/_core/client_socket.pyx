@@ -36,6 +36,7 @@ cdef enum:
     FIRST_READ = 16 << 10        # received at once between two responses: more of a large one would be copied
     TURN_BYTES = 4 << 20         # received from one socket before the others have their turn
     ENCRYPTED_AT_ONCE = 64 << 10
+    TLS_ALERT = 0x1503           # what a TLS listener answers to anything else, where the size of a response stands
 
 
 cdef void socket_mark_dirty(client_socket_t *socket) noexcept nogil:
@@ -328,7 +329,7 @@ cdef void decrypt(client_socket_t *socket, int64_t size) noexcept with gil:
     try:
         plain = (<object>socket.transport).decrypt(PyBytes_FromStringAndSize(<char *>socket.pump.scratch, size))
     except Exception as error:
-        socket_close(socket, f"what it sent cannot be decrypted: {error}".encode())
+        socket_close(socket, f"TLS: {error}".encode())
         return
     if plain.shape[0]:
         with nogil:
@@ -338,7 +339,9 @@ cdef void decrypt(client_socket_t *socket, int64_t size) noexcept with gil:
 cdef bint size_fits(client_socket_t *socket, int64_t size) noexcept nogil:
     if 4 <= size <= socket.pump.max_response_size:
         return True
-    if not socket.closing:
+    if not socket.closing and size >> 16 == TLS_ALERT:
+        socket_close(socket, "it answers as a TLS listener does")
+    elif not socket.closing:
         socket_close(socket, "")
         snprintf(socket.reason, REASON_SIZE,
                  "it announced a response of %lld bytes (receive.message.max.bytes=%lld); is it a Kafka listener of this protocol?",

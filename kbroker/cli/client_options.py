@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from kbroker.cli import arguments as args
+from kbroker.cli import jaas
 from kbroker.client.admin import AdminClient
 from kbroker.client.config import NETWORK, Option, nearest
 from kbroker.client.consumer.options import CONSUMER
@@ -19,8 +19,7 @@ from kbroker.net.addresses import parse_bootstrap
 
 C = TypeVar("C")
 KNOWN = PRODUCER | CONSUMER
-JAAS = "sasl.jaas.config"
-JAAS_VALUE = re.compile(r'\b(username|password)\s*=\s*"((?:[^"\\]|\\.)*)"')
+STORE_TYPES = ("ssl.truststore.type", "ssl.keystore.type")  #: of Java's clients
 
 
 def add_cluster(parser: argparse.ArgumentParser) -> None:
@@ -55,9 +54,10 @@ def client_options(arguments: argparse.Namespace, table: Mapping[str, Option], *
         **_of_file(arguments.command_config),
     }
     for name, value in arguments.option:
-        if name != JAAS and not _is_known(name):
+        found = _option(name, value)
+        if found is None:
             raise KbrokerError(f"-X {name}: there is no such option{_advice(name)}")
-        options |= _jaas(value) if name == JAAS else {name: value}
+        options |= found
     if arguments.bootstrap_server is not None or "bootstrap.servers" not in options:
         options["bootstrap.servers"] = arguments.bootstrap_server or args.DEFAULT_BOOTSTRAP
     parse_bootstrap(options["bootstrap.servers"])
@@ -87,22 +87,24 @@ def make(kind: type[C], options: Mapping[str, Any]) -> C:
 def _of_file(path: str | None) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, value, line in read_properties(path) if path is not None else ():
-        if name == JAAS:
-            found |= _jaas(value)
-        elif _is_known(name):
-            found[name] = value
-        else:
+        option = _option(name, value)
+        if option is None:
             print(f"kbroker: {path}:{line}: {name} is not known and not used{_advice(name)}", file=sys.stderr)
+        else:
+            found |= option
     return found
 
 
-def _jaas(value: str) -> dict[str, str]:
-    """The name and password of Java's PlainLoginModule or ScramLoginModule."""
-    return {f"sasl.{name}": re.sub(r"\\(.)", r"\1", text) for name, text in JAAS_VALUE.findall(value)}
-
-
-def _is_known(name: str) -> bool:
-    return any(name == option.name or name in option.aliases for option in KNOWN.values())
+def _option(name: str, value: str) -> dict[str, str] | None:
+    """What it is here, None for what is not known. KbrokerError: we have nothing like it."""
+    if name == jaas.NAME:
+        return jaas.credentials(value)
+    if name in STORE_TYPES:
+        if value.upper() != "PEM":
+            raise KbrokerError(f"{name}={value}: only PEM files are read; openssl and keytool make them of others")
+        return {}
+    known = any(name == option.name or name in option.aliases for option in KNOWN.values())
+    return {name: value} if known else None
 
 
 def _advice(name: str) -> str:

@@ -21,9 +21,11 @@ from kbroker.cli import arguments as args
 from kbroker.cli.client_options import add_cluster, client_options, connect, make
 from kbroker.cli.message_lines import decode_line
 from kbroker.cli.progress import Progress
+from kbroker.client.admin import AdminClient
+from kbroker.client.errors import BrokerError
 from kbroker.client.producer.options import PRODUCER
 from kbroker.client.producer.producer import Producer
-from kbroker.errors import KbrokerError
+from kbroker.errors import ErrorCode, KbrokerError
 
 EXAMPLES = """examples:
   echo hello | kbroker produce views
@@ -83,7 +85,8 @@ def run(arguments: argparse.Namespace) -> int:
         delivery_timeout_ms=timeout_ms,
         max_block_ms=timeout_ms,
     )
-    connect(arguments).close()
+    with connect(arguments) as admin:
+        _say_what_is_awaited(admin, arguments.topic)
     with ExitStack() as stack:
         inputs: list[BinaryIO] = [stack.enter_context(Path(name).open("rb")) for name in arguments.file] or [
             sys.stdin.buffer
@@ -99,6 +102,15 @@ def run(arguments: argparse.Namespace) -> int:
             producer.close(LAST_WORDS_S)
             raise
     return 0
+
+
+def _say_what_is_awaited(admin: AdminClient, topic: str) -> None:
+    """Some brokers make a topic that is written to, and whoever waits for one that does not is to know for what."""
+    try:
+        admin.describe_topics([topic])
+    except BrokerError as error:
+        if error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            print(f"kbroker: topic {topic!r} is not there; waiting for the broker to make it", file=sys.stderr)
 
 
 def _size_of(inputs: Sequence[BinaryIO]) -> int | None:

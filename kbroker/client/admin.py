@@ -33,7 +33,9 @@ from kbroker.client.admin_results import (
 )
 from kbroker.client.cluster import Cluster, begin
 from kbroker.client.config import NETWORK, parse_options
+from kbroker.client.connection import setup_hint
 from kbroker.client.consumer.group_metadata import OffsetAndMetadata
+from kbroker.client.errors import ConnectionFailed
 from kbroker.client.faces import Awaiting, Blocking, operation
 from kbroker.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP, TopicPartition
 
@@ -57,8 +59,13 @@ class AdminOperations:
 
     @operation
     async def check_connection(self) -> None:
-        """Connect to a broker, unless one is connected. ConnectionFailed at once where other calls would try again."""
+        """Ask a broker for the cluster's brokers. ConnectionFailed at once where other calls would try again."""
         await self._cluster.any_connection()
+        try:
+            await self._cluster.metadata([])
+        except ConnectionFailed as error:
+            error.hint = error.hint or setup_hint(self._cluster.network)
+            raise
 
     # --- topics ---------------------------------------------------------------------------------------------
 

@@ -298,7 +298,7 @@ async def _negotiated(network: Network, host: str, port: int, address: str, *, a
         if not isinstance(error, ConnectionFailed | TimedOut):
             raise
         if not taken_for:
-            error.hint = error.hint or _setup_hint(network)
+            error.hint = error.hint or setup_hint(network)
             raise
     log.info("%s does not say what it serves, and is taken for Kafka %s", address, taken_for)
     network.silent.add(address)
@@ -322,7 +322,7 @@ async def _adopted(network: Network, host: str, port: int, address: str, *, auth
     return Connection(network, address, network.thread.pump.adopt(sock.detach(), -1, transport))
 
 
-def _setup_hint(network: Network) -> str:
+def setup_hint(network: Network) -> str:
     """Why a broker may close a connection that says its first words."""
     protocol = network.options["security.protocol"]
     return f"does its listener speak security.protocol={protocol}? Kafka before 0.10 needs broker.version.fallback"

@@ -82,6 +82,7 @@ class TlsTransport:
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
         self._want_read = ssl.SSLWantReadError
         self._ended = (ssl.SSLZeroReturnError, ssl.SSLEOFError)
+        self._refused = ssl.SSLError
 
     def handshake(self, received: bytes) -> tuple[bool, bytes]:
         """Whether it is done now, and what to send. ssl.SSLError when it cannot be."""
@@ -104,6 +105,8 @@ class TlsTransport:
                 parts.append(part)
         except (self._want_read, *self._ended):
             pass  # the end of the stream is the socket's to say
+        except self._refused as error:
+            raise ValueError(_refusal(error)) from None
         return b"".join(parts)
 
     def encrypt(self, data: bytes) -> bytes:
@@ -111,6 +114,14 @@ class TlsTransport:
         while view:
             view = view[self._tls.write(view) :]
         return self._outgoing.read()
+
+
+def _refusal(error: ssl.SSLError) -> str:
+    """What a broker's alert means, or what else is wrong with its bytes."""
+    reason = (error.reason or str(error)).replace("_", " ").lower()
+    if "alert" not in reason:
+        return reason
+    return f"{reason}: the broker refuses our certificate, or misses one (ssl.certificate.location)"
 
 
 Exchange = Generator[bytes, bytes, None]

@@ -302,8 +302,10 @@ def test_a_message_that_is_too_large_is_refused_by_name(kbroker: Run, topic: str
 
 
 def test_produce_creates_the_topic_when_the_broker_does(kbroker: Run) -> None:
-    kbroker("produce", "made-by-producing", stdin=b"x\n")
-    assert read(kbroker, "made-by-producing") == [b"x"]
+    said = kbroker("produce", "made-by-producing", stdin=b"x\n").stderr
+    assert said == b"kbroker: topic 'made-by-producing' is not there; waiting for the broker to make it\n"
+    assert kbroker("produce", "made-by-producing", stdin=b"y\n").stderr == b""
+    assert read(kbroker, "made-by-producing") == [b"x", b"y"]
 
 
 def test_nobody_reading_and_ctrl_c_are_quiet(kbroker: Run, broker: BrokerProcess, topic: str) -> None:

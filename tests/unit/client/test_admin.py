@@ -319,6 +319,21 @@ def test_a_broker_that_is_not_there_is_noticed_at_once_when_asked_for() -> None:
             admin.check_connection()
 
 
+def test_a_listener_that_closes_at_the_first_request_is_not_asked_again() -> None:
+    """As one does that asks for SASL."""
+
+    def script(peer: Peer) -> None:
+        peer.serve_versions()
+
+    with ScriptedBroker(script) as broker:
+        address = f"127.0.0.1:{broker.port}"
+        with (
+            AdminClient(bootstrap_servers=address, default_api_timeout_ms=600_000) as admin,
+            pytest.raises(ConnectionFailed, match=r"closed the connection .*security\.protocol=PLAINTEXT"),
+        ):
+            admin.check_connection()
+
+
 def test_a_cluster_that_is_not_there_is_an_error_in_time() -> None:
     with ScriptedBroker(Peer.request) as broker:
         address = f"127.0.0.1:{broker.port}"

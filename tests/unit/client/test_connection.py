@@ -126,6 +126,17 @@ def test_a_listener_that_closes_is_said_to(cluster_of: MakeCluster) -> None:
     assert "security.protocol=PLAINTEXT" in error.hint
 
 
+def test_a_tls_listener_is_told_by_its_alert(cluster_of: MakeCluster) -> None:
+    def alert(peer: Peer) -> None:
+        peer.request()
+        peer.socket.sendall(b"\x15\x03\x03\x00\x02\x02\x50")
+        peer.wait_for_end()
+
+    error = failure(cluster_of, alert)
+    assert isinstance(error, ConnectionFailed)
+    assert "it answers as a TLS listener does" in str(error) and "security.protocol=PLAINTEXT" in error.hint
+
+
 def test_a_port_where_nobody_listens_is_said_to_refuse(cluster_of: MakeCluster) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
