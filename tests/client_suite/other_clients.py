@@ -75,7 +75,12 @@ class Confluent(OtherClient):
     """librdkafka."""
 
     def write(self, topic: str, partition: int, codec: str, rows: Sequence[Row]) -> None:
-        settings = {"bootstrap.servers": self.broker.address, "compression.type": codec, "linger.ms": 20}
+        settings = {
+            "bootstrap.servers": self.broker.address,
+            "compression.type": codec,
+            "linger.ms": 20,
+            "log_level": 0,
+        }
         producer = confluent_kafka.Producer(settings)
         errors: list[Any] = []
         for row in rows:

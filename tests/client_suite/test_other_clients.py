@@ -7,10 +7,13 @@ from typing import NamedTuple
 
 import pytest
 
+from kbroker.client import SimpleConsumer
+from kbroker.model import TopicPartition
 from tests.client_suite.features import HEADERS, ZSTD
 from tests.client_suite.java_peer import JavaPeer
 from tests.client_suite.other_clients import KINDS, Java, OtherClient, Row
 from tests.client_suite.suite_broker import SuiteBroker
+from tests.client_suite.test_records import read
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 START = 1_600_000_000_000
@@ -64,3 +67,20 @@ def test_records_of_every_client_are_read(broker: SuiteBroker, java: JavaPeer, w
         read = [each for each in found if each.partition == partition]
         assert [each.row for each in read] == written.rows[partition], f"{name} has written it with {codec}"
         assert [each.offset for each in read] == list(range(len(read)))
+
+
+def test_reading_begins_in_the_middle_of_what_every_client_has_written(broker: SuiteBroker, written: Written) -> None:
+    """Brokers send a compressed batch from its beginning on, whatever is asked for."""
+    start = 37
+    with broker.consumer() as consumer, SimpleConsumer(bootstrap_servers=broker.address) as simple:
+        places = {TopicPartition(written.topic, partition): start for partition in range(len(written.rows))}
+        consumer.assign(places)
+        found = read(consumer, sum(len(rows) - start for rows in written.rows))
+        for partition, (name, codec) in enumerate(written.writers):
+            expected = [(start + n, row.value) for n, row in enumerate(written.rows[partition][start:])]
+            came = [(each.offset, each.value) for each in found if each.partition == partition]
+            assert came == expected, f"{name} has written it with {codec}"
+            fetched = simple.fetch(written.topic, partition, start)
+            assert [(each.offset, each.value) for each in fetched] == expected
+            times = consumer.offsets_for_times({(written.topic, partition): written.rows[partition][start].timestamp})
+            assert list(times.values()) == [start]

@@ -54,7 +54,9 @@ def test_keys_go_where_librdkafka_sends_them(broker: SuiteBroker, topic: str, ki
     keys = random_bytes()
     if kind == "consistent_random":
         keys = [key for key in keys if key]  # anywhere without one
-    producer = confluent_kafka.Producer({"bootstrap.servers": broker.address, "partitioner": kind, "linger.ms": 20})
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": broker.address, "partitioner": kind, "linger.ms": 20, "log_level": 0}
+    )
     placed = [-1] * len(keys)
 
     def note(number: int) -> object:

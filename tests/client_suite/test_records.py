@@ -102,6 +102,20 @@ def test_headers_are_carried(broker: SuiteBroker) -> None:
             assert list(record.headers) == headers
 
 
+@pytest.mark.parametrize("codec", ["none", "gzip"])
+def test_the_brokers_time_stands_where_a_topic_wants_that(broker: SuiteBroker, codec: str) -> None:
+    topic = broker.new_topic(1, {"message.timestamp.type": "LogAppendTime"})
+    before = int(time.time() * 1000)
+    with broker.producer(compression_type=codec) as producer:
+        sent = [producer.send(topic, b"%d" % number, timestamp=1000 + number) for number in range(10)]
+        producer.flush(SECONDS)
+        told = [each.result(SECONDS).timestamp for each in sent]
+    found = read_topic(broker, topic, 10)
+    assert [each.timestamp for each in found] == told
+    assert [each.timestamp_type for each in found] == [1] * 10
+    assert before <= min(told) <= max(told) <= int(time.time() * 1000)
+
+
 def test_idempotence_that_was_asked_for_is_served_or_refused(broker: SuiteBroker) -> None:
     topic = broker.new_topic()
     with broker.producer(enable_idempotence=True) as producer, broker.serving(IDEMPOTENCE):
