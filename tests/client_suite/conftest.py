@@ -1,8 +1,9 @@
-"""The five brokers. One runs at a time: pytest puts the tests of a session's fixture together."""
+"""The five brokers. One runs at a time, and each is started once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from tests.client_suite.suite_broker import SETTINGS, SuiteBroker
 from tests.kit.broker import BrokerProcess, Kafka4InMemory
 from tests.kit.zookeeper import Kafka010, Kafka25, KafkaOnZooKeeper
 
+HERE = Path(__file__).parent
 Start = Callable[[dict[str, object]], BrokerProcess]
 BROKERS: dict[str, Start] = {
     "kbroker": BrokerProcess,
@@ -20,21 +22,49 @@ BROKERS: dict[str, Start] = {
     "kafka-3.9": KafkaOnZooKeeper,
     "kafka-4.3": Kafka4InMemory,
 }
-# The Java clients of the broker's own release; the newest ones for kbroker.
-JAVA = {
-    "kbroker": "4.3.1",
-    "kafka-0.10.2": "0.10.2.2",
-    "kafka-2.5": "2.5.1",
-    "kafka-3.9": "3.9.1",
-    "kafka-4.3": "4.3.1",
-}
 ALWAYS = ("kbroker", "kafka-0.10.2")
+# Releases of the Java clients, the one for `make test` first. Those of Kafka 4 want a broker of 2.1 or later.
+JAVA = {
+    "kbroker": ("4.3.1", "3.9.1", "2.5.1", "0.10.2.2"),
+    "kafka-0.10.2": ("0.10.2.2", "3.9.1"),
+    "kafka-2.5": ("2.5.1", "4.3.1"),
+    "kafka-3.9": ("3.9.1",),
+    "kafka-4.3": ("4.3.1",),
+}
 
 
-@pytest.fixture(
-    scope="session",
-    params=[pytest.param(name, marks=[] if name in ALWAYS else pytest.mark.slow) for name in BROKERS],
-)
+def marks(name: str, release: str | None = None) -> list[pytest.MarkDecorator]:
+    return [] if name in ALWAYS and release in (None, JAVA[name][0]) else [pytest.mark.slow]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """On which brokers a test runs; those with Java clients with each release that a broker is to be used with."""
+    if "java" in metafunc.fixturenames:
+        pairs = [pytest.param(name, release, marks=marks(name, release)) for name in BROKERS for release in JAVA[name]]
+        metafunc.parametrize(("broker", "java"), pairs, indirect=True, scope="session")
+    elif "broker" in metafunc.fixturenames:
+        names = [pytest.param(name, marks=marks(name)) for name in BROKERS]
+        metafunc.parametrize("broker", names, indirect=True, scope="session")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All tests of one broker together, and of these all with one release of Java."""
+
+    def place(item: pytest.Item) -> tuple[int, str]:
+        params = item.callspec.params  # type: ignore[attr-defined]
+        return list(BROKERS).index(params["broker"]), params.get("java", "")
+
+    def is_one(item: pytest.Item) -> bool:
+        return item.path.is_relative_to(HERE) and hasattr(item, "callspec") and "broker" in item.callspec.params
+
+    here = [number for number, item in enumerate(items) if is_one(item)]
+    ordered = sorted((items[number] for number in here), key=place)
+    for number, item in zip(here, ordered, strict=True):
+        items[number] = item
+
+
+@pytest.fixture(scope="session")
 def broker(request: pytest.FixtureRequest) -> Iterator[SuiteBroker]:
     process = BROKERS[request.param](SETTINGS)
     process.heap = "256m"  # type: ignore[attr-defined]
@@ -43,8 +73,8 @@ def broker(request: pytest.FixtureRequest) -> Iterator[SuiteBroker]:
 
 
 @pytest.fixture(scope="session")
-def java(broker: SuiteBroker) -> Iterator[JavaPeer]:
-    with JavaPeer(JAVA[broker.name], broker.address) as peer:
+def java(request: pytest.FixtureRequest, broker: SuiteBroker) -> Iterator[JavaPeer]:
+    with JavaPeer(request.param, broker.address) as peer:
         yield peer
 
 

@@ -10,6 +10,9 @@ from typing import Any, Self
 
 from tests.kit.java_program import compile_java
 
+# The first releases whose clients have it.
+HAS_HEADERS, HAS_ZSTD, HAS_STATIC_MEMBERS, HAS_COOPERATIVE = (0, 11), (2, 1), (2, 3), (2, 4)
+
 
 class JavaPeer:
     """kafka-clients of one release, with one broker."""
@@ -23,6 +26,9 @@ class JavaPeer:
         self._process = subprocess.Popen(
             [*command, address], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
+
+    def has(self, since: tuple[int, int]) -> bool:
+        return self.release >= since
 
     def ask(self, do: str, **told: Any) -> Any:
         """What it answers; it fails where Java does."""

@@ -13,8 +13,10 @@ import confluent_kafka
 import kafka
 
 from tests.client_suite.features import BATCHES, IDEMPOTENCE
-from tests.client_suite.java_peer import JavaPeer
+from tests.client_suite.java_peer import HAS_HEADERS, HAS_ZSTD, JavaPeer
 from tests.client_suite.suite_broker import SECONDS, Feature, SuiteBroker
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
 class Row(NamedTuple):
@@ -39,16 +41,22 @@ class OtherClient(ABC):
 
     writes_to: Feature | None = None
     """What a broker must have for this client to write to it; None: nothing."""
+    codecs = CODECS
+    has_headers = True
 
     def __init__(self, broker: SuiteBroker):
         self.broker = broker
+
+    @property
+    def can_write(self) -> bool:
+        return self.writes_to is None or self.broker.has(self.writes_to)
 
     @abstractmethod
     def write(self, topic: str, partition: int, codec: str, rows: Sequence[Row]) -> None:
         """In order, and acknowledged when it returns."""
 
     @abstractmethod
-    def read(self, topic: str, partitions: int, count: int) -> list[Found]:
+    def read(self, topic: str, partitions: Sequence[int], count: int) -> list[Found]:
         """From the beginning, each partition in order; less than `count` after SECONDS."""
 
 
@@ -59,11 +67,11 @@ class Ours(OtherClient):
                 producer.send_nowait(topic, row.value, row.key, row.headers or None, partition, row.timestamp)
             producer.flush(SECONDS)
 
-    def read(self, topic: str, partitions: int, count: int) -> list[Found]:
+    def read(self, topic: str, partitions: Sequence[int], count: int) -> list[Found]:
         found: list[Found] = []
         deadline = time.monotonic() + SECONDS
         with self.broker.consumer() as consumer:
-            consumer.assign_topics(topic)
+            consumer.assign([(topic, number) for number in partitions])
             while len(found) < count and time.monotonic() < deadline:
                 for each in consumer.poll(1.0):
                     row = Row(each.key, each.value, each.timestamp, tuple(each.headers))
@@ -92,11 +100,11 @@ class Confluent(OtherClient):
         assert producer.flush(SECONDS) == 0
         assert errors == [None] * len(rows)
 
-    def read(self, topic: str, partitions: int, count: int) -> list[Found]:
+    def read(self, topic: str, partitions: Sequence[int], count: int) -> list[Found]:
         consumer = confluent_kafka.Consumer(
             {"bootstrap.servers": self.broker.address, "group.id": "nobody's", "check.crcs": True}
         )
-        consumer.assign([confluent_kafka.TopicPartition(topic, number, 0) for number in range(partitions)])
+        consumer.assign([confluent_kafka.TopicPartition(topic, number, 0) for number in partitions])
         found: list[Found] = []
         deadline = time.monotonic() + SECONDS
         while len(found) < count and time.monotonic() < deadline:
@@ -121,9 +129,9 @@ class KafkaPython(OtherClient):
         assert [each.get(0).partition for each in sent] == [partition] * len(rows)
         producer.close()
 
-    def read(self, topic: str, partitions: int, count: int) -> list[Found]:
+    def read(self, topic: str, partitions: Sequence[int], count: int) -> list[Found]:
         consumer = kafka.KafkaConsumer(bootstrap_servers=self.broker.address, fetch_max_wait_ms=100)
-        consumer.assign([kafka.TopicPartition(topic, number) for number in range(partitions)])
+        consumer.assign([kafka.TopicPartition(topic, number) for number in partitions])
         consumer.seek_to_beginning()
         found: list[Found] = []
         deadline = time.monotonic() + SECONDS
@@ -155,14 +163,14 @@ class AioKafka(OtherClient):
 
         asyncio.run(asyncio.wait_for(main(), SECONDS))
 
-    def read(self, topic: str, partitions: int, count: int) -> list[Found]:
+    def read(self, topic: str, partitions: Sequence[int], count: int) -> list[Found]:
         found: list[Found] = []
 
         async def main() -> None:
             async with aiokafka.AIOKafkaConsumer(
                 bootstrap_servers=self.broker.address, auto_offset_reset="earliest", fetch_max_wait_ms=100
             ) as consumer:
-                consumer.assign([aiokafka.TopicPartition(topic, number) for number in range(partitions)])
+                consumer.assign([aiokafka.TopicPartition(topic, number) for number in partitions])
                 while len(found) < count:
                     for came in (await consumer.getmany(timeout_ms=200)).values():
                         for each in came:
@@ -177,6 +185,8 @@ class Java(OtherClient):
     def __init__(self, broker: SuiteBroker, peer: JavaPeer):
         super().__init__(broker)
         self.peer = peer
+        self.codecs = CODECS if peer.has(HAS_ZSTD) else CODECS[:-1]
+        self.has_headers = peer.has(HAS_HEADERS)
 
     def write(self, topic: str, partition: int, codec: str, rows: Sequence[Row]) -> None:
         records = [
@@ -186,8 +196,8 @@ class Java(OtherClient):
         placed = self.peer.ask("produce", topic=topic, codec=codec, records=records)["placed"]
         assert placed == [[partition, number] for number in range(len(rows))]
 
-    def read(self, topic: str, partitions: int, count: int) -> list[Found]:
-        answer = self.peer.ask("read", topic=topic, partitions=partitions, count=count)
+    def read(self, topic: str, partitions: Sequence[int], count: int) -> list[Found]:
+        answer = self.peer.ask("read", topic=topic, partitions=list(partitions), count=count)
         return [
             Found(
                 partition,

@@ -12,7 +12,7 @@ import confluent_kafka
 import pytest
 
 from tests.client_suite.features import STATIC_MEMBERS
-from tests.client_suite.java_peer import JavaPeer
+from tests.client_suite.java_peer import HAS_COOPERATIVE, HAS_STATIC_MEMBERS, JavaPeer
 from tests.client_suite.suite_broker import SECONDS, SuiteBroker, eventually
 from tests.client_suite.test_groups import QUICK
 
@@ -22,8 +22,6 @@ JAVA_ASSIGNORS = {
     "roundrobin": "RoundRobinAssignor",
     "cooperative-sticky": "CooperativeStickyAssignor",
 }
-COOPERATIVE = (2, 4)
-"""The release whose Java clients have it first."""
 
 Place = tuple[int, int]
 
@@ -162,8 +160,8 @@ def group_of(broker: SuiteBroker, java: JavaPeer, assignor: str, named: bool = F
 @pytest.mark.parametrize("leader", ["ours", "java", "confluent"])
 def test_three_clients_share_a_topic(broker: SuiteBroker, java: JavaPeer, assignor: str, leader: str) -> None:
     """Whoever comes first shares the partitions out. Nothing is lost and nothing comes twice when they come and go."""
-    if assignor == "cooperative-sticky" and java.release < COOPERATIVE:
-        pytest.skip("Java has it since Kafka 2.4")
+    if assignor == "cooperative-sticky" and not java.has(HAS_COOPERATIVE):
+        pytest.skip("Java clients have it since Kafka 2.4")
     others = [each for each in ("ours", "java", "confluent") if each != leader]
     with group_of(broker, java, assignor) as group:
         group.join(leader)
@@ -179,6 +177,8 @@ def test_three_clients_share_a_topic(broker: SuiteBroker, java: JavaPeer, assign
 
 def test_three_clients_with_names_of_their_own(broker: SuiteBroker, java: JavaPeer) -> None:
     broker.need(STATIC_MEMBERS)
+    if not java.has(HAS_STATIC_MEMBERS):
+        pytest.skip("Java clients have names since Kafka 2.3")
     with group_of(broker, java, "range", named=True) as group:
         for each in ("ours", "java", "confluent"):
             group.join(each)

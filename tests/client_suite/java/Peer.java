@@ -131,7 +131,7 @@ public class Peer {
 
     static void read(JsonNode asked, ArrayNode records) throws Exception {
         List<TopicPartition> partitions = new ArrayList<>();
-        for (int i = 0; i < asked.get("partitions").asInt(); i++) partitions.add(new TopicPartition(asked.get("topic").asText(), i));
+        for (JsonNode one : asked.get("partitions")) partitions.add(new TopicPartition(asked.get("topic").asText(), one.asInt()));
         long deadline = System.nanoTime() + 60_000_000_000L;
         try (KafkaConsumer<byte[], byte[]> consumer = consumer()) {
             consumer.assign(partitions);
