@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kbroker.client import AdminClient
+from tests.client_suite.features import IDEMPOTENCE
 from tests.client_suite.java_peer import JavaPeer
 from tests.client_suite.suite_broker import SETTINGS, SuiteBroker
 from tests.kit.broker import BrokerProcess, Kafka4InMemory
@@ -74,7 +75,7 @@ def broker(request: pytest.FixtureRequest) -> Iterator[SuiteBroker]:
 
 @pytest.fixture(scope="session")
 def java(request: pytest.FixtureRequest, broker: SuiteBroker) -> Iterator[JavaPeer]:
-    with JavaPeer(request.param, broker.address) as peer:
+    with JavaPeer(request.param, broker.address, broker.has(IDEMPOTENCE)) as peer:
         yield peer
 
 

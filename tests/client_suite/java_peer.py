@@ -17,14 +17,19 @@ HAS_HEADERS, HAS_ZSTD, HAS_STATIC_MEMBERS, HAS_COOPERATIVE = (0, 11), (2, 1), (2
 class JavaPeer:
     """kafka-clients of one release, with one broker."""
 
-    def __init__(self, release: str, address: str):
+    def __init__(self, release: str, address: str, idempotence: bool):
+        """`idempotence`: whether its producers ask for that, as those since Kafka 3.0 do by themselves."""
         self.release = tuple(map(int, release.split(".")))
         folder = Path(__file__).parent / "java"
         command = compile_java(
             folder, "Peer", release, f"org.apache.kafka:kafka-clients:{release}", options=("-Xmx96m",)
         )
         self._process = subprocess.Popen(
-            [*command, address], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            [*command, address, str(idempotence).lower()],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
 
     def has(self, since: tuple[int, int]) -> bool:

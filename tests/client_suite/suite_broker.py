@@ -28,6 +28,7 @@ SETTINGS: dict[str, object] = {
     "transaction.state.log.num.partitions": 1,
     "auto.create.topics.enable": "true",
     "delete.topic.enable": "true",
+    "log.retention.ms": -1,  # records of tests have timestamps of any year
 }
 
 

@@ -19,7 +19,7 @@ import org.apache.kafka.common.serialization.*;
 
 /**
  * Java clients on stdin and stdout, one JSON object per line and one for its answer; compiled with kafka-clients from
- * 0.10.2 to 4.3. Bytes are in hex. The argument is the address of the broker.
+ * 0.10.2 to 4.3. Bytes are in hex. The arguments are the address of the broker, and whether its producers are idempotent.
  *
  *   produce topic codec records [text_keys] -> placed: [partition, offset] of each
  *       a record is [partition, key, value, timestamp, headers], all but the headers may be null;
@@ -32,13 +32,14 @@ import org.apache.kafka.common.serialization.*;
 public class Peer {
     static final ObjectMapper JSON = new ObjectMapper();
     static final HexFormat HEX = HexFormat.of();
-    static String bootstrap;
+    static String bootstrap, idempotence;
     static Member member;
 
     public static void main(String[] arguments) throws Exception {
         PrintStream out = new PrintStream(new FileOutputStream(FileDescriptor.out), true, "UTF-8");
         System.setOut(System.err);
         bootstrap = arguments[0];
+        idempotence = arguments.length > 1 ? arguments[1] : "true";
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = in.readLine(); line != null; line = in.readLine()) {
             ObjectNode answer = JSON.createObjectNode();
@@ -94,7 +95,7 @@ public class Peer {
         Serializer<Object> keys = (Serializer<Object>) (Serializer<?>) (textKeys ? new StringSerializer() : new ByteArraySerializer());
         List<Future<RecordMetadata>> sent = new ArrayList<>();
         try (KafkaProducer<Object, byte[]> producer = new KafkaProducer<>(
-            settings("compression.type", asked.get("codec").asText(), "linger.ms", 20), keys, new ByteArraySerializer())) {
+            settings("compression.type", asked.get("codec").asText(), "linger.ms", 20, "enable.idempotence", idempotence), keys, new ByteArraySerializer())) {
             for (JsonNode row : asked.get("records"))
                 sent.add(producer.send(record(asked.get("topic").asText(), row, textKeys)));
             producer.flush();
@@ -161,6 +162,7 @@ public class Peer {
                 "group.id", asked.get("group").asText(), "session.timeout.ms", 6000, "heartbeat.interval.ms", 300,
                 "partition.assignment.strategy", "org.apache.kafka.clients.consumer." + asked.get("assignor").asText()));
             if (asked.hasNonNull("instance")) pairs.addAll(List.of("group.instance.id", asked.get("instance").asText()));
+            setDaemon(true); // it ends with standard input
             consumer = consumer(pairs.toArray());
         }
 
