@@ -75,3 +75,18 @@ def test_the_right_uses_import_every_public_name() -> None:
     imported = re.search(r"^from kbroker.client import \((.*?)\)", RIGHT.read_text(), re.MULTILINE | re.DOTALL)
     assert imported is not None
     assert set(re.findall(r"\w+", imported[1])) == set(kbroker.client.__all__)
+
+
+CLIENTS = ("Producer", "Consumer", "AdminClient", "SimpleConsumer", "ConsumerConnector")
+ASYNC_CLIENTS = ("AsyncProducer", "AsyncConsumer", "AsyncAdminClient")
+VALUES = ("Delivery", "Deliveries", "Records", "ConsumerRecord", "MessageStream", "Member", "Topics")
+TO_OVERRIDE = ("RebalanceListener", "ProducerHandler", "Assignor")
+OWN = {"accumulator", "block_ms", "encode_key", "encode_value", "fail_what_is_left", "refused", "send_some"}
+"""What the parts of a Producer are to each other."""
+
+
+@pytest.mark.parametrize("name", [*CLIENTS, *ASYNC_CLIENTS, *VALUES, *TO_OVERRIDE])
+def test_the_right_uses_have_every_public_method(name: str) -> None:
+    words = set(re.findall(r"\w+", RIGHT.read_text()))
+    methods = {method for method in dir(getattr(kbroker.client, name)) if not method.startswith("_")}
+    assert methods - words - OWN == set()

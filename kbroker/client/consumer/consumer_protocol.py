@@ -65,6 +65,7 @@ class ConsumerMembership(Membership):
         self._said: asyncio.Future[None] | None = None  # one that a poll is to raise
         self._interval_s = place.options.seconds("retry.backoff.ms")
         self._patterned = False
+        self._interest: frozenset[str] = frozenset()
 
     @property
     def identity(self) -> ConsumerGroupMetadata:
@@ -85,6 +86,7 @@ class ConsumerMembership(Membership):
     def start(self) -> None:
         self.cluster.on_view.append(self._seen)
         self._may_join.set()
+        self._care(self.place.subscription().topics)
         self.spawn(self._live())
         self.spawn(self._tend())
 
@@ -93,6 +95,7 @@ class ConsumerMembership(Membership):
             self.cluster.on_view.remove(self._seen)
         await self.cancel_all()
         self._unsay()
+        self._care(frozenset())
         if self._patterned:
             self.cluster.remove_everything()
             self._patterned = False
@@ -115,7 +118,16 @@ class ConsumerMembership(Membership):
 
     def subscription_changed(self) -> None:
         self._unsay()
+        self._care(self.place.subscription().topics)
         self._news.set()
+
+    def _care(self, names: frozenset[str]) -> None:
+        """The coordinator knows them, but it is who asks for their metadata that may have them made."""
+        wanted = names if self.cluster.creates_topics else frozenset()
+        self.cluster.remove_topics(self._interest - wanted)
+        if self.cluster.add_topics(wanted - self._interest):
+            self.cluster.refresh_soon()
+        self._interest = wanted
 
     def _unsay(self) -> None:
         """What was refused is not wanted any more."""

@@ -127,6 +127,12 @@ class Handler(ProducerHandler):
     def before_enqueue(self, record: QueuedRecord) -> QueuedRecord | None:
         return record if record.value else None
 
+    def after_enqueue(self, record: QueuedRecord, added: bool) -> None:
+        print(record.topic, added)
+
+    def after_dequeue(self, batches: Sequence[LeavingBatch]) -> None:
+        self.before_sending(batches)
+
     def before_sending(self, batches: Sequence[LeavingBatch]) -> None:
         assert_type(batches[0].record_count, int)
 
@@ -179,9 +185,20 @@ class Listener(RebalanceListener):
     def on_revoked(self, partitions: list[TopicPartition]) -> None:
         print([partition.topic for partition in partitions])
 
+    def on_lost(self, partitions: list[TopicPartition]) -> None:
+        self.on_revoked(partitions)
+
 
 class OneForAll(Assignor):
     name = "one-for-all"
+    protocols = ("cooperative", "eager")
+
+    def user_data(self, topics: frozenset[str], previous: frozenset[TopicPartition], generation: int) -> bytes | None:
+        return b"%d" % generation
+
+    def as_told(self, member: Member) -> Member:
+        print(member.place, member.rack, member.owned, member.generation, member.user_data, member.group_instance_id)
+        return member
 
     def assign(self, members: Collection[Member], topics: Topics) -> Mapping[str, Collection[TopicPartition]]:
         first = min(member.member_id for member in members)
@@ -252,6 +269,8 @@ def read_record(record: ConsumerRecord) -> None:
     assert_type(record.key, bytes | None)
     assert_type(record.value, bytes | None)
     assert_type(record.headers, tuple[tuple[str, bytes | None], ...])
+    assert_type(record.leader_epoch, int | None)
+    print(record.timestamp_type, record.value_view)
 
 
 def fetch(simple: SimpleConsumer) -> None:
@@ -303,9 +322,27 @@ def administer(admin: AdminClient) -> None:
     admin.alter_replica_log_dirs({("a", 0, 1): "/data/1", ("a", 1, 1): "/data/2"})
     admin.alter_replica_log_dirs({TopicPartitionReplica("a", 0, 1): "/data/1"})
     print(admin.describe_replica_log_dirs([("a", 0, 1)])[TopicPartitionReplica("a", 0, 1)].future_path)
+    admin.check_connection()
+    administer_more(admin)
     admin.delete_group("g")
     admin.delete_topics(["a"])
     admin.close(timeout=5)
+
+
+def administer_more(admin: AdminClient) -> None:
+    admin.alter_broker_config(None, {"log.retention.ms": "1000"}, validate_only=True)
+    admin.alter_group_config("g", {"consumer.session.timeout.ms": None})
+    print(admin.describe_broker_config(1)["log.dirs"].is_sensitive, admin.describe_group_config("g").keys())
+    print(admin.describe_topic_configs(["a"])["a"]["retention.ms"].value)
+    for node_id, directories in admin.describe_log_dirs([1]).items():
+        print(node_id, [(each.path, each.replicas[A0].size) for each in directories if each.error is None])
+    print({group_id: group.state for group_id, group in admin.describe_groups(["g"]).items()})
+    admin.delete_offsets("g", [A0, ("a", 1)])
+    admin.remove_members("g", member_ids=["m"], instance_ids=["i"])
+    admin.delete_groups(["g", "h"])
+    print([each.producer_id for each in admin.describe_producers([A0])[A0]])
+    print(admin.describe_transaction("t").state, admin.describe_transactions(["t"])["t"].producer_epoch)
+    admin.fence_producers(["t"])
 
 
 async def administer_and_await(admin: AsyncAdminClient) -> None:

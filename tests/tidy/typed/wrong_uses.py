@@ -53,6 +53,8 @@ def calls(producer: Producer, consumer: Consumer, admin: AdminClient, simple: Si
     admin.create_topic("topic", partitions="3")  # wrong
     admin.alter_replica_log_dirs({("topic", 0): "/data"})  # wrong
     admin.delete_topics({"a": 1}, 2)  # wrong
+    admin.remove_members("g", ["member"])  # wrong
+    admin.alter_broker_config(None, {"log.retention.ms": 1000})  # wrong
     print(admin.list_topics().offset)  # wrong
 
 

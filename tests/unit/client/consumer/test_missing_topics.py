@@ -18,6 +18,10 @@ def subscribe(consumer: Consumer, topic: str) -> None:
     consumer.poll(0.5)
 
 
+def subscribe_by_heartbeats(consumer: Consumer, topic: str) -> None:
+    subscribe(consumer, topic)
+
+
 def assign(consumer: Consumer, topic: str) -> None:
     consumer.assign([(topic, 0)])
     consumer.poll(0.5)
@@ -31,13 +35,14 @@ def ask_for_an_end(consumer: Consumer, topic: str) -> None:
     consumer.end_offsets([(topic, 0)])
 
 
-USES: list[Use] = [subscribe, assign, assign_topics, ask_for_an_end]
+USES: list[Use] = [subscribe, subscribe_by_heartbeats, assign, assign_topics, ask_for_an_end]
 
 
-def consumer_of(broker: WholeBroker, **options: bool) -> Consumer:
+def consumer_of(broker: WholeBroker, use: Use, **options: bool) -> Consumer:
     return Consumer(
         bootstrap_servers=f"127.0.0.1:{broker.port}",
-        group_id="missing",
+        group_id=f"missing-{use.__name__}",
+        group_protocol="consumer" if use is subscribe_by_heartbeats else "classic",
         default_api_timeout_ms=1_000,
         retry_backoff_max_ms=100,
         **options,  # type: ignore[arg-type]
@@ -48,15 +53,15 @@ def consumer_of(broker: WholeBroker, **options: bool) -> Consumer:
 def test_a_topic_that_is_wanted_is_made_unless_that_is_forbidden(broker: WholeBroker, use: Use) -> None:
     made, never = f"made-by-{use.__name__}", f"never-by-{use.__name__}"
     with AdminClient(bootstrap_servers=f"127.0.0.1:{broker.port}") as admin:
-        with consumer_of(broker, allow_auto_create_topics=False) as consumer:
-            if use in (subscribe, assign):
+        with consumer_of(broker, use, allow_auto_create_topics=False) as consumer:
+            if use in (subscribe, subscribe_by_heartbeats, assign):
                 use(consumer, never)
             else:
                 with pytest.raises(BrokerError) as refused:
                     use(consumer, never)
                 assert refused.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert never not in admin.list_topics()
-        with consumer_of(broker) as consumer:
+        with consumer_of(broker, use) as consumer:
             use(consumer, made)
             admin.describe_topics([made])
         assert made in admin.list_topics()
