@@ -66,7 +66,7 @@ def test_the_block_commits_or_aborts_and_offsets_go_with_it(run: Run, broker: Br
             async with producer.transaction() as same:
                 assert same is producer
                 await producer.send(topic, "kept")
-                await producer.send_offsets_to_transaction({(topic, 0): OffsetAndMetadata(5, "here")}, group)
+                await producer.send_offsets_to_transaction({(topic, 0): OffsetAndMetadata(5)}, group)
             with pytest.raises(ZeroDivisionError):
                 async with producer.transaction():
                     await producer.send_and_wait(topic, "dropped")
