@@ -419,9 +419,13 @@ class ZooKeeperStore:
             log.warning("the connection to ZooKeeper %s is lost", self._address)
         else:
             log.warning("the session with ZooKeeper %s has expired", self._address)
-            for callback in callbacks:
-                self._post(callback)
+            self._post(lambda: self._tell_of_end(callbacks))
             self._stop_client()
+
+    def _tell_of_end(self, callbacks: list[Callable[[], None]]) -> None:
+        """In one turn: whoever closes the session ends the thread that the others would be called by in the next."""
+        for callback in callbacks:
+            self._deliver(callback)
 
     def _await_link(self, deadline: float, outcome: str = "") -> None:
         with self._changed:

@@ -5,7 +5,7 @@ import random
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import pytest
@@ -212,6 +212,26 @@ def test_a_session_that_was_away_for_too_long_has_ended_once(line: Line) -> None
     session.close()
     assert len(ended.events) == 1
     assert line.other.children("/") == []
+
+
+def test_all_hear_of_the_end_whatever_the_first_of_them_does(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = line.connect(session_timeout_s=1.0)
+    session.create("/alive", ephemeral=True)
+    post, gone, ended, closed = session._post, Told(), Told(), threading.Event()
+
+    def post_and_stand_still(call: Callable[[], None]) -> None:
+        post(call)
+        closed.wait(1)
+
+    monkeypatch.setattr(session, "_post", post_and_stand_still)
+    session.on_end(session.close)
+    session.on_end(lambda: ended(WatchEvent(EventKind.DELETED, "/")))
+    line.other.exists("/alive", gone)
+    line.cut()
+    gone.wait(1)
+    line.mend()
+    ended.wait(1)
+    closed.set()
 
 
 def test_a_server_that_takes_a_connection_and_says_nothing_costs_no_session(line: Line) -> None:
