@@ -104,10 +104,9 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
             "auto_offset_reset": "earliest" if arguments.from_beginning else "latest",
             "enable_auto_commit": False,
             "group_id": arguments.group,
-            "session_timeout_ms": SESSION_TIMEOUT_MS,
         }
     isolation = "read_committed" if arguments.committed else "read_uncommitted"
-    return client_options(
+    options = client_options(
         arguments,
         CONSUMER,
         isolation_level=isolation,
@@ -115,6 +114,9 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
         allow_auto_create_topics=False,
         **own,
     )
+    if arguments.group is not None and options.get("group.protocol", "classic").lower() == "classic":
+        options.setdefault("session.timeout.ms", SESSION_TIMEOUT_MS)
+    return options
 
 
 def _commit(consumer: Consumer) -> None:

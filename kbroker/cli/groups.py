@@ -1,4 +1,4 @@
-"""List, describe and delete consumer groups, and move their offsets."""
+"""List, describe and delete consumer groups, move and delete their offsets."""
 
 from __future__ import annotations
 
@@ -19,18 +19,29 @@ EXAMPLES = """examples:
   kbroker groups describe readers
   kbroker groups reset-offsets readers --topic views --to-earliest
   kbroker groups reset-offsets readers --topic views:0,2 --to-time 2026-01-31T12:00:00 --dry-run
+  kbroker groups delete-offsets readers --topic views
   kbroker groups delete readers
   kbroker groups list --json -b broker.example.com:9093 --command-config client.properties
 """
 
+GROUP_TYPES = ("classic", "consumer")
 EMPTY_STATES = frozenset({"Empty", "Dead"})
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     listing = actions.add_parser("list", help="all groups and their states")
+    listing.add_argument("--state", action="append", default=[], help="only these, as in --state Empty (Kafka 2.6)")
+    listing.add_argument(
+        "--type",
+        action="append",
+        default=[],
+        choices=GROUP_TYPES,
+        help="only of this protocol; consumer is that of KIP-848 (Kafka 3.8)",
+    )
     describing = actions.add_parser("describe", help="members, offsets and lag")
     describing.add_argument("group", nargs="+")
+    describing.add_argument("--members", action="store_true", help="a row for each member, instead of the offsets")
     resetting = actions.add_parser("reset-offsets", help="move the offsets of a group that has no members")
     resetting.add_argument("group")
     what = resetting.add_mutually_exclusive_group(required=True)
@@ -50,16 +61,32 @@ def configure(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--shift-by", type=int, metavar="N", help="so many messages on, or back if negative")
     where.add_argument("--to-time", type=args.moment, metavar="TIME", help="milliseconds, or as in 2026-01-31T12:00:00")
     resetting.add_argument("--dry-run", action="store_true", help="only show where it would go")
+    forgetting = actions.add_parser("delete-offsets", help="delete a group's offsets of topics that it does not read")
+    forgetting.add_argument("group")
+    forgetting.add_argument(
+        "--topic",
+        type=_topic_partitions,
+        action="append",
+        required=True,
+        metavar="TOPIC[:PARTITIONS]",
+        help="a topic, or some partitions of it",
+    )
     deleting = actions.add_parser("delete", help="delete groups that have no members, with their offsets")
     deleting.add_argument("group", nargs="+")
-    for action in (listing, describing, resetting, deleting):
+    for action in (listing, describing, resetting, forgetting, deleting):
         add_cluster(action)
     for action in (listing, describing, resetting):
         args.add_json(action)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    actions = {"list": _list, "describe": _describe, "reset-offsets": _reset, "delete": _delete}
+    actions = {
+        "list": _list,
+        "describe": _describe,
+        "reset-offsets": _reset,
+        "delete-offsets": _delete_offsets,
+        "delete": _delete,
+    }
     with connect(arguments) as admin:
         actions[arguments.action](admin, arguments)
     return 0
@@ -72,13 +99,18 @@ def _topic_partitions(text: str) -> tuple[str, list[int] | None]:
 
 def _list(admin: AdminClient, arguments: argparse.Namespace) -> None:
     groups = [
-        {"group": group.group_id, "state": group.state, "protocol_type": group.protocol_type}
-        for group in admin.list_groups()
+        {
+            "group": group.group_id,
+            "state": group.state,
+            "type": group.group_type,
+            "protocol_type": group.protocol_type,
+        }
+        for group in admin.list_groups(states=arguments.state, types=arguments.type)
     ]
     if arguments.json:
         print_json(groups)
     else:
-        print_table(["group", "state", "type"], ([g["group"], g["state"], g["protocol_type"]] for g in groups))
+        print_table(["group", "state", "type", "protocol type"], ([*group.values()] for group in groups))
 
 
 def _describe(admin: AdminClient, arguments: argparse.Namespace) -> None:
@@ -91,7 +123,15 @@ def _describe(admin: AdminClient, arguments: argparse.Namespace) -> None:
             print()
         protocol = f", {group['protocol']}" if group["protocol"] else ""
         print(f"{group['group']}  {group['state']}, {len(group['members'])} members{protocol}")
-        if group["partitions"]:
+        if arguments.members:
+            print_table(
+                ["member", "client", "host", "instance", "partitions"],
+                (
+                    [m["member_id"], m["client_id"], m["host"], m["instance_id"], " ".join(m["partitions"])]
+                    for m in group["members"]
+                ),
+            )
+        elif group["partitions"]:
             print_table(
                 ["topic", "partition", "offset", "end", "lag", "member", "host"],
                 (
@@ -211,6 +251,16 @@ def _targets(
             raise KbrokerError(f"the group has no offset of {partition} to shift")
         wanted[partition] = min(max(offset, earliest[partition]), latest[partition])
     return wanted
+
+
+def _delete_offsets(admin: AdminClient, arguments: argparse.Namespace) -> None:
+    """Of topics that are gone, too."""
+    committed = _committed(admin, arguments.group)
+    for topic, wanted in arguments.topic:
+        chosen = [each for each in committed if each.topic == topic and (wanted is None or each.partition_id in wanted)]
+        if not chosen:
+            raise KbrokerError(f"group {arguments.group!r} has no offsets there of topic {topic!r}")
+        admin.delete_offsets(arguments.group, chosen)
 
 
 def _delete(admin: AdminClient, arguments: argparse.Namespace) -> None:

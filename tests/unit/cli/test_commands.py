@@ -338,7 +338,7 @@ def test_a_group_goes_on_where_it_stopped_and_shows_its_lag(kbroker: Run, topic:
     rows = {row["partition"]: row for row in described["partitions"]}
     assert (described["state"], rows[1]["offset"], rows[1]["end_offset"], rows[1]["lag"]) == ("Empty", 2, 3, 1)
     assert lines(kbroker("consume", topic, *words)) == [b"3"]
-    assert {"group": group, "state": "Empty", "protocol_type": "consumer"} in from_json(
+    assert {"group": group, "state": "Empty", "type": "classic", "protocol_type": "consumer"} in from_json(
         kbroker("groups", "list", "--json")
     )
     assert group.encode() in kbroker("groups", "list").stdout
@@ -403,6 +403,51 @@ def test_offsets_are_reset_in_every_way(kbroker: Run, topic: str) -> None:
         assert offset() == expected, words
     moved = from_json(kbroker("groups", "reset-offsets", group, "--all-topics", "--to-earliest", "--json"))
     assert moved == [{"topic": topic, "partition": 0, "offset": 10, "new_offset": 0}]
+
+
+def test_offsets_of_single_topics_are_deleted_even_of_those_that_are_gone(kbroker: Run, topic: str) -> None:
+    group, gone = f"forgetting-{topic}", f"{topic}-gone"
+    kbroker("topics", "create", gone, "--partitions", "1")
+    kbroker("groups", "reset-offsets", group, "--topic", topic, "--topic", gone, "--to-latest")
+
+    def known() -> list[tuple[str, int]]:
+        (described,) = from_json(kbroker("groups", "describe", group, "--json"))
+        return [(each["topic"], each["partition"]) for each in described["partitions"]]
+
+    assert known() == [(topic, 0), (topic, 1), (topic, 2), (gone, 0)]
+    kbroker("groups", "delete-offsets", group, "--topic", f"{topic}:0,2", "--topic", gone)
+    assert known() == [(topic, 1)]
+    nothing = kbroker("groups", "delete-offsets", group, "--topic", f"{topic}:0", code=1).stderr.decode()
+    assert nothing == f"kbroker: group {group!r} has no offsets there of topic {topic!r}\n"
+
+
+def test_groups_of_both_protocols_are_told_apart_and_show_their_members(
+    broker: BrokerProcess, kbroker: Run, topic: str
+) -> None:
+    group = f"new-{topic}"
+    kbroker("produce", topic, stdin=b"x\n")
+    command = [sys.executable, "-m", "kbroker.cli.main", "consume", topic, "-g", group, "-b", broker.address]
+    command += ["--from-beginning", "-X", "group.protocol=consumer"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as member:
+        try:
+            assert member.stdout is not None and member.stdout.readline() == b"x\n"
+            while len(rows := lines(kbroker("groups", "describe", group, "--members"))) != 3 or topic not in str(rows):
+                assert member.poll() is None
+            head, titles, row = rows
+            assert head == f"{group}  Stable, 1 members, uniform".encode()
+            assert titles.split() == [b"member", b"client", b"host", b"instance", b"partitions"]
+            assert row.split()[1] == b"kbroker-cli" and row.split()[-3:] == [f"{topic}-{n}".encode() for n in range(3)]
+            told = {"group": group, "state": "Stable", "type": "consumer", "protocol_type": "consumer"}
+            assert told in from_json(kbroker("groups", "list", "--type", "consumer", "--state", "Stable", "--json"))
+            assert told not in from_json(kbroker("groups", "list", "--type", "classic", "--json"))
+            refused = kbroker("groups", "reset-offsets", group, "--topic", topic, "--to-latest", code=1).stderr
+            assert b"is Stable: stop its members first" in refused
+        finally:
+            member.terminate()
+            member.wait(60)
+    assert told not in from_json(kbroker("groups", "list", "--state", "Stable", "--json"))
+    kbroker("groups", "reset-offsets", group, "--topic", topic, "--to-latest")
+    kbroker("groups", "delete", group)
 
 
 def test_groups_are_deleted_and_unknown_ones_are_an_error(kbroker: Run, topic: str) -> None:
