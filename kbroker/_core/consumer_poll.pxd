@@ -13,6 +13,7 @@ from kbroker._core.consumer_records cimport Records
 cdef class FetchPoll(FetchPartitions):
     cdef object inflate
     cdef list begun              # of a Chunk that a poll has cut: (chunk, key of its partition, generation, next record)
+    cdef dict taken              # by key of a partition: generation, position and epoch before this poll took something of it
     # To be raised by the next poll: (error, key of its partition or None, generation, whether by each until somebody seeks).
     cdef list errors
     cdef bint interrupted
@@ -20,6 +21,8 @@ cdef class FetchPoll(FetchPartitions):
     cdef int begin_reading(self, Records records) except -1
     cdef int32_t unread_part(self, tuple key) except -2
     cdef int take_begun(self, Records records, int64_t most) except -1
+    cdef int note_taken(self, tuple key, int64_t generation) except -1
+    cdef int take_again(self) except -1
     cdef int take_ready(self, Records records, int64_t most) except -1
     cdef int64_t position_at(self, Chunk chunk, int64_t first, int64_t end) except -1
     cdef int deliver(self, Records records, Chunk chunk, tuple key, int64_t generation, int64_t first, int64_t most) except -1

@@ -25,6 +25,7 @@ cdef class FetchPoll(FetchPartitions):
         self.errors = []
         self.delivered = []
         self.unread = {}
+        self.taken = {}
 
     def poll(self, int64_t timeout_ms, int64_t max_records, bint to_read=False):
         """The next records, at most so many; none when there are none within the time, or after `interrupt`.
@@ -44,8 +45,13 @@ cdef class FetchPoll(FetchPartitions):
             self.raise_one()
             records = new_records()
             self.delivered = []
-            self.take_begun(records, max_records)
-            self.take_ready(records, max_records - records.count)
+            self.taken = {}
+            try:
+                self.take_begun(records, max_records)
+                self.take_ready(records, max_records - records.count)
+            except BaseException:
+                self.take_again()
+                raise
             if records.count:
                 if to_read:
                     self.begin_reading(records)
@@ -151,6 +157,8 @@ cdef class FetchPoll(FetchPartitions):
                 p.blocked = True
                 generation = p.generation
             mutex_unlock(&self.lock)
+            if key in self.taken:
+                self.taken[key] = generation, *self.taken[key][1:]
             # What this poll has of it is still right.
             self.delivered = [(row[0], generation, row[2], row[3]) if row[:2] == (key, before) else row for row in self.delivered]
             self.errors.append((error, key, generation, False))
@@ -276,21 +284,53 @@ cdef class FetchPoll(FetchPartitions):
     cdef int take_begun(self, Records records, int64_t most) except -1:
         """What an earlier poll has left over of a chunk."""
         cdef fetch_partition_t *p
-        begun, self.begun = self.begun, []
+        cdef list begun = self.begun
+        self.begun = []
         kept = set()
-        for chunk, key, generation, first in begun:
+        begun.reverse()
+        try:
+            while begun:
+                chunk, key, generation, first = begun.pop()
+                if key not in self.by_name:
+                    continue
+                p = self.find(key[0], key[1])
+                if p.generation != generation:
+                    continue
+                p.begun = False
+                if p.paused or records.count >= most or key in kept:
+                    kept.add(key)
+                    self.begun.append((chunk, key, generation, first))
+                    p.begun = True
+                else:
+                    self.note_taken(key, generation)
+                    self.deliver(records, chunk, key, generation, first, most - records.count)
+        finally:
+            self.begun.extend(reversed(begun))
+        return 0
+
+    cdef int note_taken(self, tuple key, int64_t generation) except -1:
+        cdef fetch_partition_t *p
+        if key in self.by_name and key not in self.taken:
+            p = self.find(key[0], key[1])
+            if p.generation == generation:
+                self.taken[key] = generation, p.position, p.position_epoch
+        return 0
+
+    cdef int take_again(self) except -1:
+        """A poll was interrupted: what it has taken is fetched again, from where its partitions stood before."""
+        cdef fetch_partition_t *p
+        for key, (generation, position, epoch) in self.taken.items():
             if key not in self.by_name:
                 continue
             p = self.find(key[0], key[1])
-            if p.generation != generation:
-                continue
-            p.begun = False
-            if p.paused or records.count >= most or key in kept:
-                kept.add(key)
-                self.begun.append((chunk, key, generation, first))
-                p.begun = True
-            else:
-                self.deliver(records, chunk, key, generation, first, most - records.count)
+            mutex_lock(&self.lock)
+            if p.generation == generation:
+                self.move(p, position, epoch)
+                p.blocked = False
+            mutex_unlock(&self.lock)
+        self.taken = {}
+        self.delivered = []
+        self.wake()
         return 0
 
     cdef int take_ready(self, Records records, int64_t most) except -1:
@@ -322,6 +362,7 @@ cdef class FetchPoll(FetchPartitions):
             mutex_lock(&self.lock)
             ready_free(ready)
             mutex_unlock(&self.lock)
+            self.note_taken(key, generation)
             self.deliver(records, new_chunk(chunk, key[0], key[1], self.inflate), key, generation, 0, end - records.count)
         if freed:
             self.wake()

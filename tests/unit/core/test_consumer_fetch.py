@@ -27,8 +27,13 @@ from tests.kit.batches import changed
 from tests.kit.consumer_model import Log, LogBatch, logs
 from tests.kit.fetch_broker import NODE, FetchBroker, Key
 
+RINGING: list[bool] = []
+"""While it holds something Ctrl-C comes whenever a batch is inflated."""
+
 
 def inflated(codec: int, data: memoryview, magic: int) -> bytes:
+    if RINGING:
+        raise KeyboardInterrupt
     return inflate(codec, data, 1 << 20, magic=magic)
 
 
@@ -162,6 +167,17 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(most=st.integers(1, 8))
     def poll(self, most: int) -> None:
         self.take(self.engine.poll(0, most), most)
+
+    @rule(most=st.integers(1, 8))
+    def poll_while_ringing(self, most: int) -> None:
+        RINGING.append(True)
+        try:
+            records = self.engine.poll(0, most)
+        except KeyboardInterrupt:
+            return
+        finally:
+            RINGING.clear()
+        self.take(records, most)
 
     def take(self, records: Records, most: int) -> None:
         assert len(records) <= most
@@ -611,6 +627,22 @@ def test_interrupt_ends_a_poll_and_an_error_comes_out_of_it(benches: list[Bench]
     with pytest.raises(RuntimeError, match="heard"):
         engine.poll(60_000, 5)
     assert len(engine.poll(0, 5)) == 0
+
+
+def test_a_signal_while_a_poll_inflates_costs_no_record(benches: list[Bench]) -> None:
+    records = tuple(Record(offset, 5, None, b"%d" % offset) for offset in range(5))
+    bench = bench_of(benches, {key: Log([LogBatch(0, 4, records, Codec.GZIP)]) for key in (A, B)})
+    bench.start(A, B)
+    for _ in range(10):
+        bench.turn()
+    RINGING.append(True)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            bench.engine.poll(0, 7)  # all of the one, and of the other a part
+    finally:
+        RINGING.clear()
+    assert [bench.engine.position(*key) for key in (A, B)] == [0, 0]
+    assert sorted(bench.read(10)) == [(*key, offset) for key in (A, B) for offset in range(5)]
 
 
 def test_a_signal_ends_a_poll(benches: list[Bench]) -> None:
