@@ -7,10 +7,11 @@ in one transaction. `Ledger` is what they note; client_ledger.py says what of it
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from kbroker.client import (
@@ -84,6 +85,7 @@ class Writer(Actor):
         super().__init__(name, address, ledger)
         self.way = way
         self.options = QUICK | {"bootstrap_servers": address, "client_id": name} | options
+        self.pausing, self.paused = threading.Event(), threading.Event()
         self.numbers = [0] * PARTITIONS  # sent so far
         self.deliveries: list[tuple[int, int, Delivery]] = []
         self.many: list[Deliveries] = []
@@ -94,10 +96,24 @@ class Writer(Actor):
             return
         with Producer(self.options) as producer:  # type: ignore[arg-type]
             while not self.stopping.wait(PAUSE_S):
+                if self.pausing.is_set():
+                    producer.flush(FLUSH_S)
+                    self.paused.set()
+                    continue
                 for partition in range(PARTITIONS):
                     self.send(producer, partition, self.burst(partition))
             producer.flush(FLUSH_S)
             self.note()
+
+    @contextlib.contextmanager
+    def having_nothing_under_way(self) -> Iterator[None]:
+        self.pausing.set()
+        try:
+            assert self.paused.wait(FLUSH_S), f"{self.name} cannot flush"
+            yield
+        finally:
+            self.pausing.clear()
+            self.paused.clear()
 
     def burst(self, partition: int) -> range:
         """The next records; none when there are enough: a broker that starts slowly would never see the end of them."""
@@ -119,6 +135,11 @@ class Writer(Actor):
     async def work_with_asyncio(self) -> None:
         async with AsyncProducer(self.options) as producer:  # type: ignore[arg-type]
             while not self.stopping.is_set():
+                if self.pausing.is_set():
+                    await producer.flush(FLUSH_S)
+                    self.paused.set()
+                    await asyncio.sleep(PAUSE_S)
+                    continue
                 for partition in range(PARTITIONS):
                     for number in self.burst(partition):
                         delivery = await producer.send(IN, value_of(self.name, number), partition=partition)

@@ -16,7 +16,8 @@ from kbroker.client import ConsumerConnector, ConsumerRebalanceListener, Consume
 from kbroker.client.connector.membership import ConsumerRebalanceFailed
 from kbroker.coordination.store import WatchEvent
 from kbroker.model import TopicPartition
-from tests.kit.connectors import Reading
+from tests.kit.connector_member import MemberProcess
+from tests.kit.connectors import QUICK, Reading
 from tests.kit.whole_broker import WholeBroker
 from tests.kit.zookeeper import ZooKeeperProcess
 from tests.unit.client.connector.conftest import PARTITIONS, Place
@@ -212,6 +213,42 @@ def test_a_listener_is_told_what_comes_and_what_goes(place: Place) -> None:
         assert heard.events[2] == [0, 1, 2, 3]
         with pytest.raises(UsageError, match="set the listener before"):
             connector.set_consumer_rebalance_listener(heard)
+
+
+def owners_of(place: Place) -> list[str]:
+    """Who has something, once each partition has an owner."""
+    owners = place.owners()
+    return sorted({owner.rpartition("-")[0] for owner in owners.values()}) if len(owners) == PARTITIONS else []
+
+
+def test_processes_that_stand_still_or_die_lose_their_share_and_no_record(place: Place, tmp_path: Path) -> None:
+    short = QUICK | {"zookeeper_session_timeout_ms": 2_000, "auto_commit_interval_ms": 100}
+
+    def member(name: str) -> MemberProcess:
+        return MemberProcess(tmp_path, place.topic, place.options(consumer_id=name, **short))
+
+    def is_shared_by(*members: MemberProcess) -> bool:
+        return owners_of(place) == sorted(each.consumer_id for each in members)
+
+    with member("a") as a, member("b") as b, member("c") as c, Sending(place) as sending:
+        place.wait(lambda: is_shared_by(a, b, c))
+        place.wait(lambda: all(len(each.values) > 50 for each in (a, b, c)))
+        a.hold(True)  # until its session has expired
+        place.wait(lambda: is_shared_by(b, c))
+        seen = len(b.values)
+        place.wait(lambda: len(b.values) > seen + 50)
+        a.hold(False)
+        place.wait(lambda: is_shared_by(a, b, c))
+        seen = len(a.values)
+        place.wait(lambda: len(a.values) > seen + 50)
+        b.kill()
+        place.wait(lambda: is_shared_by(a, c))
+        c.kill()
+        place.wait(lambda: is_shared_by(a))
+        sending._is_over.set()
+        sending._thread.join(60)
+        place.wait(lambda: a.values | b.values | c.values >= sending.values)
+        assert a.values | b.values | c.values == sending.values
 
 
 @pytest.mark.slow
