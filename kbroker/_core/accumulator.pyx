@@ -447,6 +447,11 @@ cdef class Accumulator:
         self.refuse(IS_SHUT)
         self.seal()
 
+    def abandon(self) -> None:
+        """In a child process: nothing can be added ever, whoever held the lock when the fork came."""
+        mutex_init(&self.a.lock, NULL)
+        self.a.refusal = IS_SHUT
+
     def open(self) -> None:
         """Again, unless it is closed."""
         mutex_lock(&self.a.lock)

@@ -96,6 +96,8 @@ class ClientThread:
         self.loop.set_exception_handler(_log_failure)
         self.at_exit: Callable[[float], object] | None = None
         """Called with the seconds it has when the interpreter ends and nobody has called `stop`."""
+        self.at_fork: Callable[[], object] | None = None
+        """Called in a child process."""
         self.connecting: set[socket.socket] = set()
         # Guards _accepts: what was submitted before the end is run. The collector may end a client under it.
         self._lock = threading.RLock()
@@ -244,6 +246,8 @@ class ClientThread:
         _left.append((self.loop, self.pump))
         self._lock = threading.RLock()  # the parent's thread may have held it
         self.pump.abandon()
+        if self.at_fork is not None:
+            self.at_fork()
         for sock in self.connecting:
             with contextlib.suppress(OSError):
                 os.close(sock.detach())

@@ -108,6 +108,7 @@ class Producer(RecordSender, TransactionOperations, Blocking):
             level = options["compression.level"]
             self._compression = CompressionThread(accumulator, codec, level, options["client.id"])
         self._thread = ClientThread(options["client.id"], options["receive.message.max.bytes"])
+        self._thread.at_fork = accumulator.abandon
         try:
             self._thread.call(self._start())
             if options["zookeeper.connect"]:
@@ -166,6 +167,7 @@ class Producer(RecordSender, TransactionOperations, Blocking):
 
     def refused(self, kind: str, text: str) -> Exception:
         if kind == "shut":
+            self._thread.check()
             if self._background.broken is not None:
                 return self._background.broken
             if self._background.transactions is not None:
