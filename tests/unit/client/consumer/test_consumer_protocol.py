@@ -302,22 +302,31 @@ def test_a_broker_without_the_protocol_is_a_clear_error(broker: GroupBroker, mon
             poll_until_assigned(consumer)
 
 
+def epochs(broker: GroupBroker) -> list[int]:
+    return [message.member_epoch for message in broker.beats()]
+
+
 def test_who_does_not_poll_leaves_and_comes_back_with_the_next_poll(broker: GroupBroker) -> None:
     heard = Heard()
     with consumer_of(broker, max_poll_interval_ms=200) as consumer:
         consumer.subscribe(TOPIC, heard)
         poll_until_assigned(consumer)
-        broker.wait(lambda: broker.beats()[-1].member_epoch == -1)
+        broker.wait(lambda: epochs(broker)[-1] == -1)
+        before, joins = list(heard.events), epochs(broker).count(0)
         with pytest.raises(CommitFailed):
             consumer.commit({ZERO: 1})
-        assert heard.events == [("assigned", [0, 1])]
-        assert [message.member_epoch for message in broker.beats()].count(0) == 1
-        poll_until(consumer, lambda: len(heard.events) == 3)
-        assert heard.events[1:] == [("lost", [0, 1]), ("assigned", [0, 1])]
-        # A poll that waits is one that polls.
-        leaves = [message.member_epoch for message in broker.beats()].count(-1)
-        consumer.poll(0.6)
-        assert [message.member_epoch for message in broker.beats()].count(-1) == leaves
+        assert heard.events == before
+        assert epochs(broker).count(0) == joins
+        poll_until(consumer, lambda: len(heard.events) >= len(before) + 2)
+        assert heard.events[len(before) :][:2] == [("lost", [0, 1]), ("assigned", [0, 1])]
+
+        def waits_and_stays() -> bool:
+            leaves = epochs(broker).count(-1)
+            consumer.poll(0.6)
+            return epochs(broker).count(-1) == leaves
+
+        # A poll that waits is one that polls. On a busy machine there may be as long between two.
+        assert any(waits_and_stays() for _ in range(5))
 
 
 def test_who_has_nothing_and_does_not_poll_stays_away_too(broker: GroupBroker) -> None:
@@ -326,12 +335,13 @@ def test_who_has_nothing_and_does_not_poll_stays_away_too(broker: GroupBroker) -
     with consumer_of(broker, max_poll_interval_ms=200) as consumer:
         consumer.subscribe(TOPIC, heard)
         poll_until(consumer, lambda: heard.events)
-        broker.wait(lambda: broker.beats()[-1].member_epoch == -1)
+        broker.wait(lambda: epochs(broker)[-1] == -1)
+        before, joins = len(heard.events), epochs(broker).count(0)
         for _ in range(20):
             consumer.committed([ZERO])
-        assert [message.member_epoch for message in broker.beats()].count(0) == 1
-        poll_until(consumer, lambda: len(heard.events) == 2)
-        assert heard.events == [("assigned", []), ("assigned", [])]
+        assert epochs(broker).count(0) == joins
+        poll_until(consumer, lambda: len(heard.events) > before)
+        assert set(map(str, heard.events)) == {"('assigned', [])"}
 
 
 def test_a_topic_that_is_not_known_yet_is_looked_for(broker: GroupBroker) -> None:
