@@ -12,6 +12,7 @@ from tests.kit.java_program import compile_java
 
 # The first releases whose clients have it.
 HAS_HEADERS, HAS_ZSTD, HAS_STATIC_MEMBERS, HAS_COOPERATIVE = (0, 11), (2, 1), (2, 3), (2, 4)
+HAS_CONSUMER_PROTOCOL = (4, 0)
 
 
 class JavaPeer:

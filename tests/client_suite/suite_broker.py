@@ -29,6 +29,8 @@ SETTINGS: dict[str, object] = {
     "auto.create.topics.enable": "true",
     "delete.topic.enable": "true",
     "log.retention.ms": -1,  # records of tests have timestamps of any year
+    "group.consumer.heartbeat.interval.ms": 300,
+    "group.consumer.min.heartbeat.interval.ms": 300,
 }
 
 

@@ -1,4 +1,4 @@
-"""Ours, Java's and librdkafka's consumers in one group."""
+"""Ours, Java's and librdkafka's consumers in one group, by the classic protocol and by that of KIP-848 (uniform)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 import confluent_kafka
 import pytest
 
-from tests.client_suite.features import STATIC_MEMBERS
-from tests.client_suite.java_peer import HAS_COOPERATIVE, HAS_STATIC_MEMBERS, JavaPeer
+from tests.client_suite.features import CONSUMER_GROUPS, STATIC_MEMBERS
+from tests.client_suite.java_peer import HAS_CONSUMER_PROTOCOL, HAS_COOPERATIVE, HAS_STATIC_MEMBERS, JavaPeer
 from tests.client_suite.suite_broker import SECONDS, SuiteBroker, eventually
 from tests.client_suite.test_groups import QUICK
 
@@ -22,6 +22,8 @@ JAVA_ASSIGNORS = {
     "roundrobin": "RoundRobinAssignor",
     "cooperative-sticky": "CooperativeStickyAssignor",
 }
+REMOTE = "uniform"
+"""An assignor of the brokers: the group is of the consumer protocol."""
 
 Place = tuple[int, int]
 
@@ -29,7 +31,7 @@ Place = tuple[int, int]
 class JavaMember:
     def __init__(self, peer: JavaPeer, topic: str, group: str, assignor: str, instance: str | None):
         self.peer = peer
-        peer.ask("join", topic=topic, group=group, assignor=JAVA_ASSIGNORS[assignor], instance=instance)
+        peer.ask("join", topic=topic, group=group, assignor=JAVA_ASSIGNORS.get(assignor, assignor), instance=instance)
 
     def owned(self) -> set[int]:
         return set(self.peer.ask("assigned")["partitions"])
@@ -80,6 +82,10 @@ class Group:
 
     def __init__(self, broker: SuiteBroker, java: JavaPeer, assignor: str, named: bool):
         self.broker, self.java, self.assignor, self.named = broker, java, assignor, named
+        if assignor == REMOTE:
+            broker.need(CONSUMER_GROUPS)
+            if not java.has(HAS_CONSUMER_PROTOCOL):
+                pytest.skip("Java clients have the consumer protocol since Kafka 4.0")
         self.topic, self.group = broker.new_topic(PARTITIONS), broker.unique("mixed")
         self.members: dict[str, Member] = {}
         self.read: Counter[Place] = Counter()
@@ -90,10 +96,11 @@ class Group:
 
     def _ours(self) -> Member:
         options: dict[str, Any] = {"group_instance_id": "ours"} if self.named else {}
-        consumer = self.broker.consumer(
-            group_id=self.group, partition_assignment_strategy=self.assignor, auto_commit_interval_ms=100,
-            **QUICK, **options,
-        )  # fmt: skip
+        if self.assignor == REMOTE:
+            options |= {"group_protocol": "consumer", "group_remote_assignor": REMOTE}
+        else:
+            options |= {"partition_assignment_strategy": self.assignor, **QUICK}
+        consumer = self.broker.consumer(group_id=self.group, auto_commit_interval_ms=100, **options)
         consumer.subscribe([self.topic])
         return Polled(
             lambda: [(each.partition, each.offset) for each in consumer.poll(0.1)],
@@ -105,12 +112,18 @@ class Group:
         return JavaMember(self.java, self.topic, self.group, self.assignor, "java" if self.named else None)
 
     def _confluent(self) -> Member:
-        options = {"group.instance.id": "confluent"} if self.named else {}
+        options: dict[str, Any] = {"group.instance.id": "confluent"} if self.named else {}
+        if self.assignor == REMOTE:
+            options |= {"group.protocol": "consumer", "group.remote.assignor": REMOTE}
+        else:
+            options |= {
+                "session.timeout.ms": 6_000, "heartbeat.interval.ms": 300,
+                "partition.assignment.strategy": self.assignor,
+            }  # fmt: skip
         consumer = confluent_kafka.Consumer(
             {
                 "bootstrap.servers": self.broker.address, "group.id": self.group, "auto.offset.reset": "earliest",
-                "session.timeout.ms": 6_000, "heartbeat.interval.ms": 300, "auto.commit.interval.ms": 100,
-                "partition.assignment.strategy": self.assignor, **options,
+                "auto.commit.interval.ms": 100, **options,
             }
         )  # fmt: skip
         consumer.subscribe([self.topic])
@@ -156,7 +169,7 @@ def group_of(broker: SuiteBroker, java: JavaPeer, assignor: str, named: bool = F
             member.leave()
 
 
-@pytest.mark.parametrize("assignor", JAVA_ASSIGNORS)
+@pytest.mark.parametrize("assignor", [*JAVA_ASSIGNORS, REMOTE])
 @pytest.mark.parametrize("leader", ["ours", "java", "confluent"])
 def test_three_clients_share_a_topic(broker: SuiteBroker, java: JavaPeer, assignor: str, leader: str) -> None:
     """Whoever comes first shares the partitions out. Nothing is lost and nothing comes twice when they come and go."""
@@ -175,11 +188,12 @@ def test_three_clients_share_a_topic(broker: SuiteBroker, java: JavaPeer, assign
         group.shared_by(6)
 
 
-def test_three_clients_with_names_of_their_own(broker: SuiteBroker, java: JavaPeer) -> None:
+@pytest.mark.parametrize("assignor", ["range", REMOTE])
+def test_three_clients_with_names_of_their_own(broker: SuiteBroker, java: JavaPeer, assignor: str) -> None:
     broker.need(STATIC_MEMBERS)
     if not java.has(HAS_STATIC_MEMBERS):
         pytest.skip("Java clients have names since Kafka 2.3")
-    with group_of(broker, java, "range", named=True) as group:
+    with group_of(broker, java, assignor, named=True) as group:
         for each in ("ours", "java", "confluent"):
             group.join(each)
         group.shared_by(2, 2, 2)

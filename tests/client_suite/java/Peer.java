@@ -25,7 +25,8 @@ import org.apache.kafka.common.serialization.*;
  *       a record is [partition, key, value, timestamp, headers], all but the headers may be null;
  *       text_keys: keys are strings, which Java makes bytes of
  *   read topic partitions count             -> records: [partition, offset, timestamp, key, value, headers]
- *   join topic group assignor [instance]    -> owns what it is given, reads and commits in a thread
+ *   join topic group assignor [instance]    -> owns what it is given, reads and commits in a thread; with `uniform`
+ *                                              by the consumer protocol
  *   assigned                                -> partitions: what it owns now
  *   leave                                   -> records: [partition, offset] that it has read
  */
@@ -158,9 +159,12 @@ public class Peer {
 
         Member(JsonNode asked) {
             topic = asked.get("topic").asText();
-            List<Object> pairs = new ArrayList<>(List.of(
-                "group.id", asked.get("group").asText(), "session.timeout.ms", 6000, "heartbeat.interval.ms", 300,
-                "partition.assignment.strategy", "org.apache.kafka.clients.consumer." + asked.get("assignor").asText()));
+            String group = asked.get("group").asText(), assignor = asked.get("assignor").asText();
+            List<Object> pairs = new ArrayList<>(assignor.equals("uniform")
+                ? List.of("group.id", group, "group.protocol", "consumer", "group.remote.assignor", assignor)
+                : List.of(
+                    "group.id", group, "session.timeout.ms", 6000, "heartbeat.interval.ms", 300,
+                    "partition.assignment.strategy", "org.apache.kafka.clients.consumer." + assignor));
             if (asked.hasNonNull("instance")) pairs.addAll(List.of("group.instance.id", asked.get("instance").asText()));
             setDaemon(true); // it ends with standard input
             consumer = consumer(pairs.toArray());
