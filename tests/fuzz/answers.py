@@ -306,6 +306,8 @@ DONE: list[Callable[[dict[str, Any]], None]] = [
 
 
 def feed_answers(data: bytes) -> None:
+    for heard in (FINDINGS, BROKER.findings):
+        heard.found.clear()  # what others in this process had to say before
     program = Program(data)
     done = program.pick(DONE)
     started = time.monotonic()
