@@ -85,11 +85,12 @@ def read_snapshot(data: bytes, end_offset: int) -> Found:
         return
     if crc32c_of(data[snapshots.CRC_FROM :]) != crc_stored:
         yield Problem(2, "CRC does not match")
-    if len(data) != snapshots.HEAD.size + max(count, 0) * snapshots.PRODUCER.size:
+    end = snapshots.HEAD.size + max(count, 0) * snapshots.PRODUCER.size
+    if len(data) < end:
         yield Problem(6, f"{count} producers do not fit {len(data)} bytes")
         return
     known: set[int] = set()
-    for at in range(snapshots.HEAD.size, len(data), snapshots.PRODUCER.size):
+    for at in range(snapshots.HEAD.size, end, snapshots.PRODUCER.size):
         fields = dict(zip(SNAPSHOT_FIELDS, snapshots.PRODUCER.unpack_from(data, at), strict=True))
         yield Entry("producer", at, fields)
         producer_id, last_offset = fields["producer_id"], fields["last_offset"]
@@ -106,6 +107,10 @@ def read_snapshot(data: bytes, end_offset: int) -> Found:
             yield Problem(at, f"impossible numbers for producer {producer_id}")
         if max(last_offset, fields["current_transaction_first_offset"]) >= end_offset:
             yield Problem(at, f"producer {producer_id} has written offset {last_offset}, but this is of {end_offset}")
+    try:
+        snapshots.older_batches(data[end:])
+    except ValueError as error:
+        yield Problem(end, str(error))
 
 
 BINARY_FILES: dict[str, Callable[[bytes, int], Found]] = {

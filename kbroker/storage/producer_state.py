@@ -1,8 +1,13 @@
 """Snapshots of a partition's producers, open transactions included: `<offset, 20 digits>.snapshot`, in Kafka's format.
 
-    snapshot = version:i16 crc:u32 count:i32 producer*        crc: CRC-32C of everything behind it
+    snapshot = version:i16 crc:u32 count:i32 producer* older?     crc: CRC-32C of everything behind it
     producer = producer_id:i64 epoch:i16 last_sequence:i32 last_offset:i64 offset_delta:i32 timestamp:i64
                coordinator_epoch:i32 transaction_first_offset:i64
+    older    = count:i32 batch*
+    batch    = producer_id:i64 first_sequence:i32 last_sequence:i32 last_offset:i64 offset_delta:i32 timestamp:i64
+
+Kafka remembers the last batch of a producer; what was sent in one go and not heard of is then stored twice when it is
+sent again after a stop. The others that are remembered follow as `older`, which Kafka takes no notice of.
 
 A snapshot tells the state before the record at its offset. It is derived from the log, so it is not synced: a damaged
 one is dropped and the log read from the one before. On disk. Do not change.
@@ -23,6 +28,8 @@ logger = logging.getLogger("kbroker.storage")
 
 HEAD = struct.Struct(">hIi")
 PRODUCER = struct.Struct(">qhiqiqiq")
+COUNT = struct.Struct(">i")
+BATCH = struct.Struct(">qiiqiq")
 VERSION = 1
 CRC_FROM = 6
 
@@ -42,6 +49,11 @@ def encode_snapshot(producers: ProducerTable) -> bytes:
             coordinator_epoch,
             transaction_first_offset,
         )
+    older = [(entry[0], *batch) for entry in entries for batch in entry[-1][:-1]]
+    if older:
+        body += COUNT.pack(len(older))
+        for row in older:
+            body += BATCH.pack(*row)
     struct.pack_into(">I", body, 2, crc32c_of(body[CRC_FROM:]))
     return bytes(body)
 
@@ -55,8 +67,10 @@ def decode_snapshot(data: bytes) -> ProducerTable:
         raise ValueError(f"a snapshot of version {version}")
     if crc != crc32c_of(data[CRC_FROM:]):
         raise ValueError("a snapshot with a wrong CRC")
-    if len(data) != HEAD.size + count * PRODUCER.size:
+    end = HEAD.size + count * PRODUCER.size
+    if len(data) < end:
         raise ValueError(f"a snapshot of {count} producers in {len(data)} bytes")
+    older = older_batches(data[end:])
     producers = ProducerTable()
     # Oldest transaction first: the table takes them in that order without moving others.
     for (
@@ -68,13 +82,24 @@ def decode_snapshot(data: bytes) -> ProducerTable:
         timestamp,
         coordinator_epoch,
         first_offset,
-    ) in sorted(PRODUCER.iter_unpack(data[HEAD.size :]), key=itemgetter(-1)):
-        batches = []
+    ) in sorted(PRODUCER.iter_unpack(data[HEAD.size : end]), key=itemgetter(-1)):
+        batches = older.get(producer_id, [])
         if last_offset >= 0:
             first_sequence = (last_sequence - offset_delta) & 0x7FFFFFFF
             batches.append((first_sequence, last_sequence, last_offset, offset_delta, timestamp))
         producers.put(producer_id, epoch, coordinator_epoch, timestamp, first_offset, batches)
     return producers
+
+
+def older_batches(data: bytes) -> dict[int, list[tuple[int, int, int, int, int]]]:
+    """What stands behind the producers: their older batches by producer id, oldest first. ValueError: it is damaged."""
+    found: dict[int, list[tuple[int, int, int, int, int]]] = {}
+    if data:
+        if len(data) < COUNT.size or len(data) != COUNT.size + COUNT.unpack_from(data)[0] * BATCH.size:
+            raise ValueError(f"a snapshot with {len(data)} bytes behind its producers")
+        for producer_id, *batch in BATCH.iter_unpack(data[COUNT.size :]):
+            found.setdefault(producer_id, []).append(tuple(batch))
+    return found
 
 
 def store_snapshot(fs: FileSystem, directory: str, offset: int, producers: ProducerTable) -> None:

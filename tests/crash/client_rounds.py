@@ -28,7 +28,7 @@ from kbroker.client import AdminClient
 from kbroker.testing.fault_proxy import FaultProxy
 from tests.crash.client_actors import POLL_INTERVAL_MS, QUICK, Actor, Member, Mover, Writer, end
 from tests.crash.client_ledger import IN, OUT, PARTITIONS, Ledger, Stored, check
-from tests.kit.broker import BrokerProcess, Kafka4InMemory, KafkaInMemory, free_port
+from tests.kit.broker import BrokerProcess, Kafka4InMemory, KafkaInMemory, KafkaProcess, free_port
 
 SETTLE_S = 120.0
 MISTAKE_SHOWS_S = 8.0
@@ -118,11 +118,12 @@ class Round:
         self.broker.start()
 
     def restart_broker(self) -> None:
-        """While writers have nothing under way: a broker that was stopped remembers one batch of each producer, as
-        Kafka does, and takes those before it a second time when their producer begins anew (docs/EXACTLY_ONCE.md)."""
+        """A Kafka while writers have nothing under way: once stopped it remembers one batch of each producer, and
+        takes those before it a second time when their producer begins anew (docs/formats/PRODUCER_SNAPSHOT.md)."""
         with contextlib.ExitStack() as stack:
-            for writer in self.writers:
-                stack.enter_context(writer.having_nothing_under_way())
+            if isinstance(self.broker, KafkaProcess):
+                for writer in self.writers:
+                    stack.enter_context(writer.having_nothing_under_way())
             self.broker.restart()
 
     def hold_broker(self) -> None:

@@ -101,9 +101,22 @@ def test_a_snapshot_has_the_bytes_that_kafka_writes() -> None:
     assert decode_snapshot(data).export() == [(4000, 2, -1, 1_700_000_000_000, -1, [(7, 9, 102, 2, 1_700_000_000_000)])]
 
 
-def test_a_damaged_snapshot_is_no_snapshot(tmp_path: Path) -> None:
+def test_older_batches_stand_behind_what_kafka_reads() -> None:
     table = ProducerTable()
-    table.remember(1, 0, 0, 1, 0, 0)
+    for at in range(7):
+        table.remember(1, 0, at * 2, 2, at * 2, at)
+    table.remember(2, 0, 0, 1, 14, 7)
+    data = encode_snapshot(table)
+    assert struct.unpack_from(">i", data, 6) == (2,)
+    assert len(data) == 10 + 2 * 46 + 4 + 4 * 36
+    assert decode_snapshot(data).export() == table.export()
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_damaged_snapshot_is_no_snapshot(tmp_path: Path, count: int) -> None:
+    table = ProducerTable()
+    for at in range(count):
+        table.remember(1, 0, at, 1, at, 0)
     data = encode_snapshot(table)
     for at in range(len(data)):
         with pytest.raises(ValueError, match="snapshot"):
@@ -133,7 +146,8 @@ def test_a_batch_sent_again_is_answered_with_its_first_offsets(tmp_path: Path, r
             for path in home.log_path.glob("*.snapshot"):
                 path.unlink()
         log = home.reopen(clean=restart == "clean")
-    assert log.append(idempotent(19)).base_offset == 19
+    for sequence in range(15, 20):
+        assert log.append(idempotent(sequence)).base_offset == sequence
     assert log.log_end_offset == 20
     with pytest.raises(ProtocolError) as refused:
         log.append(idempotent(21))
