@@ -221,7 +221,7 @@ def test_workers_that_are_forked_make_clients_of_their_own(port: int, tmp_path: 
 
 
 INTERRUPTED = """
-import os, signal, sys, threading, time
+import os, signal, sys, threading
 from kbroker.client import Consumer, Producer
 
 options = {"bootstrap_servers": "127.0.0.1:" + sys.argv[1], "client_id": "interrupted"}
@@ -229,27 +229,19 @@ with Producer(**options, linger_ms=60_000) as producer, Consumer(**options, grou
     consumer.subscribe("ends")
     producer.await_topic("ends")
     for wait in (lambda: consumer.poll(600), producer.flush, lambda: list(consumer)):
-        paused = [True]
-        def ring():
-            while paused:
-                time.sleep(0.2)
-                if paused:
-                    os.kill(os.getpid(), signal.SIGINT)
-                    return
-        thread = threading.Thread(target=ring)
+        bell = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
         if wait == producer.flush:
             os.kill(broker := int(sys.argv[2]), signal.SIGSTOP)
             while open(f"/proc/{broker}/stat").read().rpartition(")")[2].split()[0] != "T":
                 pass
             producer.send("ends", b"while nobody answers")
-        thread.start()
+        bell.start()
         try:
             wait()
         except KeyboardInterrupt:
             print("interrupted", flush=True)
         finally:
-            paused.clear()
-            thread.join()
+            bell.cancel()
             if wait == producer.flush:
                 os.kill(broker, signal.SIGCONT)
     producer.flush(30)
