@@ -310,12 +310,13 @@ def feed_answers(data: bytes) -> None:
         heard.found.clear()  # what others in this process had to say before
     program = Program(data)
     done = program.pick(DONE)
+    before = set(threading.enumerate())
     started = time.monotonic()
     with LyingBroker(program) as port:
         done({"bootstrap_servers": f"127.0.0.1:{port}"})
         assert time.monotonic() - started < PATIENCE_S
     gc.collect(1)
-    for thread in threading.enumerate():
+    for thread in set(threading.enumerate()) - before:
         if thread.name.startswith("kbroker-client-"):  # its owner has waited for SECONDS only
             thread.join(PATIENCE_S)
             assert not thread.is_alive(), thread

@@ -43,8 +43,10 @@ def broker() -> Iterator[Broker]:
 @pytest.fixture(autouse=True)
 def no_client_is_left(broker: Broker) -> Iterator[None]:
     """Not even of a producer that could not begin."""
+    before = set(threading.enumerate())
     yield
-    assert [each.name for each in threading.enumerate() if each.name.startswith("kbroker-client-")] == []
+    begun = set(threading.enumerate()) - before
+    assert [each.name for each in begun if each.name.startswith("kbroker-client-")] == []
 
 
 @pytest.fixture(params=[1, 2])

@@ -210,6 +210,7 @@ def test_a_flush_waits_for_what_was_sent_before_it(run: Run) -> None:
 
 def test_closing_ends_who_waits(run: Run) -> None:
     async def main() -> None:
+        before = set(threading.enumerate())
         producer = producer_of(broker, queue_buffering_max_messages=1, compression_type="gzip")
         await producer.await_topic("t")
         broker.silent = True
@@ -220,7 +221,8 @@ def test_closing_ends_who_waits(run: Run) -> None:
         for ended in (delivery, waits):
             with pytest.raises(ClientClosed):
                 await ended
-        assert not any(thread.name.startswith("kbroker") for thread in threading.enumerate())
+        begun = set(threading.enumerate()) - before
+        assert not any(thread.name.startswith("kbroker") for thread in begun)
 
     with ProduceBroker() as broker:
         run(main())
