@@ -526,6 +526,8 @@ class ZooKeeperStore:
                     continue
                 told.add((old.path, old.watcher))
             self._tell(old, kind)
+        # Who watches the data and the children hears of a deletion once, even if only one of the answers has come.
+        self._dropped = [old for old in self._dropped if (old.path, old.watcher) not in told]
 
     # --- shared -------------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import pytest
+from kazoo.exceptions import ConnectionLoss
 
 from kbroker.coordination.store import (
     Create,
@@ -182,6 +183,36 @@ def test_watches_hear_of_what_happened_while_the_connection_was_away(line: Line)
         [WatchEvent(EventKind.CHANGED, "/still"), WatchEvent(EventKind.CHILDREN, "/still-parent")], key=str
     )
     assert len(told.events) == 6
+
+
+def test_who_watches_a_node_and_its_children_hears_of_a_deletion_once_though_the_connection_goes_in_between(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, other, told = line.connect(), line.other, Told()
+    other.create("/both")
+    session.get("/both", told)
+    session.children("/both", told)
+    get_children, lost = session._client.get_children_async, threading.Event()
+
+    def lose_the_answer_once(*args: object, **kwargs: object) -> object:
+        answer = get_children(*args, **kwargs)
+        if not lost.is_set():
+            lost.set()
+            answer = session._client.handler.async_result()
+            answer.set_exception(ConnectionLoss())
+        return answer
+
+    monkeypatch.setattr(session._client, "get_children_async", lose_the_answer_once)
+    line.cut()
+    other.delete("/both")
+    line.mend()
+    assert told.wait(1) == [WatchEvent(EventKind.DELETED, "/both")]
+    assert lost.wait(WAIT_S)
+    other.create("/after")
+    session.get("/after", told)
+    line.drop()
+    other.set("/after", b"x")
+    assert told.wait(1)[1:] == [WatchEvent(EventKind.CHANGED, "/after")]
 
 
 def test_a_watch_that_is_set_again_and_again_is_kept_once(line: Line) -> None:
