@@ -90,6 +90,7 @@ cdef int read_once(partition_t *p, int64_t offset, int64_t max_bytes, bint at_le
     cdef int64_t end_position = 0
     cdef int64_t next_base = -1
     cdef int64_t after = -1
+    cdef int64_t size = 0
     cdef int code = refusal(p)
     result.high_watermark = -1
     result.last_stable_offset = -1
@@ -108,10 +109,10 @@ cdef int read_once(partition_t *p, int64_t offset, int64_t max_bytes, bint at_le
     if offset < result.log_start_offset or offset > log_end:
         return OFFSET_OUT_OF_RANGE
     while offset < end:
-        s = segment_at(p, offset, after, &next_base, &log_end)
+        s = segment_at(p, offset, after, &next_base, &log_end, &size)
         if s == NULL:
             return 0 if log_end >= 0 else let_go(p)
-        if next_base >= 0 and atomic_load_i64(&s.size) == 0:
+        if next_base >= 0 and size == 0:
             # Compaction left nothing of it. Not opened: a row of them would close one another's files for ever.
             after = s.base_offset
             segment_unref(s)
@@ -126,7 +127,7 @@ cdef int read_once(partition_t *p, int64_t offset, int64_t max_bytes, bint at_le
         if code == 0 and start.size:
             # A visible end in this segment has to be found as well; usually it is the segment's own.
             if (next_base >= 0 and end >= next_base) or (next_base < 0 and end >= log_end):
-                end_position = atomic_load_i64(&s.size)
+                end_position = size
             else:
                 code = locate(p, s, end, may_block, &limit, need)
                 end_position = limit.position
@@ -287,11 +288,11 @@ cdef int64_t first_at_position(const uint8_t *entries, int64_t count, int64_t po
 # --- offsets ------------------------------------------------------------------------------------------
 
 
-cdef segment_t *segment_at(partition_t *p, int64_t offset, int64_t after, int64_t *next_base, int64_t *log_end) noexcept nogil:
+cdef segment_t *segment_at(partition_t *p, int64_t offset, int64_t after, int64_t *next_base, int64_t *log_end, int64_t *size) noexcept nogil:
     """A reference of the last segment whose base offset is not above `offset`, but behind the one at `after`. NULL: none.
 
-    `next_base` is the following segment's base offset, -1 for the active one; `log_end` the log's end at that moment, -1
-    without segments.
+    `next_base` is the following segment's base offset, -1 for the active one. `size` is the segment's, and `log_end` the
+    log's end (-1 without segments), at that moment: what is appended later may be no reader's to see.
     """
     cdef int32_t low
     cdef int32_t high
@@ -314,6 +315,7 @@ cdef segment_t *segment_at(partition_t *p, int64_t offset, int64_t after, int64_
     if 0 <= low < p.segment_count:
         s = p.segments[low]
         segment_ref(s)
+        size[0] = s.size
         next_base[0] = p.segments[low + 1].base_offset if low + 1 < p.segment_count else -1
     log_end[0] = p.log_end_offset if p.segment_count else -1
     mutex_unlock(&p.lock)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +22,15 @@ from tests.kit.logs import TOPIC_ID, LogHome, batch_of, read_all
 from tests.kit.threads import run_all
 
 ORDERS = TopicPartition("orders", 0)
+
+
+@pytest.fixture
+def often() -> Iterator[None]:
+    """Threads of Python take turns as often as they can."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(interval)
 
 
 @pytest.fixture(params=[1 << 30, 1], ids=["page cache", "fsync before ack"])
@@ -141,12 +150,11 @@ def test_deleting_a_log_ends_its_appends_and_reads_with_an_error(manager: tuple[
     )
 
 
+@pytest.mark.usefixtures("often")
 def test_a_log_that_closes_between_two_looks_of_a_reader_is_opened_again(
-    tmp_path: Path, request: pytest.FixtureRequest
+    tmp_path: Path,
 ) -> None:
     """It ended the process with a segmentation fault, or the reader got nothing. Deletion does likewise."""
-    request.addfinalizer(partial(sys.setswitchinterval, sys.getswitchinterval()))
-    sys.setswitchinterval(1e-5)
     log = LogHome(tmp_path).create()
     batch = batch_of([b"x" * 100])
     log.append(batch)
@@ -166,6 +174,46 @@ def test_a_log_that_closes_between_two_looks_of_a_reader_is_opened_again(
             assert len(log.read(0, 1000)) == len(batch)
 
     run_all(close, consume, consume, consume)
+
+
+@pytest.mark.usefixtures("often")
+def test_no_committed_read_sees_a_transaction_that_is_appended_meanwhile(tmp_path: Path) -> None:
+    log = LogHome(tmp_path, options=LogOptions(verify_transactions=False)).create()
+    log.open()
+    log.append(batch_of([b"first"]))
+    reads = 0
+    undecided: int | None = None
+    seen: list[int] = []
+    done = threading.Event()
+
+    def read() -> None:
+        nonlocal reads
+        state = log.state
+        while not done.is_set():
+            _, data = state.read(state.last_stable_offset - 1, 1 << 20, committed=True)
+            newest = max(at.base_offset for at in batches(data))
+            if undecided is not None and newest >= undecided:
+                seen.append(newest)
+            reads += 1
+
+    def write() -> None:
+        nonlocal undecided
+        try:
+            for at in range(4000):
+                undecided = log.log_end_offset
+                log.append(batch_of([b"x"], producer_id=7, producer_epoch=0, base_sequence=at, is_transactional=True))
+                before = reads
+                while reads < before + 2 and not seen:
+                    os.sched_yield()
+                undecided = None
+                log.append_marker(7, 0, 1, commit=True)
+                if seen:
+                    break
+        finally:
+            done.set()
+
+    run_all(read, write)
+    assert not seen
 
 
 def test_truncation_and_reads_do_not_meet(manager: tuple[LogManager, Log]) -> None:
