@@ -7,6 +7,7 @@ flying to held (refused, or its connection lost), and from there back to the hea
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
 from kbroker._core.outgoing cimport buffer_pool_t, outgoing_t
+from kbroker._core.outgoing_list cimport outgoing_list_t
 from kbroker._core.partitioner cimport partitioner_t, spread_t
 from kbroker._core.sync cimport mutex_t
 
@@ -19,10 +20,6 @@ cdef enum:
     NO_SUCH_PARTITION = 4
     IS_CLOSED = 5
     IS_SHUT = 6                  # for now: no transaction is open
-
-ctypedef struct outgoing_list_t:
-    outgoing_t *head
-    outgoing_t *tail
 
 ctypedef struct queue_t:
     queue_t *next_active
@@ -116,12 +113,6 @@ cdef class Topic:
 
 cdef int64_t now_ms() noexcept nogil              # monotonic
 cdef int64_t wall_clock_ms() noexcept nogil
-
-cdef void list_push(outgoing_list_t *items, outgoing_t *batch) noexcept nogil
-cdef void list_push_front(outgoing_list_t *items, outgoing_t *batch) noexcept nogil
-cdef outgoing_t *list_pop(outgoing_list_t *items) noexcept nogil
-cdef bint list_remove(outgoing_list_t *items, outgoing_t *batch) noexcept nogil
-cdef void list_insert(outgoing_list_t *items, outgoing_t *batch) noexcept nogil      # by number
 
 # All below: the caller holds the lock.
 

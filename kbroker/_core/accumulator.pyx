@@ -22,6 +22,7 @@ from kbroker._core.outgoing cimport (
     put_record,
     record_body_size,
 )
+from kbroker._core.outgoing_list cimport list_push
 from kbroker._core.partitioner cimport partition_for, partitioner_init
 from kbroker._core.sync cimport atomic_add_i32, atomic_load_i32, atomic_store_i32, mutex_destroy, mutex_init, mutex_lock, mutex_unlock
 from kbroker._core.varint cimport varlong_size
@@ -42,66 +43,6 @@ cdef int64_t now_ms() noexcept nogil:
 
 cdef int64_t wall_clock_ms() noexcept nogil:
     return clock_ms(CLOCK_REALTIME)
-
-# --- lists --------------------------------------------------------------------------------------------
-
-cdef void list_push(outgoing_list_t *items, outgoing_t *batch) noexcept nogil:
-    batch.next = NULL
-    if items.tail == NULL:
-        items.head = batch
-    else:
-        items.tail.next = batch
-    items.tail = batch
-
-
-cdef void list_push_front(outgoing_list_t *items, outgoing_t *batch) noexcept nogil:
-    batch.next = items.head
-    items.head = batch
-    if items.tail == NULL:
-        items.tail = batch
-
-
-cdef outgoing_t *list_pop(outgoing_list_t *items) noexcept nogil:
-    cdef outgoing_t *batch = items.head
-    if batch != NULL:
-        items.head = batch.next
-        if items.head == NULL:
-            items.tail = NULL
-        batch.next = NULL
-    return batch
-
-
-cdef bint list_remove(outgoing_list_t *items, outgoing_t *batch) noexcept nogil:
-    cdef outgoing_t *before = NULL
-    cdef outgoing_t *at = items.head
-    while at != NULL and at != batch:
-        before = at
-        at = at.next
-    if at == NULL:
-        return False
-    if before == NULL:
-        items.head = batch.next
-    else:
-        before.next = batch.next
-    if items.tail == batch:
-        items.tail = before
-    batch.next = NULL
-    return True
-
-
-cdef void list_insert(outgoing_list_t *items, outgoing_t *batch) noexcept nogil:
-    cdef outgoing_t *before = NULL
-    cdef outgoing_t *at = items.head
-    while at != NULL and at.number < batch.number:
-        before = at
-        at = at.next
-    if before == NULL:
-        list_push_front(items, batch)
-        return
-    batch.next = at
-    before.next = batch
-    if at == NULL:
-        items.tail = batch
 
 # --- adding -------------------------------------------------------------------------------------------
 

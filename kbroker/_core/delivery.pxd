@@ -2,7 +2,9 @@
 
 from libc.stdint cimport int32_t, int64_t
 
+from kbroker._core.accumulator cimport accumulator_t
 from kbroker._core.outgoing cimport outgoing_t
+from kbroker._core.outgoing_list cimport outgoing_list_t
 
 cdef class Delivery:
     """Owns one reference to the batch. Any thread."""
@@ -36,3 +38,5 @@ cdef class Deliveries:
 
 # With the GIL, once the batch is done: its callbacks are called, each with its Delivery. Takes over the caller's reference.
 cdef void run_callbacks(outgoing_t *batch) noexcept
+# What was taken out of its queue fails; callbacks are called. With the GIL, on the pump's thread.
+cdef int fail_list(accumulator_t *a, outgoing_list_t *failed, error) except -1

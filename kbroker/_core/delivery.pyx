@@ -6,7 +6,7 @@ from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF, Py_XDECREF
 from libc.stdlib cimport free
 
-from kbroker._core.accumulator cimport now_ms
+from kbroker._core.accumulator cimport batch_done, now_ms
 from kbroker._core.arrays cimport with_room
 from kbroker._core.outgoing cimport (
     OUTGOING_DELIVERED,
@@ -19,7 +19,8 @@ from kbroker._core.outgoing cimport (
     outgoing_await,
     outgoing_unref,
 )
-from kbroker._core.sync cimport atomic_add_i32, atomic_claim_i32, atomic_load_i32, atomic_store_i32
+from kbroker._core.outgoing_list cimport list_pop
+from kbroker._core.sync cimport atomic_add_i32, atomic_claim_i32, atomic_load_i32, atomic_store_i32, mutex_lock, mutex_unlock
 
 import logging
 
@@ -248,6 +249,20 @@ cdef void run_callbacks(outgoing_t *batch) noexcept:
     else:
         call_all(batch)
     outgoing_unref(batch)
+
+
+cdef int fail_list(accumulator_t *a, outgoing_list_t *failed, error) except -1:
+    cdef outgoing_t *batch
+    while failed.head != NULL:
+        batch = list_pop(failed)
+        Py_INCREF(error)
+        batch.exception = <PyObject *>error
+        mutex_lock(&a.lock)
+        watched = batch_done(a, batch, OUTGOING_FAILED)
+        mutex_unlock(&a.lock)
+        if watched:
+            run_callbacks(batch)
+    return 0
 
 
 @cython.final

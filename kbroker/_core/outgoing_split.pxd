@@ -2,8 +2,9 @@
 
 from libc.stdint cimport int64_t, uint8_t
 
-from kbroker._core.accumulator cimport accumulator_t, outgoing_list_t
+from kbroker._core.accumulator cimport accumulator_t
 from kbroker._core.outgoing cimport outgoing_t
+from kbroker._core.outgoing_list cimport outgoing_list_t
 
 # With the lock: a compressed batch has its records again as they were. False: these are not they, or memory is out.
 cdef bint restore_records(accumulator_t *a, outgoing_t *batch, const uint8_t *records, int64_t size) noexcept nogil

@@ -3,9 +3,10 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memcpy
 
-from kbroker._core.accumulator cimport batch_done, compress_later, list_pop, list_push_front
+from kbroker._core.accumulator cimport batch_done, compress_later
 from kbroker._core.layout cimport BATCH_HEADER_SIZE
 from kbroker._core.outgoing cimport NO_SEQUENCE, OUTGOING_SPLIT, outgoing_new, outgoing_t, outgoing_unref, pool_give, pool_take
+from kbroker._core.outgoing_list cimport list_pop, list_push_front
 from kbroker._core.record cimport record_t, take_deltas
 from kbroker._core.sync cimport atomic_add_i32
 from kbroker._core.varint cimport put_varlong, varlong_size

@@ -10,7 +10,7 @@ sent, until everything of it that was under way has come back. Then Python hears
 
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
-from kbroker._core.accumulator cimport Accumulator, accumulator_t, outgoing_list_t, queue_t
+from kbroker._core.accumulator cimport Accumulator, accumulator_t, queue_t
 from kbroker._core.client_pump cimport Engine
 from kbroker._core.outgoing cimport outgoing_t
 from kbroker._core.produce_exchange cimport broker_t, produce_exchange_t
@@ -64,5 +64,3 @@ cdef class ProduceEngine(Engine):
     cdef void come_back(self, outgoing_t *batch, int16_t error, const char *text, int32_t text_size) noexcept nogil
 
 cdef void wake_engine(ProduceEngine engine) noexcept nogil
-# What was taken out of its queue fails; callbacks are called. With the GIL, on the pump's thread.
-cdef int fail_list(ProduceEngine engine, outgoing_list_t *failed, error) except -1

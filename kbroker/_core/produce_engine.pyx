@@ -11,21 +11,17 @@ from kbroker._core.accumulator cimport (
     Topic,
     accumulator_t,
     batch_done,
-    list_insert,
-    list_pop,
-    list_push,
-    list_remove,
     make_active,
     now_ms,
-    outgoing_list_t,
     queue_t,
     seal_open,
     topic_t,
 )
 from kbroker._core.client_socket cimport answered_t, client_socket_t, exchange_t, socket_close, socket_send
 from kbroker._core.cursor cimport reader_left, reader_t
-from kbroker._core.delivery cimport run_callbacks
-from kbroker._core.outgoing cimport NO_SEQUENCE, OUTGOING_DELIVERED, OUTGOING_FAILED, outgoing_seal, outgoing_t
+from kbroker._core.delivery cimport fail_list, run_callbacks
+from kbroker._core.outgoing cimport NO_SEQUENCE, OUTGOING_DELIVERED, outgoing_seal, outgoing_t
+from kbroker._core.outgoing_list cimport list_insert, list_pop, list_push, list_remove, list_take_unsent, outgoing_list_t
 from kbroker._core.produce_exchange cimport broker_t, exchange_add, exchange_free, exchange_new, exchange_remove, exchange_reset, exchange_room, exchange_sort, produce_exchange_t
 from kbroker._core.produce_frame cimport (
     FIRST_BATCH_VERSION,
@@ -482,13 +478,14 @@ cdef class ProduceEngine(Engine):
         queue = self.a.active
         while queue != NULL:
             seal_open(self.a, queue)
-            take_unsent(&queue.sealed, &failed)
-            take_unsent(&queue.held, &failed)
+            list_take_unsent(&queue.sealed, &failed)
+            list_take_unsent(&queue.held, &failed)
             if queue.muted and queue.held.head == NULL and queue.in_flight == 0:
                 queue.muted = False
             queue = queue.next_active
         mutex_unlock(&self.a.lock)
-        fail_list(self, &failed, error)
+        fail_list(self.a, &failed, error)
+        wake_engine(self)                    # it may be empty now
 
     # --- transactions ---------------------------------------------------------------------------------
 
@@ -538,33 +535,8 @@ cdef class ProduceEngine(Engine):
             queue.told = False
             queue = queue.next_active
         mutex_unlock(&self.a.lock)
-        fail_list(self, &failed, error)
-
-
-cdef void take_unsent(outgoing_list_t *items, outgoing_list_t *unsent) noexcept nogil:
-    cdef outgoing_t *batch = items.head
-    cdef outgoing_t *following
-    while batch != NULL:
-        following = batch.next
-        if batch.attempts == 0:
-            list_remove(items, batch)
-            list_push(unsent, batch)
-        batch = following
-
-
-cdef int fail_list(ProduceEngine engine, outgoing_list_t *failed, error) except -1:
-    cdef outgoing_t *batch
-    while failed.head != NULL:
-        batch = list_pop(failed)
-        Py_INCREF(error)
-        batch.exception = <PyObject *>error
-        mutex_lock(&engine.a.lock)
-        watched = batch_done(engine.a, batch, OUTGOING_FAILED)
-        mutex_unlock(&engine.a.lock)
-        if watched:
-            run_callbacks(batch)
-    wake_engine(engine)                      # it may be empty now
-    return 0
+        fail_list(self.a, &failed, error)
+        wake_engine(self)                    # it may be empty now
 
 
 cdef void end_exchange(ProduceEngine engine, produce_exchange_t *exchange, int16_t error, const char *text) noexcept nogil:

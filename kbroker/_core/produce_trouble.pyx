@@ -3,12 +3,13 @@
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport INT32_MAX, int64_t, uint8_t
 
-from kbroker._core.accumulator cimport accumulator_t, list_pop, list_push, now_ms, outgoing_list_t
-from kbroker._core.delivery cimport run_callbacks
+from kbroker._core.accumulator cimport accumulator_t, now_ms
+from kbroker._core.delivery cimport fail_list, run_callbacks
 from kbroker._core.layout cimport BATCH_HEADER_SIZE
 from kbroker._core.outgoing cimport NO_SEQUENCE, outgoing_t
+from kbroker._core.outgoing_list cimport list_pop, list_push, outgoing_list_t
 from kbroker._core.outgoing_split cimport restore_records, split_outgoing
-from kbroker._core.produce_engine cimport fail_list, wake_engine
+from kbroker._core.produce_engine cimport wake_engine
 from kbroker._core.sync cimport mutex_lock, mutex_unlock
 
 from collections import namedtuple
@@ -118,7 +119,8 @@ cdef class Trouble:
         if failed.head != NULL and failed.head.base_sequence != NO_SEQUENCE:
             renumber_from(queue, failed.head)
         mutex_unlock(&self.engine.a.lock)
-        fail_list(self.engine, &failed, error)
+        fail_list(self.engine.a, &failed, error)
+        wake_engine(self.engine)             # it may be empty now
 
     def split(self, inflate=None) -> bool:
         """The first of what is held becomes two; False when it has a single record. `inflate(codec, data)` is for compressed ones."""

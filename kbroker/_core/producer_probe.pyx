@@ -3,9 +3,10 @@
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t
 
-from kbroker._core.accumulator cimport Accumulator, accumulator_t, batch_done, list_pop, queue_t, seal_open
+from kbroker._core.accumulator cimport Accumulator, accumulator_t, batch_done, queue_t, seal_open
 from kbroker._core.delivery cimport run_callbacks
 from kbroker._core.outgoing cimport OUTGOING_DELIVERED, outgoing_seal, outgoing_t
+from kbroker._core.outgoing_list cimport list_pop
 from kbroker._core.sync cimport mutex_lock, mutex_unlock
 
 
