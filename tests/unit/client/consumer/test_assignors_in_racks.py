@@ -68,7 +68,7 @@ def lines_of(name: str, members: Collection[Member], topics: Topics) -> list[str
 
 def given_by_kafka(groups: Collection[tuple[str, list[Member], Topics]]) -> list[Shares]:
     try:
-        java = compile_java(JAVA, "Shares", "4.3.1", "org.apache.kafka:kafka-clients:4.3.1", flags=("-Xmx128m",))
+        java = compile_java(JAVA, "Shares", "4.3.1", "org.apache.kafka:kafka-clients:4.3.1", options=("-Xmx128m",))
     except maven.MavenFailed as missing:
         pytest.skip(str(missing))
     asked = [line for name, members, topics in groups for line in lines_of(name, members, topics)]
