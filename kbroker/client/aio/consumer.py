@@ -89,8 +89,8 @@ class AsyncConsumer(ConsumerOperations, Awaiting):
                 return records
             came = None
 
-    async def _run_steps(self, group: Group) -> None:
-        while (step := group.steps.take()) is not None:
+    async def _run_steps(self, group: Group, *, leaving: bool = False) -> None:
+        while (step := group.steps.take(leaving=leaving)) is not None:
             try:
                 found = step.call()
                 if inspect.isawaitable(found):
@@ -160,16 +160,16 @@ class AsyncConsumer(ConsumerOperations, Awaiting):
             await self._thread.stopped()
 
     async def _drive(self, group: Group, coroutine: Coroutine[Any, Any, T]) -> T:
-        """What a coroutine of the client's thread returns, with steps run meanwhile for which it may wait."""
+        """What a coroutine of the client's thread returns that leaves the group, with steps run for which it may wait."""
         call = asyncio.ensure_future(self._thread.awaited(coroutine))
         try:
             while not call.done():
                 came = self._waiting.future()
                 self._engine.listen()
-                await self._run_steps(group)
+                await self._run_steps(group, leaving=True)
                 waited: set[asyncio.Future[Any]] = {call, came}
                 await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
-            await self._run_steps(group)
+            await self._run_steps(group, leaving=True)
             return call.result()
         finally:
             call.cancel()

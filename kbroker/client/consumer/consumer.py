@@ -385,7 +385,7 @@ class Consumer(ConsumerOperations, Blocking):
             if group is not None and self._thread.is_running and not self._thread.is_own_thread:
                 ending = group.unsubscribe("it is closed", timeout_s=timeout, commit=commit)
                 group.steps.drive(self._thread.submit(ending))
-                group.steps.run()
+                group.steps.run(leaving=True)
         finally:
             self._thread.stop(max(until - time.monotonic(), 0.1))
 

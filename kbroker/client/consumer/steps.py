@@ -18,11 +18,12 @@ T = TypeVar("T")
 class Step:
     """`call` it (and await what it returns, if that can be awaited), then `Steps.finish` it, whatever came of it."""
 
-    __slots__ = ("call", "done")
+    __slots__ = ("call", "done", "is_refusal")
 
-    def __init__(self, call: Callable[[], Any], done: asyncio.Future[None]):
+    def __init__(self, call: Callable[[], Any], done: asyncio.Future[None], *, is_refusal: bool = False):
         self.call = call
         self.done = done
+        self.is_refusal = is_refusal
 
 
 class Steps:
@@ -34,25 +35,25 @@ class Steps:
         self._notify = notify
         self._queue: SimpleQueue[Step | None] = SimpleQueue()  # None: look at what you wait for
 
-    def post(self, call: Callable[[], Any]) -> asyncio.Future[None]:
+    def post(self, call: Callable[[], Any], *, is_refusal: bool = False) -> asyncio.Future[None]:
         """Done once a poll has called it, even if that has raised."""
-        step = Step(call, self._loop.create_future())
+        step = Step(call, self._loop.create_future(), is_refusal=is_refusal)
         self._queue.put(step)
         self._notify()
         return step.done
 
     def post_error(self, error: Exception) -> asyncio.Future[None]:
-        """The next poll raises it. Done once it has."""
+        """The next poll raises it. Done once it has. Whoever leaves the group does not hear of it."""
 
         def throw() -> None:
             raise error
 
-        return self.post(throw)
+        return self.post(throw, is_refusal=True)
 
-    def take(self) -> Step | None:
+    def take(self, *, leaving: bool = False) -> Step | None:
         """The next one, None when there is none."""
         try:
-            while (step := self._queue.get_nowait()) is None or step.done.cancelled():
+            while (step := self._queue.get_nowait()) is None or not _counts(step, leaving):
                 pass
             return step
         except Empty:
@@ -68,9 +69,9 @@ class Steps:
     def are_waiting(self) -> bool:
         return not self._queue.empty()
 
-    def run(self) -> None:
+    def run(self, *, leaving: bool = False) -> None:
         """All there are. What one raises comes out; it is finished even so, and the rest waits for the next time."""
-        while (step := self.take()) is not None:
+        while (step := self.take(leaving=leaving)) is not None:
             self._run(step)
 
     def _run(self, step: Step) -> None:
@@ -80,13 +81,13 @@ class Steps:
             self.finish(step)
 
     def drive(self, future: concurrent.futures.Future[T]) -> T:
-        """What a future of the client's thread gives, with steps run meanwhile for which it may wait."""
+        """What a future of the client's thread gives that leaves the group, with steps run for which it may wait."""
         future.add_done_callback(lambda _: self._queue.put(None))
         raised: BaseException | None = None
         try:
             while not future.done():
                 step = self._queue.get()
-                if step is not None and not step.done.cancelled():
+                if step is not None and _counts(step, leaving=True):
                     try:
                         self._run(step)
                     except Exception as error:
@@ -97,6 +98,10 @@ class Steps:
         if raised is not None:
             raise raised
         return result
+
+
+def _counts(step: Step, leaving: bool) -> bool:
+    return not (step.done.cancelled() or (leaving and step.is_refusal))
 
 
 def _finish(done: asyncio.Future[None]) -> None:

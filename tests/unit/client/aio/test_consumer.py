@@ -181,6 +181,21 @@ class Listener(RebalanceListener):
         self.said.append(("revoked", partitions))
 
 
+def test_who_leaves_does_not_hear_why_it_was_not_let_in(run: Run, broker: WholeBroker, topic: str) -> None:
+    async def main() -> None:
+        group = f"awaiting-{topic}"
+        async with consumer_of(broker, group_id=group, partition_assignment_strategy="range") as first:
+            await first.subscribe(topic)
+            while not first.assignment():
+                await first.poll(0.01)
+            async with consumer_of(broker, group_id=group, partition_assignment_strategy="sticky") as refused:
+                await refused.subscribe(topic)
+                while not refused._group.steps.are_waiting:  # type: ignore[union-attr]
+                    await first.poll(0.01)
+
+    run(main())
+
+
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_a_group_with_listeners_that_are_coroutines(run: Run, broker: WholeBroker, topic: str, protocol: str) -> None:
     both = [TopicPartition(topic, 0), TopicPartition(topic, 1)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections import defaultdict
+from collections.abc import Callable
 
 import pytest
 
@@ -216,6 +217,23 @@ def test_a_group_rolls_from_eager_to_cooperative(members_of: MakeMembers) -> Non
         members.poll_until(lambda count=count: len(members.records) == count)
     with pytest.raises(ClientError, match="INCONSISTENT_GROUP_PROTOCOL"):
         members.join(partition_assignment_strategy="range").poll(SECONDS)
+
+
+@pytest.mark.parametrize("leave", [Consumer.unsubscribe, Consumer.close])
+def test_who_leaves_does_not_hear_why_it_was_not_let_in(
+    members_of: MakeMembers, leave: Callable[[Consumer], None]
+) -> None:
+    members = members_of(1)
+    first = members.join(partition_assignment_strategy="range")
+    members.settle(1)
+    refused = members.join(partition_assignment_strategy="sticky")
+    members.alive.remove(refused)
+    steps = refused._group.steps  # type: ignore[union-attr]
+    members.poll_until(lambda: steps.are_waiting)
+    leave(refused)
+    assert not steps.are_waiting
+    refused.close()
+    assert members.alive == [first]
 
 
 def test_a_static_member_that_comes_back_in_time_moves_nothing(members_of: MakeMembers) -> None:
