@@ -230,11 +230,21 @@ def commit(
     return R(**{**txn.known(), "group_id": group, "topics": wanted, **fields})  # type: ignore[arg-type]
 
 
-def seen(t: Talk, group: str, topic: str, stable: bool = True, partitions: tuple[int, ...] = (0,)) -> None:
-    """Compare what is committed now."""
+def committed_offsets(group: str, topic: str, stable: bool = True, partitions: tuple[int, ...] = (0,)) -> M.Message:
     one = M.OffsetFetchRequest.OffsetFetchRequestTopics(name=topic, partition_indexes=list(partitions))
     groups = [M.OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group, topics=[one])]
-    t.ask(M.OffsetFetchRequest(groups=groups, require_stable=stable), version=8)
+    return M.OffsetFetchRequest(groups=groups, require_stable=stable)
+
+
+def seen(t: Talk, group: str, topic: str, stable: bool = True, partitions: tuple[int, ...] = (0,)) -> None:
+    """Compare what is committed now."""
+    t.ask(committed_offsets(group, topic, stable, partitions), version=8)
+
+
+def is_pending(t: Talk, group: str, topic: str) -> bool:
+    """Whether a transaction has an offset there."""
+    (found,) = t.do(committed_offsets(group, topic), version=8).groups[0].topics[0].partitions
+    return bool(found.error_code == ErrorCode.UNSTABLE_OFFSET_COMMIT)
 
 
 def of_member(member: Member) -> dict[str, object]:
@@ -308,6 +318,8 @@ def offsets_of_a_topic_that_is_deleted(t: Talk) -> None:
     t.ask(commit(txn, group, {topic: [(0, 5)], other: [(0, 6)]}))
     t.do(M.DeleteTopicsRequest(topic_names=[topic], timeout_ms=30000), version=5)
     t.until(lambda: is_gone(t, topic), "end of the topic")
+    # Kafka tells the groups of it after everybody else.
+    t.until(lambda: not is_pending(t, group, topic), "end of its offset")
     t.ask(commit(txn, group, {topic: [(0, 7)], other: [(0, 8)]}))
     txn.do_end()
     seen(t, group, topic)
