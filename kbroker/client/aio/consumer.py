@@ -160,7 +160,7 @@ class AsyncConsumer(ConsumerOperations, Awaiting):
             await self._thread.stopped()
 
     async def _drive(self, group: Group, coroutine: Coroutine[Any, Any, T]) -> T:
-        """What a coroutine of the client's thread returns that leaves the group, with steps run for which it may wait."""
+        """What a coroutine of the client's thread returns that leaves the group; steps it waits for are run."""
         call = asyncio.ensure_future(self._thread.awaited(coroutine))
         try:
             while not call.done():

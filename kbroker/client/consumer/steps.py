@@ -81,7 +81,7 @@ class Steps:
             self.finish(step)
 
     def drive(self, future: concurrent.futures.Future[T]) -> T:
-        """What a future of the client's thread gives that leaves the group, with steps run for which it may wait."""
+        """What a future of the client's thread gives that leaves the group; steps it waits for are run."""
         future.add_done_callback(lambda _: self._queue.put(None))
         raised: BaseException | None = None
         try:
