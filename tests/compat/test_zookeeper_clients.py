@@ -72,8 +72,10 @@ class Old:
                 process.wait(WAIT_S)
 
     def produce(self, topic: str, values: Sequence[str]) -> None:
+        """Returns when the broker has them: Kafka 0.8.2's producer does not ask for that by itself."""
         self.run(
             "kafka.tools.ConsoleProducer", "--broker-list", self.broker.address, "--topic", topic, "--sync",
+            "--request-required-acks", 1,
             given="".join(f"{value}\n" for value in values),
         )  # fmt: skip
 
