@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import warnings
+from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
 
-from kbroker.client import EARLIEST, LATEST, SimpleConsumer
+from kbroker.client import EARLIEST, LATEST, Producer, SimpleConsumer
 from kbroker.model import TopicPartition
-from tests.compat.test_zookeeper_clients import PARTITIONS, Old, await_that, lines
+from tests.compat.test_zookeeper_clients import PARTITIONS, WAIT_S, Old, await_that, lines
 from tests.kit import maven
 from tests.kit.broker import KafkaInMemory
-from tests.kit.connectors import Reading
+from tests.kit.connector_member import Given, MemberProcess, PrintingProcess
+from tests.kit.connectors import QUICK, Reading
+from tests.kit.java_program import compile_java
 from tests.kit.zookeeper import Kafka010, ZooKeeperProcess
 
 
@@ -141,3 +149,131 @@ def test_the_simple_consumer_reads_what_an_old_producer_sent(old: Old) -> None:
         assert sorted(found) == sorted(values)
         consumer.commit_offsets("simple group", {("simple", 0): 3})
         assert consumer.fetch_offsets("simple group", [("simple", 0)]) == {TopicPartition("simple", 0): 3}
+
+
+SESSION_MS = 4_000
+AT_ONCE = 12
+KAFKA_0_8 = "org.apache.kafka:kafka_2.11:0.8.2.2"
+
+
+class JavaMember(PrintingProcess):
+    """Not the console consumer: that one ends at once when it is to read from the beginning and its group has offsets,
+    and otherwise leaves out what a partition without an offset has already."""
+
+    def __init__(self, old: Old, folder: Path, topic: str, group: str, name: str):
+        settings = {
+            "zookeeper.connect": old.address, "group.id": group, "consumer.id": name,
+            "zookeeper.session.timeout.ms": SESSION_MS, "auto.offset.reset": "smallest",
+            "auto.commit.interval.ms": 200, "rebalance.backoff.ms": 200, "rebalance.max.retries": 100,
+        }  # fmt: skip
+        properties = folder / f"{name}.properties"
+        properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        program = compile_java(Path(__file__).parent / "java-0.8", "Member", "0.8.2.2", KAFKA_0_8, options=("-Xmx64m",))
+        super().__init__(folder, f"{group}_{name}", [*program, str(properties), topic])
+
+
+class Flow:
+    """Numbers are sent without end while the context lasts. Those below `sent` are in the broker."""
+
+    def __init__(self, address: str, topic: str):
+        self.sent = 0
+        self._topic = topic
+        self._producer = Producer(bootstrap_servers=address, partitioner="round_robin")
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._send, daemon=True)
+
+    def _send(self) -> None:
+        while not self._is_over.wait(0.02):
+            for number in range(self.sent, self.sent + AT_ONCE):
+                self._producer.send_nowait(self._topic, b"%d" % number)
+            self._producer.flush()
+            self.sent += AT_ONCE
+
+    def __enter__(self) -> Flow:
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        self._is_over.set()
+        self._thread.join(WAIT_S)
+        assert not self._thread.is_alive()
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+        self._producer.close()
+
+
+def await_one_reader_each(old: Old, topic: str, group: str, flow: Flow, *members: PrintingProcess) -> None:
+    """Returns when these share the topic and have read for a while: each what it owns and that once, all together
+    everything."""
+
+    def owner_nodes() -> dict[int, tuple[str, int]]:
+        """Owner of each partition, and when it became that."""
+        found = {}
+        for number in range(PARTITIONS):
+            with contextlib.suppress(NoNodeError):
+                data, stat = old.client.get(f"/consumers/{group}/owners/{topic}/{number}")
+                found[number] = data.decode().rpartition("-")[0], stat.czxid
+        return found
+
+    def read() -> list[tuple[str, Given]]:
+        """Who was given what that was sent since all had their share."""
+        return [(each.consumer_id, record) for each in members for record in each.records if int(record.value) >= first]
+
+    def is_read() -> bool:
+        return {int(record.value) for _, record in read()} >= set(range(first, last))
+
+    while True:
+        await_that(lambda: owners(old, group, topic) == {each.consumer_id for each in members})
+        before = owner_nodes()
+        first = flow.sent + AT_ONCE  # some of those between may have been read before
+        last = first + 20 * AT_ONCE
+        await_that(is_read)
+        seen = read()
+        if owner_nodes() == before:  # else they have shared it anew meanwhile
+            break
+    readers = {(record.partition_id, who) for who, record in seen}
+    assert readers == {(number, who) for number, (who, _) in before.items()}
+    twice = [value for value, count in Counter(record.value for _, record in seen).items() if count > 1]
+    assert twice == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_java_consumers_and_ours_that_die_and_come_back_lose_nothing(old: Old, tmp_path: Path) -> None:
+    topic, group = "mortals", "mortal"
+    old.produce(topic, ["0"])
+    settings: dict[str, Any] = {
+        "zookeeper_connect": old.address, "group_id": group, "consumer_id": "b-ours",
+        "zookeeper_session_timeout_ms": SESSION_MS, "auto_commit_interval_ms": 200,
+    }  # fmt: skip
+    with (
+        Flow(old.broker.address, topic) as flow,
+        JavaMember(old, tmp_path, topic, group, "a-java") as a,
+        MemberProcess(tmp_path, topic, QUICK | settings) as b,
+        JavaMember(old, tmp_path, topic, group, "c-java") as c,
+    ):
+
+        def await_readers(*members: PrintingProcess) -> None:
+            await_one_reader_each(old, topic, group, flow, *members)
+
+        await_readers(a, b, c)
+        a.kill()
+        await_readers(b, c)
+        a.start()
+        await_readers(a, b, c)
+        b.kill()
+        await_readers(a, c)
+        b.start()
+        await_readers(a, b, c)
+        for each in (a, c):
+            each.kill()
+        await_readers(b)
+        c.start()  # one that was the last has the first share now
+        await_readers(b, c)
+        b.kill()
+        b.start()  # before its session has expired
+        await_readers(b, c)
+        flow.stop()
+        everything = {b"%d" % number for number in range(flow.sent)}
+        await_that(lambda: a.values | b.values | c.values >= everything)

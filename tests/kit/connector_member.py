@@ -1,6 +1,6 @@
-"""A member of a connector's group in a process of its own, to be held and killed.
+"""A member of a connector's group in a process of its own, to be held, killed, and begun again.
 
-It prints a line for each record that it is given; `MemberProcess` starts it.
+It prints a line "partition offset value" for each record that it is given; `MemberProcess` starts it.
 """
 
 from __future__ import annotations
@@ -9,35 +9,55 @@ import json
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from kbroker.client import ConsumerConnector
 
 ROOT = Path(__file__).parent.parent.parent
 
 
+class Given(NamedTuple):
+    """A record that a member has printed."""
+
+    partition_id: int
+    offset: int
+    value: bytes
+
+
 def main(topic: str, options: dict[str, Any]) -> None:
     (stream,) = ConsumerConnector(**options).create_message_streams({topic: 1})[topic]
     for record in stream:
-        print((record.value or b"").decode(), flush=True)
+        print(record.partition, record.offset, (record.value or b"").decode(), flush=True)
 
 
-class MemberProcess:
-    """A context manager; `values` are those that it has printed so far. `consumer.id` is among the options."""
+class PrintingProcess:
+    """A context manager. `records` are those that it has printed so far, in all its lives."""
 
-    def __init__(self, folder: Path, topic: str, options: dict[str, Any]):
-        self.consumer_id = f"{options['group_id']}_{options['consumer_id']}"
-        self.printed = folder / f"{self.consumer_id}.txt"
-        command = [sys.executable, "-m", "tests.kit.connector_member", topic, json.dumps(options)]
-        with self.printed.open("wb") as output:
-            self.process = subprocess.Popen(command, stdout=output, cwd=ROOT)
+    def __init__(self, folder: Path, consumer_id: str, command: Sequence[str]):
+        self.consumer_id = consumer_id
+        self._folder = folder
+        self._command = command
+        self._printed: list[Path] = []
+        self.start()
+
+    def start(self) -> None:
+        name = f"{self.consumer_id}.{len(self._printed)}"
+        self._printed.append(self._folder / f"{name}.txt")
+        with self._printed[-1].open("wb") as output, (self._folder / f"{name}.errors").open("wb") as errors:
+            self.process = subprocess.Popen(self._command, stdout=output, stderr=errors, cwd=ROOT)
+
+    @property
+    def records(self) -> list[Given]:
+        """Without the last line, if that is half there."""
+        lines = [line.split(b" ", 2) for path in self._printed for line in path.read_bytes().split(b"\n")[:-1]]
+        return [Given(int(partition_id), int(offset), value) for partition_id, offset, value in lines]
 
     @property
     def values(self) -> set[bytes]:
-        """Without the last line, if that is half there."""
-        return set(self.printed.read_bytes().split(b"\n")[:-1])
+        return {each.value for each in self.records}
 
     def hold(self, on: bool) -> None:
         self.process.send_signal(signal.SIGSTOP if on else signal.SIGCONT)
@@ -53,6 +73,14 @@ class MemberProcess:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.kill()
+
+
+class MemberProcess(PrintingProcess):
+    """Ours. `consumer.id` is among the options."""
+
+    def __init__(self, folder: Path, topic: str, options: dict[str, Any]):
+        consumer_id = f"{options['group_id']}_{options['consumer_id']}"
+        super().__init__(folder, consumer_id, [sys.executable, "-m", __name__, topic, json.dumps(options)])
 
 
 if __name__ == "__main__":
