@@ -300,6 +300,18 @@ class ClientError(KbrokerError):
         return f"{self.message} ({self.hint})" if self.hint else self.message
 
 
+class UsageError(ClientError):
+    """The client cannot do this at all, or not now: it is closed, was forked, or is called on its own thread."""
+
+    code = ErrorCode.INVALID_REQUEST
+
+
+class ForkedClient(UsageError):
+    """The client was made by another process, before a fork."""
+
+    hint = "make a client in each process, after the fork"
+
+
 class TimedOut(ClientError, TimeoutError):
     """What was asked for was not there within its time. The message says what was waited for."""
 

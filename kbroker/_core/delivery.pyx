@@ -17,6 +17,7 @@ from kbroker._core.outgoing cimport (
     WATCHED,
     WATCHED_TOO_LATE,
     outgoing_await,
+    outgoing_is_foreign,
     outgoing_unref,
 )
 from kbroker._core.outgoing_list cimport list_pop
@@ -24,7 +25,7 @@ from kbroker._core.sync cimport atomic_add_i32, atomic_claim_i32, atomic_load_i3
 
 import logging
 
-from kbroker.errors import TimedOut
+from kbroker.errors import ForkedClient, TimedOut
 
 cdef enum:
     LONGEST_SLEEP_MS = 250       # a signal that comes just before the sleep is seen after it
@@ -34,9 +35,21 @@ log = logging.getLogger("kbroker.client")
 cdef object running_loop = None  # asyncio.get_running_loop: asyncio is there when somebody awaits
 
 
+cdef int check_process(const outgoing_t *batch) except -1:
+    """Before one that is pending is waited for."""
+    if outgoing_is_foreign(batch):
+        raise ForkedClient(
+            f"this record was sent by process {batch.process_id}, before a fork: only there it is known what becomes of it",
+            hint="wait for it in the process that has sent it",
+        )
+    return 0
+
+
 cdef int await_batch(outgoing_t *batch, int64_t deadline_ms) except -1:
     """0 when the deadline (monotonic, -1: none) has passed. Ctrl-C is an exception here."""
     cdef int64_t left = LONGEST_SLEEP_MS
+    if atomic_load_i32(&batch.state) == OUTGOING_PENDING:
+        check_process(batch)
     while atomic_load_i32(&batch.state) == OUTGOING_PENDING:
         if deadline_ms >= 0:
             left = deadline_ms - now_ms()
@@ -140,6 +153,7 @@ cdef class Delivery:
         if batch.watched == WATCHED_TOO_LATE:
             call(callback, self, with_error)
             return 0
+        check_process(batch)
         if batch.callbacks == NULL:
             callbacks = []
             Py_INCREF(callbacks)
@@ -165,6 +179,7 @@ cdef class Delivery:
         if running_loop is None:
             import asyncio
             running_loop = asyncio.get_running_loop
+        check_process(batch)
         loop = running_loop()
         future = loop.create_future()
         if batch.callbacks != NULL:

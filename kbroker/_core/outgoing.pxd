@@ -59,6 +59,7 @@ ctypedef struct outgoing_t:
     int32_t watched              # atomic
     int64_t base_offset          # -1: not known (acks=0, a duplicate)
     int64_t log_append_time      # -1: records have their own timestamps
+    int32_t process_id           # whose it is: in a child of that nothing becomes of it
     outgoing_t *parts            # linked by `sibling`; owned
     outgoing_t *sibling
     # With the GIL only, both NULL unless it has failed or is watched.
@@ -80,6 +81,8 @@ cdef void pool_free(buffer_pool_t *pool) noexcept nogil
 cdef outgoing_t *outgoing_new() noexcept nogil
 # Any thread; the last one frees it. With the GIL where it may have failed or have callbacks.
 cdef void outgoing_unref(outgoing_t *batch) noexcept nogil
+# Whether it is of another process, from which this one was forked.
+cdef bint outgoing_is_foreign(const outgoing_t *batch) noexcept nogil
 # The header, with CRC: the batch is what is sent from then on.
 cdef void outgoing_seal(outgoing_t *batch, bint transactional) noexcept nogil
 # Sleeps until `state` is no longer PENDING, for `timeout_ms` at most (-1: for ever) or until a signal comes.

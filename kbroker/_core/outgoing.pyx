@@ -3,12 +3,26 @@
 from cpython.ref cimport Py_XDECREF
 from libc.stdint cimport uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
+from posix.unistd cimport getpid
 
 from kbroker._core.crc cimport crc32c
 from kbroker._core.cursor cimport store_u16, store_u32, store_u64
 from kbroker._core.futex cimport futex_wait, futex_wake_all
 from kbroker._core.layout cimport *
 from kbroker._core.sync cimport atomic_add_i32, atomic_claim_i32, atomic_load_i32, atomic_store_i32
+
+cdef extern from "<pthread.h>" nogil:
+    int pthread_atfork(void (*prepare)() noexcept nogil, void (*parent)() noexcept nogil, void (*child)() noexcept nogil)
+
+cdef int32_t process_id = getpid()
+
+
+cdef void note_process() noexcept nogil:
+    global process_id
+    process_id = getpid()
+
+
+pthread_atfork(NULL, NULL, note_process)
 
 # --- buffers ------------------------------------------------------------------------------------------
 
@@ -63,6 +77,7 @@ cdef outgoing_t *outgoing_new() noexcept nogil:
     cdef outgoing_t *batch = <outgoing_t *>calloc(1, sizeof(outgoing_t))
     if batch != NULL:
         batch.references = 1
+        batch.process_id = process_id
         batch.producer_id = -1
         batch.producer_epoch = -1
         batch.base_sequence = NO_SEQUENCE
@@ -89,6 +104,10 @@ cdef void outgoing_unref(outgoing_t *batch) noexcept nogil:
     free(batch.data)
     free(batch.text)
     free(batch)
+
+
+cdef bint outgoing_is_foreign(const outgoing_t *batch) noexcept nogil:
+    return batch.process_id != process_id
 
 
 cdef void outgoing_seal(outgoing_t *batch, bint transactional) noexcept nogil:

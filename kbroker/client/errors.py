@@ -12,7 +12,9 @@ from typing import Any
 from kbroker.errors import RETRIABLE as RETRIABLE
 from kbroker.errors import ClientError as ClientError
 from kbroker.errors import ErrorCode
+from kbroker.errors import ForkedClient as ForkedClient
 from kbroker.errors import TimedOut as TimedOut
+from kbroker.errors import UsageError as UsageError
 from kbroker.model import TopicPartition
 
 STALE_METADATA = frozenset(
@@ -99,18 +101,8 @@ class AuthenticationFailed(ClientError):
     code = ErrorCode.SASL_AUTHENTICATION_FAILED
 
 
-class UsageError(ClientError):
-    """The client cannot do this at all, or not now: it is closed, was forked, or is called on its own thread."""
-
-    code = ErrorCode.INVALID_REQUEST
-
-
 class ClientClosed(UsageError):
     """The client is closed."""
-
-
-class ForkedClient(UsageError):
-    """The client was made by another process, before a fork."""
 
 
 def error_of(code: int) -> ErrorCode:

@@ -112,20 +112,25 @@ class ClientThread:
 
     @property
     def is_running(self) -> bool:
-        return self._accepts and self._pid == os.getpid()
+        return self._accepts and not self.is_forked
 
     @property
     def is_own_thread(self) -> bool:
         """Whether the caller runs on this thread, where waiting for it would never end."""
         return threading.current_thread() is self._thread
 
+    @property
+    def is_forked(self) -> bool:
+        """Whether this is a child of the process that has made it, where its locks may be held for ever."""
+        return self._pid != os.getpid()
+
+    def check_process(self) -> None:
+        if self.is_forked:
+            raise ForkedClient(f"this client was made in process {self._pid}, before a fork")
+
     def check(self) -> None:
         """Raises when nothing can be submitted any more, and says why."""
-        if self._pid != os.getpid():
-            raise ForkedClient(
-                f"this client was made in process {self._pid}, before a fork",
-                hint="make a client in each process, after the fork",
-            )
+        self.check_process()
         if not self._accepts:
             raise ClientClosed("the client is closed")
 
@@ -186,7 +191,7 @@ class ClientThread:
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> bool:
         """Cancel what runs, close every connection, end the thread. True when it has ended in time."""
-        if self._pid != os.getpid():
+        if self.is_forked:
             return True
         with self._lock:
             if self._accepts:
@@ -198,7 +203,7 @@ class ClientThread:
 
     async def stopped(self) -> None:
         """As `stop`, for a task of any event loop but its own."""
-        if self._pid != os.getpid():
+        if self.is_forked:
             return
         if self.is_own_thread:
             self.stop()

@@ -149,6 +149,8 @@ class AsyncConsumer(ConsumerOperations, Awaiting):
         await self._close(CLOSE_TIMEOUT_S, commit=kind is None)
 
     async def _close(self, timeout: float, *, commit: bool) -> None:
+        if self._thread.is_forked:
+            return
         self._closing = True
         self._engine.stop_reading()
         self._waiting.tell()

@@ -197,6 +197,7 @@ class ConsumerOperations:
         return found if found >= 0 else None
 
     def _check(self, topic: str, partition: int) -> None:
+        self._thread.check_process()
         if (topic, partition) not in self._engine.assigned():
             raise UsageError(f"{topic}-{partition} is not assigned")
 
@@ -376,6 +377,8 @@ class Consumer(ConsumerOperations, Blocking):
         self._close(timeout, commit=True)
 
     def _close(self, timeout: float, *, commit: bool) -> None:
+        if self._thread.is_forked:
+            return
         until = time.monotonic() + timeout
         self._closing = True
         self._engine.stop_reading()
