@@ -33,8 +33,9 @@ def kbroker(request: pytest.FixtureRequest) -> Iterator[Run]:
 
 @pytest.fixture
 def topic(kbroker: Run) -> str:
+    """With records of any year."""
     name = f"t-{uuid4().hex[:12]}"
-    kbroker("topics", "create", name, "--partitions", "2", "--config", "retention.ms=86400000")
+    kbroker("topics", "create", name, "--partitions", "2", "--config", "retention.ms=-1")
     return name
 
 
@@ -45,7 +46,7 @@ def of_json(data: bytes) -> Any:
 def test_topics(kbroker: Run, topic: str) -> None:
     assert topic in of_json(kbroker("topics", "list", "--json"))
     (described,) = of_json(kbroker("topics", "describe", topic, "--json"))
-    assert described["configs"] == {"retention.ms": "86400000"}
+    assert described["configs"] == {"retention.ms": "-1"}
     assert [each["partition"] for each in described["partitions"]] == [0, 1]
     kbroker("topics", "alter", topic, "--partitions", "3")
     assert b"TOPIC_ALREADY_EXISTS" in kbroker("topics", "create", topic, code=1)
