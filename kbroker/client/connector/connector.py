@@ -179,6 +179,8 @@ class ConsumerConnector:
         happens in the child."""
         if self._is_shut_down or self._pid != os.getpid():
             return
+        if self._member.is_listening:
+            raise UsageError("a rebalance listener cannot shut its connector down", hint="do that on another thread")
         self._is_shut_down = True
         _end(self._member, self._session, self._thread, timeout)
 

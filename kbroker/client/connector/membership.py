@@ -7,7 +7,7 @@ meanwhile what was its own and stays so, reads offsets only once it owns the par
 rebalance.max.retries: it says so in the log and begins again.
 
 A session that has expired has lost everything: its streams stop at once, nothing is committed, and with the next
-session the member registers anew.
+session the member registers anew. So does one whose registration somebody has deleted.
 """
 
 from __future__ import annotations
@@ -70,6 +70,8 @@ class Member:
         self._stream_of: Callable[[str, int], MessageStream | None] | None = None
         self.listener = ConsumerRebalanceListener()
         self._going: dict[TopicPartition, int] = {}  # positions of what is being let go of
+        self._listening = 0  # the thread that is in the listener
+        self._next_commit = time.monotonic() + options.seconds("auto.commit.interval.ms")
         self._owned: Assignment = {}
         self._ownership = threading.RLock()
         self._changed = threading.Condition(threading.Lock())
@@ -118,6 +120,11 @@ class Member:
     def owned(self) -> list[TopicPartition]:
         return sorted(self._owned)
 
+    @property
+    def is_listening(self) -> bool:
+        """Whether the caller is the listener."""
+        return self._listening == threading.get_ident()
+
     # --- what happens ---------------------------------------------------------------------------------------
 
     def _heard(self, _event: WatchEvent | None = None) -> None:
@@ -128,20 +135,24 @@ class Member:
 
     def _expired(self) -> None:
         with self._ownership:
-            self._is_registered = False
-            if self._owned:
-                with self._feed.held():
-                    self._feed.drop(set(self._owned))
-                    self._owned = {}
-                    self._assign({})
+            self._lose_everything()
+
+    def _lose_everything(self) -> None:
+        """With `_ownership`. Others may have read and committed since."""
+        self._is_registered = False
+        lost = set(self._owned)
+        if lost:
+            with self._feed.held():
+                self._feed.drop(lost)
+                self._owned = {}
+                self._storage.forget(lost)
+                self._assign({})
 
     def _run(self) -> None:
-        interval_s = self._options.seconds("auto.commit.interval.ms")
-        next_commit = time.monotonic() + interval_s
         while True:
             with self._changed:
                 while not (self._is_stopped or self._is_due):
-                    left = next_commit - time.monotonic() if self._options["auto.commit.enable"] else None
+                    left = self._next_commit - time.monotonic() if self._options["auto.commit.enable"] else None
                     if (left is not None and left <= 0) or not self._changed.wait(left):
                         break
                 if self._is_stopped:
@@ -150,9 +161,7 @@ class Member:
             try:
                 if is_due:
                     self._rebalance()
-                if self._options["auto.commit.enable"] and time.monotonic() >= next_commit:
-                    next_commit = time.monotonic() + interval_s
-                    self.commit()
+                self._commit_if_due()
             except FAILURES as error:
                 log.error("%s: %s", self._registry.consumer_id, error)
                 self._wait(self._options.seconds("rebalance.backoff.ms"))
@@ -160,10 +169,10 @@ class Member:
                 log.exception("a consumer's part in its group failed")
                 self._wait(self._options.seconds("rebalance.backoff.ms"))
 
-    def _wait(self, seconds: float) -> None:
-        """Shorter when the end comes."""
+    def _wait(self, seconds: float) -> bool:
+        """Shorter when the end comes: True."""
         with self._changed:
-            self._changed.wait_for(lambda: self._is_stopped, seconds)
+            return self._changed.wait_for(lambda: self._is_stopped, seconds)
 
     # --- offsets --------------------------------------------------------------------------------------------
 
@@ -171,6 +180,15 @@ class Member:
         """What streams have given."""
         with self._ownership:
             self._storage.commit(self._feed.positions() | self._going)
+
+    def _commit_if_due(self) -> None:
+        """By itself, and within attempts that fail too: there may be no end of them."""
+        if self._options["auto.commit.enable"] and time.monotonic() >= self._next_commit:
+            self._next_commit = time.monotonic() + self._options.seconds("auto.commit.interval.ms")
+            try:
+                self.commit()
+            except FAILURES as error:
+                log.error("%s: offsets are not committed: %s", self._registry.consumer_id, error)
 
     # --- rebalancing ----------------------------------------------------------------------------------------
 
@@ -185,11 +203,14 @@ class Member:
                 if self._is_stopped:
                     return
                 self._is_due = False
+            self._commit_if_due()
             try:
                 with self._ownership:
                     self._attempt()
                 return
             except AlreadyRegistered:
+                if self._wait(0):
+                    return
                 self._heard()
                 raise
             except FAILURES as error:
@@ -204,9 +225,10 @@ class Member:
             patience_s = 2 * self._options.seconds("zookeeper.session.timeout.ms")
             self._registry.register(self._subscription, patience_s, self._wait)
             self._is_registered = True
+        self._registry.release_all_but(self._owned.keys())
         shares = self._decide()
         if shares is None:
-            self._is_registered = False
+            self._lose_everything()
             raise SessionExpired
         wanted = {partition: owner for partition, owner in shares.items() if self._is_mine(owner)}
         gone = {partition for partition, owner in self._owned.items() if wanted.get(partition) != owner}
@@ -281,10 +303,13 @@ class Member:
         self._registry.release(gone)
 
     def _tell(self, call: Callable[..., object], *arguments: object) -> None:
+        self._listening = threading.get_ident()
         try:
             call(*arguments)
         except Exception:
             log.exception("%s: its rebalance listener failed", self._registry.consumer_id)
+        finally:
+            self._listening = 0
 
     def _is_mine(self, owner: str) -> bool:
         return owner.rpartition("-")[0] == self._registry.consumer_id

@@ -51,6 +51,7 @@ class GroupRegistry:
         self._session = session
         root = f"{paths.CONSUMERS}/{group}"
         self._ids, self._owners, self._offsets = f"{root}/ids", f"{root}/owners", f"{root}/offsets"
+        self._claimed: set[TopicPartition] = set()  # there may be a node of this member for them
 
     @property
     def _store(self) -> Store:
@@ -58,8 +59,9 @@ class GroupRegistry:
 
     # --- members --------------------------------------------------------------------------------------------
 
-    def register(self, subscription: Subscription, patience_s: float, wait: Callable[[float], object]) -> None:
-        """AlreadyRegistered when a node of the same name does not go within `patience_s`."""
+    def register(self, subscription: Subscription, patience_s: float, wait: Callable[[float], bool]) -> None:
+        """AlreadyRegistered when a node of the same name does not go within `patience_s`, or until `wait` says that the
+        end has come."""
         path = f"{self._ids}/{self.consumer_id}"
         self._session.store.make_chroot()
         self._make(self._ids, self._owners, self._offsets)
@@ -73,14 +75,17 @@ class GroupRegistry:
                 found = self._store.exists(path)
                 if found is not None and found.owner == self._store.session_id:
                     return  # the answer to an earlier attempt was lost
-            if time.monotonic() > deadline:
+            if time.monotonic() > deadline or wait(LOOK_AGAIN_S):
                 raise AlreadyRegistered(f"{path}: there is such a consumer already")
-            wait(LOOK_AGAIN_S)
 
     def members(self, watch: Watcher) -> dict[str, Subscription]:
-        """`watch` hears when one comes or goes. StoreCorrupt for one that cannot be understood."""
+        """`watch` hears when one comes or goes. None when somebody has deleted the group, which is not watched then.
+        StoreCorrupt for a member that cannot be understood."""
         found = {}
-        names = self._store.children(self._ids, watch)
+        try:
+            names = self._store.children(self._ids, watch)
+        except NoNode:
+            return {}
         places = [f"{self._ids}/{name}" for name in names]
         for name, path, node in zip(names, places, self._store.get_many(places), strict=True):
             if node is not None:
@@ -113,6 +118,7 @@ class GroupRegistry:
     def claim(self, wanted: Mapping[TopicPartition, str]) -> None:
         """Own all of these, or none: then StillOwned says by whom."""
         self._make(*{self._owner_path(partition).rpartition("/")[0] for partition in wanted})
+        self._claimed.update(wanted)
         made: list[TopicPartition] = []
         left = {self._owner_path(partition): partition for partition in wanted}
         try:
@@ -131,8 +137,9 @@ class GroupRegistry:
                         made.append(left.pop(conflict.path))
                 else:
                     made += [left.pop(each.path) for each in parcel]
-        except BaseException:
+        except StillOwned:
             self.release(made)
+            self._claimed.difference_update(wanted)
             raise
 
     def _owner(self, path: str) -> str | None:
@@ -149,6 +156,18 @@ class GroupRegistry:
 
     def release(self, partitions: Collection[TopicPartition]) -> None:
         self._do([Delete(self._owner_path(partition)) for partition in partitions], NoNode)
+        self._claimed.difference_update(partitions)
+
+    def release_all_but(self, owned: Collection[TopicPartition]) -> None:
+        """What is left of calls that the store did not answer."""
+        left = list(self._claimed.difference(owned))
+        nodes = self._store.get_many([self._owner_path(partition) for partition in left])
+        session_id = self._store.session_id
+        ours = [
+            each for each, node in zip(left, nodes, strict=True) if node is not None and node[1].owner == session_id
+        ]
+        self.release(ours)
+        self._claimed.intersection_update(owned)
 
     def unregister(self) -> None:
         self._do([Delete(f"{self._ids}/{self.consumer_id}")], NoNode)

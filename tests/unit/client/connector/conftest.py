@@ -104,3 +104,16 @@ def place(registered: tuple[str, WholeBroker]) -> Iterator[Place]:
     made = Place(*registered)
     yield made
     made.close()
+
+
+@pytest.fixture
+def own(tmp_path: Path, zookeeper: ZooKeeperProcess) -> Iterator[tuple[Place, ZooKeeperProcess]]:
+    """With a ZooKeeper of its own, which can be stopped."""
+    with ZooKeeperProcess() as server:
+        settings = {"zookeeper.connect": f"{server.address}/own"}
+        with WholeBroker(tmp_path, settings) as broker:
+            place = Place(f"{server.address}/own", broker)
+            try:
+                yield place, server
+            finally:
+                place.close()

@@ -6,7 +6,7 @@ import contextlib
 import random
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ from kbroker.coordination.store import WatchEvent
 from kbroker.model import TopicPartition
 from tests.kit.connector_member import MemberProcess
 from tests.kit.connectors import QUICK, Reading
-from tests.kit.whole_broker import WholeBroker
 from tests.kit.zookeeper import ZooKeeperProcess
 from tests.unit.client.connector.conftest import PARTITIONS, Place
 
@@ -270,19 +269,6 @@ def test_a_group_that_never_rests_loses_nothing(place: Place, zookeeper: ZooKeep
                 if chance.random() < 0.5:
                     place.wait(lambda: is_owned_by(place, living))
         place.wait(lambda: set(read_by(*living, *gone)) >= sending.values)
-
-
-@pytest.fixture
-def own(tmp_path: Path, zookeeper: ZooKeeperProcess) -> Iterator[tuple[Place, ZooKeeperProcess]]:
-    """With a ZooKeeper of its own, which can be stopped."""
-    with ZooKeeperProcess() as server:
-        settings = {"zookeeper.connect": f"{server.address}/own"}
-        with WholeBroker(tmp_path, settings) as broker:
-            place = Place(f"{server.address}/own", broker)
-            try:
-                yield place, server
-            finally:
-                place.close()
 
 
 def test_reading_goes_on_while_zookeeper_is_away(own: tuple[Place, ZooKeeperProcess]) -> None:
