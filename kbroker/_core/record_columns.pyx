@@ -316,7 +316,7 @@ cdef int from_integers(Column column, source, str what) except -1:
     return 0
 
 
-cdef Column integers_of(source, str what, int64_t count, int64_t one, int64_t most):
+cdef Column integers_of(source, str what, int64_t count, int64_t one):
     """`one`: for every record, when `source` is None."""
     cdef Column column = Column.__new__(Column)
     cdef int64_t i
@@ -334,8 +334,17 @@ cdef Column integers_of(source, str what, int64_t count, int64_t one, int64_t mo
     if column.count != count:
         raise ValueError(f"{what} has {column.count} items for {count} values")
     for i in range(count):
-        if not 0 <= column_int(&column.c, i) <= most:
-            raise ValueError(f"{what}: {column_int(&column.c, i)} at {i} is out of range")
+        if column_int(&column.c, i) < 0:
+            raise ValueError(f"{what}: {column_int(&column.c, i)} at {i} is negative")
+    return column
+
+
+cdef Column partitions_of(RecordSender sender, Topic topic, source, int64_t count):
+    cdef Column column = integers_of(source, "partitions", count, 0)
+    cdef int64_t i
+    for i in range(count):
+        if column_int(&column.c, i) >= topic.t.spread.count:
+            sender.refuse(NO_SUCH_PARTITION, topic, column_int(&column.c, i), 0)
     return column
 
 # --- adding -------------------------------------------------------------------------------------------
@@ -492,13 +501,13 @@ cdef int send_part(RecordSender sender, Topic topic, writer_t *headers, Deliveri
     cdef Column partition_column
     cdef Column timestamp_column
     if partitions is None or isinstance(partitions, int):
-        partition_column = integers_of(None, "partitions", count, partition_number(partitions), 0)
+        partition_column = integers_of(None, "partitions", count, partition_number(partitions))
     else:
-        partition_column = integers_of(partitions, "partitions", count, 0, topic.t.spread.count - 1)
+        partition_column = partitions_of(sender, topic, partitions, count)
     if timestamps is None or isinstance(timestamps, int):
-        timestamp_column = integers_of(None, "timestamps", count, timestamp_of(timestamps), 0)
+        timestamp_column = integers_of(None, "timestamps", count, timestamp_of(timestamps))
     else:
-        timestamp_column = integers_of(timestamps, "timestamps", count, 0, 0x7fffffffffffffff)
+        timestamp_column = integers_of(timestamps, "timestamps", count, 0)
     memset(&share, 0, sizeof(share))
     share.keys = &key_column.c
     share.values = &value_column.c

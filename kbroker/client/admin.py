@@ -31,6 +31,7 @@ from kbroker.client.admin_results import (
     TransactionDescription,
     TransactionListing,
 )
+from kbroker.client.arguments import names_of, partition_of, partitions_of
 from kbroker.client.cluster import Cluster, begin
 from kbroker.client.config import NETWORK, parse_options
 from kbroker.client.connection import setup_hint
@@ -77,7 +78,7 @@ class AdminOperations:
     @operation
     async def describe_topics(self, names: Iterable[str]) -> dict[str, TopicDescription]:
         """Topics by name."""
-        return await topics.describe(self._cluster, names)
+        return await topics.describe(self._cluster, names_of(names, "topics"))
 
     @operation
     async def create_topic(
@@ -105,7 +106,7 @@ class AdminOperations:
     @operation
     async def delete_topics(self, names: Iterable[str]) -> None:
         """And all that is in them."""
-        await topics.delete(self._cluster, names)
+        await topics.delete(self._cluster, names_of(names, "topics"))
 
     @operation
     async def create_partitions(
@@ -124,7 +125,7 @@ class AdminOperations:
     @operation
     async def describe_topic_configs(self, names: Collection[str]) -> dict[str, dict[str, ConfigEntry]]:
         """Those of several topics, by their names."""
-        return await configs.describe(self._cluster, configs.TOPIC, names)
+        return await configs.describe(self._cluster, configs.TOPIC, names_of(names, "topics"))
 
     @operation
     async def describe_broker_config(self, node_id: int | None) -> dict[str, ConfigEntry]:
@@ -227,12 +228,12 @@ class AdminOperations:
     @operation
     async def list_groups(self, *, states: Collection[str] = (), types: Collection[str] = ()) -> list[GroupListing]:
         """Those of all brokers, sorted by name; in one of `states` (Kafka 2.6), of one of `types` (3.8) if given."""
-        return await groups.listing(self._cluster, states, types)
+        return await groups.listing(self._cluster, names_of(states, "states"), names_of(types, "types"))
 
     @operation
     async def describe_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription]:
         """Groups of either protocol and their members. One that is not there is in the state "Dead"."""
-        return await groups.describe(self._cluster, group_ids)
+        return await groups.describe(self._cluster, names_of(group_ids, "groups"))
 
     @operation
     async def describe_group(self, group_id: str) -> GroupDescription:
@@ -241,7 +242,7 @@ class AdminOperations:
     @operation
     async def delete_groups(self, group_ids: Iterable[str]) -> None:
         """And all they have committed (Kafka 1.1 and later). They must have no members."""
-        await groups.delete(self._cluster, group_ids)
+        await groups.delete(self._cluster, names_of(group_ids, "groups"))
 
     @operation
     async def delete_group(self, group_id: str) -> None:
@@ -252,14 +253,16 @@ class AdminOperations:
         self, group_id: str, *, instance_ids: Collection[str] = (), member_ids: Collection[str] = ()
     ) -> None:
         """Static members by group.instance.id, others by their ids (Kafka 2.4 and later). Who lives joins again."""
-        await groups.remove_members(self._cluster, group_id, instance_ids, member_ids)
+        await groups.remove_members(
+            self._cluster, group_id, names_of(instance_ids, "instance ids"), names_of(member_ids, "member ids")
+        )
 
     @operation
     async def committed(
         self, group_id: str, partitions: Iterable[Partition] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """What the group has committed: for these, or for all that it has committed for (Kafka 0.10.2 and later)."""
-        wanted = None if partitions is None else [TopicPartition(*each) for each in partitions]
+        wanted = None if partitions is None else partitions_of(partitions)
         return await groups.committed(self._cluster, group_id, wanted)
 
     @operation
@@ -268,7 +271,7 @@ class AdminOperations:
     ) -> None:
         """Commit these for a group, which must have no members."""
         wanted = {
-            TopicPartition(*at): each if isinstance(each, OffsetAndMetadata) else OffsetAndMetadata(each)
+            partition_of(at): each if isinstance(each, OffsetAndMetadata) else OffsetAndMetadata(each)
             for at, each in offsets.items()
         }
         await groups.alter_offsets(self._cluster, group_id, wanted)
@@ -276,7 +279,7 @@ class AdminOperations:
     @operation
     async def delete_offsets(self, group_id: str, partitions: Iterable[Partition]) -> None:
         """What the group has committed for these topics' partitions, which it must not read (Kafka 2.4 and later)."""
-        wanted = [TopicPartition(*each) for each in partitions]
+        wanted = partitions_of(partitions)
         await groups.delete_offsets(self._cluster, group_id, wanted)
 
     # --- records --------------------------------------------------------------------------------------------
@@ -289,7 +292,7 @@ class AdminOperations:
 
         NEWEST: its record of the latest time (Kafka 3.0). `read_committed`: the end of what no transaction holds back.
         """
-        wanted = [TopicPartition(*each) for each in partitions]
+        wanted = partitions_of(partitions)
         return await offsets.listing(self._cluster, wanted, at, read_committed)
 
     @operation
@@ -297,7 +300,7 @@ class AdminOperations:
         self, before: Mapping[TopicPartition, int] | Mapping[tuple[str, int], int]
     ) -> dict[TopicPartition, int]:
         """Delete the records below an offset (-1: all) of each partition (Kafka 0.11). Where each begins then."""
-        wanted = {TopicPartition(*partition): offset for partition, offset in before.items()}
+        wanted = {partition_of(partition): offset for partition, offset in before.items()}
         return await offsets.delete_before(self._cluster, wanted)
 
     # --- transactions (Kafka 3.0 and later) -----------------------------------------------------------------
@@ -308,12 +311,12 @@ class AdminOperations:
     ) -> list[TransactionListing]:
         """The transactional ids of all brokers, sorted; only those in one of `states`, of one of these producers, and
         whose transaction has been open so long (Kafka 3.8), if any are given."""
-        return await transactions.listing(self._cluster, states, producer_ids, older_than_ms)
+        return await transactions.listing(self._cluster, names_of(states, "states"), producer_ids, older_than_ms)
 
     @operation
     async def describe_transactions(self, transactional_ids: Iterable[str]) -> dict[str, TransactionDescription]:
         """By transactional id."""
-        return await transactions.describe(self._cluster, transactional_ids)
+        return await transactions.describe(self._cluster, names_of(transactional_ids, "transactional ids"))
 
     @operation
     async def describe_transaction(self, transactional_id: str) -> TransactionDescription:
@@ -328,7 +331,7 @@ class AdminOperations:
 
         `node_id`: ask this broker, which has replicas of them, instead of the leaders.
         """
-        wanted = [TopicPartition(*each) for each in partitions]
+        wanted = partitions_of(partitions)
         return await transactions.producers(self._cluster, wanted, node_id)
 
     @operation
@@ -337,12 +340,12 @@ class AdminOperations:
 
         The transaction's coordinator is not asked: only for one that it does not know of any more.
         """
-        await transactions.abort(self._cluster, TopicPartition(*partition), producer)
+        await transactions.abort(self._cluster, partition_of(partition), producer)
 
     @operation
     async def fence_producers(self, transactional_ids: Iterable[str]) -> None:
         """Whoever uses these ids cannot write any more; their open transactions are aborted (Kafka 0.11)."""
-        await transactions.fence(self._cluster, transactional_ids)
+        await transactions.fence(self._cluster, names_of(transactional_ids, "transactional ids"))
 
 
 class AdminClient(AdminOperations, Blocking):

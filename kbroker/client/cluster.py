@@ -33,6 +33,8 @@ T = TypeVar("T")
 log = logging.getLogger("kbroker.client")
 
 CANONICAL = "resolve_canonical_bootstrap_servers_only"
+UNREACHED_S = 5.0  #: without a broker, until the log says so
+UNREACHED_AGAIN_S = 60.0
 DATA = "data"  #: the purpose of connections that engines use
 COORDINATOR = "coordinator"
 GROUP, TRANSACTION = 0, 1  #: kinds of coordinators
@@ -75,6 +77,8 @@ class Cluster:
         self._pending: dict[tuple[int, str], asyncio.Task[Connection]] = {}
         self._backoffs: dict[tuple[str, int], Backoff] = {}  # by address, while connecting to it fails
         self._not_before: dict[tuple[str, int], float] = {}
+        self._unreached_since: float | None = None
+        self._warn_at = 0.0
         self._coordinators: dict[tuple[str, int], int] = {}
         self._beginning: asyncio.Task[Connection] | None = None
         self._refreshing: asyncio.Task[ClusterView] | None = None
@@ -267,6 +271,25 @@ class Cluster:
         return connection
 
     async def _any_new(self) -> Connection:
+        try:
+            found = await self._some_new()
+        except ClientError as error:
+            self._note_unreached(error)
+            raise
+        self._unreached_since = None
+        return found
+
+    def _note_unreached(self, error: ClientError) -> None:
+        """Polls wait and calls try again: whoever looks at the log knows why nothing comes."""
+        now = self._loop.time()
+        if self._unreached_since is None:
+            self._unreached_since = now
+            self._warn_at = now + UNREACHED_S
+        if now >= self._warn_at:
+            log.warning("no broker has been reached for %.0f s: %s", now - self._unreached_since, error)
+            self._warn_at = now + UNREACHED_AGAIN_S
+
+    async def _some_new(self) -> Connection:
         """One attempt at each address that is known; the bootstrap servers again when all brokers are lost."""
         problems: dict[str, ClientError] = {}
         nodes = list(self.view.nodes.values())

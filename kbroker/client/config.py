@@ -9,7 +9,7 @@ A kind of client has a table, `{option.name: option}`: NETWORK of this module an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -204,11 +204,7 @@ def parse_options(
     for name, value in [*(config or {}).items(), *keywords.items()]:
         option = by_name.get(name) or (by_name.get(name.replace("_", ".")) if isinstance(name, str) else None)
         if option is None:
-            like = nearest(str(name).replace("_", "."), by_name)
-            if like and name in keywords:
-                like = like.replace(".", "_")
-            advice = f"; the nearest is {like!r}" if like else ""
-            raise TypeError(f"{what} has no option {name!r}{advice}")
+            raise TypeError(f"{what} has no option {name!r}{_advice(str(name), by_name, name in keywords)}")
         if option.name in values:
             raise TypeError(f"{option.name} is given twice")
         if value is None:
@@ -219,6 +215,20 @@ def parse_options(
             shown = "[hidden]" if option.secret else repr(value)
             raise ValueError(f"{option.name}={shown}: must be {error}") from None
     return Options(table, values)
+
+
+def _advice(name: str, names: Collection[str], with_underscores: bool) -> str:
+    from kbroker.client.consumer.options import CONSUMER
+    from kbroker.client.producer.options import PRODUCER
+
+    dotted = name.replace("_", ".")
+    for whose, others in (("the producer", PRODUCER), ("the consumer", CONSUMER)):
+        if dotted in others:
+            return f"; it is one of {whose}"
+    like = nearest(dotted, names)
+    if like is None:
+        return ""
+    return f"; the nearest is {(like.replace('.', '_') if with_underscores else like)!r}"
 
 
 # --- the network's ----------------------------------------------------------------------------------------

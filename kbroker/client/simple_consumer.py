@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, Unpack
 from kbroker._core.consumer_batches import read_chunk
 from kbroker._core.consumer_records import Records
 from kbroker.client import group_offsets
+from kbroker.client.arguments import partition_of, partitions_of
 from kbroker.client.cluster import begin
 from kbroker.client.config import NETWORK, parse_options
 from kbroker.client.connection import Connection
@@ -233,12 +234,12 @@ class SimpleConsumer(ThreadOwner):
         self, group: str, partitions: Iterable[TopicPartition | tuple[str, int]]
     ) -> dict[TopicPartition, int]:
         """What the group has committed to the brokers of these; those of which it has nothing are left out."""
-        wanted = [TopicPartition(*each) for each in partitions]
+        wanted = partitions_of(partitions)
         return self._run(group_offsets.committed_offsets(self._cluster, group, wanted))
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int] | Mapping[tuple[str, int], int]) -> None:
         """The next records that the group is to read. CommitFailed while it has members, which commit themselves."""
-        checked = {TopicPartition(*partition): offset for partition, offset in offsets.items()}
+        checked = {partition_of(partition): offset for partition, offset in offsets.items()}
         for partition, offset in checked.items():
             if not 0 <= offset < 1 << 63:
                 raise ValueError(f"{partition}: offset {offset}")

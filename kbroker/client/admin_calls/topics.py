@@ -45,7 +45,11 @@ def _description(topic: M.MetadataResponse.MetadataResponseTopic) -> TopicDescri
 
 
 async def create(cluster: Cluster, topics: Iterable[NewTopic], validate_only: bool) -> None:
-    wanted = {topic.name: topic for topic in topics}
+    wanted: dict[str, NewTopic] = {}
+    for topic in topics:
+        if not isinstance(topic, NewTopic):
+            raise TypeError(f"topics are made of NewTopic objects, not {topic!r}")
+        wanted[topic.name] = topic
     request = M.CreateTopicsRequest
 
     async def ask(left: list[str]) -> dict[str, ClientError | None]:

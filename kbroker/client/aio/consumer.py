@@ -53,7 +53,7 @@ class AsyncConsumer(ConsumerOperations, Awaiting):
         return await self._poll(timeout, max_records)
 
     async def _poll(self, timeout: float, max_records: int | None = None, *, to_read: bool = False) -> Records:
-        most = self._most(max_records)
+        timeout, most = self._to_poll(timeout, max_records)
         if self._is_polling:
             raise UsageError("another task polls", hint="let one task poll, or give each a consumer")
         self._is_polling = True
@@ -102,7 +102,9 @@ class AsyncConsumer(ConsumerOperations, Awaiting):
         self, timeout: float = 1.0, max_records: int | None = None, columns: Iterable[str] | None = None
     ) -> Any:
         """The same as a pyarrow.RecordBatch; see Records.arrow."""
-        return (await self.poll(timeout, max_records)).arrow(columns)
+        names = None if columns is None else tuple(columns)
+        Records().arrow(names)  # raises what is wrong with the call before there are records, which it would lose
+        return (await self.poll(timeout, max_records)).arrow(names)
 
     async def poll_numpy(
         self,
@@ -113,7 +115,9 @@ class AsyncConsumer(ConsumerOperations, Awaiting):
         dtypes: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         """The same as NumPy arrays; see Records.numpy."""
-        return (await self.poll(timeout, max_records)).numpy(columns, dtypes=dtypes)
+        names = None if columns is None else tuple(columns)
+        Records().numpy(names, dtypes=dtypes)  # see poll_arrow
+        return (await self.poll(timeout, max_records)).numpy(names, dtypes=dtypes)
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
         """Records until the consumer is closed. Only those that have come out count: positions and commits are behind

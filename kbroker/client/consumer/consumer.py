@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from kbroker._core.consumer_record import ConsumerRecord
 from kbroker._core.consumer_records import Records
+from kbroker.client.arguments import offset_of, partition_of, partitions_of, seconds, times_of
 from kbroker.client.cluster import Cluster
 from kbroker.client.config import Options, parse_options
 from kbroker.client.connection import Network
@@ -86,12 +87,12 @@ class ConsumerOperations:
         if self._group is not None and self._group.subscription is not None:
             raise UsageError("partitions are assigned by the group", hint="unsubscribe first")
         if isinstance(partitions, Mapping):
-            wanted = {TopicPartition(*partition): offset for partition, offset in partitions.items()}
+            wanted = {partition_of(partition): offset for partition, offset in partitions.items()}
         else:
-            wanted = {TopicPartition(*partition): -1 for partition in partitions}
+            wanted = dict.fromkeys(partitions_of(partitions), -1)
         for partition, offset in wanted.items():
             if offset < -1:
-                raise ValueError(f"{partition}: offset {offset}")
+                raise ValueError(f"{partition}: offset {offset} is negative")
         await self._fetching.assign(wanted)
 
     @operation
@@ -116,10 +117,9 @@ class ConsumerOperations:
         elif isinstance(topics, re.Pattern):
             subscription = Subscription(pattern=topics, with_internal=not self.options["exclude.internal.topics"])
         else:
-            names = frozenset([topics] if isinstance(topics, str) else topics)
-            if not names or not all(isinstance(name, str) and name for name in names):
-                raise ValueError(f"topics {topics!r}: names, or a compiled pattern")
-            subscription = Subscription(names)
+            subscription = Subscription(_topic_names(topics))
+        if listener is not None and not isinstance(listener, RebalanceListener):
+            raise TypeError(f"listener must be a RebalanceListener, not {listener!r}")
         if group.subscription is None and self._engine.assigned():
             raise UsageError("partitions are assigned by hand", hint="unsubscribe first")
         await group.subscribe(subscription, listener)
@@ -156,10 +156,8 @@ class ConsumerOperations:
 
     def seek(self, topic: str, partition: int, offset: int) -> None:
         """The next record is the one at `offset`, or the first behind it."""
-        if offset < 0:
-            raise ValueError(f"{topic}-{partition}: offset {offset}")
         self._check(topic, partition)
-        self._engine.seek(topic, partition, offset)
+        self._engine.seek(topic, partition, offset_of(offset, TopicPartition(topic, partition)))
 
     @operation
     async def seek_to_beginning(self, *partitions: TopicPartition | tuple[str, int]) -> None:
@@ -172,7 +170,7 @@ class ConsumerOperations:
         await self._seek_to(LATEST, partitions)
 
     async def _seek_to(self, where: int, partitions: tuple[TopicPartition | tuple[str, int], ...]) -> None:
-        chosen = [TopicPartition(*each) for each in partitions] or self.assignment()
+        chosen = partitions_of(partitions) or self.assignment()
         for partition, (offset, _) in (await self._offsets(dict.fromkeys(chosen, where))).items():
             self.seek(*partition, offset)
 
@@ -206,10 +204,7 @@ class ConsumerOperations:
     @operation
     async def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         """The offset of the first record at that time (ms) or later in each partition; None where there is none."""
-        for partition, time_ms in times.items():
-            if time_ms < 0:
-                raise ValueError(f"{TopicPartition(*partition)}: time {time_ms}")
-        found = await self._offsets({TopicPartition(*partition): time_ms for partition, time_ms in times.items()})
+        found = await self._offsets(times_of(times))
         return {partition: offset if offset >= 0 else None for partition, (offset, _) in found.items()}
 
     @operation
@@ -217,13 +212,13 @@ class ConsumerOperations:
         self, partitions: Iterable[TopicPartition | tuple[str, int]]
     ) -> dict[TopicPartition, int]:
         """The first offset there is in each. Asks the leaders; BrokerError when one is not there."""
-        found = await self._offsets({TopicPartition(*each): EARLIEST for each in partitions})
+        found = await self._offsets(dict.fromkeys(partitions_of(partitions), EARLIEST))
         return {partition: offset for partition, (offset, _) in found.items()}
 
     @operation
     async def end_offsets(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> dict[TopicPartition, int]:
         """Behind the last record; with read_committed the first of a transaction that is open."""
-        found = await self._offsets({TopicPartition(*each): LATEST for each in partitions})
+        found = await self._offsets(dict.fromkeys(partitions_of(partitions), LATEST))
         return {partition: offset for partition, (offset, _) in found.items()}
 
     @operation
@@ -240,11 +235,10 @@ class ConsumerOperations:
         if offsets is None:
             return group.positions()
         wanted = {}
-        for partition, offset in offsets.items():
-            found = offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
-            if found.offset < 0:
-                raise ValueError(f"{TopicPartition(*partition)}: offset {found.offset}")
-            wanted[TopicPartition(*partition)] = found
+        for given, offset in offsets.items():
+            partition = partition_of(given)
+            wanted[partition] = offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
+            offset_of(wanted[partition].offset, partition)
         return wanted
 
     @operation
@@ -252,22 +246,22 @@ class ConsumerOperations:
         self, partitions: Iterable[TopicPartition | tuple[str, int]], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """Where the group has come to in each; None where nothing is committed."""
-        wanted = [TopicPartition(*each) for each in partitions]
+        wanted = partitions_of(partitions)
         found = await self._in_group("commit").committed(wanted, timeout_s=timeout)
         return {partition: found.get(partition) for partition in wanted}
 
     async def _offsets(self, asked: dict[TopicPartition, int]) -> dict[TopicPartition, tuple[int, int]]:
         return await self._fetching.offsets(asked)
 
-    def _most(self, max_records: int | None) -> int:
-        """How many to poll, if it can be polled here and now."""
+    def _to_poll(self, timeout: float, max_records: int | None) -> tuple[float, int]:
+        """How long and how many, if it can be polled here and now."""
         self._thread.check()
         if self._thread.is_own_thread:
             raise UsageError("poll on the client's own thread")
         most: int = self.options["max.poll.records"] if max_records is None else max_records
         if most < 1:
-            raise ValueError(f"max_records={most}")
-        return most
+            raise ValueError(f"max_records={most}: at least 1")
+        return seconds(timeout), most
 
 
 class Consumer(ConsumerOperations, Blocking):
@@ -286,7 +280,7 @@ class Consumer(ConsumerOperations, Blocking):
         return self._poll(timeout, max_records)
 
     def _poll(self, timeout: float, max_records: int | None = None, *, to_read: bool = False) -> Records:
-        most = self._most(max_records)
+        timeout, most = self._to_poll(timeout, max_records)
         group = self._group
         if group is None:
             return self._engine.poll(int(timeout * 1000), most, to_read)
@@ -312,7 +306,9 @@ class Consumer(ConsumerOperations, Blocking):
         self, timeout: float = 1.0, max_records: int | None = None, columns: Iterable[str] | None = None
     ) -> Any:
         """The same as a pyarrow.RecordBatch; see Records.arrow."""
-        return self.poll(timeout, max_records).arrow(columns)
+        names = None if columns is None else tuple(columns)
+        Records().arrow(names)  # raises what is wrong with the call before there are records, which it would lose
+        return self.poll(timeout, max_records).arrow(names)
 
     def poll_numpy(
         self,
@@ -323,7 +319,9 @@ class Consumer(ConsumerOperations, Blocking):
         dtypes: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         """The same as NumPy arrays; see Records.numpy."""
-        return self.poll(timeout, max_records).numpy(columns, dtypes=dtypes)
+        names = None if columns is None else tuple(columns)
+        Records().numpy(names, dtypes=dtypes)  # see poll_arrow
+        return self.poll(timeout, max_records).numpy(names, dtypes=dtypes)
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
         """Records without end, by polls: for one thread at a time. It stands still while there are none.
@@ -397,3 +395,15 @@ class Consumer(ConsumerOperations, Blocking):
     ) -> None:
         """After an exception nothing is committed: the last poll's records may not have been dealt with."""
         self._close(CLOSE_TIMEOUT_S, commit=kind is None)
+
+
+def _topic_names(given: str | Iterable[str]) -> frozenset[str]:
+    if not isinstance(given, Iterable):
+        raise TypeError(f"topics must be names or a compiled pattern, not {given!r}")
+    names = frozenset([given] if isinstance(given, str) else given)
+    if not names or not all(isinstance(name, str) and name for name in names):
+        raise ValueError(f"topics {given!r}: names, or a compiled pattern")
+    for name in names:
+        if name.startswith("^"):  # what librdkafka takes for a pattern
+            raise ValueError(f"{name!r} is no topic's name; give a pattern as re.compile({name!r})")
+    return names

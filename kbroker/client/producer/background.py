@@ -15,7 +15,7 @@ from kbroker.client.cluster import Backoff, Cluster
 from kbroker.client.cluster_view import ClusterView, TopicView
 from kbroker.client.config import Options
 from kbroker.client.connection import Network
-from kbroker.client.errors import ClientError, raise_for
+from kbroker.client.errors import ClientError, ConnectionFailed, TimedOut, raise_for
 from kbroker.client.producer.sender import Sender
 from kbroker.client.producer.transactions import Transactions
 from kbroker.client.thread import ClientThread
@@ -72,7 +72,10 @@ class Background:
             elif not found.partitions:
                 raise_for(found.error_code or ErrorCode.LEADER_NOT_AVAILABLE, None, f"topic {topic!r}")
 
-        await self.cluster.retried(attempt, timeout_s=timeout_s)
+        try:
+            await self.cluster.retried(attempt, timeout_s=timeout_s)
+        except (ConnectionFailed, TimedOut) as error:
+            raise TimedOut(f"metadata of topic {topic!r}: {error.message}", hint=error.hint) from None
         if topic not in self._accumulator.topics:
             self.cluster.add_topics([topic])
             self._take(self.cluster.view.topics[topic])

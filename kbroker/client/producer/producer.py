@@ -145,7 +145,7 @@ class Producer(RecordSender, TransactionOperations, Blocking):
         if self._thread.is_own_thread:
             raise UsageError(f"topic {topic!r} is not known yet, and a callback cannot wait for it")
         limit_s = None if self.options["max.block.ms"] < 0 else self.options.seconds("max.block.ms")
-        self._thread.call(self._background.learn(topic, limit_s), limit_s, f"metadata of topic {topic!r}")
+        self._thread.call(self._background.learn(topic, limit_s))
 
     # --- transactions ---------------------------------------------------------------------------------------
 
@@ -188,7 +188,8 @@ class Producer(RecordSender, TransactionOperations, Blocking):
             return
         started = time.monotonic()
         limit_s = self.options.seconds("delivery.timeout.ms") if timeout is None else timeout
-        if self._background.transactions is not None and timeout != 0 and not self._thread.is_own_thread:
+        # With a timeout of 0 it may not have begun.
+        if timeout != 0 and not self._thread.is_own_thread and self._background.transactions is not None:
             try:
                 self._thread.call(self._background.transactions.end(), limit_s, "abort_transaction")
             except ClientError as error:

@@ -342,3 +342,15 @@ def test_a_cluster_that_is_not_there_is_an_error_in_time() -> None:
             pytest.raises(ConnectionFailed, match=address),
         ):
             admin.create_topic("a")
+
+
+def test_a_string_is_no_list_of_names(admin: AdminClient) -> None:
+    admin.create_topics([NewTopic("x", 1), NewTopic("y", 1)])
+    for call in (admin.delete_topics, admin.describe_topics, admin.delete_groups, admin.fence_producers):
+        with pytest.raises(TypeError, match=r"a list of .*, not the string 'xy'"):
+            call("xy")
+    assert {"x", "y"} <= set(admin.list_topics())
+    with pytest.raises(TypeError, match=r"\(topic, number\), not 'x'"):
+        admin.list_offsets(["x"])  # type: ignore[list-item]
+    with pytest.raises(TypeError, match="NewTopic objects, not 'z'"):
+        admin.create_topics(["z"])  # type: ignore[list-item]

@@ -170,6 +170,21 @@ def test_nobody_to_connect_to_is_said_with_every_address(cluster_of: MakeCluster
         run(without, without.any_connection())
 
 
+def test_the_log_says_when_nobody_has_been_reached_for_some_time(
+    cluster_of: MakeCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for after_s, said in ((3600.0, []), (0.0, ["127.0.0.1:1: connection refused"])):
+        monkeypatch.setattr("kbroker.client.cluster.UNREACHED_S", after_s)
+        cluster = cluster_of(1)
+        for _ in range(3):
+            with pytest.raises(ConnectionFailed):
+                run(cluster, cluster.any_connection())
+        text = "no broker has been reached for 0 s: cannot connect to "
+        assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
+            text + each for each in said
+        ]
+
+
 def test_attempts_are_made_until_their_time_is_over(cluster_of: MakeCluster) -> None:
     cluster = cluster_of(retry_backoff_ms=1, retry_backoff_max_ms=5, default_api_timeout_ms=100)
     attempts = 0

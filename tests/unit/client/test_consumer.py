@@ -145,14 +145,33 @@ def test_misuse_is_refused_with_the_reason(broker: WholeBroker, topic: str) -> N
     with consumer_of(broker) as consumer:
         with pytest.raises(UsageError, match="is not assigned"):
             consumer.seek(topic, 0, 1)
-        with pytest.raises(ValueError, match="offset -5"):
+        with pytest.raises(ValueError, match="offset -5 is negative"):
             consumer.assign({TopicPartition(topic, 0): -5})
-        with pytest.raises(ValueError, match="max_records=0"):
+        with pytest.raises(ValueError, match="max_records=0: at least 1"):
             consumer.poll(0, 0)
+        with pytest.raises(TypeError, match="timeout must be seconds, as a number, not '1'"):
+            consumer.poll("1")  # type: ignore[arg-type]
+        for wrong, says in (("t", r"a list of partitions, .* not 't'"), (["t"], r"\(topic, number\), not 't'")):
+            with pytest.raises(TypeError, match=says):
+                consumer.assign(wrong)  # type: ignore[arg-type]
+        consumer.assign([(topic, 0)])
+        with pytest.raises(ValueError, match="time -1 is negative"):
+            consumer.offsets_for_times({TopicPartition(topic, 0): -1})
     with pytest.raises(ClientClosed):
         consumer.poll(0)
     with pytest.raises(TypeError, match=r"the nearest is .auto.offset.reset"):
         consumer_of(broker, auto_offset_rset="earliest")
+
+
+def test_what_is_wrong_with_columns_takes_no_records(broker: WholeBroker, topic: str) -> None:
+    broker.append(topic, 0, [b"a"])
+    with consumer_of(broker, auto_offset_reset="earliest") as consumer:
+        consumer.assign([(topic, 0)])
+        with pytest.raises(ValueError, match="no column 'val'"):
+            consumer.poll_arrow(SECONDS, columns=["val"])
+        with pytest.raises(ValueError, match="a dtype for 'offset'"):
+            consumer.poll_numpy(SECONDS, dtypes={"offset": "<i8"})
+        assert consumer.poll_numpy(SECONDS, columns=iter(["offset"]))["offset"][0] == 0
 
 
 def test_close_ends_a_poll_that_waits(broker: WholeBroker) -> None:

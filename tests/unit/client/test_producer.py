@@ -247,8 +247,18 @@ def test_what_is_wrong_is_refused_at_the_call() -> None:
             producer.send("t", b"x" * 1000)
         with pytest.raises(NoSuchPartition, match="partitions 0 to 2, not 3"):
             producer.send("t", b"x", partition=3)
+        with pytest.raises(NoSuchPartition, match="partitions 0 to 2, not 3"):
+            producer.send_many("t", [b"x", b"y"], partitions=[0, 3])
         with pytest.raises(NoSuchPartition, match="empty"):
             producer.send("", b"x")
+
+
+def test_without_a_broker_a_send_says_whom_it_did_not_reach() -> None:
+    with (
+        Producer(bootstrap_servers="127.0.0.1:1", max_block_ms=200) as producer,
+        pytest.raises(TimedOut, match=r"topic 't': .*cannot connect to 127\.0\.0\.1:1: connection refused"),
+    ):
+        producer.send("t", b"x")
 
 
 @pytest.mark.parametrize(
@@ -260,6 +270,9 @@ def test_what_is_wrong_is_refused_at_the_call() -> None:
         ({"batch_sise": 5}, TypeError, "nearest is 'batch.size'"),
         ({"acks": "some"}, ValueError, "acks"),
         ({"compression_type": "gzip", "compression_level": 15}, ValueError, "compression.level=15"),
+        ({"group_id": "g"}, TypeError, "no option 'group_id'; it is one of the consumer"),
+        ({"security_protocol": "SASL_PLAINTEXT"}, ValueError, r"SASL_PLAINTEXT needs sasl\.username"),
+        ({"security_protocol": "SSL", "ssl_ca_location": "/nowhere"}, ValueError, r"ssl\.ca\.location='/nowhere'"),
     ],
 )
 def test_wrong_options_are_refused(options: dict[str, Any], error: type[Exception], says: str) -> None:

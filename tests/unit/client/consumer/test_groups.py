@@ -227,3 +227,14 @@ def test_the_broker_matches_a_pattern(members_of: MakeMembers) -> None:
     members.append(0, [b"first"])
     members.poll_until(lambda: members.values() == [b"first"])
     assert consumer.assignment() == [(members.topic, 0)]
+
+
+def test_what_is_no_subscription_is_refused_at_the_call(members_of: MakeMembers) -> None:
+    consumer = members_of(1).consumer()
+    with pytest.raises(ValueError, match=r"'\^a\.\*' is no topic's name; give a pattern as re\.compile\('\^a\.\*'\)"):
+        consumer.subscribe("^a.*")
+    with pytest.raises(TypeError, match="names or a compiled pattern, not 5"):
+        consumer.subscribe(5)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="listener must be a RebalanceListener, not <built-in function print>"):
+        consumer.subscribe("a", print)  # type: ignore[arg-type]
+    assert consumer.subscription() is None
