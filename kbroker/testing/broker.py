@@ -190,8 +190,9 @@ class Broker:
     def create_topic(self, name: str, partitions: int = 1, **configs: object) -> None:
         """A topic, there for every client when this returns; `configs` as in `retention_ms=1000`.
 
-        kbroker.client.BrokerError when the broker refuses.
+        kbroker.client.BrokerError when the broker refuses, RuntimeError when it is not running.
         """
+        self._runner.check_running()
         from kbroker.client import AdminClient
 
         named = {key.replace("_", "."): _text(value) for key, value in configs.items()}

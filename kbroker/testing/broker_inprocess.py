@@ -74,6 +74,11 @@ class BrokerInprocess:
     def check_alive(self) -> None:
         """It ends when it is told to."""
 
+    def check_running(self) -> None:
+        """RuntimeError when it is stopped."""
+        if self._broker is None:
+            raise RuntimeError("the broker is not running")
+
     def _open_log(self) -> None:
         self._handler = logging.FileHandler(self._log_path)
         self._handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))

@@ -130,6 +130,11 @@ class BrokerProcess:
         if self._process is not None and self._process.poll() is not None:
             raise self._failed(f"the broker has ended by itself ({_cause(self._process.returncode)})")
 
+    def check_running(self) -> None:
+        """RuntimeError when it is stopped, BrokerFailed when it has ended by itself."""
+        self._running()
+        self.check_alive()
+
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None:
             raise RuntimeError("the broker is not running")

@@ -102,14 +102,16 @@ def test_a_broker_that_cannot_say_what_it_serves_is_taken_for_what_it_is_said_to
             if (way == "closes") == (raised is ConnectionFailed):
                 with pytest.raises(raised, match=r"Kafka before 0\.10 needs broker\.version\.fallback"):
                     connected(cluster_of(**options), broker.port)
-        cluster = cluster_of(**options, broker_version_fallback="0.8.2")
-        for _ in range(2):
-            connection = connected(cluster, broker.port)
-            assert connection.served[ApiKey.FETCH] == (0, 0)
-            assert call(cluster, connection, M.MetadataRequest(topics=[])).brokers == []
-            assert not connection.serves(ApiKey.JOIN_GROUP)
-    # It is asked once.
-    assert asked == [(ApiKey.API_VERSIONS, 3)] * 2 + [(ApiKey.METADATA, 0)] * 2
+        for release, fetch, has_groups in (("0.8.2", (0, 0), False), ("0.9.0", (0, 1), True)):
+            asked.clear()
+            cluster = cluster_of(**options, broker_version_fallback=release)
+            for _ in range(2):
+                connection = connected(cluster, broker.port)
+                assert connection.served[ApiKey.FETCH] == fetch
+                assert call(cluster, connection, M.MetadataRequest(topics=[])).brokers == []
+                assert connection.serves(ApiKey.JOIN_GROUP) is has_groups
+            # It is asked once.
+            assert asked == [(ApiKey.API_VERSIONS, 3)] + [(ApiKey.METADATA, 0)] * 2
 
 
 def test_a_listener_that_says_nothing_is_left_in_time(cluster_of: MakeCluster) -> None:

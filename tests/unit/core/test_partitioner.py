@@ -67,6 +67,7 @@ def test_crc_of_the_key_as_in_librdkafka(kind: str) -> None:
 def test_records_without_key() -> None:
     nothing: list[bytes | None] = [None] * 3000
     assert set(spread("consistent", [None, b""], [0] * 7)) == {0}
+    assert set(spread("consistent_random", [b""] * 300, [0] * 7)) == set(range(7))
     assert spread("round_robin", nothing[:10], [0] * 4) == [0, 1, 2, 3, 0, 1, 2, 3, 0, 1]
     for kind in ("random", "murmur2_random", "consistent_random"):
         counted = Counter(spread(kind, nothing, [0] * 3))

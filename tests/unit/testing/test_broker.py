@@ -177,11 +177,15 @@ def test_a_broker_inside_of_the_process_is_not_killed_or_paused() -> None:
 def test_what_is_not_running_cannot_be_stopped_and_what_is_closed_not_started() -> None:
     with Broker() as broker:
         broker.stop()
-        for refused in (broker.stop, broker.kill, broker.pause):
+        for refused in (broker.stop, broker.kill, broker.pause, lambda: broker.create_topic("t")):
             with pytest.raises(RuntimeError, match="not running"):
                 refused()
     with pytest.raises(RuntimeError, match="closed"):
         broker.start()
+    with Broker(inprocess=True) as inside:
+        inside.stop()
+        with pytest.raises(RuntimeError, match="not running"):
+            inside.create_topic("t")
 
 
 # --- what goes wrong --------------------------------------------------------------------------------------------------
