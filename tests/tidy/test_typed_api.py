@@ -9,10 +9,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import kbroker.client
+import kbroker.testing
 from tests.compat.clients import node_packages
 from tests.kit import build
 
@@ -71,22 +73,27 @@ def test_pyright_in_strict_mode_refuses_what_is_wrong_and_nothing_else() -> None
     assert refused_by_pyright() == wrong_lines()
 
 
-def test_the_right_uses_import_every_public_name() -> None:
-    imported = re.search(r"^from kbroker.client import \((.*?)\)", RIGHT.read_text(), re.MULTILINE | re.DOTALL)
+@pytest.mark.parametrize("package", [kbroker.client, kbroker.testing])
+def test_the_right_uses_import_every_public_name(package: ModuleType) -> None:
+    pattern = rf"^from {package.__name__} import (\(.*?\)|.*?$)"
+    imported = re.search(pattern, RIGHT.read_text(), re.MULTILINE | re.DOTALL)
     assert imported is not None
-    assert set(re.findall(r"\w+", imported[1])) == set(kbroker.client.__all__)
+    assert set(re.findall(r"\w+", imported[1])) == set(package.__all__)
 
 
 CLIENTS = ("Producer", "Consumer", "AdminClient", "SimpleConsumer", "ConsumerConnector")
 ASYNC_CLIENTS = ("AsyncProducer", "AsyncConsumer", "AsyncAdminClient")
 VALUES = ("Delivery", "Deliveries", "Records", "ConsumerRecord", "MessageStream", "Member", "Topics")
 TO_OVERRIDE = ("RebalanceListener", "ProducerHandler", "Assignor")
+FOR_TESTS = ("Broker", "Faults", "ZooKeeper")
 OWN = {"accumulator", "block_ms", "encode_key", "encode_value", "fail_what_is_left", "refused", "send_some"}
-"""What the parts of a Producer are to each other."""
+OWN |= {"treatment_of", "drops_new_connection"}
+"""What the parts of a Producer, and of a broker for tests, are to each other."""
 
 
-@pytest.mark.parametrize("name", [*CLIENTS, *ASYNC_CLIENTS, *VALUES, *TO_OVERRIDE])
+@pytest.mark.parametrize("name", [*CLIENTS, *ASYNC_CLIENTS, *VALUES, *TO_OVERRIDE, *FOR_TESTS])
 def test_the_right_uses_have_every_public_method(name: str) -> None:
     words = set(re.findall(r"\w+", RIGHT.read_text()))
-    methods = {method for method in dir(getattr(kbroker.client, name)) if not method.startswith("_")}
+    package = kbroker.testing if name in FOR_TESTS else kbroker.client
+    methods = {method for method in dir(getattr(package, name)) if not method.startswith("_")}
     assert methods - words - OWN == set()

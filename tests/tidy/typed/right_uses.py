@@ -73,7 +73,7 @@ from kbroker.client import (
     UnreadableRecords,
     UsageError,
 )
-from kbroker.testing import Broker
+from kbroker.testing import Broker, BrokerFailed, Fault, Faults, ZooKeeper
 
 A0 = TopicPartition("a", 0)
 
@@ -424,5 +424,53 @@ def explain_any(error: KbrokerError) -> str:
 
 def use_a_broker() -> None:
     with Broker(settings={"num.partitions": 3}) as broker, Producer(bootstrap_servers=broker.bootstrap_servers) as p:
+        assert_type(broker, Broker)
         assert_type(broker.bootstrap_servers, str)
         assert send(p) == 0
+    broker = Broker(
+        inprocess=True, faults=True, directory=Path("data"), host="::1", log_level="debug", start_timeout_s=5
+    )
+    try:
+        broker.start()
+        broker.create_topic("a", partitions=3, retention_ms=1000)
+        broker.kill()
+        broker.start()
+        broker.restart(kill=True)
+        broker.pause()
+        broker.resume()
+        with broker.paused():
+            print(assert_type(broker.pid, int | None), broker.host, assert_type(broker.port, int), broker.log)
+        broker.stop()
+    except BrokerFailed as error:
+        print(error)
+    broker.close()
+
+
+def order(faults: Faults) -> None:
+    lost = assert_type(faults.drop("Produce", handled=True), Fault)
+    faults.error("FindCoordinator", "COORDINATOR_NOT_AVAILABLE", times=3)
+    faults.error("Metadata", ErrorCode.LEADER_NOT_AVAILABLE, times=None)
+    faults.delay("Fetch", 0.5)
+    assert_type(faults.drop_connections(), int)
+    faults.drop_new_connections(times=2)
+    faults.refuse_connections()
+    faults.accept_connections()
+    faults.clear()
+    assert assert_type(lost.struck, int) == assert_type(faults.seen("Produce"), int)
+
+
+def test_with_fixtures(
+    kbroker_broker: Broker,
+    kbroker_topic: str,
+    kbroker_producer: Producer,
+    kbroker_consumer: Consumer,
+    kbroker_zookeeper: ZooKeeper,
+) -> None:
+    order(kbroker_broker.faults)
+    kbroker_producer.send(kbroker_topic, kbroker_zookeeper.connect)
+    read(kbroker_consumer)
+    kbroker_zookeeper.stop()
+    kbroker_zookeeper.kill()
+    kbroker_zookeeper.start()
+    print(assert_type(kbroker_zookeeper.port, int), assert_type(kbroker_zookeeper.log, str))
+    kbroker_zookeeper.close()

@@ -11,6 +11,7 @@ from kbroker.client import (
     RebalanceListener,
     SimpleConsumer,
 )
+from kbroker.testing import Broker
 
 
 class Listener(RebalanceListener):
@@ -65,3 +66,12 @@ async def awaits(admin: AdminClient, awaiting: AsyncAdminClient, producer: Async
     await producer.send_nowait("topic", "value")  # wrong
     await producer.commit_transaction("soon")  # wrong
     AsyncProducer(group_id="g")  # wrong
+
+
+def testing() -> None:
+    Broker(in_process=True)  # wrong
+    Broker(log_level="loud")  # wrong
+    with Broker(faults=True) as broker:
+        broker.faults.error("Produce", 5.5)  # wrong
+        broker.create_topic("a", partitions="3")  # wrong
+        broker.faults.drop("Fetch").struck()  # wrong
