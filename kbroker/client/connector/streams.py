@@ -154,10 +154,7 @@ class Feed:
         if not stream._waiting:
             return False
         partition, chunk = stream._waiting.popleft()
-        if stream._is_full and len(stream._waiting) < stream._most_chunks:
-            stream._is_full = False
-            for each in stream._partitions:
-                self._engine.resume(*each)
+        self._maybe_resume(stream)
         if isinstance(chunk, Records):
             stream._begin(partition, chunk)
             return True
@@ -182,6 +179,13 @@ class Feed:
             stream._is_full = True
             for each in stream._partitions:
                 self._engine.pause(*each)
+
+    def _maybe_resume(self, stream: MessageStream) -> None:
+        """When fewer chunks wait."""
+        if stream._is_full and len(stream._waiting) < stream._most_chunks:
+            stream._is_full = False
+            for each in stream._partitions:
+                self._engine.resume(*each)
 
     # --- for the member -------------------------------------------------------------------------------------
 
@@ -225,6 +229,7 @@ class Feed:
                 stream = self._routes.pop(partition, None)
                 if stream is not None:
                     stream._drop(partition)
+                    self._maybe_resume(stream)
                 self._first.pop(partition, None)
 
     def add(self, routes: Mapping[TopicPartition, MessageStream], offsets: Mapping[TopicPartition, int]) -> None:

@@ -149,3 +149,20 @@ def test_a_session_that_expires_in_a_rebalance(place: Place, zookeeper: ZooKeepe
         values |= place.send(40)
         place.wait(lambda: {value for each in (first, second) for value in each.values if value is not None} >= values)
     assert told.error is None
+
+
+def test_a_stream_whose_waiting_chunks_go_to_others_reads_on(place: Place) -> None:
+    options = {"queued_max_message_chunks": 1, "consumer_timeout_ms": 1000 * int(WAIT_S)}
+    with place.connector(consumer_id="a", **options) as first:
+        idle, read = first.create_message_streams({place.topic: 2})[place.topic]
+        assert [each.partition_id for each in idle.partitions()] == [0, 1]
+        place.producer.send(place.topic, b"goes", partition=1).result(WAIT_S)
+        while not idle._waiting:
+            place.producer.send(place.topic, b"turn", partition=2).result(WAIT_S)
+            assert next(read).value == b"turn"
+        with place.reading(consumer_id="z", streams=2) as second:
+            place.wait(lambda: place.is_shared_by(first, second.connector))
+            assert [each.partition_id for each in idle.partitions()] == [0]
+            place.producer.send(place.topic, b"stays", partition=0).result(WAIT_S)
+            assert next(idle).value == b"stays"
+            assert next(read).value == b"goes"
