@@ -35,6 +35,7 @@ def kafka(request: pytest.FixtureRequest) -> Iterator[KafkaProcess]:
         "offsets.topic.num.partitions": 1,
         "transaction.state.log.num.partitions": 1,
         "log.message.timestamp.difference.max.ms": 1 << 60,
+        "log.retention.ms": -1,  # some records are of 1970
     }
     with request.param(settings) as started:
         deadline = time.monotonic() + SECONDS

@@ -14,7 +14,12 @@ from tests.kit.fetch_machine import FETCH_MAX_BYTES, FetchMachine, WireWorld
 
 @pytest.fixture(scope="module", params=[BrokerProcess, KafkaProcess], ids=["kbroker", "kafka"])
 def broker(request: pytest.FixtureRequest) -> Iterator[BrokerProcess]:
-    with request.param({"fetch.max.bytes": FETCH_MAX_BYTES, "auto.create.topics.enable": "false"}) as started:
+    settings: dict[str, object] = {
+        "fetch.max.bytes": FETCH_MAX_BYTES,
+        "auto.create.topics.enable": "false",
+        "log.retention.ms": -1,  # the records are of 1970
+    }
+    with request.param(settings) as started:
         yield started
 
 
