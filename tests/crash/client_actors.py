@@ -51,12 +51,16 @@ QUICK: dict[str, Any] = {
 }
 READING: dict[str, Any] = {
     "auto_offset_reset": "earliest",
-    "session_timeout_ms": SESSION_MS,
-    "heartbeat_interval_ms": 300,
     "max_poll_interval_ms": POLL_INTERVAL_MS,
     "fetch_max_wait_ms": 100,
     "default_api_timeout_ms": 20_000,
 }
+CLASSIC: dict[str, Any] = {
+    "group_protocol": "classic",
+    "session_timeout_ms": SESSION_MS,
+    "heartbeat_interval_ms": 300,
+}
+CONSUMER: dict[str, Any] = {"group_protocol": "consumer"}
 
 
 class Actor(threading.Thread):
@@ -234,8 +238,12 @@ class Mover(Actor):
     by itself.
     """
 
-    def __init__(self, name: str, address: str, ledger: Ledger, seed: int, *, careless: bool = False):
+    def __init__(
+        self, name: str, address: str, ledger: Ledger, seed: int, protocol: dict[str, Any], *, careless: bool = False
+    ):
         super().__init__(name, address, ledger)
+        self.protocol = protocol
+        self.between = threading.Lock()  # held while a transaction is open
         self.chance = random.Random(seed)
         self.careless = careless
         self.hold_s = 0.0
@@ -261,16 +269,18 @@ class Mover(Actor):
         of_sender = {"transactional_id": self.name, "transaction_timeout_ms": TRANSACTION_MS, "max_block_ms": 20_000}
         with (
             Producer(QUICK | own | of_sender) as producer,  # type: ignore[arg-type]
-            Consumer(QUICK | READING | own | of_group) as consumer,  # type: ignore[arg-type]
+            Consumer(QUICK | READING | self.protocol | own | of_group) as consumer,  # type: ignore[arg-type]
         ):
-            producer.init_transactions()
+            with self.between:
+                producer.init_transactions()
             consumer.subscribe(IN)
             while not self.stopping.is_set():
                 records = consumer.poll(POLL_S, POLLED)
                 if not records:
                     continue
                 try:
-                    self.move(producer, consumer, records)
+                    with self.between:
+                        self.move(producer, consumer, records)
                 except (ProducerFenced, TransactionFailed):
                     raise
                 except Regretted:

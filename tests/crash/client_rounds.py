@@ -18,7 +18,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from kbroker.client import AdminClient
 from kbroker.testing.fault_proxy import FaultProxy
-from tests.crash.client_actors import POLL_INTERVAL_MS, QUICK, Actor, Member, Mover, Writer, end
+from tests.crash.client_actors import CLASSIC, CONSUMER, POLL_INTERVAL_MS, QUICK, Actor, Member, Mover, Writer, end
 from tests.crash.client_ledger import IN, OUT, PARTITIONS, Ledger, Stored, check
 from tests.kit.broker import BrokerProcess, Kafka4InMemory, KafkaInMemory, KafkaProcess, free_port
 
@@ -44,6 +44,7 @@ SETTINGS: dict[str, object] = {
     "group.consumer.min.heartbeat.interval.ms": 300,
     "group.consumer.heartbeat.interval.ms": 300,
 }
+OPEN = ("Ongoing", "PrepareCommit", "PrepareAbort")
 KAFKAS: dict[str, type[KafkaInMemory]] = {"3.9.1": KafkaInMemory, "4.3.1": Kafka4InMemory}
 HEAP = "256m"
 
@@ -54,8 +55,10 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "aio": ("asyncio", {}),
 }
 GROUPS: dict[str, dict[str, Any]] = {
-    "eager": {"partition_assignment_strategy": "range", "enable_auto_commit": False},
-    "cooperative": {"partition_assignment_strategy": "cooperative-sticky", "auto_commit_interval_ms": 50},
+    "eager": CLASSIC | {"partition_assignment_strategy": "range", "enable_auto_commit": False},
+    "cooperative": CLASSIC | {"partition_assignment_strategy": "cooperative-sticky", "auto_commit_interval_ms": 50},
+    "uniform": CONSUMER | {"enable_auto_commit": False},
+    "ranges": CONSUMER | {"group_remote_assignor": "range", "auto_commit_interval_ms": 50},
 }
 MEMBERS, MOVERS = 2, 2
 
@@ -70,6 +73,7 @@ CODES: dict[str, tuple[str, ...]] = {
     "JoinGroup": (*COORDINATORS, "UNKNOWN_MEMBER_ID", "REBALANCE_IN_PROGRESS"),
     "SyncGroup": (*COORDINATORS, "UNKNOWN_MEMBER_ID", "REBALANCE_IN_PROGRESS", "ILLEGAL_GENERATION"),
     "Heartbeat": (*COORDINATORS, "UNKNOWN_MEMBER_ID", "REBALANCE_IN_PROGRESS", "ILLEGAL_GENERATION"),
+    "ConsumerGroupHeartbeat": (*COORDINATORS, "UNKNOWN_MEMBER_ID", "FENCED_MEMBER_EPOCH"),
     "OffsetCommit": (*COORDINATORS, "UNKNOWN_MEMBER_ID", "REBALANCE_IN_PROGRESS", "ILLEGAL_GENERATION"),
     "OffsetFetch": (*COORDINATORS, "UNSTABLE_OFFSET_COMMIT"),
     "InitProducerId": (*COORDINATORS, "CONCURRENT_TRANSACTIONS"),
@@ -90,14 +94,27 @@ class Round:
     def __init__(self, broker: BrokerProcess, proxy: FaultProxy, address: str, seed: int, mistake: str | None):
         self.broker, self.proxy, self.address = broker, proxy, address
         self.chance = random.Random(seed)
-        self.ledger = Ledger(list(GROUPS))
+        protocols = [CLASSIC] if type(broker) is KafkaInMemory else [CLASSIC, CONSUMER]  # that one has it in preview
+        self.groups = {
+            name: options
+            for name, options in GROUPS.items()
+            if any(protocol.items() <= options.items() for protocol in protocols)
+        }
+        self.ledger = Ledger(list(self.groups))
         self.mistake = mistake
         unsequenced = {"enable_idempotence": False} if mistake == "no sequences" else {}
         self.writers = [
             Writer(name, address, self.ledger, way, options | unsequenced) for name, (way, options) in WAYS.items()
         ]
         self.movers = [
-            Mover(f"mover{number}", address, self.ledger, seed + number, careless=mistake == "careless movers")
+            Mover(
+                f"mover{number}",
+                address,
+                self.ledger,
+                seed + number,
+                protocols[seed % len(protocols)],
+                careless=mistake == "careless movers",
+            )
             for number in range(MOVERS)
         ]
         self.members: list[Member] = []
@@ -107,24 +124,47 @@ class Round:
     def new_member(self, group: str) -> None:
         name = f"{group}{len(self.members) + len(self.gone)}"
         forgetful = self.mistake == "forgetful members"
-        member = Member(name, self.address, self.ledger, group, GROUPS[group], forgetful=forgetful)
+        member = Member(name, self.address, self.ledger, group, self.groups[group], forgetful=forgetful)
         self.members.append(member)
         member.start()
 
     # --- faults -----------------------------------------------------------------------------------------
     def kill_broker(self) -> None:
-        self.broker.kill()
-        time.sleep(self.chance.choice((0, 0, 0.3)))
-        self.broker.start()
+        with self.having_nothing_open():
+            self.broker.kill()
+            time.sleep(self.chance.choice((0, 0, 0.3)))
+            self.broker.start()
+        with self.having_nothing_under_way():
+            pass  # nothing is under way from before it to after the next one
 
     def restart_broker(self) -> None:
-        """A Kafka while writers have nothing under way: once stopped it remembers one batch of each producer, and
+        with self.having_nothing_under_way(), self.having_nothing_open():
+            self.broker.restart()
+
+    @contextlib.contextmanager
+    def having_nothing_under_way(self) -> Iterator[None]:
+        """Of a Kafka's writers: when it starts it remembers one batch of each producer that its last snapshot has, and
         takes those before it a second time when their producer begins anew (docs/formats/PRODUCER_SNAPSHOT.md)."""
         with contextlib.ExitStack() as stack:
             if isinstance(self.broker, KafkaProcess):
                 for writer in self.writers:
                     stack.enter_context(writer.having_nothing_under_way())
-            self.broker.restart()
+            yield
+
+    @contextlib.contextmanager
+    def having_nothing_open(self) -> Iterator[None]:
+        """Of a Kafka's movers: the end of a transaction that it comes to while it starts is noted as complete without
+        markers where the partitions have no leader yet; the next transaction's marker ends that one too."""
+        with contextlib.ExitStack() as stack:
+            if isinstance(self.broker, KafkaProcess):
+                for mover in self.movers:
+                    stack.enter_context(mover.between)
+                admin = stack.enter_context(AdminClient(QUICK | {"bootstrap_servers": self.address}))  # type: ignore[arg-type]
+                deadline = time.monotonic() + SETTLE_S
+                while still := admin.list_transactions(OPEN):
+                    assert time.monotonic() < deadline, still
+                    time.sleep(0.05)
+            yield
 
     def hold_broker(self) -> None:
         assert self.broker.process is not None
@@ -183,7 +223,7 @@ class Round:
         with AdminClient(QUICK | {"bootstrap_servers": self.address}) as admin:  # type: ignore[arg-type]
             for name in (IN, OUT):
                 admin.create_topic(name, PARTITIONS)
-        for group in GROUPS:
+        for group in self.groups:
             for _ in range(MEMBERS):
                 self.new_member(group)
         steady: list[Actor] = [*self.writers, *self.movers]
@@ -203,7 +243,7 @@ class Round:
     def settle(self) -> None:
         """Until groups have read everything, and everything is moved; what is missing after SETTLE_S is found later."""
         deadline = time.monotonic() + (SETTLE_S if self.mistake is None else MISTAKE_SHOWS_S)
-        while any(self.ledger.missing(group) > 0 for group in GROUPS) or self.lag() > 0:
+        while any(self.ledger.missing(group) > 0 for group in self.groups) or self.lag() > 0:
             if time.monotonic() > deadline or self.ledger.wrongs:
                 return
             time.sleep(0.1)
