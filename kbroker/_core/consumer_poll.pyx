@@ -111,6 +111,10 @@ cdef class FetchPoll(FetchPartitions):
         self.errors.append((error, key, generation, until_seek))
         self.awaken()
 
+    def forget_errors(self):
+        """What waits to be raised of no partition is not."""
+        self.errors = [each for each in self.errors if each[1] is not None]
+
     cdef int raise_one(self) except -1:
         cdef fetch_partition_t *p
         cdef bint current

@@ -103,6 +103,7 @@ class ClassicMembership(Membership):
         self._coordinator.check(answer.error_code, "leaving")
 
     def subscription_changed(self) -> None:
+        self.unsay()
         self.rejoin("its subscription has changed")
 
     def rejoin(self, reason: str) -> None:
@@ -143,6 +144,7 @@ class ClassicMembership(Membership):
                 await self.place.steps.post(lambda: None)
                 self._overdue = False
             self._wanted.clear()
+            subscription = self.place.subscription()
             try:
                 if self._fenced is not None:
                     raise self._fenced
@@ -155,8 +157,8 @@ class ClassicMembership(Membership):
                     return
                 if error.code in DISPLACED:
                     self._lose_place(error.code)
-                elif not (error.retriable or error.code in AT_ONCE):
-                    await self.place.steps.post_error(error)
+                elif not (error.retriable or error.code in AT_ONCE) and subscription is self.place.subscription():
+                    await asyncio.wait([self.say(error)])
                 if error.code not in AT_ONCE:
                     log.log(logging.INFO if error.retriable else logging.WARNING, "%s", error)
                     await asyncio.sleep(backoff.next_s())
@@ -422,7 +424,7 @@ class ClassicMembership(Membership):
                     self._fenced = refusal
                     self._wanted.set()
                     return
-                self.place.steps.post_error(refusal)
+                self.say(refusal)
 
     def _stop_beating(self) -> None:
         if self._beating is not None and self._beating is not asyncio.current_task():

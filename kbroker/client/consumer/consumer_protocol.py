@@ -62,7 +62,6 @@ class ConsumerMembership(Membership):
         self._overdue = False
         self._leaving: asyncio.Task[None] | None = None
         self._refusal: ClientError | None = None  # for good
-        self._said: asyncio.Future[None] | None = None  # one that a poll is to raise
         self._interval_s = place.options.seconds("retry.backoff.ms")
         self._patterned = False
         self._interest: frozenset[str] = frozenset()
@@ -94,7 +93,6 @@ class ConsumerMembership(Membership):
         if self._seen in self.cluster.on_view:
             self.cluster.on_view.remove(self._seen)
         await self.cancel_all()
-        self._unsay()
         self._care(frozenset())
         if self._patterned:
             self.cluster.remove_everything()
@@ -117,7 +115,9 @@ class ConsumerMembership(Membership):
             self._coordinator.check(answer.error_code, "leaving")
 
     def subscription_changed(self) -> None:
-        self._unsay()
+        self.unsay()
+        if self._refusal is not None and self._refusal.code != ErrorCode.FENCED_INSTANCE_ID:
+            self._refusal = None
         self._care(self.place.subscription().topics)
         self._news.set()
 
@@ -128,11 +128,6 @@ class ConsumerMembership(Membership):
         if self.cluster.add_topics(wanted - self._interest):
             self.cluster.refresh_soon()
         self._interest = wanted
-
-    def _unsay(self) -> None:
-        """What was refused is not wanted any more."""
-        if self._said is not None:
-            self._said.cancel()
 
     def rejoin(self, reason: str) -> None:
         log.warning(
@@ -184,12 +179,12 @@ class ConsumerMembership(Membership):
         while True:
             await self._may_join.wait()
             self._news.clear()
-            life = self._life
+            life, subscription = self._life, self.place.subscription()
             try:
                 await self._beat()
             except ClientError as error:
                 if life == self._life:
-                    self._failed(error)
+                    self._failed(error, is_current=subscription is self.place.subscription())
                     await asyncio.sleep(backoff.next_s())
                 continue
             backoff.failures = 0
@@ -197,7 +192,8 @@ class ConsumerMembership(Membership):
                 async with asyncio.timeout(self._interval_s):
                     await self._news.wait()
 
-    def _failed(self, error: ClientError) -> None:
+    def _failed(self, error: ClientError, *, is_current: bool) -> None:
+        """`is_current`: what was refused is subscribed to still."""
         self._told = {}
         if error.code in EXPELLED:
             self._lose_place(error.code)
@@ -205,12 +201,13 @@ class ConsumerMembership(Membership):
             log.info("%s", error)
         elif error.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
             # It may be allowed again before the session is over, so nobody waits for a poll here.
-            if self._said is None or self._said.done():
+            if is_current and not self.has_to_say:
                 log.warning("%s", error)
-                self._said = self.place.steps.post_error(error)
+                self.say(error)
         else:
             log.warning("%s", error)
-            self._refusal = error
+            if is_current or error.code == ErrorCode.FENCED_INSTANCE_ID:
+                self._refusal = error
             self._displace()
 
     async def _beat(self) -> None:
@@ -317,9 +314,8 @@ class ConsumerMembership(Membership):
             if self._refusal.code == ErrorCode.FENCED_INSTANCE_ID:
                 self.place.fail(self._refusal)
                 return
-            self._said = self.place.steps.post_error(self._refusal)
-            self._refusal = None
-            await asyncio.wait([self._said])
+            said, self._refusal = self.say(self._refusal), None
+            await asyncio.wait([said])
         if self._leaving is not None and not self._leaving.done():
             await asyncio.wait([self._leaving])
         self._told, self._owned, self._assigned = {}, {}, None

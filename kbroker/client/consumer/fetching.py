@@ -82,6 +82,7 @@ class Fetching:
         self._resting: dict[TopicPartition, tuple[int, int]] = {}  # by whom they are not tried for a while
         self._mending: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._assignments = 0  # so far
         engine.on_told = self._told
         cluster.on_view.append(self._seen)
 
@@ -92,6 +93,8 @@ class Fetching:
         auto.offset.reset says. No position is looked for of those in `waiting` until `begin`.
         """
         before = {TopicPartition(*key) for key in self.engine.assigned()}
+        if before != wanted.keys():
+            self.forget_errors()
         for partition in before - wanted.keys():
             self.engine.remove(*partition)
             self._led.pop(partition, None)
@@ -109,6 +112,12 @@ class Fetching:
         self._waiting = (self._waiting & wanted.keys()) | set(waiting)
         self._new |= wanted.keys() - before
         self._find_missing()
+
+    def forget_errors(self) -> None:
+        """What waits to be raised of no partition, or is about to, was about what was assigned before: what concerns
+        this too comes again."""
+        self._assignments += 1
+        self.engine.forget_errors()
 
     def begin(self, partitions: Collection[TopicPartition]) -> None:
         """Look for the positions of those that were `waiting`, unless somebody has sought them."""
@@ -208,6 +217,7 @@ class Fetching:
             self._resting = {partition: leader for partition, leader in self._resting.items() if partition in current}
             self._failures = {partition: row for partition, row in self._failures.items() if partition in current}
             self._lost = {partition for partition in self._lost & current if self.engine.position(*partition) < 0}
+            assignments = self._assignments
             try:
                 if self._stale:
                     await self.cluster.refresh()
@@ -216,7 +226,8 @@ class Fetching:
                 await self._find_positions()
                 await self._prove_positions()
             except ClientError as error:
-                self._say(error)
+                if assignments == self._assignments:
+                    self._say(error)
             if self._wants_mending:
                 await asyncio.sleep(backoff.next_s())
 

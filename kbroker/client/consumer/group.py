@@ -103,6 +103,7 @@ class Group:
         self.subscription = subscription
         self._listener = listener or RebalanceListener()
         if self._membership is not None:
+            self._fetching.forget_errors()
             self._membership.subscription_changed()
             return
         place = Place(

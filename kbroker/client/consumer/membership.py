@@ -83,6 +83,7 @@ class Membership(ABC):
         self.place = place
         self.cluster = place.coordinator.cluster
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._said: asyncio.Future[None] | None = None
 
     @property
     @abstractmethod
@@ -131,6 +132,22 @@ class Membership(ABC):
         """Whether the coordinator thinks that all of them are this member's."""
         return self.place.holdings.partitions >= set(partitions)
 
+    def say(self, error: ClientError) -> asyncio.Future[None]:
+        """A poll raises it, unless `unsay` comes first. One waits at a time, the newest. Done or cancelled after it."""
+        self.unsay()
+        self._said = self.place.steps.post_error(error)
+        return self._said
+
+    def unsay(self) -> None:
+        """What was refused is not wanted any more."""
+        if self._said is not None:
+            self._said.cancel()
+
+    @property
+    def has_to_say(self) -> bool:
+        """Whether something waits for a poll to raise it."""
+        return self._said is not None and not self._said.done()
+
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """A task that `cancel_all` ends."""
         task = asyncio.get_running_loop().create_task(coroutine)
@@ -139,6 +156,7 @@ class Membership(ABC):
         return task
 
     async def cancel_all(self) -> None:
+        self.unsay()
         current = asyncio.current_task()
         tasks = [task for task in self._tasks if task is not current]
         for task in tasks:

@@ -240,6 +240,47 @@ def test_a_refusal_for_good_is_raised_by_polls_until_it_has_passed(broker: Group
         poll_until_assigned(consumer)
 
 
+@pytest.mark.parametrize("api", [ApiKey.METADATA, ApiKey.FIND_COORDINATOR, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP])
+def test_who_subscribes_to_something_else_does_not_hear_what_was_refused(broker: GroupBroker, api: ApiKey) -> None:
+    refusal = ErrorCode.TOPIC_AUTHORIZATION_FAILED if api == ApiKey.METADATA else ErrorCode.GROUP_AUTHORIZATION_FAILED
+    broker.will[api].extend([refusal] * 10_000)
+    with consumer_of(broker) as consumer:
+        consumer.subscribe(TOPIC)
+        with pytest.raises(BrokerError):
+            poll_until(consumer, lambda: False)
+        broker.wait(lambda: consumer._group.steps.are_waiting)  # type: ignore[union-attr]
+        broker.will[api].clear()
+        consumer.subscribe([TOPIC, "another"])
+        poll_until_assigned(consumer)
+
+
+def test_who_subscribes_anew_does_not_hear_what_was_refused_of_offsets(broker: GroupBroker) -> None:
+    broker.will[ApiKey.OFFSET_FETCH].extend([ErrorCode.GROUP_AUTHORIZATION_FAILED] * 10_000)
+    with consumer_of(broker) as consumer:
+        consumer.subscribe(TOPIC)
+        with pytest.raises(BrokerError):
+            poll_until(consumer, lambda: False)
+        asked = broker.count(ApiKey.OFFSET_FETCH)
+        broker.wait(lambda: sum(key == ApiKey.OFFSET_FETCH for key, _ in broker.asked) > asked + 2)
+        broker.will[ApiKey.OFFSET_FETCH].clear()
+        consumer.subscribe([TOPIC, "another"])
+        poll_until_assigned(consumer)
+
+
+def test_what_heartbeats_are_refused_for_is_raised_once(broker: GroupBroker) -> None:
+    refusals = [ErrorCode.GROUP_AUTHORIZATION_FAILED] * 5
+    with consumer_of(broker) as consumer:
+        consumer.subscribe(TOPIC)
+        poll_until_assigned(consumer)
+        broker.will[ApiKey.HEARTBEAT].extend(refusals)
+        beats = broker.count(ApiKey.HEARTBEAT)
+        broker.wait(lambda: sum(key == ApiKey.HEARTBEAT for key, _ in broker.asked) > beats + len(refusals))
+        with pytest.raises(BrokerError, match="GROUP_AUTHORIZATION_FAILED"):
+            poll_until(consumer, lambda: False)
+        for _ in refusals:
+            consumer.poll(0)
+
+
 def test_who_does_not_poll_leaves_and_comes_back_with_the_next_poll(broker: GroupBroker) -> None:
     heard = Heard()
     with consumer_of(broker, max_poll_interval_ms=200) as consumer:

@@ -34,6 +34,7 @@ class Leaders:
         self.left_out: set[int] = set()  # what it does not answer
         self.asked: list[int] = []  # partitions whose offsets were asked for
         self.sasl_error = 0
+        self.logins = 0
         self.logs = {(TOPIC, n): Log([LogBatch(0, 0, (Record(0, 5, None, b"%d" % n),))]) for n in range(2)}
         self.brokers = [ScriptedBroker(self.script), ScriptedBroker(self.script)]
         self.ports = [broker.port for broker in self.brokers]  # where they are said to be
@@ -54,6 +55,7 @@ class Leaders:
         if asked.api_key == ApiKey.SASL_HANDSHAKE:
             return M.SaslHandshakeResponse(mechanisms=["PLAIN"])
         if asked.api_key == ApiKey.SASL_AUTHENTICATE:
+            self.logins += 1
             return M.SaslAuthenticateResponse(error_code=self.sasl_error, error_message="wrong")
         assert asked.api_key == ApiKey.FETCH
         return fetch.answer(message)  # type: ignore[no-any-return]
@@ -166,6 +168,20 @@ def test_a_wrong_password_is_said_by_polls(leaders: Leaders, consumer_of: Callab
     for _ in range(2):
         with pytest.raises(AuthenticationFailed, match="wrong"):
             first_value(consumer)
+
+
+def test_what_was_refused_is_not_raised_once_something_else_is_assigned(
+    leaders: Leaders, consumer_of: Callable[..., Consumer]
+) -> None:
+    leaders.sasl_error = ErrorCode.SASL_AUTHENTICATION_FAILED
+    consumer = consumer_of(security_protocol="SASL_PLAINTEXT", sasl_username="ann", sasl_password="wrong")
+    with pytest.raises(AuthenticationFailed):
+        first_value(consumer)
+    attempts = leaders.logins
+    wait_until(lambda: leaders.logins > attempts + 2, "it is tried again", SECONDS)  # so a refusal waits
+    leaders.sasl_error = 0
+    consumer.assign([(TOPIC, 1)])
+    assert first_value(consumer) == b"1"
 
 
 def _value_at_last(consumer: Consumer) -> bytes | None:
