@@ -228,6 +228,23 @@ def test_closing_ends_who_waits(run: Run) -> None:
         run(main())
 
 
+def test_a_flush_ends_when_another_task_closes_the_producer(run: Run) -> None:
+    async def main() -> None:
+        broker.leader = -1
+        producer = producer_of(broker)
+        delivery = await producer.send("t", b"a", partition=0)
+        flush = asyncio.ensure_future(producer.flush())
+        await turn()
+        await producer.close(0.2)
+        async with asyncio.timeout(SECONDS):
+            await flush
+        with pytest.raises(ClientClosed):
+            await delivery
+
+    with ProduceBroker() as broker:
+        run(main())
+
+
 def test_encoders_and_handlers_are_called_once_whatever_is_tried_again(run: Run) -> None:
     class Counting(ProducerHandler):
         before = 0
@@ -314,8 +331,9 @@ def test_tasks_that_wait_hear_of_the_end_of_a_producer_that_nobody_closes(run: R
         assert not flush.done()
         at_exit = producer._thread.at_exit
         assert at_exit is not None
-        at_exit(0)
-        await flush
+        await asyncio.to_thread(at_exit, 0.2)  # meanwhile the flush waits again for what never comes
+        async with asyncio.timeout(SECONDS):
+            await flush
         with pytest.raises(ClientClosed):
             await delivery
 
