@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from kbroker.client.config import Options
 from kbroker.client.errors import ConnectionFailed
-from kbroker.coordination.store import InvalidPath, StoreUnavailable
+from kbroker.coordination.store import InvalidPath, SessionExpired, StoreUnavailable
 from kbroker.coordination.zookeeper import ZooKeeperStore
 from kbroker.errors import ConfigError
 
@@ -36,6 +36,7 @@ class Session:
             self._connect_timeout_s = options.seconds("zookeeper.connection.timeout.ms")
         self._closed = threading.Event()
         self._lock = threading.Lock()  # guards `_store` against a close meanwhile
+        self._renewal = threading.Lock()  # held by who begins a session: the next one may expire at once
         try:
             self._store = self._begin()
         except (ConfigError, InvalidPath) as error:
@@ -65,14 +66,18 @@ class Session:
         return store
 
     def _ended(self) -> None:
-        threading.Thread(target=self._renew, name="kbroker-zookeeper", daemon=True).start()
+        threading.Thread(target=self._run, name="kbroker-zookeeper", daemon=True).start()
+
+    def _run(self) -> None:
+        with self._renewal:
+            self._renew()
 
     def _renew(self) -> None:
         self._tell(self.on_expired)
         while not self.is_closed:
             try:
                 store = self._begin()
-            except StoreUnavailable as error:
+            except (SessionExpired, StoreUnavailable) as error:
                 log.warning("%s", error)
                 self._closed.wait(AGAIN_S)
                 continue
