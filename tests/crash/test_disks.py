@@ -269,7 +269,7 @@ def test_a_directory_that_fails_takes_its_partitions_and_the_rest_serves_on(
 @pytest.mark.slow
 def test_kafka_says_the_same_of_the_partitions_of_a_failed_directory(disks: list[Path], tmp_path: Path) -> None:
     directories = ",".join(map(str, disks))
-    settings = {"log.dirs": directories, "log.segment.bytes": 2000, "broker.id": 0}
+    settings = {"log.dirs": directories, "log.segment.bytes": 2000, "log.retention.ms": -1, "broker.id": 0}
     with KafkaOnZooKeeper(settings, folder=tmp_path / "kafka") as kafka, History(kafka.port) as h:
         h.create("orders", 4, not_yet=(*SOON, ErrorCode.INVALID_REPLICATION_FACTOR))
         for at in range(4):
