@@ -100,11 +100,9 @@ def run(arguments: argparse.Namespace) -> int:
 def _options(arguments: argparse.Namespace) -> dict[str, Any]:
     own: dict[str, Any] = {"auto_offset_reset": "none"}
     if arguments.group is not None:
-        own = {
-            "auto_offset_reset": "earliest" if arguments.from_beginning else "latest",
-            "enable_auto_commit": False,
-            "group_id": arguments.group,
-        }
+        own = {"auto_offset_reset": "latest", "enable_auto_commit": False, "group_id": arguments.group}
+    if arguments.from_beginning:  # wherever that is by then: the broker may delete what has not been read yet
+        own["auto_offset_reset"] = "earliest"
     isolation = "read_committed" if arguments.committed else "read_uncommitted"
     options = client_options(
         arguments,

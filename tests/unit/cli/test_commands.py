@@ -4,13 +4,14 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kbroker.client import AdminClient
+from kbroker.cli.main import main
+from kbroker.client import AdminClient, Consumer, TopicPartition
 from tests.kit.broker import BrokerProcess
 
 Run = Callable[..., "subprocess.CompletedProcess[bytes]"]
@@ -169,6 +170,23 @@ def test_offsets_partitions_times_and_limits_select_messages(kbroker: Run, topic
     assert error == f"kbroker: topic '{topic}' has no partition 9; it has 3\n"
     error = kbroker("consume", topic, "--partition", "1", "--offset", "99", code=1).stderr.decode()
     assert f"{topic}-1: there is no offset 99" in error
+
+
+def test_what_is_deleted_before_it_is_read_is_passed_over(
+    kbroker: Run, broker: BrokerProcess, topic: str, monkeypatch: pytest.MonkeyPatch, capfdbinary: Any
+) -> None:
+    kbroker("produce", topic, "--partition", "1", stdin=b"a\nb\nc\n")
+    ask = Consumer.beginning_offsets
+
+    def ask_and_delete(consumer: Consumer, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        found = ask(consumer, partitions)
+        with AdminClient(bootstrap_servers=broker.address) as admin:
+            admin.delete_records({TopicPartition(topic, 1): 2})
+        return found
+
+    monkeypatch.setattr(Consumer, "beginning_offsets", ask_and_delete)
+    assert main(["consume", topic, "--from-beginning", "--exit", "-b", broker.address]) == 0
+    assert capfdbinary.readouterr().out == b"c\n"
 
 
 def test_a_template_says_what_is_printed(kbroker: Run, topic: str) -> None:
