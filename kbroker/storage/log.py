@@ -380,14 +380,18 @@ class Log(LogRecords):
             self.open()
             policies = retention.policies_for(self._options) if policies is None else policies
             view = retention.view_of(self, self.context.clock.wall_ms())
-            count = max((policy(view) for policy in policies), default=0)
+            count = retention.count_of(policies, view)
             if count == 0:
                 return 0
             with self._storage_errors():
                 if count == len(view.segments):
                     self._roll_locked()
+                    # Appends go on meanwhile: what has come to the segment since may have to stay.
+                    view = retention.view_of(self, self.context.clock.wall_ms())
+                    count = retention.count_of(policies, view)
                 segments = self.state.segments()
-                return self._remove_locked(segments[count][0])
+                count = min(count, len(segments) - 1)
+                return self._remove_locked(segments[count][0]) if count else 0
 
     def _remove_locked(self, before_offset: int) -> int:
         start_offset = max(before_offset, self.state.log_start_offset)

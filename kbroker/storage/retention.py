@@ -7,7 +7,7 @@ policies a log has follows from its options (`policies_for`); a program that run
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -90,6 +90,11 @@ def policies_for(options: LogOptions) -> tuple[DeletionPolicy, ...]:
         if options.retention_bytes >= 0:
             policies.append(partial(larger_than, options.retention_bytes))
     return tuple(policies)
+
+
+def count_of(policies: Iterable[DeletionPolicy], view: LogView) -> int:
+    """How many of the oldest segments may go by any of the policies."""
+    return max((policy(view) for policy in policies), default=0)
 
 
 def view_of(log: Log, now_ms: int) -> LogView:

@@ -83,3 +83,23 @@ def test_a_policy_of_ones_own(tmp_path: Path) -> None:
     assert len(log.state.segments()) == 2
     assert read_all(log)[-1].offset == 39
     assert log.delete_old_segments((partial(older_than, 1 << 60),)) == 0
+
+
+def test_what_is_appended_while_a_log_is_emptied_stays(tmp_path: Path) -> None:
+    """It was deleted with the segment that it had come to, though it had been acknowledged."""
+    home = LogHome(tmp_path, options=LogOptions(retention_ms=60_000))
+    log = home.create()
+    log.append(batch_of([b"old"], home.clock.now_ms))
+    home.clock.now_ms += 60_001
+
+    def all_old(view: LogView) -> int:
+        count = older_than(60_000, view)
+        if log.log_end_offset < 3:
+            log.append(batch_of([b"new"], home.clock.now_ms))
+        return count
+
+    assert log.delete_old_segments((all_old,)) == 0
+    assert [record.value for record in read_all(log)] == [b"old", b"new", b"new"]
+    home.clock.now_ms += 60_001
+    assert log.delete_old_segments((all_old,)) == 2
+    assert log.log_start_offset == log.log_end_offset == 3
