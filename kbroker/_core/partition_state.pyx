@@ -472,12 +472,15 @@ cdef class PartitionState(SegmentList):
             mutex_unlock(&p.lock)
 
     def set_leader_epoch(self, int32_t epoch):
-        """Stamped into every batch from the next append on."""
+        """Stamped into every batch from the next append on. Returns the log's end, where that one goes."""
         cdef partition_t *p = self.p
+        cdef int64_t end
         with nogil:
             mutex_lock(&p.append_lock)
             atomic_store_i32(&p.leader_epoch, epoch)
+            end = p.log_end_offset
             mutex_unlock(&p.append_lock)
+        return end
 
     # --- producers
 

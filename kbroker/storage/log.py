@@ -231,6 +231,8 @@ class Log(LogRecords):
             # Before anything is appended: the next recovery must not take for flushed what comes where something
             # was truncated or lost.
             self.context.on_recovery_point_lowered(self)
+        # Once it is open others append at once.
+        self._begin_epoch(loaded.log_end_offset)
         fds: list[int] = []
         try:
             active = loaded.segments[-1]
@@ -254,7 +256,6 @@ class Log(LogRecords):
         self._may_have_gaps = False
         if self._options.flushed_visibility:
             self.state.request_flush()
-        self._begin_epoch()
 
     def close(self) -> None:
         """Flush, write down what the next open would else have to read the log for, close. Raises StorageFailed."""
@@ -337,17 +338,16 @@ class Log(LogRecords):
         """This broker leads the partition in `epoch`; batches are stamped with it, and fetches are compared."""
         with self._lock:
             self._leader_epoch = max(epoch, self._leader_epoch)
-            self.state.set_leader_epoch(self._leader_epoch)
+            end_offset = self.state.set_leader_epoch(self._leader_epoch)
             if self.state.state == "open":
                 with self._storage_errors():
-                    self._begin_epoch()
+                    self._begin_epoch(end_offset)
 
-    def _begin_epoch(self) -> None:
-        """Batches are stamped with the newest epoch known, and its start is written down."""
+    def _begin_epoch(self, end_offset: int) -> None:
+        """Batches from `end_offset` on are stamped with the newest epoch known, and its start is written down."""
         self._leader_epoch = max(self._leader_epoch, self._epochs.latest)
         self.state.set_leader_epoch(self._leader_epoch)
         if self._leader_epoch > self._epochs.latest:
-            end_offset = self.state.log_end_offset
             # The first epoch of an empty log has nothing to lose yet: the first flush makes it durable.
             self._epochs.assign(self._leader_epoch, end_offset, durable=end_offset > 0)
 

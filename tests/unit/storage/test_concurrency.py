@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
@@ -31,6 +33,14 @@ def often() -> Iterator[None]:
     sys.setswitchinterval(1e-5)
     yield
     sys.setswitchinterval(interval)
+
+
+def let_others(frame: FrameType, event: str, arg: object) -> Callable[..., object] | None:
+    """For sys.settrace: the other threads go first, before each line of the log's own code."""
+    if not frame.f_code.co_filename.endswith("storage/log.py"):
+        return None
+    time.sleep(0.0005)
+    return let_others
 
 
 @pytest.fixture(params=[1 << 30, 1], ids=["page cache", "fsync before ack"])
@@ -306,3 +316,36 @@ def test_an_append_that_waits_is_flushed_once(tmp_path: Path) -> None:
     home.directory.stop_flushers()
     home.directory.run_flusher()
     assert disk.syncs == 5
+
+
+@pytest.mark.parametrize("is_open", [False, True], ids=["while it is opened", "while it is open"])
+def test_a_leader_epoch_begins_with_the_first_batch_of_it(tmp_path: Path, is_open: bool) -> None:
+    """It began some batches later: a consumer that had read what a power cut took was not told that it had."""
+    log = LogHome(tmp_path).create()
+    log.append(batch_of([b"first"]))
+    batch = batch_of([b"x"])
+    done = threading.Event()
+
+    def produce() -> None:
+        while not done.is_set():
+            log.append(batch)
+            time.sleep(0.0001)
+
+    def lead() -> None:
+        sys.settrace(let_others)
+        try:
+            for epoch in range(1, 6):
+                if not is_open:
+                    log.close()
+                log.set_leader_epoch(epoch)
+                log.open()
+        finally:
+            sys.settrace(None)
+            done.set()
+
+    run_all(produce, lead)
+    offset = 0
+    while offset < log.log_end_offset:
+        for at in batches(log.read(offset, 1 << 20)):
+            assert log.epoch_at(at.base_offset) == at.leader_epoch, f"at offset {at.base_offset}"
+            offset = at.last_offset + 1
