@@ -24,6 +24,7 @@ cdef enum:
 
     NO_BATCH = -201
     ALL_TAKEN = -202
+    READ_AGAIN = -203
 
     SCAN_SIZE = 4096             # bytes of one pread while looking for a batch's header
 
@@ -31,6 +32,14 @@ ctypedef struct held_t:
     segment_t **segments         # references
     int32_t count
     int32_t capacity
+
+ctypedef struct moment_t:
+    # What a segment was found with: values of one moment, which those that are read later do not belong to.
+    int64_t next_base            # the following segment's base offset, -1 for the active one
+    int64_t size                 # of the segment: what is appended later may be no reader's to see
+    int64_t log_end              # -1 without segments
+    uint32_t removals
+    bint aborting                # there are aborted transactions
 
 
 cdef int partition_read(partition_t *p, int64_t offset, int64_t max_bytes, bint at_least_one, bint committed,
@@ -50,6 +59,8 @@ cdef int partition_read(partition_t *p, int64_t offset, int64_t max_bytes, bint 
         result.position = 0
         result.size = 0
         code = read_once(p, offset, max_bytes, at_least_one, committed, may_block, result, &need)
+        if code == READ_AGAIN:
+            continue
         if code != NEEDS_HANDLER or not may_block:
             break
         code = prepare(p, need.kind, need.base_offset)
@@ -85,12 +96,10 @@ cdef int read_once(partition_t *p, int64_t offset, int64_t max_bytes, bint at_le
     cdef segment_t *s
     cdef found_t start
     cdef found_t limit
+    cdef moment_t then
     cdef int64_t end
-    cdef int64_t log_end
     cdef int64_t end_position = 0
-    cdef int64_t next_base = -1
     cdef int64_t after = -1
-    cdef int64_t size = 0
     cdef int code = refusal(p)
     result.high_watermark = -1
     result.last_stable_offset = -1
@@ -103,16 +112,15 @@ cdef int read_once(partition_t *p, int64_t offset, int64_t max_bytes, bint at_le
     result.high_watermark = end if not committed else partition_visible_end(p, False)
     result.last_stable_offset = end if committed else partition_visible_end(p, True)
     result.log_start_offset = atomic_load_i64(&p.log_start_offset)
-    log_end = atomic_load_i64(&p.log_end_offset)
     if code:
         return code
-    if offset < result.log_start_offset or offset > log_end:
+    if offset < result.log_start_offset or offset > atomic_load_i64(&p.log_end_offset):
         return OFFSET_OUT_OF_RANGE
     while offset < end:
-        s = segment_at(p, offset, after, &next_base, &log_end, &size)
+        s = segment_at(p, offset, after, &then)
         if s == NULL:
-            return 0 if log_end >= 0 else let_go(p)
-        if next_base >= 0 and size == 0:
+            return 0 if then.log_end >= 0 else let_go(p)
+        if then.next_base >= 0 and then.size == 0:
             # Compaction left nothing of it. Not opened: a row of them would close one another's files for ever.
             after = s.base_offset
             segment_unref(s)
@@ -126,8 +134,8 @@ cdef int read_once(partition_t *p, int64_t offset, int64_t max_bytes, bint at_le
         code = locate(p, s, offset, may_block, &start, need)
         if code == 0 and start.size:
             # A visible end in this segment has to be found as well; usually it is the segment's own.
-            if (next_base >= 0 and end >= next_base) or (next_base < 0 and end >= log_end):
-                end_position = size
+            if end >= (then.next_base if then.next_base >= 0 else then.log_end):
+                end_position = then.size
             else:
                 code = locate(p, s, end, may_block, &limit, need)
                 end_position = limit.position
@@ -155,8 +163,8 @@ cdef int read_once(partition_t *p, int64_t offset, int64_t max_bytes, bint at_le
         return 0
     result.position = start.position
     result.segment = s
-    if committed and p.aborting_count:
-        code = collect_aborted(p, s, offset, next_base if next_base >= 0 else log_end, result, need)
+    if committed and then.aborting:
+        code = collect_aborted(p, s, offset, &then, result, need)
         if code:
             free(result.aborted)
             result.aborted = NULL
@@ -167,20 +175,24 @@ cdef int read_once(partition_t *p, int64_t offset, int64_t max_bytes, bint at_le
 
 # --- aborted transactions -----------------------------------------------------------------------------
 
-cdef int collect_aborted(partition_t *p, segment_t *s, int64_t offset, int64_t end, read_result_t *result,
+cdef int collect_aborted(partition_t *p, segment_t *s, int64_t offset, const moment_t *then, read_result_t *result,
                          need_t *need) noexcept nogil:
     """Those that overlap what is read, in Kafka's order and to its bound: the entry of the .index behind what is read.
 
-    From the segment that is read on: a transaction may have been aborted much later.
+    From the segment that is read on: a transaction may have been aborted much later. READ_AGAIN: segments have gone since
+    this one was found, perhaps with what tells of its transactions.
     """
     cdef segment_t *at
     cdef const uint8_t *entries
     cdef int64_t after = s.base_offset - 1
+    cdef int64_t end = then.next_base if then.next_base >= 0 else then.log_end
     cdef int32_t count
     cdef int code = find_end(p, s, result.position + result.size, &end, need)
     while code == 0:
-        at = NULL
         mutex_lock(&p.lock)
+        if p.removals != then.removals:
+            mutex_unlock(&p.lock)
+            return READ_AGAIN
         at = next_aborting(p, after)
         if at == NULL:
             mutex_unlock(&p.lock)
@@ -288,12 +300,8 @@ cdef int64_t first_at_position(const uint8_t *entries, int64_t count, int64_t po
 # --- offsets ------------------------------------------------------------------------------------------
 
 
-cdef segment_t *segment_at(partition_t *p, int64_t offset, int64_t after, int64_t *next_base, int64_t *log_end, int64_t *size) noexcept nogil:
-    """A reference of the last segment whose base offset is not above `offset`, but behind the one at `after`. NULL: none.
-
-    `next_base` is the following segment's base offset, -1 for the active one. `size` is the segment's, and `log_end` the
-    log's end (-1 without segments), at that moment: what is appended later may be no reader's to see.
-    """
+cdef segment_t *segment_at(partition_t *p, int64_t offset, int64_t after, moment_t *then) noexcept nogil:
+    """A reference of the last segment whose base offset is not above `offset`, but behind the one at `after`. NULL: none."""
     cdef int32_t low
     cdef int32_t high
     cdef int32_t middle
@@ -315,9 +323,11 @@ cdef segment_t *segment_at(partition_t *p, int64_t offset, int64_t after, int64_
     if 0 <= low < p.segment_count:
         s = p.segments[low]
         segment_ref(s)
-        size[0] = s.size
-        next_base[0] = p.segments[low + 1].base_offset if low + 1 < p.segment_count else -1
-    log_end[0] = p.log_end_offset if p.segment_count else -1
+        then.size = s.size
+        then.next_base = p.segments[low + 1].base_offset if low + 1 < p.segment_count else -1
+    then.log_end = p.log_end_offset if p.segment_count else -1
+    then.removals = p.removals
+    then.aborting = p.aborting_count > 0
     mutex_unlock(&p.lock)
     return s
 

@@ -172,6 +172,7 @@ ctypedef struct partition_t:
     ack_waiter_t *ack_waiters
     int32_t rolling            # append_lock: the log's end stands still while a new segment is made
     uint32_t truncations       # ever made; a flush that overlaps one does not count
+    uint32_t removals          # `lock`; of segments from the list, one by another included: what was found in it may be gone
     partition_t *flush_next    # queue of log_dir_t
     int32_t flush_state        # log_dir_t.lock: 0 idle, 1 queued, 2 running, 3 running and wanted again
     int64_t messages_in        # counters, atomic

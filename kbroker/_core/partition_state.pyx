@@ -274,6 +274,7 @@ cdef class PartitionState(SegmentList):
             p.aborting_count = 0
             p.tail_count = 0
             p.truncations += 1
+            p.removals += 1
             atomic_store_i32(&p.state, state)
             if state == PARTITION_DELETED:
                 wake_fetches(p, INT32_MAX, INT32_MAX)
@@ -386,7 +387,8 @@ cdef class PartitionState(SegmentList):
         return 0, base_offset, found.position, found.size
 
     def aborted(self, int64_t offset, int64_t max_bytes, bint at_least_one=True, bint may_block=True):
-        """What a fetch of committed records is told besides what it reads: (code, [(producer id, first offset), ...])."""
+        """What a fetch of committed records is told besides what it reads: (code, size of that, [(producer id, first offset),
+        ...])."""
         cdef partition_t *p = self.p
         cdef read_result_t found
         cdef int code
@@ -395,7 +397,7 @@ cdef class PartitionState(SegmentList):
         if found.segment != NULL:
             segment_unref(found.segment)
         try:
-            return code, [(found.aborted[at].producer_id, found.aborted[at].first_offset) for at in range(found.aborted_count)]
+            return code, found.size, [(found.aborted[at].producer_id, found.aborted[at].first_offset) for at in range(found.aborted_count)]
         finally:
             free(found.aborted)
 

@@ -479,6 +479,7 @@ cdef class SegmentList:
                     memcpy(removed, p.segments, <size_t>count * sizeof(segment_t *))
                     memmove(p.segments, p.segments + count, <size_t>(p.segment_count - count) * sizeof(segment_t *))
                     p.segment_count -= count
+                    p.removals += 1
                     list_aborting(p)
                     tell_newest(p, 0)
             if log_start_offset > p.log_start_offset:
@@ -528,6 +529,7 @@ cdef class SegmentList:
                     memmove(p.segments + first + 1, p.segments + first + count,
                             <size_t>(p.segment_count - first - count) * sizeof(segment_t *))
                     p.segment_count -= count - 1
+                    p.removals += 1
                     tell_newest(p, first)
                 list_aborting(p)
             mutex_unlock(&p.lock)

@@ -80,7 +80,7 @@ class LogRecords:
 
     def aborted_transactions(self, offset: int, max_bytes: int) -> list[tuple[int, int]]:
         """Producer id and first offset of those that overlap what a consumer of committed records reads there."""
-        code, aborted = self.state.aborted(offset, max_bytes)
+        code, _, aborted = self.state.aborted(offset, max_bytes)
         if code:
             raise ProtocolError(ErrorCode(code), f"{self}: {ErrorCode(code).name} at offset {offset}")
         return aborted

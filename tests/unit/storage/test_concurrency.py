@@ -12,11 +12,13 @@ from types import FrameType
 
 import pytest
 
+from kbroker._core.dedupe_map import DedupeMap
 from kbroker._core.record_batch import batches
 from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.fs import RealFileSystem
 from kbroker.model import TopicPartition
-from kbroker.protocol.records import read_records
+from kbroker.protocol.records import encode_batch, read_records
+from kbroker.storage.compaction import clean_log, cleanable_segments, groups_of
 from kbroker.storage.log import Log
 from kbroker.storage.log_manager import LogManager
 from kbroker.storage.options import LogOptions, StorageOptions
@@ -349,3 +351,102 @@ def test_a_leader_epoch_begins_with_the_first_batch_of_it(tmp_path: Path, is_ope
         for at in batches(log.read(offset, 1 << 20)):
             assert log.epoch_at(at.base_offset) == at.leader_epoch, f"at offset {at.base_offset}"
             offset = at.last_offset + 1
+
+
+# --- a reader of committed records is told of what was aborted, whatever becomes of the segments meanwhile
+
+
+def append_aborted(log: Log) -> None:
+    producer_id = log.log_end_offset
+    record = (log.context.clock.wall_ms(), b"key", b"x")
+    log.append(
+        encode_batch([record], producer_id=producer_id, producer_epoch=0, base_sequence=0, is_transactional=True)
+    )
+    log.append_marker(producer_id, 0, 1, commit=False)
+
+
+@pytest.fixture
+def aborting(tmp_path: Path) -> Log:
+    """A log of many segments with an aborted transaction in each."""
+    log = LogHome(tmp_path, options=LogOptions(verify_transactions=False, segment_bytes=400)).create()
+    for _ in range(60):
+        append_aborted(log)
+        log.roll()
+    append_aborted(log)
+    return log
+
+
+def read_until_done(log: Log, offset_of: Callable[[], int], done: threading.Event) -> list[int]:
+    """Where something was read and nothing told that it was aborted."""
+    untold: list[int] = []
+    while not done.is_set() and not untold:
+        offset = offset_of()
+        code, size, aborted = log.state.aborted(offset, 1 << 20)
+        if code == 0 and size and not aborted:
+            untold.append(offset)
+    return untold
+
+
+def test_who_reads_while_a_log_is_closed_is_told_of_what_was_aborted(aborting: Log) -> None:
+    done = threading.Event()
+    untold: list[int] = []
+
+    def close() -> None:
+        try:
+            for _ in range(100):
+                aborting.state.close()
+                aborting.open()
+        finally:
+            done.set()
+
+    def read() -> None:
+        untold.extend(read_until_done(aborting, lambda: 0, done))
+
+    run_all(close, read)
+    assert untold == []
+
+
+def test_who_reads_while_segments_are_deleted_is_told_of_what_was_aborted(aborting: Log) -> None:
+    done = threading.Event()
+    untold: list[int] = []
+
+    def delete() -> None:
+        try:
+            while aborting.delete_old_segments((lambda view: min(1, len(view.segments) - 1),)):
+                pass
+        finally:
+            done.set()
+
+    def read() -> None:
+        untold.extend(read_until_done(aborting, lambda: aborting.state.log_start_offset, done))
+
+    run_all(delete, read)
+    assert untold == []
+
+
+def test_who_reads_while_segments_are_compacted_is_told_of_what_was_aborted(aborting: Log) -> None:
+    """Two are merged: what is read stands in the second, what tells of it then in one that begins before it."""
+    aborting.update_options(aborting.options._replace(compacted=True, deleted_by_retention=False))
+    aborting.flush()
+    groups = groups_of(cleanable_segments(aborting), aborting.options.segment_bytes, 1 << 20)
+    seconds = [group[1] for group in groups]
+    done = threading.Event()
+    untold: list[int] = []
+
+    def compact() -> None:
+        try:
+            clean_log(aborting, DedupeMap(1 << 16), 0, 1 << 16)
+        finally:
+            done.set()
+
+    def read() -> None:
+        for second in seconds:
+            size = second.size
+            while size == second.size and not done.is_set():
+                _, size, aborted = aborting.state.aborted(second.base_offset, 1 << 20)
+                if size == second.size and not aborted:
+                    untold.append(second.base_offset)
+                    return
+
+    run_all(compact, read)
+    assert untold == []
