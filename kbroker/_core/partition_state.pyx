@@ -402,10 +402,10 @@ cdef class PartitionState(SegmentList):
             free(found.aborted)
 
     def find_timestamp(self, int64_t timestamp, int64_t base_offset=-1, int64_t position=-1):
-        """The first record at or after `timestamp`: (code, timestamp, offset, leader epoch, segment's base offset, position, size).
+        """The first record at or after `timestamp`: (code, timestamp, offset, leader epoch, segment's base offset, position, batch).
 
-        offset -1: none, but with size > 0 the compressed batch that may have it; `base_offset` and the position behind it
-        go on from there. May block.
+        offset -1: none, but `batch` may be a compressed one that may have it; `base_offset` and the position behind it go on
+        from there, as long as `removals` stays what it was. May block.
         """
         cdef partition_t *p = self.p
         cdef time_result_t found
@@ -416,7 +416,11 @@ cdef class PartitionState(SegmentList):
         found.position = position
         with nogil:
             code = partition_find_time(p, timestamp, &found)
-        return code, found.timestamp, found.offset, found.leader_epoch, found.base_offset, found.position, found.size
+        try:
+            batch = <bytes>found.batch[:found.size] if found.batch != NULL else None
+        finally:
+            free(found.batch)
+        return code, found.timestamp, found.offset, found.leader_epoch, found.base_offset, found.position, batch
 
     def read(self, int64_t offset, int64_t max_bytes, bint at_least_one=True, bint committed=False):
         """(code, bytes): what a fetch from `offset` gets; the last batch may be cut. May block."""

@@ -1,7 +1,7 @@
 """A partition's segments as storage.Log changes them: rolled, opened, closed, taken out."""
 
 from cpython.ref cimport Py_INCREF
-from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t
+from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memmove, strerror
 from posix.mman cimport munmap
@@ -123,6 +123,17 @@ cdef class SegmentList:
                 copy.time_index_entries = time_index_count(s)
             mutex_unlock(&p.lock)
         return told(&copy) if s != NULL else None
+
+    @property
+    def removals(self):
+        """Changes when segments go, or others take their place: what was found in them may be somewhere else."""
+        cdef partition_t *p = self.p
+        cdef uint32_t removals
+        with nogil:
+            mutex_lock(&p.lock)
+            removals = p.removals
+            mutex_unlock(&p.lock)
+        return removals
 
     @property
     def largest_timestamp(self):

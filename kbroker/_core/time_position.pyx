@@ -34,6 +34,7 @@ cdef int find_once(partition_t *p, int64_t timestamp, time_result_t *result, nee
     cdef int code = refusal(p)
     result.offset = -1
     result.size = 0
+    result.batch = NULL
     if code == NEEDS_HANDLER:
         need.kind = PREPARE_OPEN
     while code == 0:
@@ -172,7 +173,10 @@ cdef int look_into(partition_t *p, segment_t *s, int64_t timestamp, int64_t log_
         if got < 0:
             directory_failed(p, <int>got)
         code = KAFKA_STORAGE_ERROR
-    free(data)
+    if code == 0 and result.offset < 0 and result.size:
+        result.batch = data
+    else:
+        free(data)
     return code
 
 

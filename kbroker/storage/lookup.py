@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.errors import ErrorCode, ProtocolError
-from kbroker.storage import segment as names
 
 if TYPE_CHECKING:
     from kbroker.storage.log import Log
@@ -22,38 +20,42 @@ class TimestampOffset(NamedTuple):
 
 def offset_for_timestamp(log: Log, timestamp: int) -> TimestampOffset | None:
     """The first record at or after `timestamp` that is not below the log's start; None when there is none."""
+    while True:
+        removals = log.state.removals
+        try:
+            found = _search(log, timestamp)
+        except ProtocolError:
+            if log.state.removals == removals:
+                raise
+        else:
+            if log.state.removals == removals:
+                return found
+        log.open()  # segments have gone meanwhile, or all of them
+
+
+def _search(log: Log, timestamp: int) -> TimestampOffset | None:
     base_offset = position = -1
     while True:
-        code, of_record, offset, leader_epoch, base_offset, position, size = log.state.find_timestamp(
+        code, of_record, offset, leader_epoch, base_offset, position, batch = log.state.find_timestamp(
             timestamp, base_offset, position
         )
         if code:
             raise ProtocolError(ErrorCode(code), f"{log}: {ErrorCode(code).name} at timestamp {timestamp}")
         if offset >= 0:
             return TimestampOffset(of_record, offset, leader_epoch)
-        if size == 0:
+        if batch is None:
             return None
-        found = _look_into(log, base_offset, position, size, timestamp)
+        found = _look_into(batch, log.state.log_start_offset, timestamp)
         if found is not None:
             return found
-        position += size
+        position += len(batch)
 
 
-def _look_into(log: Log, base_offset: int, position: int, size: int, timestamp: int) -> TimestampOffset | None:
+def _look_into(compressed: bytes, log_start_offset: int, timestamp: int) -> TimestampOffset | None:
     """The record in a compressed batch."""
     from kbroker.protocol.records import read_batches  # which nobody else needs at a start
 
-    fs = log.context.fs
-    log_start_offset = log.state.log_start_offset
-    try:
-        fd = fs.open(log.path_of(base_offset, names.LOG), os.O_RDONLY)
-    except FileNotFoundError:
-        return None  # deleted meanwhile
-    try:
-        data = fs.pread(fd, size, position)
-    finally:
-        fs.close(fd)
-    for batch in read_batches(data):
+    for batch in read_batches(compressed):
         for record in batch.records():
             if record.timestamp >= timestamp and record.offset >= log_start_offset:
                 return TimestampOffset(record.timestamp, record.offset, batch.info.leader_epoch)

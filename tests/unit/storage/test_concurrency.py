@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -17,6 +16,7 @@ from kbroker._core.record_batch import batches
 from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.fs import RealFileSystem
 from kbroker.model import TopicPartition
+from kbroker.protocol.compression import Codec
 from kbroker.protocol.records import encode_batch, read_records
 from kbroker.storage.compaction import clean_log, cleanable_segments, groups_of
 from kbroker.storage.log import Log
@@ -35,14 +35,6 @@ def often() -> Iterator[None]:
     sys.setswitchinterval(1e-5)
     yield
     sys.setswitchinterval(interval)
-
-
-def let_others(frame: FrameType, event: str, arg: object) -> Callable[..., object] | None:
-    """For sys.settrace: the other threads go first, before each line of the log's own code."""
-    if not frame.f_code.co_filename.endswith("storage/log.py"):
-        return None
-    time.sleep(0.0005)
-    return let_others
 
 
 @pytest.fixture(params=[1 << 30, 1], ids=["page cache", "fsync before ack"])
@@ -327,14 +319,23 @@ def test_a_leader_epoch_begins_with_the_first_batch_of_it(tmp_path: Path, is_ope
     log.append(batch_of([b"first"]))
     batch = batch_of([b"x"])
     done = threading.Event()
+    appended = threading.Event()
 
     def produce() -> None:
         while not done.is_set():
             log.append(batch)
-            time.sleep(0.0001)
+            appended.set()
+
+    def let_it_append(frame: FrameType, event: str, arg: object) -> Callable[..., object] | None:
+        """Before each line of the log's own code, if it can."""
+        if not frame.f_code.co_filename.endswith("storage/log.py"):
+            return None
+        appended.wait(0.0005)
+        appended.clear()
+        return let_it_append
 
     def lead() -> None:
-        sys.settrace(let_others)
+        sys.settrace(let_it_append)
         try:
             for epoch in range(1, 6):
                 if not is_open:
@@ -450,3 +451,30 @@ def test_who_reads_while_segments_are_compacted_is_told_of_what_was_aborted(abor
 
     run_all(compact, read)
     assert untold == []
+
+
+def test_a_lookup_by_time_finds_its_record_while_segments_are_compacted(tmp_path: Path) -> None:
+    """It looked into a compressed batch at a place of the segment that was there before, or failed."""
+    log = LogHome(tmp_path, options=LogOptions(segment_bytes=400, compacted=True, deleted_by_retention=False)).create()
+    now_ms = log.context.clock.wall_ms()
+    wanted = []
+    for at in range(40):
+        log.append(encode_batch([(now_ms + 10 * at, b"key", b"x" * (at + 1))], codec=Codec.GZIP))
+        wanted.append((now_ms + 10 * at + 5, log.log_end_offset))
+        log.append(encode_batch([(now_ms + 10 * at + 5, b"%d" % at, b"x")], codec=Codec.GZIP))
+        log.roll()
+    log.flush()
+    done = threading.Event()
+
+    def compact() -> None:
+        try:
+            clean_log(log, DedupeMap(1 << 16), 0, 1 << 16)
+        finally:
+            done.set()
+
+    def look_up() -> None:
+        while not done.is_set():
+            for timestamp, offset in wanted:
+                assert log.offset_for_timestamp(timestamp) == (timestamp, offset, 0)
+
+    run_all(compact, look_up)
