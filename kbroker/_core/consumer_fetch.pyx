@@ -348,12 +348,15 @@ cdef class FetchEngine(FetchPoll):
         elif request.full or node.session_epoch > 0:
             node.session_id = answers.session_id
             node.session_epoch = 1 if request.full or node.session_epoch == 0x7fffffff else node.session_epoch + 1
+            if request.full and has_left(request):
+                self.forget_session(node)
 
     cdef void settle(self, asked_t *asked, const fetch_answer_t *answer, chunk_t *chunk, int64_t now_ms) noexcept nogil:
         """With the lock: one partition's answer."""
         cdef fetch_partition_t *p = asked.partition
         cdef ready_t *ready
-        if asked.generation != p.generation:
+        # Where it went to another broker meanwhile, that one may have brought the same.
+        if asked.generation != p.generation or asked.offset != p.fetch_offset:
             self.dropped += 1
             if chunk != NULL:
                 chunk_free(chunk)
@@ -398,6 +401,14 @@ cdef int32_t source_of(fetch_partition_t *p, int64_t now_ms) noexcept nogil:
 
 cdef bint is_wanted(fetch_partition_t *p, int32_t node_id, int64_t now_ms) noexcept nogil:
     return p.assigned and not p.paused and not p.blocked and p.fetch_offset >= 0 and source_of(p, now_ms) == node_id
+
+cdef bint has_left(const fetch_request_t *request) noexcept nogil:
+    """With the lock: whether something that was asked for has gone to another broker since, whose session has it."""
+    cdef int32_t i
+    for i in range(request.asked_count):
+        if request.asked[i].partition.session_node_id != request.node.node_id:
+            return True
+    return False
 
 cdef int32_t asked_place(const fetch_request_t *request, const fetch_answer_t *answer, int32_t start) noexcept nogil:
     """Which ask it answers. Answers come about in the order of the asks: `start` is where the last one was."""
