@@ -137,6 +137,10 @@ cdef class PartitionState(SegmentList):
     def last_stable_offset(self):
         return atomic_load_i64(&self.p.last_stable_offset)
 
+    def visible_end(self, bint committed=False):
+        """The end of what a fetch may see."""
+        return partition_visible_end(self.p, committed)
+
     @property
     def flushed_offset(self):
         return atomic_load_i64(&self.p.flushed_offset)

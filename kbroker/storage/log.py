@@ -146,6 +146,13 @@ class Log(LogRecords):
         self.open()
         return self.state.last_stable_offset
 
+    def visible_end(self, *, committed: bool = False) -> int:
+        """The end of what a consumer may see: the high watermark or the last stable offset, as far as
+        log.flush.visibility lets it.
+        """
+        self.open()
+        return self.state.visible_end(committed)
+
     @property
     def recovery_point(self) -> int:
         """Segments that end below need no recovery after a power cut; known without opening the log."""

@@ -95,10 +95,8 @@ def _readable_end(log: Log, message: M.ListOffsetsRequest) -> int:
     """A consumer is told of what it can read, everybody else of the log as it is."""
     if message.replica_id != CONSUMER_REPLICA_ID:
         return log.log_end_offset
-    if message.isolation_level == READ_COMMITTED:
-        return log.last_stable_offset
-    if message.isolation_level == READ_UNCOMMITTED:
-        return log.high_watermark
+    if message.isolation_level in (READ_UNCOMMITTED, READ_COMMITTED):
+        return log.visible_end(committed=message.isolation_level == READ_COMMITTED)
     raise ProtocolError(ErrorCode.UNKNOWN_SERVER_ERROR, f"isolation level {message.isolation_level}")
 
 

@@ -238,8 +238,10 @@ def test_only_flushed_records_are_seen_where_that_is_asked_for(tmp_path: Path) -
     for at in range(3):
         log.append(batch_of([b"%d" % at]))
     assert log.read(0, 1000) == b""
+    assert log.visible_end() == 0
     log.flush()
     log.append(batch_of([b"3"]))
+    assert log.visible_end() == log.visible_end(committed=True) == 3
     assert [batch.base_offset for batch in record_batch.batches(log.read(0, 1000))] == [0, 1, 2]
     assert log.read(3, 1000) == b""
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from kbroker.errors import ErrorCode
+from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.records import encode_batch
@@ -62,6 +63,20 @@ def test_the_ends_of_the_log(client: WireClient, version: int) -> None:
     assert found(client, version, EARLIEST) == (-1, 0, epoch)
     assert found(client, version, LATEST, partition_id=1) == (-1, 0, epoch)
     assert found(client, version, EARLIEST, partition_id=1) == (-1, 0, epoch)
+
+
+def test_a_consumer_is_told_of_no_end_that_it_may_not_read_up_to(broker: SmallBroker, client: WireClient) -> None:
+    """With log.flush.visibility=flushed; from there it would have gone on behind what a power cut takes."""
+    broker.create_topic("u", 1, flushed_visibility=True)
+    log = broker.logs.get(TopicPartition("u", 0))
+    assert log is not None
+    log.append(encode_batch([(100, None, b"x")]))
+    for level in (0, 1):
+        (part,) = ask(client, 9, {"timestamp": LATEST}, topic="u", isolation_level=level)
+        assert part.offset == 0
+    log.flush()
+    (part,) = ask(client, 9, {"timestamp": LATEST}, topic="u")
+    assert part.offset == 1
 
 
 @pytest.mark.parametrize("version", range(1, 10))
