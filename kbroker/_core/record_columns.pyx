@@ -343,7 +343,7 @@ cdef Column partitions_of(RecordSender sender, Topic topic, source, int64_t coun
     cdef Column column = integers_of(source, "partitions", count, 0)
     cdef int64_t i
     for i in range(count):
-        if column_int(&column.c, i) >= topic.t.spread.count:
+        if column_int(&column.c, i) >= topic.t.spread.count and not sender.has_partition(topic.name, column_int(&column.c, i)):
             sender.refuse(NO_SUCH_PARTITION, topic, column_int(&column.c, i), 0)
     return column
 
@@ -502,6 +502,8 @@ cdef int send_part(RecordSender sender, Topic topic, writer_t *headers, Deliveri
     cdef Column timestamp_column
     if partitions is None or isinstance(partitions, int):
         partition_column = integers_of(None, "partitions", count, partition_number(partitions))
+        if partitions is not None and partitions >= topic.t.spread.count:
+            sender.has_partition(topic.name, partitions)
     else:
         partition_column = partitions_of(sender, topic, partitions, count)
     if timestamps is None or isinstance(timestamps, int):

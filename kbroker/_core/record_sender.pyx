@@ -107,6 +107,10 @@ cdef class RecordSender:
         """Called for a topic that is not known yet, outside of any lock: returns when it is, or raises."""
         raise KeyError(topic)
 
+    def has_partition(self, topic, partition):
+        """Called for a partition that is not known, outside of any lock: whether it is now."""
+        return False
+
     def refused(self, kind, text):
         """The exception for a record that is refused at the call; kind: closed, shut, queue_full, too_large, no_partition."""
         return {"too_large": ValueError, "no_partition": ValueError, "queue_full": BufferError}.get(kind, RuntimeError)(text)
@@ -142,6 +146,7 @@ cdef class RecordSender:
         cdef int32_t seen
         cdef int finding
         cdef bint wake
+        cdef bint asked = False
         cdef int64_t deadline = -2
         while True:
             wake = False
@@ -161,6 +166,10 @@ cdef class RecordSender:
                 if deadline == -2:
                     deadline = now_ms() + self.block_ms if self.block_ms >= 0 else -1
                 if self.accumulator.await_room(seen, deadline):
+                    continue
+            if finding == NO_SUCH_PARTITION and not asked:
+                asked = True
+                if self.has_partition(topic.name, partition[0]):
                     continue
             self.refuse(finding, topic, partition[0], record.key_size + record.value_size)
 

@@ -129,19 +129,20 @@ def path(given: Any) -> str:
 
 @dataclass(frozen=True)
 class OneOf:
-    """One of these words, in any case of letters."""
+    """One of these words, in any case of letters. `also`: what older clients and other libraries call them."""
 
     words: tuple[str, ...]
+    also: Mapping[str, str]
 
     def __call__(self, given: Any) -> str:
         for word in self.words:
-            if isinstance(given, str) and given.lower() == word.lower():
+            if isinstance(given, str) and self.also.get(given.lower(), given).lower() == word.lower():
                 return word
         raise ValueError(f"one of {', '.join(map(repr, self.words))}")
 
 
-def one_of(*words: str) -> OneOf:
-    return OneOf(words)
+def one_of(*words: str, also: Mapping[str, str] | None = None) -> OneOf:
+    return OneOf(words, also or {})
 
 
 def texts(given: Any) -> tuple[str, ...]:

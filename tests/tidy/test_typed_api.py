@@ -87,7 +87,7 @@ VALUES = ("Delivery", "Deliveries", "Records", "ConsumerRecord", "MessageStream"
 TO_OVERRIDE = ("RebalanceListener", "ProducerHandler", "Assignor")
 FOR_TESTS = ("Broker", "Faults", "ZooKeeper")
 OWN = {"accumulator", "block_ms", "encode_key", "encode_value", "fail_what_is_left", "refused", "send_some"}
-OWN |= {"treatment_of", "drops_new_connection"}
+OWN |= {"has_partition", "treatment_of", "drops_new_connection"}
 """What the parts of a Producer, and of a broker for tests, are to each other."""
 
 

@@ -15,7 +15,7 @@ from kbroker.client.config import parse_options
 from kbroker.client.errors import ClientError, TimedOut, UsageError
 from kbroker.client.faces import Awaiting
 from kbroker.client.producer.columns import objects_of, queued_records
-from kbroker.client.producer.errors import QueueFull
+from kbroker.client.producer.errors import NoSuchPartition, QueueFull
 from kbroker.client.producer.handlers import ProducerHandler, QueuedRecord, entered, entering
 from kbroker.client.producer.options import PRODUCER
 from kbroker.client.producer.producer import Producer
@@ -65,6 +65,10 @@ class _Impatient(Producer):
     def await_topic(self, topic: str) -> None:
         self._thread.check()
         raise TopicNotKnown(topic)
+
+    def has_partition(self, topic: str, partition: int) -> bool:
+        self._thread.call_soon(self._background.cluster.refresh_soon)
+        return False
 
 
 class AsyncProducer(TransactionOperations, Awaiting):
@@ -119,8 +123,10 @@ class AsyncProducer(TransactionOperations, Awaiting):
             headers = _kept(headers)
         try:
             return self._producer.send(topic, value, key, headers, partition, timestamp)
-        except (TopicNotKnown, QueueFull):
-            return await self._patiently(lambda: self._producer.send(topic, value, key, headers, partition, timestamp))
+        except (TopicNotKnown, NoSuchPartition, QueueFull):
+            return await self._patiently(
+                topic, lambda: self._producer.send(topic, value, key, headers, partition, timestamp)
+            )
 
     async def send_and_wait(
         self,
@@ -184,7 +190,7 @@ class AsyncProducer(TransactionOperations, Awaiting):
                 raise _Partly(f"no room for {len(values) - len(taken)} of {len(values)} records", len(taken) > before)
             return taken
 
-        return await self._patiently(attempt)
+        return await self._patiently(topic, attempt)
 
     async def await_topic(self, topic: str) -> None:
         """Until its metadata are there; BrokerError or TimedOut when they are not within max.block.ms."""
@@ -206,7 +212,7 @@ class AsyncProducer(TransactionOperations, Awaiting):
 
     async def _enqueue(self, record: QueuedRecord) -> Delivery:
         with self._telling(record):
-            return await self._patiently(self._encoded(record))
+            return await self._patiently(record.topic, self._encoded(record))
 
     @contextlib.contextmanager
     def _telling(self, record: QueuedRecord) -> Iterator[None]:
@@ -225,8 +231,9 @@ class AsyncProducer(TransactionOperations, Awaiting):
         headers = None if record.headers is None else _kept(record.headers)
         return lambda: self._producer.send(record.topic, value, key, headers, record.partition, record.timestamp)
 
-    async def _patiently(self, attempt: Callable[[], T]) -> T:
+    async def _patiently(self, topic: str, attempt: Callable[[], T]) -> T:
         """What `attempt` returns, once there is room; it is called again as soon as there is some."""
+        has_asked = False
         loop = asyncio.get_running_loop()
         deadline = None if self._room_s is None else loop.time() + self._room_s
         room: asyncio.Future[None] | None = None
@@ -235,6 +242,11 @@ class AsyncProducer(TransactionOperations, Awaiting):
                 return attempt()
             except TopicNotKnown as unknown:
                 await self.await_topic(unknown.topic)
+            except NoSuchPartition:
+                if has_asked:
+                    raise
+                has_asked = True  # the topic may have grown
+                await self._thread.awaited(self._background.count_partitions(topic, self._room_s))
             except QueueFull as full:
                 if isinstance(full, _Partly) and full.got_on and self._room_s is not None:
                     deadline = loop.time() + self._room_s

@@ -48,9 +48,15 @@ def check_protocol(options: Options) -> None:
 CONSUMER = NETWORK | table_of(
     Option(
         "auto.offset.reset",
-        one_of("earliest", "latest", "none"),
+        one_of(
+            "earliest",
+            "latest",
+            "none",
+            also={"smallest": "earliest", "beginning": "earliest", "largest": "latest", "end": "latest"},
+        ),
         "latest",
-        "where to begin without a position, or when it is no longer there; none: an error",
+        "where to begin without a position, or when it is no longer there; none: an error. Also smallest, beginning, "
+        "largest, end, of older clients and librdkafka",
         ("autooffset.reset",),
     ),
     Option(
@@ -63,7 +69,13 @@ CONSUMER = NETWORK | table_of(
     Option("fetch.min.bytes", whole(0, INT32_MAX), 1, "a broker waits until it has so much"),
     Option("fetch.max.wait.ms", whole(0, INT32_MAX), 500, "and no longer than this", ("fetch.wait.max.ms",)),
     Option("fetch.max.bytes", whole(1, 1 << 30), 50 << 20, "about the most of one answer"),
-    Option("max.partition.fetch.bytes", whole(1, 1 << 30), 1 << 20, "about the most of one partition in an answer"),
+    Option(
+        "max.partition.fetch.bytes",
+        whole(1, 1 << 30),
+        1 << 20,
+        "about the most of one partition in an answer",
+        ("fetch.message.max.bytes",),
+    ),
     Option("queued.max.bytes", whole(1), 64 << 20, "no more is fetched while so much waits to be polled"),
     Option("inflated.max.bytes", whole(1, 1 << 31), 128 << 20, "the most that one compressed batch may become"),
     Option("check.crcs", flag, True, "whether the check sums of batches are looked at"),

@@ -80,6 +80,20 @@ class Background:
             self.cluster.add_topics([topic])
             self._take(self.cluster.view.topics[topic])
 
+    async def count_partitions(self, topic: str, timeout_s: float | None) -> int:
+        """How many it has now; 0 when nobody says so in time."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.cluster.metadata([topic])
+        except (ClientError, TimeoutError) as error:
+            log.debug("topic %r: %s", topic, error)
+            return 0
+        found = self.cluster.view.topics.get(topic)
+        if found is None or not found.partitions:
+            return 0
+        self._take(found)
+        return len(found.partitions)
+
     def _seen(self, view: ClusterView) -> None:
         for name in self._accumulator.topics:
             found = view.topics.get(name)

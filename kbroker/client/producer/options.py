@@ -90,14 +90,27 @@ PRODUCER = NETWORK | table_of(
         "how long a call waits for metadata of a topic that is new to it, and for room; 0: not at all, -1: for ever",
     ),
     Option("queue.enqueue.timeout.ms", whole(-1, 1 << 40), None, "how long it waits for room, if not max.block.ms"),
-    Option("max.request.size", whole(100, 1 << 30), 1 << 20, "bytes of a request, and of a record, at most"),
+    Option(
+        "max.request.size",
+        whole(100, 1 << 30),
+        1 << 20,
+        "bytes of a request, and of a record, at most",
+        ("message.max.bytes",),
+    ),
     Option(
         "max.in.flight.requests.per.connection",
         whole(1, 1000),
         5,
         "requests that are under way to a broker at most",
+        ("max.in.flight",),
     ),
-    Option("delivery.timeout.ms", whole(1, 1 << 40), 120_000, "how long a record may wait in all, retries included"),
+    Option(
+        "delivery.timeout.ms",
+        whole(1, 1 << 40),
+        120_000,
+        "how long a record may wait in all, retries included",
+        ("message.timeout.ms",),
+    ),
     Option(
         "retries", whole(0), (1 << 31) - 1, "how often a batch is sent again at most", ("message.send.max.retries",)
     ),

@@ -144,8 +144,18 @@ class Producer(RecordSender, TransactionOperations, Blocking):
             raise NoSuchPartition("a topic's name is empty", code=ErrorCode.INVALID_TOPIC_EXCEPTION)
         if self._thread.is_own_thread:
             raise UsageError(f"topic {topic!r} is not known yet, and a callback cannot wait for it")
-        limit_s = None if self.options["max.block.ms"] < 0 else self.options.seconds("max.block.ms")
-        self._thread.call(self._background.learn(topic, limit_s))
+        self._thread.call(self._background.learn(topic, self._learning_s))
+
+    @property
+    def _learning_s(self) -> float | None:
+        return None if self.options["max.block.ms"] < 0 else self.options.seconds("max.block.ms")
+
+    def has_partition(self, topic: str, partition: int) -> bool:
+        """As metadata say that are asked for now: the topic may have grown."""
+        limit_s = self._learning_s
+        if self._thread.is_own_thread or limit_s == 0:
+            return False
+        return self._thread.call(self._background.count_partitions(topic, limit_s)) > partition
 
     # --- transactions ---------------------------------------------------------------------------------------
 

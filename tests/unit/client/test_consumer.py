@@ -174,6 +174,22 @@ def test_what_is_wrong_with_columns_takes_no_records(broker: WholeBroker, topic:
         assert consumer.poll_numpy(SECONDS, columns=iter(["offset"]))["offset"][0] == 0
 
 
+@pytest.mark.parametrize(
+    ("given", "name", "value"),
+    [
+        ({"auto.offset.reset": "smallest"}, "auto.offset.reset", "earliest"),
+        ({"auto.offset.reset": "Beginning"}, "auto.offset.reset", "earliest"),
+        ({"autooffset.reset": "largest"}, "auto.offset.reset", "latest"),
+        ({"auto.offset.reset": "end"}, "auto.offset.reset", "latest"),
+        ({"fetch.message.max.bytes": 5000}, "max.partition.fetch.bytes", 5000),
+        ({"fetch.wait.max.ms": 7}, "fetch.max.wait.ms", 7),
+    ],
+)
+def test_names_of_older_consumers_and_of_librdkafka(given: dict[str, Any], name: str, value: Any) -> None:
+    with Consumer({"bootstrap.servers": "127.0.0.1:1"} | given) as consumer:
+        assert consumer.options[name] == value
+
+
 def test_close_ends_a_poll_that_waits(broker: WholeBroker) -> None:
     consumer = consumer_of(broker)
     threading.Timer(0.1, consumer.close).start()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import confluent_kafka
 import pytest
 
-from kbroker.client import Delivery, Producer
+from kbroker.client import AdminClient, Deliveries, Delivery, Producer
 from kbroker.client.errors import BrokerError, ClientClosed, TimedOut
 from kbroker.client.producer.errors import NoSuchPartition, QueueFull, RecordTooLarge
 from kbroker.errors import ErrorCode
@@ -251,6 +252,23 @@ def test_what_is_wrong_is_refused_at_the_call() -> None:
             producer.send_many("t", [b"x", b"y"], partitions=[0, 3])
         with pytest.raises(NoSuchPartition, match="empty"):
             producer.send("", b"x")
+
+
+def test_a_topic_that_grows_is_sent_to_at_once(broker: WholeBroker) -> None:
+    servers = f"127.0.0.1:{broker.port}"
+    with Producer(bootstrap_servers=servers) as producer, AdminClient(bootstrap_servers=servers) as admin:
+        sends: list[Callable[[int], Delivery | Deliveries]] = [
+            lambda partition: producer.send("growing", b"v", partition=partition),
+            lambda partition: producer.send_many("growing", [b"v"], partitions=partition),
+            lambda partition: producer.send_many("growing", [b"v"], partitions=[partition]),
+        ]
+        admin.create_topic("growing", 1)
+        producer.send("growing", b"v").result(SECONDS)
+        for count, send in enumerate(sends, 2):
+            admin.create_partitions("growing", count)
+            send(count - 1).result(SECONDS)
+            with pytest.raises(NoSuchPartition, match=f"partitions 0 to {count - 1}, not {count}"):
+                send(count)
 
 
 def test_without_a_broker_a_send_says_whom_it_did_not_reach() -> None:

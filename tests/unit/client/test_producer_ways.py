@@ -183,6 +183,9 @@ def test_encoders(name: Any, given: Any, sent: bytes, wrong: Any) -> None:
         ({"request.required.acks": 1}, "acks", 1),
         ({"message.send.max.retries": 3}, "retries", 3),
         ({"queue.buffering.max.ms": 5}, "linger.ms", 5),
+        ({"message.timeout.ms": 500}, "delivery.timeout.ms", 500),
+        ({"message.max.bytes": 5000}, "max.request.size", 5000),
+        ({"max.in.flight": 2}, "max.in.flight.requests.per.connection", 2),
         ({"compression.codec": "2"}, "compression.type", "snappy"),
         ({"compression.codec": 0}, "compression.type", "none"),
         (

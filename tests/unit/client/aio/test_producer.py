@@ -7,15 +7,16 @@ import gc
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from kbroker.client import AsyncProducer, Consumer, ProducerHandler, QueuedRecord
+from kbroker.client import AsyncAdminClient, AsyncProducer, Consumer, ProducerHandler, QueuedRecord
 from kbroker.client.aio.producer import TopicNotKnown
 from kbroker.client.errors import BrokerError, ClientClosed, TimedOut
-from kbroker.client.producer.errors import QueueFull, RecordTooLarge
+from kbroker.client.producer.errors import NoSuchPartition, QueueFull, RecordTooLarge
 from kbroker.errors import ErrorCode
 from tests.kit.produce_broker import ProduceBroker
 from tests.kit.whole_broker import WholeBroker
@@ -138,6 +139,25 @@ def test_a_topic_that_is_not_known_yet(run: Run, broker: WholeBroker) -> None:
             with pytest.raises(BrokerError) as refused:
                 await producer.send("in/valid", b"a")
             assert refused.value.code == ErrorCode.INVALID_TOPIC_EXCEPTION
+
+    run(main())
+
+
+def test_a_topic_that_grows_is_sent_to_at_once(run: Run, broker: WholeBroker) -> None:
+    async def main() -> None:
+        servers, topic = f"127.0.0.1:{broker.port}", uuid4().hex
+        async with (
+            AsyncProducer(bootstrap_servers=servers) as producer,
+            AsyncAdminClient(bootstrap_servers=servers) as admin,
+        ):
+            await admin.create_topic(topic, 1)
+            await producer.send_and_wait(topic, b"v")
+            await admin.create_partitions(topic, 2)
+            await (await producer.send(topic, b"v", partition=1))
+            await admin.create_partitions(topic, 3)
+            await (await producer.send_many(topic, [b"v"], partitions=[2]))
+            with pytest.raises(NoSuchPartition, match="partitions 0 to 2, not 3"):
+                await producer.send(topic, b"v", partition=3)
 
     run(main())
 
