@@ -53,7 +53,9 @@ class SegmentFiles:
         return True
 
     def open_indexes(self, base_offset: int) -> None:
-        """The active segment's, to be written."""
+        """The active segment's, to be written. No-op where the segment is gone."""
+        if self._state.segment(base_offset) is None:
+            return
         fds: list[int] = []
         try:
             fds = [
@@ -72,7 +74,9 @@ class SegmentFiles:
             self._state.map_time_index(base_offset, fd)
 
     def open_aborted(self, base_offset: int) -> None:
-        """The .txnindex of a segment; made where the first transaction is being aborted in it."""
+        """A segment's .txnindex; made where the first transaction is being aborted in it. No-op where that is gone."""
+        if self._state.segment(base_offset) is None:
+            return
         path = self.path_of(base_offset, names.TRANSACTION_INDEX)
         try:
             fd, is_new = self._fs.open(path, os.O_RDWR), False

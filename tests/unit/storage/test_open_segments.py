@@ -140,3 +140,17 @@ def test_an_index_does_not_grow_beyond_what_is_mapped_of_it(tmp_path: Path) -> N
     assert [segment[6] > 100 for segment in log.state.segments()] == [False, True]
     for at in range(0, 2000, 7):
         assert next(read_batches(log.read(at, 1))).records()[0].value == b"%d" % at
+
+
+def test_a_reader_that_comes_too_late_leaves_no_file_of_a_deleted_segment(tmp_path: Path) -> None:
+    """Retention took the segment between the look that wanted its index and the opening of that."""
+    home = LogHome(tmp_path, options=LogOptions(segment_bytes=300))
+    log = home.create()
+    for _ in range(10):
+        log.append(batch_of([b"x" * 100]))
+    assert log.delete_old_segments((lambda view: 2,)) == 2
+    home.unlink_removed()
+    before = sorted(home.log_path.iterdir())
+    for kind in range(2, 8):
+        log.prepare(kind, 0)
+    assert sorted(home.log_path.iterdir()) == before
