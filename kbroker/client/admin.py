@@ -33,7 +33,7 @@ from kbroker.client.admin_results import (
 )
 from kbroker.client.arguments import names_of, partition_of, partitions_of
 from kbroker.client.cluster import Cluster, begin
-from kbroker.client.config import NETWORK, parse_options
+from kbroker.client.config import NETWORK, parse_options, require_servers
 from kbroker.client.connection import setup_hint
 from kbroker.client.consumer.group_metadata import OffsetAndMetadata
 from kbroker.client.errors import ConnectionFailed
@@ -53,8 +53,7 @@ class AdminOperations:
 
     def __init__(self, config: Mapping[str, Any] | None = None, /, **options: Unpack[NetworkOptions]):
         parsed = parse_options(NETWORK, config, options, "AdminClient")
-        if not parsed["bootstrap.servers"]:
-            raise ValueError("bootstrap.servers is missing: HOST:PORT,... of one broker or more")
+        require_servers(parsed)
         self._cluster: Cluster = begin(parsed)
         self._thread = self._cluster.network.thread
 

@@ -218,6 +218,12 @@ def parse_options(
     return Options(table, values)
 
 
+def require_servers(options: Options) -> None:
+    """ValueError when nothing says where brokers are."""
+    if not options["bootstrap.servers"] and not options.get("zookeeper.connect"):
+        raise ValueError("bootstrap.servers is missing: HOST:PORT,... of one broker or more")
+
+
 def _advice(name: str, names: Collection[str], with_underscores: bool) -> str:
     from kbroker.client.consumer.options import CONSUMER
     from kbroker.client.producer.options import PRODUCER

@@ -11,7 +11,7 @@ from kbroker._core.consumer_records import Records
 from kbroker.client import group_offsets
 from kbroker.client.arguments import partition_of, partitions_of
 from kbroker.client.cluster import begin
-from kbroker.client.config import NETWORK, parse_options
+from kbroker.client.config import NETWORK, parse_options, require_servers
 from kbroker.client.connection import Connection
 from kbroker.client.consumer.fetching import EARLIEST, LATEST
 from kbroker.client.consumer.options import CONSUMER
@@ -55,6 +55,7 @@ class SimpleConsumer(ThreadOwner):
 
     def __init__(self, config: Mapping[str, Any] | None = None, /, **keywords: Unpack[SimpleConsumerOptions]):
         self.options = parse_options(SIMPLE_CONSUMER, config, keywords, "the simple consumer")
+        require_servers(self.options)
         self._cluster = begin(self.options)
         self._thread = self._cluster.network.thread
 

@@ -13,7 +13,7 @@ from kbroker._core.consumer_record import ConsumerRecord
 from kbroker._core.consumer_records import Records
 from kbroker.client.arguments import offset_of, partition_of, partitions_of, seconds, times_of
 from kbroker.client.cluster import Cluster
-from kbroker.client.config import Options, parse_options
+from kbroker.client.config import Options, parse_options, require_servers
 from kbroker.client.connection import Network
 from kbroker.client.consumer.fetching import EARLIEST, LATEST, Fetching, fetch_engine
 from kbroker.client.consumer.group import Group
@@ -53,6 +53,7 @@ class ConsumerOperations:
         self._engine = fetch_engine(options)
         self._group: Group | None = None
         self._closing = False
+        require_servers(options)
         self._thread = ClientThread(options["client.id"], options["receive.message.max.bytes"])
         try:
             self._thread.call(self._start(options))

@@ -15,7 +15,8 @@ from kbroker._core.accumulator import Accumulator
 from kbroker._core.partitioner import KINDS
 from kbroker._core.produce_engine import ProduceEngine
 from kbroker._core.record_sender import RecordSender
-from kbroker.client.config import parse_options
+from kbroker.client.arguments import seconds
+from kbroker.client.config import parse_options, require_servers
 from kbroker.client.errors import ClientClosed, ClientError, TimedOut, UsageError
 from kbroker.client.faces import Blocking
 from kbroker.client.producer.background import Background
@@ -107,6 +108,7 @@ class Producer(RecordSender, TransactionOperations, Blocking):
         if codec:
             level = options["compression.level"]
             self._compression = CompressionThread(accumulator, codec, level, options["client.id"])
+        require_servers(options)
         self._thread = ClientThread(options["client.id"], options["receive.message.max.bytes"])
         self._thread.at_fork = accumulator.abandon
         try:
@@ -189,7 +191,7 @@ class Producer(RecordSender, TransactionOperations, Blocking):
         self._thread.check()
         if self._thread.is_own_thread:
             raise UsageError("a flush in a callback would wait for itself")
-        if not self.accumulator.flush(None if timeout is None else int(timeout * 1000)):
+        if not self.accumulator.flush(None if timeout is None else int(seconds(timeout) * 1000)):
             raise TimedOut(f"{self.accumulator.record_count} records are not delivered after {timeout:g} s")
 
     def close(self, timeout: float | None = None) -> None:

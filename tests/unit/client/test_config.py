@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from kbroker.client import (
+    AdminClient,
+    AsyncAdminClient,
+    AsyncConsumer,
+    AsyncProducer,
+    Consumer,
+    Producer,
+    SimpleConsumer,
+)
 from kbroker.client.config import (
     NETWORK,
     Option,
@@ -126,3 +136,11 @@ def test_another_table_says_whose_options_they_are() -> None:
     table = table_of(Option("linger.ms", whole(0), 0, "waits"))
     with pytest.raises(TypeError, match=r"Producer has no option 'lingerms'; the nearest is 'linger_ms'"):
         parse_options(table, None, {"lingerms": 1}, "Producer")
+
+
+@pytest.mark.parametrize(
+    "kind", [Producer, Consumer, AdminClient, SimpleConsumer, AsyncProducer, AsyncConsumer, AsyncAdminClient]
+)
+def test_a_client_without_brokers_is_none(kind: Callable[..., object]) -> None:
+    with pytest.raises(ValueError, match=r"bootstrap\.servers is missing"):
+        kind(client_id="a")

@@ -252,6 +252,8 @@ def test_what_is_wrong_is_refused_at_the_call() -> None:
             producer.send_many("t", [b"x", b"y"], partitions=[0, 3])
         with pytest.raises(NoSuchPartition, match="empty"):
             producer.send("", b"x")
+        with pytest.raises(TypeError, match="timeout must be seconds, as a number, not '10'"):
+            producer.flush("10")  # type: ignore[arg-type]
 
 
 def test_a_topic_that_grows_is_sent_to_at_once(broker: WholeBroker) -> None:

@@ -197,7 +197,7 @@ def test_encoders(name: Any, given: Any, sent: bytes, wrong: Any) -> None:
     ],
 )
 def test_names_of_the_older_producers(options: dict[str, Any], name: str, value: Any) -> None:
-    producer = Producer(options)
+    producer = Producer({"metadata.broker.list": "127.0.0.1:1"} | options)
     assert producer.options[name] == value
     producer.close(0)
 
