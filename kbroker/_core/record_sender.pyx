@@ -135,7 +135,7 @@ cdef class RecordSender:
         if finding == NO_SUCH_PARTITION:
             raise self.refused("no_partition", f"{topic.name} has partitions 0 to {topic.t.spread.count - 1}, not {partition}")
         if finding == TOO_LARGE:
-            raise self.refused("too_large", f"a record of {size} bytes and its overhead are more than the {a.max_record_size} bytes of max.request.size")
+            raise self.refused("too_large", f"a record of {size} bytes and its overhead are more than the {a.max_record_size} bytes of max.request.size or buffer.memory")
         raise self.refused("queue_full", f"no room for a record of {size} bytes: {a.used} of {a.most_used} bytes and {a.records} "
                            f"records wait (buffer.memory, queue.buffering.max.messages)")
 

@@ -319,7 +319,9 @@ class Consumer(ConsumerOperations, Blocking):
         *,
         dtypes: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """The same as NumPy arrays; see Records.numpy."""
+        """The same as NumPy arrays; see Records.numpy. Where a dtype may not fit what comes, use that on what `poll`
+        gives: the records are still there then.
+        """
         names = None if columns is None else tuple(columns)
         Records().numpy(names, dtypes=dtypes)  # see poll_arrow
         return self.poll(timeout, max_records).numpy(names, dtypes=dtypes)

@@ -15,7 +15,7 @@ class QueueFull(ClientError, BufferError):
 
 
 class RecordTooLarge(ClientError, ValueError):
-    """The record is larger than max.request.size."""
+    """The record is larger than max.request.size, or than buffer.memory."""
 
     code = ErrorCode.MESSAGE_TOO_LARGE
 

@@ -72,7 +72,7 @@ class Producer(RecordSender, TransactionOperations, Blocking):
         accumulator = Accumulator(
             memory=options["buffer.memory"],
             records=options["queue.buffering.max.messages"],
-            max_record_size=options["max.request.size"],
+            max_record_size=min(options["max.request.size"], options["buffer.memory"]),
             batch_size=options["batch.size"],
             linger_ms=options["linger.ms"],
             codec=codec,

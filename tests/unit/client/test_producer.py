@@ -242,6 +242,13 @@ def test_closing_fails_what_is_left_and_nothing_can_be_sent() -> None:
         producer.close()
 
 
+def test_a_record_that_would_never_have_room_is_refused_at_the_call() -> None:
+    with ProduceBroker() as broker, producer_of(broker, buffer_memory=2000) as producer:
+        with pytest.raises(RecordTooLarge, match=r"2000 bytes .* buffer\.memory"):
+            producer.send("t", b"x" * 2000)
+        producer.send("t", b"x" * 1000).result(SECONDS)
+
+
 def test_what_is_wrong_is_refused_at_the_call() -> None:
     with ProduceBroker() as broker, producer_of(broker, max_request_size=1000) as producer:
         with pytest.raises(RecordTooLarge, match=r"max\.request\.size"):
