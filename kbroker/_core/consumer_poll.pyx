@@ -27,10 +27,11 @@ cdef class FetchPoll(FetchPartitions):
         self.unread = {}
         self.taken = {}
 
-    def poll(self, int64_t timeout_ms, int64_t max_records, bint to_read=False):
+    def poll(self, int64_t timeout_ms, int64_t max_records, bint to_read=False, list into=None):
         """The next records, at most so many; none when there are none within the time, or after `interrupt`.
 
-        What `reading` has not given comes first. With `to_read` it is what gives these.
+        What `reading` has not given comes first. With `to_read` it is what gives these. They are appended to `into`: a signal
+        whose handler raises right behind the return cannot lose them then.
 
         Raises what `raise_in_poll` was given, and UnreadableRecords once all before it has been given: then position stays where it is.
         Gives the GIL back while it waits; KeyboardInterrupt and other exceptions of signal handlers come out.
@@ -55,6 +56,8 @@ cdef class FetchPoll(FetchPartitions):
             if records.count:
                 if to_read:
                     self.begin_reading(records)
+                if into is not None:
+                    into.append(records)
                 return records
             self.raise_one()
             left_ms = until_ms - now_ms()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Mapping
 
@@ -166,3 +168,48 @@ def test_a_stream_whose_waiting_chunks_go_to_others_reads_on(place: Place) -> No
             place.producer.send(place.topic, b"stays", partition=0).result(WAIT_S)
             assert next(idle).value == b"stays"
             assert next(read).value == b"goes"
+
+
+INTERRUPTED = """
+import os, signal, sys, threading
+from kbroker.client import ConsumerConnector, ConsumerTimeout
+
+connector = ConsumerConnector(zookeeper_connect=sys.argv[1], group_id="interrupted", auto_offset_reset="smallest",
+                              queued_max_message_chunks=2, fetch_message_max_bytes=2_000, consumer_timeout_ms=1_000)
+(stream,) = connector.create_message_streams({sys.argv[2]: 1})[sys.argv[2]]
+given, interrupts, is_ready = [], 0, threading.Event()
+sys.setswitchinterval(1e-5)
+
+def ring():
+    for _ in range(200):
+        is_ready.wait()
+        is_ready.clear()
+        os.kill(os.getpid(), signal.SIGINT)
+
+threading.Thread(target=ring, daemon=True).start()
+while True:
+    try:
+        for number, record in enumerate(stream):
+            given.append((record.partition, record.offset))
+            if number == 150:
+                is_ready.set()
+    except KeyboardInterrupt:
+        interrupts += 1
+    except ConsumerTimeout:
+        break
+lost = sum(1 + max(each) - len(set(each)) for each in ([n for p, n in given if p == q] for q in {p for p, n in given}))
+print(interrupts, lost, len(given) - len(set(given)))
+connector.shutdown()
+"""
+
+
+def test_a_stream_goes_on_after_ctrl_c_where_it_was(place: Place) -> None:
+    for _ in range(60):
+        place.send(1_000)
+    command = [sys.executable, "-c", INTERRUPTED, place.address, place.topic]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    interrupts, lost, twice = map(int, done.stdout.split())
+    assert interrupts > 20
+    assert lost <= interrupts  # the one in the loop's hands
+    assert twice == 0
