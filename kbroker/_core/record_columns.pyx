@@ -7,7 +7,7 @@ first; n + 1 offsets and the data, or data of a fixed width).
 cimport cython
 from cpython.buffer cimport PyBUF_RECORDS_RO, PyBUF_SIMPLE, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer
 from cpython.object cimport PyObject
-from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t
+from libc.stdint cimport INT64_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
@@ -25,9 +25,12 @@ from kbroker._core.accumulator cimport (
 from kbroker._core.cursor cimport writer_free, writer_init, writer_t
 from kbroker._core.delivery cimport stretch_t
 from kbroker._core.field_bytes cimport field_release, field_t, field_take
-from kbroker._core.outgoing cimport outgoing_t
+from kbroker._core.layout cimport BATCH_HEADER_SIZE
+from kbroker._core.outgoing cimport outgoing_t, put_record, record_body_size
+from kbroker._core.partitioner cimport PARTITION_MURMUR2, PARTITION_STICKY
 from kbroker._core.record_sender cimport partition_number, put_headers, timestamp_of
 from kbroker._core.sync cimport atomic_load_i32, mutex_lock, mutex_unlock
+from kbroker._core.varint cimport varlong_size
 
 cdef enum:
     COLUMN_NULL = 0          # None for every record
@@ -363,6 +366,53 @@ ctypedef struct share_t:
     int32_t room                 # accumulator_t.room when there was none
     bint wake
     bint impatient               # what there is no room for is left
+    bint is_plain                # no keys, one timestamp, one partition or the sticky one: records go where the one before went
+
+
+cdef int64_t add_run(accumulator_t *a, topic_t *topic, outgoing_t *batch, const share_t *share, int64_t most, int64_t most_bytes) noexcept nogil:
+    """Adds records behind the one before `at`, which went into `batch`, while accumulator_add would have nothing to decide.
+
+    The number of them. What the loop touches is local: a store through a pointer could alias the bytes that are read.
+    """
+    cdef uint8_t *p = batch.data + batch.size
+    cdef const uint8_t *start = p
+    cdef const uint8_t *value = NULL
+    cdef int64_t value_size = -1
+    cdef int64_t body
+    cdef int64_t size
+    cdef int64_t count = 0
+    cdef int64_t in_batch = batch.count
+    cdef int64_t timestamp_delta = share.timestamps.one - batch.base_timestamp
+    cdef int64_t largest = a.max_record_size - BATCH_HEADER_SIZE
+    cdef int64_t room = min(min(batch.capacity, a.batch_size) - batch.size, a.most_used - a.used - BATCH_HEADER_SIZE)
+    cdef int64_t sticky_room = INT64_MAX
+    cdef bint is_sticky = share.partitions.one < 0
+    if is_sticky:
+        sticky_room = a.partitioner.sticky_bytes - topic.spread.sticky_used
+    most = min(most, a.batch_records - in_batch)
+    if a.most_records:
+        most = min(most, a.most_records - a.records)
+    room = min(room, most_bytes)
+    while count < most and sticky_room > 0:
+        column_get(share.values, share.at + count, &value, &value_size)
+        body = record_body_size(timestamp_delta, in_batch + count, -1, value_size, share.headers_size)
+        size = body + varlong_size(body)
+        if size > room or size > largest:
+            break
+        put_record(p, body, timestamp_delta, in_batch + count, NULL, -1, value, value_size, share.headers, share.headers_size)
+        p += size
+        room -= size
+        sticky_room -= value_size - 1 + share.headers_size + 6
+        count += 1
+    size = p - start
+    batch.size += size
+    batch.charged += size
+    batch.count += <int32_t>count
+    a.used += size
+    a.records += count
+    if is_sticky:
+        topic.spread.sticky_used = a.partitioner.sticky_bytes - sticky_room
+    return count
 
 
 cdef int add_share(accumulator_t *a, topic_t *topic, share_t *share, Deliveries deliveries) noexcept nogil:
@@ -400,6 +450,9 @@ cdef int add_share(accumulator_t *a, topic_t *topic, share_t *share, Deliveries 
                 break
             last = batch
         share.at += 1
+        if share.is_plain:
+            share.at += add_run(a, topic, batch, share, stop - share.at, BYTES_AT_ONCE - (a.used - start_used))
+            stretch.last = batch.count - 1
     share.room = atomic_load_i32(&a.room)
     mutex_unlock(&a.lock)
     return finding
@@ -518,6 +571,12 @@ cdef int send_part(RecordSender sender, Topic topic, writer_t *headers, Deliveri
     share.headers = headers.data
     share.headers_size = <int64_t>headers.size
     share.stop = count
+    share.is_plain = (
+        key_column.c.kind == COLUMN_NULL
+        and timestamp_column.c.kind == COLUMN_ONE
+        and partition_column.c.kind == COLUMN_ONE
+        and (partition_column.c.one >= 0 or sender.accumulator.a.partitioner.kind in (PARTITION_MURMUR2, PARTITION_STICKY))
+    )
     share.impatient = impatient
     skipped = min(max(skipped, 0), count)
     share.at = skipped

@@ -184,6 +184,15 @@ def test_a_batch_that_is_too_large_for_the_broker_is_split() -> None:
         assert called == [sent[77]]
 
 
+def test_a_column_of_which_one_record_is_too_large_for_the_broker_says_so() -> None:
+    with ProduceBroker(1, largest_batch=500) as broker, producer_of(broker, linger_ms=50) as producer:
+        many = producer.send_many("t", [*[b"m"] * 60, b"x" * 600, *[b"n"] * 60])
+        producer.flush(SECONDS)
+        with pytest.raises(BrokerError, match="MESSAGE_TOO_LARGE"):
+            many.result(0)
+        assert broker.logs["t", 0] == [*[b"m"] * 60, *[b"n"] * 60]
+
+
 def test_records_that_nobody_takes_expire() -> None:
     with (
         ProduceBroker() as broker,

@@ -341,6 +341,72 @@ def test_columns_of_every_form_are_what_their_records_are_one_by_one(
         assert sorted(map(repr, (row[1:4] for row in found))) == sorted(repr((5, k, v)) for k, v, _ in expected)
 
 
+@given(
+    st.lists(st.sampled_from([None, 0, 1, 60, 63, 64, 90, 100, 120, 200, 350]), min_size=20, max_size=80),
+    st.fixed_dictionaries(
+        {
+            "batch_size": st.integers(100, 3000),
+            "batch_records": st.sampled_from([1, 7, 1000]),
+            "memory": st.integers(1000, 12000),
+            "records": st.integers(0, 60),
+            "max_record_size": st.integers(150, 450),
+            "kind": st.integers(0, 6),
+        }
+    ),
+    st.none() | st.just(0),
+    st.just(7) | st.lists(st.integers(0, 200), min_size=80, max_size=80),
+)
+def test_a_column_makes_the_batches_that_its_records_make_one_by_one(
+    sizes: list[int | None], how: dict[str, int], partition: int | None, times: Any
+) -> None:
+    """Up to the same record, where one is too large, or there is no room."""
+    column = [None if size is None else bytes([number % 256]) * size for number, size in enumerate(sizes)]
+    times_of = times if isinstance(times, list) else [times] * len(column)
+    batches = []
+    for as_column in (False, True):
+        accumulator, sender = made(block_ms=0, **how)
+        refused = None
+        try:
+            if as_column:
+                sender.send_many(
+                    "t",
+                    pa.array(column, pa.binary()),
+                    None,
+                    None,
+                    partition,
+                    times[: len(column)] if isinstance(times, list) else times,
+                )
+            else:
+                for value, timestamp in zip(column, times_of, strict=False):
+                    sender.send_nowait("t", value, None, None, partition, timestamp)
+        except (ValueError, BufferError) as error:
+            refused = type(error)
+        used = accumulator.bytes_used, accumulator.record_count
+        batches.append((refused, used, deliver(accumulator), accumulator.bytes_used))
+    assert batches[0] == batches[1]
+
+
+@given(st.lists(st.integers(4, 200), max_size=80), st.integers(1, 600), st.integers(1, 80))
+def test_records_of_a_column_change_their_partition_where_single_ones_do(
+    sizes: list[int], sticky_bytes: int, at_once: int
+) -> None:
+    accumulator, sender = made(3, sticky_bytes=sticky_bytes)
+    column = [number.to_bytes(4) + bytes(size - 4) for number, size in enumerate(sizes)]
+    for first in range(0, len(column), at_once):
+        sender.send_many("t", column[first : first + at_once], headers={"h": b"x"}, timestamps=1)
+    places = dict(sorted((row[3], row[0]) for row in rows(accumulator)))
+    assert list(places) == column
+    may_change, used = set(), 0
+    for number, size in enumerate(sizes):
+        if used >= sticky_bytes:
+            may_change.add(number)
+            used = 0
+        used += size - 1 + len(b"\2\2h\2x") + 6  # no key, and the headers as they are encoded
+    chosen = list(places.values())
+    changes = {number for number in range(1, len(chosen)) if chosen[number] != chosen[number - 1]}
+    assert changes <= may_change
+
+
 def test_fixed_width_strings_of_numpy() -> None:
     accumulator, sender = made()
     sender.send_many("t", np.array([b"abc", b"", b"a\0c", b"x" * 5]), keys=np.array(["ä", "b", "", "d"]))
