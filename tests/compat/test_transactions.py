@@ -13,8 +13,7 @@ import subprocess
 import threading
 import urllib.request
 from collections.abc import Iterator
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -26,6 +25,7 @@ from tests.compat.clients import NEW, ROOT, Client
 from tests.compat.conftest import new_broker
 from tests.compat.test_clients import create_topic, often
 from tests.kit.broker import BrokerProcess
+from tests.kit.child_process import ChildProcess
 from tests.kit.wire import WireClient
 
 FENCED = re.compile(r"fenc|epoch", re.IGNORECASE)
@@ -41,7 +41,7 @@ class Failed(Exception):
     """The client library says so."""
 
 
-class TransactionalClient:
+class TransactionalClient(ChildProcess):
     """One driver that does one step after the other."""
 
     def __init__(self, client: Client, broker: BrokerProcess):
@@ -89,18 +89,6 @@ class TransactionalClient:
         asked = {"isolation": isolation, "partitions": partitions, "timeout_s": 30 if count else 1, "more_ms": 300}
         found = self.ask("read", topic=topic, count=count, **asked)["values"]
         return [found[str(partition)] for partition in range(partitions)]
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.kill()
 
 
 @pytest.fixture(params=CLIENTS)

@@ -11,10 +11,10 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from kbroker.client import ConsumerConnector
+from tests.kit.child_process import ChildProcess
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -33,8 +33,8 @@ def main(topic: str, options: dict[str, Any]) -> None:
         print(record.partition, record.offset, (record.value or b"").decode(), flush=True)
 
 
-class PrintingProcess:
-    """A context manager. `records` are those that it has printed so far, in all its lives."""
+class PrintingProcess(ChildProcess):
+    """`records` are those that it has printed so far, in all its lives."""
 
     def __init__(self, folder: Path, consumer_id: str, command: Sequence[str]):
         self.consumer_id = consumer_id
@@ -61,18 +61,6 @@ class PrintingProcess:
 
     def hold(self, on: bool) -> None:
         self.process.send_signal(signal.SIGSTOP if on else signal.SIGCONT)
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.kill()
 
 
 class MemberProcess(PrintingProcess):

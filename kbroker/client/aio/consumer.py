@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 from kbroker._core.consumer_record import ConsumerRecord
 from kbroker._core.consumer_records import Records
 from kbroker.client.aio.waiting import Waiting
-from kbroker.client.consumer.consumer import CLOSE_TIMEOUT_S, ITERATION_POLL_S, ConsumerOperations
+from kbroker.client.consumer.consumer import (
+    CLOSE_TIMEOUT_S,
+    ITERATION_POLL_S,
+    ConsumerOperations,
+    arrow_names,
+    numpy_names,
+)
 from kbroker.client.consumer.group import Group
 from kbroker.client.errors import UsageError
 from kbroker.client.faces import Awaiting
@@ -102,8 +108,7 @@ class AsyncConsumer(ConsumerOperations, Awaiting):
         self, timeout: float = 1.0, max_records: int | None = None, columns: Iterable[str] | None = None
     ) -> Any:
         """The same as a pyarrow.RecordBatch; see Records.arrow."""
-        names = None if columns is None else tuple(columns)
-        Records().arrow(names)  # raises what is wrong with the call before there are records, which it would lose
+        names = arrow_names(columns)
         return (await self.poll(timeout, max_records)).arrow(names)
 
     async def poll_numpy(
@@ -115,8 +120,7 @@ class AsyncConsumer(ConsumerOperations, Awaiting):
         dtypes: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         """The same as NumPy arrays; see Records.numpy."""
-        names = None if columns is None else tuple(columns)
-        Records().numpy(names, dtypes=dtypes)  # see poll_arrow
+        names = numpy_names(columns, dtypes)
         return (await self.poll(timeout, max_records)).numpy(names, dtypes=dtypes)
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:

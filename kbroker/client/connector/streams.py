@@ -163,8 +163,6 @@ class Feed:
                         continue
                     self._is_taken = has_taken = True
                 self._engine.poll(int(min(left, POLL_S) * 1000) + 1, POLL_RECORDS, into=self._brought)
-                with self._lock:
-                    self._distribute()
             except UnreadableRecords as error:
                 if not has_taken:  # it was taken from the stream
                     raise
@@ -196,7 +194,7 @@ class Feed:
         return False
 
     def _distribute(self) -> None:
-        """What was brought, to the streams; what a Ctrl-C kept it from doing, the next time."""
+        """What was brought, to the streams: first for who wants a record, and wherever what they have is counted."""
         while self._brought:
             brought = self._brought[0]
             for partition in brought.partitions():
@@ -248,8 +246,9 @@ class Feed:
     def positions(self, *, while_held: bool = False) -> dict[TopicPartition, int]:
         """Where each partition goes on behind what streams have given; those where that is not known are left out."""
         with self._lock:
+            self._distribute()
             found = {}
-            polls = (self._is_taken and not while_held) or bool(self._brought)
+            polls = self._is_taken and not while_held
             for partition, stream in self._routes.items():
                 position = stream._position(partition)
                 if position is None:

@@ -307,8 +307,7 @@ class Consumer(ConsumerOperations, Blocking):
         self, timeout: float = 1.0, max_records: int | None = None, columns: Iterable[str] | None = None
     ) -> Any:
         """The same as a pyarrow.RecordBatch; see Records.arrow."""
-        names = None if columns is None else tuple(columns)
-        Records().arrow(names)  # raises what is wrong with the call before there are records, which it would lose
+        names = arrow_names(columns)
         return self.poll(timeout, max_records).arrow(names)
 
     def poll_numpy(
@@ -322,8 +321,7 @@ class Consumer(ConsumerOperations, Blocking):
         """The same as NumPy arrays; see Records.numpy. Where a dtype may not fit what comes, use that on what `poll`
         gives: the records are still there then.
         """
-        names = None if columns is None else tuple(columns)
-        Records().numpy(names, dtypes=dtypes)  # see poll_arrow
+        names = numpy_names(columns, dtypes)
         return self.poll(timeout, max_records).numpy(names, dtypes=dtypes)
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
@@ -398,6 +396,21 @@ class Consumer(ConsumerOperations, Blocking):
     ) -> None:
         """After an exception nothing is committed: the last poll's records may not have been dealt with."""
         self._close(CLOSE_TIMEOUT_S, commit=kind is None)
+
+
+def arrow_names(columns: Iterable[str] | None) -> tuple[str, ...] | None:
+    """Raises what is wrong with a poll_arrow before there are records, which it would lose: a name, or no pyarrow."""
+    names = None if columns is None else tuple(columns)
+    Records().columns(names)
+    Records().arrow(())
+    return names
+
+
+def numpy_names(columns: Iterable[str] | None, dtypes: Mapping[str, Any] | None) -> tuple[str, ...] | None:
+    """The same for a poll_numpy, whose dtypes may be wrong too."""
+    names = None if columns is None else tuple(columns)
+    Records().numpy(names, dtypes=dtypes)
+    return names
 
 
 def _topic_names(given: str | Iterable[str]) -> frozenset[str]:
