@@ -22,6 +22,7 @@ from kbroker.client.errors import (
     ConnectionFailed,
     TimedOut,
     raise_for,
+    raise_for_topic,
 )
 from kbroker.client.resolver import canonical
 from kbroker.client.thread import ClientThread
@@ -166,7 +167,7 @@ class Cluster:
             if found is None:
                 raise_for(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None, f"topic {name!r}")
                 raise AssertionError
-            raise_for(found.error_code, None, f"topic {name!r}")
+            raise_for_topic(found.error_code, f"topic {name!r}")
             for partition in found.partitions.values():
                 raise_for(partition.error_code, None, f"{name}-{partition.partition_id}")
             return found

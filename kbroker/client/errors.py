@@ -119,6 +119,19 @@ def raise_for(error_code: int, message: str | None = None, what: str = "") -> No
         raise refusal(error_code, message, what)
 
 
+def raise_for_topic(error_code: int, what: str) -> None:
+    """The same for what a Metadata answer says of a topic."""
+    if error_code != ErrorCode.NONE:
+        raise topic_refusal(error_code, what)
+
+
+def topic_refusal(error_code: int, what: str) -> BrokerError:
+    """What `raise_for_topic` raises. A broker that has just begun knows too few others to make a topic: that passes."""
+    found = refusal(error_code, None, what)
+    found.retriable |= error_code == ErrorCode.INVALID_REPLICATION_FACTOR
+    return found
+
+
 def refusal(error_code: int, message: str | None = None, what: str = "") -> BrokerError:
     """What `raise_for` raises."""
     code = error_of(error_code)

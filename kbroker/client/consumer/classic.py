@@ -22,7 +22,7 @@ from kbroker.client.consumer.assignor import COOPERATIVE, EAGER, Assignor, Topic
 from kbroker.client.consumer.coordinator import MOVED
 from kbroker.client.consumer.group_metadata import ConsumerGroupMetadata
 from kbroker.client.consumer.membership import Membership, Place
-from kbroker.client.errors import RETRIABLE, BrokerError, ClientError, UsageError, error_of, refusal
+from kbroker.client.errors import BrokerError, ClientError, UsageError, error_of, topic_refusal
 from kbroker.errors import BadInput, ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M
@@ -35,7 +35,6 @@ PROTOCOL_TYPE = "consumer"
 JOIN_GRACE_MS = 5_000  #: how much longer than a rebalance may take its answer may
 LONGEST_REASON = 255
 DISPLACED = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION})
-PASSING = RETRIABLE | {ErrorCode.NONE}  #: what a topic is waited for with
 AT_ONCE = frozenset({ErrorCode.MEMBER_ID_REQUIRED, ErrorCode.REBALANCE_IN_PROGRESS})
 
 
@@ -449,8 +448,11 @@ class ClassicMembership(Membership):
                 await self.cluster.refresh()
             for name in subscription.topics:
                 topic = self.cluster.view.topics.get(name)
-                if topic is not None and error_of(topic.error_code) not in PASSING:
-                    raise refusal(topic.error_code, None, f"topic {name!r}")
+                if topic is None or not topic.error_code:
+                    continue
+                refused = topic_refusal(topic.error_code, f"topic {name!r}")
+                if not refused.retriable:
+                    raise refused
         return subscription.names(self.cluster.view)
 
     def _care(self, names: frozenset[str]) -> None:

@@ -26,6 +26,7 @@ from kbroker.client.errors import (
     MalformedAnswer,
     error_of,
     refusal,
+    topic_refusal,
 )
 from kbroker.client.versions import choose
 from kbroker.errors import ErrorCode
@@ -234,9 +235,9 @@ class Fetching:
     def _say_what_is_refused(self) -> None:
         """Partitions that have no leader because the broker does not let us have them."""
         for partition in self._stale:
-            code = self._leaderless(partition)
-            if error_of(code) not in RETRIABLE:
-                self._say(refusal(code, None, str(partition)), partition)
+            refused = topic_refusal(self._leaderless(partition), str(partition))
+            if not refused.retriable:
+                self._say(refused, partition)
 
     def _say(self, error: ClientError, partition: TopicPartition | None = None) -> None:
         """It is tried again whatever it is; what will not pass by itself is raised by the next poll."""
@@ -411,7 +412,7 @@ class Fetching:
         for partition in missing:
             view = self.cluster.leader(*partition)
             if view is None:
-                refused[partition] = refusal(self._leaderless(partition), None, str(partition))
+                refused[partition] = topic_refusal(self._leaderless(partition), str(partition))
             else:
                 by_leader[view.leader_id][partition] = asked[partition]
 

@@ -15,7 +15,7 @@ from kbroker.client.cluster import Backoff, Cluster
 from kbroker.client.cluster_view import ClusterView, TopicView
 from kbroker.client.config import Options
 from kbroker.client.connection import Network
-from kbroker.client.errors import ClientError, ConnectionFailed, TimedOut, raise_for
+from kbroker.client.errors import ClientError, ConnectionFailed, TimedOut, raise_for, raise_for_topic
 from kbroker.client.producer.sender import Sender
 from kbroker.client.producer.transactions import Transactions
 from kbroker.client.thread import ClientThread
@@ -70,7 +70,7 @@ class Background:
             if found is None:
                 raise_for(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None, f"topic {topic!r}")
             elif not found.partitions:
-                raise_for(found.error_code or ErrorCode.LEADER_NOT_AVAILABLE, None, f"topic {topic!r}")
+                raise_for_topic(found.error_code or ErrorCode.LEADER_NOT_AVAILABLE, f"topic {topic!r}")
 
         try:
             await self.cluster.retried(attempt, timeout_s=timeout_s)

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from kbroker.client import AdminClient, BrokerError, Consumer, ErrorCode
+from kbroker.client import AdminClient, BrokerError, Consumer, ErrorCode, Producer
+from kbroker.testing import Broker
 from tests.kit.whole_broker import WholeBroker
 
 SECONDS = 30.0
@@ -65,3 +66,22 @@ def test_a_topic_that_is_wanted_is_made_unless_that_is_forbidden(broker: WholeBr
             use(consumer, made)
             admin.describe_topics([made])
         assert made in admin.list_topics()
+
+
+@pytest.mark.parametrize("use", [subscribe, assign, assign_topics, ask_for_an_end])
+def test_a_broker_that_knows_too_few_others_to_make_a_topic_is_asked_again(use: Use) -> None:
+    """One of a cluster that has only just begun says so of topics that are there."""
+    with Broker(faults=True) as broker:
+        with AdminClient(bootstrap_servers=broker.bootstrap_servers) as admin:
+            admin.create_topic("late", 1)
+        options = {"bootstrap_servers": broker.bootstrap_servers, "retry_backoff_max_ms": 100}
+        with (
+            Consumer(options, group_id="early", auto_offset_reset="earliest") as consumer,
+            Producer(options) as producer,
+        ):
+            struck = broker.faults.error("Metadata", "INVALID_REPLICATION_FACTOR", times=4)
+            use(consumer, "late")
+            assert producer.send("late", b"here").result(SECONDS).offset == 0
+            if use is not ask_for_an_end:
+                assert [record.value for record in consumer.poll(SECONDS)] == [b"here"]
+            assert struck.left == 0
