@@ -8,7 +8,7 @@ BUILD ?= release
 PIP := PYTHONWARNINGS=ignore $(PY) -m pip install --quiet --disable-pip-version-check
 SOURCES := $(wildcard kbroker/_core/*.pyx kbroker/_core/*.pxd kbroker/_core/*.h)
 
-.PHONY: run build test test-all check bench profile fuzz asan debug crash soak docs wheel clean
+.PHONY: run build test test-all test-spark check bench profile fuzz asan debug crash soak docs wheel clean
 
 # --- building ---------------------------------------------------------------------------------------
 $(VENV)/made: pyproject.toml
@@ -47,6 +47,10 @@ test: build $(VENV)/test-installed
 
 test-all: build $(VENV)/test-installed
 	$(PY) -m pytest
+
+# All about Spark: what make test has, and crashes, clusters and Apache Kafka beside it.
+test-spark: build $(VENV)/test-installed
+	$(PY) -m pytest tests/spark tests/unit/spark
 
 # What needs no running broker: lint, types, layers, the compiled core's warnings and stubs, rules of the tree.
 check: build $(VENV)/test-installed

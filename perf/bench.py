@@ -25,6 +25,7 @@ from perf import (
     log_rows,
     machine,
     produce_rows,
+    spark_rows,
     transaction_rows,
 )
 from perf.duel import Figure
@@ -61,6 +62,7 @@ ROWS: dict[str, Callable[[], list[Figure]]] = {
     "transactions": transaction_rows.throughput,
     "read-committed": transaction_rows.read_committed,
     "transaction-memory": transaction_rows.memory,
+    "spark-read": spark_rows.read,
 }
 HERE = Path(__file__).parent
 START, END = "<!-- table -->", "<!-- /table -->"

@@ -20,8 +20,8 @@ settings.register_profile("kbroker", deadline=None)  # a slow machine is no fail
 settings.load_profile("kbroker")
 
 
-SHARED = re.compile(r"tests/client_suite/.*\[(kbroker|kafka-[\d.]+)")
-"""Those of the client suite that share a broker; which, is the first of a test's parameters."""
+SHARED = re.compile(r"tests/(?:client_suite/.*\[(kbroker|kafka-[\d.]+)|(spark)/)")
+"""Those of the client suite that share a broker; which, is the first of a test's parameters. And all that share Spark."""
 
 HANGS_S = 60.0
 """A test that is not over so long after its time waits where no signal is heard: not in Python."""
@@ -60,7 +60,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class ByWhatIsShared(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             shared = SHARED.match(nodeid)
-            return shared[1] if shared else str(super()._split_scope(nodeid))
+            return shared[1] or shared[2] if shared else str(super()._split_scope(nodeid))
 
     return ByWhatIsShared(config, log)
 

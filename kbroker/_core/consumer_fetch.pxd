@@ -63,4 +63,5 @@ cdef class FetchEngine(FetchPoll):
     cdef bint make_chunks(self, fetch_request_t *request, client_socket_t *socket, const uint8_t *body, fetch_answers_t *answers,
                           int32_t *places, chunk_t **chunks) noexcept nogil
     cdef void settle_session(self, fetch_request_t *request, const fetch_answers_t *answers, int64_t now_ms) noexcept nogil
+    cdef void settle_empty(self, const fetch_request_t *request, int64_t now_ms) noexcept nogil
     cdef void settle(self, asked_t *asked, const fetch_answer_t *answer, chunk_t *chunk, int64_t now_ms) noexcept nogil

@@ -259,6 +259,7 @@ cdef class FetchEngine(FetchPoll):
         cdef int64_t now_ms = socket.pump.now_ms
         cdef int32_t i
         cdef bint good = False
+        cdef bint is_empty = True
         answers_init(&answers)
         if parse_answers(&answers, request.exchange.api_version, body, size) == 0:
             places = <int32_t *>malloc(sizeof(int32_t) * max(answers.count, 1))
@@ -268,8 +269,11 @@ cdef class FetchEngine(FetchPoll):
             mutex_lock(&self.lock)
             self.settle_session(request, &answers, now_ms)
             for i in range(answers.count):
+                is_empty = is_empty and chunks[i] == NULL
                 if places[i] != NOT_ASKED:
                     self.settle(&request.asked[places[i]], &answers.answers[i], chunks[i], now_ms)
+            if is_empty and answers.error == 0 and answers.throttle_ms == 0:
+                self.settle_empty(request, now_ms)
             mutex_unlock(&self.lock)
         elif chunks != NULL:
             for i in range(answers.count):
@@ -351,6 +355,23 @@ cdef class FetchEngine(FetchPoll):
             if request.full and has_left(request):
                 self.forget_session(node)
 
+    cdef void settle_empty(self, const fetch_request_t *request, int64_t now_ms) noexcept nogil:
+        """With the lock: no partition has records for us. One that can be read up to its stop has none before that either."""
+        cdef const asked_t *asked
+        cdef fetch_partition_t *p
+        cdef int64_t end
+        cdef int32_t i
+        for i in range(request.asked_count):
+            asked = &request.asked[i]
+            p = asked.partition
+            end = p.high_watermark
+            if self.options.isolation_level == READ_COMMITTED and p.last_stable_offset >= 0:
+                end = p.last_stable_offset
+            # A generation of -1: its answer was settled just now.
+            if (asked.generation == -1 or asked.generation == p.generation) and asked.offset == p.fetch_offset \
+                    and is_wanted(p, request.node.node_id, now_ms) and p.fetch_offset < p.stop_offset <= end:
+                p.fetch_offset = p.stop_offset
+
     cdef void settle(self, asked_t *asked, const fetch_answer_t *answer, chunk_t *chunk, int64_t now_ms) noexcept nogil:
         """With the lock: one partition's answer."""
         cdef fetch_partition_t *p = asked.partition
@@ -400,7 +421,8 @@ cdef int32_t source_of(fetch_partition_t *p, int64_t now_ms) noexcept nogil:
     return p.read_node_id if p.read_node_id >= 0 else p.node_id
 
 cdef bint is_wanted(fetch_partition_t *p, int32_t node_id, int64_t now_ms) noexcept nogil:
-    return p.assigned and not p.paused and not p.blocked and p.fetch_offset >= 0 and source_of(p, now_ms) == node_id
+    return (p.assigned and not p.paused and not p.blocked and 0 <= p.fetch_offset < p.stop_offset
+            and source_of(p, now_ms) == node_id)
 
 cdef bint has_left(const fetch_request_t *request) noexcept nogil:
     """With the lock: whether something that was asked for has gone to another broker since, whose session has it."""

@@ -30,6 +30,7 @@ ctypedef struct fetch_partition_t:
     int32_t read_node_id     # the replica that the leader prefers for us, -1 none
     int64_t read_until_ms
     int64_t fetch_offset     # -1: not known yet
+    int64_t stop_offset      # nothing is asked for from here on
     int64_t position
     int32_t fetch_epoch      # leader epoch of the record before fetch_offset, -1 not known (KIP-320)
     int32_t position_epoch   # of that before position
@@ -89,5 +90,6 @@ cdef class FetchPartitions(Engine):
     cdef fetch_partition_t *revive(self, bytes name, int32_t partition, int64_t offset, int32_t epoch) noexcept
     cdef void move(self, fetch_partition_t *p, int64_t offset, int32_t epoch) noexcept nogil
     cdef void awaken(self) noexcept nogil
+    cdef bint is_through(self) noexcept nogil
     cdef void purge(self) noexcept nogil
     cdef void say(self, fetch_partition_t *p, const fetch_answer_t *answer, int16_t error) noexcept nogil

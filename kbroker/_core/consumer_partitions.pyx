@@ -1,6 +1,6 @@
 """Partitions that are fetched; the contract is in consumer_partitions.pxd."""
 
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+from libc.stdint cimport INT64_MAX, int16_t, int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy
 
@@ -96,6 +96,7 @@ cdef class FetchPartitions(Engine):
         p.assigned = True
         p.node_id = p.read_node_id = p.session_node_id = p.leader_epoch = -1
         p.high_watermark = p.last_stable_offset = p.log_start_offset = -1
+        p.stop_offset = INT64_MAX
         mutex_lock(&self.lock)
         grown = <fetch_partition_t **>with_room(self.partitions, self.partition_count, &self.partition_capacity, sizeof(void *))
         if grown != NULL:
@@ -128,6 +129,7 @@ cdef class FetchPartitions(Engine):
             found.paused = found.blocked = False
             found.node_id = found.read_node_id = found.leader_epoch = -1
             found.high_watermark = found.last_stable_offset = found.log_start_offset = -1
+            found.stop_offset = INT64_MAX
         mutex_unlock(&self.lock)
         return found
 
@@ -154,6 +156,40 @@ cdef class FetchPartitions(Engine):
         p.blocked = False
         mutex_unlock(&self.lock)
         self.wake()
+
+    def stop_at(self, str topic not None, int32_t partition, int64_t offset):
+        """No Fetch asks for what is at `offset` or behind it; what an answer brings beyond is given nevertheless.
+
+        A poll does not wait once all partitions have come so far, or where a broker has nothing more up to there.
+        """
+        cdef fetch_partition_t *p = self.find(topic, partition)
+        mutex_lock(&self.lock)
+        p.stop_offset = offset
+        mutex_unlock(&self.lock)
+        self.awaken()
+        self.wake()
+
+    @property
+    def has_reached_stops(self):
+        """Whether nothing more comes, of any partition, and nothing waits to be polled."""
+        cdef bint found
+        mutex_lock(&self.lock)
+        found = self.is_through()
+        mutex_unlock(&self.lock)
+        return found
+
+    cdef bint is_through(self) noexcept nogil:
+        """With the lock: the same."""
+        cdef const fetch_partition_t *p
+        cdef bint found = False
+        cdef int32_t i
+        for i in range(self.partition_count):
+            p = self.partitions[i]
+            if p.assigned:
+                found = True
+                if p.begun or p.blocked or p.fetch_offset < p.stop_offset:
+                    return False
+        return found and self.ready == NULL
 
     def lead(self, str topic not None, int32_t partition, int32_t node_id, int32_t leader_epoch=-1):
         """Who leads a partition, -1 nobody that is known. Fetching goes on after an error."""

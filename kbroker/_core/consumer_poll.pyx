@@ -61,7 +61,7 @@ cdef class FetchPoll(FetchPartitions):
                 return records
             self.raise_one()
             left_ms = until_ms - now_ms()
-            if left_ms <= 0 or self.interrupted:
+            if left_ms <= 0 or self.interrupted or self.has_reached_stops:
                 self.interrupted = False
                 return records
             atomic_add_i32(&self.waiting, 1)

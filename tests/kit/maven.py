@@ -38,17 +38,19 @@ def making(place: Path) -> Iterator[None]:
         yield
 
 
-def jars(coordinates: Sequence[str]) -> list[Path]:
-    """The jars of `group:artifact:version` coordinates and of all they need at run time, sorted by name."""
+def jars(coordinates: Sequence[str], *, alone: bool = False) -> list[Path]:
+    """The jars of `group:artifact:version` coordinates and of all they need at run time, sorted by name; `alone`: only
+    these themselves.
+    """
     wanted = sorted(coordinates)
     for one in wanted:
         if one.count(":") != 2:
             raise ValueError(f"{one!r} is not group:artifact:version")
-    key = hashlib.sha256("\n".join(wanted).encode()).hexdigest()[:16]
+    key = hashlib.sha256("\n".join([*wanted, *["alone"] * alone]).encode()).hexdigest()[:16]
     home = cache_directory() / "maven" / key
     with making(home):
         if not home.is_dir():
-            _download(wanted, home)
+            _download(wanted, home, alone)
     return sorted(home.glob("*.jar"))
 
 
@@ -64,12 +66,12 @@ def fetch(coordinates: Sequence[str], first: Sequence[Path] = ()) -> str:
     return os.pathsep.join(str(path) for path in [*first, *jars(coordinates)])
 
 
-def _download(coordinates: Sequence[str], home: Path) -> None:
+def _download(coordinates: Sequence[str], home: Path, alone: bool) -> None:
     with tempfile.TemporaryDirectory(dir=home.parent) as work:
         pom = Path(work) / "pom.xml"
         target = Path(work) / "jars"
         target.mkdir()
-        pom.write_text(_pom(coordinates))
+        pom.write_text(_pom(coordinates, alone))
         command = ["mvn", "--quiet", "--batch-mode", "--file", str(pom), f"{PLUGIN}:copy-dependencies"]
         command += [f"-DoutputDirectory={target}", "-DincludeScope=runtime"]
         try:
@@ -82,10 +84,11 @@ def _download(coordinates: Sequence[str], home: Path) -> None:
         target.rename(home)
 
 
-def _pom(coordinates: Sequence[str]) -> str:
+def _pom(coordinates: Sequence[str], alone: bool) -> str:
+    nothing_else = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
     dependencies = "".join(
         f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId>"
-        f"<version>{version}</version></dependency>"
+        f"<version>{version}</version>{nothing_else * alone}</dependency>"
         for group, artifact, version in (one.split(":") for one in coordinates)
     )
     return (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import concurrent.futures
 import re
 import time
@@ -21,7 +22,7 @@ from kbroker.client.consumer.group_metadata import ConsumerGroupMetadata, Offset
 from kbroker.client.consumer.holdings import RebalanceListener
 from kbroker.client.consumer.membership import Subscription, SubscriptionPattern
 from kbroker.client.consumer.options import CONSUMER, check_protocol
-from kbroker.client.errors import ClientError, UsageError
+from kbroker.client.errors import ClientError, TimedOut, UsageError
 from kbroker.client.faces import Blocking, operation
 from kbroker.client.thread import ClientThread
 from kbroker.model import TopicPartition
@@ -323,6 +324,33 @@ class Consumer(ConsumerOperations, Blocking):
         """
         names = numpy_names(columns, dtypes)
         return self.poll(timeout, max_records).numpy(names, dtypes=dtypes)
+
+    def read_range(
+        self, topic: str, partition: int, start: int, until: int, timeout: float = 60.0
+    ) -> Iterator[Records]:
+        """The records of one partition from offset `start` up to `until`, which is left out; nothing else is read then.
+
+        It ends where a broker has no more up to there: compaction and transactions leave gaps. TimedOut when nothing
+        comes for `timeout` seconds. With auto.offset.reset=none offsets that are gone are an error, else it goes on
+        from there.
+        """
+        place = TopicPartition(topic, partition)
+        if not offset_of(start, place) <= offset_of(until, place):
+            raise ValueError(f"{place}: from offset {start} to {until}")
+        self.assign({place: start})
+        self._engine.stop_at(topic, partition, until)
+        while not self._engine.has_reached_stops:
+            records = self.poll(timeout)
+            if not len(records):
+                if self._engine.has_reached_stops:
+                    return
+                at = self.position(topic, partition)
+                raise TimedOut(f"{place}: nothing came for {timeout:g} s between offset {at} and {until}")
+            if records.next_offsets()[place] > until:
+                records = records[: bisect.bisect_left(records, until, key=lambda record: record.offset)]
+                if not len(records):
+                    return
+            yield records
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
         """Records without end, by polls: for one thread at a time. It stands still while there are none.

@@ -237,6 +237,8 @@ def read(consumer: Consumer) -> None:
     assert_type(consumer.offsets_for_times({A0: 1_700_000_000_000}), dict[TopicPartition, int | None])
     assert_type(consumer.beginning_offsets([A0]), dict[TopicPartition, int])
     assert_type(consumer.end_offsets([("a", 0)]), dict[TopicPartition, int])
+    for records in consumer.read_range("a", 0, 5, 9, timeout=3):
+        assert_type(records, Records)
     consumer.commit()
     consumer.commit({A0: 7}, timeout=3)
     consumer.commit(records.next_offsets())

@@ -11,7 +11,7 @@ import pytest
 
 from kbroker._core.consumer_record import ConsumerRecord
 from kbroker.client.consumer.consumer import Consumer
-from kbroker.client.errors import BrokerError, ClientClosed, UsageError
+from kbroker.client.errors import BrokerError, ClientClosed, TimedOut, UsageError
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.protocol.compression import Codec
@@ -139,6 +139,23 @@ def test_columns_and_iteration(broker: WholeBroker, topic: str) -> None:
         found = consumer.poll_numpy(SECONDS, 3, dtypes={"value": "S8"})
         assert found["value"].tolist() == [b"%08d" % number for number in range(3, 6)]
         assert [record.offset for record in itertools.islice(consumer, 3)] == [6, 7, 8]
+
+
+def test_a_range_of_offsets(broker: WholeBroker, topic: str) -> None:
+    for codec in Codec:
+        broker.append(topic, 0, [b"%d" % number for number in range(40)], codec=codec)
+    end = 40 * len(Codec)
+    with consumer_of(broker, auto_offset_reset="none", max_poll_records=17) as consumer:
+        for start, until in [(0, end), (0, 1), (39, 41), (55, 133), (end - 1, end), (7, 7), (end, end)]:
+            found = [record.offset for records in consumer.read_range(topic, 0, start, until) for record in records]
+            assert found == list(range(start, until))
+        ranges = consumer.read_range(topic, 0, 0, end + 1, timeout=0.3)
+        with pytest.raises(TimedOut, match=f"{topic}-0: nothing came for 0.3 s between offset {end} and {end + 1}"):
+            list(ranges)
+        with pytest.raises(BrokerError, match="there is no offset"):
+            list(consumer.read_range(topic, 0, end + 5, end + 9))
+        with pytest.raises(ValueError, match="from offset 5 to 3"):
+            list(consumer.read_range(topic, 0, 5, 3))
 
 
 def test_misuse_is_refused_with_the_reason(broker: WholeBroker, topic: str) -> None:

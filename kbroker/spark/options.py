@@ -1,0 +1,183 @@
+"""The options of `format("kbroker")`: names, kinds and defaults of Spark's own Kafka connector, and ours beside them.
+
+Spark hands them over as strings, with names in lower case. `kafka.*` are the client's (kafka_options.py).
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kbroker.client.config import Kind, flag, nearest, one_of, text, texts, whole
+from kbroker.errors import KbrokerError
+from kbroker.spark import offsets
+
+log = logging.getLogger("kbroker.spark")
+
+CLIENT = "kafka."
+"""Names that begin so are options of the client."""
+
+
+class Use(enum.Flag):
+    """What an option is for."""
+
+    BATCH_READ = enum.auto()
+    STREAM_READ = enum.auto()
+    BATCH_WRITE = enum.auto()
+    STREAM_WRITE = enum.auto()
+    READ = BATCH_READ | STREAM_READ
+    WRITE = BATCH_WRITE | STREAM_WRITE
+
+
+class WrongOption(KbrokerError, ValueError):
+    """An option that is missing, wrong, or of no use here; the message names it."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """`kind` makes a value of the string, or raises ValueError saying what is allowed."""
+
+    name: str
+    kind: Kind
+    default: Any
+    use: Use
+    doc: str
+
+
+def pattern(given: str) -> re.Pattern[str]:
+    try:
+        return re.compile(given)
+    except re.error as error:
+        raise ValueError(f"a regular expression ({error})") from None
+
+
+def duration_ms(given: str) -> int:
+    """As Spark writes them: 30s, 15m, 1h, 500ms; a plain number is milliseconds."""
+    found = re.fullmatch(r"\s*(\d+)\s*(ms|s|m|min|h|d)?\s*", given.lower())
+    if found is None:
+        raise ValueError("a time like 30s, 15m or 500ms")
+    units = {None: 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+    return int(found[1]) * units[found[2]]
+
+
+OPTIONS = {
+    option.name.lower(): option
+    for option in (
+        Option("subscribe", texts, None, Use.READ, "topics, with commas"),
+        Option("subscribePattern", pattern, None, Use.READ, "a regular expression that topics' names match as a whole"),
+        Option("assign", offsets.partitions, None, Use.READ, 'partitions: {"topic": [0, 1]}'),
+        Option("startingTimestamp", offsets.timestamp, None, Use.READ, "begin at that time, in ms"),
+        Option("startingOffsetsByTimestamp", offsets.timestamps, None, Use.READ, "the same, of each partition"),
+        Option(
+            "startingOffsets",
+            offsets.offsets_or_word,
+            None,
+            Use.READ,
+            "where to begin: earliest (the default of batches), latest (of a new stream), or of each partition: "
+            '{"topic": {"0": 23, "1": -2}}, where -2 is earliest and -1 latest',
+        ),
+        Option("endingTimestamp", offsets.timestamp, None, Use.BATCH_READ, "end before that time, in ms"),
+        Option("endingOffsetsByTimestamp", offsets.timestamps, None, Use.BATCH_READ, "the same, of each partition"),
+        Option(
+            "endingOffsets",
+            offsets.offsets_or_word,
+            offsets.Everywhere(offsets.LATEST),
+            Use.BATCH_READ,
+            "where to end: latest, or the first offset of each partition that is not read",
+        ),
+        Option(
+            "startingOffsetsByTimestampStrategy",
+            one_of("error", "latest"),
+            "error",
+            Use.READ,
+            "what to do where no record is at the starting time or later",
+        ),
+        Option(
+            "failOnDataLoss",
+            flag,
+            True,
+            Use.READ,
+            "whether offsets or topics that are gone are an error; false: a warning, and what is there is read",
+        ),
+        Option(
+            "kafkaConsumer.pollTimeoutMs", whole(1, 1 << 31), 120_000, Use.READ, "how long a task waits for records"
+        ),
+        Option("fetchOffset.numRetries", whole(0, 1 << 31), 3, Use.READ, "how often offsets are asked for again"),
+        Option("fetchOffset.retryIntervalMs", whole(0, 1 << 31), 10, Use.READ, "and how long after"),
+        Option(
+            "maxOffsetsPerTrigger", whole(1), None, Use.STREAM_READ, "about the most records of a micro-batch, in all"
+        ),
+        Option("minOffsetsPerTrigger", whole(1), None, Use.STREAM_READ, "a micro-batch waits until there are so many"),
+        Option("maxTriggerDelay", duration_ms, 900_000, Use.STREAM_READ, "and no longer than this"),
+        Option("minPartitions", whole(1, 1 << 31), None, Use.READ, "about how many tasks at least"),
+        Option("maxRecordsPerPartition", whole(1), None, Use.READ, "the most records of one task"),
+        Option("includeHeaders", flag, False, Use.READ, "whether there is a column headers"),
+        Option("groupIdPrefix", text, None, Use.READ, "what the names of groups begin with that nobody has given"),
+        Option("topic", text, None, Use.WRITE, "the topic of all rows, whatever their column topic says"),
+    )
+}
+
+
+class SparkOptions:
+    """Values by name; those of the client by `client`."""
+
+    def __init__(self, given: Mapping[str, str], use: Use):
+        """WrongOption: a value is wrong, or an option is of no use here."""
+        self.use = use
+        self._values: dict[str, Any] = {}
+        self.client: dict[str, str] = {}
+        for name, value in given.items():
+            if name.startswith(CLIENT):
+                self.client[name.removeprefix(CLIENT)] = value
+            elif (option := OPTIONS.get(name.lower())) is not None:
+                self._values[option.name] = self._parsed(option, value)
+            elif like := nearest(name, OPTIONS):
+                log.warning("option %s is not known and not used; the nearest is %s", name, OPTIONS[like].name)
+
+    def _parsed(self, option: Option, value: str) -> Any:
+        if not option.use & self.use and option.use & Use.READ and self.use & Use.READ:
+            self._misplaced(option)
+        try:
+            return option.kind(value)
+        except ValueError as error:
+            raise WrongOption(f"option {option.name}={value!r}: must be {error}") from None
+
+    def _misplaced(self, option: Option) -> None:
+        if option.use == Use.BATCH_READ:
+            raise WrongOption(f"option {option.name} is for batches: a stream has no end")
+        log.warning("option %s is for streams and does nothing in a batch", option.name)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values.get(name, OPTIONS[name.lower()].default)
+
+    def is_given(self, name: str) -> bool:
+        return name in self._values
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Those that rows have."""
+        names = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
+        return (*names, "headers") if self["includeHeaders"] else names
+
+    @property
+    def starting(self) -> offsets.Place | None:
+        """Where to begin; None: nobody has said."""
+        return self._first("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
+
+    @property
+    def ending(self) -> offsets.Place:
+        """Where a batch ends."""
+        found = self._first("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
+        assert found is not None
+        return found
+
+    def _first(self, *names: str) -> offsets.Place | None:
+        for name in names:
+            found: offsets.Place | None = self[name]
+            if found is not None:
+                return found
+        return None

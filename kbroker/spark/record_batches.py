@@ -1,0 +1,68 @@
+"""Records as the Arrow batches that Spark takes. No Python object per record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from kbroker.spark.schema import arrow_schema_of
+
+if TYPE_CHECKING:
+    import pyarrow
+    from pyspark.sql.types import StructType
+
+    from kbroker._core.consumer_records import Records
+
+BATCH_BYTES = 1 << 20
+"""About the size of a batch: Spark holds several, and larger ones leave the CPU's caches."""
+
+OURS = {"timestampType": "timestamp_type"}
+
+
+class RecordBatches:
+    """Makes them of the records of one partition."""
+
+    def __init__(self, schema: StructType, topic: str, partition: int):
+        import pyarrow
+
+        self._arrow = pyarrow
+        self._schema = arrow_schema_of(schema)
+        self._names = [OURS.get(name, name) for name in schema.names]
+        # What is the same in every record is not copied out of them, but kept here as long as the longest batch.
+        self._wanted = [name for name in self._names if name not in ("topic", "partition")] or ["offset"]
+        self._of_all = {"topic": topic, "partition": partition}
+        self._constants: dict[str, pyarrow.Array] = {}
+
+    def of(self, records: Records) -> Iterator[pyarrow.RecordBatch]:
+        """One or more, of about BATCH_BYTES each."""
+        found = records.arrow(self._wanted)
+        arrays = []
+        for name, field in zip(self._names, self._schema, strict=True):
+            if name in self._of_all:
+                arrays.append(self._constant(name, field.type, len(found)))
+            elif name == "headers":
+                arrays.append(self._headers(found.column(name), field.type))
+            elif field.type == found.schema.field(name).type:
+                arrays.append(found.column(name))
+            else:
+                arrays.append(found.column(name).cast(field.type))
+        whole = self._arrow.RecordBatch.from_arrays(arrays, schema=self._schema)
+        rows = max(1, len(whole) * BATCH_BYTES // max(whole.nbytes, 1))
+        for start in range(0, len(whole), rows):
+            yield whole.slice(start, rows)
+
+    def _constant(self, name: str, of: pyarrow.DataType, count: int) -> pyarrow.Array:
+        kept = self._constants.get(name)
+        if kept is None or len(kept) < count:
+            kept = self._constants[name] = self._arrow.repeat(self._arrow.scalar(self._of_all[name], of), count)
+        return kept.slice(0, count)
+
+    def _headers(self, found: pyarrow.ListArray, of: pyarrow.ListType) -> pyarrow.Array:
+        """None, not an empty list, for a record without any: as Spark's own connector has it."""
+        pairs = found.values
+        values = self._arrow.StructArray.from_arrays(
+            [pairs.field("key"), pairs.field("value")], fields=list(of.value_type)
+        )
+        lengths = self._arrow.compute.list_value_length(found)
+        none = self._arrow.compute.equal(lengths, 0)
+        return self._arrow.ListArray.from_arrays(found.offsets, values, type=of, mask=none)

@@ -1,0 +1,49 @@
+"""What `format("kbroker")` is: Spark asks it for a schema, and for who reads and writes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import MutableMapping
+from typing import TYPE_CHECKING
+
+import pyspark
+from pyspark.sql.datasource import DataSource, DataSourceReader
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+LEAST_VERSION = (4, 2)
+
+
+class KbrokerSource(DataSource):
+    """`spark.read.format("kbroker").option("kafka.bootstrap.servers", ...).option("subscribe", ...).load()`.
+
+    Imports little here: Spark imports this in a process of its own before it knows whether anybody wants it.
+    """
+
+    def __init__(self, options: MutableMapping[str, str]):
+        super().__init__(options)
+        check_version(pyspark.__version__)
+
+    @classmethod
+    def name(cls) -> str:
+        return "kbroker"
+
+    def schema(self) -> StructType:
+        from kbroker.spark.options import SparkOptions, Use
+        from kbroker.spark.schema import schema_of
+
+        return schema_of(SparkOptions(self.options, Use.READ).columns)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from kbroker.spark.batch_reader import BatchReader
+        from kbroker.spark.options import SparkOptions, Use
+
+        return BatchReader(SparkOptions(self.options, Use.BATCH_READ), schema)
+
+
+def check_version(version: str) -> None:
+    """RuntimeError: this PySpark has not what is needed."""
+    found = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    if found < LEAST_VERSION:
+        raise RuntimeError(f"PySpark {version} is too old for format kbroker: install pyspark>=4.2")

@@ -1,0 +1,106 @@
+"""One side of a row about Spark: `python -m perf.spark_load WHO ADDRESS TOPIC COUNT RUNS LOAD...`; WHO: kbroker, jvm.
+
+A session of 2 cores does each load once to warm up and RUNS times more. Prints JSON: seconds of each run by load, and
+the most memory in MB that the JVM and the largest Python worker have had.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.kit.spark import new_session
+
+FORMATS = {"kbroker": "kbroker", "jvm": "kafka"}
+
+
+def peak_mb(pid: int) -> float:
+    """The most resident memory that a process has had."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) / 1024
+    return 0.0
+
+
+def descendants(pid: int) -> list[int]:
+    found = []
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in map(int, children.read_text().split()):
+            found += [child, *descendants(child)]
+    return found
+
+
+def memory() -> dict[str, float]:
+    """Of the JVM that this process has started, and of the workers that it has."""
+    found = {"jvm": 0.0, "worker": 0.0}
+    for pid in descendants(os.getpid()):
+        name = Path(f"/proc/{pid}/comm").read_text().strip()
+        kind = "jvm" if name == "java" else "worker"
+        found[kind] = max(found[kind], peak_mb(pid))
+    return found
+
+
+class Loads:
+    def __init__(self, spark: SparkSession, who: str, address: str, topic: str, count: int):
+        self.spark = spark
+        self.who = who
+        self.address = address
+        self.topic = topic
+        self.count = count
+        self.folder = Path(tempfile.mkdtemp(prefix="kbroker-bench-"))
+        self.by_name: Mapping[str, Callable[[], None]] = {
+            "count": lambda: self.counted({}),
+            "count-8": lambda: self.counted({"minPartitions": "8"}),
+            "noop": self.noop,
+            "parquet": self.parquet,
+        }
+
+    def frame(self, options: Mapping[str, Any]) -> DataFrame:
+        """New each time: a DataFrame of ours keeps its offsets."""
+        reader = self.spark.read.format(FORMATS[self.who]).option("kafka.bootstrap.servers", self.address)
+        return reader.options(subscribe=self.topic, **options).load()
+
+    def counted(self, options: Mapping[str, Any]) -> None:
+        found = self.frame(options).count()
+        assert found == self.count, (found, self.count)
+
+    def noop(self) -> None:
+        self.frame({}).write.format("noop").mode("overwrite").save()
+
+    def parquet(self) -> None:
+        frame = self.frame({}).select("value", "topic", "partition", "offset", "timestamp")
+        frame.write.mode("overwrite").parquet(str(self.folder / "lake"))
+
+    def run(self, name: str) -> float:
+        began = time.monotonic()
+        self.by_name[name]()
+        return time.monotonic() - began
+
+
+def main(who: str, address: str, topic: str, count: int, runs: int, names: list[str]) -> None:
+    with tempfile.TemporaryDirectory(prefix="kbroker-spark-") as folder:
+        spark = new_session(Path(folder), "local[2]", memory="2g")
+        spark.sparkContext.setLogLevel("ERROR")
+        loads = Loads(spark, who, address, topic, count)
+        seconds: dict[str, list[float]] = {}
+        for name in names:
+            loads.run(name)
+            seconds[name] = [loads.run(name) for _ in range(runs)]
+        found = {"seconds": seconds, "memory": memory()}
+        shutil.rmtree(loads.folder)
+        spark.stop()
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    who, address, topic, count, runs, *names = sys.argv[1:]
+    main(who, address, topic, int(count), int(runs), names)
