@@ -21,7 +21,7 @@ settings.load_profile("kbroker")
 
 
 SHARED = re.compile(r"tests/(?:client_suite/.*\[(kbroker|kafka-[\d.]+)|(spark)/)")
-"""Those of the client suite that share a broker; which, is the first of a test's parameters. And all that share Spark."""
+"""Those of the client suite share a broker: which, is the first of a test's parameters. All about Spark share that."""
 
 HANGS_S = 60.0
 """A test that is not over so long after its time waits where no signal is heard: not in Python."""
