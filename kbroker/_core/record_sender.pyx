@@ -245,8 +245,9 @@ cdef class RecordSender:
 
         values, keys: a list (of what `send` takes), a NumPy array (S, object, or uint8 of two dimensions: a row is a record; of
         S the trailing zeros are no part, as in NumPy), or an Arrow array of binary, string, large_binary, large_string or
-        fixed_size_binary, chunked or not; read where they are. headers: for all of them the same. partitions, timestamps: one int
-        for all, or a list, a NumPy or an Arrow array of integers. An exception in the middle says how many have been taken.
+        fixed_size_binary, chunked or not; read where they are. headers: the same for all of them, or an Arrow array of
+        list<struct<name, value>>, each record's own. partitions, timestamps: one int for all, or a list, a NumPy or an Arrow array
+        of integers; a partition that is null is chosen. An exception in the middle says how many have been taken.
         `on_delivery(error, deliveries)` is called once for all of them, when it is known of each; error: why the first failed.
         """
         cdef Deliveries deliveries

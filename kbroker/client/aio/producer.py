@@ -14,7 +14,7 @@ from kbroker.client.aio.waiting import Waiting
 from kbroker.client.config import parse_options
 from kbroker.client.errors import ClientError, TimedOut, UsageError
 from kbroker.client.faces import Awaiting
-from kbroker.client.producer.columns import objects_of, queued_records
+from kbroker.client.producer.columns import is_column, objects_of, queued_records
 from kbroker.client.producer.errors import NoSuchPartition, QueueFull
 from kbroker.client.producer.handlers import ProducerHandler, QueuedRecord, entered, entering
 from kbroker.client.producer.options import PRODUCER
@@ -164,15 +164,15 @@ class AsyncProducer(TransactionOperations, Awaiting):
         topic: str,
         values: Any,
         keys: Any = None,
-        headers: Headers | None = None,
-        partitions: int | Sequence[int] | Any | None = None,
+        headers: Headers | Any | None = None,
+        partitions: int | Sequence[int | None] | Any | None = None,
         timestamps: int | Sequence[int] | Any | None = None,
     ) -> Deliveries:
         """A record for each of `values`, as Producer.send_many; what it returns is awaited for all deliveries.
 
         Other tasks may put theirs in between when the queue is full.
         """
-        if headers is not None:
+        if headers is not None and not is_column(headers):
             headers = _kept(headers)
         if self._handlers:
             return await self._send_each(queued_records(topic, values, keys, headers, partitions, timestamps))

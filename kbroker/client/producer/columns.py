@@ -27,17 +27,30 @@ def queued_records(
     """One after the other, each with headers of its own."""
     given = objects_of(values)
     count = len(given)
-    if headers is not None:
-        headers = list(headers.items() if isinstance(headers, Mapping) else headers)
     columns = zip(
         given,
         repeat(None, count) if keys is None else _as_many(objects_of(keys, "keys"), "keys", count),
+        _headers(headers, count),
         _integers(partitions, "partitions", count),
         _integers(timestamps, "timestamps", count),
         strict=True,
     )
-    for value, key, partition, timestamp in columns:
-        yield QueuedRecord(topic, value, key, headers and list(headers), partition, timestamp)
+    for value, key, pairs, partition, timestamp in columns:
+        yield QueuedRecord(topic, value, key, pairs and list(pairs), partition, timestamp)
+
+
+def is_column(given: Any) -> bool:
+    """Of Arrow, chunked or not."""
+    return hasattr(given, "null_count")
+
+
+def _headers(given: Any, count: int) -> Iterable[list[tuple[Any, Any]] | None]:
+    if given is None:
+        return repeat(None, count)
+    if not is_column(given):
+        return repeat(list(given.items() if isinstance(given, Mapping) else given), count)
+    rows = _as_many(given.to_pylist(), "headers", count)
+    return [row and [tuple(pair.values()) for pair in row] for row in rows]
 
 
 def _integers(column: Any, what: str, count: int) -> Iterable[int | None]:

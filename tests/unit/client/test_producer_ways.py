@@ -112,6 +112,21 @@ def test_handlers_hear_of_each_of_many_records(values: Any, keys: Any, partition
     assert [each[1] for each in noting.heard if each[0] == "enqueued"] == [b"<a>", b"<c>", b"<d>"]
 
 
+def test_handlers_see_the_headers_and_the_partition_of_each_of_many() -> None:
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    headers = pa.array([[{"key": "h", "value": b"1"}], None, []], kind)
+    seen: list[Any] = []
+
+    class Seeing(ProducerHandler):
+        def before_enqueue(self, record: QueuedRecord) -> QueuedRecord | None:
+            seen.append((record.value, record.headers, record.partition))
+            return record
+
+    with ProduceBroker(2) as broker, producer_of(broker, handlers=[Seeing()]) as producer:
+        producer.send_many("t", MANY[:3], headers=headers, partitions=pa.array([1, None, 0])).result(SECONDS)
+    assert seen == [(b"a", [("h", b"1")], 1), (b"drop", None, None), (b"c", [], 0)]
+
+
 class Sharding(ProducerHandler):
     """Gives each record a topic, a partition and headers."""
 
