@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from kbroker.client.option_types import NetworkOptions as NetworkOptions
     from kbroker.client.option_types import ProducerOptions as ProducerOptions
     from kbroker.client.option_types import SimpleConsumerOptions as SimpleConsumerOptions
+    from kbroker.client.prepared_transaction import PreparedTransaction as PreparedTransaction
     from kbroker.client.producer.errors import BrokerTooOld as BrokerTooOld
     from kbroker.client.producer.errors import NoSuchPartition as NoSuchPartition
     from kbroker.client.producer.errors import ProducerFenced as ProducerFenced
@@ -114,6 +115,7 @@ _MODULES = {
     "NoSuchPartition": "kbroker.client.producer.errors",
     "OffsetAndMetadata": "kbroker.client.consumer.group_metadata",
     "PartialFailure": "kbroker.client.errors",
+    "PreparedTransaction": "kbroker.client.prepared_transaction",
     "Producer": "kbroker.client.producer.producer",
     "ProducerFenced": "kbroker.client.producer.errors",
     "ProducerHandler": "kbroker.client.producer.handlers",
@@ -179,6 +181,7 @@ __all__ = [
     "NoSuchPartition",
     "OffsetAndMetadata",
     "PartialFailure",
+    "PreparedTransaction",
     "Producer",
     "ProducerFenced",
     "ProducerHandler",

@@ -38,6 +38,7 @@ from kbroker.client.connection import setup_hint
 from kbroker.client.consumer.group_metadata import OffsetAndMetadata
 from kbroker.client.errors import ConnectionFailed
 from kbroker.client.faces import Awaiting, Blocking, operation
+from kbroker.client.prepared_transaction import PreparedTransaction
 from kbroker.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP, TopicPartition
 
 if TYPE_CHECKING:
@@ -258,11 +259,14 @@ class AdminOperations:
 
     @operation
     async def committed(
-        self, group_id: str, partitions: Iterable[Partition] | None = None
+        self, group_id: str, partitions: Iterable[Partition] | None = None, *, require_stable: bool = False
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What the group has committed: for these, or for all that it has committed for (Kafka 0.10.2 and later)."""
+        """What the group has committed: for these, or for all that it has committed for (Kafka 0.10.2 and later).
+
+        `require_stable`: wait for transactions that are about to commit some of these (Kafka 2.5 and later).
+        """
         wanted = None if partitions is None else partitions_of(partitions)
-        return await groups.committed(self._cluster, group_id, wanted)
+        return await groups.committed(self._cluster, group_id, wanted, require_stable)
 
     @operation
     async def alter_offsets(
@@ -340,6 +344,16 @@ class AdminOperations:
         The transaction's coordinator is not asked: only for one that it does not know of any more.
         """
         await transactions.abort(self._cluster, partition_of(partition), producer)
+
+    @operation
+    async def end_transactions(self, prepared: Iterable[PreparedTransaction], *, commit: bool) -> None:
+        """Commit or abort what `Producer.prepare_transaction` has left open (Kafka 0.11).
+
+        The same end may be asked for again. PRODUCER_FENCED, INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE or
+        INVALID_PRODUCER_ID_MAPPING: it is not open any more and cannot end so; brokers have aborted it, or its
+        transactional id was used again since. After TimedOut nobody knows: ask again.
+        """
+        await transactions.end(self._cluster, prepared, commit)
 
     @operation
     async def fence_producers(self, transactional_ids: Iterable[str]) -> None:

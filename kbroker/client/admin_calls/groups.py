@@ -9,7 +9,7 @@ from kbroker.client.admin_calls.items import nothing_of, of_coordinator, of_coor
 from kbroker.client.admin_results import GroupDescription, GroupListing, MemberDescription
 from kbroker.client.cluster import COORDINATOR, GROUP, Cluster
 from kbroker.client.consumer.group_metadata import OffsetAndMetadata
-from kbroker.client.errors import ClientError, raise_for
+from kbroker.client.errors import BrokerError, ClientError, raise_for
 from kbroker.errors import ErrorCode, MalformedBytes
 from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M
@@ -20,6 +20,7 @@ T = TypeVar("T")
 CLASSIC, CONSUMER = "classic", "consumer"  #: types; the latter is the protocol of classic groups of consumers too
 DEAD = "Dead"
 NOT_OF_CONSUMERS = (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION)
+STABLE_SINCE = 7  #: OffsetFetch (KIP-447)
 LEFT_BY_ADMIN = "removed by an administrator"
 
 
@@ -164,22 +165,31 @@ async def remove_members(
 
 
 async def committed(
-    cluster: Cluster, group_id: str, partitions: Collection[TopicPartition] | None
+    cluster: Cluster, group_id: str, partitions: Collection[TopicPartition] | None, require_stable: bool
 ) -> dict[TopicPartition, OffsetAndMetadata]:
     request = M.OffsetFetchRequest
     by_topic = None if partitions is None else _by_topic(partitions)
 
     async def ask(node_id: int) -> dict[TopicPartition, OffsetAndMetadata]:
         connection = await cluster.connection(node_id, COORDINATOR)
-        if connection.version_of(ApiKey.OFFSET_FETCH) >= 8:
+        version = connection.version_of(ApiKey.OFFSET_FETCH)
+        if require_stable and version < STABLE_SINCE:
+            raise BrokerError(
+                f"{connection.address} serves OffsetFetch up to version {version} only, which does not tell of "
+                "transactions that are open",
+                code=ErrorCode.UNSUPPORTED_VERSION,
+            )
+        if version >= 8:
             topics = _rows(request.OffsetFetchRequestTopics, by_topic)
-            message = request(groups=[request.OffsetFetchRequestGroup(group_id=group_id, topics=topics)])
+            group = request.OffsetFetchRequestGroup(group_id=group_id, topics=topics)
+            message = request(groups=[group], require_stable=require_stable)
             groups = (await connection.call(message)).groups
             answer = next((each for each in groups if each.group_id == group_id), None)
             if answer is None:
                 raise nothing_of(f"group {group_id!r}")
         else:
-            message = request(group_id=group_id, topics=_rows(request.OffsetFetchRequestTopic, by_topic))
+            rows = _rows(request.OffsetFetchRequestTopic, by_topic)
+            message = request(group_id=group_id, topics=rows, require_stable=require_stable)
             answer = await connection.call(message)
         raise_for(answer.error_code, None, f"group {group_id!r}")
         found = {}

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Iterable
 
 from kbroker.client.admin_calls.items import of_coordinators, of_leaders, of_node, or_refused
 from kbroker.client.admin_results import ProducerState, TransactionDescription, TransactionListing
 from kbroker.client.cluster import COORDINATOR, TRANSACTION, Cluster
+from kbroker.client.connection import Connection
 from kbroker.client.errors import BrokerError, ClientError, raise_for, refusal
+from kbroker.client.prepared_transaction import LAST_VERSION_1, PreparedTransaction
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M
+from kbroker.protocol.api import ApiKey
 
 FENCING_TIMEOUT_MS = 60_000
 """Of the transaction that a fencing could begin, and does not: any that a broker allows."""
@@ -72,6 +76,30 @@ async def fence(cluster: Cluster, transactional_ids: Iterable[str]) -> None:
         return found
 
     await of_coordinators(cluster, transactional_ids, TRANSACTION, ask)
+
+
+async def end(cluster: Cluster, prepared: Iterable[PreparedTransaction], committed: bool) -> None:
+    wanted = {each.transactional_id: each for each in prepared}
+
+    async def ask_one(connection: Connection, one: PreparedTransaction) -> ClientError | None:
+        version = connection.version_of(ApiKey.END_TXN)
+        message = M.EndTxnRequest(
+            transactional_id=one.transactional_id,
+            producer_id=one.producer_id,
+            producer_epoch=one.epoch,
+            committed=committed,
+        )
+        if one.version == 1:
+            version = min(version, LAST_VERSION_1[ApiKey.END_TXN])
+        answer = await connection.call(message, version=version)
+        return or_refused(answer.error_code, None, f"transactional id {one.transactional_id!r}", None)
+
+    async def ask(node_id: int, theirs: list[str]) -> dict[str, ClientError | None]:
+        connection = await cluster.connection(node_id, COORDINATOR)
+        answers = await asyncio.gather(*(ask_one(connection, wanted[each]) for each in theirs))
+        return dict(zip(theirs, answers, strict=True))
+
+    await of_coordinators(cluster, wanted, TRANSACTION, ask)
 
 
 async def producers(

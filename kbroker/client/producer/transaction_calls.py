@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from kbroker.client.config import Options
 from kbroker.client.consumer.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
 from kbroker.client.errors import TimedOut, UsageError
 from kbroker.client.faces import operation
+from kbroker.client.prepared_transaction import PreparedTransaction
 from kbroker.client.producer.background import Background
 from kbroker.client.producer.transactions import Transactions
 from kbroker.model import TopicPartition
+
+T = TypeVar("T")
 
 
 class TransactionOperations:
@@ -66,6 +69,16 @@ class TransactionOperations:
         await self._within(timeout, self._transactional().commit(), "commit_transaction")
 
     @operation
+    async def prepare_transaction(self, timeout: float | None = None) -> PreparedTransaction:
+        """Flush, and leave the transaction to whoever has what this returns: `AdminClient.end_transactions` ends it.
+
+        Nothing more can be sent in it, and `close` leaves it open. commit_transaction and abort_transaction still end
+        it here. Brokers abort it when transaction.timeout.ms is over since its first record. UsageError: it is empty.
+        """
+        transactions = self._transactional()
+        return await self._within(timeout, transactions.prepare(), "prepare_transaction")
+
+    @operation
     async def abort_transaction(self, timeout: float | None = None) -> None:
         """Nothing of the transaction is ever seen by readers of committed records; what was not sent is not."""
         await self._within(timeout, self._transactional().abort(), "abort_transaction")
@@ -75,13 +88,13 @@ class TransactionOperations:
             raise UsageError("the producer has no transactional.id")
         return self._background.transactions
 
-    async def _within(self, timeout_s: float | None, work: Coroutine[Any, Any, None], what: str) -> None:
+    async def _within(self, timeout_s: float | None, work: Coroutine[Any, Any, T], what: str) -> T:
         limit_s = timeout_s
         if timeout_s is None and self.options["max.block.ms"] >= 0:
             limit_s = self.options.seconds("max.block.ms")
         try:
             async with asyncio.timeout(limit_s) as scope:
-                await work
+                return await work
         except TimeoutError:
             if not scope.expired():
                 raise

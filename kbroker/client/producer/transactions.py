@@ -2,6 +2,7 @@
 
     NEW --init--> READY --begin--> OPEN --commit--> COMMITTING --> READY
                                    OPEN, ABORTABLE --abort--> ABORTING --> READY
+                                   OPEN --prepare--> PREPARING --> PREPARED, which is ended like OPEN
     ABORTABLE: something of the transaction has failed. FATAL: from anywhere, and for good.
 
 Transactions of version 1: a partition is added at the coordinator before the first batch goes to it; others go
@@ -23,6 +24,7 @@ from kbroker._core.produce_engine import ProduceEngine
 from kbroker.client.cluster import COORDINATOR, GROUP, TRANSACTION, Backoff, Cluster
 from kbroker.client.consumer.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
 from kbroker.client.errors import RETRIABLE, BrokerError, ClientError, ConnectionFailed, TimedOut, UsageError, error_of
+from kbroker.client.prepared_transaction import LAST_VERSION_1, PreparedTransaction
 from kbroker.client.producer.errors import (
     BrokerTooOld,
     ProducerFenced,
@@ -39,7 +41,6 @@ log = logging.getLogger("kbroker.client")
 Offsets = Mapping[tuple[str, int], OffsetAndMetadata]
 
 FEATURE: Final = "transaction.version"
-LAST_VERSION_1: Final = {ApiKey.TXN_OFFSET_COMMIT: 4, ApiKey.END_TXN: 4}  #: the next ones are of version 2
 RENEWING_VERSION: Final = 3  #: of InitProducerId: it takes the producer's own epoch (KIP-360)
 GENERATION_VERSION: Final = 3  #: of TxnOffsetCommit: it takes the group's (KIP-447)
 CONCURRENT_WAIT_S: Final = 0.02  #: the transaction before is being ended, which is quick
@@ -68,10 +69,16 @@ class State(Enum):
     NEW = "init_transactions has to be called first"
     READY = "begin_transaction has to be called first"
     OPEN = "a transaction is open; commit or abort it first"
+    PREPARING = "the transaction is being prepared; prepare_transaction waits for it"
+    PREPARED = "the transaction is prepared; commit or abort it first"
     COMMITTING = "the transaction is being committed; commit_transaction waits for it"
     ABORTING = "the transaction is being aborted; abort_transaction waits for it"
     ABORTABLE = "the transaction cannot be committed any more"
     FATAL = "the producer cannot go on"
+
+
+GOING_ON = (State.OPEN, State.PREPARING, State.COMMITTING)
+"""Records of the transaction may be under way."""
 
 
 class Transactions:
@@ -116,22 +123,26 @@ class Transactions:
         await self._run("send_offsets_to_transaction", lambda: self._send_offsets(offsets, group), State.OPEN)
 
     async def commit(self) -> None:
-        await self._run("commit_transaction", self._commit, State.OPEN)
+        await self._run("commit_transaction", self._commit, State.OPEN, State.PREPARED)
+
+    async def prepare(self) -> PreparedTransaction:
+        await self._run("prepare_transaction", self._prepare, State.OPEN, State.PREPARED)
+        return PreparedTransaction(self._id, self._producer_id, self._epoch, self._version)
 
     async def abort(self) -> None:
         if self._running is not None and not self._running.done() and not self._end_asked:
-            if self.state is State.COMMITTING:
+            if self.state in (State.PREPARING, State.COMMITTING):
                 self._running.cancel()  # nobody was asked for the end yet
-            if self.state in (State.OPEN, State.COMMITTING, State.ABORTABLE):
+            if self.state in (State.OPEN, State.PREPARING, State.COMMITTING, State.ABORTABLE):
                 self.state = State.ABORTING  # nothing else is tried again
                 await asyncio.wait([self._running])
-        await self._run("abort_transaction", self._abort, State.OPEN, State.ABORTABLE, State.ABORTING)
+        await self._run("abort_transaction", self._abort, State.OPEN, State.PREPARED, State.ABORTABLE, State.ABORTING)
 
     async def end(self) -> None:
-        """Before the producer is closed: what has begun to end ends, what is open is aborted."""
+        """Before the producer is closed: what has begun to end ends, what is open is aborted, prepared ones stay."""
         if self.state is State.COMMITTING and self._end_asked:
             await self.commit()
-        elif self.state in (State.OPEN, State.COMMITTING, State.ABORTING, State.ABORTABLE):
+        elif self.state in (State.OPEN, State.PREPARING, State.COMMITTING, State.ABORTING, State.ABORTABLE):
             await self.abort()
 
     def refusal(self) -> ClientError:
@@ -147,7 +158,7 @@ class Transactions:
 
     def add(self, partitions: Iterable[tuple[str, int]]) -> None:
         """There are records for these, which the transaction has to take in."""
-        if self.state in (State.OPEN, State.COMMITTING):
+        if self.state in GOING_ON:
             self._to_add.update(partitions)
             if self._to_add and (self._adding is None or self._adding.done()):
                 self._adding = asyncio.create_task(self._add())
@@ -186,7 +197,7 @@ class Transactions:
         """To the coordinator, all that have come meanwhile with one request."""
         R = M.AddPartitionsToTxnRequest
         backoff = self._backoff()
-        while self._to_add and self.state in (State.OPEN, State.COMMITTING):
+        while self._to_add and self.state in GOING_ON:
             asked = sorted(self._to_add)
             topics: dict[str, list[int]] = {}
             for topic, partition in asked:
@@ -263,6 +274,19 @@ class Transactions:
                 if each.error_code:
                     self._refused(each.error_code, f"offset of {topic.name}-{each.partition_index}")
         self._require("send_offsets_to_transaction", State.OPEN)
+
+    async def _prepare(self) -> None:
+        if self.state is State.PREPARED:
+            return
+        self.state = State.PREPARING
+        self._accumulator.shut()
+        await self._drained()
+        self._require("prepare_transaction", State.PREPARING)
+        if not (self._engine.began or self._has_offsets):
+            self.state = State.OPEN
+            self._accumulator.open()
+            raise UsageError("prepare_transaction: nothing was sent in the transaction, so nobody could end it")
+        self.state = State.PREPARED
 
     async def _commit(self) -> None:
         self.state = State.COMMITTING

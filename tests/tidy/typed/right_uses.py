@@ -50,6 +50,7 @@ from kbroker.client import (
     NoSuchPartition,
     OffsetAndMetadata,
     PartialFailure,
+    PreparedTransaction,
     Producer,
     ProducerFenced,
     ProducerHandler,
@@ -158,6 +159,9 @@ def transact(producer: Producer, consumer: Consumer) -> None:
     producer.send_offsets_to_transaction({("a", 0): 5}, ConsumerGroupMetadata("g"))
     producer.commit_transaction(timeout=10)
     producer.abort_transaction()
+    producer.begin_transaction()
+    prepared: PreparedTransaction = producer.prepare_transaction(timeout=5)
+    print(prepared.transactional_id, prepared.producer_id, prepared.epoch, prepared.version)
 
 
 async def send_async(producer: AsyncProducer) -> None:
@@ -175,6 +179,7 @@ async def send_async(producer: AsyncProducer) -> None:
     await producer.begin_transaction()
     await producer.commit_transaction(timeout=10)
     await producer.abort_transaction()
+    assert_type(await producer.prepare_transaction(), PreparedTransaction)
     await producer.close(timeout=5)
 
 
@@ -316,7 +321,7 @@ def administer(admin: AdminClient) -> None:
     print([group.state for group in admin.list_groups()], admin.describe_group("g").members)
     print(admin.committed("g")[A0].offset, admin.list_offsets([A0], EARLIEST)[A0].offset)
     admin.alter_offsets("g", {A0: 1})
-    admin.alter_offsets("g", admin.committed("h", [A0, ("a", 1)]))
+    admin.alter_offsets("g", admin.committed("h", [A0, ("a", 1)], require_stable=True))
     for topic_partition, found in admin.list_offsets([("a", 0)], NEWEST, read_committed=True).items():
         print(topic_partition, found.offset, found.timestamp)
     print(admin.describe_features().finalized, admin.list_transactions(["Ongoing"], older_than_ms=60_000))
@@ -345,6 +350,7 @@ def administer_more(admin: AdminClient) -> None:
     print([each.producer_id for each in admin.describe_producers([A0])[A0]])
     print(admin.describe_transaction("t").state, admin.describe_transactions(["t"])["t"].producer_epoch)
     admin.fence_producers(["t"])
+    admin.end_transactions([PreparedTransaction("t", 1, 0, 2)], commit=True)
 
 
 async def administer_and_await(admin: AsyncAdminClient) -> None:
