@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from kbroker.cli import arguments as args
-from kbroker.cli import jaas
+from kbroker.client import jaas
 from kbroker.client.admin import AdminClient
 from kbroker.client.config import NETWORK, Option, nearest
 from kbroker.client.consumer.options import CONSUMER

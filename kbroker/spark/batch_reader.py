@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from kbroker.spark.errors import WrongOption
 from kbroker.spark.offsets import EARLIEST, Everywhere
-from kbroker.spark.options import SparkOptions, WrongOption
+from kbroker.spark.options import SparkOptions
 from kbroker.spark.planning import Planner
 from kbroker.spark.range_reader import read_range
 from kbroker.spark.ranges import OffsetRange, divided

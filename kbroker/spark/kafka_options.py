@@ -1,4 +1,7 @@
-"""`kafka.*` options, which are those of Java's clients, as options of ours."""
+"""`kafka.*` options, which are those of Java's clients, as options of ours.
+
+Files that they name are read where a client is made: on the driver, and on each executor's machine, as Java does it.
+"""
 
 from __future__ import annotations
 
@@ -6,33 +9,160 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from kbroker.client.config import Option
-from kbroker.spark.options import WrongOption
+from kbroker.client import jaas, java_stores
+from kbroker.client.config import NETWORK, Option, nearest
+from kbroker.client.consumer.options import CONSUMER
+from kbroker.client.producer.options import PRODUCER
+from kbroker.errors import KbrokerError
+from kbroker.spark.errors import WrongOption
 
 log = logging.getLogger("kbroker.spark")
 
+SERVERS, PROTOCOL, MECHANISM = "bootstrap.servers", "security.protocol", "sasl.mechanism"
+
 REFUSED = {
-    "auto.offset.reset": "where to begin is said by startingOffsets",
     "enable.auto.commit": "Spark keeps the offsets",
     "interceptor.classes": "there is no Java here",
-    "key.deserializer": "keys are bytes; cast them, or use valueFormat",
+    "auto.offset.reset": "where to begin is said by startingOffsets",
+    "key.deserializer": "keys are bytes; cast them, or use keyFormat",
     "value.deserializer": "values are bytes; cast them, or use valueFormat",
+}
+REFUSED_WRITING = {
     "key.serializer": "the column key is string or binary",
     "value.serializer": "the column value is string or binary",
 }
+CLASSES = ("ssl.engine.factory.class", "sasl.client.callback.handler.class", "sasl.login.callback.handler.class")
+"""Java classes that a connection would not be the same without."""
+
+UNUSED_TLS = ("ssl.enabled.protocols", "ssl.protocol", "ssl.cipher.suites")
+"""What the system's OpenSSL decides here."""
+
+OF_GROUPS = frozenset(
+    [
+        "group.instance.id",
+        "group.protocol",
+        "group.remote.assignor",
+        "session.timeout.ms",
+        "heartbeat.interval.ms",
+        "max.poll.interval.ms",
+        "partition.assignment.strategy",
+        "auto.commit.interval.ms",
+    ]
+)
+"""Of no use: Spark says which partitions are read where."""
+
+_OF_JAVA = """auto.include.jmx.reporter bootstrap.controllers compression.gzip.level compression.lz4.level
+    compression.zstd.level config.providers enable.metrics.push internal.auto.downgrade.txn.commit
+    internal.leave.group.on.close internal.throw.on.fetch.stable.offset.unsupported metadata.max.idle.ms
+    metadata.recovery.rebootstrap.trigger.ms metadata.recovery.strategy metric.reporters metrics.num.samples
+    metrics.recording.level metrics.sample.window.ms partitioner.adaptive.partitioning.enable
+    partitioner.availability.timeout.ms partitioner.ignore.keys retries sasl.jaas.config
+    sasl.kerberos.kinit.cmd sasl.kerberos.min.time.before.relogin sasl.kerberos.service.name
+    sasl.kerberos.ticket.renew.jitter sasl.kerberos.ticket.renew.window.factor sasl.login.class
+    sasl.login.connect.timeout.ms sasl.login.read.timeout.ms sasl.login.refresh.buffer.seconds
+    sasl.login.refresh.min.period.seconds sasl.login.refresh.window.factor sasl.login.refresh.window.jitter
+    sasl.login.retry.backoff.max.ms sasl.login.retry.backoff.ms sasl.oauthbearer.clock.skew.seconds
+    sasl.oauthbearer.expected.audience sasl.oauthbearer.expected.issuer
+    sasl.oauthbearer.jwks.endpoint.refresh.ms sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms
+    sasl.oauthbearer.jwks.endpoint.retry.backoff.ms sasl.oauthbearer.jwks.endpoint.url
+    sasl.oauthbearer.scope.claim.name sasl.oauthbearer.sub.claim.name sasl.oauthbearer.token.endpoint.url
+    security.providers share.acknowledgement.mode share.acquire.mode socket.connection.setup.timeout.max.ms
+    ssl.keymanager.algorithm ssl.provider ssl.secure.random.implementation ssl.trustmanager.algorithm
+    transaction.two.phase.commit.enable"""
+OF_JAVA = OF_GROUPS.union(_OF_JAVA.split())
+"""What Java's clients know and ours have no use for."""
+
+KNOWN = {alias for option in (PRODUCER | CONSUMER).values() for alias in (option.name, *option.aliases)}
 
 
-def client_options(given: Mapping[str, str], table: Mapping[str, Option]) -> dict[str, Any]:
-    """For a client with the options of `table`. WrongOption: one is refused, or no broker is named."""
-    names = {alias for option in table.values() for alias in (option.name, *option.aliases)}
+class GivenOptions(dict[str, str]):
+    """As users give them, without the prefix. Some are secrets: it shows names only."""
+
+    def __repr__(self) -> str:
+        return f"GivenOptions({', '.join(self)})"
+
+
+def check_allowed(given: Mapping[str, str], *, writing: bool) -> None:
+    """WrongOption: one is Spark's to set, or no broker is named. Asks nobody."""
+    for name, why in (REFUSED_WRITING if writing else REFUSED).items():
+        if name in given:
+            raise WrongOption(f"option kafka.{name} cannot be set: {why}")
+    if not given.get(SERVERS, "").strip():
+        raise WrongOption(f"option kafka.{SERVERS} is missing: HOST:PORT,... of one broker or more")
+
+
+def client_options(given: Mapping[str, str], table: Mapping[str, Option] = NETWORK) -> dict[str, Any]:
+    """For a client with the options of `table`. WrongOption names what is wrong, and no secret."""
+    protocol = given.get(PROTOCOL, "").upper()
+    by_name = {alias: option for option in table.values() for alias in (option.name, *option.aliases)}
     found: dict[str, Any] = {}
     for name, value in given.items():
-        if name in REFUSED:
-            raise WrongOption(f"option kafka.{name} cannot be set: {REFUSED[name]}")
-        if name in names:
-            found[name] = value
+        if name in java_stores.NAMES or name == jaas.NAME:
+            continue  # below
+        if name.startswith("sasl.") and not protocol.startswith("SASL"):
+            continue
+        if name in CLASSES:
+            raise WrongOption(f"option kafka.{name} cannot be used: there is no Java here")
+        if name in by_name and name not in OF_GROUPS:
+            found[name] = _checked(by_name[name], name, value)
         else:
-            log.debug("option kafka.%s is not known and not used", name)
-    if not found.get("bootstrap.servers", "").strip():
-        raise WrongOption("option kafka.bootstrap.servers is missing: HOST:PORT,... of one broker or more")
+            _log_unused(name)
+    if protocol.startswith("SASL"):
+        found |= _credentials(given)
+    if protocol.endswith("SSL"):
+        found |= _tls(given)
     return found
+
+
+def _checked(option: Option, name: str, value: str) -> str:
+    if option.name == MECHANISM and value.upper() in ("GSSAPI", "OAUTHBEARER", "AWS_MSK_IAM"):
+        raise WrongOption(f"option kafka.{name}={value}: not supported; PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512 are")
+    try:
+        option.kind(value)
+    except ValueError as error:
+        shown = "[hidden]" if option.secret else repr(value)
+        raise WrongOption(f"option kafka.{name}={shown}: must be {error}") from None
+    return value
+
+
+def _log_unused(name: str) -> None:
+    if name in UNUSED_TLS:
+        log.warning("option kafka.%s is not used: TLS 1.2 and 1.3 are spoken, as OpenSSL is set up here", name)
+    elif name in KNOWN or name in OF_JAVA:
+        log.debug("option kafka.%s is not used", name)
+    else:
+        like = nearest(name, KNOWN | OF_JAVA | java_stores.NAMES)
+        advice = f"; the nearest is kafka.{like}" if like else ""
+        log.warning("option kafka.%s is not known and not used%s", name, advice)
+
+
+def _credentials(given: Mapping[str, str]) -> dict[str, str]:
+    """Of `sasl.jaas.config`; none where our own options have them."""
+    if jaas.NAME not in given:
+        if not given.keys() & {"sasl.username", "sasl.plain.username"}:
+            raise WrongOption(f"option kafka.{jaas.NAME} is missing: kafka.{PROTOCOL}={given[PROTOCOL]} needs it")
+        return {}
+    try:
+        module, found = jaas.entry(given[jaas.NAME])
+    except KbrokerError as error:
+        raise WrongOption(f"option kafka.{error}") from None
+    if module == "ScramLoginModule" and not given.keys() & {MECHANISM, "sasl.mechanisms"}:
+        raise WrongOption(f"option kafka.{MECHANISM} is missing: SCRAM-SHA-256 or SCRAM-SHA-512, as {jaas.NAME} says")
+    return found
+
+
+def _tls(given: Mapping[str, str]) -> dict[str, Any]:
+    """A context of Java's stores, if some are given."""
+    inner = java_stores.INNER_PASSWORD
+    stores = {name for name in given if name in java_stores.NAMES} - {inner}
+    if not stores:
+        return {inner: given[inner]} if inner in given else {}
+    for name in ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location"):
+        if name in given:
+            raise WrongOption(
+                f"options kafka.{name} and kafka.{min(stores)} are given: say all in one way or the other"
+            )
+    try:
+        return {"ssl.context": java_stores.context(given)}
+    except ValueError as error:
+        raise WrongOption(f"option kafka.{error}") from None

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from kbroker.client.config import Kind, flag, nearest, one_of, text, texts, whole
-from kbroker.errors import KbrokerError
 from kbroker.spark import offsets
+from kbroker.spark.errors import WrongOption
+from kbroker.spark.kafka_options import GivenOptions, check_allowed
 
 log = logging.getLogger("kbroker.spark")
 
@@ -31,10 +32,6 @@ class Use(enum.Flag):
     STREAM_WRITE = enum.auto()
     READ = BATCH_READ | STREAM_READ
     WRITE = BATCH_WRITE | STREAM_WRITE
-
-
-class WrongOption(KbrokerError, ValueError):
-    """An option that is missing, wrong, or of no use here; the message names it."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +126,7 @@ class SparkOptions:
         """WrongOption: a value is wrong, or an option is of no use here."""
         self.use = use
         self._values: dict[str, Any] = {}
-        self.client: dict[str, str] = {}
+        self.client = GivenOptions()
         for name, value in given.items():
             if name.startswith(CLIENT):
                 self.client[name.removeprefix(CLIENT)] = value
@@ -137,6 +134,7 @@ class SparkOptions:
                 self._values[option.name] = self._parsed(option, value)
             elif like := nearest(name, OPTIONS):
                 log.warning("option %s is not known and not used; the nearest is %s", name, OPTIONS[like].name)
+        check_allowed(self.client, writing=bool(use & Use.WRITE))
 
     def _parsed(self, option: Option, value: str) -> Any:
         if not option.use & self.use and option.use & Use.READ and self.use & Use.READ:

@@ -13,6 +13,7 @@ from kbroker.client.config import NETWORK
 from kbroker.client.errors import ClientError
 from kbroker.errors import ErrorCode, KbrokerError
 from kbroker.model import TopicPartition
+from kbroker.spark.errors import WrongOption
 from kbroker.spark.kafka_options import client_options
 from kbroker.spark.offsets import (
     EARLIEST,
@@ -25,7 +26,7 @@ from kbroker.spark.offsets import (
     Place,
     named,
 )
-from kbroker.spark.options import SparkOptions, WrongOption
+from kbroker.spark.options import SparkOptions
 
 T = TypeVar("T")
 log = logging.getLogger("kbroker.spark")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.cli.jaas import credentials
+from kbroker.client.jaas import credentials
 from kbroker.errors import KbrokerError
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"

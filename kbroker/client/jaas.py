@@ -24,19 +24,24 @@ OPTION = re.compile(
 
 def credentials(text: str) -> dict[str, str]:
     """`sasl.username` and `sasl.password`. KbrokerError, which tells no secret: it is no entry that has them."""
-    entry = ENTRY.fullmatch(text)
-    if entry is None:
+    return entry(text)[1]
+
+
+def entry(text: str) -> tuple[str, dict[str, str]]:
+    """The same behind the module's name, which is one of MODULES."""
+    found = ENTRY.fullmatch(text)
+    if found is None:
         raise KbrokerError(f'{NAME} is not MODULE required username="..." password="...";')
-    module = entry["module"].rpartition(".")[2]
+    module = found["module"].rpartition(".")[2]
     if module not in MODULES:
         raise KbrokerError(f"{NAME}: {module} is not supported, only {' and '.join(MODULES)}")
-    if entry["flag"].lower() not in FLAGS:
+    if found["flag"].lower() not in FLAGS:
         raise KbrokerError(f"{NAME}: behind the module stands one of {', '.join(FLAGS)}")
-    options = _options(entry["options"])
+    options = _options(found["options"])
     for name in ("username", "password"):
         if name not in options:
             raise KbrokerError(f"{NAME} has no {name}")
-    return {f"sasl.{name}": options[name] for name in ("username", "password")}
+    return module, {f"sasl.{name}": options[name] for name in ("username", "password")}
 
 
 def _options(text: str) -> dict[str, str]:

@@ -1,0 +1,23 @@
+"""Reading with any format of Spark, and what its errors say."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+
+def load(spark: SparkSession, form: str = "kbroker", **options: Any) -> DataFrame:
+    """Not read yet: only its schema is known."""
+    reader = spark.read.format(form)
+    for name, value in options.items():
+        reader = reader.option(name, value)
+    return reader.load()
+
+
+def last_line(error: BaseException) -> str:
+    """Of the traceback in a Python source's error, which Spark wraps: what users look at."""
+    text = str(error).split("\n\nJVM stacktrace")[0]
+    found = re.findall(r"^(?:[\w.]+\.)?\w+(?:Error|Exception|Option|Failed|Loss|Out)\b: .*$", text, re.MULTILINE)
+    return found[-1] if found else text.strip().splitlines()[-1]
