@@ -115,6 +115,13 @@ OPTIONS = {
         Option("includeHeaders", flag, False, Use.READ, "whether there is a column headers"),
         Option("groupIdPrefix", text, None, Use.READ, "what the names of groups begin with that nobody has given"),
         Option("topic", text, None, Use.WRITE, "the topic of all rows, whatever their column topic says"),
+        Option(
+            "exactlyOnce",
+            flag,
+            False,
+            Use.STREAM_WRITE,
+            "whether rows of a stream are there once for readers of committed records, whatever was tried again",
+        ),
     )
 }
 

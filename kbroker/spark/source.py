@@ -7,7 +7,7 @@ from collections.abc import MutableMapping
 from typing import TYPE_CHECKING
 
 import pyspark
-from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWriter
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -40,6 +40,12 @@ class KbrokerSource(DataSource):
         from kbroker.spark.options import SparkOptions, Use
 
         return BatchReader(SparkOptions(self.options, Use.BATCH_READ), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from kbroker.spark.batch_writer import BatchWriter
+        from kbroker.spark.options import SparkOptions, Use
+
+        return BatchWriter(SparkOptions(self.options, Use.BATCH_WRITE), schema, overwrite)
 
 
 def check_version(version: str) -> None:

@@ -1,0 +1,49 @@
+"""Writing a DataFrame's rows to topics, at least once each: a task that is tried again writes its rows again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+
+from kbroker.spark.options import SparkOptions, WrongOption
+from kbroker.spark.row_columns import CannotWrite, RowColumns
+from kbroker.spark.task_producers import producer_options, task_producer
+
+if TYPE_CHECKING:
+    import pyarrow
+    from pyspark.sql.types import StructType
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What a task did."""
+
+    rows: int
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """What can be known before the first row is checked when it is made: WrongOption, CannotWrite."""
+
+    def __init__(self, options: SparkOptions, schema: StructType, overwrite: bool):
+        if overwrite:
+            raise CannotWrite("a topic cannot be overwritten, only appended to: .mode('append')")
+        if options["exactlyOnce"]:
+            raise WrongOption("option exactlyOnce is for streams: a batch is written at least once")
+        self._rows = RowColumns(schema, topic_of(options))
+        producer_options(options.client)
+        self._client = options.client
+
+    def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> Written:
+        with task_producer(self._client) as producer:
+            return Written(self._rows.send(producer, iterator))
+
+
+def topic_of(options: SparkOptions) -> str | None:
+    """Of all rows, if it is said."""
+    given: str | None = options["topic"]
+    if given is not None and not given.strip():
+        raise WrongOption("option topic is empty")
+    return None if given is None else given.strip()
