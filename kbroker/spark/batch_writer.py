@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from kbroker.spark.options import SparkOptions, WrongOption
-from kbroker.spark.row_columns import CannotWrite, RowColumns
-from kbroker.spark.task_producers import producer_options, task_producer
+from kbroker.spark.errors import CannotWrite, WrongOption
+from kbroker.spark.options import SparkOptions
+from kbroker.spark.row_columns import RowColumns
+from kbroker.spark.task_producers import check_producer_options, task_producer
 
 if TYPE_CHECKING:
     import pyarrow
@@ -33,7 +34,7 @@ class BatchWriter(DataSourceArrowWriter):
         if options["exactlyOnce"]:
             raise WrongOption("option exactlyOnce is for streams: a batch is written at least once")
         self._rows = RowColumns(schema, topic_of(options))
-        producer_options(options.client)
+        check_producer_options(options.client)
         self._client = options.client
 
     def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> Written:

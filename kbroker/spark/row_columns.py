@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, StringType, StructType
 
 from kbroker.errors import KbrokerError
+from kbroker.spark.errors import CannotWrite, NotDelivered
 from kbroker.spark.schema import HEADERS
 
 if TYPE_CHECKING:
@@ -16,14 +17,6 @@ if TYPE_CHECKING:
 
     from kbroker._core.delivery import Deliveries
     from kbroker.client import Producer
-
-
-class CannotWrite(KbrokerError, ValueError):
-    """The DataFrame, or how it is written, does not fit a topic."""
-
-
-class NotDelivered(KbrokerError):
-    """Rows did not reach their topic; the message says which one, and why."""
 
 
 class RowColumns:

@@ -7,31 +7,28 @@ from contextlib import contextmanager
 from typing import Any
 
 from kbroker.client import Producer
-from kbroker.client.config import parse_options
 from kbroker.client.producer.options import PRODUCER
-from kbroker.spark.kafka_options import client_options
-from kbroker.spark.options import WrongOption
+from kbroker.spark.errors import WrongOption
+from kbroker.spark.kafka_options import check_allowed, client_options
 
 MOST_IDLE = 4
 
 _idle: dict[frozenset[tuple[str, str]], Producer] = {}
 
 
-def producer_options(given: Mapping[str, str]) -> dict[str, Any]:
-    """`kafka.*` options for a Producer. WrongOption: one is refused or wrong."""
+def check_producer_options(given: Mapping[str, str]) -> None:
+    """WrongOption: one of `kafka.*` is refused or wrong. Reads no files: they may be where tasks run only."""
+    check_allowed(given, writing=True)
     if "transactional.id" in given:
         raise WrongOption("option kafka.transactional.id cannot be set: exactlyOnce=true has ids of its own")
-    found = {
-        "client.id": "kbroker-spark",
-        # Rows come in batches of thousands: what waits a little goes out in fewer and larger requests.
-        "linger.ms": 5,
-        **client_options(given, PRODUCER),
-    }
-    try:
-        parse_options(PRODUCER, found, {}, "the producer")
-    except (TypeError, ValueError) as error:
-        raise WrongOption(f"option kafka.{error}") from None
-    return found
+    secured = ("security.", "sasl.", "ssl.")
+    client_options({name: value for name, value in given.items() if not name.startswith(secured)}, PRODUCER)
+
+
+def producer_options(given: Mapping[str, str]) -> dict[str, Any]:
+    """`kafka.*` options for a Producer."""
+    # Rows come in batches of thousands: what waits a little goes out in fewer and larger requests.
+    return {"client.id": "kbroker-spark", "linger.ms": 5, **client_options(given, PRODUCER)}
 
 
 @contextmanager
