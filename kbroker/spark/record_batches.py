@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 BATCH_BYTES = 1 << 20
 """About the size of a batch: Spark holds several, and larger ones leave the CPU's caches."""
 
+FIRST_ROWS, MOST_ROWS = 1_000, 50_000
+
 OURS = {"timestampType": "timestamp_type"}
 
 
@@ -31,10 +33,19 @@ class RecordBatches:
         # What is the same in every record is not copied out of them, but kept here as long as the longest batch.
         self._wanted = [name for name in self._names if name not in ("topic", "partition")] or ["offset"]
         self._of_all = {"topic": topic, "partition": partition}
+        self._rows = FIRST_ROWS
         self._constants: dict[str, pyarrow.Array] = {}
 
     def of(self, records: Records) -> Iterator[pyarrow.RecordBatch]:
-        """One or more, of about BATCH_BYTES each."""
+        """Of about BATCH_BYTES each, as far as the rows before tell."""
+        start = 0
+        while start < len(records):
+            batch = self._batch(records[start : start + self._rows])
+            start += len(batch)
+            self._rows = max(1, min(len(batch) * BATCH_BYTES // max(batch.nbytes, 1), MOST_ROWS))
+            yield batch
+
+    def _batch(self, records: Records) -> pyarrow.RecordBatch:
         found = records.arrow(self._wanted)
         arrays = []
         for name, field in zip(self._names, self._schema, strict=True):
@@ -46,10 +57,7 @@ class RecordBatches:
                 arrays.append(found.column(name))
             else:
                 arrays.append(found.column(name).cast(field.type))
-        whole = self._arrow.RecordBatch.from_arrays(arrays, schema=self._schema)
-        rows = max(1, len(whole) * BATCH_BYTES // max(whole.nbytes, 1))
-        for start in range(0, len(whole), rows):
-            yield whole.slice(start, rows)
+        return self._arrow.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _constant(self, name: str, of: pyarrow.DataType, count: int) -> pyarrow.Array:
         kept = self._constants.get(name)

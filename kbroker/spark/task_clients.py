@@ -21,8 +21,7 @@ def task_consumer(given: Mapping[str, str]) -> Iterator[Consumer]:
     consumer = _idle.pop(key, None) or Consumer(
         {
             "client.id": "kbroker-spark",
-            # Fewer and larger answers, and never more in memory than a task may have.
-            "max.partition.fetch.bytes": 4 << 20,
+            # Never more than a task may have. Answers of 1 MiB, the default, come into memory that is used again.
             "queued.max.bytes": 8 << 20,
             **client_options(given, CONSUMER),
             "auto.offset.reset": "none",
