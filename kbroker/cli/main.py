@@ -16,6 +16,7 @@ COMMANDS = {
     "topics": "list, create, describe, alter and delete topics",
     "produce": "write messages from the standard input to a topic",
     "consume": "print the messages of a topic",
+    "load": "load topics into a lake of Parquet files, with Spark",
     "perf": "measure throughput and latency of a broker",
     "groups": "list, describe and delete consumer groups, move their offsets",
     "transactions": "list and describe transactions, find and abort those that hang",

@@ -1,0 +1,257 @@
+"""Load topics into a lake of Parquet files, each record once; needs Spark: pip install 'kbroker[spark]'.
+
+Files are LAKE/topic=T/date=YYYY-MM-DD/hour=HH/part-PARTITION-FIRST-LAST.parquet. A load that fails or is killed is
+begun again with the same command.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kbroker.cli import arguments as args
+from kbroker.cli.client_options import add_cluster, client_options
+from kbroker.cli.outcome import USAGE
+from kbroker.cli.output import print_json, print_table
+from kbroker.cli.progress import Progress, in_units
+from kbroker.client.consumer.options import CONSUMER
+from kbroker.client.producer.options import PRODUCER
+from kbroker.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from kbroker.spark.kafka_options import REFUSED
+from kbroker.spark.loader.commits import Commit
+from kbroker.spark.loader.plan import Plan
+from kbroker.spark.loader.run import Loader, Watcher
+from kbroker.spark.loader.settings import ARRIVAL, CONTINUE, EVENT, FAIL, Settings
+from kbroker.spark.loader.spark_tasks import SparkTasks
+from kbroker.spark.loader.summary import Preview, Summary
+from kbroker.spark.options import duration_ms
+from kbroker.spark.session import check_installed, session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+EXAMPLES = """examples:
+  kbroker load views clicks --to lake               what is new, into ./lake
+  kbroker load --pattern 'views.*' --to lake --group loader
+  kbroker load views --to lake --dry-run            what that would read
+  kbroker load views --to lake --reload-since 2026-01-31T12:00:00
+  kbroker load views --to 's3://bucket/lake?region=eu-west-1' --master spark://host:7077
+"""
+
+UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("topic", nargs="*")
+    parser.add_argument("--pattern", type=_pattern, metavar="REGEX", help="topics whose whole names match it")
+    parser.add_argument(
+        "--to",
+        required=True,
+        metavar="LAKE",
+        help="a directory that all executors of Spark reach at the same path, or s3://, gs://, hdfs://",
+    )
+    parser.add_argument(
+        "--time",
+        choices=(EVENT, ARRIVAL),
+        default=EVENT,
+        help="a record is in the hour of its timestamp, or of the load; of a lake for good (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--from",
+        type=_beginning,
+        default=EARLIEST_TIMESTAMP,
+        dest="start",
+        metavar="WHERE",
+        help="where topics begin that were not loaded before: earliest (default), latest, or a time",
+    )
+    parser.add_argument(
+        "--reload-since",
+        type=args.moment,
+        metavar="TIME",
+        help="read again what is that late or later, in place of what the lake has; somewhat earlier records too, "
+        "for files are replaced whole",
+    )
+    parser.add_argument(
+        "--data-loss",
+        choices=(FAIL, CONTINUE),
+        default=FAIL,
+        help="when brokers have deleted what was to be read next, or a topic was made again (default: %(default)s)",
+    )
+    parser.add_argument("--committed", action="store_true", help="no records of transactions that are open or aborted")
+    parser.add_argument("--no-headers", action="store_true", help="leave the column headers out")
+    parser.add_argument(
+        "--lateness",
+        type=_duration,
+        default="10m",
+        metavar="TIME",
+        help="an hour is marked complete (_SUCCESS) when each partition has a record that is so much later "
+        "(default: %(default)s)",
+    )
+    parser.add_argument("-g", "--group", help="commit offsets to this group too, for tools that show lag")
+    parser.add_argument(
+        "--task-bytes",
+        type=_size,
+        default="256M",
+        metavar="SIZE",
+        help="the most one task reads (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--commit-bytes",
+        type=_size,
+        default="64G",
+        metavar="SIZE",
+        help="a load of more than that is several commits (default: %(default)s)",
+    )
+    parser.add_argument("--master", default="local[*]", help="Spark's (default: %(default)s)")
+    parser.add_argument(
+        "--conf", type=args.setting, action="append", default=[], metavar="NAME=VALUE", help="a setting of Spark"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="say what would be read, and do nothing")
+    parser.add_argument("-q", "--quiet", action="store_true", help="no progress, no summary")
+    args.add_json(parser)
+    add_cluster(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if bool(arguments.topic) == (arguments.pattern is not None):
+        print("kbroker load: name topics, or a --pattern", file=sys.stderr)
+        return USAGE
+    check_installed()
+    watcher = _Progress(shown=sys.stderr.isatty() and not arguments.quiet)
+    loader = Loader(_settings(arguments), SparkTasks(lambda: _session(arguments)), watcher)
+    if arguments.dry_run:
+        _print_preview(loader.preview(), as_json=arguments.json)
+        return 0
+    summary = loader.run()
+    if arguments.json:
+        print_json(asdict(summary))
+    elif not arguments.quiet:
+        _print_summary(summary)
+    return 0
+
+
+def _settings(arguments: argparse.Namespace) -> Settings:
+    given = client_options(arguments, PRODUCER | CONSUMER)
+    client = {name: value for name, value in given.items() if name not in REFUSED and name != "group.id"}
+    if arguments.committed:
+        client["isolation.level"] = "read_committed"
+    return Settings(
+        lake=arguments.to if "://" in arguments.to else str(Path(arguments.to).absolute()),
+        client=client,
+        topics=tuple(arguments.topic),
+        pattern=arguments.pattern,
+        time=arguments.time,
+        start=arguments.start,
+        reload_since_ms=arguments.reload_since,
+        data_loss=arguments.data_loss,
+        headers=not arguments.no_headers,
+        task_bytes=arguments.task_bytes,
+        commit_bytes=arguments.commit_bytes,
+        lateness_ms=arguments.lateness,
+        group=arguments.group,
+    )
+
+
+def _session(arguments: argparse.Namespace) -> SparkSession:
+    conf: dict[str, Any] = {
+        "spark_ui_enabled": False,
+        "spark_ui_showConsoleProgress": False,
+        "spark_log_level": "ERROR",
+        **{name.replace(".", "_"): value for name, value in arguments.conf},
+    }
+    return session(arguments.master, "kbroker load", **conf)
+
+
+class _Progress(Watcher):
+    """One line of each round."""
+
+    def __init__(self, shown: bool):
+        self._shown = shown
+        self._progress: Progress | None = None
+
+    def planned(self, plan: Plan) -> None:
+        self._progress = Progress(plan.size, self._shown)
+
+    def progressed(self, rows: int, size: int) -> None:
+        if self._progress is not None:
+            self._progress.add_messages(rows)
+            self._progress.add_bytes(size)
+
+    def committed(self, commit: Commit) -> None:
+        if self._progress is not None:
+            self._progress.finish()
+
+
+def _print_summary(summary: Summary) -> None:
+    for each in summary.lost:
+        print(f"kbroker: {each}", file=sys.stderr)
+    if summary.was_cut_off:
+        print("the load before was cut off; its files have their names now")
+    if not summary.commits:
+        print("nothing new")
+        return
+    print_table(
+        ("topic", "partitions", "rows", "undecodable", "no record", "hours", "complete", "files", "size"),
+        [
+            (
+                each.topic,
+                each.partitions,
+                each.rows,
+                each.undecodable,
+                each.missing,
+                each.hours,
+                each.complete_hours,
+                each.files,
+                in_units(each.size),
+            )
+            for each in summary.topics
+        ],
+    )
+    rate = summary.rows / max(summary.seconds, 1e-6)
+    numbers = ", ".join(map(str, summary.commits))
+    print(f"commit {numbers}: {summary.rows:,} rows in {summary.seconds:.1f} s, {rate:,.0f} rows/s")
+
+
+def _print_preview(found: Preview | None, *, as_json: bool) -> None:
+    if as_json:
+        print_json(None if found is None else asdict(found))
+        return
+    if found is None:
+        print("nothing new")
+        return
+    for each in found.lost:
+        print(f"kbroker: {each}", file=sys.stderr)
+    print_table(("topic", "offsets"), found.offsets.items())
+    print(f"commit {found.number}: about {in_units(found.size)} on the brokers, {found.tasks} tasks")
+    if found.removed:
+        print(f"{len(found.removed)} files would be replaced")
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no regular expression: {error}") from None
+
+
+def _beginning(text: str) -> int:
+    words = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP}
+    return words[text] if text in words else args.moment(text)
+
+
+def _duration(text: str) -> int:
+    try:
+        return duration_ms(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not {error}") from None
+
+
+def _size(text: str) -> int:
+    found = re.fullmatch(r"(\d+)\s*([KMGT]?)(?:i?B)?", text.upper(), re.ASCII)
+    if found is None or int(found[1]) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size like 256M")
+    return int(found[1]) * UNITS[found[2]]

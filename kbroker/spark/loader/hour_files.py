@@ -1,0 +1,172 @@
+"""In a task: rows into Parquet files, one of each topic and hour. Memory is bounded, whatever comes."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from kbroker.spark.loader.commits import LakeFile, Part
+from kbroker.spark.loader.hours import hour_folder
+from kbroker.spark.loader.lake import QUARANTINE, Storage
+from kbroker.spark.loader.settings import Settings
+
+if TYPE_CHECKING:
+    import pyarrow
+
+MOST_BUFFERED = 32 << 20
+MOST_OPEN = 64
+"""Files at a time: with rows of more hours than that an hour gets several."""
+
+NOT_READ_BACK = ("key", "value", "headers")
+"""Columns without statistics: nobody looks for ranges of them, and comparing them takes time."""
+
+
+@dataclass
+class _Open:
+    """A file that is written."""
+
+    topic: str
+    hour: int
+    staged: str
+    sink: Any
+    writer: Any = None
+    batches: list[pyarrow.RecordBatch] = field(default_factory=list)
+    buffered: int = 0
+    rows: int = 0
+    first_ms: int = 1 << 62
+    last_ms: int = -1
+    parts: list[Part] = field(default_factory=list)
+
+
+class HourFiles:
+    """`folder` is this attempt's alone. `generations`: of the topics that are in their second life."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        folder: str,
+        settings: Settings,
+        generations: dict[str, int],
+        *,
+        is_quarantine: bool = False,
+    ):
+        self._storage = storage
+        self._folder = folder
+        self._settings = settings
+        self._generations = generations
+        self._is_quarantine = is_quarantine
+        self._open: OrderedDict[tuple[str, int], _Open] = OrderedDict()
+        self._buffered = 0
+        self._made = 0
+        self._closed: list[LakeFile] = []
+
+    def add(self, topic: str, partition: int, hour: int, batch: pyarrow.RecordBatch) -> None:
+        """Rows of one partition, in the order of their offsets."""
+        import pyarrow.compute as compute
+
+        file = self._file(topic, hour)
+        file.batches.append(batch)
+        size = batch.nbytes
+        file.buffered += size
+        self._buffered += size
+        file.rows += len(batch)
+        ends = compute.min_max(batch.column("timestamp").cast("int64"))
+        file.first_ms = min(file.first_ms, ends["min"].as_py())
+        file.last_ms = max(file.last_ms, ends["max"].as_py())
+        offsets = batch.column("offset")
+        first, last = offsets[0].as_py(), offsets[-1].as_py()
+        if file.parts and file.parts[-1].partition == partition:
+            before = file.parts[-1]
+            file.parts[-1] = before._replace(last=last, rows=before.rows + len(batch))
+        else:
+            file.parts.append(Part(partition, first, last, len(batch)))
+        while self._buffered > MOST_BUFFERED:
+            self._write(max(self._open.values(), key=lambda each: each.buffered))
+
+    def close(self) -> list[LakeFile]:
+        """All of them, durable."""
+        while self._open:
+            self._finish(next(iter(self._open)))
+        return self._closed
+
+    def abandon(self) -> None:
+        """After an error."""
+        for file in self._open.values():
+            with contextlib.suppress(OSError):
+                file.sink.close()
+        self._open.clear()
+
+    def _file(self, topic: str, hour: int) -> _Open:
+        key = (topic, hour)
+        file = self._open.get(key)
+        if file is not None:
+            self._open.move_to_end(key)
+            return file
+        if len(self._open) >= MOST_OPEN:
+            self._finish(next(iter(self._open)))
+        staged = f"{self._folder}/{self._made:06}{'.quarantine' * self._is_quarantine}"
+        self._made += 1
+        file = self._open[key] = _Open(topic, hour, staged, self._storage.open_output(staged))
+        return file
+
+    def _write(self, file: _Open) -> None:
+        """What is buffered, as a row group."""
+        import pyarrow
+        import pyarrow.parquet as parquet
+
+        if not file.batches:
+            return
+        table = pyarrow.Table.from_batches(file.batches)
+        self._buffered -= file.buffered
+        file.batches, file.buffered = [], 0
+        if file.writer is None:
+            names = table.schema.names
+            settings = self._settings
+            file.writer = parquet.ParquetWriter(
+                file.sink,
+                table.schema,
+                compression=settings.compression,
+                compression_level=settings.compression_level,
+                use_dictionary=[name for name in names if name in ("partition", "timestampType", "reason")],
+                write_statistics=[name for name in names if name not in NOT_READ_BACK],
+                store_schema=False,
+            )
+        file.writer.write_table(table, row_group_size=max(1, len(table)))
+
+    def _finish(self, key: tuple[str, int]) -> None:
+        file = self._open[key]
+        self._write(file)
+        file.writer.close()
+        size = file.sink.tell()
+        file.sink.close()
+        self._storage.sync(file.staged)
+        del self._open[key]
+        self._closed.append(
+            LakeFile(
+                path=self._path(file),
+                staged=file.staged,
+                topic=file.topic,
+                hour=file.hour,
+                rows=file.rows,
+                size=size,
+                first_ms=file.first_ms,
+                last_ms=file.last_ms,
+                parts=tuple(file.parts),
+                generation=self._generations.get(file.topic, 0),
+                is_quarantine=self._is_quarantine,
+            )
+        )
+
+    def _path(self, file: _Open) -> str:
+        """Of the first partition's offsets: no other file of the topic has them."""
+        first = file.parts[0]
+        name = f"part-{first.partition}-{first.first}-{first.last}"
+        if len(file.parts) > 1:
+            name += f"-and-{len(file.parts) - 1}-more"
+        if generation := self._generations.get(file.topic, 0):
+            name += f"-generation-{generation}"
+        folder = hour_folder(file.topic, file.hour)
+        # Not .parquet: these rows are not of the lake.
+        return f"{QUARANTINE}/{folder}/{name}.undecodable" if self._is_quarantine else f"{folder}/{name}.parquet"

@@ -1,0 +1,58 @@
+"""Hours, as numbers since 1970, and the rows of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pyarrow
+
+HOUR_MS = 3_600_000
+LAST_MS = 253_402_300_799_999
+"""The end of the year 9999: dates of later hours have no name."""
+
+
+def hour_name(hour: int) -> str:
+    """`2026-01-31T05`."""
+    return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(hours=hour)).strftime("%Y-%m-%dT%H")
+
+
+def hour_folder(topic: str, hour: int) -> str:
+    """Where its files are, as tools know it that read columns from the names of folders."""
+    date, _, of_day = hour_name(hour).partition("T")
+    return f"topic={topic}/date={date}/hour={of_day}"
+
+
+def by_hour(batch: pyarrow.RecordBatch, arrival_ms: int) -> Iterator[tuple[int, pyarrow.RecordBatch]]:
+    """Rows by the hour of their column `timestamp`, in their order; of those without a date, by `arrival_ms`.
+
+    What is much smaller than the batch is a copy: it may be kept for long, and the batch need not be.
+    """
+    import pyarrow as arrow
+    import pyarrow.compute as compute
+
+    stamps = batch.column("timestamp").cast(arrow.int64())
+    ends = compute.min_max(stamps)
+    least, most = ends["min"].as_py(), ends["max"].as_py()
+    if least < 0 or most > LAST_MS:
+        dated = compute.and_(compute.greater_equal(stamps, 0), compute.less_equal(stamps, LAST_MS))
+        stamps = compute.if_else(dated, stamps, arrow.scalar(arrival_ms, arrow.int64()))
+        ends = compute.min_max(stamps)
+        least, most = ends["min"].as_py(), ends["max"].as_py()
+    if least // HOUR_MS == most // HOUR_MS:
+        yield least // HOUR_MS, batch
+        return
+    hours = compute.divide(stamps, HOUR_MS)
+    order = compute.sort_indices(hours)
+    hours = hours.take(order)
+    changes = compute.indices_nonzero(compute.not_equal(hours[1:], hours[:-1])).to_pylist()
+    starts = [0, *(place + 1 for place in changes)]
+    for start, end in zip(starts, [*starts[1:], len(batch)], strict=True):
+        rows = order[start:end]
+        first, count = rows[0].as_py(), end - start
+        if count * 2 > len(batch) and rows[-1].as_py() - first + 1 == count:
+            yield hours[start].as_py(), batch.slice(first, count)
+        else:
+            yield hours[start].as_py(), batch.take(rows)

@@ -1,0 +1,265 @@
+"""Where the files of a lake are: a directory, or something that pyarrow's file systems reach.
+
+Paths are relative to the lake, with slashes. OSError as the os module raises it.
+
+    _kbload/lake.json                 what this is
+    _kbload/plans/N-RUN.json          what a run was about to do
+    _kbload/staging/N-RUN/...         files that no commit has yet, or that are about to get their names
+    _kbload/commits/N.json            what is in the lake
+    topic=T/date=D/hour=H/*.parquet   the rows, and _SUCCESS
+    _quarantine/topic=T/...           what could not be decoded
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import uuid
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from kbroker.spark.loader.errors import NotALake
+from kbroker.spark.loader.settings import Settings
+
+if TYPE_CHECKING:
+    import pyarrow.fs
+
+HOME = "_kbload"
+IDENTITY = f"{HOME}/lake.json"
+PLANS = f"{HOME}/plans"
+STAGING = f"{HOME}/staging"
+COMMITS = f"{HOME}/commits"
+QUARANTINE = "_quarantine"
+
+
+class Storage(Protocol):
+    """What a load does with files."""
+
+    name: str
+
+    def read(self, path: str) -> bytes: ...
+    def write(self, path: str, data: bytes) -> None:
+        """The whole of a file, durable, in place of one that is there."""
+
+    def names(self, folder: str) -> list[str]:
+        """What is right in a folder; nothing if there is none."""
+
+    def files(self, folder: str) -> Iterator[tuple[str, int]]:
+        """Path and size of all below it."""
+
+    def open_output(self, path: str) -> Any:
+        """Something that pyarrow writes to. Folders are made."""
+
+    def open_input(self, path: str) -> Any: ...
+    def sync(self, path: str) -> None:
+        """What was written there outlives a crash of the machine, its name too."""
+
+    def publish(self, staged: str, path: str) -> None:
+        """The file gets that name, in place of one that has it, unless that has been done."""
+
+    def sync_folders(self, folders: Iterable[str]) -> None: ...
+    def remove(self, paths: Iterable[str]) -> None:
+        """Those that are there."""
+
+    def remove_folder(self, folder: str) -> None: ...
+
+
+class Directory:
+    """Of a local or mounted file system."""
+
+    def __init__(self, root: str):
+        self.name = root
+        self._root = Path(root)
+
+    def read(self, path: str) -> bytes:
+        return (self._root / path).read_bytes()
+
+    def write(self, path: str, data: bytes) -> None:
+        made = self._written(path, data)
+        made.replace(self._root / path)
+        self._sync_folder(made.parent)
+
+    def create(self, path: str, data: bytes) -> bool:
+        """The same, unless there is one: of several who try at once one gets True."""
+        made = self._written(path, data)
+        try:
+            os.link(made, self._root / path)
+        except FileExistsError:
+            return False
+        finally:
+            made.unlink()
+        self._sync_folder(made.parent)
+        return True
+
+    def _written(self, path: str, data: bytes) -> Path:
+        target = self._root / path
+        self._make_folder(target.parent)
+        made = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
+        try:
+            with made.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        except BaseException:
+            made.unlink(missing_ok=True)
+            raise
+        return made
+
+    def names(self, folder: str) -> list[str]:
+        try:
+            return [each.name for each in (self._root / folder).iterdir()]
+        except FileNotFoundError:
+            return []
+
+    def files(self, folder: str) -> Iterator[tuple[str, int]]:
+        for here, _, names in os.walk(self._root / folder):
+            for name in names:
+                found = Path(here, name)
+                with contextlib.suppress(FileNotFoundError):
+                    yield str(found.relative_to(self._root)), found.stat().st_size
+
+    def open_output(self, path: str) -> Any:
+        import pyarrow
+
+        target = self._root / path
+        self._make_folder(target.parent)
+        return pyarrow.OSFile(str(target), "wb")
+
+    def open_input(self, path: str) -> Any:
+        import pyarrow
+
+        return pyarrow.OSFile(str(self._root / path), "rb")
+
+    def sync(self, path: str) -> None:
+        fd = os.open(self._root / path, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        self._sync_folder((self._root / path).parent)
+
+    def publish(self, staged: str, path: str) -> None:
+        target = self._root / path
+        self._make_folder(target.parent)
+        try:
+            (self._root / staged).rename(target)
+        except FileNotFoundError:
+            if not target.exists():
+                raise
+
+    def sync_folders(self, folders: Iterable[str]) -> None:
+        for folder in sorted(set(folders)):
+            if (self._root / folder).is_dir():
+                self._sync_folder(self._root / folder)
+
+    def remove(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            (self._root / path).unlink(missing_ok=True)
+
+    def remove_folder(self, folder: str) -> None:
+        # A task that nobody waits for any more may still write there.
+        shutil.rmtree(self._root / folder, ignore_errors=True)
+
+    def _make_folder(self, folder: Path) -> None:
+        """Durable, with those above it."""
+        if folder.is_dir():
+            return
+        self._make_folder(folder.parent)
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir()
+        self._sync_folder(folder.parent)
+
+    def _sync_folder(self, folder: Path) -> None:
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+class ObjectStore:
+    """Of a pyarrow.fs.FileSystem: nothing is renamed or created on a condition. A file is there once it is whole."""
+
+    def __init__(self, filesystem: pyarrow.fs.FileSystem, root: str):
+        self._fs = filesystem
+        self._root = root.rstrip("/")
+        self.name = f"{filesystem.type_name}:{self._root}"
+
+    def _full(self, path: str) -> str:
+        return f"{self._root}/{path}" if path else self._root
+
+    def read(self, path: str) -> bytes:
+        with self._fs.open_input_stream(self._full(path)) as stream:
+            return bytes(stream.read())
+
+    def write(self, path: str, data: bytes) -> None:
+        with self.open_output(path) as stream:
+            stream.write(data)
+
+    def names(self, folder: str) -> list[str]:
+        return [each.base_name for each in self._found(folder, recursive=False)]
+
+    def files(self, folder: str) -> Iterator[tuple[str, int]]:
+        for each in self._found(folder, recursive=True):
+            if each.is_file:
+                yield each.path.removeprefix(f"{self._root}/"), each.size
+
+    def _found(self, folder: str, *, recursive: bool) -> list[pyarrow.fs.FileInfo]:
+        from pyarrow.fs import FileSelector
+
+        found: list[pyarrow.fs.FileInfo] = self._fs.get_file_info(
+            FileSelector(self._full(folder), recursive=recursive, allow_not_found=True)
+        )
+        return found
+
+    def open_output(self, path: str) -> Any:
+        full = self._full(path)
+        self._fs.create_dir(full.rpartition("/")[0], recursive=True)
+        return self._fs.open_output_stream(full)
+
+    def open_input(self, path: str) -> Any:
+        return self._fs.open_input_file(self._full(path))
+
+    def sync(self, path: str) -> None:
+        """It is durable once it is there."""
+
+    def publish(self, staged: str, path: str) -> None:
+        source, target = self._full(staged), self._full(path)
+        there, done = self._fs.get_file_info([source, target])
+        if there.is_file:
+            self._fs.create_dir(target.rpartition("/")[0], recursive=True)
+            self._fs.copy_file(source, target)
+            self._fs.delete_file(source)
+        elif not done.is_file:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), source)
+
+    def sync_folders(self, folders: Iterable[str]) -> None:
+        """There are none."""
+
+    def remove(self, paths: Iterable[str]) -> None:
+        full = [self._full(path) for path in paths]
+        for each in self._fs.get_file_info(full) if full else ():
+            if each.is_file:
+                self._fs.delete_file(each.path)
+
+    def remove_folder(self, folder: str) -> None:
+        with contextlib.suppress(OSError):
+            self._fs.delete_dir(self._full(folder))
+
+
+def storage_of(settings: Settings) -> Directory | ObjectStore:
+    """NotALake: `settings.lake` is no place that can be reached."""
+    if settings.filesystem is not None:
+        return ObjectStore(settings.filesystem, settings.lake)
+    if "://" not in settings.lake:
+        return Directory(settings.lake)
+    from pyarrow.fs import FileSystem, LocalFileSystem
+
+    try:
+        filesystem, root = FileSystem.from_uri(settings.lake)
+    except (ValueError, OSError) as error:
+        raise NotALake(f"{settings.lake}: {error}") from None
+    return Directory(root) if isinstance(filesystem, LocalFileSystem) else ObjectStore(filesystem, root)

@@ -1,0 +1,51 @@
+"""`kbroker.spark.load`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kbroker.spark.loader.run import Loader, Watcher
+from kbroker.spark.loader.settings import Settings
+from kbroker.spark.loader.spark_tasks import SparkTasks
+from kbroker.spark.loader.summary import Summary
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def load(
+    topics: str | Iterable[str] | re.Pattern[str],
+    lake: str | Path,
+    *,
+    bootstrap_servers: str,
+    spark: SparkSession | None = None,
+    master: str = "local[*]",
+    options: Mapping[str, Any] | None = None,
+    watcher: Watcher | None = None,
+    **settings: Any,
+) -> Summary:
+    """Load what is new in topics into a lake, each record once. Returns what was done; LoadFailed says why it was not.
+
+    `topics`: one or more names, or a compiled pattern that names match as a whole. `lake`: a directory that all
+    executors reach at the same path, or a URI of pyarrow's file systems. `options`: of kbroker.client, for security.
+    `spark`: a session; None: one with this `master` is made when there is something to read. `settings`: those of
+    kbroker.spark.loader.settings.Settings.
+    """
+    where = str(lake)
+    if "://" not in where and settings.get("filesystem") is None:
+        where = str(Path(where).absolute())
+    if isinstance(topics, re.Pattern):
+        settings["pattern"] = topics
+    else:
+        settings["topics"] = (topics,) if isinstance(topics, str) else tuple(topics)
+    wanted = Settings(lake=where, client={**(options or {}), "bootstrap.servers": bootstrap_servers}, **settings)
+
+    def session() -> SparkSession:
+        from kbroker.spark.session import session as new_session
+
+        return spark if spark is not None else new_session(master, "kbroker load")
+
+    return Loader(wanted, SparkTasks(session), watcher).run()

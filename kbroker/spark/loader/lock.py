@@ -1,0 +1,30 @@
+"""Tells a second loader at once that there is a first. The commit decides: file systems without locks are safe too."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from kbroker.spark.loader.errors import LakeTaken
+from kbroker.spark.loader.lake import HOME, Directory
+
+
+@contextmanager
+def locked(storage: Directory) -> Iterator[bool]:
+    """Whether it is held: not where there are no locks. LakeTaken: another process has it, and lives."""
+    path = Path(storage.name) / HOME / "lock"
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    held = True
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise LakeTaken(f"{storage.name}: another loader is at work there; nothing was done") from None
+        except OSError:
+            held = False
+        yield held
+    finally:
+        os.close(fd)

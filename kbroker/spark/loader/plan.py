@@ -1,0 +1,124 @@
+"""What a load is going to read: decided from what the last commit says and what the brokers have. Pure."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from dataclasses import dataclass, replace
+
+from kbroker.model import TopicPartition
+from kbroker.spark.loader.brokers import Partitions
+from kbroker.spark.loader.commits import Commit, TopicState, run_name
+from kbroker.spark.loader.errors import RecordsLost
+from kbroker.spark.loader.settings import CONTINUE
+from kbroker.spark.loader.work import SizedRange, WorkUnit, divided, limited, target_size
+from kbroker.spark.offsets import Offsets, checkpointed
+from kbroker.spark.ranges import OffsetRange
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`starts`: of all partitions that are loaded, also of those that have nothing new. `removed`: files that go."""
+
+    number: int
+    run: str
+    loaded_at_ms: int
+    topics: dict[str, TopicState]
+    starts: Offsets
+    ranges: tuple[SizedRange, ...]
+    units: tuple[WorkUnit, ...] = ()
+    removed: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return run_name(self.number, self.run)
+
+    @property
+    def size(self) -> int:
+        """About how many bytes."""
+        return sum(each.size for each in self.ranges)
+
+    @property
+    def offset_count(self) -> int:
+        return sum(each.range.size for each in self.ranges)
+
+    def divided(self, slots: int, task_bytes: int) -> Plan:
+        """With the work of so many tasks at a time."""
+        return replace(self, units=tuple(divided(self.ranges, target_size(self.size, slots, task_bytes))))
+
+    def encode(self) -> bytes:
+        found = {
+            "number": self.number,
+            "run": self.run,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "loaded_at_ms": self.loaded_at_ms,
+            "starts": checkpointed(self.starts),
+            "units": [list(map(list, unit.ranges)) for unit in self.units],
+            "removed": self.removed,
+            "lost": self.lost,
+        }
+        return json.dumps(found, separators=(",", ":")).encode()
+
+
+@dataclass(frozen=True)
+class Beginnings:
+    """Where each partition goes on, and what that means for its topic."""
+
+    starts: Offsets
+    topics: dict[str, TopicState]
+    lost: tuple[str, ...]
+
+
+def beginnings(last: Commit | None, found: Partitions, fresh: Offsets, data_loss: str) -> Beginnings:
+    """`fresh`: where partitions of topics begin that were never loaded. RecordsLost: some are gone, and must not be."""
+    lost: list[str] = []
+    topics: dict[str, TopicState] = {}
+    for name, topic_id in found.topic_ids.items():
+        before = last.topics.get(name) if last is not None else None
+        if before is None:
+            topics[name] = TopicState(topic_id)
+        elif before.topic_id == topic_id:
+            topics[name] = before
+        else:
+            topics[name] = TopicState(topic_id, before.generation + 1)
+            lost.append(f"topic {name} was deleted and made again")
+    starts: Offsets = {}
+    for place in sorted(found.ends):
+        before = last.topics.get(place.topic) if last is not None else None
+        first, end = found.starts[place], found.ends[place]
+        if before is None:
+            starts[place] = fresh.get(place, first)
+            continue
+        if topics[place.topic] != before:
+            starts[place] = first
+            continue
+        assert last is not None
+        wanted = last.next_offsets.get(place, 0)  # 0: it has come since
+        if wanted < first:
+            lost.append(f"{place}: offsets {wanted} to {first - 1} are deleted")
+            wanted = first
+        elif wanted > end:
+            lost.append(f"{place}: it ends at offset {end}, and {wanted} was to be loaded next")
+            wanted = end
+        starts[place] = wanted
+    if lost and data_loss != CONTINUE:
+        more = f", and {len(lost) - 3} more" if len(lost) > 3 else ""
+        raise RecordsLost("; ".join(lost[:3]) + more)
+    return Beginnings(starts, topics, tuple(lost))
+
+
+def to_read(starts: Offsets, found: Partitions, most_bytes: int) -> tuple[SizedRange, ...]:
+    """Up to the ends, or a share of that in each partition if it is too much for one commit."""
+    ranges = [
+        SizedRange(OffsetRange(*place, start, found.ends[place]), _size(place, found.ends[place] - start, found))
+        for place, start in sorted(starts.items())
+        if start < found.ends[place]
+    ]
+    return tuple(limited(ranges, most_bytes))
+
+
+def _size(place: TopicPartition, count: int, found: Partitions) -> int:
+    return max(1, round(count * found.record_bytes[place]))

@@ -1,0 +1,52 @@
+"""Gives the files of a commit their names. All of it can be done again, from any point where it was cut off."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from kbroker.spark.loader.commits import Commit
+from kbroker.spark.loader.errors import LakeDamaged
+from kbroker.spark.loader.hours import hour_folder
+from kbroker.spark.loader.lake import STAGING, Storage
+
+MARK = "_SUCCESS"
+
+
+def publish(storage: Storage, commit: Commit, between: Callable[[], None] = lambda: None) -> None:
+    """Files in whose place others come go first: a row may be missing for a moment, none is there twice.
+
+    `between` is called before each step. LakeDamaged: a file of the commit is gone.
+    """
+    new = {file.path for file in commit.files}
+    folders = set()
+    for path in commit.removed:
+        if path not in new:
+            between()
+            storage.remove([path])
+            folders.add(path.rpartition("/")[0])
+    for file in commit.files:
+        between()
+        try:
+            storage.publish(file.staged, file.path)
+        except FileNotFoundError:
+            raise LakeDamaged(
+                f"{storage.name}: {file.path} of commit {commit.number} is gone, and so is {file.staged}"
+            ) from None
+        folders.add(file.path.rpartition("/")[0])
+    storage.sync_folders(folders)
+    for topic, hours in commit.complete_hours.items():
+        for hour in hours:
+            between()
+            mark = json.dumps({"commit": commit.number, "loaded_at_ms": commit.loaded_at_ms}).encode()
+            storage.write(f"{hour_folder(topic, hour)}/{MARK}", mark)
+    between()
+    storage.remove_folder(f"{STAGING}/{commit.staging}")
+
+
+def roll_forward(storage: Storage, commit: Commit) -> bool:
+    """Finish what was cut off, and whether there was anything."""
+    if commit.staging not in storage.names(STAGING):
+        return False
+    publish(storage, commit)
+    return True

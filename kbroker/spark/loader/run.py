@@ -1,0 +1,307 @@
+"""The order of a load: roll forward, plan, read, check, commit, publish. Killed anywhere and run again, it goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import re
+import socket
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from kbroker.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
+from kbroker.spark.loader import identity
+from kbroker.spark.loader.brokers import Brokers, Partitions
+from kbroker.spark.loader.commits import Commit, CommitLog, FileCommits, LakeFile, files_now
+from kbroker.spark.loader.errors import LoadFailed
+from kbroker.spark.loader.lake import PLANS, STAGING, Directory, storage_of
+from kbroker.spark.loader.lock import locked
+from kbroker.spark.loader.marks import sorted_hours
+from kbroker.spark.loader.plan import Plan, beginnings, to_read
+from kbroker.spark.loader.publish import publish, roll_forward
+from kbroker.spark.loader.reload import reload_from
+from kbroker.spark.loader.settings import Settings
+from kbroker.spark.loader.summary import Preview, Summary, preview, summarized
+from kbroker.spark.loader.task import Job, Manifest
+from kbroker.spark.loader.topic_commits import TopicCommits
+from kbroker.spark.loader.work import WorkUnit
+from kbroker.spark.offsets import Offsets
+
+log = logging.getLogger("kbroker.spark")
+
+PLANS_KEPT = 100
+HOST = socket.gethostname()
+RUN_NAME = re.compile(r"(\d{10})-([0-9a-f]+)(?:\.json)?")
+
+
+class Watcher:
+    """Is told how far a load is. Override what is wanted."""
+
+    def planned(self, plan: Plan) -> None:
+        """A round begins."""
+
+    def progressed(self, rows: int, size: int) -> None:
+        """Tasks are through with so many records more, of about `size` bytes of the plan's."""
+
+    def committed(self, commit: Commit) -> None:
+        """And it is over; the files get their names now."""
+
+
+class Tasks(Protocol):
+    """Who runs what is to be read: SparkTasks."""
+
+    @property
+    def slots(self) -> int: ...
+    def run(self, job: Job, units: Sequence[WorkUnit], progressed: Callable[[int, int], None]) -> list[Manifest]: ...
+
+
+class Loader:
+    """One load."""
+
+    def __init__(self, settings: Settings, tasks: Tasks, watcher: Watcher | None = None):
+        self.settings = settings
+        self.watcher = watcher or Watcher()
+        self._tasks = tasks
+        self._storage = storage_of(settings)
+        self._reloads = settings.reload_since_ms is not None
+        self._is_locked = False
+
+    def run(self) -> Summary:
+        """Everything that the brokers have now, in one commit or several. LoadFailed: what is committed stays."""
+        began = time.monotonic()
+        commits: list[Commit] = []
+        summary = Summary()
+        with self._opened() as (brokers, commit_log):
+            last = commit_log.last()
+            if last is not None:
+                summary.was_cut_off = roll_forward(self._storage, last)
+            self._clean(last)
+            ends: Offsets | None = None
+            while (plan := self.plan(brokers, last, ends)) is not None:
+                if ends is None:
+                    ends = self._ends
+                last = self._round(brokers, commit_log, last, plan)
+                self._reloads = False
+                commits.append(last)
+        summary.commits = [commit.number for commit in commits]
+        summary.topics = summarized(commits)
+        summary.lost = [each for commit in commits for each in commit.lost]
+        summary.seconds = time.monotonic() - began
+        return summary
+
+    def preview(self) -> Preview | None:
+        """What `run` would begin with; None: there is nothing to do. Nothing is written."""
+        with Brokers(self.settings) as brokers:
+            cluster_id = brokers.cluster_id()
+            last = None
+            if identity.is_lake(self._storage):
+                identity.check(self._storage, self.settings, cluster_id)
+                commit_log = self._commit_log(is_reader=True)
+                try:
+                    last = commit_log.last()
+                finally:
+                    commit_log.close()
+            plan = self.plan(brokers, last, None)
+            return None if plan is None else preview(plan.divided(os.cpu_count() or 1, self.settings.task_bytes))
+
+    # --- its steps ------------------------------------------------------------------------------------------
+
+    def plan(self, brokers: Brokers, last: Commit | None, ends: Offsets | None) -> Plan | None:
+        """Of the next commit, without its tasks; None: there is nothing to do. `ends`: no further than that."""
+        settings = self.settings
+        found = brokers.partitions(brokers.topics())
+        if ends is not None:
+            kept = {place: min(end, ends[place]) for place, end in found.ends.items() if place in ends}
+            names = {place.topic for place in kept}
+            ids = {name: topic_id for name, topic_id in found.topic_ids.items() if name in names}
+            found = replace(found, ends=kept, topic_ids=ids)
+        self._ends = found.ends
+        begun = beginnings(last, found, self._fresh(brokers, last, found), settings.data_loss)
+        starts, removed = begun.starts, tuple[str, ...]()
+        if self._reloads and last is not None:
+            starts, removed = self._reload(brokers, last, found, begun.starts)
+        number = 1 if last is None else last.number + 1
+        ranges = to_read(starts, found, settings.commit_bytes)
+        if not ranges and not begun.lost and not self._has_beginnings(last, starts):
+            return None
+        now_ms = time.time_ns() // 1_000_000
+        run = uuid.uuid4().hex[:12]
+        return Plan(number, run, now_ms, begun.topics, starts, ranges, removed=removed, lost=begun.lost)
+
+    def read(self, plan: Plan) -> list[Manifest]:
+        """With tasks; nothing of it can be seen yet."""
+        if not plan.units:
+            return []
+        generations = {name: state.generation for name, state in plan.topics.items() if state.generation}
+        job = Job(self.settings, f"{STAGING}/{plan.name}", plan.loaded_at_ms, generations)
+        return self._tasks.run(job, plan.units, self.watcher.progressed)
+
+    def check(self, brokers: Brokers, plan: Plan, manifests: list[Manifest]) -> None:
+        """LoadFailed: not all was read, or not of the topics that the plan is about."""
+        planned = sorted(each for unit in plan.units for each in unit.ranges)
+        read = sorted((each.topic, each.partition, each.start, each.until) for one in manifests for each in one.ranges)
+        if [tuple(each) for each in planned] != read:
+            raise LoadFailed(f"the tasks have read {len(read)} ranges, which are not the {len(planned)} of the plan")
+        ids = brokers.topic_ids(plan.topics)
+        if changed := sorted(name for name, state in plan.topics.items() if ids[name] != state.topic_id):
+            raise LoadFailed(f"topic {changed[0]} was deleted and made again while it was read; nothing is committed")
+
+    def commit(self, commit_log: CommitLog, commit: Commit) -> None:
+        """From here on all of it is in the lake; before, nothing."""
+        commit_log.add(commit)
+
+    def publish(self, commit: Commit) -> None:
+        publish(self._storage, commit)
+
+    # --- and what is around them ------------------------------------------------------------------------------
+
+    def _round(self, brokers: Brokers, commit_log: CommitLog, last: Commit | None, plan: Plan) -> Commit:
+        settings = self.settings
+        if plan.ranges:
+            plan = plan.divided(self._tasks.slots, settings.task_bytes)
+        self.watcher.planned(plan)
+        try:
+            encoded = plan.encode()
+            self._storage.write(f"{PLANS}/{plan.name}.json", encoded)
+            self._storage.write(f"{STAGING}/{plan.name}/run", b"")
+            manifests = self.read(plan)
+            self.check(brokers, plan, manifests)
+            commit = committed(last, plan, manifests, settings)
+            self.commit(commit_log, commit)
+        except BaseException as error:
+            self._give_up(commit_log, plan)
+            if isinstance(error, OSError):
+                raise LoadFailed(f"{self._storage.name}: {(error.strerror or str(error)).lower()}") from error
+            raise
+        self.watcher.committed(commit)
+        try:
+            self.publish(commit)
+        except OSError as error:
+            what = (error.strerror or str(error)).lower()
+            raise LoadFailed(f"{self._storage.name}: {what}; the next load gives all files their names") from error
+        if settings.group is not None:
+            brokers.commit_to(settings.group, {place: commit.next_offsets[place] for place in plan.starts})
+        return commit
+
+    def _give_up(self, commit_log: CommitLog, plan: Plan) -> None:
+        """It may have been committed nevertheless, and only the answer be lost."""
+        with contextlib.suppress(Exception):
+            last = commit_log.last()
+            if last is None or last.run != plan.run:
+                self._storage.remove_folder(f"{STAGING}/{plan.name}")
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[tuple[Brokers, CommitLog]]:
+        storage, settings = self._storage, self.settings
+        with contextlib.ExitStack() as stack:
+            there = identity.is_lake(storage)
+            brokers = stack.enter_context(Brokers(settings))
+            cluster_id = brokers.cluster_id()
+            if not there:
+                brokers.partitions(brokers.topics())  # no lake of topics that are not there
+                identity.make(storage, settings, cluster_id)
+            identity.check(storage, settings, cluster_id)
+            if isinstance(storage, Directory):
+                self._is_locked = stack.enter_context(locked(storage))
+            commit_log = self._commit_log()
+            stack.callback(commit_log.close)
+            yield brokers, commit_log
+
+    def _commit_log(self, *, is_reader: bool = False) -> CommitLog:
+        if isinstance(self._storage, Directory):
+            return FileCommits(self._storage)
+        return TopicCommits(self._storage, self.settings, is_reader=is_reader)
+
+    def _clean(self, last: Commit | None) -> None:
+        """What runs have left that can no longer commit: another has their number."""
+        number = 0 if last is None else last.number
+        for name in self._storage.names(STAGING):
+            found = RUN_NAME.fullmatch(name)
+            if found and (int(found[1]) <= number or self._is_dead(name)):
+                self._storage.remove_folder(f"{STAGING}/{name}")
+        plans = sorted(name for name in self._storage.names(PLANS) if RUN_NAME.fullmatch(name))
+        self._storage.remove(f"{PLANS}/{name}" for name in plans[:-PLANS_KEPT])
+
+    def _is_dead(self, name: str) -> bool:
+        """Whether its run was on this machine: it would have the lock."""
+        try:
+            return self._is_locked and bool(json.loads(self._storage.read(f"{PLANS}/{name}.json"))["host"] == HOST)
+        except (OSError, ValueError, KeyError):
+            return False
+
+    def _fresh(self, brokers: Brokers, last: Commit | None, found: Partitions) -> Offsets:
+        known = last.topics if last is not None else {}
+        places = [place for place in found.ends if place.topic not in known]
+        at = self.settings.start if self.settings.reload_since_ms is None else self.settings.reload_since_ms
+        if at == EARLIEST_TIMESTAMP:
+            return {place: found.starts[place] for place in places}
+        if at == LATEST_TIMESTAMP:
+            return {place: found.ends[place] for place in places}
+        there = brokers.offsets(places, at)
+        return {place: offset if offset >= 0 else found.ends[place] for place, offset in there.items()}
+
+    def _reload(
+        self, brokers: Brokers, last: Commit, found: Partitions, starts: Offsets
+    ) -> tuple[Offsets, tuple[str, ...]]:
+        assert self.settings.reload_since_ms is not None
+        places = [place for place in starts if place in last.next_offsets and starts[place] == last.next_offsets[place]]
+        there = brokers.offsets(places, self.settings.reload_since_ms)
+        wanted = {place: min(there[place] if there[place] >= 0 else starts[place], starts[place]) for place in places}
+        again, removed = reload_from(self._files_of(last, wanted), wanted, found.starts)
+        return {**starts, **{place: min(offset, starts[place]) for place, offset in again.items()}}, removed
+
+    def _files_of(self, last: Commit, wanted: Offsets) -> list[LakeFile]:
+        topics = {place.topic for place in wanted}
+        generations = {name: last.topics[name].generation for name in topics}
+        return [
+            file
+            for file in files_now(self._storage).values()
+            if file.topic in topics and file.generation == generations[file.topic]
+        ]
+
+    def _has_beginnings(self, last: Commit | None, starts: Offsets) -> bool:
+        """Whether it has to be kept where topics begin, though nothing is there to be read yet."""
+        known = last.topics if last is not None else {}
+        return self.settings.start != EARLIEST_TIMESTAMP and any(place.topic not in known for place in starts)
+
+
+def committed(last: Commit | None, plan: Plan, manifests: list[Manifest], settings: Settings) -> Commit:
+    """What the lake is after this plan."""
+    before = last or Commit(0, "", 0, {}, {}, {})
+    again = {name for name, state in plan.topics.items() if before.topics.get(name, state) != state}
+    next_offsets = {place: at for place, at in before.next_offsets.items() if place.topic not in again} | plan.starts
+    newest_ms = {place: at for place, at in before.newest_ms.items() if place.topic not in again}
+    for manifest in manifests:
+        for each, newest in zip(manifest.ranges, manifest.newest_ms, strict=True):
+            place = TopicPartition(each.topic, each.partition)
+            next_offsets[place] = max(next_offsets[place], each.until)
+            newest_ms[place] = max(newest_ms.get(place, -1), newest)
+    files = tuple(sorted((file for each in manifests for file in each.files), key=lambda file: file.path))
+    open_hours, complete_hours = sorted_hours(
+        before.open_hours,
+        {(file.topic, file.hour) for file in files if not file.is_quarantine},
+        newest_ms,
+        next_offsets,
+        time=settings.time,
+        loaded_at_ms=plan.loaded_at_ms,
+        lateness_ms=settings.lateness_ms,
+    )
+    return Commit(
+        number=plan.number,
+        run=plan.run,
+        loaded_at_ms=plan.loaded_at_ms,
+        topics={**before.topics, **plan.topics},
+        next_offsets=next_offsets,
+        newest_ms=newest_ms,
+        ranges=tuple(sorted(each for manifest in manifests for each in manifest.ranges)),
+        files=files,
+        removed=plan.removed,
+        open_hours=open_hours,
+        complete_hours=complete_hours,
+        lost=plan.lost,
+    )

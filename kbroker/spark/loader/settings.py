@@ -1,0 +1,39 @@
+"""What a load is told: plain values that go to the tasks as they are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+EVENT, ARRIVAL = "event", "arrival"
+FAIL, CONTINUE = "fail", "continue"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """`client`: options of kbroker.client, with dots. Times in ms, sizes in bytes."""
+
+    lake: str
+    client: Mapping[str, Any]
+    topics: tuple[str, ...] = ()
+    pattern: re.Pattern[str] | None = None
+    filesystem: Any = None
+    """A pyarrow.fs.FileSystem of which `lake` is a path; None: what `lake` says."""
+    time: str = EVENT
+    """Whose hour a record's is: EVENT, its timestamp's; ARRIVAL, the load's."""
+    start: int = -2
+    """Where partitions of a topic begin that was never loaded: EARLIEST (-2), LATEST (-1), or a time."""
+    reload_since_ms: int | None = None
+    data_loss: str = FAIL
+    headers: bool = True
+    compression: str = "zstd"
+    compression_level: int | None = 1
+    task_bytes: int = 256 << 20
+    commit_bytes: int = 64 << 30
+    lateness_ms: int = 600_000
+    """An hour is complete when each partition has records that are so much later."""
+    poll_timeout_s: float = 120.0
+    group: str | None = None
+    """Offsets are committed to this group too, for those who watch lag."""

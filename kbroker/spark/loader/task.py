@@ -1,0 +1,161 @@
+"""What one Spark task does: reads ranges of offsets and writes files that nobody sees yet. Runs on executors."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from kbroker.client.errors import BrokerError
+from kbroker.errors import ErrorCode
+from kbroker.spark.loader.commits import LakeFile, LoadedRange
+from kbroker.spark.loader.errors import LoadFailed, RecordsLost
+from kbroker.spark.loader.hour_files import HourFiles
+from kbroker.spark.loader.hours import HOUR_MS, by_hour
+from kbroker.spark.loader.lake import storage_of
+from kbroker.spark.loader.settings import ARRIVAL, CONTINUE, Settings
+from kbroker.spark.loader.work import WorkUnit
+from kbroker.spark.ranges import OffsetRange
+from kbroker.spark.task_clients import task_consumer
+
+if TYPE_CHECKING:
+    import pyarrow
+
+    from kbroker._core.consumer_records import Records
+
+log = logging.getLogger("kbroker.spark")
+
+MOST_RECORDS = 20_000  #: of one batch, a few MB as a rule
+
+
+@dataclass(frozen=True)
+class Job:
+    """What all tasks of a run have in common. `folder`: of staged files."""
+
+    settings: Settings
+    folder: str
+    loaded_at_ms: int
+    generations: dict[str, int]
+
+
+class Manifest(NamedTuple):
+    """What a task has written, and read."""
+
+    unit: int
+    files: tuple[LakeFile, ...]
+    ranges: tuple[LoadedRange, ...]
+    newest_ms: tuple[int, ...]
+    """The latest timestamp of each range, -1 where there was no record."""
+
+
+def run_unit(job: Job, unit: WorkUnit) -> Manifest:
+    """Attempts of one unit do not disturb each other: the files of each have a folder of their own."""
+    storage = storage_of(job.settings)
+    folder = f"{job.folder}/{unit.number:06}-{uuid.uuid4().hex[:12]}"
+    files = HourFiles(storage, folder, job.settings, job.generations)
+    try:
+        read = [_load_range(job, each, files) for each in unit.ranges]
+        made = files.close()
+    except BaseException:
+        files.abandon()
+        storage.remove_folder(folder)
+        raise
+    ranges = tuple(each for each, _ in read)
+    if (wrote := sum(file.rows for file in made)) != (had := sum(each.rows for each in ranges)):
+        raise LoadFailed(f"{had} records were read, and {wrote} written")
+    return Manifest(unit.number, tuple(made), ranges, tuple(newest for _, newest in read))
+
+
+def _load_range(job: Job, wanted: OffsetRange, files: HourFiles) -> tuple[LoadedRange, int]:
+    import pyarrow.compute as compute
+
+    rows, newest_ms, behind = 0, -1, wanted.start
+    for batch in _batches(job.settings, wanted):
+        behind = _checked(wanted, batch.column("offset"), behind)
+        rows += len(batch)
+        newest_ms = max(newest_ms, compute.max(batch.column("timestamp").cast("int64")).as_py())
+        if job.settings.time == ARRIVAL:
+            files.add(wanted.topic, wanted.partition, job.loaded_at_ms // HOUR_MS, batch)
+        else:
+            for hour, part in by_hour(batch, job.loaded_at_ms):
+                files.add(wanted.topic, wanted.partition, hour, part)
+    return LoadedRange(*wanted, rows), newest_ms
+
+
+def _checked(wanted: OffsetRange, offsets: pyarrow.Array, behind: int) -> int:
+    """The offset behind them. LoadFailed: they are not those that were asked for, each once and in order."""
+    import pyarrow.compute as compute
+
+    first, last = offsets[0].as_py(), offsets[-1].as_py()
+    rises = (
+        last - first + 1 >= len(offsets)
+        and compute.all(compute.greater(offsets[1:], offsets[:-1])).as_py() is not False
+    )
+    if not rises or first < behind or last >= wanted.until:
+        raise LoadFailed(
+            f"{wanted.place}: a broker has given offsets {first} to {last} where {behind} to {wanted.until - 1} were "
+            "asked for, or not in order"
+        )
+    return int(last) + 1
+
+
+def _batches(settings: Settings, wanted: OffsetRange) -> Iterator[pyarrow.RecordBatch]:
+    import pyarrow as arrow
+
+    names = ["key", "value", "offset", "timestamp", "timestamp_type"] + ["headers"] * settings.headers
+    fields = arrow.schema(
+        [
+            arrow.field("key", arrow.binary()),
+            arrow.field("value", arrow.binary()),
+            arrow.field("partition", arrow.int32(), False),
+            arrow.field("offset", arrow.int64(), False),
+            arrow.field("timestamp", arrow.timestamp("ms", "UTC"), False),
+            arrow.field("timestampType", arrow.int32(), False),
+        ]
+    )
+    partitions = arrow.array([], arrow.int32())
+    for records in _records(settings, wanted):
+        found = records.arrow(names)
+        count = len(found)
+        if len(partitions) < count:
+            partitions = arrow.repeat(arrow.scalar(wanted.partition, arrow.int32()), count)
+        columns = [
+            found.column("key"),
+            found.column("value"),
+            partitions.slice(0, count),
+            found.column("offset"),
+            found.column("timestamp"),
+            found.column("timestamp_type").cast(arrow.int32()),
+        ]
+        schema = fields
+        if settings.headers:
+            columns.append(found.column("headers"))
+            schema = fields.append(arrow.field("headers", found.column("headers").type, False))
+        yield arrow.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _records(settings: Settings, wanted: OffsetRange) -> Iterator[Records]:
+    """RecordsLost: some are gone before they were read."""
+    start = wanted.start
+    while True:
+        try:
+            with task_consumer(settings.client) as consumer:
+                for records in consumer.read_range(
+                    wanted.topic, wanted.partition, start, wanted.until, settings.poll_timeout_s
+                ):
+                    start = records.next_offsets()[wanted.place]
+                    yield records
+                return
+        except BrokerError as error:
+            if error.code != ErrorCode.OFFSET_OUT_OF_RANGE:
+                raise
+            if settings.data_loss != CONTINUE:
+                raise RecordsLost(f"{wanted.place}: offset {start} was deleted before it was read") from None
+        with task_consumer(settings.client) as consumer:
+            first = consumer.beginning_offsets([wanted.place])[wanted.place]
+        log.warning("%s: offsets %d to %d were deleted before they were read", wanted.place, start, first - 1)
+        if first >= wanted.until:
+            return
+        start = max(first, start + 1)

@@ -1,0 +1,118 @@
+"""Commits of a lake in an object store, where files can neither be renamed nor created on a condition.
+
+The commit is a record of a topic, written in a transaction: a loader that begins takes the lake's transactional id
+over, and whoever had it before cannot commit any more. The record names an object with all the rest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING
+
+from kbroker.client import AdminClient, BrokerError, Consumer, ErrorCode, Producer, ProducerFenced
+from kbroker.client.config import NETWORK
+from kbroker.client.consumer.options import CONSUMER
+from kbroker.client.errors import ClientError
+from kbroker.client.producer.options import PRODUCER
+from kbroker.model import TopicPartition
+from kbroker.spark.kafka_options import client_options
+from kbroker.spark.loader.commits import Commit, commit_numbers, commit_path, decode_commit
+from kbroker.spark.loader.errors import LakeDamaged, LakeTaken
+from kbroker.spark.loader.lake import HOME, ObjectStore
+from kbroker.spark.loader.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+BEHIND = 64
+"""How many offsets of the topic are looked at first, from its end: a commit and its marker are two."""
+
+
+class TopicCommits:
+    """`is_reader`: it only looks, and fences nobody."""
+
+    def __init__(self, storage: ObjectStore, settings: Settings, *, is_reader: bool = False):
+        self._storage = storage
+        self._client: Mapping[str, Any] = settings.client
+        name = f"kbroker-load-{hashlib.sha256(storage.name.encode()).hexdigest()[:24]}"
+        self._place = TopicPartition(name, 0)
+        self._timeout_s = settings.poll_timeout_s
+        self._producer: Producer | None = None
+        if is_reader:
+            return
+        with AdminClient(client_options(self._client, NETWORK)) as admin:
+            try:
+                admin.create_topic(name, 1, configs={"retention.ms": "-1", "cleanup.policy": "delete"})
+            except BrokerError as error:
+                if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
+                    raise
+        self._producer = Producer({**client_options(self._client, PRODUCER), "transactional.id": name, "acks": "all"})
+        try:
+            self._producer.init_transactions()
+        except BaseException:
+            self._producer.close()
+            raise
+
+    def last(self) -> Commit | None:
+        """What was committed last. Nobody else commits before our next one, or that one fails."""
+        found = self._last_record()
+        published = commit_numbers(self._storage)
+        if found is None:
+            if published:
+                raise LakeDamaged(
+                    f"{self._storage.name} has {len(published)} commits, and topic {self._place.topic} has lost them: "
+                    "it was deleted, or this is another cluster"
+                )
+            return None
+        path = str(json.loads(found)["commit"])
+        commit = decode_commit(self._storage.read(path), f"{self._storage.name}/{path}")
+        if published[-1:] != [commit.number]:
+            self._storage.write(commit_path(commit.number), commit.encode())
+        return commit
+
+    def add(self, commit: Commit) -> None:
+        assert self._producer is not None
+        path = f"{HOME}/prepared/{commit.staging}.json"
+        self._storage.write(path, commit.encode())
+        record = json.dumps({"lake": self._storage.name, "number": commit.number, "commit": path})
+        try:
+            with self._producer.transaction():
+                self._producer.send(*self._place[:1], record, key="commit", partition=0).result()
+        except ProducerFenced:
+            raise LakeTaken(
+                f"{self._storage.name}: another loader has taken over; what this one has read is given up, and nothing "
+                "is lost"
+            ) from None
+        self._storage.write(commit_path(commit.number), commit.encode())
+
+    def close(self) -> None:
+        if self._producer is not None:
+            self._producer.close()
+
+    def _last_record(self) -> bytes | None:
+        options = {
+            **client_options(self._client, CONSUMER),
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "allow.auto.create.topics": False,
+        }
+        with Consumer(options) as consumer:
+            try:
+                end = consumer.end_offsets([self._place])[self._place]
+                first = consumer.beginning_offsets([self._place])[self._place]
+            except ClientError as error:
+                if error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    return None
+                raise
+            behind = BEHIND
+            while True:
+                start = max(first, end - behind)
+                found = None
+                for records in consumer.read_range(*self._place, start, end, self._timeout_s):
+                    found = records[len(records) - 1].value
+                if found is not None or start == first:
+                    return found
+                behind *= 8

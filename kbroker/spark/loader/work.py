@@ -1,0 +1,99 @@
+"""Which task reads what: ranges of offsets cut to about equal sizes, small ones packed together. Pure."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from kbroker.spark.ranges import OffsetRange
+
+LEAST_TASK_BYTES = 16 << 20
+TASKS_PER_SLOT = 2
+
+
+class SizedRange(NamedTuple):
+    """`size`: about how many bytes it has on its broker."""
+
+    range: OffsetRange
+    size: int
+
+
+class WorkUnit(NamedTuple):
+    """What one task reads: one after the other, so that the rows of a topic and an hour become one file."""
+
+    number: int
+    ranges: tuple[OffsetRange, ...]
+    size: int
+
+
+def target_size(total: int, slots: int, most: int) -> int:
+    """So that all slots have work, and tasks are neither tiny nor above `most`."""
+    return min(most, max(LEAST_TASK_BYTES, math.ceil(total / (slots * TASKS_PER_SLOT))))
+
+
+def limited(ranges: Iterable[SizedRange], most: int) -> list[SizedRange]:
+    """From the start of each as much as its share of `most` bytes, one record at least."""
+    found = list(ranges)
+    total = sum(each.size for each in found)
+    if total <= most:
+        return found
+    return [_first(each, max(1, each.range.size * most // total)) for each in found]
+
+
+def _first(each: SizedRange, count: int) -> SizedRange:
+    count = min(count, each.range.size)
+    part = each.range._replace(until=each.range.start + count)
+    return SizedRange(part, each.size * count // each.range.size)
+
+
+def divided(ranges: Iterable[SizedRange], target: int) -> list[WorkUnit]:
+    """Every offset once. Units above `target` bytes have one range of one record; larger first."""
+    parts = [part for each in ranges if each.range.size > 0 for part in _parts(each, target)]
+    topics: dict[str, list[SizedRange]] = {}
+    for part in parts:
+        topics.setdefault(part.range.topic, []).append(part)
+    bins = [found for _, of_topic in sorted(topics.items()) for found in _packed([[each] for each in of_topic], target)]
+    units = sorted(_packed(bins, target), key=_size, reverse=True)
+    return [
+        WorkUnit(number, tuple(sorted(each.range for each in unit)), sum(each.size for each in unit))
+        for number, unit in enumerate(units)
+    ]
+
+
+def _parts(each: SizedRange, target: int) -> list[SizedRange]:
+    """As equal as can be."""
+    count = min(max(1, math.ceil(each.size / target)), each.range.size)
+    whole = each.range
+    bounds = [whole.start + whole.size * i // count for i in range(count + 1)]
+    return [
+        SizedRange(whole._replace(start=start, until=until), each.size * (until - start) // whole.size)
+        for start, until in itertools.pairwise(bounds)
+    ]
+
+
+def _packed(groups: list[list[SizedRange]], target: int) -> list[list[SizedRange]]:
+    """First fit, the largest first."""
+    bins: list[tuple[int, list[SizedRange]]] = []
+    open_from = 0  # those before are full
+    for group in sorted(groups, key=_size, reverse=True):
+        size = _size(group)
+        for place in range(open_from, len(bins)):
+            held, found = bins[place]
+            if held + size <= target:
+                bins[place] = (held + size, found + group)
+                break
+        else:
+            bins.append((size, list(group)))
+        while open_from < len(bins) and bins[open_from][0] + LEAST_SIZE > target:
+            open_from += 1
+    return [found for _, found in bins]
+
+
+def _size(group: Iterable[SizedRange]) -> int:
+    return sum(max(each.size, LEAST_SIZE) for each in group)
+
+
+LEAST_SIZE = 64 << 10
+"""What a range costs at least, however small it is: it has to be asked for."""

@@ -1,0 +1,137 @@
+"""Loads of a lake for tests: without Spark where it does not matter, and killed at any call of the file system."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet as parquet
+
+from kbroker.client import Consumer, Producer, TopicPartition
+from kbroker.spark.loader.run import Loader
+from kbroker.spark.loader.settings import Settings
+from kbroker.spark.loader.summary import Summary
+from kbroker.spark.loader.task import Job, Manifest, run_unit
+from kbroker.spark.loader.work import WorkUnit
+
+STEPS = ("fsync", "link", "mkdir", "rename", "replace", "rmdir", "unlink")
+"""What a load does to a file system, beside writing to files that nobody looks at yet."""
+
+BEGIN_MS = 1_700_000_000_000
+HOUR_MS = 3_600_000
+
+Rows = dict[tuple[str, int, int], tuple[bytes | None, bytes | None, int]]
+"""Key, value and timestamp by topic, partition and offset."""
+
+
+class InProcess:
+    """Tasks one after the other, here."""
+
+    slots = 2
+
+    def run(self, job: Job, units: Sequence[WorkUnit], progressed: Callable[[int, int], None]) -> list[Manifest]:
+        return [run_unit(job, unit) for unit in units]
+
+
+def settings_of(lake: Path | str, servers: str, *topics: str, **more: Any) -> Settings:
+    options = {"bootstrap.servers": servers, **more.pop("client", {})}
+    return Settings(lake=str(lake), client=options, topics=topics, **more)
+
+
+def load(lake: Path | str, servers: str, *topics: str, **more: Any) -> Summary:
+    """Without Spark."""
+    return Loader(settings_of(lake, servers, *topics, **more), InProcess()).run()
+
+
+def fill(servers: str, topic: str, partitions: int, count: int, *, start: int = 0, step_ms: int = 60_000) -> None:
+    """`count` records in each partition, one a minute."""
+    numbers = range(start, start + count)
+    with Producer(bootstrap_servers=servers) as producer:
+        for partition in range(partitions):
+            producer.send_many(
+                topic,
+                [b"%d of %d" % (number, partition) for number in numbers],
+                [b"key %d" % (number % 7) for number in numbers],
+                partitions=partition,
+                timestamps=[BEGIN_MS + number * step_ms for number in numbers],
+            ).result(30)
+
+
+def visible(lake: Path | str) -> Rows:
+    """What a plain glob sees. No row twice."""
+    found: Rows = {}
+    for path in Path(lake).glob("**/*.parquet"):
+        topic = path.parts[-4].removeprefix("topic=")
+        table = parquet.read_table(pyarrow.OSFile(str(path)))
+        columns = [table.column(name).to_pylist() for name in ("partition", "offset", "key", "value")]
+        stamps = table.column("timestamp").cast("int64").to_pylist()
+        for partition, offset, key, value, stamp in zip(*columns, stamps, strict=True):
+            place = (topic, partition, offset)
+            assert place not in found, f"{place} is there twice, in {path} too"
+            found[place] = (key, value, stamp)
+    return found
+
+
+def on_broker(servers: str, *topics: str, **options: Any) -> Rows:
+    """All records that a reader gets."""
+    found: Rows = {}
+    with Consumer({"bootstrap.servers": servers, "auto.offset.reset": "earliest", **options}) as consumer:
+        for topic in topics:
+            consumer.assign_topics(topic)
+            places = consumer.assignment()
+            ends = consumer.end_offsets(places)
+            for place in places:
+                assert isinstance(place, TopicPartition)
+                start = consumer.beginning_offsets([place])[place]
+                for records in consumer.read_range(*place, start, ends[place], 30):
+                    for each in records:
+                        found[(topic, each.partition, each.offset)] = (each.key, each.value, each.timestamp)
+    return found
+
+
+def hours_of(lake: Path | str) -> Counter[str]:
+    """How many rows are in each folder of an hour."""
+    found: Counter[str] = Counter()
+    for path in Path(lake).glob("**/*.parquet"):
+        found["/".join(path.parts[-4:-1])] += parquet.read_metadata(pyarrow.OSFile(str(path))).num_rows
+    return found
+
+
+# --- loads that are killed --------------------------------------------------------------------------------
+
+
+def killed_at(step: int, settings: Settings) -> bool:
+    """Load in a process that is killed right before its `step`th call; False: it had not so many, and has ended."""
+    process = _processes.Process(target=_load_and_die, args=(step, settings))
+    process.start()
+    process.join(60)
+    if process.exitcode not in (0, -signal.SIGKILL):
+        process.kill()
+        raise AssertionError(f"the load has ended with {process.exitcode}")
+    return process.exitcode != 0
+
+
+def _load_and_die(step: int, settings: Settings) -> None:
+    left = step
+
+    def counted(call: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return call(*arguments, **keywords)
+
+    for name in STEPS:
+        setattr(os, name, partial(counted, getattr(os, name)))
+    Loader(settings, InProcess()).run()
+
+
+_processes = multiprocessing.get_context("forkserver")
+_processes.set_forkserver_preload(["tests.kit.load"])
