@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from kbroker.client import AdminClient
+from kbroker.client import AdminClient, SimpleConsumer
 from kbroker.client.config import NETWORK
 from kbroker.client.errors import ClientError
-from kbroker.errors import ErrorCode
+from kbroker.client.simple_consumer import SIMPLE_CONSUMER, FetchFrom
 from kbroker.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 from kbroker.spark.kafka_options import client_options
 from kbroker.spark.loader.errors import LoadFailed
@@ -20,18 +20,24 @@ from kbroker.spark.offsets import Offsets
 
 log = logging.getLogger("kbroker.spark")
 
-GUESSED_RECORD_BYTES = 200
-"""Where the brokers do not say how large a partition is."""
+GUESSED_RECORD_BYTES = 200.0
+"""Where no record has been looked at."""
+
+OVERHEAD_BYTES = 24
+"""Of a record in memory, beside its key and its value."""
+
+LOOK_BYTES = 16 << 10
+MOST_LOOKS = 256  #: partitions, those with most to read
+LOOKS_AT_ONCE = 32
 
 
 @dataclass(frozen=True)
 class Partitions:
-    """`ends` as the reader's isolation has them; `record_bytes`: of a record on disk, on the average."""
+    """`ends` as the reader's isolation has them."""
 
     topic_ids: dict[str, str]
     starts: Offsets
     ends: Offsets
-    record_bytes: dict[TopicPartition, float]
 
 
 class Brokers:
@@ -74,13 +80,33 @@ class Brokers:
         # Starts first: retention may move them behind ends that were asked for before.
         starts = self.offsets(places, EARLIEST_TIMESTAMP)
         ends = self.offsets(places, LATEST_TIMESTAMP)
-        sizes = self._sizes()
-        bytes_each = {}
-        for place in places:
-            count = ends[place] - starts[place]
-            size = sizes.get(place, 0)
-            bytes_each[place] = size / count if size and count > 0 else GUESSED_RECORD_BYTES
-        return Partitions({name: of.topic_id.hex() for name, of in described.items()}, starts, ends, bytes_each)
+        ids = {name: of.topic_id.hex() for name, of in described.items()}
+        return Partitions(ids, starts, ends)
+
+    def record_bytes(self, found: Partitions, begun: Offsets) -> dict[TopicPartition, float]:
+        """Of records from `begun` on, keys and values, on the average: as a look at some of them says."""
+        read = [place for place, offset in begun.items() if offset < found.ends[place]]
+        read.sort(key=lambda place: begun[place] - found.ends[place])
+        asked = [FetchFrom(*place, (begun[place] + found.ends[place]) // 2, LOOK_BYTES) for place in read[:MOST_LOOKS]]
+        by_topic: dict[str, list[float]] = {}
+        sizes: dict[TopicPartition, float] = {}
+        if not asked:
+            return {}
+        try:
+            with SimpleConsumer(client_options(self._settings.client, SIMPLE_CONSUMER)) as consumer:
+                for start in range(0, len(asked), LOOKS_AT_ONCE):
+                    some = asked[start : start + LOOKS_AT_ONCE]
+                    for each, records in zip(some, consumer.multifetch(some), strict=True):
+                        if len(records):
+                            place = TopicPartition(each.topic, each.partition)
+                            columns = records.columns(["key", "value"])
+                            bytes_in_all = len(columns.keys.data) + len(columns.values.data)
+                            sizes[place] = bytes_in_all / len(records) + OVERHEAD_BYTES
+                            by_topic.setdefault(place.topic, []).append(sizes[place])
+        except ClientError as error:
+            log.warning("tasks are cut by records, not by bytes: %s", error)
+        means = {topic: sum(found) / len(found) for topic, found in by_topic.items()}
+        return {place: sizes.get(place, means.get(place.topic, GUESSED_RECORD_BYTES)) for place in begun}
 
     def offsets(self, places: list[TopicPartition], at: int) -> Offsets:
         """At a time in ms, or EARLIEST_TIMESTAMP, LATEST_TIMESTAMP; -1: none is so late."""
@@ -100,18 +126,3 @@ class Brokers:
             self._admin.alter_offsets(group, offsets)
         except ClientError as error:
             log.warning("group %s does not show how far the load is: %s", group, error)
-
-    def _sizes(self) -> dict[TopicPartition, int]:
-        try:
-            described = self._admin.describe_log_dirs()
-        except ClientError as error:
-            if error.code != ErrorCode.UNSUPPORTED_VERSION:
-                log.warning("tasks are cut by records, not by bytes: %s", error)
-            return {}
-        found: dict[TopicPartition, int] = {}
-        for directories in described.values():
-            for directory in directories:
-                for place, replica in directory.replicas.items():
-                    if not replica.is_future:
-                        found[place] = max(found.get(place, 0), replica.size)
-        return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from kbroker.model import TopicPartition
@@ -110,15 +111,13 @@ def beginnings(last: Commit | None, found: Partitions, fresh: Offsets, data_loss
     return Beginnings(starts, topics, tuple(lost))
 
 
-def to_read(starts: Offsets, found: Partitions, most_bytes: int) -> tuple[SizedRange, ...]:
+def to_read(
+    starts: Offsets, ends: Offsets, record_bytes: Mapping[TopicPartition, float], most_bytes: int
+) -> tuple[SizedRange, ...]:
     """Up to the ends, or a share of that in each partition if it is too much for one commit."""
     ranges = [
-        SizedRange(OffsetRange(*place, start, found.ends[place]), _size(place, found.ends[place] - start, found))
+        SizedRange(OffsetRange(*place, start, ends[place]), max(1, round((ends[place] - start) * record_bytes[place])))
         for place, start in sorted(starts.items())
-        if start < found.ends[place]
+        if start < ends[place]
     ]
     return tuple(limited(ranges, most_bytes))
-
-
-def _size(place: TopicPartition, count: int, found: Partitions) -> int:
-    return max(1, round(count * found.record_bytes[place]))

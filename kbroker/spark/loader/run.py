@@ -126,7 +126,8 @@ class Loader:
         if self._reloads and last is not None:
             starts, removed = self._reload(brokers, last, found, begun.starts)
         number = 1 if last is None else last.number + 1
-        ranges = to_read(starts, found, settings.commit_bytes)
+        sizes = brokers.record_bytes(found, starts)
+        ranges = to_read(starts, found.ends, sizes, settings.commit_bytes)
         if not ranges and not begun.lost and not self._has_beginnings(last, starts):
             return None
         now_ms = time.time_ns() // 1_000_000
