@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet as parquet
 
-from kbroker.client import Consumer, Producer, TopicPartition
+from kbroker.client import AdminClient, Consumer, Producer, TopicPartition
 from kbroker.spark.loader.run import Loader
 from kbroker.spark.loader.settings import Settings
 from kbroker.spark.loader.summary import Summary
@@ -54,14 +54,18 @@ def fill(servers: str, topic: str, partitions: int, count: int, *, start: int = 
     """`count` records in each partition, one a minute."""
     numbers = range(start, start + count)
     with Producer(bootstrap_servers=servers) as producer:
-        for partition in range(partitions):
+        sent = [
             producer.send_many(
                 topic,
                 [b"%d of %d" % (number, partition) for number in numbers],
                 [b"key %d" % (number % 7) for number in numbers],
                 partitions=partition,
                 timestamps=[BEGIN_MS + number * step_ms for number in numbers],
-            ).result(30)
+            )
+            for partition in range(partitions)
+        ]
+        for each in sent:
+            each.result(30)
 
 
 def visible(lake: Path | str) -> Rows:
@@ -82,17 +86,15 @@ def visible(lake: Path | str) -> Rows:
 def on_broker(servers: str, *topics: str, **options: Any) -> Rows:
     """All records that a reader gets."""
     found: Rows = {}
-    with Consumer({"bootstrap.servers": servers, "auto.offset.reset": "earliest", **options}) as consumer:
-        for topic in topics:
-            consumer.assign_topics(topic)
-            places = consumer.assignment()
-            ends = consumer.end_offsets(places)
-            for place in places:
-                assert isinstance(place, TopicPartition)
-                start = consumer.beginning_offsets([place])[place]
-                for records in consumer.read_range(*place, start, ends[place], 30):
-                    for each in records:
-                        found[(topic, each.partition, each.offset)] = (each.key, each.value, each.timestamp)
+    with AdminClient(bootstrap_servers=servers) as admin:
+        described = admin.describe_topics(topics)
+    places = [TopicPartition(name, each.partition) for name, of in described.items() for each in of.partitions]
+    with Consumer({"bootstrap.servers": servers, "auto.offset.reset": "none", **options}) as consumer:
+        ends = consumer.end_offsets(places)
+        consumer.assign(consumer.beginning_offsets(places))
+        while any((consumer.position(*place) or 0) < ends[place] for place in places):
+            for each in consumer.poll(0.1):
+                found[(each.topic, each.partition, each.offset)] = (each.key, each.value, each.timestamp)
     return found
 
 

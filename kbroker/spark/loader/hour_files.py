@@ -15,9 +15,11 @@ from kbroker.spark.loader.settings import Settings
 if TYPE_CHECKING:
     import pyarrow
 
-MOST_BUFFERED = 32 << 20
+MOST_BUFFERED = 16 << 20
 MOST_OPEN = 64
 """Files at a time: with rows of more hours than that an hour gets several."""
+
+PAGE_BYTES = 256 << 10  #: what is compressed at a time stays in the CPU's caches
 
 NOT_READ_BACK = ("key", "value", "headers")
 """Columns without statistics: nobody looks for ranges of them, and comparing them takes time."""
@@ -131,6 +133,8 @@ class HourFiles:
                 compression_level=settings.compression_level,
                 use_dictionary=[name for name in names if name in ("partition", "timestampType", "reason")],
                 write_statistics=[name for name in names if name not in NOT_READ_BACK],
+                column_encoding={"offset": "DELTA_BINARY_PACKED", "timestamp": "DELTA_BINARY_PACKED"},
+                data_page_size=PAGE_BYTES,
                 store_schema=False,
             )
         file.writer.write_table(table, row_group_size=max(1, len(table)))
