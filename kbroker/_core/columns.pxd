@@ -72,3 +72,6 @@ cdef class RecordColumns:
 
 # The columns that `names` name; all without. ValueError for a name that is none.
 cdef int columns_named(names) except -1
+
+# Takes over what `out` holds.
+cdef FlatBuffer flat(writer_t *out, bytes format, Py_ssize_t item_size)

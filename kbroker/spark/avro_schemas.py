@@ -1,0 +1,391 @@
+"""Avro schemas (specification 1.12): what they are in Spark, and how values of one are read as another's.
+
+Types are those of Spark's from_avro: a union of null and one other type is that type; of int and long a long, of float
+and double a double; any other union is a struct of member0, member1, ... of which one is not null.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable
+from typing import Any
+
+from kbroker._core.avro_rows import STEPS
+from kbroker._core.typed_columns import KINDS
+from kbroker.errors import KbrokerError
+from kbroker.spark.column_types import Spec
+
+Schema = dict[str, Any]
+"""With a `type` that is a word of the specification, or "union" with `branches`. Names are resolved."""
+
+PRIMITIVE = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
+PROMOTED = {
+    "int": ("int", "long", "float", "double"),
+    "long": ("long", "float", "double"),
+    "float": ("float", "double"),
+    "string": ("string", "bytes"),
+    "bytes": ("bytes", "string"),
+}
+MOST_NESTED = 60
+
+Step = tuple[int, int, int, Any, tuple[Any, ...]]
+
+
+class Incompatible(KbrokerError):
+    """Values of one schema cannot be read as another's."""
+
+
+# --- schemas ----------------------------------------------------------------------------------------------
+
+
+def parsed(text: str, references: Iterable[str] = ()) -> Schema:
+    """`references`: schemas whose names it uses, in the order of their use. ValueError: it is no Avro schema."""
+    names: dict[str, Schema] = {}
+    for each in references:
+        _parsed(_json(each), "", names, 0)
+    return _parsed(_json(text), "", names, 0)
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        stripped = text.strip()
+        if stripped in PRIMITIVE:
+            return stripped
+        raise ValueError("an Avro schema, which is JSON") from None
+
+
+def _parsed(found: Any, namespace: str, names: dict[str, Schema], depth: int) -> Schema:
+    if depth > MOST_NESTED:
+        raise ValueError(f"an Avro schema that is nested at most {MOST_NESTED} times")
+    if isinstance(found, list):
+        return {"type": "union", "branches": [_parsed(each, namespace, names, depth + 1) for each in found]}
+    if isinstance(found, str):
+        if found in PRIMITIVE:
+            return {"type": found}
+        full = found if "." in found or not namespace else f"{namespace}.{found}"
+        if full in names or found in names:
+            return names.get(full) or names[found]
+        raise ValueError(f"an Avro schema: nothing is named {found!r} in it")
+    if not isinstance(found, dict) or "type" not in found:
+        raise ValueError(f"an Avro schema: {str(found)[:50]!r} is none")
+    kind = found["type"]
+    if not isinstance(kind, str) or kind not in (*PRIMITIVE, "record", "error", "enum", "fixed", "array", "map"):
+        return _parsed(kind, namespace, names, depth + 1)
+    if kind in PRIMITIVE:
+        return {"type": kind, **_logical(found)}
+    try:
+        return _composed(kind, found, namespace, names, depth)
+    except (KeyError, TypeError, AttributeError):
+        raise ValueError(f"an Avro schema: its {kind} lacks something") from None
+
+
+def _composed(kind: str, found: dict[str, Any], namespace: str, names: dict[str, Schema], depth: int) -> Schema:
+    if kind == "array":
+        return {"type": kind, "items": _parsed(found["items"], namespace, names, depth + 1)}
+    if kind == "map":
+        return {"type": kind, "values": _parsed(found["values"], namespace, names, depth + 1)}
+    name = str(found["name"])
+    namespace = str(found.get("namespace") or (name.rpartition(".")[0] if "." in name else namespace))
+    full = name if "." in name or not namespace else f"{namespace}.{name}"
+    made: Schema = {"type": "record" if kind == "error" else kind, "name": full, **_logical(found)}
+    names[full] = made
+    if kind == "enum":
+        made |= {"symbols": [str(each) for each in found["symbols"]], "default": found.get("default")}
+    elif kind == "fixed":
+        made["size"] = int(found["size"])
+        if not 0 <= made["size"] < 1 << 31:
+            raise ValueError(f"an Avro schema: {full} has an impossible size")
+    else:
+        made["fields"] = []
+        for field in found["fields"]:
+            of = {"name": str(field["name"]), "type": _parsed(field["type"], namespace, names, depth + 1)}
+            of["aliases"] = [str(each) for each in field.get("aliases", ())]
+            if "default" in field:
+                of["default"] = field["default"]
+            made["fields"].append(of)
+    return made
+
+
+def _logical(found: dict[str, Any]) -> dict[str, Any]:
+    if "logicalType" not in found:
+        return {}
+    return {"logical": found["logicalType"], "precision": found.get("precision"), "scale": found.get("scale", 0)}
+
+
+# --- in Spark ---------------------------------------------------------------------------------------------
+
+
+def spark_type(schema: Schema) -> Any:
+    """As the JSON that pyspark.sql.types read. ValueError: Spark has no such type."""
+    return _spark_type(schema, 0)
+
+
+def _spark_type(schema: Schema, depth: int) -> Any:
+    if depth > MOST_NESTED:
+        raise ValueError("an Avro schema that does not contain itself")
+    kind = schema["type"]
+    if kind == "record":
+        return _struct([(each["name"], _spark_type(each["type"], depth + 1)) for each in schema["fields"]])
+    if kind == "array":
+        element = _spark_type(schema["items"], depth + 1)
+        return {"type": "array", "elementType": element, "containsNull": True}
+    if kind == "map":
+        value = _spark_type(schema["values"], depth + 1)
+        return {"type": "map", "keyType": "string", "valueType": value, "valueContainsNull": True}
+    if kind == "union":
+        branches = _branches(schema)
+        if (one := _collapsed(branches)) is not None:
+            return _spark_type(one, depth + 1)
+        return _struct([(f"member{i}", _spark_type(each, depth + 1)) for i, each in enumerate(branches)])
+    if (precision := _decimal(schema)) is not None:
+        return f"decimal({precision},{schema['scale']})"
+    plain = {"null": "void", "int": "integer", "bytes": "binary", "fixed": "binary", "enum": "string"}
+    return _of_time(schema) or plain.get(kind, kind)
+
+
+def _struct(fields: list[tuple[str, Any]]) -> Any:
+    made = [{"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in fields]
+    return {"type": "struct", "fields": made}
+
+
+def _of_time(schema: Schema) -> str | None:
+    logical = schema.get("logical")
+    if schema["type"] == "int":
+        return "date" if logical == "date" else None
+    if schema["type"] != "long":
+        return None
+    return {
+        "timestamp-millis": "timestamp",
+        "timestamp-micros": "timestamp",
+        "local-timestamp-millis": "timestamp_ntz",
+        "local-timestamp-micros": "timestamp_ntz",
+    }.get(str(logical))
+
+
+def _decimal(schema: Schema) -> int | None:
+    """The precision, if it is a decimal that Spark can have."""
+    precision, scale = schema.get("precision"), schema.get("scale")
+    if schema["type"] not in ("bytes", "fixed") or schema.get("logical") != "decimal":
+        return None
+    if (
+        not isinstance(precision, int)
+        or not isinstance(scale, int)
+        or not 0 <= scale <= precision <= 38
+        or not precision
+    ):
+        raise ValueError("an Avro schema whose decimals have 1 to 38 digits")
+    return precision
+
+
+def _branches(union: Schema) -> list[Schema]:
+    return [each for each in union["branches"] if each["type"] != "null"]
+
+
+def _collapsed(branches: list[Schema]) -> Schema | None:
+    """The one type that they are together; None: a struct."""
+    kinds = {each["type"] for each in branches}
+    if not branches:
+        return {"type": "null"}
+    if len(branches) == 1:
+        return branches[0]
+    if kinds == {"int", "long"}:
+        return {"type": "long"}
+    return {"type": "double"} if kinds == {"float", "double"} else None
+
+
+# --- how one is read as another -----------------------------------------------------------------------------
+
+
+class _Column:
+    """A column of a spec, with its number: parents are counted before their children."""
+
+    def __init__(self, spec: Spec, count: list[int]):
+        self.kind = KINDS[spec[0]]
+        self.number = count[0]
+        count[0] += 1
+        self.children = [_Column(each, count) for each in spec[4]]
+
+
+def plan_of(writer: Schema, reader: Schema, spec: Spec) -> Step:
+    """For AvroRows.add. Incompatible names the field that cannot be read."""
+    return _plan(writer, reader, _Column(spec, [0]), "", 0)
+
+
+def _step(name: str, column: _Column | None, number: int = 0, data: Any = b"", parts: Iterable[Step] = ()) -> Step:
+    return STEPS.index(name), -1 if column is None else column.number, number, data, tuple(parts)
+
+
+def _plan(writer: Schema, reader: Schema, column: _Column, path: str, depth: int) -> Step:
+    if depth > MOST_NESTED:
+        raise Incompatible(f"{path} contains itself")
+    if writer["type"] == "union":
+        return _step("union", None, parts=[_branch(each, reader, column, path, depth) for each in writer["branches"]])
+    if reader["type"] == "union":
+        return _into_union(writer, reader, column, path, depth)
+    kind = writer["type"]
+    if not _may_be(writer, reader):
+        raise Incompatible(f"{path or 'it'} was written as {kind} and is wanted as {reader['type']}")
+    if kind == "record":
+        return _record(writer, reader, column, path, depth)
+    if kind == "array":
+        item = _plan(writer["items"], reader["items"], column.children[0], path, depth + 1)
+        return _step("array", column, parts=[item])
+    if kind == "map":
+        value = _plan(writer["values"], reader["values"], column.children[0].children[1], path, depth + 1)
+        return _step("map", column, parts=[value])
+    if kind == "enum":
+        return _step("enum", column, data=[_symbol(each, reader) for each in writer["symbols"]])
+    if kind == "fixed":
+        return _step("fixed", column, writer["size"])
+    factor = 1000 if _of_time(reader) and str(reader["logical"]).endswith("-millis") else 1
+    return _step(kind, column, factor)
+
+
+def _branch(writer: Schema, reader: Schema, column: _Column, path: str, depth: int) -> Step:
+    """Of a union that was written: one that cannot be read is an error only where it is met."""
+    try:
+        return _plan(writer, reader, column, path, depth + 1)
+    except Incompatible:
+        return _step("fail", None)
+
+
+def _may_be(writer: Schema, reader: Schema) -> bool:
+    if writer["type"] == "fixed" and reader["type"] == "fixed":
+        return bool(writer["size"] == reader["size"])
+    return reader["type"] in PROMOTED.get(writer["type"], (writer["type"],))
+
+
+def _into_union(writer: Schema, reader: Schema, column: _Column, path: str, depth: int) -> Step:
+    if writer["type"] == "null":
+        if any(each["type"] == "null" for each in reader["branches"]):
+            return _step("null", column)
+        raise Incompatible(f"{path or 'it'} was written as null and is wanted as something else")
+    branches = _branches(reader)
+    fitting = [each for each in branches if _same(writer, each)] or [each for each in branches if _may_be(writer, each)]
+    if not fitting:
+        raise Incompatible(f"{path or 'it'} was written as {writer['type']}, which the union that is wanted has not")
+    if _collapsed(branches) is not None:
+        return _plan(writer, fitting[0], column, path, depth + 1)
+    place = next(i for i, each in enumerate(branches) if each is fitting[0])
+    return _step("member", column, place, parts=[_plan(writer, fitting[0], column.children[place], path, depth + 1)])
+
+
+def _same(writer: Schema, reader: Schema) -> bool:
+    return bool(writer["type"] == reader["type"] and writer.get("name") == reader.get("name"))
+
+
+def _symbol(symbol: str, reader: Schema) -> bytes | None:
+    known = symbol if symbol in reader["symbols"] else reader["default"]
+    return None if known is None else str(known).encode()
+
+
+def _record(writer: Schema, reader: Schema, column: _Column, path: str, depth: int) -> Step:
+    wanted = {name: i for i, each in enumerate(reader["fields"]) for name in (*each["aliases"], each["name"])}
+    wanted |= {each["name"]: i for i, each in enumerate(reader["fields"])}
+    steps, there = [], set()
+    for field in writer["fields"]:
+        inner = f"{path}.{field['name']}".lstrip(".")
+        place = wanted.get(field["name"])
+        if place is None or place in there:
+            steps.append(_skipped(field["type"], inner, depth + 1))
+        else:
+            there.add(place)
+            into = reader["fields"][place]["type"]
+            steps.append(_plan(field["type"], into, column.children[place], inner, depth + 1))
+    for place, field in enumerate(reader["fields"]):
+        if place not in there:
+            steps.append(_defaulted(field, column.children[place], f"{path}.{field['name']}".lstrip("."), depth + 1))
+    return _step("record", column, parts=steps)
+
+
+def _defaulted(field: dict[str, Any], column: _Column, path: str, depth: int) -> Step:
+    if "default" not in field:
+        raise Incompatible(f"{path} was not written, and has no default")
+    kind, value = field["type"], field["default"]
+    try:
+        data = encoded(kind, value)
+    except (KeyError, TypeError, ValueError, AttributeError, struct.error, OverflowError):
+        raise Incompatible(f"{path} has a default that is not of its type") from None
+    return _step("default", None, data=data, parts=[_plan(kind, kind, column, path, depth)])
+
+
+def _skipped(writer: Schema, path: str, depth: int) -> Step:
+    if depth > MOST_NESTED:
+        raise Incompatible(f"{path} contains itself")
+    kind = writer["type"]
+    if kind == "union":
+        return _step("union", None, parts=[_skipped(each, path, depth + 1) for each in writer["branches"]])
+    if kind == "record":
+        return _step("record", None, parts=[_skipped(each["type"], path, depth + 1) for each in writer["fields"]])
+    if kind in ("array", "map"):
+        inner = writer["items" if kind == "array" else "values"]
+        return _step(kind, None, parts=[_skipped(inner, path, depth + 1)])
+    if kind == "enum":
+        return _step("enum", None, data=[each.encode() for each in writer["symbols"]])
+    return _step(kind, None, writer.get("size", 1))
+
+
+# --- defaults -----------------------------------------------------------------------------------------------
+
+
+def encoded(schema: Schema, value: Any) -> bytes:
+    """A default, which is JSON, in the binary encoding. Raises what Python raises for a value of another type."""
+    kind = schema["type"]
+    if kind == "union":
+        return _encoded_union(schema, value)
+    if kind == "null":
+        if value is not None:
+            raise ValueError(value)
+        return b""
+    if kind == "boolean":
+        if not isinstance(value, bool):
+            raise ValueError(value)
+        return bytes([value])
+    if kind in ("int", "long"):
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ValueError(value)
+        return _varint(value)
+    if kind in ("float", "double"):
+        if isinstance(value, bool):
+            raise ValueError(value)
+        return struct.pack("<f" if kind == "float" else "<d", value)
+    if kind in ("string", "bytes", "fixed"):
+        data: bytes = value.encode() if kind == "string" else value.encode("latin-1")
+        if kind == "fixed" and len(data) != schema["size"]:
+            raise ValueError(value)
+        return data if kind == "fixed" else _varint(len(data)) + data
+    if kind == "enum":
+        return _varint(schema["symbols"].index(value))
+    if kind == "record":
+        return b"".join(
+            encoded(each["type"], value[each["name"]] if each["name"] in value else each["default"])
+            for each in schema["fields"]
+        )
+    items = (
+        [encoded(schema["items"], each) for each in value]
+        if kind == "array"
+        else [encoded({"type": "string"}, name) + encoded(schema["values"], each) for name, each in value.items()]
+    )
+    return (_varint(len(items)) + b"".join(items) if items else b"") + b"\0"
+
+
+def _encoded_union(schema: Schema, value: Any) -> bytes:
+    for place, branch in enumerate(schema["branches"]):
+        try:
+            return _varint(place) + encoded(branch, value)
+        except (KeyError, TypeError, ValueError, AttributeError, struct.error, OverflowError):
+            continue
+    raise ValueError(value)
+
+
+def _varint(value: int) -> bytes:
+    raw = (value << 1) ^ (value >> 63)
+    found = bytearray()
+    while raw > 0x7F:
+        found.append(raw & 0x7F | 0x80)
+        raw >>= 7
+    found.append(raw)
+    return bytes(found)

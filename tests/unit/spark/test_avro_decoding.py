@@ -1,0 +1,405 @@
+"""Avro's binary encoding as typed columns."""
+
+from __future__ import annotations
+
+import datetime
+import io
+import json
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import StructType, _parse_datatype_json_value
+
+from kbroker.spark.avro_schemas import Incompatible, parsed, spark_type
+from kbroker.spark.decoding import AvroDecoder, Decoded
+
+UTC = datetime.UTC
+NEW_YEAR = datetime.datetime(2024, 1, 1, tzinfo=UTC)
+ENUM = {"type": "enum", "name": "E", "symbols": ["A", "B"]}
+
+
+def arrow_type(schema: Any) -> pa.DataType:
+    found = spark_type(parsed(json.dumps(schema)))
+    kind = StructType.fromJson(found) if isinstance(found, dict) and found["type"] == "struct" else None
+    return to_arrow_type(kind or _parse_datatype_json_value(found), timezone="UTC")
+
+
+def encode(schema: Any, value: Any) -> bytes:
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(json.loads(json.dumps(schema))), value)
+    return out.getvalue()
+
+
+def decode(schema: Any, *values: bytes | None, written_with: Callable[[int], Any] | None = None) -> Decoded:
+    """Values without a header unless it is said what they were written with."""
+    lookup = None if written_with is None else (lambda n: (w := written_with(n)) and parsed(json.dumps(w)))
+    found = AvroDecoder(arrow_type(schema), parsed(json.dumps(schema)), lookup).decode(pa.array(values, pa.binary()))
+    found.values.validate(full=True)
+    assert len(found.values) == len(values)
+    return found
+
+
+def record(*fields: tuple[str, Any] | tuple[str, Any, Any], name: str = "R") -> dict[str, Any]:
+    made = [{"name": each[0], "type": each[1], **({"default": each[2]} if len(each) == 3 else {})} for each in fields]
+    return {"type": "record", "name": name, "fields": made}
+
+
+def reread(writer: Any, reader: Any, value: Any) -> Any:
+    """A field's value as another schema has it."""
+    (found,) = decode(
+        record(("v", reader)),
+        b"\0\0\0\0\1" + encode(record(("v", writer)), {"v": value}),
+        written_with=lambda _: record(("v", writer)),
+    ).values.to_pylist()
+    return found["v"]
+
+
+def of_long(logical: str) -> dict[str, str]:
+    return {"type": "long", "logicalType": logical}
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "expected"),
+    [
+        ("long", -(1 << 63), -(1 << 63)),
+        ("int", -1, -1),
+        ("float", 1.5, 1.5),
+        ("string", "ä", "ä"),
+        ("bytes", b"\0\xff", b"\0\xff"),
+        ("null", None, None),
+        (["null", "string"], None, None),
+        (["string", "null"], "x", "x"),
+        (["int", "long"], 1 << 40, 1 << 40),
+        (["null", "float", "double"], 0.1, 0.1),
+        (["int", "string"], "x", {"member0": None, "member1": "x"}),
+        (["null", "int", "string"], None, None),
+        ({"type": "int", "logicalType": "date"}, datetime.date(2024, 2, 29), datetime.date(2024, 2, 29)),
+        (of_long("timestamp-millis"), NEW_YEAR, NEW_YEAR),
+        (
+            of_long("timestamp-micros"),
+            datetime.datetime(1950, 1, 1, 0, 0, 0, 7, UTC),
+            datetime.datetime(1950, 1, 1, 0, 0, 0, 7, UTC),
+        ),
+        (of_long("local-timestamp-millis"), datetime.datetime(2024, 1, 1), datetime.datetime(2024, 1, 1)),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 2}, Decimal("-1.25"), Decimal("-1.25")),
+        (
+            {"type": "fixed", "name": "F", "size": 20, "logicalType": "decimal", "precision": 9, "scale": 0},
+            Decimal(-7),
+            Decimal(-7),
+        ),
+        ({"type": "fixed", "name": "F", "size": 2}, b"ab", b"ab"),
+        ({"type": "enum", "name": "E", "symbols": ["A", "B"]}, "B", "B"),
+        ({"type": "array", "items": ["null", "int"]}, [1, None], [1, None]),
+        ({"type": "array", "items": "null"}, [None] * 100, [None] * 100),
+        (
+            {"type": "map", "values": {"type": "array", "items": "string"}},
+            {"a": ["x"], "b": []},
+            [("a", ["x"]), ("b", [])],
+        ),
+    ],
+)
+def test_values_become_what_spark_has_for_their_type(schema: Any, value: Any, expected: Any) -> None:
+    around = record(("before", "int"), ("v", schema), ("after", "string"))
+    found = decode(around, encode(around, {"before": 3, "v": value, "after": "x"}))
+    assert found.values.to_pylist() == [{"before": 3, "v": expected, "after": "x"}]
+    assert len(found.bad_rows) == 0
+
+
+def test_a_schema_need_be_no_record() -> None:
+    assert decode("string", encode("string", "x"), None).values.to_pylist() == ["x", None]
+
+
+@pytest.mark.parametrize(
+    ("writer", "reader", "value", "expected"),
+    [
+        ("int", "double", 3, 3.0),
+        ("long", "float", 3, 3.0),
+        ("int", "long", -3, -3),
+        ("float", "double", 1.5, 1.5),
+        ("string", "bytes", "ä", "ä".encode()),
+        ("bytes", "string", b"x", "x"),
+        ("int", ["null", "int"], 3, 3),
+        ("int", ["null", "string", "long"], 3, {"member0": None, "member1": 3}),
+        (["null", "int"], "int", 3, 3),
+        (["string", "int"], ["int", "null"], 3, 3),
+        (of_long("timestamp-millis"), of_long("timestamp-millis"), NEW_YEAR, NEW_YEAR),
+        (
+            record(("a", "int"), ("b", "string"), name="I"),
+            record(("b", "string"), ("c", "int", 7), name="I"),
+            {"a": 1, "b": "x"},
+            {"b": "x", "c": 7},
+        ),
+        (
+            {"type": "enum", "name": "E", "symbols": ["A", "B"]},
+            {"type": "enum", "name": "E", "symbols": ["A"], "default": "A"},
+            "B",
+            "A",
+        ),
+        ({"type": "array", "items": "int"}, {"type": "array", "items": ["null", "double"]}, [1], [1.0]),
+    ],
+)
+def test_a_schema_is_read_as_a_later_one(writer: Any, reader: Any, value: Any, expected: Any) -> None:
+    assert reread(writer, reader, value) == expected
+
+
+def test_what_is_not_wanted_is_skipped_whatever_it_is() -> None:
+    everything = record(
+        ("u", ["null", "string"]),
+        ("a", {"type": "array", "items": "long"}),
+        ("m", {"type": "map", "values": "bytes"}),
+        ("f", {"type": "fixed", "name": "F", "size": 3}),
+        ("e", {"type": "enum", "name": "E", "symbols": ["A"]}),
+        ("r", record(("x", "double"), ("y", "boolean"), ("z", "float"), name="I")),
+        ("last", "int"),
+    )
+    value = {
+        "u": "x",
+        "a": [1, 2],
+        "m": {"k": b"v"},
+        "f": b"abc",
+        "e": "A",
+        "r": {"x": 1.0, "y": True, "z": 2.0},
+        "last": 7,
+    }
+    found = decode(
+        record(("last", "int")), b"\0\0\0\0\1" + encode(everything, value), written_with=lambda _: everything
+    )
+    assert found.values.to_pylist() == [{"last": 7}]
+
+
+@pytest.mark.parametrize(
+    ("kind", "default", "expected"),
+    [
+        ("boolean", True, True),
+        ("bytes", "\u00ff\u0000", b"\xff\0"),
+        ("double", 3, 3.0),
+        (["null", "string"], None, None),
+        (["string", "null"], "x", "x"),
+        ({"type": "map", "values": "int"}, {"a": 1}, [("a", 1)]),
+        ({"type": "array", "items": "string"}, [], []),
+        (record(("x", "int"), ("y", "string", "q"), name="D"), {"x": 1}, {"x": 1, "y": "q"}),
+        (of_long("timestamp-millis"), 1000, datetime.datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)),
+    ],
+)
+def test_what_was_not_written_has_its_default(kind: Any, default: Any, expected: Any) -> None:
+    writer = record(("a", "int"))
+    found = decode(
+        record(("v", kind, default)), b"\0\0\0\0\1" + encode(writer, {"a": 1}), written_with=lambda _: writer
+    )
+    assert found.values.to_pylist() == [{"v": expected}]
+
+
+@pytest.mark.parametrize(
+    ("writer", "reader", "says"),
+    [
+        ("string", "int", "v was written as string and is wanted as int"),
+        ("int", ["null", "string"], "v was written as int, which the union that is wanted has not"),
+        ("null", "int", "v was written as null"),
+        (
+            record(("x", "int"), name="I"),
+            record(("x", "int"), ("y", "int"), name="I"),
+            "v.y was not written, and has no default",
+        ),
+        (
+            record(("x", "int"), name="I"),
+            record(("y", "int", "no"), name="I"),
+            "v.y has a default that is not of its type",
+        ),
+    ],
+)
+def test_what_cannot_be_read_as_another_is_named(writer: Any, reader: Any, says: str) -> None:
+    with pytest.raises(Incompatible, match=says):
+        decode(record(("v", reader)), b"\0\0\0\0\1", written_with=lambda _: record(("v", writer)))
+
+
+def test_a_branch_that_cannot_be_read_is_bad_only_where_it_is_met() -> None:
+    writer, reader = record(("v", ["int", "string"])), record(("v", "int"))
+    values = [b"\0\0\0\0\1" + encode(writer, {"v": value}) for value in (1, "x", 2)]
+    found = decode(reader, *values, written_with=lambda _: writer)
+    assert [row["v"] for row in found.values.to_pylist()] == [1, None, 2]
+    assert found.bad.to_pylist() == [False, True, False]
+
+
+def test_each_schema_is_asked_for_once_and_names_decide() -> None:
+    schemas = {
+        7: record(("a", "int"), ("b", "string")),
+        8: record(("b", "string"), ("a", "long")),
+    }
+    asked = []
+
+    def written_with(schema_id: int) -> Any:
+        asked.append(schema_id)
+        return schemas.get(schema_id)
+
+    def framed(schema_id: int) -> bytes:
+        return b"\0" + schema_id.to_bytes(4, "big") + encode(schemas[schema_id], {"a": 1, "b": "x"})
+
+    values = [framed(7), framed(8), b"\0\0\0\0\x09", None, framed(7), b"\1" + framed(7)[1:], b"\0\0\0", b""]
+    found = decode(record(("a", "long"), ("b", "string")), *values, *values, written_with=written_with)
+    good = {"a": 1, "b": "x"}
+    bad = {"a": None, "b": None}
+    assert found.values.to_pylist() == [good, good, bad, None, good, bad, bad, bad] * 2
+    no_id = "it does not begin with a schema's id"
+    assert found.reasons.to_pylist() == [None, None, "its schema is not known", None, None, no_id, no_id, no_id] * 2
+    assert asked == [7, 8, 9]
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "reason"),
+    [
+        ("long", b"", "it ends too early"),
+        ("long", b"\x80" * 11, "it ends too early"),
+        ("int", b"\xff\xff\xff\xff\x7f", "it ends too early"),
+        ("double", b"\0" * 7, "it ends too early"),
+        ("string", b"\x04a", "it ends too early"),
+        ("string", b"\x01", "it has an impossible length"),
+        ("string", b"\x02\xff", "it is not UTF-8"),
+        ("boolean", b"\x02", "it is not of the column's type"),
+        (["null", "int"], b"\x04", "a union has no such branch"),
+        (["null", "int"], b"\x01", "a union has no such branch"),
+        ({"type": "enum", "name": "E", "symbols": ["A"]}, b"\x02", "an enum has no such symbol"),
+        ({"type": "array", "items": "int"}, b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01", "it has an impossible length"),
+        (
+            {"type": "array", "items": "null"},
+            b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01",
+            "it has an impossible length",
+        ),
+        (
+            {"type": "array", "items": "null"},
+            b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",
+            "it has an impossible length",
+        ),
+        ({"type": "array", "items": "int"}, b"\x02\x02", "it ends too early"),
+        (
+            {"type": "bytes", "logicalType": "decimal", "precision": 2, "scale": 0},
+            b"\x02\x64",
+            "it is not of the column's type",
+        ),
+        ("int", b"\x02\x02", "there are bytes behind its end"),
+    ],
+)
+def test_a_bad_value_is_said_to_be_so_between_good_ones(schema: Any, value: bytes, reason: str) -> None:
+    around = record(("first", "string"), ("v", schema))
+    kind = schema["type"] if isinstance(schema, dict) else str(schema)
+    good = {"long": 5, "int": 5, "double": 5.0, "string": "s", "boolean": True, "enum": "A", "array": []}.get(kind)
+    good = Decimal(5) if kind == "bytes" else good
+    fine = encode(around, {"first": "x", "v": good})
+    found = decode(around, fine, b"\x02x" + value, fine)
+    assert found.reasons.to_pylist() == [None, reason, None]
+    rows = found.values.to_pylist()
+    assert rows[0] == rows[2] and rows[0]["first"] == "x"
+    assert rows[1] == {"first": None, "v": None}
+
+
+def test_empty_items_do_not_fill_the_memory() -> None:
+    """Each inner array takes four bytes, and says that it has as many items as one may have."""
+    schema = {"type": "array", "items": {"type": "array", "items": "null"}}
+    inner = b"\x80\x80\x08" + b"\0"  # 65536 of nothing
+    value = b"\xd0\x0f" + inner * 1000 + b"\0"
+    found = decode(record(("v", schema)), value)
+    assert found.reasons.to_pylist() == ["it has an impossible length"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "17",
+        '{"type": "record"}',
+        '"Unknown"',
+        '{"type": "record", "name": "R", "fields": [{"name": "a"}]}',
+        '{"type": "enum", "name": "E"}',
+        "[" * 200 + "]" * 200,
+        '{"type": "fixed", "name": "F", "size": -1}',
+        '{"type": {"type": 1}}',
+    ],
+)
+def test_what_is_no_schema_is_said_to_be_none(text: str) -> None:
+    with pytest.raises(ValueError, match="an Avro schema"):
+        parsed(text)
+
+
+def test_a_schema_that_contains_itself_has_no_type() -> None:
+    with pytest.raises(ValueError, match="does not contain itself"):
+        spark_type(parsed(json.dumps(record(("next", ["null", "R"])))))
+
+
+# --- any schema, any value --------------------------------------------------------------------------------
+
+
+@st.composite
+def schemas_and_values(draw: st.DrawFn) -> tuple[Any, Any, Any]:
+    """A schema, a value as fastavro takes it, and as Spark has it."""
+    names = iter(range(1000))
+
+    def of(depth: int) -> tuple[Any, st.SearchStrategy[tuple[Any, Any]]]:
+        nested = ["array", "map", "record", "optional", "union"] if depth < 3 else []
+        kind = draw(st.sampled_from([*LEAVES, *nested]))
+        if kind == "array":
+            inner, values = of(depth + 1)
+            return {"type": "array", "items": inner}, st.lists(values, max_size=3).map(
+                lambda found: ([a for a, _ in found], [b for _, b in found])
+            )
+        if kind == "map":
+            inner, values = of(depth + 1)
+            return {"type": "map", "values": inner}, st.dictionaries(st.text(max_size=3), values, max_size=3).map(
+                lambda found: ({k: a for k, (a, _) in found.items()}, [(k, b) for k, (_, b) in found.items()])
+            )
+        if kind == "record":
+            fields = [(f"f{i}", of(depth + 1)) for i in range(draw(st.integers(0, 3)))]
+            return record(
+                *((name, inner) for name, (inner, _) in fields), name=f"R{next(names)}"
+            ), st.fixed_dictionaries({name: values for name, (_, values) in fields}).map(
+                lambda found: ({k: a for k, (a, _) in found.items()}, {k: b for k, (_, b) in found.items()})
+            )
+        if kind == "optional":
+            inner, values = draw(st.sampled_from([(x, LEAVES[x]) for x in LEAVES]))
+            return ["null", inner], st.none().map(lambda _: (None, None)) | values.map(lambda v: (v, v))
+        if kind == "union":
+            return ["int", "string", "null"], (
+                st.integers(-(1 << 31), (1 << 31) - 1).map(lambda v: (v, {"member0": v, "member1": None}))
+                | st.text(max_size=3).map(lambda v: (v, {"member0": None, "member1": v}))
+                | st.none().map(lambda _: (None, None))
+            )
+        return kind, LEAVES[kind].map(lambda v: (v, v))
+
+    inner, values = of(0)
+    value, expected = draw(values)
+    return record(("v", inner)), {"v": value}, {"v": expected}
+
+
+LEAVES: dict[str, st.SearchStrategy[Any]] = {
+    "int": st.integers(-(1 << 31), (1 << 31) - 1),
+    "long": st.integers(-(1 << 63), (1 << 63) - 1),
+    "double": st.floats(allow_nan=False),
+    "string": st.text(max_size=5),
+    "bytes": st.binary(max_size=5),
+    "boolean": st.booleans(),
+}
+
+
+@settings(max_examples=200, deadline=None)
+@given(schemas_and_values(), st.data())
+def test_whatever_is_encoded_is_decoded_and_no_damage_does_harm(
+    found: tuple[Any, Any, Any], data: st.DataObject
+) -> None:
+    schema, value, expected = found
+    good = encode(schema, value)
+    damaged = bytearray(good)
+    for _ in range(data.draw(st.integers(1, 3))):
+        if damaged:
+            damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+    cuts = [good[:size] for size in range(len(good))][:50]
+    got = decode(schema, good, bytes(damaged), *cuts, data.draw(st.binary(max_size=20)), good)
+    rows = got.values.to_pylist()
+    assert rows[0] == rows[-1] == expected
+    assert not got.bad[0].as_py() and not got.bad[-1].as_py()
+    assert all(got.bad[2 : 2 + len(cuts)].to_pylist())
