@@ -63,6 +63,9 @@ ROWS: dict[str, Callable[[], list[Figure]]] = {
     "read-committed": transaction_rows.read_committed,
     "transaction-memory": transaction_rows.memory,
     "spark-read": spark_rows.read,
+    "spark-load": spark_rows.lake,
+    "spark-write": spark_rows.write,
+    "spark-latency": spark_rows.latency,
 }
 HERE = Path(__file__).parent
 START, END = "<!-- table -->", "<!-- /table -->"

@@ -12,14 +12,20 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
 
+from kbroker.client import Producer
+from kbroker.spark import load
 from tests.kit.spark import new_session
 
+LATENCY_S = 10.0
 FORMATS = {"kbroker": "kbroker", "jvm": "kafka"}
 
 
@@ -62,6 +68,10 @@ class Loads:
             "count-8": lambda: self.counted({"minPartitions": "8"}),
             "noop": self.noop,
             "parquet": self.parquet,
+            "lake": self.lake,
+            "write": lambda: self.write({}),
+            "write-tuned": lambda: self.write({"kafka.linger.ms": "5", "kafka.batch.size": str(128 << 10)}),
+            "discard": self.discard,
         }
 
     def frame(self, options: Mapping[str, Any]) -> DataFrame:
@@ -80,10 +90,62 @@ class Loads:
         frame = self.frame({}).select("value", "topic", "partition", "offset", "timestamp")
         frame.write.mode("overwrite").parquet(str(self.folder / "lake"))
 
+    def lake(self) -> None:
+        """All columns into Parquet files: the loader, or the other's reader with Spark's own writer."""
+        folder = self.folder / f"lake-{time.monotonic_ns()}"
+        if self.who == "kbroker":
+            done = load(self.topic, folder, bootstrap_servers=self.address, spark=self.spark)
+            assert done.rows == self.count, done
+        else:
+            self.frame({}).write.parquet(str(folder))
+        shutil.rmtree(folder)
+
+    def rows(self) -> DataFrame:
+        """Made by Spark itself, of 100 B."""
+        return self.spark.range(0, self.count, 1, 2).selectExpr("lpad(cast(id as string), 100, 'x') value")
+
+    def write(self, options: Mapping[str, str]) -> None:
+        writer = self.rows().write.format(FORMATS[self.who]).option("kafka.bootstrap.servers", self.address)
+        writer.options(topic=self.topic, **options).save()
+
+    def discard(self) -> None:
+        """What Spark can give to a sink in Python at all."""
+        self.rows().write.format("discard").mode("append").save()
+
     def run(self, name: str) -> float:
         began = time.monotonic()
         self.by_name[name]()
         return time.monotonic() - began
+
+    def batch_latencies(self, seconds: float) -> list[float]:
+        """How long each micro-batch takes, from its trigger on, that has a few rows and no work."""
+        frame = self.spark.readStream.format(FORMATS[self.who]).option("kafka.bootstrap.servers", self.address)
+        stream = frame.option("subscribe", self.topic).load().writeStream.format("noop")
+        query = stream.option("checkpointLocation", str(self.folder / "checkpoint")).start()
+        until = time.monotonic() + seconds
+        with Producer(bootstrap_servers=self.address) as producer:
+            while time.monotonic() < until:
+                producer.send(self.topic, b"x").result(10)
+                time.sleep(0.02)
+        progress = [each for each in query.recentProgress if each["numInputRows"]]
+        query.stop()
+        return [each["durationMs"]["triggerExecution"] / 1000 for each in progress[len(progress) // 4 :]]
+
+
+class DiscardingWriter(DataSourceArrowWriter):
+    def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> WriterCommitMessage:
+        for _ in iterator:
+            pass
+        return WriterCommitMessage()
+
+
+class Discard(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "discard"
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        return DiscardingWriter()
 
 
 def main(who: str, address: str, topic: str, count: int, runs: int, names: list[str]) -> None:
@@ -92,7 +154,11 @@ def main(who: str, address: str, topic: str, count: int, runs: int, names: list[
         spark.sparkContext.setLogLevel("ERROR")
         loads = Loads(spark, who, address, topic, count)
         seconds: dict[str, list[float]] = {}
+        spark.dataSource.register(Discard)
         for name in names:
+            if name == "latency":
+                seconds[name] = loads.batch_latencies(runs * LATENCY_S)
+                continue
             loads.run(name)
             seconds[name] = [loads.run(name) for _ in range(runs)]
         found = {"seconds": seconds, "memory": memory()}

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections import defaultdict
+from typing import Any
 from uuid import uuid4
 
 from kbroker.client import Producer
@@ -13,69 +14,136 @@ from perf import machine
 from perf.duel import Figure, absolute, compared, delete_topic
 from perf.peers import Kbroker
 
-COUNT = 2_000_000
+COUNTS = {100: 4_000_000, 1024: 2_000_000}
+"""Rows by the size of their values."""
+
 PARTITIONS = 4
 ROUNDS = 2
 RUNS = 3
+WRITE_RUNS = 2
 SIDES = ("kbroker", "jvm")
 SETTINGS = {"log.segment.delete.delay.ms": 0}
 
-Side = dict[str, dict[str, list[float]]]
 
-
-def side(who: str, peer: Kbroker, topic: str, loads: list[str], runs: int = RUNS) -> dict[str, dict[str, list[float]]]:
+def side(who: str, peer: Kbroker, topic: str, count: int, loads: list[str], runs: int) -> dict[str, dict[str, Any]]:
     """What one process of perf.spark_load has measured."""
-    command = [sys.executable, "-m", "perf.spark_load", who, peer.address, topic, str(COUNT), str(runs), *loads]
+    command = [sys.executable, "-m", "perf.spark_load", who, peer.address, topic, str(count), str(runs), *loads]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
     if done.returncode:
         raise RuntimeError(f"spark {who} {loads}: {done.stderr[-2000:]}")
-    found: dict[str, dict[str, list[float]]] = json.loads(done.stdout.splitlines()[-1])
+    found: dict[str, dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
     return found
 
 
 def fill(peer: Kbroker, topic: str, size: int) -> None:
-    """COUNT values that differ, without keys."""
+    """Values that differ, without keys."""
     import numpy
 
     values = numpy.random.default_rng(1).integers(97, 123, (10_000, size), dtype=numpy.uint8)
     column = values.view(f"S{size}").ravel()
     with Producer(bootstrap_servers=peer.address, partitioner="round_robin") as producer:
-        for _ in range(COUNT // len(column)):
+        for _ in range(COUNTS[size] // len(column)):
             producer.send_many(topic, column)
+
+
+class Duel:
+    """Both sides in turns, in processes of their own; what they have measured of each load, and of memory."""
+
+    def __init__(
+        self, peer: Kbroker, topic: str, size: int, ours: list[str], theirs: list[str] | None = None, runs: int = RUNS
+    ):
+        loads = {"kbroker": ours, "jvm": theirs or ours}
+        count = COUNTS[size]
+        self.rates: dict[str, dict[str, list[float]]] = {who: defaultdict(list) for who in SIDES}
+        self.seconds: dict[str, dict[str, list[float]]] = {who: defaultdict(list) for who in SIDES}
+        self.memory: dict[str, dict[str, list[float]]] = {who: defaultdict(list) for who in SIDES}
+        for number in range(ROUNDS):
+            for who in SIDES if number % 2 else reversed(SIDES):
+                machine.touch_memory()
+                found = side(who, peer, topic, count, loads[who], runs)
+                for name, seconds in found["seconds"].items():
+                    self.seconds[who][name] += seconds
+                    self.rates[who][name] += [count / each / 1000 for each in seconds]
+                for kind, most in found["memory"].items():
+                    self.memory[who][kind].append(most)
+
+    def best(self, who: str, *names: str) -> list[float]:
+        """The rates of each run, by whichever of these loads is the best of it."""
+        return list(map(max, *(self.rates[who][name] for name in names)))
+
+    def compared(self, what: str, name: str, must: str, aim: str) -> Figure:
+        return compared(what, self.rates["kbroker"][name], self.rates["jvm"][name], must, aim, "k rows/s")
+
+
+def filled_topic(peer: Kbroker, size: int) -> str:
+    topic = f"spark-{uuid4().hex[:8]}"
+    peer.create_topic(topic, PARTITIONS)
+    fill(peer, topic, size)
+    return topic
 
 
 def read() -> list[Figure]:
     """Rows per second of batch reads, and what memory they take."""
     figures = []
-    loads = {
-        "count": ("count", ">= 1.5", ">= 4"),
-        "noop": ("all columns to noop", ">= 1.5", ">= 4"),
-        "parquet": ("to Spark's Parquet", ">= 1.2", ">= 2"),
-    }
     with Kbroker(SETTINGS) as peer:
-        for size in (100, 1024):
-            topic = f"spark-{uuid4().hex[:8]}"
-            peer.create_topic(topic, PARTITIONS)
-            fill(peer, topic, size)
-            rates: dict[str, dict[str, list[float]]] = {who: defaultdict(list) for who in SIDES}
-            memory: dict[str, dict[str, list[float]]] = {who: defaultdict(list) for who in SIDES}
-            for number in range(ROUNDS):
-                for who in SIDES if number % 2 else reversed(SIDES):
-                    machine.touch_memory()
-                    found = side(who, peer, topic, [*loads, "count-8"])
-                    seconds = found["seconds"]
-                    # Both at their best: with as many tasks as are good for each.
-                    seconds["count"] = list(map(min, seconds["count"], seconds.pop("count-8")))
-                    for name, runs in seconds.items():
-                        rates[who][name] += [COUNT / each / 1000 for each in runs]
-                    for kind, most in found["memory"].items():
-                        memory[who][kind].append(float(most))  # type: ignore[arg-type]
-            for name, (what, must, aim) in loads.items():
-                ours, theirs = rates["kbroker"][name], rates["jvm"][name]
-                figures.append(compared(f"Spark batch read of {size} B, {what}", ours, theirs, must, aim, "k rows/s"))
-            ours, theirs = memory["kbroker"]["jvm"], memory["jvm"]["jvm"]
-            figures.append(compared(f"driver's JVM, {size} B", ours, theirs, "<= 1.0", "<= 0.6", "MB"))
-            most = memory["kbroker"]["worker"]
-            figures.append(absolute(f"the largest worker, {size} B", most, "<= 300", "<= 150", "MB"))
+        for size in COUNTS:
+            topic = filled_topic(peer, size)
+            duel = Duel(peer, topic, size, ["count", "count-8", "noop", "parquet"])
+            # Both at their best: with as many tasks as are good for each.
+            ours, theirs = (duel.best(who, "count", "count-8") for who in SIDES)
+            what = f"Spark batch read of {size} B"
+            figures += [
+                compared(f"{what}, count", ours, theirs, ">= 1.5", ">= 4", "k rows/s"),
+                duel.compared(f"{what}, all columns to noop", "noop", ">= 1.5", ">= 4"),
+                duel.compared(f"{what}, to Spark's Parquet", "parquet", ">= 1.2", ">= 2"),
+            ]
+            ours, theirs = (duel.memory[who]["jvm"] for who in SIDES)
+            figures.append(compared(f"{what}: memory of the driver", ours, theirs, "<= 1.0", "<= 0.6", "MB"))
+            workers = duel.memory["kbroker"]["worker"]
+            figures.append(absolute(f"{what}: memory of the largest task", workers, "<= 300", "<= 150", "MB"))
             delete_topic(peer, topic)
     return figures
+
+
+def lake() -> list[Figure]:
+    """The loader next to the other's reader with Spark's Parquet writer."""
+    figures = []
+    with Kbroker(SETTINGS) as peer:
+        for size in COUNTS:
+            topic = filled_topic(peer, size)
+            duel = Duel(peer, topic, size, ["lake"])
+            what = f"kbroker load of {size} B"
+            figures.append(duel.compared(f"{what} : JVM connector + Spark's Parquet", "lake", ">= 4", ">= 8"))
+            rates, workers = duel.rates["kbroker"]["lake"], duel.memory["kbroker"]["worker"]
+            if size == 100:
+                figures.append(absolute(what, rates, ">= 2000", ">= 4000", "k rows/s"))
+            figures.append(absolute(f"{what}: memory of the largest task", workers, "<= 300", "<= 150", "MB"))
+            delete_topic(peer, topic)
+    return figures
+
+
+def write() -> list[Figure]:
+    """Rows of 100 B that Spark makes itself, into a topic."""
+    with Kbroker(SETTINGS) as peer:
+        topic = f"spark-{uuid4().hex[:8]}"
+        peer.create_topic(topic, PARTITIONS)
+        duel = Duel(peer, topic, 100, ["discard", "write"], ["write", "write-tuned"], WRITE_RUNS)
+    ours, most = duel.rates["kbroker"]["write"], duel.rates["kbroker"]["discard"]
+    what = "Spark batch write of 100 B"
+    return [
+        duel.compared(what, "write", ">= 1.5", ">= 2"),
+        compared(f"{what} : the other one tuned", ours, duel.rates["jvm"]["write-tuned"], ">= 0.6", "", "k rows/s"),
+        compared(f"{what} : a sink that discards", ours, most, "", ">= 0.9", "k rows/s"),
+    ]
+
+
+def latency() -> list[Figure]:
+    """How long a micro-batch takes that has hardly anything to do."""
+    with Kbroker(SETTINGS) as peer:
+        topic = f"spark-{uuid4().hex[:8]}"
+        peer.create_topic(topic, PARTITIONS)
+        duel = Duel(peer, topic, 100, ["latency"])
+    ours, theirs = (duel.seconds[who]["latency"] for who in SIDES)
+    count = min(len(ours), len(theirs))
+    ours, theirs = ([each * 1000 for each in sorted(found)[:: len(found) // count][:count]] for found in (ours, theirs))
+    return [compared("Spark micro-batch, noop sink", ours, theirs, "<= 1.2", "<= 1.0", "ms")]
