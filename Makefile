@@ -48,9 +48,16 @@ test: build $(VENV)/test-installed
 test-all: build $(VENV)/test-installed
 	$(PY) -m pytest
 
-# All about Spark: what make test has, and crashes, clusters and Apache Kafka beside it.
-test-spark: build $(VENV)/test-installed
+# All about Spark: what make test has, and crashes, clusters and Apache Kafka beside it; then what make test has on the
+# newest Spark, whose workers find it by its path.
+NEWEST_SPARK := 4.3.0
+NEWEST := $(CURDIR)/build/pyspark-$(NEWEST_SPARK)
+$(NEWEST): $(VENV)/test-installed
+	$(PIP) --no-deps --target $@ pyspark==$(NEWEST_SPARK)
+
+test-spark: build $(VENV)/test-installed $(NEWEST)
 	$(PY) -m pytest tests/spark tests/unit/spark
+	PYTHONPATH=$(NEWEST) $(PY) -m pytest tests/spark -m "not slow"
 
 # What needs no running broker: lint, types, layers, the compiled core's warnings and stubs, rules of the tree.
 check: build $(VENV)/test-installed
