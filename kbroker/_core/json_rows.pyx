@@ -399,7 +399,10 @@ cdef class JsonRows(TypedColumns):
         blanks(j)
         if j.at == j.end:
             return put_null(&self.root)
-        done = put_value(j, &self.root)
+        if self.root.kind == KIND_STRUCT and word(j, b"null", 4):
+            done = NOT_OF_TYPE   # inside a value it is fine
+        else:
+            done = put_value(j, &self.root)
         if done == FINE:
             blanks(j)
             if j.at < j.end:

@@ -61,6 +61,17 @@ def duration_ms(given: str) -> int:
     return int(found[1]) * units[found[2]]
 
 
+FORMAT = one_of("binary", "string", "json", "avro")
+
+
+def addresses(given: str) -> str:
+    """Of schema registries."""
+    from kbroker.spark.schema_registry import registry
+
+    registry(given)
+    return given
+
+
 OPTIONS = {
     option.name.lower(): option
     for option in (
@@ -114,6 +125,44 @@ OPTIONS = {
         Option("maxRecordsPerPartition", whole(1), None, Use.READ, "the most records of one task"),
         Option("includeHeaders", flag, False, Use.READ, "whether there is a column headers"),
         Option("groupIdPrefix", text, None, Use.READ, "what the names of groups begin with that nobody has given"),
+        Option("keyFormat", FORMAT, "binary", Use.READ, "what keys are decoded from: json, avro or string"),
+        Option("valueFormat", FORMAT, "binary", Use.READ, "and values"),
+        Option("keySchema", text, None, Use.READ, "of keys: the same as valueSchema of values"),
+        Option(
+            "valueSchema",
+            text,
+            None,
+            Use.READ,
+            "what a decoded value has: of JSON as DDL or JSON of Spark's types, of Avro an Avro schema",
+        ),
+        Option(
+            "schemaRegistry",
+            addresses,
+            None,
+            Use.READ,
+            "http://HOST:PORT,... of a schema registry with Confluent's API, for Avro",
+        ),
+        Option(
+            "avroFraming",
+            one_of("confluent", "none"),
+            "confluent",
+            Use.READ,
+            "what stands before an Avro value: a zero byte and its schema's id, or nothing",
+        ),
+        Option(
+            "mode",
+            one_of("PERMISSIVE", "DROPMALFORMED", "FAILFAST"),
+            "PERMISSIVE",
+            Use.READ,
+            "what becomes of a record that cannot be decoded: fields that are null, nothing, or an error",
+        ),
+        Option(
+            "columnNameOfCorruptRecord",
+            text,
+            None,
+            Use.READ,
+            "a column more: the bytes of values that could not be decoded, null for the others",
+        ),
         Option("topic", text, None, Use.WRITE, "the topic of all rows, whatever their column topic says"),
         Option(
             "exactlyOnce",
@@ -149,7 +198,8 @@ class SparkOptions:
         try:
             return option.kind(value)
         except ValueError as error:
-            raise WrongOption(f"option {option.name}={value!r}: must be {error}") from None
+            shown = repr(value) if option.kind is not addresses else "[hidden]"  # it may have a password in it
+            raise WrongOption(f"option {option.name}={shown}: must be {error}") from None
 
     def _misplaced(self, option: Option) -> None:
         if option.use == Use.BATCH_READ:

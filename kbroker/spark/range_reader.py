@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def read_range(options: SparkOptions, schema: StructType, wanted: OffsetRange) -> Iterator[pyarrow.RecordBatch]:
     """As batches of about 1 MiB."""
-    batches = RecordBatches(schema, wanted.topic, wanted.partition)
+    batches = RecordBatches(schema, wanted.topic, wanted.partition, options)
     timeout_s = options["kafkaConsumer.pollTimeoutMs"] / 1000
     with task_consumer(options.client) as consumer:
         for records in consumer.read_range(*wanted, timeout=timeout_s):

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from kbroker._core.consumer_records import Records
+    from kbroker.spark.options import SparkOptions
 
 BATCH_BYTES = 1 << 20
 """About the size of a batch: Spark holds several, and larger ones leave the CPU's caches."""
@@ -24,15 +25,20 @@ OURS = {"timestampType": "timestamp_type"}
 class RecordBatches:
     """Makes them of the records of one partition."""
 
-    def __init__(self, schema: StructType, topic: str, partition: int):
+    def __init__(self, schema: StructType, topic: str, partition: int, options: SparkOptions):
         import pyarrow
+
+        from kbroker.spark.value_formats import Decoding
 
         self._arrow = pyarrow
         self._schema = arrow_schema_of(schema)
         self._names = [OURS.get(name, name) for name in schema.names]
         # What is the same in every record is not copied out of them, but kept here as long as the longest batch.
-        self._wanted = [name for name in self._names if name not in ("topic", "partition")] or ["offset"]
+        self._decoding = Decoding(options, self._schema)
+        of_records = [name for name in self._names if name not in ("topic", "partition", *self._decoding.made)]
+        self._wanted = [*of_records, *(self._decoding.needed - {*of_records} if self._decoding else ())] or ["offset"]
         self._of_all = {"topic": topic, "partition": partition}
+        self._place = topic, partition
         self._rows = FIRST_ROWS
         self._constants: dict[str, pyarrow.Array] = {}
 
@@ -40,16 +46,20 @@ class RecordBatches:
         """Of about BATCH_BYTES each, as far as the rows before tell."""
         start = 0
         while start < len(records):
-            batch = self._batch(records[start : start + self._rows])
-            start += len(batch)
-            self._rows = max(1, min(len(batch) * BATCH_BYTES // max(batch.nbytes, 1), MOST_ROWS))
+            taken = records[start : start + self._rows]
+            batch = self._batch(taken)
+            start += len(taken)
+            self._rows = max(1, min(len(taken) * BATCH_BYTES // max(batch.nbytes, 1), MOST_ROWS))
             yield batch
 
     def _batch(self, records: Records) -> pyarrow.RecordBatch:
         found = records.arrow(self._wanted)
+        decoded, stays = self._decoding.columns(found, *self._place) if self._decoding else ({}, None)
         arrays = []
         for name, field in zip(self._names, self._schema, strict=True):
-            if name in self._of_all:
+            if name in decoded:
+                arrays.append(decoded[name])
+            elif name in self._of_all:
                 arrays.append(self._constant(name, field.type, len(found)))
             elif name == "headers":
                 arrays.append(self._headers(found.column(name), field.type))
@@ -57,7 +67,8 @@ class RecordBatches:
                 arrays.append(found.column(name))
             else:
                 arrays.append(found.column(name).cast(field.type))
-        return self._arrow.RecordBatch.from_arrays(arrays, schema=self._schema)
+        batch = self._arrow.RecordBatch.from_arrays(arrays, schema=self._schema)
+        return batch if stays is None else batch.filter(stays)
 
     def _constant(self, name: str, of: pyarrow.DataType, count: int) -> pyarrow.Array:
         kept = self._constants.get(name)

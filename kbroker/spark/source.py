@@ -29,17 +29,24 @@ class KbrokerSource(DataSource):
     def name(cls) -> str:
         return "kbroker"
 
-    def schema(self) -> StructType:
+    def schema(self) -> StructType | str:
         from kbroker.spark.options import SparkOptions, Use
         from kbroker.spark.schema import schema_of
+        from kbroker.spark.value_formats import decoded_schema, settled
 
-        return schema_of(SparkOptions(self.options, Use.READ).columns)
+        # What a registry says now holds for all that is read: readers are given these options.
+        self.options.update(settled(SparkOptions(self.options, Use.READ)))
+        options = SparkOptions(self.options, Use.READ)
+        return decoded_schema(options, schema_of(options.columns))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from kbroker.spark.batch_reader import BatchReader
         from kbroker.spark.options import SparkOptions, Use
+        from kbroker.spark.value_formats import check_types
 
-        return BatchReader(SparkOptions(self.options, Use.BATCH_READ), schema)
+        options = SparkOptions(self.options, Use.BATCH_READ)
+        check_types(options, schema)
+        return BatchReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from kbroker.spark.batch_writer import BatchWriter

@@ -21,6 +21,7 @@ def decoded(text: str, kind: pa.DataType) -> tuple[Any, bool]:
     # Duplicate names stay, and integers are told from floats.
     found = json.loads(text, object_pairs_hook=Pairs)
     try:
+        _expect(found is not None)
         return _value(found, kind, wrong), bool(wrong)
     except NotOfType:
         return dict.fromkeys(field.name for field in kind), True

@@ -116,8 +116,8 @@ def test_names_decide_and_not_their_order() -> None:
 
 
 def test_null_and_blank_values_are_null_and_not_bad() -> None:
-    found = decode(WIDE, None, b"", b" \n", b"null")
-    assert found.values.to_pylist() == [None] * 4 and len(found.bad_rows) == 0
+    found = decode(WIDE, None, b"", b" \n")
+    assert found.values.to_pylist() == [None] * 3 and len(found.bad_rows) == 0
 
 
 def test_a_slice_of_a_column_is_decoded_as_such() -> None:
@@ -153,6 +153,7 @@ def test_a_decoder_begins_anew_with_each_column() -> None:
         (b'{"i": 1} {"i": 2}', "there are bytes behind its end"),
         (b"[1]", "it is not of the column's type"),
         (b"17", "it is not of the column's type"),
+        (b"null", "it is not of the column's type"),
         (b'{"text": "\xff"}', "it is not UTF-8"),
         (b'{"other": "\xc3"}', "it is not UTF-8"),
         (b'{"other": ' + b"[" * 2000 + b"]" * 2000 + b"}", "it is nested too deeply"),
