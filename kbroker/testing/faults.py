@@ -28,12 +28,19 @@ class Treatment(NamedTuple):
 class Fault:
     """One order. `struck` says how many requests it has hit so far."""
 
-    def __init__(self, api: ApiKey, treatment: Treatment, times: int | None):
+    def __init__(self, api: ApiKey, treatment: Treatment, times: int | None, after: int):
         self.api = api
+        self.after = after
+        """How many requests pass first."""
         self.treatment = treatment
         self.left = times
         """How many more it will hit; None: all, until it is cleared."""
         self.struck = 0
+
+    def lets_pass(self) -> bool:
+        """One request more, or not. It counts."""
+        self.after -= 1
+        return self.after >= 0
 
     def __repr__(self) -> str:
         left = "no end" if self.left is None else f"{self.left} left"
@@ -56,26 +63,27 @@ class Faults:
         self._new_connections_to_drop = 0
 
     # --- orders of a test --------------------------------------------------------------------------------
-    def error(self, api: str | ApiKey, code: str | ErrorCode, times: int | None = 1) -> Fault:
-        """The next requests of `api` are answered with `code`, and do not reach the broker.
+    def error(self, api: str | ApiKey, code: str | ErrorCode, times: int | None = 1, *, after: int = 0) -> Fault:
+        """The next requests of `api`, or those `after` so many, are answered with `code`, and do not reach the broker.
 
         As Kafka answers a request that fails as a whole: each of its topics, partitions, groups has the code, or the
         top has. Produce with acks=0 has no answer: its connection is dropped, as Kafka does.
         """
-        return self._add(api, Treatment(code=_named(ErrorCode, code, {each.name: each for each in ErrorCode})), times)
+        found = _named(ErrorCode, code, {each.name: each for each in ErrorCode})
+        return self._add(api, Treatment(code=found), times, after)
 
-    def delay(self, api: str | ApiKey, seconds: float, times: int | None = None) -> Fault:
+    def delay(self, api: str | ApiKey, seconds: float, times: int | None = None, *, after: int = 0) -> Fault:
         """The answers of `api` come later than the broker gives them, and so do those behind them on a connection."""
         if seconds <= 0:
             raise ValueError(f"a delay of {seconds} s")
-        return self._add(api, Treatment(delay_s=seconds), times)
+        return self._add(api, Treatment(delay_s=seconds), times, after)
 
-    def drop(self, api: str | ApiKey, times: int | None = 1, *, handled: bool = False) -> Fault:
+    def drop(self, api: str | ApiKey, times: int | None = 1, *, handled: bool = False, after: int = 0) -> Fault:
         """The connection that the next request of `api` comes on is dropped instead of an answer.
 
         The request does not reach the broker, or, with `handled`, is done and only its answer is lost.
         """
-        return self._add(api, Treatment(drops_request=not handled, drops_answer=handled), times)
+        return self._add(api, Treatment(drops_request=not handled, drops_answer=handled), times, after)
 
     def drop_connections(self) -> int:
         """All that are open, now; returns how many they were."""
@@ -110,7 +118,7 @@ class Faults:
         """Of one request that has come. It counts."""
         with self._lock:
             self._seen[api_key] += 1
-            holding = [fault for fault in self._faults if fault.api == api_key]
+            holding = [fault for fault in self._faults if fault.api == api_key and not fault.lets_pass()]
             delays = [fault for fault in holding if fault.treatment.delay_s][:1]
             outcomes = [fault for fault in holding if not fault.treatment.delay_s][:1]
             for fault in delays + outcomes:
@@ -128,10 +136,12 @@ class Faults:
             self._new_connections_to_drop -= 1
             return True
 
-    def _add(self, api: str | ApiKey, treatment: Treatment, times: int | None) -> Fault:
+    def _add(self, api: str | ApiKey, treatment: Treatment, times: int | None, after: int) -> Fault:
         if times is not None and times < 1:
             raise ValueError(f"{times} times")
-        fault = Fault(_api(api), treatment, times)
+        if after < 0:
+            raise ValueError(f"after {after} requests")
+        fault = Fault(_api(api), treatment, times, after)
         if treatment.code is not None and fault.api not in BUILDERS:
             raise ValueError(f"{fault.api.label} is not served, so there is no error answer of it")
         with self._lock:

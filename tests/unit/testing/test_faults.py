@@ -168,6 +168,17 @@ def test_a_broker_without_faults_has_none_to_order() -> None:
     broker.close()
 
 
+def test_an_order_may_let_some_requests_pass_first(broker: Broker, client: WireClient) -> None:
+    later = broker.faults.error("Heartbeat", ErrorCode.REBALANCE_IN_PROGRESS, times=2, after=2)
+    latest = broker.faults.error("Heartbeat", ErrorCode.ILLEGAL_GENERATION, times=None, after=3)
+    request = M.HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
+    codes = [client.call(ApiKey.HEARTBEAT, 4, request).error_code for _ in range(6)]
+    passed = ErrorCode.NOT_COORDINATOR  # it has no groups yet
+    wanted = [passed, passed, *[ErrorCode.REBALANCE_IN_PROGRESS] * 2, *[ErrorCode.ILLEGAL_GENERATION] * 2]
+    assert codes == wanted
+    assert (later.struck, latest.struck) == (2, 2)
+
+
 def test_wrong_names_are_refused_with_the_nearest_right_one(broker: Broker) -> None:
     faults = broker.faults
     for order, why in (
@@ -176,6 +187,7 @@ def test_wrong_names_are_refused_with_the_nearest_right_one(broker: Broker) -> N
         (lambda: faults.error("CreateAcls", "NOT_COORDINATOR"), "CreateAcls is not served"),
         (lambda: faults.drop("Produce", times=0), "0 times"),
         (lambda: faults.delay("Produce", 0), "a delay of 0 s"),
+        (lambda: faults.drop("Produce", after=-1), "after -1 requests"),
     ):
         with pytest.raises(ValueError, match=why):
             order()
