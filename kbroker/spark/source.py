@@ -7,7 +7,7 @@ from collections.abc import MutableMapping
 from typing import TYPE_CHECKING
 
 import pyspark
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWriter
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamWriter, DataSourceWriter
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -53,6 +53,18 @@ class KbrokerSource(DataSource):
         from kbroker.spark.options import SparkOptions, Use
 
         return BatchWriter(SparkOptions(self.options, Use.BATCH_WRITE), schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from kbroker.spark.options import SparkOptions, Use
+
+        options = SparkOptions(self.options, Use.STREAM_WRITE)
+        if options["exactlyOnce"]:
+            from kbroker.spark.exactly_once_writer import ExactlyOnceWriter
+
+            return ExactlyOnceWriter(options, schema)
+        from kbroker.spark.stream_writer import StreamWriter
+
+        return StreamWriter(options, schema)
 
 
 def check_version(version: str) -> None:
