@@ -7,7 +7,7 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -109,9 +109,9 @@ def hours_of(lake: Path | str) -> Counter[str]:
 # --- loads that are killed --------------------------------------------------------------------------------
 
 
-def killed_at(step: int, settings: Settings) -> bool:
+def killed_at(step: int, settings: Settings, load_and_die: Callable[[int, Settings], None] | None = None) -> bool:
     """Load in a process that is killed right before its `step`th call; False: it had not so many, and has ended."""
-    process = _processes.Process(target=_load_and_die, args=(step, settings))
+    process = _processes.Process(target=load_and_die or _load_and_die, args=(step, settings))
     process.start()
     process.join(60)
     if process.exitcode not in (0, -signal.SIGKILL):
@@ -121,18 +121,27 @@ def killed_at(step: int, settings: Settings) -> bool:
 
 
 def _load_and_die(step: int, settings: Settings) -> None:
+    kill_before(step, [(os, name) for name in STEPS])
+    Loader(settings, InProcess()).run()
+
+
+def kill_before(step: int, calls: Sequence[tuple[Any, str]]) -> None:
+    """This process is killed right before the `step`th of these calls from now on: (module or class, name)."""
     left = step
 
-    def counted(call: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
-        nonlocal left
-        left -= 1
-        if left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return call(*arguments, **keywords)
+    def counted(call: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(call)
+        def counting(*arguments: Any, **keywords: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return call(*arguments, **keywords)
 
-    for name in STEPS:
-        setattr(os, name, partial(counted, getattr(os, name)))
-    Loader(settings, InProcess()).run()
+        return counting
+
+    for owner, name in calls:
+        setattr(owner, name, counted(getattr(owner, name)))
 
 
 _processes = multiprocessing.get_context("forkserver")

@@ -35,6 +35,9 @@ COMMITS = f"{HOME}/commits"
 QUARANTINE = "_quarantine"
 
 
+WITHOUT_FOLDERS = {"s3", "gcs", "abfs"}  #: names of pyarrow's file systems
+
+
 class Storage(Protocol):
     """What a load does with files."""
 
@@ -217,8 +220,12 @@ class ObjectStore:
 
     def open_output(self, path: str) -> Any:
         full = self._full(path)
-        self._fs.create_dir(full.rpartition("/")[0], recursive=True)
+        self._make_folder(full)
         return self._fs.open_output_stream(full)
+
+    def _make_folder(self, full: str) -> None:
+        if self._fs.type_name not in WITHOUT_FOLDERS:
+            self._fs.create_dir(full.rpartition("/")[0], recursive=True)
 
     def open_input(self, path: str) -> Any:
         return self._fs.open_input_file(self._full(path))
@@ -230,7 +237,7 @@ class ObjectStore:
         source, target = self._full(staged), self._full(path)
         there, done = self._fs.get_file_info([source, target])
         if there.is_file:
-            self._fs.create_dir(target.rpartition("/")[0], recursive=True)
+            self._make_folder(target)
             self._fs.copy_file(source, target)
             self._fs.delete_file(source)
         elif not done.is_file:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+FENCED = (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED)
+
 BEHIND = 64
 """How many offsets of the topic are looked at first, from its end: a commit and its marker are two."""
 
@@ -80,7 +82,9 @@ class TopicCommits:
         try:
             with self._producer.transaction():
                 self._producer.send(*self._place[:1], record, key="commit", partition=0).result()
-        except ProducerFenced:
+        except ClientError as error:
+            if not isinstance(error, ProducerFenced) and error.code not in FENCED:
+                raise
             raise LakeTaken(
                 f"{self._storage.name}: another loader has taken over; what this one has read is given up, and nothing "
                 "is lost"

@@ -1,0 +1,135 @@
+"""Lakes where nothing is renamed or created on a condition: the commit is a record of a topic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as parquet
+import pytest
+
+from kbroker.client import AdminClient, Producer
+from kbroker.spark.loader.commits import all_commits, files_now
+from kbroker.spark.loader.errors import LakeDamaged, LakeTaken
+from kbroker.spark.loader.lake import ObjectStore, storage_of
+from kbroker.spark.loader.run import Loader
+from kbroker.spark.loader.settings import Settings
+from kbroker.testing import Broker
+from tests.kit.load import InProcess, Rows, fill, kill_before, killed_at, load, on_broker, settings_of
+from tests.kit.object_stores import NothingIsRenamed, below, nothing_is_renamed, s3_bucket
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[str]:
+    with s3_bucket() as uri:
+        yield uri
+
+
+@pytest.fixture(params=["s3", "files"])
+def place(request: pytest.FixtureRequest, bucket: str, topic: str, tmp_path: Path) -> tuple[str, dict[str, Any]]:
+    """Where the lake is, and settings for that."""
+    if request.param == "s3":
+        return below(bucket, topic), {}
+    return str(tmp_path / "lake"), {"filesystem": nothing_is_renamed()}
+
+
+def seen(settings: Settings) -> Rows:
+    """What a plain reader of all .parquet files finds. No row twice."""
+    storage = storage_of(settings)
+    found: Rows = {}
+    for path, _ in storage.files(""):
+        if not path.endswith(".parquet"):
+            continue
+        with storage.open_input(path) as file:
+            for row in parquet.read_table(file).to_pylist():
+                place = (path.split("/")[0].removeprefix("topic="), row["partition"], row["offset"])
+                assert place not in found, f"{place} is there twice"
+                found[place] = (row["key"], row["value"], round(row["timestamp"].timestamp() * 1000))
+    return found
+
+
+def test_loads_add_what_is_new(broker: Broker, topic: str, place: tuple[str, dict[str, Any]]) -> None:
+    servers, (lake, more) = broker.bootstrap_servers, place
+    with AdminClient(bootstrap_servers=servers) as admin:
+        admin.create_topic(topic, 2)
+    fill(servers, topic, 2, 100)
+    settings = settings_of(lake, servers, topic, **more)
+    assert isinstance(storage_of(settings), ObjectStore)
+    assert load(lake, servers, topic, **more).commits == [1]
+    assert load(lake, servers, topic, **more).commits == []
+    fill(servers, topic, 2, 50, start=100)
+    assert load(lake, servers, topic, **more).commits == [2]
+    assert seen(settings) == on_broker(servers, topic)
+    assert [commit.number for commit in all_commits(storage_of(settings))] == [1, 2]
+    assert load(lake, servers, topic, reload_since_ms=0, **more).rows == 300
+    assert seen(settings) == on_broker(servers, topic)
+    storage = storage_of(settings)
+    assert sorted(path for path, _ in storage.files("") if path.endswith(".parquet")) == sorted(files_now(storage))
+
+
+def test_who_comes_later_takes_over(broker: Broker, topic: str, place: tuple[str, dict[str, Any]]) -> None:
+    servers, (lake, more) = broker.bootstrap_servers, place
+    with AdminClient(bootstrap_servers=servers) as admin:
+        admin.create_topic(topic, 2)
+    fill(servers, topic, 2, 10)
+
+    class Overtaken(InProcess):
+        def run(self, *arguments):  # type: ignore[no-untyped-def]
+            fill(servers, topic, 2, 10, start=10)
+            assert load(lake, servers, topic, **more).rows == 40
+            return super().run(*arguments)
+
+    settings = settings_of(lake, servers, topic, **more)
+    with pytest.raises(LakeTaken, match="another loader has taken over"):
+        Loader(settings, Overtaken()).run()
+    assert seen(settings) == on_broker(servers, topic)
+    assert load(lake, servers, topic, **more).commits == []
+
+
+def test_a_lost_log_of_commits_is_noticed(broker: Broker, topic: str, place: tuple[str, dict[str, Any]]) -> None:
+    servers, (lake, more) = broker.bootstrap_servers, place
+    with AdminClient(bootstrap_servers=servers) as admin:
+        admin.create_topic(topic, 1)
+        fill(servers, topic, 1, 10)
+        before = set(admin.list_topics())
+        load(lake, servers, topic, **more)
+        (log,) = set(admin.list_topics()) - before
+        admin.delete_topics([log])
+        with pytest.raises(LakeDamaged, match="has lost them"):
+            load(lake, servers, topic, **more)
+
+
+def campaign(servers: str, topic: str, folder: Path, every: int) -> int:
+    """Kill first loads before each `every`th call of the store; returns how many there are."""
+    with AdminClient(bootstrap_servers=servers) as admin:
+        admin.create_topic(topic, 2)
+    fill(servers, topic, 2, 100)
+    all_of_it = on_broker(servers, topic)
+    step = 1
+    while True:
+        settings = settings_of(folder / str(step), servers, topic, filesystem=nothing_is_renamed())
+        was_killed = killed_at(step, settings, load_and_die)
+        assert seen(settings).items() <= all_of_it.items()
+        load(settings.lake, servers, topic, filesystem=settings.filesystem)
+        assert seen(settings) == all_of_it, f"step {step}"
+        if not was_killed:
+            return step
+        step += every
+
+
+def load_and_die(step: int, settings: Settings) -> None:
+    of_store = ("open_output_stream", "copy_file", "delete_file", "delete_dir", "delete_dir_contents")
+    of_log = ("init_transactions", "begin_transaction", "send", "commit_transaction")
+    kill_before(step, [(NothingIsRenamed, name) for name in of_store] + [(Producer, name) for name in of_log])
+    Loader(settings, InProcess()).run()
+
+
+def test_a_load_that_is_killed_goes_on(broker: Broker, topic: str, tmp_path: Path) -> None:
+    assert campaign(broker.bootstrap_servers, topic, tmp_path, 5) > 10
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_load_that_is_killed_anywhere_goes_on(broker: Broker, topic: str, tmp_path: Path) -> None:
+    assert campaign(broker.bootstrap_servers, topic, tmp_path, 1) > 10
