@@ -125,11 +125,11 @@ def load_and_die(step: int, settings: Settings) -> None:
     Loader(settings, InProcess()).run()
 
 
-def test_a_load_that_is_killed_goes_on(broker: Broker, topic: str, tmp_path: Path) -> None:
+def test_a_load_into_a_store_that_is_killed_goes_on(broker: Broker, topic: str, tmp_path: Path) -> None:
     assert campaign(broker.bootstrap_servers, topic, tmp_path, 5) > 10
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_load_that_is_killed_anywhere_goes_on(broker: Broker, topic: str, tmp_path: Path) -> None:
+def test_a_load_into_a_store_that_is_killed_anywhere_goes_on(broker: Broker, topic: str, tmp_path: Path) -> None:
     assert campaign(broker.bootstrap_servers, topic, tmp_path, 1) > 10
