@@ -98,6 +98,8 @@ def test_an_administrator_sees_and_ends_transactions(broker: SuiteBroker, admin:
         producer.init_transactions(SECONDS)
         producer.begin_transaction()
         producer.send(topic, b"open").result(SECONDS)
+        ends = [admin.list_offsets([(topic, 0)], read_committed=committed) for committed in (False, True)]
+        assert [found[TopicPartition(topic, 0)].offset for found in ends] == [1, 0]
         if broker.has(LIST_TRANSACTIONS):
             listed = {each.transactional_id: each.state for each in admin.list_transactions(["Ongoing"])}
             assert listed == {name: "Ongoing"}

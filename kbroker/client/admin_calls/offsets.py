@@ -42,7 +42,7 @@ async def listing(
         ]
         # Below version 2 there is no transaction that could be open.
         level = READ_COMMITTED if read_committed and version >= 2 else 0
-        answer = await connection.call(request(topics=topics, isolation_level=level))
+        answer = await connection.call(request(replica_id=-1, topics=topics, isolation_level=level))
         found: dict[TopicPartition, OffsetAndTimestamp | ClientError] = {}
         for topic in answer.topics:
             for each in topic.partitions:
