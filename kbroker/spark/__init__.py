@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from kbroker.spark.session import session
 
 if TYPE_CHECKING:
+    from kbroker.spark.frames import read as read
+    from kbroker.spark.frames import stream as stream
     from kbroker.spark.loader.load import load as load
 
-__all__ = ["load", "session"]
+__all__ = ["load", "read", "session", "stream"]
+
+_MODULES = {"load": "loader.load", "read": "frames", "stream": "frames"}
 
 
 def __getattr__(name: str) -> Any:
-    """Spark imports this package to look for the format; the loader only where it is asked for."""
-    if name == "load":
-        from kbroker.spark.loader.load import load
-
-        return load
+    """Spark imports this package to look for the format; the rest only where it is asked for."""
+    if name in _MODULES:
+        return getattr(import_module(f"kbroker.spark.{_MODULES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

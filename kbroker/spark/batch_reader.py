@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from kbroker.spark.errors import WrongOption
-from kbroker.spark.offsets import EARLIEST, Everywhere
+from kbroker.spark.errors import DataLoss, WrongOption
+from kbroker.spark.offsets import EARLIEST, LATEST, Everywhere, Offsets, PerPartition, named
 from kbroker.spark.options import SparkOptions
 from kbroker.spark.planning import Planner
 from kbroker.spark.range_reader import read_range
@@ -17,6 +18,8 @@ from kbroker.spark.ranges import OffsetRange, divided
 if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql.types import StructType
+
+log = logging.getLogger("kbroker.spark")
 
 
 class RangePartition(InputPartition):
@@ -38,14 +41,26 @@ class BatchReader(DataSourceReader):
             there = planner.partitions()
             starts = planner.start(options.starting or Everywhere(EARLIEST), there)
             ends = planner.end(options.ending, there)
+            if isinstance(options.ending, PerPartition):
+                ends = self._up_to(planner.end(Everywhere(LATEST), there), starts, ends)
         ranges = []
         for place in there:
             start, end = starts[place], ends[place]
             if start > end:
-                raise WrongOption(f"{place}: it begins at offset {start}, behind its end {end}")
+                raise WrongOption(f"{place} would begin at offset {start}, behind its end {end}")
             ranges.append(OffsetRange(*place, start, end))
         tasks = divided(ranges, least_count=options["minPartitions"], most_records=options["maxRecordsPerPartition"])
         return [RangePartition(each) for each in tasks]
+
+    def _up_to(self, latest: Offsets, starts: Offsets, ends: Offsets) -> Offsets:
+        """The ends, but none behind what there is: a task would wait for it."""
+        beyond = [place for place, end in ends.items() if end > latest[place]]
+        if beyond:
+            what = f"option endingOffsets: {named(beyond)} ends before that, at {latest[beyond[0]]}"
+            if self._options["failOnDataLoss"]:
+                raise DataLoss(what)
+            log.warning("%s", what)
+        return ends | {place: max(latest[place], starts[place]) for place in beyond}
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
         if partition.value is None:

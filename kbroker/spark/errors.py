@@ -19,3 +19,10 @@ class NotDelivered(KbrokerError):
 
 class SinkFailed(KbrokerError):
     """An exactly-once stream cannot go on; the message says what to do."""
+
+
+class DataLoss(KbrokerError):
+    """Records that were to be read are gone."""
+
+    def __init__(self, what: str, remedy: str = "set failOnDataLoss=false to go on with what is there"):
+        super().__init__(f"{what}; {remedy}")

@@ -131,7 +131,7 @@ def _is_integer(value: Any, least: int, most: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
-def named(partitions: Iterable[TopicPartition]) -> str:
+def named(partitions: Iterable[TopicPartition] | Iterable[str]) -> str:
     """For messages: some of them."""
     wanted = sorted(partitions)
     more = f" and {len(wanted) - 5} more" if len(wanted) > 5 else ""

@@ -22,6 +22,8 @@ log = logging.getLogger("kbroker.spark")
 CLIENT = "kafka."
 """Names that begin so are options of the client."""
 
+COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
+
 
 class Use(enum.Flag):
     """What an option is for."""
@@ -45,11 +47,28 @@ class Option:
     doc: str
 
 
+def topics(given: str) -> tuple[str, ...]:
+    found = texts(given)
+    if not found:
+        raise ValueError("names of topics, with commas")
+    return found
+
+
 def pattern(given: str) -> re.Pattern[str]:
     try:
-        return re.compile(given)
+        found = re.compile(given.strip())
     except re.error as error:
         raise ValueError(f"a regular expression ({error})") from None
+    if not found.pattern:
+        raise ValueError("a regular expression that is not empty")
+    return found
+
+
+def columns(given: str) -> tuple[str, ...]:
+    found = texts(given)
+    if not found or not set(found) <= set(COLUMNS) or len(set(found)) < len(found):
+        raise ValueError(f"some of {', '.join(COLUMNS)}, with commas")
+    return found
 
 
 def duration_ms(given: str) -> int:
@@ -75,8 +94,8 @@ def addresses(given: str) -> str:
 OPTIONS = {
     option.name.lower(): option
     for option in (
-        Option("subscribe", texts, None, Use.READ, "topics, with commas"),
-        Option("subscribePattern", pattern, None, Use.READ, "a regular expression that topics' names match as a whole"),
+        Option("subscribe", topics, None, Use.READ, "topics, with commas"),
+        Option("subscribePattern", pattern, None, Use.READ, "a regular expression that is found in topics' names"),
         Option("assign", offsets.partitions, None, Use.READ, 'partitions: {"topic": [0, 1]}'),
         Option("startingTimestamp", offsets.timestamp, None, Use.READ, "begin at that time, in ms"),
         Option("startingOffsetsByTimestamp", offsets.timestamps, None, Use.READ, "the same, of each partition"),
@@ -114,8 +133,8 @@ OPTIONS = {
         Option(
             "kafkaConsumer.pollTimeoutMs", whole(1, 1 << 31), 120_000, Use.READ, "how long a task waits for records"
         ),
-        Option("fetchOffset.numRetries", whole(0, 1 << 31), 3, Use.READ, "how often offsets are asked for again"),
-        Option("fetchOffset.retryIntervalMs", whole(0, 1 << 31), 10, Use.READ, "and how long after"),
+        Option("fetchOffset.numRetries", whole(0, 1 << 31), 3, Use.READ, "how often offsets are asked for"),
+        Option("fetchOffset.retryIntervalMs", whole(0, 1 << 31), 1000, Use.READ, "and after how long again"),
         Option(
             "maxOffsetsPerTrigger", whole(1), None, Use.STREAM_READ, "about the most records of a micro-batch, in all"
         ),
@@ -124,6 +143,8 @@ OPTIONS = {
         Option("minPartitions", whole(1, 1 << 31), None, Use.READ, "about how many tasks at least"),
         Option("maxRecordsPerPartition", whole(1), None, Use.READ, "the most records of one task"),
         Option("includeHeaders", flag, False, Use.READ, "whether there is a column headers"),
+        Option("columns", columns, None, Use.READ, "which columns there are, with commas; all but headers else"),
+        Option("commitOffsets", flag, False, Use.STREAM_READ, "whether kafka.group.id shows how far a stream has come"),
         Option("groupIdPrefix", text, None, Use.READ, "what the names of groups begin with that nobody has given"),
         Option("keyFormat", FORMAT, "binary", Use.READ, "what keys are decoded from: json, avro or string"),
         Option("valueFormat", FORMAT, "binary", Use.READ, "and values"),
@@ -215,8 +236,8 @@ class SparkOptions:
     @property
     def columns(self) -> tuple[str, ...]:
         """Those that rows have."""
-        names = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
-        return (*names, "headers") if self["includeHeaders"] else names
+        chosen: tuple[str, ...] = self["columns"] or COLUMNS[:-1]
+        return (*chosen, "headers") if self["includeHeaders"] and "headers" not in chosen else chosen
 
     @property
     def starting(self) -> offsets.Place | None:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import TracebackType
 from typing import Self, TypeVar
 
 from kbroker.client.admin import AdminClient
+from kbroker.client.admin_results import TopicDescription
 from kbroker.client.config import NETWORK
-from kbroker.client.errors import ClientError
-from kbroker.errors import ErrorCode, KbrokerError
+from kbroker.client.errors import BrokerError, PartialFailure
+from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
-from kbroker.spark.errors import WrongOption
+from kbroker.spark.errors import DataLoss, WrongOption
 from kbroker.spark.kafka_options import client_options
 from kbroker.spark.offsets import (
     EARLIEST,
@@ -39,6 +40,7 @@ class Planner:
         self._options = options
         given = client_options(options.client, NETWORK)
         self._read_committed = options.client.get("isolation.level") == "read_committed"
+        self._missing: set[str] = set()  # that has been told of
         self._admin = AdminClient(given)
 
     def close(self) -> None:
@@ -55,63 +57,114 @@ class Planner:
     # --- which partitions -----------------------------------------------------------------------------------
 
     def partitions(self) -> list[TopicPartition]:
-        """Those that are subscribed to, or assigned, and there."""
+        """Those that are subscribed to, or assigned. WrongOption when one is not there."""
+        found, missing = self._seen()
+        if missing:
+            option = "assign" if self._options["assign"] is not None else "subscribe"
+            raise WrongOption(f"option {option}: there is no {named(missing)}")
+        return found
+
+    def _left(self) -> list[TopicPartition]:
+        """The same; DataLoss when one is not there, unless failOnDataLoss=false."""
+        found, missing = self._seen()
+        if missing and self._options["failOnDataLoss"]:
+            raise DataLoss(f"{named(missing)} is gone, with what was not read of it")
+        if missing - self._missing:
+            log.warning("%s is not there; the others are read", named(missing))
+        self._missing = missing
+        return found
+
+    def _seen(self) -> tuple[list[TopicPartition], set[str]]:
+        """And what is not there, though it was looked for again: it may be so new that not every broker knows it."""
+        for left in reversed(range(self._attempts)):
+            found, missing = self._looked_for()
+            if not missing - self._missing:
+                break
+            if left:
+                self._rest()
+        return sorted(found), missing
+
+    def _looked_for(self) -> tuple[set[TopicPartition], set[str]]:
         options = self._options
         if (assigned := options["assign"]) is not None:
-            return self._again(lambda: self._assigned(assigned))
+            there, _ = self._described({each.topic for each in assigned})
+            wanted = set(assigned)
+            return there & wanted, {str(each) for each in wanted - there}
         if (pattern := options["subscribePattern"]) is not None:
-            names = [name for name in self._again(self._admin.list_topics) if pattern.fullmatch(name)]
-        else:
-            names = list(dict.fromkeys(options["subscribe"]))
-        found = self._again(lambda: self._admin.describe_topics(names)) if names else {}
-        return sorted(TopicPartition(name, each.partition) for name in names for each in found[name].partitions)
+            # One that has gone since it was listed is not what anybody has asked for.
+            there, _ = self._described({name for name in self._admin.list_topics() if pattern.search(name)})
+            return there, set()
+        return self._described(set(options["subscribe"]))
 
-    def _assigned(self, assigned: Iterable[TopicPartition]) -> list[TopicPartition]:
-        wanted = sorted(assigned)
-        found = self._admin.describe_topics(sorted({each.topic for each in wanted}))
-        there = {TopicPartition(name, each.partition) for name, topic in found.items() for each in topic.partitions}
-        if missing := set(wanted) - there:
-            raise WrongOption(f"option assign: there is no {named(missing)}")
-        return wanted
+    def _described(self, topics: set[str]) -> tuple[set[TopicPartition], set[str]]:
+        """Their partitions, and which topics are not there."""
+        missing: set[str] = set()
+        found: Mapping[str, TopicDescription] = {}
+        try:
+            found = self._admin.describe_topics(sorted(topics)) if topics else {}
+        except PartialFailure as error:
+            if any(each.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for each in error.errors.values()):
+                raise
+            found, missing = error.results, set(error.errors)
+        except BrokerError as error:
+            if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise
+            missing = topics
+        return {TopicPartition(name, each.partition) for name in found for each in found[name].partitions}, missing
 
     # --- which offsets --------------------------------------------------------------------------------------
 
-    def earliest(self, partitions: Iterable[TopicPartition]) -> Offsets:
-        return self._listed(partitions, EARLIEST)
+    def earliest(self, partitions: Collection[TopicPartition]) -> Offsets:
+        """Where these begin, as far as they are still there."""
 
-    def latest(self, partitions: Iterable[TopicPartition]) -> Offsets:
-        """With read_committed the ends of what is decided."""
-        return self._listed(partitions, LATEST)
+        def ask() -> Offsets:
+            return self._listed([each for each in self._left() if each in partitions], EARLIEST)
 
-    def start(self, place: Place, partitions: list[TopicPartition]) -> Offsets:
+        return self._again(ask) if partitions else {}
+
+    def latest(self, known: Mapping[TopicPartition, int]) -> Offsets:
+        """Where all end that are subscribed to, with read_committed what is decided of them.
+
+        Asked again when one ends before an offset that is `known`: a broker may lag behind. DataLoss when one is gone,
+        unless failOnDataLoss=false.
+        """
+
+        def ask() -> Offsets:
+            return self._listed(self._left(), LATEST)
+
+        for left in reversed(range(self._attempts)):
+            found = self._again(ask)
+            if not (short := [place for place, offset in known.items() if found.get(place, offset) < offset]):
+                break
+            log.warning("%s ends before where it has been read up to", named(short))
+            if left:
+                self._rest()
+        return found
+
+    def start(self, place: Place, partitions: Collection[TopicPartition]) -> Offsets:
         """Where each partition begins."""
-        return self._offsets(place, partitions, "starting")
+        return self._again(lambda: self._resolved(self._offsets(place, partitions, "starting"), EARLIEST, LATEST))
 
-    def end(self, place: Place, partitions: list[TopicPartition]) -> Offsets:
+    def initial(self, place: Place, partitions: Collection[TopicPartition]) -> Offsets:
+        """The same, but LATEST where a stream is to begin there."""
+        return self._again(lambda: self._resolved(self._offsets(place, partitions, "starting"), EARLIEST))
+
+    def end(self, place: Place, partitions: Collection[TopicPartition]) -> Offsets:
         """Behind the last offset of each."""
-        return self._offsets(place, partitions, "ending")
+        return self._again(lambda: self._resolved(self._offsets(place, partitions, "ending"), EARLIEST, LATEST))
 
-    def _offsets(self, place: Place, partitions: list[TopicPartition], which: str) -> Offsets:
+    def _offsets(self, place: Place, partitions: Collection[TopicPartition], which: str) -> Offsets:
         match place:
             case Everywhere(at):
-                return self._listed(partitions, at)
+                return dict.fromkeys(partitions, at)
             case AtTimestamp(timestamp_ms):
                 return self._at_timestamps(dict.fromkeys(partitions, timestamp_ms), which)
             case AtTimestamps(timestamps_ms):
-                self._check_all(timestamps_ms, partitions, f"{which}OffsetsByTimestamp")
+                _check_all(timestamps_ms, partitions, f"{which}OffsetsByTimestamp")
                 return self._at_timestamps(timestamps_ms, which)
             case PerPartition(offsets):
-                self._check_all(offsets, partitions, f"{which}Offsets")
-                found = {place: offset for place, offset in offsets.items() if offset >= 0}
-                for at in (EARLIEST, LATEST):
-                    found |= self._listed([place for place, offset in offsets.items() if offset == at], at)
-                return found
-
-    def _check_all(self, given: Mapping[TopicPartition, int], partitions: list[TopicPartition], option: str) -> None:
-        if missing := set(partitions) - given.keys():
-            raise WrongOption(f"option {option} says nothing of {named(missing)}: it must name all partitions")
-        if unknown := given.keys() - set(partitions):
-            raise WrongOption(f"option {option} names {named(unknown)}, which is not read")
+                _check_all(offsets, partitions, f"{which}Offsets")
+                return offsets
 
     def _at_timestamps(self, timestamps_ms: Mapping[TopicPartition, int], which: str) -> Offsets:
         found: Offsets = {}
@@ -123,31 +176,51 @@ class Planner:
                 f"no record of {named(none)} is at the starting time or later; set startingOffsetsByTimestampStrategy="
                 "latest to begin at the end there"
             )
-        return found | self._listed(none, LATEST)
+        return found | dict.fromkeys(none, LATEST)
 
-    def _listed(self, partitions: Iterable[TopicPartition], at: int) -> Offsets:
-        wanted = list(partitions)
-        if not wanted:
+    def _resolved(self, offsets: Offsets, *words: int) -> Offsets:
+        found = dict(offsets)
+        for at in words:
+            found |= self._listed([place for place, offset in offsets.items() if offset == at], at)
+        return found
+
+    def _listed(self, partitions: Collection[TopicPartition], at: int) -> Offsets:
+        if not partitions:
             return {}
-        found = self._again(lambda: self._admin.list_offsets(wanted, at, read_committed=self._read_committed))
+        found = self._admin.list_offsets(partitions, at, read_committed=self._read_committed)
         return {place: each.offset for place, each in found.items()}
 
+    # --- what a group has done ------------------------------------------------------------------------------
+
+    def commit(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """For a group that nobody is a member of."""
+        self._admin.alter_offsets(group_id, offsets)
+
+    # --- once more ------------------------------------------------------------------------------------------
+
+    @property
+    def _attempts(self) -> int:
+        found: int = self._options["fetchOffset.numRetries"]
+        return max(found, 1)
+
+    def _rest(self) -> None:
+        time.sleep(self._options["fetchOffset.retryIntervalMs"] / 1000)
+
     def _again(self, ask: Callable[[], T]) -> T:
-        """As often as fetchOffset.numRetries says, beside what the client itself tries again."""
-        left = self._options["fetchOffset.numRetries"]
-        while True:
+        """A partition may go while it is asked for. The client itself has tried everything else again."""
+        for _ in range(self._attempts - 1):
             try:
                 return ask()
-            except ClientError as error:
-                if not (left and error.retriable) or error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            except BrokerError as error:
+                if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     raise
-                left -= 1
                 log.warning("%s; asking again", error)
-                time.sleep(self._options["fetchOffset.retryIntervalMs"] / 1000)
+                self._rest()
+        return ask()
 
 
-class DataLoss(KbrokerError):
-    """Records that were to be read are gone."""
-
-    def __init__(self, what: str):
-        super().__init__(f"{what}; set failOnDataLoss=false to go on with what is there")
+def _check_all(given: Mapping[TopicPartition, int], partitions: Collection[TopicPartition], option: str) -> None:
+    if missing := set(partitions) - given.keys():
+        raise WrongOption(f"option {option} says nothing of {named(missing)}: it must name all partitions")
+    if unknown := given.keys() - set(partitions):
+        raise WrongOption(f"option {option} names {named(unknown)}, which is not read")

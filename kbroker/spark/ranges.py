@@ -41,10 +41,10 @@ def divided(
         return found
     total = sum(each.size for each in found)
     large = [each for each in found if _share(each, total, least_count) > 1]
-    small = [each for each in found if _share(each, total, least_count) == 1]
+    # Those that stay whole count for one each; the others share what is left of `least_count`.
     total = sum(each.size for each in large)
-    count = least_count - len(small)
-    return small + [part for each in large for part in _parts(each, _share(each, total, count))]
+    count = least_count - (len(found) - len(large))
+    return [part for each in found for part in _parts(each, _share(each, total, count) if each in large else 1)]
 
 
 def _share(each: OffsetRange, total: int, count: int) -> int:

@@ -7,7 +7,13 @@ from collections.abc import MutableMapping
 from typing import TYPE_CHECKING
 
 import pyspark
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamWriter, DataSourceWriter
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -30,23 +36,27 @@ class KbrokerSource(DataSource):
         return "kbroker"
 
     def schema(self) -> StructType | str:
-        from kbroker.spark.options import SparkOptions, Use
+        from kbroker.spark.options import Use
+        from kbroker.spark.read_options import read_options
         from kbroker.spark.schema import schema_of
         from kbroker.spark.value_formats import decoded_schema, settled
 
         # What a registry says now holds for all that is read: readers are given these options.
-        self.options.update(settled(SparkOptions(self.options, Use.READ)))
-        options = SparkOptions(self.options, Use.READ)
+        self.options.update(settled(read_options(self.options, Use.READ)))
+        options = read_options(self.options, Use.READ)
         return decoded_schema(options, schema_of(options.columns))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from kbroker.spark.batch_reader import BatchReader
-        from kbroker.spark.options import SparkOptions, Use
-        from kbroker.spark.value_formats import check_types
+        from kbroker.spark.options import Use
+        from kbroker.spark.read_options import read_options
 
-        options = SparkOptions(self.options, Use.BATCH_READ)
-        check_types(options, schema)
-        return BatchReader(options, schema)
+        return BatchReader(read_options(self.options, Use.BATCH_READ, schema), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from kbroker.spark.stream_reader import StreamReader
+
+        return StreamReader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from kbroker.spark.batch_writer import BatchWriter

@@ -1,0 +1,45 @@
+"""How much of what is there a micro-batch takes: pure. As Spark's own Kafka connector shares it out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from kbroker.model import TopicPartition
+from kbroker.spark.offsets import Offsets
+
+
+def waiting(start: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int]) -> Offsets:
+    """How many records there may be in each partition that has any."""
+    sizes = {place: end - start[place] for place, end in latest.items() if place in start}
+    return {place: size for place, size in sizes.items() if size > 0}
+
+
+def limited(start: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int], most: int) -> Offsets:
+    """Where a batch of about `most` records ends: each partition has a share as large as what waits in it is.
+
+    A share below one record is one record, so that no partition starves: with many partitions the batch is larger.
+    """
+    sizes = waiting(start, latest)
+    total = sum(sizes.values())
+    found = dict(latest)
+    for place, size in sizes.items():
+        share = most * (size / total)
+        found[place] = min(latest[place], start[place] + (math.ceil(share) if share < 1 else math.floor(share)))
+    return found
+
+
+class Delay:
+    """Lets a batch wait until it has `least` records, but `longest_s` at most. The first one does not wait."""
+
+    def __init__(self, least: int, longest_s: float):
+        self._least = least
+        self._longest_s = longest_s
+        self._last_s = -math.inf
+
+    def holds(self, count: int, now_s: float) -> bool:
+        """Whether `count` records wait for more; else a batch begins `now_s`."""
+        if count < self._least and now_s - self._last_s < self._longest_s:
+            return True
+        self._last_s = now_s
+        return False

@@ -1,0 +1,202 @@
+"""Reading topics as a stream.
+
+The driver keeps one reader for a query, from its start to its end, and asks it where each micro-batch ends; Spark keeps
+the answers in its checkpoint, in the JSON of its own Kafka connector. Tasks have readers of their own, for `read` only.
+
+A new query that begins at `latest` begins with an empty batch. Its start is the word, not an offset (LATEST in the
+JSON), and its end the offsets of that moment: so it is Spark's log that keeps where the query began, and a batch that
+runs again after a crash finds it there. Spark asks anew for `initialOffset` then, which has moved on.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from kbroker.client.errors import ClientError
+from kbroker.model import TopicPartition
+from kbroker.spark.batch_reader import RangePartition
+from kbroker.spark.errors import DataLoss
+from kbroker.spark.limits import Delay, limited, waiting
+from kbroker.spark.offsets import (
+    LATEST,
+    AtTimestamp,
+    AtTimestamps,
+    Everywhere,
+    Offsets,
+    checkpointed,
+    named,
+    offsets_of,
+)
+from kbroker.spark.options import SparkOptions, Use
+from kbroker.spark.planning import Planner
+from kbroker.spark.range_reader import read_range
+from kbroker.spark.ranges import OffsetRange, divided
+from kbroker.spark.read_options import read_options
+
+if TYPE_CHECKING:
+    import pyarrow
+    from pyspark.sql.types import StructType
+
+log = logging.getLogger("kbroker.spark")
+
+Json = dict[str, dict[str, int]]
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Of one query on its driver, or of one task."""
+
+    def __init__(self, given: Mapping[str, str], schema: StructType):
+        self._given = given
+        self._schema = schema
+        self._planner: Planner | None = None
+        self._initial: Offsets | None = None
+        self._latest: Offsets | None = None  # as of the last look
+        self._is_available_now = False
+        self._target: Offsets | None = None  # where AvailableNow stops
+
+    @cached_property
+    def _options(self) -> SparkOptions:
+        """Checked when they are first needed: what an `__init__` raises, Spark hides behind an error of its own."""
+        return read_options(self._given, Use.STREAM_READ, self._schema)
+
+    @cached_property
+    def _delay(self) -> Delay | None:
+        least = self._options["minOffsetsPerTrigger"]
+        return None if least is None else Delay(least, self._options["maxTriggerDelay"] / 1000)
+
+    @property
+    def _plan(self) -> Planner:
+        if self._planner is None:
+            self._planner = Planner(self._options)
+        return self._planner
+
+    # --- where a batch begins and ends ------------------------------------------------------------------------
+
+    def initialOffset(self) -> Json:
+        if self._initial is None:
+            plan = self._plan
+            self._initial = plan.initial(self._options.starting or Everywhere(LATEST), plan.partitions())
+            log.info("the query begins at %s", self._initial)
+        return checkpointed(self._initial)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        if (most := self._options["maxOffsetsPerTrigger"]) is not None:
+            return ReadMaxRows(most)
+        if (least := self._options["minOffsetsPerTrigger"]) is not None:
+            return ReadMinRows(least)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._is_available_now = True
+
+    def latestOffset(self, start: Json, limit: ReadLimit) -> Json:
+        """Where the next batch ends; `start` itself while it waits for more records."""
+        begin = offsets_of(start)
+        latest = self._latest = self._look(begin)
+        if isinstance(limit, ReadAllAvailable):
+            return checkpointed(latest)
+        starts = self._plan.earliest(latest.keys() - begin.keys()) | {
+            place: latest.get(place, 0) if offset == LATEST else offset for place, offset in begin.items()
+        }
+        count = sum(waiting(starts, latest).values())
+        if not self._is_available_now and self._delay is not None and self._delay.holds(count, time.monotonic()):
+            return start
+        if isinstance(limit, ReadMaxRows):
+            return checkpointed(limited(starts, latest, limit.max_rows))
+        return checkpointed(latest)
+
+    def _look(self, begin: Offsets) -> Offsets:
+        """Where the log ends, or ended when a query with AvailableNow began."""
+        if self._target is not None:
+            return self._target
+        latest = self._plan.latest(begin)
+        if self._is_available_now:
+            self._target = latest
+        return latest
+
+    def reportLatestOffset(self) -> Json | None:
+        return checkpointed(self._latest) if self._latest else None
+
+    # --- what a batch is made of ------------------------------------------------------------------------------
+
+    def partitions(self, start: Json, end: Json) -> list[InputPartition]:
+        options = self._options
+        begin, until = offsets_of(start), offsets_of(end)
+        if self._target is not None:
+            self._check_target(until)
+        begins = begin | self._earliest(until.keys() - begin.keys())
+        # One that runs again begins where partitions begin now; those that have come meanwhile are the next batch's.
+        is_first = begin == self._initial
+        if (gone := begin.keys() - until.keys()) and not is_first:
+            self._lose(f"{named(gone)} is gone, with what was not read of it")
+        ranges = []
+        for place in sorted(until.keys() & begins.keys()):
+            first, last = begins[place], until[place]
+            if first == LATEST:
+                continue
+            if first <= last:
+                ranges.append(OffsetRange(*place, first, last))
+            elif is_first and isinstance(options.starting, AtTimestamp | AtTimestamps):
+                log.info("%s: no record was late enough when the query began, now offset %d is", place, first)
+            else:
+                self._lose(f"{place} ends at offset {last}, but has been read up to {first}")
+        tasks = divided(ranges, least_count=options["minPartitions"], most_records=options["maxRecordsPerPartition"])
+        return [RangePartition(each) for each in tasks]
+
+    def _earliest(self, new: set[TopicPartition]) -> Offsets:
+        """Where partitions begin that have come since the last batch."""
+        if not new:
+            return {}
+        found = self._plan.earliest(new)
+        if missing := new - found.keys():
+            self._lose(f"{named(missing)} is gone before anything was read of it")
+        if late := [place for place, offset in found.items() if offset]:
+            self._lose(f"{named(late)} is new, but does not begin at offset 0 any more")
+        if found:
+            log.info("new partitions: %s", found)
+        return found
+
+    def _check_target(self, until: Offsets) -> None:
+        """AvailableNow has promised to read all up to its target: what is lost meanwhile is an error in any case."""
+        there = self._plan.latest(until)
+        if gone := until.keys() - there.keys():
+            raise DataLoss(f"{named(gone)} is gone while AvailableNow reads it", "start the query again")
+        if shorter := [place for place, offset in until.items() if there[place] < offset]:
+            raise DataLoss(f"{named(shorter)} has become shorter while AvailableNow reads it", "start the query again")
+
+    def _lose(self, what: str) -> None:
+        if self._options["failOnDataLoss"]:
+            raise DataLoss(what)
+        log.warning("%s; records may be missing", what)
+
+    def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
+        assert isinstance(partition, RangePartition) and partition.value is not None
+        return read_range(self._options, self._schema, partition.value)
+
+    # --- afterwards -------------------------------------------------------------------------------------------
+
+    def commit(self, end: Json) -> None:
+        """For those who watch the group's lag; the query itself goes by its checkpoint, so a failure is only told."""
+        if not self._options["commitOffsets"]:
+            return
+        try:
+            self._plan.commit(self._options.client["group.id"], offsets_of(end))
+        except ClientError as error:
+            log.warning("progress is not committed: %s", error)
+
+    def stop(self) -> None:
+        if self._planner is not None:
+            self._planner.close()

@@ -1,0 +1,126 @@
+"""Reading with either format, to compare them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from kbroker.client import AdminClient, Producer
+from kbroker.model import TopicPartition
+from tests.kit.spark_reading import last_line
+
+FORMATS = ("kbroker", "kafka")
+OURS, THEIRS = FORMATS
+T0_MS = 1_700_000_000_000
+QUERY_TIMEOUT_S = 60
+
+
+def options(servers: str, given: Mapping[str, Any]) -> dict[str, str]:
+    """Of a reader, with JSON of what is no text."""
+    found = {"kafka.bootstrap.servers": servers} | given
+    return {name: value if isinstance(value, str) else json.dumps(value) for name, value in found.items()}
+
+
+def load(spark: SparkSession, servers: str, form: str = OURS, **given: Any) -> DataFrame:
+    return spark.read.format(form).options(**options(servers, given)).load()
+
+
+def rows(frame: DataFrame) -> list[Row]:
+    """In the order of the log."""
+    return sorted(frame.collect(), key=lambda row: (row.topic, row.partition, row.offset))
+
+
+def offsets(frame: DataFrame) -> list[tuple[str, int, int]]:
+    return [(row.topic, row.partition, row.offset) for row in rows(frame.select("topic", "partition", "offset"))]
+
+
+def place_of_error(spark: SparkSession, servers: str, form: str, given: Mapping[str, Any]) -> tuple[str, str]:
+    """Where a batch fails, `load` or `action`, and what it says; `no error` when it does not."""
+    try:
+        frame = load(spark, servers, form, **given)
+    except (PySparkException, Py4JJavaError) as error:
+        return "load", last_line(error)
+    try:
+        frame.collect()
+    except (PySparkException, Py4JJavaError) as error:
+        return "action", last_line(error)
+    return "no error", ""
+
+
+def fill(servers: str, topic: str, partitions: int, count: int, *, start: int = 0, make: bool = True) -> None:
+    """`count` records in turn over the partitions, a millisecond apart; every kind of empty key, value and headers."""
+    if make:
+        with AdminClient(bootstrap_servers=servers) as admin:
+            admin.create_topic(topic, partitions)
+    with Producer(bootstrap_servers=servers) as producer:
+        for i in range(start, start + count):
+            producer.send_nowait(
+                topic,
+                None if i % 7 == 0 else b"value %d" % i,
+                key=None if i % 5 == 0 else b"key %d" % i,
+                headers=[("a", b"%d" % i), ("b", None)] if i % 3 == 0 else None,
+                partition=i % partitions,
+                timestamp=T0_MS + i,
+            )
+
+
+def places(topic: str, *offsets: int) -> dict[str, dict[str, int]]:
+    """The JSON of options: an offset of each partition."""
+    return {topic: {str(number): offset for number, offset in enumerate(offsets)}}
+
+
+def delete_before(servers: str, *before: tuple[str, int, int]) -> None:
+    """As retention does."""
+    with AdminClient(bootstrap_servers=servers) as admin:
+        admin.delete_records({TopicPartition(topic, number): offset for topic, number, offset in before})
+
+
+class Stream:
+    """A query that keeps what it reads in Parquet files, and its checkpoint beside them; it can be run again."""
+
+    def __init__(self, spark: SparkSession, folder: Path, servers: str, form: str = OURS, **given: Any):
+        self.spark = spark
+        self.servers = servers
+        self.form = form
+        self.given = given
+        self.output = folder / "output"
+        self.checkpoint = folder / "checkpoint"
+
+    def start(self, **trigger: Any) -> StreamingQuery:
+        reader = self.spark.readStream.format(self.form).options(**options(self.servers, self.given))
+        writer = reader.load().writeStream.format("parquet").option("path", str(self.output))
+        writer = writer.option("checkpointLocation", str(self.checkpoint))
+        return (writer.trigger(**trigger) if trigger else writer).start()
+
+    def run(self) -> StreamingQuery:
+        """All there is now."""
+        query = self.start(availableNow=True)
+        if not query.awaitTermination(QUERY_TIMEOUT_S):
+            query.stop()
+            raise AssertionError(f"the query has not ended: {query.status}")
+        return query
+
+    def rows(self) -> list[Row]:
+        return rows(self.spark.read.parquet(str(self.output)))
+
+    def offsets(self) -> list[tuple[str, int, int]]:
+        return [(row.topic, row.partition, row.offset) for row in self.rows()]
+
+    def logged(self) -> list[dict[str, dict[str, int]]]:
+        """Where its batches end, by its checkpoint."""
+        folder = self.checkpoint / "offsets"
+        files = sorted((each for each in folder.iterdir() if each.name.isdigit()), key=lambda each: int(each.name))
+        return [json.loads(each.read_text().splitlines()[-1]) for each in files]
+
+    def forget(self, batch: int) -> None:
+        """As if the driver had died when it was planned, before anything was done of it."""
+        for folder in (self.checkpoint / "commits", self.output / "_spark_metadata"):
+            (folder / str(batch)).unlink()
+            (folder / f".{batch}.crc").unlink()
