@@ -20,6 +20,7 @@ from kbroker.cli.output import print_json, print_table
 from kbroker.cli.progress import Progress, in_units
 from kbroker.client.consumer.options import CONSUMER
 from kbroker.client.producer.options import PRODUCER
+from kbroker.errors import KbrokerError
 from kbroker.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from kbroker.spark.kafka_options import REFUSED
 from kbroker.spark.loader.commits import Commit
@@ -82,6 +83,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="when brokers have deleted what was to be read next, or a topic was made again (default: %(default)s)",
     )
     parser.add_argument("--committed", action="store_true", help="no records of transactions that are open or aborted")
+    parser.add_argument(
+        "--value-format",
+        choices=("string", "json", "avro"),
+        help="values become typed columns; what cannot be decoded goes to LAKE/_quarantine, with the reason",
+    )
+    parser.add_argument(
+        "--value-schema", metavar="SCHEMA", help="of JSON in Spark's words, as in 'id LONG'; of Avro its own"
+    )
+    parser.add_argument("--schema-registry", metavar="URL", help="of Avro in Confluent's framing")
     parser.add_argument("--no-headers", action="store_true", help="leave the column headers out")
     parser.add_argument(
         "--lateness",
@@ -153,7 +163,20 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         commit_bytes=arguments.commit_bytes,
         lateness_ms=arguments.lateness,
         group=arguments.group,
+        formats=_formats(arguments),
     )
+
+
+def _formats(arguments: argparse.Namespace) -> dict[str, str]:
+    given = {
+        "valueFormat": arguments.value_format,
+        "valueSchema": arguments.value_schema,
+        "schemaRegistry": arguments.schema_registry,
+    }
+    found = {name: value for name, value in given.items() if value is not None}
+    if found and "valueFormat" not in found:
+        raise KbrokerError("--value-format is missing: json or avro")
+    return found
 
 
 def _session(arguments: argparse.Namespace) -> SparkSession:

@@ -29,6 +29,7 @@ from kbroker.spark.loader.settings import Settings
 from kbroker.spark.loader.summary import Preview, Summary, preview, summarized
 from kbroker.spark.loader.task import Job, Manifest
 from kbroker.spark.loader.topic_commits import TopicCommits
+from kbroker.spark.loader.values import value_type
 from kbroker.spark.loader.work import WorkUnit
 from kbroker.spark.offsets import Offsets
 
@@ -139,7 +140,8 @@ class Loader:
         if not plan.units:
             return []
         generations = {name: state.generation for name, state in plan.topics.items() if state.generation}
-        job = Job(self.settings, f"{STAGING}/{plan.name}", plan.loaded_at_ms, generations)
+        settings, kind = value_type(self.settings, sorted(plan.topics))
+        job = Job(settings, f"{STAGING}/{plan.name}", plan.loaded_at_ms, generations, kind)
         return self._tasks.run(job, plan.units, self.watcher.progressed)
 
     def check(self, brokers: Brokers, plan: Plan, manifests: list[Manifest]) -> None:

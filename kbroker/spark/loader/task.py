@@ -16,6 +16,7 @@ from kbroker.spark.loader.hour_files import HourFiles
 from kbroker.spark.loader.hours import HOUR_MS, by_hour
 from kbroker.spark.loader.lake import storage_of
 from kbroker.spark.loader.settings import ARRIVAL, CONTINUE, Settings
+from kbroker.spark.loader.values import decoded, value_decoder
 from kbroker.spark.loader.work import WorkUnit
 from kbroker.spark.ranges import OffsetRange
 from kbroker.spark.task_clients import task_consumer
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     import pyarrow
 
     from kbroker._core.consumer_records import Records
+    from kbroker.spark.decoding import Decoder
 
 log = logging.getLogger("kbroker.spark")
 
@@ -38,6 +40,7 @@ class Job:
     folder: str
     loaded_at_ms: int
     generations: dict[str, int]
+    value_type: pyarrow.DataType | None = None
 
 
 class Manifest(NamedTuple):
@@ -55,11 +58,14 @@ def run_unit(job: Job, unit: WorkUnit) -> Manifest:
     storage = storage_of(job.settings)
     folder = f"{job.folder}/{unit.number:06}-{uuid.uuid4().hex[:12]}"
     files = HourFiles(storage, folder, job.settings, job.generations)
+    quarantine = HourFiles(storage, folder, job.settings, job.generations, is_quarantine=True)
     try:
-        read = [_load_range(job, each, files) for each in unit.ranges]
-        made = files.close()
+        decoder = value_decoder(job.settings, job.value_type)
+        read = [_load_range(job, each, decoder, files, quarantine) for each in unit.ranges]
+        made = files.close() + quarantine.close()
     except BaseException:
         files.abandon()
+        quarantine.abandon()
         storage.remove_folder(folder)
         raise
     ranges = tuple(each for each, _ in read)
@@ -68,20 +74,32 @@ def run_unit(job: Job, unit: WorkUnit) -> Manifest:
     return Manifest(unit.number, tuple(made), ranges, tuple(newest for _, newest in read))
 
 
-def _load_range(job: Job, wanted: OffsetRange, files: HourFiles) -> tuple[LoadedRange, int]:
+def _load_range(
+    job: Job, wanted: OffsetRange, decoder: Decoder | None, files: HourFiles, quarantine: HourFiles
+) -> tuple[LoadedRange, int]:
     import pyarrow.compute as compute
 
-    rows, newest_ms, behind = 0, -1, wanted.start
+    rows, undecodable, newest_ms, behind = 0, 0, -1, wanted.start
     for batch in _batches(job.settings, wanted):
         behind = _checked(wanted, batch.column("offset"), behind)
         rows += len(batch)
         newest_ms = max(newest_ms, compute.max(batch.column("timestamp").cast("int64")).as_py())
-        if job.settings.time == ARRIVAL:
-            files.add(wanted.topic, wanted.partition, job.loaded_at_ms // HOUR_MS, batch)
-        else:
-            for hour, part in by_hour(batch, job.loaded_at_ms):
-                files.add(wanted.topic, wanted.partition, hour, part)
-    return LoadedRange(*wanted, rows), newest_ms
+        good, bad = decoded(decoder, batch)
+        _add(job, wanted, good, files)
+        if bad is not None:
+            _add(job, wanted, bad, quarantine)
+            undecodable += len(bad)
+    return LoadedRange(*wanted, rows, undecodable), newest_ms
+
+
+def _add(job: Job, wanted: OffsetRange, batch: pyarrow.RecordBatch, files: HourFiles) -> None:
+    if not len(batch):
+        return
+    if job.settings.time == ARRIVAL:
+        files.add(wanted.topic, wanted.partition, job.loaded_at_ms // HOUR_MS, batch)
+        return
+    for hour, part in by_hour(batch, job.loaded_at_ms):
+        files.add(wanted.topic, wanted.partition, hour, part)
 
 
 def _checked(wanted: OffsetRange, offsets: pyarrow.Array, behind: int) -> int:
