@@ -51,6 +51,11 @@ class Manifest(NamedTuple):
     ranges: tuple[LoadedRange, ...]
     newest_ms: tuple[int, ...]
     """The latest timestamp of each range, -1 where there was no record."""
+    size: int
+    """About how many bytes it has read, as planned."""
+
+    def weight(self) -> tuple[int, int]:
+        return sum(each.rows for each in self.ranges), self.size
 
 
 def run_unit(job: Job, unit: WorkUnit) -> Manifest:
@@ -71,7 +76,7 @@ def run_unit(job: Job, unit: WorkUnit) -> Manifest:
     ranges = tuple(each for each, _ in read)
     if (wrote := sum(file.rows for file in made)) != (had := sum(each.rows for each in ranges)):
         raise LoadFailed(f"{had} records were read, and {wrote} written")
-    return Manifest(unit.number, tuple(made), ranges, tuple(newest for _, newest in read))
+    return Manifest(unit.number, tuple(made), ranges, tuple(newest for _, newest in read), unit.size)
 
 
 def _load_range(
@@ -134,7 +139,7 @@ def _batches(settings: Settings, wanted: OffsetRange) -> Iterator[pyarrow.Record
         ]
     )
     partitions = arrow.array([], arrow.int32())
-    for records in _records(settings, wanted):
+    for records in records_of(settings, wanted):
         found = records.arrow(names)
         count = len(found)
         if len(partitions) < count:
@@ -154,8 +159,8 @@ def _batches(settings: Settings, wanted: OffsetRange) -> Iterator[pyarrow.Record
         yield arrow.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _records(settings: Settings, wanted: OffsetRange) -> Iterator[Records]:
-    """RecordsLost: some are gone before they were read."""
+def records_of(settings: Settings, wanted: OffsetRange) -> Iterator[Records]:
+    """What the brokers have of a range. RecordsLost: some are gone before they were read."""
     start = wanted.start
     while True:
         try:
