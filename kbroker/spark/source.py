@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING
 
@@ -15,10 +14,10 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
 )
 
+from kbroker.spark.installed import check_pyspark
+
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
-
-LEAST_VERSION = (4, 2)
 
 
 class KbrokerSource(DataSource):
@@ -29,7 +28,7 @@ class KbrokerSource(DataSource):
 
     def __init__(self, options: MutableMapping[str, str]):
         super().__init__(options)
-        check_version(pyspark.__version__)
+        check_pyspark(pyspark.__version__)
 
     @classmethod
     def name(cls) -> str:
@@ -75,10 +74,3 @@ class KbrokerSource(DataSource):
         from kbroker.spark.stream_writer import StreamWriter
 
         return StreamWriter(options, schema)
-
-
-def check_version(version: str) -> None:
-    """RuntimeError: this PySpark has not what is needed."""
-    found = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
-    if found < LEAST_VERSION:
-        raise RuntimeError(f"PySpark {version} is too old for format kbroker: install pyspark>=4.2")

@@ -167,7 +167,7 @@ class Decoding:
         self._mode = options["mode"]
         self._corrupt = options[CORRUPT] if options[CORRUPT] in schema.names else None
         self._decoders = {
-            column: decoder_of(options, column, schema.field(column).type)
+            column: _decoder(options, column, schema.field(column).type)
             for column in COLUMNS
             if options[f"{column}Format"] != "binary" and column in schema.names
         }
@@ -215,8 +215,7 @@ def _fail(found: Decoded, column: str, batch: pa.RecordBatch, topic: str, partit
     )
 
 
-def decoder_of(options: SparkOptions, column: str, kind: pa.DataType) -> Decoder:
-    """WrongOption: nothing is decoded to that type."""
+def _decoder(options: SparkOptions, column: str, kind: pa.DataType) -> Decoder:
     from kbroker.spark.decoding import AvroDecoder, JsonDecoder, StringDecoder
 
     form = options[f"{column}Format"]

@@ -1,0 +1,119 @@
+"""What Spark needs to be there: each thing that is missing is said in one line, with what to do."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from kbroker.errors import KbrokerError
+
+LEAST_PYSPARK = (4, 2)
+LEAST_PYARROW = (18, 0)
+LEAST_JAVA = 17
+TIMEOUT_S = 60
+
+COMES_WITH = "it comes with: pip install 'kbroker[spark]'"
+
+
+class NotInstalled(KbrokerError, RuntimeError):
+    """Something that Spark needs is missing; the message says what to do."""
+
+
+def check_installed() -> None:
+    """PySpark, pyarrow and Java, in versions that work."""
+    try:
+        import pyarrow
+        import pyspark
+    except ModuleNotFoundError as error:
+        raise NotInstalled(f"{error.name} is not installed; {COMES_WITH}") from None
+    check_pyspark(pyspark.__version__)
+    if _version(pyarrow.__version__) < LEAST_PYARROW:
+        raise NotInstalled(f"pyarrow {pyarrow.__version__} is too old: install pyarrow>={LEAST_PYARROW[0]}")
+    _check_spark_home(pyspark.__version__)
+    java = java_command()
+    found = java_version(java)
+    if found < LEAST_JAVA:
+        raise NotInstalled(f"{java} is Java {found}: Spark needs {LEAST_JAVA} or later; JAVA_HOME may name another")
+
+
+def check_pyspark(version: str) -> None:
+    """Python sources have had no admission control before."""
+    if _version(version) < LEAST_PYSPARK:
+        wanted = ".".join(map(str, LEAST_PYSPARK))
+        raise NotInstalled(f"PySpark {version} is too old for format kbroker: install pyspark>={wanted}")
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", text)[:2])
+
+
+def _check_spark_home(version: str) -> None:
+    """PySpark starts the Spark that SPARK_HOME names, whatever came with it."""
+    home = os.environ.get("SPARK_HOME")
+    for jar in (Path(home) / "jars").glob("spark-core_*.jar") if home else ():
+        theirs = jar.stem.rpartition("-")[2]
+        if _version(theirs) != _version(version):
+            raise NotInstalled(f"SPARK_HOME={home} is Spark {theirs}, but PySpark is {version}: unset SPARK_HOME")
+
+
+# --- Java -------------------------------------------------------------------------------------------------
+
+
+def java_command() -> str:
+    """The java that Spark will start."""
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        found = Path(home) / "bin" / "java"
+        if not found.exists():
+            raise NotInstalled(f"JAVA_HOME={home} has no bin/java: Spark needs Java {LEAST_JAVA} or later there")
+        return str(found)
+    on_path = shutil.which("java")
+    if on_path is None:
+        raise NotInstalled(f"Java is not installed: Spark needs {LEAST_JAVA} or later, on the PATH or in JAVA_HOME")
+    return on_path
+
+
+def java_version(java: str) -> int:
+    """The number that people call it by: 8, 17, 21."""
+    try:
+        told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=TIMEOUT_S).stderr
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NotInstalled(f"{java} cannot be run: {error}") from None
+    found = re.search(r'version "(?:1\.)?(\d+)', told)
+    if found is None:
+        said = told.strip().splitlines()
+        raise NotInstalled(f"{java} does not say which Java it is: {said[0] if said else 'it says nothing'}")
+    return int(found[1])
+
+
+# --- the interpreter that Spark runs ----------------------------------------------------------------------
+
+
+def check_interpreter(python: str, why: str) -> None:
+    """That it has kbroker: Spark looks for formats with it, and of an error there it says that there is no such format.
+
+    `why` says in messages where its path is from.
+    """
+    if python == sys.executable:
+        return
+    where = f"{python}, {why},"
+    try:
+        done = subprocess.run(
+            [python, "-c", "import sys, kbroker.client, pyarrow; print(*sys.version_info[:2])"],
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NotInstalled(f"{where} cannot be run: {error}") from None
+    if done.returncode:
+        said = done.stderr.strip().splitlines() or ["it ends at once"]
+        raise NotInstalled(
+            f"{where} cannot import kbroker and pyarrow: {said[-1]}; begin with PYSPARK_PYTHON={sys.executable}"
+        )
+    if tuple(map(int, done.stdout.split())) != sys.version_info[:2]:
+        raise NotInstalled(f"{where} is Python {'.'.join(done.stdout.split())}, and this is {sys.version.split()[0]}")
