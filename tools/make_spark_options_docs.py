@@ -14,8 +14,8 @@ HEAD = """# Options of format("kbroker")
 
 Made by `make docs` from `kbroker/spark/options.py`; do not edit. How they are used: [SPARK.md](SPARK.md).
 
-Names are those of Spark's own Kafka connector, in any case of letters, where it has them. Beside them any option of the client
-may be given as `kafka.NAME`: see [CLIENT_OPTIONS.md](CLIENT_OPTIONS.md); `kafka.bootstrap.servers` must be.
+Names are those of Spark's own Kafka connector, in any case of letters, where it has them. Beside them any option of the
+client may be given as `kafka.NAME`: see [CLIENT_OPTIONS.md](CLIENT_OPTIONS.md); `kafka.bootstrap.servers` must be.
 """
 
 SECTIONS = {"Reading": Use.READ, "Writing": Use.WRITE}

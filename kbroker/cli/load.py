@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from kbroker.cli import arguments as args
 from kbroker.cli.client_options import add_cluster, client_options
-from kbroker.cli.outcome import USAGE
+from kbroker.cli.outcome import FAILED, USAGE
 from kbroker.cli.output import print_json, print_table
 from kbroker.cli.progress import Progress, in_units
 from kbroker.client.consumer.options import CONSUMER
 from kbroker.client.producer.options import PRODUCER
+from kbroker.errors import KbrokerError
 from kbroker.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from kbroker.spark.installed import check_installed
 from kbroker.spark.kafka_options import REFUSED
@@ -29,6 +30,7 @@ from kbroker.spark.loader.run import Loader, Watcher
 from kbroker.spark.loader.settings import ARRIVAL, CONTINUE, EVENT, FAIL, Settings
 from kbroker.spark.loader.spark_tasks import SparkTasks
 from kbroker.spark.loader.summary import Preview, Summary
+from kbroker.spark.loader.verify import Verification, verify
 from kbroker.spark.options import duration_ms
 from kbroker.spark.session import session
 
@@ -40,6 +42,7 @@ EXAMPLES = """examples:
   kbroker load --pattern 'views.*' --to lake --group loader
   kbroker load views --to lake --dry-run            what that would read
   kbroker load views --to lake --reload-since 2026-01-31T12:00:00
+  kbroker load --to lake --verify
   kbroker load views --to 's3://bucket/lake?region=eu-west-1' --master spark://host:7077
 """
 
@@ -83,6 +86,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="when brokers have deleted what was to be read next, or a topic was made again (default: %(default)s)",
     )
     parser.add_argument("--committed", action="store_true", help="no records of transactions that are open or aborted")
+    parser.add_argument(
+        "--value-format",
+        choices=("string", "json", "avro"),
+        help="values become typed columns; what cannot be decoded goes to LAKE/_quarantine, with the reason",
+    )
+    parser.add_argument(
+        "--value-schema", metavar="SCHEMA", help="of JSON in Spark's words, as in 'id LONG'; of Avro its own"
+    )
+    parser.add_argument("--schema-registry", metavar="URL", help="of Avro in Confluent's framing")
     parser.add_argument("--no-headers", action="store_true", help="leave the column headers out")
     parser.add_argument(
         "--lateness",
@@ -111,19 +123,31 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--conf", type=args.setting, action="append", default=[], metavar="NAME=VALUE", help="a setting of Spark"
     )
-    parser.add_argument("--dry-run", action="store_true", help="say what would be read, and do nothing")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--dry-run", action="store_true", help="say what would be read, and do nothing")
+    what.add_argument(
+        "--verify",
+        action="store_true",
+        help="compare brokers, lake and audit hour by hour, and do nothing; without topics: all that the lake has",
+    )
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress, no summary")
     args.add_json(parser)
     add_cluster(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if bool(arguments.topic) == (arguments.pattern is not None):
+    is_named = bool(arguments.topic) + (arguments.pattern is not None)
+    if is_named > 1 or (is_named == 0 and not arguments.verify):
         print("kbroker load: name topics, or a --pattern", file=sys.stderr)
         return USAGE
     check_installed()
     watcher = _Progress(shown=sys.stderr.isatty() and not arguments.quiet)
-    loader = Loader(_settings(arguments), SparkTasks(lambda: _session(arguments)), watcher)
+    settings, tasks = _settings(arguments), SparkTasks(lambda: _session(arguments))
+    if arguments.verify:
+        found = verify(settings, tasks)
+        _print_verification(found, as_json=arguments.json)
+        return 0 if found.is_good else FAILED
+    loader = Loader(settings, tasks, watcher)
     if arguments.dry_run:
         _print_preview(loader.preview(), as_json=arguments.json)
         return 0
@@ -154,7 +178,20 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         commit_bytes=arguments.commit_bytes,
         lateness_ms=arguments.lateness,
         group=arguments.group,
+        formats=_formats(arguments),
     )
+
+
+def _formats(arguments: argparse.Namespace) -> dict[str, str]:
+    given = {
+        "valueFormat": arguments.value_format,
+        "valueSchema": arguments.value_schema,
+        "schemaRegistry": arguments.schema_registry,
+    }
+    found = {name: value for name, value in given.items() if value is not None}
+    if found and "valueFormat" not in found:
+        raise KbrokerError("--value-format is missing: json or avro")
+    return found
 
 
 def _session(arguments: argparse.Namespace) -> SparkSession:
@@ -230,6 +267,31 @@ def _print_preview(found: Preview | None, *, as_json: bool) -> None:
     print(f"commit {found.number}: about {in_units(found.size)} on the brokers, {found.tasks} tasks")
     if found.removed:
         print(f"{len(found.removed)} files would be replaced")
+
+
+def _print_verification(found: Verification, *, as_json: bool) -> None:
+    if as_json:
+        print_json({**asdict(found), "is_good": found.is_good})
+        return
+    tiers = sorted({tier for each in found.hours for tier in each.audit})
+    print_table(
+        ("topic", "hour", "broker", "lake", "lake in all", *(f"audit: {tier}" for tier in tiers), ""),
+        [
+            (
+                each.topic,
+                each.hour,
+                each.broker,
+                each.lake,
+                each.lake_in_all,
+                *(each.audit.get(tier) for tier in tiers),
+                each.verdict,
+            )
+            for each in found.hours
+        ],
+    )
+    for problem in found.problems:
+        print(f"kbroker: {problem}", file=sys.stderr)
+    print("all is there" if found.is_good else "NOT all is there")
 
 
 def _pattern(text: str) -> re.Pattern[str]:

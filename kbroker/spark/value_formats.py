@@ -167,7 +167,7 @@ class Decoding:
         self._mode = options["mode"]
         self._corrupt = options[CORRUPT] if options[CORRUPT] in schema.names else None
         self._decoders = {
-            column: _decoder(options, column, schema.field(column).type)
+            column: decoder_of(options, column, schema.field(column).type)
             for column in COLUMNS
             if options[f"{column}Format"] != "binary" and column in schema.names
         }
@@ -215,7 +215,8 @@ def _fail(found: Decoded, column: str, batch: pa.RecordBatch, topic: str, partit
     )
 
 
-def _decoder(options: SparkOptions, column: str, kind: pa.DataType) -> Decoder:
+def decoder_of(options: SparkOptions, column: str, kind: pa.DataType) -> Decoder:
+    """WrongOption: nothing is decoded to that type."""
     from kbroker.spark.decoding import AvroDecoder, JsonDecoder, StringDecoder
 
     form = options[f"{column}Format"]

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow
 import pyarrow.parquet as parquet
@@ -18,8 +18,6 @@ from kbroker.client import AdminClient, Consumer, Producer, TopicPartition
 from kbroker.spark.loader.run import Loader
 from kbroker.spark.loader.settings import Settings
 from kbroker.spark.loader.summary import Summary
-from kbroker.spark.loader.task import Job, Manifest, run_unit
-from kbroker.spark.loader.work import WorkUnit
 
 STEPS = ("fsync", "link", "mkdir", "rename", "replace", "rmdir", "unlink")
 """What a load does to a file system, beside writing to files that nobody looks at yet."""
@@ -27,6 +25,8 @@ STEPS = ("fsync", "link", "mkdir", "rename", "replace", "rmdir", "unlink")
 BEGIN_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
 
+T = TypeVar("T")
+R = TypeVar("R")
 Rows = dict[tuple[str, int, int], tuple[bytes | None, bytes | None, int]]
 """Key, value and timestamp by topic, partition and offset."""
 
@@ -36,8 +36,14 @@ class InProcess:
 
     slots = 2
 
-    def run(self, job: Job, units: Sequence[WorkUnit], progressed: Callable[[int, int], None]) -> list[Manifest]:
-        return [run_unit(job, unit) for unit in units]
+    def run(
+        self,
+        function: Callable[[T], R],
+        items: Sequence[T],
+        weigh: Callable[[R], tuple[int, int]],
+        progressed: Callable[[int, int], None],
+    ) -> list[R]:
+        return [function(item) for item in items]
 
 
 def settings_of(lake: Path | str, servers: str, *topics: str, **more: Any) -> Settings:

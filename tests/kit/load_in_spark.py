@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from kbroker.spark import load, session
-from kbroker.spark.loader import spark_tasks
+from kbroker.spark.loader import run
 from kbroker.spark.loader.task import Job, Manifest, run_unit
 from kbroker.spark.loader.work import WorkUnit
 from tests.kit.build import ROOT
@@ -79,7 +79,7 @@ def await_file(path: Path, timeout_s: float = 60) -> None:
 
 
 def main(lake: str, servers: str, topic: str, master: str, *settings: str) -> None:
-    spark_tasks.run_unit = troubled
+    run.run_unit = troubled
     conf = dict(each.split("=", 1) for each in settings)
     spark = session(master, "kbroker-tests", spark_ui_enabled=False, spark_driver_memory="512m", **conf)
     spark.sparkContext.setLogLevel("OFF")

@@ -7,6 +7,7 @@ import re
 import time
 from pathlib import Path
 
+import pyarrow
 import pyarrow.parquet as parquet
 import pytest
 
@@ -357,3 +358,42 @@ def test_a_dry_run_writes_nothing(servers: str, topic: str, lake: Path) -> None:
     assert not lake.exists()
     load(lake, servers, topic)
     assert Loader(settings_of(lake, servers, topic), InProcess()).preview() is None
+
+
+# --- values -----------------------------------------------------------------------------------------------
+
+SCHEMA = json.dumps(
+    {
+        "type": "struct",
+        "fields": [
+            {"name": "member", "type": "long", "nullable": True, "metadata": {}},
+            {"name": "page", "type": "string", "nullable": True, "metadata": {}},
+        ],
+    }
+)
+
+
+def test_what_cannot_be_decoded_is_in_quarantine(servers: str, topic: str, lake: Path) -> None:
+    create(servers, topic, 1)
+    send(servers, topic, *((0, n // 4, f'{{"member": {n}, "page": "p{n % 2}"}}') for n in range(8)))
+    send(servers, topic, (0, 0, "no json"), (0, 1, '{"member": "x"}'), (0, 1, '{"member": 10}'))
+    formats = {"valueFormat": "json", "valueSchema": SCHEMA}
+    found = load(lake, servers, topic, formats=formats)
+    assert (found.rows, found.topics[0].undecodable) == (11, 2)
+    rows = [
+        row for path in parquet_files(lake) for row in parquet.read_table(pyarrow.OSFile(str(lake / path))).to_pylist()
+    ]
+    assert {row["offset"]: row["value"] for row in rows} == {
+        **{n: {"member": n, "page": f"p{n % 2}"} for n in range(8)},
+        10: {"member": 10, "page": None},
+    }
+    kept = sorted((lake / "_quarantine").glob("**/*.undecodable"))
+    bad = [row for path in kept for row in parquet.read_table(pyarrow.OSFile(str(path))).to_pylist()]
+    assert {row["offset"]: row["value"] for row in bad} == {8: b"no json", 9: b'{"member": "x"}'}
+    assert all(row["reason"] for row in bad)
+    assert bad[1]["reason"].startswith("field member: ")
+    again = load(
+        lake, servers, topic, formats={**formats, "valueSchema": SCHEMA.replace("long", "string")}, reload_since_ms=0
+    )
+    assert again.topics[0].undecodable == 1
+    assert len(list((lake / "_quarantine").glob("**/*.undecodable"))) == 1

@@ -346,11 +346,14 @@ class Consumer(ConsumerOperations, Blocking):
                     return
                 at = self.position(topic, partition)
                 raise TimedOut(f"{place}: nothing came for {timeout:g} s between offset {at} and {until}")
-            if records.next_offsets()[place] > until:
+            behind = records.next_offsets()[place]
+            if behind > until:
                 records = records[: bisect.bisect_left(records, until, key=lambda record: record.offset)]
                 if not len(records):
                     return
             yield records
+            if behind >= until:
+                return  # what came with the last ones may be damaged: nobody has asked for it
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
         """Records without end, by polls: for one thread at a time. It stands still while there are none.

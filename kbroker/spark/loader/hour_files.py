@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ MOST_OPEN = 64
 
 PAGE_BYTES = 256 << 10  #: what is compressed at a time stays in the CPU's caches
 
+REPEATED = ("partition", "timestampType", "reason")
 NOT_READ_BACK = ("key", "value", "headers")
 """Columns without statistics: nobody looks for ranges of them, and comparing them takes time."""
 
@@ -125,14 +127,16 @@ class HourFiles:
         file.batches, file.buffered = [], 0
         if file.writer is None:
             names = table.schema.names
+            value = table.schema.field("value").type
+            of_value = [] if pyarrow.types.is_binary(value) else list(leaves("value", value))
             settings = self._settings
             file.writer = parquet.ParquetWriter(
                 file.sink,
                 table.schema,
                 compression=settings.compression,
                 compression_level=settings.compression_level,
-                use_dictionary=[name for name in names if name in ("partition", "timestampType", "reason")],
-                write_statistics=[name for name in names if name not in NOT_READ_BACK],
+                use_dictionary=[name for name in names if name in REPEATED] + of_value,
+                write_statistics=[name for name in names if name not in NOT_READ_BACK] + of_value,
                 column_encoding={"offset": "DELTA_BINARY_PACKED", "timestamp": "DELTA_BINARY_PACKED"},
                 data_page_size=PAGE_BYTES,
                 store_schema=False,
@@ -174,3 +178,19 @@ class HourFiles:
         folder = hour_folder(file.topic, file.hour)
         # Not .parquet: these rows are not of the lake.
         return f"{QUARANTINE}/{folder}/{name}.undecodable" if self._is_quarantine else f"{folder}/{name}.parquet"
+
+
+def leaves(name: str, of: pyarrow.DataType) -> Iterator[str]:
+    """Names of a column's parts as Parquet has them."""
+    import pyarrow.types as types
+
+    if types.is_struct(of):
+        for field in of:
+            yield from leaves(f"{name}.{field.name}", field.type)
+    elif types.is_map(of):
+        yield from leaves(f"{name}.key_value.key", of.key_type)
+        yield from leaves(f"{name}.key_value.value", of.item_type)
+    elif types.is_list(of):
+        yield from leaves(f"{name}.list.element", of.value_type)
+    else:
+        yield name

@@ -12,7 +12,8 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Protocol
+from functools import partial
+from typing import Protocol, TypeVar
 
 from kbroker.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 from kbroker.spark.loader import identity
@@ -27,12 +28,15 @@ from kbroker.spark.loader.publish import publish, roll_forward
 from kbroker.spark.loader.reload import reload_from
 from kbroker.spark.loader.settings import Settings
 from kbroker.spark.loader.summary import Preview, Summary, preview, summarized
-from kbroker.spark.loader.task import Job, Manifest
+from kbroker.spark.loader.task import Job, Manifest, run_unit
 from kbroker.spark.loader.topic_commits import TopicCommits
-from kbroker.spark.loader.work import WorkUnit
+from kbroker.spark.loader.values import value_type
 from kbroker.spark.offsets import Offsets
 
 log = logging.getLogger("kbroker.spark")
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 PLANS_KEPT = 100
 HOST = socket.gethostname()
@@ -53,11 +57,17 @@ class Watcher:
 
 
 class Tasks(Protocol):
-    """Who runs what is to be read: SparkTasks."""
+    """Who runs things elsewhere: SparkTasks."""
 
     @property
     def slots(self) -> int: ...
-    def run(self, job: Job, units: Sequence[WorkUnit], progressed: Callable[[int, int], None]) -> list[Manifest]: ...
+    def run(
+        self,
+        function: Callable[[T], R],
+        items: Sequence[T],
+        weigh: Callable[[R], tuple[int, int]],
+        progressed: Callable[[int, int], None],
+    ) -> list[R]: ...
 
 
 class Loader:
@@ -139,8 +149,9 @@ class Loader:
         if not plan.units:
             return []
         generations = {name: state.generation for name, state in plan.topics.items() if state.generation}
-        job = Job(self.settings, f"{STAGING}/{plan.name}", plan.loaded_at_ms, generations)
-        return self._tasks.run(job, plan.units, self.watcher.progressed)
+        settings, kind = value_type(self.settings, sorted(plan.topics))
+        job = Job(settings, f"{STAGING}/{plan.name}", plan.loaded_at_ms, generations, kind)
+        return self._tasks.run(partial(run_unit, job), plan.units, Manifest.weight, self.watcher.progressed)
 
     def check(self, brokers: Brokers, plan: Plan, manifests: list[Manifest]) -> None:
         """LoadFailed: not all was read, or not of the topics that the plan is about."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 EVENT, ARRIVAL = "event", "arrival"
@@ -37,3 +37,5 @@ class Settings:
     poll_timeout_s: float = 120.0
     group: str | None = None
     """Offsets are committed to this group too, for those who watch lag."""
+    formats: Mapping[str, str] = field(default_factory=dict)
+    """Options valueFormat, valueSchema, schemaRegistry and avroFraming of format("kbroker"): values become columns."""

@@ -6,14 +6,15 @@ import concurrent.futures
 import re
 import uuid
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from kbroker.spark.loader.errors import LoadFailed
-from kbroker.spark.loader.task import Job, Manifest, run_unit
-from kbroker.spark.loader.work import WorkUnit
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 PROGRESS_S = 0.2
 
@@ -29,25 +30,33 @@ class SparkTasks:
         """How many tasks run at a time."""
         return self._session().sparkContext.defaultParallelism
 
-    def run(self, job: Job, units: Sequence[WorkUnit], progressed: Callable[[int, int], None]) -> list[Manifest]:
-        """What the attempts that count have done, one for each unit. LoadFailed: a task has failed for good.
+    def run(
+        self,
+        function: Callable[[T], R],
+        items: Sequence[T],
+        weigh: Callable[[R], tuple[int, int]],
+        progressed: Callable[[int, int], None],
+    ) -> list[R]:
+        """Of each item what the attempt that counts has made of it. LoadFailed: a task has failed for good.
 
-        `progressed` is called now and then with rows and (planned) bytes since the last time. Ctrl-C cancels the job.
+        `progressed` is called now and then with what `weigh` (on executors) says of what was done since the last time:
+        rows, and bytes. Ctrl-C cancels the job.
         """
         context = self._session().sparkContext
         rows, size = context.accumulator(0), context.accumulator(0)
         group = f"kbroker-load-{uuid.uuid4().hex[:12]}"
         told_rows = told_size = 0
 
-        def run(unit: WorkUnit) -> Manifest:
-            made = run_unit(job, unit)
-            rows.add(sum(each.rows for each in made.ranges))
-            size.add(unit.size)
+        def run(item: T) -> R:
+            made = function(item)
+            more_rows, more_size = weigh(made)
+            rows.add(more_rows)
+            size.add(more_size)
             return made
 
-        def collect() -> list[Manifest]:
-            context.setJobGroup(group, f"kbroker load: {len(units)} tasks", interruptOnCancel=True)
-            return context.parallelize(units, len(units)).map(run).collect()
+        def collect() -> list[R]:
+            context.setJobGroup(group, f"kbroker load: {len(items)} tasks", interruptOnCancel=True)
+            return context.parallelize(items, len(items)).map(run).collect()
 
         with concurrent.futures.ThreadPoolExecutor(1, "kbroker-load") as pool:
             future = pool.submit(collect)

@@ -60,7 +60,8 @@ def summarized(commits: Iterable[Commit]) -> list[TopicSummary]:
             topic = found.setdefault(file.topic, TopicSummary(file.topic))
             topic.files += 1
             topic.size += file.size
-            hours.add((file.topic, file.hour))
+            if not file.is_quarantine:
+                hours.add((file.topic, file.hour))
         for name, complete in commit.complete_hours.items():
             found.setdefault(name, TopicSummary(name)).complete_hours += len(complete)
     partition_counts = Counter(name for name, _ in partitions)

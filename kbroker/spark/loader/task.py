@@ -16,6 +16,7 @@ from kbroker.spark.loader.hour_files import HourFiles
 from kbroker.spark.loader.hours import HOUR_MS, by_hour
 from kbroker.spark.loader.lake import storage_of
 from kbroker.spark.loader.settings import ARRIVAL, CONTINUE, Settings
+from kbroker.spark.loader.values import decoded, value_decoder
 from kbroker.spark.loader.work import WorkUnit
 from kbroker.spark.ranges import OffsetRange
 from kbroker.spark.task_clients import task_consumer
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     import pyarrow
 
     from kbroker._core.consumer_records import Records
+    from kbroker.spark.decoding import Decoder
 
 log = logging.getLogger("kbroker.spark")
 
@@ -38,6 +40,7 @@ class Job:
     folder: str
     loaded_at_ms: int
     generations: dict[str, int]
+    value_type: pyarrow.DataType | None = None
 
 
 class Manifest(NamedTuple):
@@ -48,6 +51,11 @@ class Manifest(NamedTuple):
     ranges: tuple[LoadedRange, ...]
     newest_ms: tuple[int, ...]
     """The latest timestamp of each range, -1 where there was no record."""
+    size: int
+    """About how many bytes it has read, as planned."""
+
+    def weight(self) -> tuple[int, int]:
+        return sum(each.rows for each in self.ranges), self.size
 
 
 def run_unit(job: Job, unit: WorkUnit) -> Manifest:
@@ -55,33 +63,48 @@ def run_unit(job: Job, unit: WorkUnit) -> Manifest:
     storage = storage_of(job.settings)
     folder = f"{job.folder}/{unit.number:06}-{uuid.uuid4().hex[:12]}"
     files = HourFiles(storage, folder, job.settings, job.generations)
+    quarantine = HourFiles(storage, folder, job.settings, job.generations, is_quarantine=True)
     try:
-        read = [_load_range(job, each, files) for each in unit.ranges]
-        made = files.close()
+        decoder = value_decoder(job.settings, job.value_type)
+        read = [_load_range(job, each, decoder, files, quarantine) for each in unit.ranges]
+        made = files.close() + quarantine.close()
     except BaseException:
         files.abandon()
+        quarantine.abandon()
         storage.remove_folder(folder)
         raise
     ranges = tuple(each for each, _ in read)
     if (wrote := sum(file.rows for file in made)) != (had := sum(each.rows for each in ranges)):
         raise LoadFailed(f"{had} records were read, and {wrote} written")
-    return Manifest(unit.number, tuple(made), ranges, tuple(newest for _, newest in read))
+    return Manifest(unit.number, tuple(made), ranges, tuple(newest for _, newest in read), unit.size)
 
 
-def _load_range(job: Job, wanted: OffsetRange, files: HourFiles) -> tuple[LoadedRange, int]:
+def _load_range(
+    job: Job, wanted: OffsetRange, decoder: Decoder | None, files: HourFiles, quarantine: HourFiles
+) -> tuple[LoadedRange, int]:
     import pyarrow.compute as compute
 
-    rows, newest_ms, behind = 0, -1, wanted.start
+    rows, undecodable, newest_ms, behind = 0, 0, -1, wanted.start
     for batch in _batches(job.settings, wanted):
         behind = _checked(wanted, batch.column("offset"), behind)
         rows += len(batch)
         newest_ms = max(newest_ms, compute.max(batch.column("timestamp").cast("int64")).as_py())
-        if job.settings.time == ARRIVAL:
-            files.add(wanted.topic, wanted.partition, job.loaded_at_ms // HOUR_MS, batch)
-        else:
-            for hour, part in by_hour(batch, job.loaded_at_ms):
-                files.add(wanted.topic, wanted.partition, hour, part)
-    return LoadedRange(*wanted, rows), newest_ms
+        good, bad = decoded(decoder, batch)
+        _add(job, wanted, good, files)
+        if bad is not None:
+            _add(job, wanted, bad, quarantine)
+            undecodable += len(bad)
+    return LoadedRange(*wanted, rows, undecodable), newest_ms
+
+
+def _add(job: Job, wanted: OffsetRange, batch: pyarrow.RecordBatch, files: HourFiles) -> None:
+    if not len(batch):
+        return
+    if job.settings.time == ARRIVAL:
+        files.add(wanted.topic, wanted.partition, job.loaded_at_ms // HOUR_MS, batch)
+        return
+    for hour, part in by_hour(batch, job.loaded_at_ms):
+        files.add(wanted.topic, wanted.partition, hour, part)
 
 
 def _checked(wanted: OffsetRange, offsets: pyarrow.Array, behind: int) -> int:
@@ -116,7 +139,7 @@ def _batches(settings: Settings, wanted: OffsetRange) -> Iterator[pyarrow.Record
         ]
     )
     partitions = arrow.array([], arrow.int32())
-    for records in _records(settings, wanted):
+    for records in records_of(settings, wanted):
         found = records.arrow(names)
         count = len(found)
         if len(partitions) < count:
@@ -136,8 +159,8 @@ def _batches(settings: Settings, wanted: OffsetRange) -> Iterator[pyarrow.Record
         yield arrow.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _records(settings: Settings, wanted: OffsetRange) -> Iterator[Records]:
-    """RecordsLost: some are gone before they were read."""
+def records_of(settings: Settings, wanted: OffsetRange) -> Iterator[Records]:
+    """What the brokers have of a range. RecordsLost: some are gone before they were read."""
     start = wanted.start
     while True:
         try:

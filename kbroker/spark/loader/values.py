@@ -1,0 +1,66 @@
+"""Values as typed columns, and those that cannot be: they go into quarantine, with the reason."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kbroker.spark.loader.settings import Settings
+from kbroker.spark.options import SparkOptions, Use
+from kbroker.spark.value_formats import decoded_schema, decoder_of, settled
+
+if TYPE_CHECKING:
+    import pyarrow
+
+    from kbroker.spark.decoding import Decoder
+
+
+def value_type(settings: Settings, topics: list[str]) -> tuple[Settings, pyarrow.DataType | None]:
+    """On the driver: what the column value has, and the settings with all that was asked of a registry. None: bytes.
+
+    WrongOption: the formats make no sense. A schema in DDL needs a Spark session.
+    """
+    if not settings.formats:
+        return settings, None
+    from dataclasses import replace
+
+    from pyspark.sql.types import BinaryType, StructField, StructType
+
+    from kbroker.spark.schema import arrow_schema_of
+
+    given = {
+        **settings.formats,
+        "subscribe": ",".join(topics),
+        "kafka.bootstrap.servers": settings.client["bootstrap.servers"],
+    }
+    given |= settled(SparkOptions(given, Use.BATCH_READ))
+    schema = decoded_schema(SparkOptions(given, Use.BATCH_READ), StructType([StructField("value", BinaryType())]))
+    if isinstance(schema, str):
+        found = StructType.fromDDL(schema)
+        assert isinstance(found, StructType)
+        schema = found
+    kind = arrow_schema_of(schema).field("value").type
+    decoder_of(SparkOptions(given, Use.BATCH_READ), "value", kind)
+    return replace(settings, formats=given), kind
+
+
+def value_decoder(settings: Settings, kind: pyarrow.DataType | None) -> Decoder | None:
+    """In a task."""
+    return None if kind is None else decoder_of(SparkOptions(settings.formats, Use.BATCH_READ), "value", kind)
+
+
+def decoded(
+    decoder: Decoder | None, batch: pyarrow.RecordBatch
+) -> tuple[pyarrow.RecordBatch, pyarrow.RecordBatch | None]:
+    """The rows that could be decoded, and the others as they came with a column `reason`, if there are any."""
+    if decoder is None:
+        return batch, None
+    import pyarrow as arrow
+    import pyarrow.compute as compute
+
+    place = batch.schema.get_field_index("value")
+    found = decoder.decode(batch.column(place))
+    made = batch.set_column(place, arrow.field("value", found.values.type), found.values)
+    if not len(found.bad_rows):
+        return made, None
+    bad = batch.take(found.bad_rows).append_column("reason", found.reasons_of_bad)
+    return made.filter(compute.invert(found.bad)), bad

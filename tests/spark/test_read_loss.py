@@ -1,0 +1,323 @@
+"""Records that go while they are read, and brokers that go: both ways of failOnDataLoss, beside Spark's connector."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from kbroker.client import AdminClient, Producer
+from kbroker.client.errors import TimedOut
+from kbroker.spark.batch_reader import BatchReader, RangePartition
+from kbroker.spark.errors import DataLoss
+from kbroker.spark.options import Use
+from kbroker.spark.read_options import read_options
+from kbroker.spark.schema import schema_of
+from kbroker.spark.stream_reader import StreamReader
+from kbroker.testing import Broker
+from tests.kit.spark_reading import last_line
+from tests.spark.reading import FORMATS, Stream, delete_before, fill, load, offsets, options, places
+
+QUICK = {
+    "kafkaConsumer.pollTimeoutMs": 1500,
+    "kafka.default.api.timeout.ms": 1500,
+    "kafka.request.timeout.ms": 1500,
+    "fetchOffset.retryIntervalMs": 10,
+}
+COLUMNS = ("offset", "value")
+SMALL_FETCHES = {"kafka.max.partition.fetch.bytes": 20_000, "kafka.queued.max.bytes": 20_000}
+
+
+def delete_topic(broker: Broker, topic: str) -> None:
+    """Returns when nobody knows of it any more."""
+    with AdminClient(bootstrap_servers=broker.bootstrap_servers) as admin:
+        admin.delete_topics([topic])
+        until = time.monotonic() + 20
+        while topic in admin.list_topics():
+            assert time.monotonic() < until
+
+
+def batch(servers: str, **given: Any) -> tuple[BatchReader, list[Any]]:
+    """A reader as a task has it, and its partitions; without Spark."""
+    schema = schema_of(COLUMNS)
+    wanted = options(servers, QUICK | {"columns": ",".join(COLUMNS)} | given)
+    reader = BatchReader(read_options(wanted, Use.BATCH_READ, schema), schema)
+    return reader, reader.partitions()
+
+
+def fill_large(servers: str, topic: str, count: int) -> None:
+    with Producer(bootstrap_servers=servers, batch_size=5000) as producer:
+        producer.send_many(topic, [b"%0500d" % i for i in range(count)], partitions=0).result(30)
+
+
+# --- batches ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_offsets_that_are_gone_before_a_task_reads_them(
+    spark: SparkSession, broker: Broker, topic: str, form: str
+) -> None:
+    fill(broker.bootstrap_servers, topic, 2, 100)
+    delete_before(broker.bootstrap_servers, (topic, 0, 30), (topic, 1, 50))
+    given = {
+        "subscribe": topic,
+        "startingOffsets": places(topic, 10, 10),
+        "endingOffsets": places(topic, 50, 40),
+        **QUICK,
+    }
+    found = load(spark, broker.bootstrap_servers, form, failOnDataLoss=False, **given)
+    assert offsets(found) == [(topic, 0, at) for at in range(30, 50)]
+    with pytest.raises((PySparkException, Py4JJavaError)) as lost:
+        load(spark, broker.bootstrap_servers, form, **given).collect()
+    if form == "kbroker":
+        assert "DataLoss: " in last_line(lost.value)
+        assert "some are gone, it has" in last_line(lost.value)
+        assert "set failOnDataLoss=false" in last_line(lost.value)
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_retention_overtakes_a_task(broker: Broker, topic: str, fails: bool) -> None:
+    broker.create_topic(topic, 1)
+    fill_large(broker.bootstrap_servers, topic, 2000)
+    reader, (partition,) = batch(broker.bootstrap_servers, subscribe=topic, failOnDataLoss=fails, **SMALL_FETCHES)
+    reading = reader.read(partition)
+    found = next(reading).column("offset").to_pylist()
+    delete_before(broker.bootstrap_servers, (topic, 0, 1500))
+    if fails:
+        with pytest.raises(DataLoss, match=r"of the offsets \d+ to 2000 some are gone, it has 1500 to 2000"):
+            list(reading)
+        return
+    for each in reading:
+        found += each.column("offset").to_pylist()
+    gap = next(at for at in range(1, len(found)) if found[at] != found[at - 1] + 1)
+    assert found == [*range(gap), *range(1500, 2000)]
+    assert gap < 1500
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_topic_is_made_again_under_a_task(broker: Broker, topic: str, fails: bool) -> None:
+    broker.create_topic(topic, 1)
+    fill_large(broker.bootstrap_servers, topic, 100)
+    reader, (partition,) = batch(broker.bootstrap_servers, subscribe=topic, failOnDataLoss=fails)
+    delete_topic(broker, topic)
+    broker.create_topic(topic, 1)
+    fill_large(broker.bootstrap_servers, topic, 30)
+    partition = RangePartition(partition.value._replace(start=40))
+    if fails:
+        with pytest.raises(DataLoss, match="of the offsets 40 to 100 some are gone, it has 0 to 30"):
+            list(reader.read(partition))
+    else:
+        assert list(reader.read(partition)) == []
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_topic_is_deleted_under_a_task(broker: Broker, topic: str, fails: bool) -> None:
+    broker.create_topic(topic, 1)
+    fill_large(broker.bootstrap_servers, topic, 100)
+    reader, (partition,) = batch(broker.bootstrap_servers, subscribe=topic, failOnDataLoss=fails)
+    delete_topic(broker, topic)
+    if fails:
+        with pytest.raises(DataLoss, match="of the offsets 0 to 100 some are gone, it has 0 to 0"):
+            list(reader.read(partition))
+    else:
+        assert list(reader.read(partition)) == []
+
+
+def test_a_broker_that_dies_under_a_task_is_named_in_time(topic: str) -> None:
+    with Broker() as broker:
+        broker.create_topic(topic, 1)
+        fill_large(broker.bootstrap_servers, topic, 2000)
+        reader, (partition,) = batch(broker.bootstrap_servers, subscribe=topic, **SMALL_FETCHES)
+        reading = reader.read(partition)
+        next(reading)
+        broker.kill()
+        began = time.monotonic()
+        with pytest.raises(TimedOut, match=rf"{topic}-0: nothing came .* between offset .*{broker.bootstrap_servers}"):
+            list(reading)
+        assert time.monotonic() - began < 30
+
+
+def test_a_broker_that_comes_back_is_waited_for(topic: str) -> None:
+    with Broker() as broker:
+        broker.create_topic(topic, 1)
+        fill_large(broker.bootstrap_servers, topic, 2000)
+        given = {"kafkaConsumer.pollTimeoutMs": 60_000, "kafka.default.api.timeout.ms": 60_000} | SMALL_FETCHES
+        reader, (partition,) = batch(broker.bootstrap_servers, subscribe=topic, **given)
+        reading = reader.read(partition)
+        found = next(reading).column("offset").to_pylist()
+        broker.restart(kill=True)
+        for each in reading:
+            found += each.column("offset").to_pylist()
+        assert found == list(range(2000))
+
+
+def test_damaged_records_are_named_by_topic_partition_and_offset(
+    spark: SparkSession, topic: str, tmp_path: Path
+) -> None:
+    with Broker(directory=tmp_path / "data") as broker:
+        broker.create_topic(topic, 1)
+        with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
+            for i in range(5):
+                producer.send(topic, b"value %d" % i, partition=0).result(10)
+        broker.stop()
+        (segment,) = (tmp_path / "data" / f"{topic}-0").glob("*.log")
+        stored = segment.read_bytes()
+        assert b"value 3" in stored
+        segment.write_bytes(stored.replace(b"value 3", b"value X"))
+        broker.start()
+        with pytest.raises((PySparkException, Py4JJavaError)) as damaged:
+            load(spark, broker.bootstrap_servers, subscribe=topic, **QUICK).collect()
+        assert f"{topic}-0: the records at offset 3 cannot be read" in str(damaged.value)
+        given = {"subscribe": topic, "endingOffsets": places(topic, 3)}
+        assert len(offsets(load(spark, broker.bootstrap_servers, **given))) == 3
+
+
+# --- streams ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stream(spark: SparkSession, broker: Broker, tmp_path: Path) -> Callable[..., Stream]:
+    def make(form: str, **given: Any) -> Stream:
+        return Stream(spark, tmp_path / form, broker.bootstrap_servers, form, **QUICK, **given)
+
+    return make
+
+
+def stream_reader(broker: Broker, **given: Any) -> StreamReader:
+    """As a driver has it, without Spark."""
+    wanted = options(broker.bootstrap_servers, QUICK | {"columns": "offset"} | given)
+    return StreamReader(wanted, schema_of(("offset",)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", FORMATS)
+def test_retention_overtakes_a_stream(stream: Callable[..., Stream], broker: Broker, topic: str, form: str) -> None:
+    fill(broker.bootstrap_servers, topic, 1, 20)
+    query = stream(form, subscribe=topic, startingOffsets="earliest")
+    query.run()
+    fill(broker.bootstrap_servers, topic, 1, 40, make=False)
+    delete_before(broker.bootstrap_servers, (topic, 0, 50))
+    with pytest.raises(StreamingQueryException) as lost:
+        query.run()
+    if form == "kbroker":
+        assert "of the offsets 20 to 60 some are gone, it has 50 to 60" in str(lost.value)
+    query.given["failOnDataLoss"] = False
+    query.run()
+    assert query.offsets() == [(topic, 0, at) for at in [*range(20), *range(50, 60)]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_topic_is_made_again_under_a_stream(
+    stream: Callable[..., Stream], broker: Broker, topic: str, form: str
+) -> None:
+    fill(broker.bootstrap_servers, topic, 1, 20)
+    query = stream(form, subscribe=topic, startingOffsets="earliest")
+    query.run()
+    delete_topic(broker, topic)
+    fill(broker.bootstrap_servers, topic, 1, 5)
+    with pytest.raises(StreamingQueryException) as lost:
+        query.run()
+    if form == "kbroker":
+        assert f"{topic}-0 ends at offset 5, but has been read up to 20; set failOnDataLoss=false" in str(lost.value)
+    query.given["failOnDataLoss"] = False
+    query.run()  # goes on at the end of the new one
+    fill(broker.bootstrap_servers, topic, 1, 3, make=False)
+    query.run()
+    assert query.logged()[-1] == places(topic, 8)
+    assert query.offsets() == [(topic, 0, at) for at in sorted([*range(20), 5, 6, 7])]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", FORMATS)
+def test_one_of_a_streams_topics_is_deleted_and_comes_again(
+    stream: Callable[..., Stream], broker: Broker, topic: str, form: str
+) -> None:
+    stays, goes = f"{topic}.stays", f"{topic}.goes"
+    fill(broker.bootstrap_servers, stays, 1, 10)
+    fill(broker.bootstrap_servers, goes, 1, 10)
+    query = stream(form, subscribePattern=f"^{topic}[.]", startingOffsets="earliest")
+    query.run()
+    delete_topic(broker, goes)
+    fill(broker.bootstrap_servers, stays, 1, 5, make=False)
+    with pytest.raises(StreamingQueryException) as lost:
+        query.run()
+    if form == "kbroker":
+        assert f"{goes}-0 is gone" in str(lost.value)
+    query.given["failOnDataLoss"] = False
+    query.run()
+    assert query.logged()[-1] == places(stays, 15)
+    fill(broker.bootstrap_servers, goes, 1, 3)
+    query.run()
+    assert query.logged()[-1] == places(stays, 15) | places(goes, 3)
+    wanted = [(goes, 0, at) for at in sorted([*range(10), *range(3)])] + [(stays, 0, at) for at in range(15)]
+    assert query.offsets() == wanted
+
+
+def test_a_topic_that_is_subscribed_to_is_gone_for_a_while(broker: Broker, topic: str) -> None:
+    stays, goes = f"{topic}-stays", f"{topic}-goes"
+    fill(broker.bootstrap_servers, stays, 1, 10)
+    fill(broker.bootstrap_servers, goes, 1, 10)
+    strict, lenient = (
+        stream_reader(broker, subscribe=f"{stays},{goes}", startingOffsets="earliest", failOnDataLoss=fails)
+        for fails in (True, False)
+    )
+    try:
+        start = strict.latestOffset(lenient.initialOffset(), ReadAllAvailable())
+        assert start == places(goes, 10) | places(stays, 10)
+        delete_topic(broker, goes)
+        with pytest.raises(DataLoss, match=f"{goes} is gone, with what was not read of it; set failOnDataLoss=false"):
+            strict.latestOffset(start, ReadAllAvailable())
+        end = lenient.latestOffset(start, ReadAllAvailable())
+        assert end == places(stays, 10)
+        assert lenient.partitions(start, end) == []
+        with pytest.raises(DataLoss, match=f"{goes}-0 is gone"):
+            strict.partitions(start, end)
+        fill(broker.bootstrap_servers, goes, 1, 4)
+        back = lenient.latestOffset(end, ReadAllAvailable())
+        assert back == places(goes, 4) | places(stays, 10)
+        assert [each.value for each in lenient.partitions(end, back)] == [(goes, 0, 0, 4)]
+    finally:
+        strict.stop()
+        lenient.stop()
+
+
+def test_available_now_does_not_end_well_without_what_it_has_promised(broker: Broker, topic: str) -> None:
+    fill(broker.bootstrap_servers, topic, 1, 10)
+    reader = stream_reader(broker, subscribe=topic, failOnDataLoss=False, startingOffsets="earliest")
+    try:
+        reader.prepareForTriggerAvailableNow()
+        start = reader.initialOffset()
+        end = reader.latestOffset(start, reader.getDefaultReadLimit())
+        assert [each.value for each in reader.partitions(start, end)] == [(topic, 0, 0, 10)]
+        delete_topic(broker, topic)
+        with pytest.raises(DataLoss, match=f"{topic}-0 is gone while AvailableNow reads it; start the query again"):
+            reader.partitions(start, end)
+        fill(broker.bootstrap_servers, topic, 1, 3)
+        with pytest.raises(DataLoss, match=f"{topic}-0 has become shorter while AvailableNow reads it"):
+            reader.partitions(start, end)
+    finally:
+        reader.stop()
+
+
+def test_a_partition_that_is_new_but_has_lost_its_beginning(broker: Broker, topic: str) -> None:
+    fill(broker.bootstrap_servers, topic, 2, 20)
+    delete_before(broker.bootstrap_servers, (topic, 1, 4))
+    for fails in (True, False):
+        reader = stream_reader(broker, subscribe=topic, failOnDataLoss=fails)
+        try:
+            if fails:
+                with pytest.raises(DataLoss, match=f"{topic}-1 is new, but does not begin at offset 0 any more"):
+                    reader.partitions(places(topic, 10), places(topic, 10, 10))
+            else:
+                found = [each.value for each in reader.partitions(places(topic, 10), places(topic, 10, 10))]
+                assert found == [(topic, 1, 4, 10)]
+        finally:
+            reader.stop()
