@@ -1,0 +1,61 @@
+"""What is viewed most now: `python -m examples.activity.trend`, a stream from page_view to the topic trending.
+
+Every few seconds the counts of each subject in windows of a minute, as JSON keyed by window and subject.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+import kbroker.spark
+
+
+def counts(views: DataFrame) -> DataFrame:
+    """window, subject, views; rows that come more than a minute late are not counted."""
+    event = F.from_json(F.col("value").cast("string"), "page string")
+    subject = F.split_part(event["page"], F.lit("/"), F.lit(1)).alias("subject")
+    return (
+        views.select(subject, "timestamp")
+        .withWatermark("timestamp", "1 minute")
+        .groupBy(F.window("timestamp", "1 minute", "10 seconds"), "subject")
+        .agg(F.count("*").alias("views"))
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bootstrap-server", default="localhost:9092")
+    parser.add_argument("--checkpoint", default="./activity/checkpoint")
+    parser.add_argument("--seconds", type=float, default=3600, help="how long it runs")
+    given = parser.parse_args()
+    spark = kbroker.spark.session(spark_ui_enabled=False, spark_sql_shuffle_partitions=2)
+    views = (
+        spark.readStream.format("kbroker")
+        .option("kafka.bootstrap.servers", given.bootstrap_server)
+        .option("subscribe", "page_view")
+        .option("startingOffsets", "earliest")
+        .load()
+    )
+    rows = counts(views).selectExpr(
+        "concat(date_format(window.start, 'HH:mm:ss'), ' ', subject) key",
+        "to_json(struct(window.start start, window.end end, subject, views)) value",
+    )
+    query = (
+        rows.writeStream.format("kbroker")
+        .outputMode("update")
+        .option("kafka.bootstrap.servers", given.bootstrap_server)
+        .option("topic", "trending")
+        .option("checkpointLocation", given.checkpoint)
+        .trigger(processingTime="5 seconds")
+        .start()
+    )
+    query.awaitTermination(given.seconds)
+    query.stop()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()
