@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument("--to", metavar="TOPIC", help="publish it to a topic too, keyed by page")
     parser.add_argument("--bootstrap-server", default="localhost:9092")
     given = parser.parse_args()
-    spark = kbroker.spark.session(spark_ui_enabled=False)
+    spark = kbroker.spark.session(spark_ui_enabled=False, spark_sql_shuffle_partitions=4)
     found = also_viewed(page_views(spark, given.lake), given.most).cache()
     found.orderBy(F.desc("members"), "page", "also").show(20, truncate=False)
     if given.to:
@@ -50,9 +50,8 @@ def main() -> None:
             F.sort_array(F.collect_list(F.struct("members", "also")), False).alias("also")
         )
         rows = lists.select(F.col("page").alias("key"), F.to_json("also").alias("value"))
-        rows.write.format("kbroker").option("kafka.bootstrap.servers", given.bootstrap_server).option(
-            "topic", given.to
-        ).save()
+        writer = rows.write.format("kbroker").mode("append").option("topic", given.to)
+        writer.option("kafka.bootstrap.servers", given.bootstrap_server).save()
     spark.stop()
 
 

@@ -43,15 +43,14 @@ def main() -> None:
         "concat(date_format(window.start, 'HH:mm:ss'), ' ', subject) key",
         "to_json(struct(window.start start, window.end end, subject, views)) value",
     )
-    query = (
-        rows.writeStream.format("kbroker")
-        .outputMode("update")
-        .option("kafka.bootstrap.servers", given.bootstrap_server)
-        .option("topic", "trending")
-        .option("checkpointLocation", given.checkpoint)
-        .trigger(processingTime="5 seconds")
-        .start()
-    )
+
+    def publish(changed: DataFrame, _batch: int) -> None:
+        writer = changed.write.format("kbroker").mode("append").option("topic", "trending")
+        writer.option("kafka.bootstrap.servers", given.bootstrap_server).save()
+
+    # What has changed since the batch before: Spark lets a sink in Python have that in foreachBatch only.
+    stream = rows.writeStream.outputMode("update").option("checkpointLocation", given.checkpoint)
+    query = stream.trigger(processingTime="5 seconds").foreachBatch(publish).start()
     query.awaitTermination(given.seconds)
     query.stop()
     spark.stop()

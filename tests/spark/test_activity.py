@@ -127,7 +127,7 @@ def for_test(line: str, port: int) -> str:
 def test_every_command_of_the_readme_does_what_it_says(tmp_path: Path) -> None:
     port = free_port()
     lines = [for_test(line, port) for line in shell_lines()]
-    assert len(lines) == 9
+    assert len(lines) == 10
     environment = os.environ | {"PYTHONPATH": str(build.ROOT)}
     background: list[subprocess.Popen[bytes]] = []
     output = ""
