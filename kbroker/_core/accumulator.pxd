@@ -43,6 +43,11 @@ ctypedef struct queue_t:
     int16_t producer_epoch
     int64_t last_size            # of its last sealed batch: so large is the next one's buffer
 
+ctypedef struct window_t:
+    int64_t start                # ms since 1970; of no meaning while there are no records
+    int64_t records
+    int64_t size                 # bytes of their keys and values
+
 ctypedef struct topic_t:
     topic_t *next
     char *name
@@ -50,6 +55,9 @@ ctypedef struct topic_t:
     queue_t **queues             # spread.count of them
     int32_t *available
     spread_t spread
+    window_t *windows            # a hash table; of accumulator_t.window_ms each
+    int64_t window_room          # a power of 2, or 0
+    int64_t window_count
 
 ctypedef struct incoming_t:
     const uint8_t *key
@@ -78,6 +86,7 @@ ctypedef struct accumulator_t:
     int64_t batch_size
     int32_t batch_records        # of a batch at most
     int64_t linger_ms
+    int64_t window_ms            # records are counted by windows of their timestamps; 0: they are not
     int32_t codec
     bint transactional
     bint idempotent
@@ -120,6 +129,8 @@ cdef int64_t wall_clock_ms() noexcept nogil
 # the count of records before it in there are told too. Sets `wake` where a sender has to be woken once the lock is given up.
 cdef int accumulator_add(accumulator_t *a, topic_t *topic, int32_t *partition, const incoming_t *record, outgoing_t **batch,
                          bint *wake) noexcept nogil
+# Counts them in the window of their timestamp, where windows are counted.
+cdef void count_records(accumulator_t *a, topic_t *topic, int64_t timestamp, int64_t records, int64_t size) noexcept nogil
 cdef void seal_open(accumulator_t *a, queue_t *queue) noexcept nogil
 # It goes to the compressor before it can be sent.
 cdef void compress_later(accumulator_t *a, outgoing_t *batch) noexcept nogil

@@ -28,6 +28,7 @@ from kbroker._core.sync cimport atomic_add_i32, atomic_load_i32, atomic_store_i3
 from kbroker._core.varint cimport varlong_size
 
 cdef enum:
+    FIRST_WINDOWS = 8
     LONGEST_SLEEP_MS = 250       # a signal that comes just before the sleep is seen after it
 
 
@@ -176,8 +177,47 @@ cdef int accumulator_add(accumulator_t *a, topic_t *topic, int32_t *partition, c
     batch.count += 1
     a.used += size
     a.records += 1
+    if a.window_ms:
+        count_records(a, topic, record.timestamp, 1, max(record.key_size, 0) + max(record.value_size, 0))
     into[0] = batch
     return ADDED
+
+
+cdef window_t *window_of(window_t *windows, int64_t room, int64_t start, int64_t window_ms) noexcept nogil:
+    """Its place, or the free one that it is to have."""
+    cdef int64_t i = (start // window_ms) & (room - 1)
+    while windows[i].records and windows[i].start != start:
+        i = (i + 1) & (room - 1)
+    return &windows[i]
+
+
+cdef bint more_windows(accumulator_t *a, topic_t *topic) noexcept nogil:
+    cdef int64_t room = 2 * topic.window_room if topic.window_room else FIRST_WINDOWS
+    cdef window_t *made = <window_t *>calloc(<size_t>room, sizeof(window_t))
+    cdef int64_t i
+    if made == NULL:
+        return False
+    for i in range(topic.window_room):
+        if topic.windows[i].records:
+            window_of(made, room, topic.windows[i].start, a.window_ms)[0] = topic.windows[i]
+    free(topic.windows)
+    topic.windows = made
+    topic.window_room = room
+    return True
+
+
+cdef void count_records(accumulator_t *a, topic_t *topic, int64_t timestamp, int64_t records, int64_t size) noexcept nogil:
+    cdef int64_t start = timestamp - timestamp % a.window_ms
+    cdef window_t *window
+    # Without memory some are not counted.
+    if records == 0 or (2 * topic.window_count >= topic.window_room and not more_windows(a, topic)):
+        return
+    window = window_of(topic.windows, topic.window_room, start, a.window_ms)
+    if window.records == 0:
+        window.start = start
+        topic.window_count += 1
+    window.records += records
+    window.size += size
 
 
 cdef bint batch_done(accumulator_t *a, outgoing_t *batch, int32_t state) noexcept nogil:
@@ -218,6 +258,7 @@ cdef void free_topic(topic_t *topic) noexcept nogil:
         free(topic.queues[i])
     free(topic.queues)
     free(topic.available)
+    free(topic.windows)
     free(topic.name)
     free(topic)
 
@@ -375,6 +416,38 @@ cdef class Accumulator:
         mutex_unlock(&self.a.lock)
         self.wake()
         return last
+
+    def count_windows(self, int64_t window_ms) -> None:
+        """From now on records are counted by topic and window of their timestamps."""
+        if window_ms <= 0:
+            raise ValueError(f"window_ms={window_ms}")
+        mutex_lock(&self.a.lock)
+        self.a.window_ms = window_ms
+        mutex_unlock(&self.a.lock)
+
+    def take_windows(self) -> list:
+        """(topic, start of the window, records, bytes of keys and values): what was counted since the last time."""
+        cdef list found = []
+        cdef topic_t *topic
+        cdef window_t *windows
+        cdef int64_t room
+        cdef int64_t i
+        mutex_lock(&self.a.lock)
+        topic = self.a.topics
+        mutex_unlock(&self.a.lock)
+        while topic != NULL:                 # they stay; new ones come before the first
+            mutex_lock(&self.a.lock)
+            windows, room = topic.windows, topic.window_room
+            topic.windows, topic.window_room, topic.window_count = NULL, 0, 0
+            mutex_unlock(&self.a.lock)
+            try:
+                for i in range(room):
+                    if windows[i].records:
+                        found.append((topic.name.decode(), windows[i].start, windows[i].records, windows[i].size))
+            finally:
+                free(windows)
+            topic = topic.next
+        return found
 
     def set_idempotent(self, bint idempotent) -> None:
         """Before anything was sent: whether it needs a producer id."""

@@ -8,6 +8,7 @@ from kbroker._core.accumulator cimport (
     NO_ROOM,
     NO_SUCH_PARTITION,
     accumulator_add,
+    count_records,
     accumulator_t,
     incoming_t,
     now_ms,
@@ -91,9 +92,11 @@ cdef int64_t add_run(accumulator_t *a, topic_t *topic, outgoing_t *batch, const 
     cdef int64_t largest = a.max_record_size - BATCH_HEADER_SIZE
     cdef int64_t room = min(min(batch.capacity, a.batch_size) - batch.size, a.most_used - a.used - BATCH_HEADER_SIZE)
     cdef int64_t sticky_room = INT64_MAX
+    cdef int64_t sticky_start
     cdef bint is_sticky = share.partitions.one < 0
     if is_sticky:
         sticky_room = a.partitioner.sticky_bytes - topic.spread.sticky_used
+    sticky_start = sticky_room
     most = min(most, a.batch_records - in_batch)
     if a.most_records:
         most = min(most, a.most_records - a.records)
@@ -110,6 +113,8 @@ cdef int64_t add_run(accumulator_t *a, topic_t *topic, outgoing_t *batch, const 
         sticky_room -= value_size - 1 + share.headers_size + 6
         count += 1
     size = p - start
+    if a.window_ms:
+        count_records(a, topic, share.timestamps.one, count, sticky_start - sticky_room - count * (share.headers_size + 5))
     batch.size += size
     batch.charged += size
     batch.count += <int32_t>count

@@ -19,6 +19,7 @@ from kbroker.cli.outcome import FAILED, USAGE
 from kbroker.cli.output import print_json, print_table
 from kbroker.cli.progress import Progress, in_units
 from kbroker.client.consumer.options import CONSUMER
+from kbroker.client.producer.audit import AUDIT_TOPIC
 from kbroker.client.producer.options import PRODUCER
 from kbroker.errors import KbrokerError
 from kbroker.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
@@ -42,7 +43,7 @@ EXAMPLES = """examples:
   kbroker load --pattern 'views.*' --to lake --group loader
   kbroker load views --to lake --dry-run            what that would read
   kbroker load views --to lake --reload-since 2026-01-31T12:00:00
-  kbroker load --to lake --verify
+  kbroker load --to lake --verify --audit
   kbroker load views --to 's3://bucket/lake?region=eu-west-1' --master spark://host:7077
 """
 
@@ -105,6 +106,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "(default: %(default)s)",
     )
     parser.add_argument("-g", "--group", help="commit offsets to this group too, for tools that show lag")
+    parser.add_argument(
+        "--audit",
+        nargs="?",
+        const=AUDIT_TOPIC,
+        metavar="TOPIC",
+        help="write what was loaded to this topic (default: %(const)s); with --verify: compare with what is there",
+    )
     parser.add_argument(
         "--task-bytes",
         type=_size,
@@ -178,6 +186,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         commit_bytes=arguments.commit_bytes,
         lateness_ms=arguments.lateness,
         group=arguments.group,
+        audit_topic=arguments.audit,
         formats=_formats(arguments),
     )
 

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from kbroker.client.option_types import ProducerOptions as ProducerOptions
     from kbroker.client.option_types import SimpleConsumerOptions as SimpleConsumerOptions
     from kbroker.client.prepared_transaction import PreparedTransaction as PreparedTransaction
+    from kbroker.client.producer.audit import AuditHandler as AuditHandler
     from kbroker.client.producer.errors import BrokerTooOld as BrokerTooOld
     from kbroker.client.producer.errors import NoSuchPartition as NoSuchPartition
     from kbroker.client.producer.errors import ProducerFenced as ProducerFenced
@@ -83,6 +84,7 @@ _MODULES = {
     "AsyncAdminClient": "kbroker.client.admin",
     "AsyncConsumer": "kbroker.client.aio.consumer",
     "AsyncProducer": "kbroker.client.aio.producer",
+    "AuditHandler": "kbroker.client.producer.audit",
     "AuthenticationFailed": "kbroker.client.errors",
     "BrokerError": "kbroker.client.errors",
     "BrokerTooOld": "kbroker.client.producer.errors",
@@ -149,6 +151,7 @@ __all__ = [
     "AsyncAdminClient",
     "AsyncConsumer",
     "AsyncProducer",
+    "AuditHandler",
     "AuthenticationFailed",
     "BrokerError",
     "BrokerTooOld",

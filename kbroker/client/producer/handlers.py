@@ -10,7 +10,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from kbroker.client.producer.producer import Producer
 
 log = logging.getLogger("kbroker.client")
 
@@ -39,6 +42,12 @@ class LeavingBatch(NamedTuple):
 
 class ProducerHandler:
     """A base class; override what is wanted."""
+
+    def started(self, producer: Producer) -> None:
+        """Once, before anything is sent."""
+
+    def closing(self) -> None:
+        """Once, when what was sent is delivered, or has failed, and nothing is sent any more."""
 
     def before_enqueue(self, record: QueuedRecord) -> QueuedRecord | None:
         """On the caller's thread. The record to put into the queue, or None to drop it."""
@@ -95,3 +104,20 @@ def handlers(given: Any) -> tuple[ProducerHandler, ...]:
     if not isinstance(found, list | tuple) or not all(isinstance(each, ProducerHandler) for each in found):
         raise ValueError("ProducerHandler objects")
     return tuple(found)
+
+
+def seeing_records(given: Sequence[ProducerHandler]) -> tuple[ProducerHandler, ...]:
+    """Those that want to see each record: the others cost nothing where records are sent."""
+    return _overriding(given, "before_enqueue", "after_enqueue")
+
+
+def seeing_batches(given: Sequence[ProducerHandler]) -> tuple[ProducerHandler, ...]:
+    return _overriding(given, "after_dequeue", "before_sending")
+
+
+def _overriding(given: Sequence[ProducerHandler], *names: str) -> tuple[ProducerHandler, ...]:
+    def has_own(handler: ProducerHandler, name: str) -> bool:
+        method = getattr(handler, name)
+        return getattr(method, "__func__", method) is not getattr(ProducerHandler, name)
+
+    return tuple(each for each in given if any(has_own(each, name) for name in names))

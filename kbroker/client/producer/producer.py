@@ -23,7 +23,7 @@ from kbroker.client.producer.background import Background
 from kbroker.client.producer.calls import Calls
 from kbroker.client.producer.compression import CompressionThread
 from kbroker.client.producer.errors import REFUSALS, NoSuchPartition
-from kbroker.client.producer.handlers import leaving
+from kbroker.client.producer.handlers import guarded, leaving, seeing_batches, seeing_records
 from kbroker.client.producer.older import older_form
 from kbroker.client.producer.options import PRODUCER
 from kbroker.client.producer.transaction_calls import TransactionOperations
@@ -101,8 +101,8 @@ class Producer(RecordSender, TransactionOperations, Blocking):
             max_request_size=options["max.request.size"],
             older_form=older_form,
         )
-        if options["handlers"]:
-            self._engine.on_leaving = leaving(options["handlers"])
+        if handlers := seeing_batches(options["handlers"]):
+            self._engine.on_leaving = leaving(handlers)
         self._discovery: Discovery | None = None
         self._compression = None
         if codec:
@@ -124,12 +124,15 @@ class Producer(RecordSender, TransactionOperations, Blocking):
         at_exit = weakref.WeakMethod(self.close)
         self._thread.at_exit = lambda timeout_s: (close := at_exit()) and close(timeout_s)
         self._add_calls()
+        for handler in options["handlers"]:
+            guarded(handler.started, self)
 
     def _add_calls(self) -> None:
         """What comes before a record is put into the queue, and after it."""
         options = self.options
-        if options["handlers"] or options["producer.type"] == "sync":
-            calls = Calls(self, options["handlers"], synchronous=options["producer.type"] == "sync")
+        handlers = seeing_records(options["handlers"])
+        if handlers or options["producer.type"] == "sync":
+            calls = Calls(self, handlers, synchronous=options["producer.type"] == "sync")
             self.send = calls.send  # type: ignore[method-assign, assignment]
             self.send_nowait = calls.send_nowait  # type: ignore[method-assign]
             self.send_many = calls.send_many  # type: ignore[method-assign]
@@ -211,6 +214,8 @@ class Producer(RecordSender, TransactionOperations, Blocking):
             if not self._thread.is_own_thread:
                 left = limit_s - (time.monotonic() - started)
                 self.accumulator.flush(None if timeout is None else max(0, int(left * 1000)))
+            for handler in self.options["handlers"]:
+                guarded(handler.closing)
         finally:
             left = 10.0 if timeout is None else max(1.0, timeout - (time.monotonic() - started))
             self._thread.stop(left)

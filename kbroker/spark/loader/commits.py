@@ -177,6 +177,16 @@ def all_commits(storage: Storage) -> Iterator[Commit]:
         yield read_commit(storage, number)
 
 
+def replaced_by(storage: Storage, commit: Commit) -> list[LakeFile]:
+    """The files in whose place those of the commit are."""
+    found: dict[str, LakeFile] = {}
+    if commit.removed:
+        for before in all_commits(storage):
+            if before.number < commit.number:
+                found |= {file.path: file for file in before.files}
+    return [found[path] for path in commit.removed]
+
+
 def files_now(storage: Storage) -> dict[str, LakeFile]:
     """What the commits say that there is, by path."""
     found: dict[str, LakeFile] = {}

@@ -44,9 +44,6 @@ def publish(storage: Storage, commit: Commit, between: Callable[[], None] = lamb
     storage.remove_folder(f"{STAGING}/{commit.staging}")
 
 
-def roll_forward(storage: Storage, commit: Commit) -> bool:
-    """Finish what was cut off, and whether there was anything."""
-    if commit.staging not in storage.names(STAGING):
-        return False
-    publish(storage, commit)
-    return True
+def is_published(storage: Storage, commit: Commit) -> bool:
+    """Whether `publish` has come to its end."""
+    return commit.staging not in storage.names(STAGING)

@@ -17,16 +17,17 @@ from typing import Protocol, TypeVar
 
 from kbroker.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 from kbroker.spark.loader import identity
+from kbroker.spark.loader.audit import publish_audit
 from kbroker.spark.loader.brokers import Brokers, Partitions
-from kbroker.spark.loader.commits import Commit, CommitLog, FileCommits, LakeFile, files_now
+from kbroker.spark.loader.commits import Commit, CommitLog, FileCommits, LakeFile, files_now, replaced_by
 from kbroker.spark.loader.errors import LoadFailed
 from kbroker.spark.loader.lake import PLANS, STAGING, Directory, storage_of
 from kbroker.spark.loader.lock import locked
 from kbroker.spark.loader.marks import sorted_hours
 from kbroker.spark.loader.plan import Plan, beginnings, to_read
-from kbroker.spark.loader.publish import publish, roll_forward
+from kbroker.spark.loader.publish import is_published, publish
 from kbroker.spark.loader.reload import reload_from
-from kbroker.spark.loader.settings import Settings
+from kbroker.spark.loader.settings import EVENT, Settings
 from kbroker.spark.loader.summary import Preview, Summary, preview, summarized
 from kbroker.spark.loader.task import Job, Manifest, run_unit
 from kbroker.spark.loader.topic_commits import TopicCommits
@@ -89,7 +90,9 @@ class Loader:
         with self._opened() as (brokers, commit_log):
             last = commit_log.last()
             if last is not None:
-                summary.was_cut_off = roll_forward(self._storage, last)
+                summary.was_cut_off = not is_published(self._storage, last)
+                if summary.was_cut_off:
+                    self.publish(last)
             self._clean(last)
             ends: Offsets | None = None
             while (plan := self.plan(brokers, last, ends)) is not None:
@@ -168,6 +171,12 @@ class Loader:
         commit_log.add(commit)
 
     def publish(self, commit: Commit) -> None:
+        """All of it can be done again."""
+        settings = self.settings
+        if settings.audit_topic is not None and settings.time == EVENT:
+            publish_audit(
+                settings, settings.audit_topic, self._storage.name, commit, replaced_by(self._storage, commit)
+            )
         publish(self._storage, commit)
 
     # --- and what is around them ------------------------------------------------------------------------------

@@ -37,5 +37,7 @@ class Settings:
     poll_timeout_s: float = 120.0
     group: str | None = None
     """Offsets are committed to this group too, for those who watch lag."""
+    audit_topic: str | None = None
+    """Compared with by `verify`; loads by event time write to it what they have loaded."""
     formats: Mapping[str, str] = field(default_factory=dict)
     """Options valueFormat, valueSchema, schemaRegistry and avroFraming of format("kbroker"): values become columns."""

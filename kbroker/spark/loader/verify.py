@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.model import TopicPartition
 from kbroker.spark.loader import identity
+from kbroker.spark.loader.audit import Audited, read_audit
 from kbroker.spark.loader.brokers import Brokers
 from kbroker.spark.loader.commits import Commit, LakeFile, all_commits, files_now
 from kbroker.spark.loader.errors import NotALake
@@ -71,8 +72,8 @@ class Verification:
 SAME, COMPACTED, DIFFERENT, AUDIT_DIFFERS = "same", "compacted", "DIFFERENT", "AUDIT DIFFERS"
 
 
-def verify(settings: Settings, tasks: Tasks, audited: Mapping[tuple[str, str, int], int] | None = None) -> Verification:
-    """`audited`: rows by topic, tier and hour. NotALake: there is none."""
+def verify(settings: Settings, tasks: Tasks) -> Verification:
+    """NotALake: there is none."""
     storage = storage_of(settings)
     if not identity.is_lake(storage):
         raise NotALake(f"{storage.name} is no lake of kbroker load")
@@ -106,7 +107,8 @@ def verify(settings: Settings, tasks: Tasks, audited: Mapping[tuple[str, str, in
     made = tasks.run(partial(_count_file, settings, starts, current), kept, _weight, _nothing) if kept else []
     lake, lake_in_all = _sum(each.shared for each in made), _sum(each.whole for each in made)
     result.problems += [each.problem for each in made if each.problem]
-    result.hours += _compared(broker, lake, lake_in_all, compacted, audited or {}, set(topics))
+    audited = read_audit(settings, settings.audit_topic) if settings.audit_topic is not None else {}
+    result.hours += _compared(broker, lake, lake_in_all, compacted, audited, set(topics))
     return result
 
 
@@ -237,7 +239,7 @@ def _compared(
     lake: Counts,
     lake_in_all: Counts,
     compacted: set[str],
-    audited: Mapping[tuple[str, str, int], int],
+    audited: Audited,
     topics: set[str],
 ) -> list[HourCount]:
     nothing = Found(0, 0)

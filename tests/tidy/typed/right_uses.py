@@ -18,6 +18,7 @@ from kbroker.client import (
     AsyncAdminClient,
     AsyncConsumer,
     AsyncProducer,
+    AuditHandler,
     AuthenticationFailed,
     BrokerError,
     BrokerTooOld,
@@ -125,6 +126,12 @@ def delivered(error: BaseException | None, delivery: Delivery) -> None:
 
 
 class Handler(ProducerHandler):
+    def started(self, producer: Producer) -> None:
+        print(producer.options)
+
+    def closing(self) -> None:
+        print("closed")
+
     def before_enqueue(self, record: QueuedRecord) -> QueuedRecord | None:
         return record if record.value else None
 
@@ -140,7 +147,7 @@ class Handler(ProducerHandler):
 
 def handle() -> None:
     Producer(handlers=Handler(), value_encoder="json", producer_type="sync", batch_num_messages=100)
-    Producer(handlers=[Handler()], compression_type="gzip")
+    Producer(handlers=[Handler(), AuditHandler()], compression_type="gzip")
 
 
 async def send_and_await(producer: Producer) -> None:

@@ -1,0 +1,135 @@
+"""Counts what a producer sends, by topic and window of time, and says so in a topic of its own.
+
+Others count what they have of the same topics and windows and write it to the same topic; where the numbers agree,
+nothing was lost. A record of the audit topic is JSON; its key has all but the numbers, the last of a key counts:
+
+    {"topic": "views", "tier": "producer", "source": "9f2c...", "window_ms": 600000, "start_ms": 1700000400000}
+    {..., "records": 81234, "bytes": 9012345}
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from kbroker.client.admin import AdminClient
+from kbroker.client.config import NETWORK
+from kbroker.client.errors import BrokerError, ClientError
+from kbroker.client.producer.handlers import ProducerHandler
+from kbroker.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from kbroker._core.accumulator import Accumulator
+    from kbroker.client.producer.producer import Producer
+
+log = logging.getLogger("kbroker.client")
+
+AUDIT_TOPIC = "_kbroker_audit"
+HOUR_MS = 3_600_000
+WINDOW_MS = 600_000
+MOST_TOTALS = 100_000
+"""Windows and topics that are remembered; with more it goes on under another source."""
+
+
+class AuditHandler(ProducerHandler):
+    """`Producer(..., handlers=[AuditHandler()])`: for one producer. What is put into its queue is counted.
+
+    The window is that of the record's timestamp. Counts are published when a window is over, and at the end; an audit
+    topic that is not there is made. What fails is logged, and tried again with the next window.
+    """
+
+    def __init__(self, topic: str = AUDIT_TOPIC, tier: str = "producer", window_ms: int = WINDOW_MS):
+        """ValueError: an hour is not a number of windows."""
+        if window_ms <= 0 or HOUR_MS % window_ms:
+            raise ValueError(f"window_ms={window_ms}: an hour has to be a number of windows")
+        self.topic = topic
+        self.tier = tier
+        self.window_ms = window_ms
+        self._source = uuid.uuid4().hex
+        self._totals: dict[tuple[str, int], tuple[int, int]] = {}
+        self._changed: set[tuple[str, int]] = set()
+        self._accumulator: Accumulator | None = None
+        self._options: dict[str, Any] = {}
+        self._is_over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def started(self, producer: Producer) -> None:
+        if self._thread is not None:
+            raise ValueError("an AuditHandler is for one producer")
+        self._options = {
+            **{name: producer.options[name] for name in NETWORK if producer.options.is_given(name)},
+            "bootstrap.servers": ",".join(_address(*each) for each in producer.options["bootstrap.servers"]),
+            "client.id": f"{producer.options['client.id']}-audit",
+        }
+        self._accumulator = producer.accumulator
+        self._accumulator.count_windows(self.window_ms)
+        self._thread = threading.Thread(target=self._run, name="kbroker-audit", daemon=True)
+        self._thread.start()
+
+    def closing(self) -> None:
+        if self._thread is not None:
+            self._is_over.set()
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._is_over.is_set():
+            self._is_over.wait((self.window_ms - time.time() * 1000 % self.window_ms) / 1000 + 0.001)
+            self._take()
+            if self._changed:
+                try:
+                    self._publish()
+                except (ClientError, ValueError) as error:
+                    log.warning("the audit of %s was not published: %s", self._options["client.id"], error)
+        self._accumulator = None
+
+    def _take(self) -> None:
+        assert self._accumulator is not None
+        for topic, start_ms, records, size in self._accumulator.take_windows():
+            before = self._totals.get((topic, start_ms), (0, 0))
+            self._totals[(topic, start_ms)] = (before[0] + records, before[1] + size)
+            self._changed.add((topic, start_ms))
+
+    def _publish(self) -> None:
+        from kbroker.client.producer.producer import Producer
+
+        make_audit_topic(self._options, self.topic)
+        with Producer(self._options) as producer:
+            sent = []
+            for topic, start_ms in sorted(self._changed):
+                records, size = self._totals[(topic, start_ms)]
+                key, value = audit_record(topic, self.tier, self._source, self.window_ms, start_ms, records, size)
+                sent.append(producer.send(self.topic, value, key=key))
+            for each in sent:
+                each.result()
+        self._changed.clear()
+        if len(self._totals) > MOST_TOTALS:
+            self._totals.clear()
+            self._source = uuid.uuid4().hex
+
+
+def audit_record(
+    topic: str, tier: str, source: str, window_ms: int, start_ms: int, records: int, size: int
+) -> tuple[bytes, bytes]:
+    """Key and value."""
+    key = {"topic": topic, "tier": tier, "source": source, "window_ms": window_ms, "start_ms": start_ms}
+    return json.dumps(key).encode(), json.dumps({**key, "records": records, "bytes": size}).encode()
+
+
+def make_audit_topic(options: dict[str, Any], topic: str) -> None:
+    """Compacted, if it is not there."""
+    with AdminClient(options) as admin:
+        if topic in admin.list_topics(internal=True):
+            return
+        try:
+            admin.create_topic(topic, 1, configs={"cleanup.policy": "compact"})
+        except BrokerError as error:
+            if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
+                raise
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

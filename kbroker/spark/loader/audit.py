@@ -1,0 +1,80 @@
+"""What an audit topic says is there, and what a load says that it has loaded."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import Counter
+from collections.abc import Iterable
+
+from kbroker.client import AdminClient, Consumer, Producer, TopicPartition
+from kbroker.client.config import NETWORK
+from kbroker.client.consumer.options import CONSUMER
+from kbroker.client.errors import ClientError
+from kbroker.client.producer.audit import HOUR_MS, audit_record, make_audit_topic
+from kbroker.client.producer.options import PRODUCER
+from kbroker.spark.kafka_options import client_options
+from kbroker.spark.loader.commits import Commit, LakeFile
+from kbroker.spark.loader.errors import LoadFailed
+from kbroker.spark.loader.settings import Settings
+
+log = logging.getLogger("kbroker.spark")
+
+LAKE = "lake"  #: the tier of a load
+
+Audited = dict[tuple[str, str, int], int]
+"""Records by topic, tier and hour."""
+
+
+def read_audit(settings: Settings, audit_topic: str) -> Audited:
+    """LoadFailed: there is no such topic, or it has something else in it."""
+    options = {
+        **client_options(settings.client, CONSUMER),
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+        "allow.auto.create.topics": False,
+    }
+    with AdminClient(client_options(settings.client, NETWORK)) as admin:
+        if audit_topic not in admin.list_topics(internal=True):
+            raise LoadFailed(f"there is no topic {audit_topic} to compare with")
+        (described,) = admin.describe_topics([audit_topic]).values()
+    last: dict[bytes | None, tuple[tuple[str, str, int], int]] = {}
+    with Consumer(options) as consumer:
+        places = [TopicPartition(audit_topic, each.partition) for each in described.partitions]
+        starts, ends = consumer.beginning_offsets(places), consumer.end_offsets(places)
+        for place in places:
+            for records in consumer.read_range(*place, starts[place], ends[place], settings.poll_timeout_s):
+                for record in records:
+                    try:
+                        found = json.loads(record.value or b"")
+                        what = (found["topic"], found["tier"], found["start_ms"] // HOUR_MS)
+                        last[record.key] = (what, int(found["records"]))
+                    except (ValueError, TypeError, KeyError):
+                        where = f"{place}, offset {record.offset}"
+                        raise LoadFailed(f"{where} is no record of an audit") from None
+    found_in_all: Counter[tuple[str, str, int]] = Counter()
+    for what, count in last.values():
+        found_in_all[what] += count
+    return dict(found_in_all)
+
+
+def publish_audit(settings: Settings, audit_topic: str, lake: str, commit: Commit, removed: Iterable[LakeFile]) -> None:
+    """The rows of a commit, less those of the files it replaces. It may be done again. What fails is logged."""
+    rows: Counter[tuple[str, int]] = Counter()
+    for file in commit.files:
+        rows[(file.topic, file.hour)] += file.rows
+    for file in removed:
+        rows[(file.topic, file.hour)] -= file.rows
+    if not rows:
+        return
+    try:
+        make_audit_topic(client_options(settings.client, NETWORK), audit_topic)
+        with Producer(client_options(settings.client, PRODUCER)) as producer:
+            source = f"{lake}/{commit.number}"
+            records = [
+                audit_record(topic, LAKE, source, HOUR_MS, hour * HOUR_MS, count, 0)
+                for (topic, hour), count in sorted(rows.items())
+            ]
+            producer.send_many(audit_topic, [value for _, value in records], [key for key, _ in records]).result()
+    except ClientError as error:
+        log.warning("commit %d is not in the audit: %s", commit.number, error)

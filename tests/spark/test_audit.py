@@ -1,0 +1,77 @@
+"""What producers say they have sent, and loads that they have loaded, is what is there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kbroker.client import AdminClient, AuditHandler, Producer
+from kbroker.spark.loader.audit import read_audit
+from kbroker.spark.loader.errors import LoadFailed
+from kbroker.spark.loader.verify import verify
+from kbroker.testing import Broker
+from tests.kit.load import BEGIN_MS, HOUR_MS, InProcess, load, settings_of
+
+HOUR = BEGIN_MS // HOUR_MS
+
+
+@pytest.fixture
+def servers(broker: Broker, topic: str) -> str:
+    with AdminClient(bootstrap_servers=broker.bootstrap_servers) as admin:
+        admin.create_topic(topic, 2)
+    return broker.bootstrap_servers
+
+
+def audited_producer(servers: str, topic: str, **options: object) -> Producer:
+    return Producer({"bootstrap.servers": servers, **options}, handlers=[AuditHandler(f"{topic}-audit")])
+
+
+def test_every_way_of_sending_is_counted(servers: str, topic: str) -> None:
+    with audited_producer(servers, topic) as producer:
+        for number in range(10):
+            producer.send_nowait(topic, b"%d" % number, timestamp=BEGIN_MS)
+        producer.send(topic, b"late", key=b"key", timestamp=BEGIN_MS - 5 * HOUR_MS)
+        producer.send_many(topic, [b"x"] * 1000, timestamps=BEGIN_MS + HOUR_MS)
+        producer.send_many(
+            topic, [b"x", None] * 50, [b"k"] * 100, timestamps=[BEGIN_MS + n * HOUR_MS for n in range(100)]
+        )
+    settings = settings_of("", servers)
+    found = read_audit(settings, f"{topic}-audit")
+    expected = {(topic, "producer", HOUR + n): 1 for n in range(100)}
+    expected[(topic, "producer", HOUR)] += 10
+    expected[(topic, "producer", HOUR + 1)] += 1000
+    expected[(topic, "producer", HOUR - 5)] = 1
+    assert found == expected
+
+
+def test_producers_and_loads_are_compared(servers: str, topic: str, tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    more = {"audit_topic": f"{topic}-audit"}
+    for _ in range(2):
+        with audited_producer(servers, topic, **{"compression.type": "zstd"}) as producer:
+            producer.send_many(
+                topic, [b"%d" % n for n in range(400)], timestamps=[BEGIN_MS + n * 60_000 for n in range(400)]
+            )
+        load(lake, servers, topic, **more)
+    load(lake, servers, topic, reload_since_ms=0, **more)
+    found = verify(settings_of(lake, servers, topic, **more), InProcess())
+    assert found.is_good
+    assert all(each.audit == {"producer": each.lake, "lake": each.lake} for each in found.hours)
+    assert sum(each.lake for each in found.hours) == 800
+    with Producer(bootstrap_servers=servers) as producer:
+        producer.send(topic, b"nobody counts this", timestamp=BEGIN_MS)
+    load(lake, servers, topic, **more)
+    found = verify(settings_of(lake, servers, topic, **more), InProcess())
+    assert [each.verdict for each in found.hours if each.verdict != "same"] == ["AUDIT DIFFERS"]
+    assert not found.is_good
+
+
+def test_an_audit_that_is_not_there(servers: str, topic: str, tmp_path: Path) -> None:
+    with pytest.raises(LoadFailed, match="there is no topic no-audit"):
+        read_audit(settings_of("", servers), "no-audit")
+
+
+def test_windows_divide_an_hour() -> None:
+    with pytest.raises(ValueError, match="window_ms=7000"):
+        AuditHandler(window_ms=7000)
