@@ -84,6 +84,10 @@ class QueryProcess:
         with log.open("ab") as out:
             self._process = subprocess.Popen(command, stdout=out, stderr=out, start_new_session=True)
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def wait(self, timeout_s: float = 240.0) -> None:
         """Until it is through with what there is."""
         assert self._process.wait(timeout_s) == 0, self._log.read_text()[-4000:]
