@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 from kbroker.spark.session import session
 
 if TYPE_CHECKING:
+    from kbroker.spark.compacted import latest as latest
     from kbroker.spark.frames import read as read
     from kbroker.spark.frames import stream as stream
     from kbroker.spark.loader.load import load as load
 
-__all__ = ["load", "read", "session", "stream"]
+__all__ = ["latest", "load", "read", "session", "stream"]
 
-_MODULES = {"load": "loader.load", "read": "frames", "stream": "frames"}
+_MODULES = {"latest": "compacted", "load": "loader.load", "read": "frames", "stream": "frames"}
 
 
 def __getattr__(name: str) -> Any:
