@@ -58,7 +58,7 @@ def fill(servers: str, topic: str, partitions: int, count: int, *, start: int = 
     """`count` records in turn over the partitions, a millisecond apart; every kind of empty key, value and headers."""
     if make:
         with AdminClient(bootstrap_servers=servers) as admin:
-            admin.create_topic(topic, partitions)
+            admin.create_topic(topic, partitions, configs={"retention.ms": "-1"})  # its records are years old
     with Producer(bootstrap_servers=servers) as producer:
         for i in range(start, start + count):
             producer.send_nowait(

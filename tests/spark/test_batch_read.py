@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kbroker.client import Producer
+from kbroker.spark import read, stream
 from kbroker.testing import Broker
 from tests.spark.reading import FORMATS, OURS, T0_MS, THEIRS, delete_before, fill, load, places, rows
 
@@ -113,6 +114,14 @@ def test_rows_are_counted_whichever_columns_there_are(
     assert load(spark, broker.bootstrap_servers, subscribe=filled, columns=names).count() == 300
 
 
+def test_helpers_take_what_python_has(spark: SparkSession, broker: Broker, filled: str) -> None:
+    given = {"startingOffsets": places(filled, 5, 6, 7), "includeHeaders": True}
+    frame = read([filled], broker.bootstrap_servers, kafka={"isolation.level": "read_committed"}, **given)
+    assert rows(frame) == rows(load(spark, broker.bootstrap_servers, subscribe=filled, **given))
+    live = stream(filled, broker.bootstrap_servers, spark=spark, columns="key,value")
+    assert (live.isStreaming, live.columns) == (True, ["key", "value"])
+
+
 @pytest.mark.slow
 def test_a_dataframe_keeps_the_records_that_its_first_action_saw(
     spark: SparkSession, broker: Broker, topic: str
@@ -166,7 +175,8 @@ def test_aborted_and_open_transactions_are_not_read_by_read_committed(
                 break  # stays open
             (producer.abort_transaction if i % 2 else producer.commit_transaction)()
         for level, count in (("read_committed", 60), ("read_uncommitted", 120)):
-            given = {"subscribe": topic, "kafka.isolation.level": level}
+            # No time to wait until the broker aborts what is open.
+            given = {"subscribe": topic, "kafka.isolation.level": level, "kafkaConsumer.pollTimeoutMs": 15_000}
             ours, theirs = (rows(load(spark, broker.bootstrap_servers, form, **given)) for form in FORMATS)
             assert ours == theirs
             assert len(ours) == count
