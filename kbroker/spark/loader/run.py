@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol, TypeVar
 
+from kbroker.errors import KbrokerError
 from kbroker.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 from kbroker.spark.loader import identity
 from kbroker.spark.loader.audit import publish_audit
@@ -196,7 +197,7 @@ class Loader:
             self.commit(commit_log, commit)
         except BaseException as error:
             self._give_up(commit_log, plan)
-            if isinstance(error, OSError):
+            if isinstance(error, OSError) and not isinstance(error, KbrokerError):
                 raise LoadFailed(f"{self._storage.name}: {(error.strerror or str(error)).lower()}") from error
             raise
         self.watcher.committed(commit)
