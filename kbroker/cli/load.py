@@ -323,7 +323,7 @@ def _duration(text: str) -> int:
 
 
 def _size(text: str) -> int:
-    found = re.fullmatch(r"(\d+)\s*([KMGT]?)(?:i?B)?", text.upper(), re.ASCII)
+    found = re.fullmatch(r"(\d+)\s*([KMGT]?)(?:I?B)?", text.upper(), re.ASCII)
     if found is None or int(found[1]) == 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a size like 256M")
     return int(found[1]) * UNITS[found[2]]
