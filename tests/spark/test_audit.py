@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
-from kbroker.client import AdminClient, AuditHandler, Producer
+from kbroker.client import AdminClient, AsyncProducer, AuditHandler, Producer
 from kbroker.spark.loader.audit import read_audit
 from kbroker.spark.loader.errors import LoadFailed
 from kbroker.spark.loader.verify import verify
@@ -43,6 +44,16 @@ def test_every_way_of_sending_is_counted(servers: str, topic: str) -> None:
     expected[(topic, "producer", HOUR + 1)] += 1000
     expected[(topic, "producer", HOUR - 5)] = 1
     assert found == expected
+
+
+def test_an_async_producer_is_counted_too(servers: str, topic: str) -> None:
+    async def send() -> None:
+        async with AsyncProducer(bootstrap_servers=servers, handlers=[AuditHandler(f"{topic}-audit")]) as producer:
+            await producer.send(topic, b"one", timestamp=BEGIN_MS)
+            await producer.send_many(topic, [b"two", b"three"], timestamps=BEGIN_MS)
+
+    asyncio.run(send())
+    assert read_audit(settings_of("", servers), f"{topic}-audit") == {(topic, "producer", HOUR): 3}
 
 
 def test_producers_and_loads_are_compared(servers: str, topic: str, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from kbroker.client.errors import ClientError, TimedOut, UsageError
 from kbroker.client.faces import Awaiting
 from kbroker.client.producer.columns import is_column, objects_of, queued_records
 from kbroker.client.producer.errors import NoSuchPartition, QueueFull
-from kbroker.client.producer.handlers import ProducerHandler, QueuedRecord, entered, entering
+from kbroker.client.producer.handlers import ProducerHandler, QueuedRecord, entered, entering, guarded, seeing_records
 from kbroker.client.producer.options import PRODUCER
 from kbroker.client.producer.producer import Producer
 from kbroker.client.producer.transaction_calls import TransactionOperations
@@ -88,7 +88,7 @@ class AsyncProducer(TransactionOperations, Awaiting):
         block_ms = options["max.block.ms"] if enqueue_ms is None else enqueue_ms
         self._room_s: float | None = block_ms / 1000 if block_ms >= 0 else None
         self._waiting = waiting = self._producer.waiting
-        self._handlers: Sequence[ProducerHandler] = options["handlers"]
+        self._handlers: Sequence[ProducerHandler] = seeing_records(options["handlers"])
         self._encode_key, self._encode_value = options["key.encoder"], options["value.encoder"]
         self._is_plain = not self._handlers and self._encode_key is None and self._encode_value is None
         engine = self._producer._engine
@@ -313,6 +313,8 @@ class AsyncProducer(TransactionOperations, Awaiting):
         except ClientError:
             pass  # what is left fails, and its Deliveries say so
         finally:
+            for handler in self.options["handlers"]:
+                await asyncio.to_thread(guarded, handler.closing)
             await self._thread.stopped()
             self._producer.fail_what_is_left(COMPRESSION_ENDS_S)
 
