@@ -383,6 +383,7 @@ cdef class AvroRows(TypedColumns):
         cdef int done = FINE
         a.at = data
         a.end = data + size
+        a.empty = 0
         if self.framed:
             if size < HEADER_SIZE or data[0]:
                 done = NO_HEADER

@@ -299,12 +299,13 @@ def test_a_bad_value_is_said_to_be_so_between_good_ones(schema: Any, value: byte
 
 
 def test_empty_items_do_not_fill_the_memory() -> None:
-    """Each inner array takes four bytes, and says that it has as many items as one may have."""
-    schema = {"type": "array", "items": {"type": "array", "items": "null"}}
-    inner = b"\x80\x80\x08" + b"\0"  # 65536 of nothing
-    value = b"\xd0\x0f" + inner * 1000 + b"\0"
-    found = decode(record(("v", schema)), value)
-    assert found.reasons.to_pylist() == ["it has an impossible length"]
+    """Each inner array takes four bytes, and says that it has as many items as all of a value's may have."""
+    schema = record(("v", {"type": "array", "items": {"type": "array", "items": "null"}}))
+    most = b"\x80\x80\x08" + b"\0"  # 65536 of nothing
+    none = b"\0"
+    found = decode(schema, b"\x04" + most + none + b"\0", b"\x04" + most + most + b"\0", b"\x02" + most + b"\0")
+    assert found.reasons.to_pylist() == [None, "it has an impossible length", None]
+    assert [len(row["v"] or ()) for row in found.values.to_pylist()] == [2, 0, 1]
 
 
 @pytest.mark.parametrize(

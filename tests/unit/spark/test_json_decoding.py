@@ -135,6 +135,17 @@ def test_a_decoder_begins_anew_with_each_column() -> None:
         assert found.reasons.to_pylist() == ["it is malformed", None, "field i: it is not of the column's type"]
 
 
+def test_nothing_of_a_bad_value_shows_in_the_next_one() -> None:
+    kind = pa.struct([("yes", pa.bool_()), ("list", pa.list_(pa.bool_())), ("text", pa.string()), ("i", pa.int8())])
+    bad, good = (
+        b'{"yes": true, "list": [true, true], "text": "x", "i": 1',
+        b'{"yes": false, "list": [false], "text": ""}',
+    )
+    rows = decode(kind, *[bad, good] * 10).values.to_pylist()
+    assert rows[1::2] == [{"yes": False, "list": [False], "text": "", "i": None}] * 10
+    assert rows[::2] == [dict.fromkeys(("yes", "list", "text", "i"))] * 10
+
+
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
