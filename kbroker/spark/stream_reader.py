@@ -64,6 +64,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planner: Planner | None = None
         self._initial: Offsets | None = None
         self._latest: Offsets | None = None  # as of the last look
+        self._told: Offsets | None = None  # that a batch has ended there
         self._is_available_now = False
         self._target: Offsets | None = None  # where AvailableNow stops
 
@@ -105,6 +106,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:
         """Where the next batch ends; `start` itself while it waits for more records."""
         begin = offsets_of(start)
+        self._tell(begin)  # `commit` comes with the next batch, which may be long after
         latest = self._latest = self._look(begin)
         if isinstance(limit, ReadAllAvailable):
             return checkpointed(latest)
@@ -189,11 +191,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- afterwards -------------------------------------------------------------------------------------------
 
     def commit(self, end: Json) -> None:
+        self._tell(offsets_of(end))
+
+    def _tell(self, done: Offsets) -> None:
         """For those who watch the group's lag; the query itself goes by its checkpoint, so a failure is only told."""
-        if not self._options["commitOffsets"]:
+        if not self._options["commitOffsets"] or done in (self._initial, self._told):
             return
         try:
-            self._plan.commit(self._options.client["group.id"], offsets_of(end))
+            self._plan.commit(self._options.client["group.id"], done)
+            self._told = done
         except ClientError as error:
             log.warning("progress is not committed: %s", error)
 
