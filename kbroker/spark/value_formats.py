@@ -62,7 +62,7 @@ def decoded_schema(options: SparkOptions, plain: StructType) -> StructType | str
     if not types:
         return plain
     fields = [(field.name, types.get(field.name, field.dataType)) for field in plain]
-    if corrupt := options[CORRUPT]:
+    if (corrupt := options[CORRUPT]) and "value" in types and "value" in plain.names:
         if corrupt.lower() in (name.lower() for name, _ in fields):
             raise WrongOption(f"option {CORRUPT}={corrupt!r}: there is such a column already")
         fields.append((corrupt, BinaryType()))
@@ -165,12 +165,12 @@ class Decoding:
     def __init__(self, options: SparkOptions, schema: pa.Schema):
         """WrongOption: a column's type is one that nothing is decoded to."""
         self._mode = options["mode"]
-        self._corrupt = options[CORRUPT] if options[CORRUPT] in schema.names else None
         self._decoders = {
             column: decoder_of(options, column, schema.field(column).type)
             for column in COLUMNS
             if options[f"{column}Format"] != "binary" and column in schema.names
         }
+        self._corrupt = options[CORRUPT] if "value" in self._decoders else None
 
     def __bool__(self) -> bool:
         return bool(self._decoders)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import fastavro
@@ -170,8 +171,23 @@ def test_strings_are_text_and_keys_are_decoded_as_values_are(spark: SparkSession
     assert [kind for _, kind in frame.dtypes][:2] == ["struct<id:bigint>", "string"]
     found = frame.orderBy("offset").collect()
     assert [(row.key.id, row.value) for row in found] == [(1, "ä"), (2, None), (None, None)]
+    keys = decoded(spark, broker, topic, keyFormat="string", columnNameOfCorruptRecord="bad")  # which is of values
+    assert [(row.key, "bad" in row) for row in keys.where("offset = 2").collect()] == [("x", False)]
     kept = decoded(spark, broker, topic, valueFormat="string", mode="DROPMALFORMED")
     assert [row.value for row in kept.collect()] == ["ä", None]
+
+
+def test_streams_are_decoded_as_batches_are(spark: SparkSession, broker: Broker, topic: str, tmp_path: Path) -> None:
+    send(broker, topic, [b'{"i": %d}' % i for i in range(100)] + [b"{"])
+    options = {
+        "kafka.bootstrap.servers": broker.bootstrap_servers, "subscribe": topic, "startingOffsets": "earliest",
+        "valueFormat": "json", "valueSchema": "i INT", "mode": "DROPMALFORMED",
+    }  # fmt: skip
+    stream = spark.readStream.format("kbroker").options(**options).load().select("offset", "value.i").writeStream
+    stream = stream.format("memory").queryName("decoded").option("checkpointLocation", str(tmp_path))
+    query = stream.trigger(availableNow=True).start()
+    assert query.awaitTermination(60)
+    assert sorted(tuple(row) for row in spark.table("decoded").collect()) == [(i, i) for i in range(100)]
 
 
 @pytest.mark.parametrize(
@@ -186,7 +202,7 @@ def test_strings_are_text_and_keys_are_decoded_as_values_are(spark: SparkSession
         ({"valueFormat": "avro", "valueSchema": '"nothing"'}, "option valueSchema: must be an Avro schema: nothing is"),
         ({"valueFormat": "avro", "schemaRegistry": "me:secret@x"}, "option schemaRegistry=[hidden]: must be http"),
         ({"valueSchema": "a INT"}, "option valueSchema is given without valueFormat json or avro"),
-        ({"keyFormat": "string", "columnNameOfCorruptRecord": "Offset"}, "there is such a column already"),
+        ({"valueFormat": "string", "columnNameOfCorruptRecord": "Offset"}, "there is such a column already"),
     ],
 )
 def test_what_is_wrong_is_named(
