@@ -28,7 +28,7 @@ def test_the_programs_of_a_section_run(
 ) -> None:
     section = sections()[title]
     before = GUIDE.read_text().split(section)[0].count("\n")
-    names: dict[str, Any] = {"__name__": "guide", "spark": spark}
+    names: dict[str, Any] = {"__name__": "guide", "spark": spark, "kbroker": kbroker}
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(kbroker.spark, "session", lambda: spark)
     with Broker() as broker:
