@@ -105,8 +105,8 @@ class Loads:
         return self.spark.range(0, self.count, 1, 2).selectExpr("lpad(cast(id as string), 100, 'x') value")
 
     def write(self, options: Mapping[str, str]) -> None:
-        writer = self.rows().write.format(FORMATS[self.who]).option("kafka.bootstrap.servers", self.address)
-        writer.options(topic=self.topic, **options).save()
+        writer = self.rows().write.format(FORMATS[self.who]).mode("append")
+        writer.option("kafka.bootstrap.servers", self.address).options(topic=self.topic, **options).save()
 
     def discard(self) -> None:
         """What Spark can give to a sink in Python at all."""
