@@ -1,6 +1,6 @@
 """Values in Avro's binary encoding (specification 1.12) as typed columns, each by the schema that it was written with.
 
-What is read of a schema, and where it goes, is a plan that Python makes (kbroker/spark/avro_schemas.py): here it is only followed. Every
+What is read of a schema, and where it goes, is a plan that Python makes (kbroker/spark/decoding/avro_schemas.py): here it is only followed. Every
 length and count is checked against what is left of the value.
 """
 

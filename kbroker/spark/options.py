@@ -85,7 +85,7 @@ FORMAT = one_of("binary", "string", "json", "avro")
 
 def addresses(given: str) -> str:
     """Of schema registries."""
-    from kbroker.spark.schema_registry import registry
+    from kbroker.spark.decoding.schema_registry import registry
 
     registry(given)
     return given

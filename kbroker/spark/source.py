@@ -35,10 +35,10 @@ class KbrokerSource(DataSource):
         return "kbroker"
 
     def schema(self) -> StructType | str:
+        from kbroker.spark.decoding.value_formats import decoded_schema, settled
         from kbroker.spark.options import Use
-        from kbroker.spark.read_options import read_options
+        from kbroker.spark.reading.read_options import read_options
         from kbroker.spark.schema import schema_of
-        from kbroker.spark.value_formats import decoded_schema, settled
 
         # What a registry says now holds for all that is read: readers are given these options.
         self.options.update(settled(read_options(self.options, Use.READ)))
@@ -46,20 +46,20 @@ class KbrokerSource(DataSource):
         return decoded_schema(options, schema_of(options.columns))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from kbroker.spark.batch_reader import BatchReader
         from kbroker.spark.options import Use
-        from kbroker.spark.read_options import read_options
+        from kbroker.spark.reading.batch_reader import BatchReader
+        from kbroker.spark.reading.read_options import read_options
 
         return BatchReader(read_options(self.options, Use.BATCH_READ, schema), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        from kbroker.spark.stream_reader import StreamReader
+        from kbroker.spark.reading.stream_reader import StreamReader
 
         return StreamReader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from kbroker.spark.batch_writer import BatchWriter
         from kbroker.spark.options import SparkOptions, Use
+        from kbroker.spark.writing.batch_writer import BatchWriter
 
         return BatchWriter(SparkOptions(self.options, Use.BATCH_WRITE), schema, overwrite)
 
@@ -68,9 +68,9 @@ class KbrokerSource(DataSource):
 
         options = SparkOptions(self.options, Use.STREAM_WRITE)
         if options["exactlyOnce"]:
-            from kbroker.spark.exactly_once_writer import ExactlyOnceWriter
+            from kbroker.spark.writing.exactly_once_writer import ExactlyOnceWriter
 
             return ExactlyOnceWriter(options, schema)
-        from kbroker.spark.stream_writer import StreamWriter
+        from kbroker.spark.writing.stream_writer import StreamWriter
 
         return StreamWriter(options, schema)

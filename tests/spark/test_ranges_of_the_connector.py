@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from kbroker.spark.ranges import OffsetRange, divided
+from kbroker.spark.reading.ranges import OffsetRange, divided
 
 SIZES = st.lists(st.integers(0, 30) | st.integers(0, 100_000), min_size=1, max_size=6)
 

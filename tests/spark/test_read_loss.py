@@ -15,12 +15,12 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from kbroker.client import AdminClient, Producer
 from kbroker.client.errors import TimedOut
-from kbroker.spark.batch_reader import BatchReader
 from kbroker.spark.errors import DataLoss
 from kbroker.spark.options import Use
-from kbroker.spark.read_options import read_options
+from kbroker.spark.reading.batch_reader import BatchReader
+from kbroker.spark.reading.read_options import read_options
+from kbroker.spark.reading.stream_reader import StreamReader
 from kbroker.spark.schema import schema_of
-from kbroker.spark.stream_reader import StreamReader
 from kbroker.testing import Broker
 from tests.kit.spark_reading import last_line
 from tests.spark.reading import FORMATS, Stream, delete_before, fill, load, offsets, options, places

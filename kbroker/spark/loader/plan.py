@@ -15,7 +15,7 @@ from kbroker.spark.loader.errors import RecordsLost
 from kbroker.spark.loader.settings import CONTINUE
 from kbroker.spark.loader.work import SizedRange, WorkUnit, divided, limited, target_size
 from kbroker.spark.offsets import Offsets, checkpointed
-from kbroker.spark.ranges import OffsetRange
+from kbroker.spark.reading.ranges import OffsetRange
 
 
 @dataclass(frozen=True)

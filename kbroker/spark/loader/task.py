@@ -18,14 +18,14 @@ from kbroker.spark.loader.lake import storage_of
 from kbroker.spark.loader.settings import ARRIVAL, CONTINUE, Settings
 from kbroker.spark.loader.values import decoded, value_decoder
 from kbroker.spark.loader.work import WorkUnit
-from kbroker.spark.ranges import OffsetRange
-from kbroker.spark.task_clients import task_consumer
+from kbroker.spark.reading.ranges import OffsetRange
+from kbroker.spark.reading.task_consumers import task_consumer
 
 if TYPE_CHECKING:
     import pyarrow
 
     from kbroker._core.consumer_records import Records
-    from kbroker.spark.decoding import Decoder
+    from kbroker.spark.decoding.decoders import Decoder
 
 log = logging.getLogger("kbroker.spark")
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kbroker.spark.decoding.value_formats import decoded_schema, decoder_of, settled
 from kbroker.spark.loader.settings import Settings
 from kbroker.spark.options import SparkOptions, Use
-from kbroker.spark.value_formats import decoded_schema, decoder_of, settled
 
 if TYPE_CHECKING:
     import pyarrow
 
-    from kbroker.spark.decoding import Decoder
+    from kbroker.spark.decoding.decoders import Decoder
 
 
 def value_type(settings: Settings, topics: list[str]) -> tuple[Settings, pyarrow.DataType | None]:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from kbroker.spark.ranges import OffsetRange
+from kbroker.spark.reading.ranges import OffsetRange
 
 LEAST_TASK_BYTES = 16 << 20
 TASKS_PER_SLOT = 2

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbroker.spark.loader.work import SizedRange, divided, limited, target_size
-from kbroker.spark.ranges import OffsetRange
+from kbroker.spark.reading.ranges import OffsetRange
 
 RANGES = st.dictionaries(
     st.tuples(st.sampled_from(["a", "b", "c"]), st.integers(0, 5)),

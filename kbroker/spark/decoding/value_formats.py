@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import DataType, StructType
 
-    from kbroker.spark.decoding import Decoded, Decoder
+    from kbroker.spark.decoding.decoders import Decoded, Decoder
     from kbroker.spark.options import SparkOptions
 
 COLUMNS = ("key", "value")
@@ -38,7 +38,7 @@ def settled(options: SparkOptions) -> dict[str, str]:
     for column in COLUMNS:
         name = f"{column}Schema"
         if options[f"{column}Format"] == "avro" and not options.is_given(name) and options.is_given("schemaRegistry"):
-            from kbroker.spark.schema_registry import registry
+            from kbroker.spark.decoding.schema_registry import registry
 
             latest = registry(options["schemaRegistry"]).latest(f"{_only_topic(options, name)}-{column}")
             # References go along in a list, whose last one is the schema itself.
@@ -92,7 +92,7 @@ def _type(options: SparkOptions, column: str) -> DataType | str:
     if form == "string":
         return StringType()
     if form == "avro":
-        from kbroker.spark.avro_schemas import spark_type
+        from kbroker.spark.decoding.avro_schemas import spark_type
 
         try:
             return _of_json(spark_type(_avro_schema(text)))
@@ -120,7 +120,7 @@ def _of_json(found: Any) -> DataType:
 
 def _avro_schema(text: str) -> Any:
     """ValueError: it is none."""
-    from kbroker.spark.avro_schemas import parsed
+    from kbroker.spark.decoding.avro_schemas import parsed
 
     try:
         parts = json.loads(text)
@@ -217,7 +217,7 @@ def _fail(found: Decoded, column: str, batch: pa.RecordBatch, topic: str, partit
 
 def decoder_of(options: SparkOptions, column: str, kind: pa.DataType) -> Decoder:
     """WrongOption: nothing is decoded to that type."""
-    from kbroker.spark.decoding import AvroDecoder, JsonDecoder, StringDecoder
+    from kbroker.spark.decoding.decoders import AvroDecoder, JsonDecoder, StringDecoder
 
     form = options[f"{column}Format"]
     if form == "string":
@@ -229,7 +229,7 @@ def decoder_of(options: SparkOptions, column: str, kind: pa.DataType) -> Decoder
         if options["avroFraming"] == "none":
             return AvroDecoder(kind, schema, None)
         if options.is_given("schemaRegistry"):
-            from kbroker.spark.schema_registry import registry
+            from kbroker.spark.decoding.schema_registry import registry
 
             return AvroDecoder(kind, schema, registry(options["schemaRegistry"]).schema)
         return AvroDecoder(kind, schema, lambda _: schema)

@@ -8,7 +8,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker.spark.ranges import OffsetRange, divided
+from kbroker.spark.reading.ranges import OffsetRange, divided
 
 SIZES = st.one_of(st.integers(-5, 40), st.integers(0, 1 << 40))
 

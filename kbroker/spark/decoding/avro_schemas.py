@@ -14,7 +14,7 @@ from typing import Any
 from kbroker._core.avro_rows import STEPS
 from kbroker._core.typed_columns import KINDS
 from kbroker.errors import KbrokerError
-from kbroker.spark.column_types import Spec
+from kbroker.spark.decoding.column_types import Spec
 
 Schema = dict[str, Any]
 """With a `type` that is a word of the specification, or "union" with `branches`. Names are resolved."""

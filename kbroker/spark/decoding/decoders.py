@@ -23,8 +23,8 @@ from kbroker._core.avro_rows import AvroRows
 from kbroker._core.columns import FlatBuffer
 from kbroker._core.json_rows import JsonRows
 from kbroker._core.typed_columns import REASONS, BinaryRows
-from kbroker.spark.avro_schemas import Incompatible, Schema, plan_of
-from kbroker.spark.column_types import array_of, paths_of, spec_of
+from kbroker.spark.decoding.avro_schemas import Incompatible, Schema, plan_of
+from kbroker.spark.decoding.column_types import array_of, paths_of, spec_of
 
 NOT_UTF8 = REASONS.index("it is not UTF-8")
 

@@ -21,10 +21,10 @@ from pyspark.sql.types import (
 )
 
 from kbroker.client import Producer
-from kbroker.spark import task_producers
 from kbroker.spark.errors import CannotWrite, NotDelivered, WrongOption
-from kbroker.spark.row_columns import RowColumns
-from kbroker.spark.task_producers import check_producer_options, task_producer
+from kbroker.spark.writing import task_producers
+from kbroker.spark.writing.row_columns import RowColumns
+from kbroker.spark.writing.task_producers import check_producer_options, task_producer
 from tests.kit.produce_broker import ProduceBroker
 
 TEXT, BYTES, INT, LONG = StringType(), BinaryType(), IntegerType(), LongType()

@@ -10,8 +10,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from kbroker.spark.errors import CannotWrite, WrongOption
 from kbroker.spark.options import SparkOptions
-from kbroker.spark.row_columns import RowColumns
-from kbroker.spark.task_producers import check_producer_options, task_producer
+from kbroker.spark.writing.row_columns import RowColumns
+from kbroker.spark.writing.task_producers import check_producer_options, task_producer
 
 if TYPE_CHECKING:
     import pyarrow

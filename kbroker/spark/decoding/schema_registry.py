@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from kbroker.errors import KbrokerError
-from kbroker.spark.avro_schemas import Schema, parsed
+from kbroker.spark.decoding.avro_schemas import Schema, parsed
 
 TIMEOUT_S = 10.0
 TRIES = 3

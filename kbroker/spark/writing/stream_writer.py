@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceStreamArrowWriter
 
-from kbroker.spark.batch_writer import Written, topic_of
 from kbroker.spark.options import SparkOptions
-from kbroker.spark.row_columns import RowColumns
-from kbroker.spark.task_producers import check_producer_options, task_producer
+from kbroker.spark.writing.batch_writer import Written, topic_of
+from kbroker.spark.writing.row_columns import RowColumns
+from kbroker.spark.writing.task_producers import check_producer_options, task_producer
 
 if TYPE_CHECKING:
     import pyarrow

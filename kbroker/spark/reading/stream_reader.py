@@ -27,9 +27,7 @@ from pyspark.sql.streaming.datasource import (
 
 from kbroker.client.errors import ClientError
 from kbroker.model import TopicPartition
-from kbroker.spark.batch_reader import RangePartition
 from kbroker.spark.errors import DataLoss
-from kbroker.spark.limits import Delay, limited, waiting
 from kbroker.spark.offsets import (
     LATEST,
     AtTimestamp,
@@ -41,10 +39,12 @@ from kbroker.spark.offsets import (
     offsets_of,
 )
 from kbroker.spark.options import SparkOptions, Use
-from kbroker.spark.planning import Planner
-from kbroker.spark.range_reader import read_range
-from kbroker.spark.ranges import OffsetRange, divided
-from kbroker.spark.read_options import read_options
+from kbroker.spark.reading.batch_reader import RangePartition
+from kbroker.spark.reading.limits import Delay, limited, waiting
+from kbroker.spark.reading.planning import Planner
+from kbroker.spark.reading.range_reader import read_range
+from kbroker.spark.reading.ranges import OffsetRange, divided
+from kbroker.spark.reading.read_options import read_options
 
 if TYPE_CHECKING:
     import pyarrow

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbroker.model import TopicPartition
-from kbroker.spark.limits import Delay, limited, waiting
 from kbroker.spark.offsets import Offsets
+from kbroker.spark.reading.limits import Delay, limited, waiting
 
 PLACES = st.builds(TopicPartition, st.sampled_from("ab"), st.integers(0, 5))
 OFFSETS = st.dictionaries(PLACES, st.integers(0, 1000) | st.integers(0, (1 << 63) - 1), max_size=8)

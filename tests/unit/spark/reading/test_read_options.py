@@ -10,7 +10,7 @@ from kbroker.model import TopicPartition
 from kbroker.spark.errors import WrongOption
 from kbroker.spark.offsets import LATEST, AtTimestamp, AtTimestamps, Everywhere, PerPartition
 from kbroker.spark.options import SparkOptions, Use
-from kbroker.spark.read_options import read_options
+from kbroker.spark.reading.read_options import read_options
 
 BASE = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "t"}
 

@@ -17,7 +17,7 @@ from kbroker.client import (
     TopicPartition,
 )
 from kbroker.spark.errors import SinkFailed
-from kbroker.spark.sink_state import (
+from kbroker.spark.writing.sink_state import (
     BLOCK,
     Winner,
     Winners,

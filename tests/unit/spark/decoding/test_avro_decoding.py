@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructType, _parse_datatype_json_value
 
-from kbroker.spark.avro_schemas import Incompatible, parsed, spark_type
-from kbroker.spark.decoding import AvroDecoder, Decoded
+from kbroker.spark.decoding.avro_schemas import Incompatible, parsed, spark_type
+from kbroker.spark.decoding.decoders import AvroDecoder, Decoded
 
 UTC = datetime.UTC
 NEW_YEAR = datetime.datetime(2024, 1, 1, tzinfo=UTC)

@@ -9,8 +9,8 @@ import pytest
 
 from kbroker.client import AdminClient, Producer, ProducerFenced
 from kbroker.spark.errors import SinkFailed
-from kbroker.spark.sink_ledger import SinkLedger
-from kbroker.spark.sink_state import Winner, attempt_id, driver_id
+from kbroker.spark.writing.sink_ledger import SinkLedger
+from kbroker.spark.writing.sink_state import Winner, attempt_id, driver_id
 from kbroker.testing import Broker
 from tests.kit.sink_query import committed, open_transactions
 

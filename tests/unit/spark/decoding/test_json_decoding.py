@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kbroker.spark.decoding import Decoded, JsonDecoder
+from kbroker.spark.decoding.decoders import Decoded, JsonDecoder
 from tests.kit import json_model
 
 UTC = datetime.UTC

@@ -11,9 +11,9 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from kbroker.spark.errors import DataLoss, WrongOption
 from kbroker.spark.offsets import EARLIEST, LATEST, Everywhere, Offsets, PerPartition, named
 from kbroker.spark.options import SparkOptions
-from kbroker.spark.planning import Planner
-from kbroker.spark.range_reader import read_range
-from kbroker.spark.ranges import OffsetRange, divided
+from kbroker.spark.reading.planning import Planner
+from kbroker.spark.reading.range_reader import read_range
+from kbroker.spark.reading.ranges import OffsetRange, divided
 
 if TYPE_CHECKING:
     import pyarrow

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbroker.spark.errors import SinkFailed
-from kbroker.spark.sink_state import (
+from kbroker.spark.writing.sink_state import (
     BLOCK,
     Brought,
     Winner,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from kbroker.spark.decoding.value_formats import check_types, decoded_schema, settled
 from kbroker.spark.errors import WrongOption
 from kbroker.spark.offsets import EARLIEST, LATEST, AtTimestamps, Everywhere, PerPartition, Place, named
 from kbroker.spark.options import SparkOptions, Use
 from kbroker.spark.schema import schema_of
-from kbroker.spark.value_formats import check_types, decoded_schema, settled
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

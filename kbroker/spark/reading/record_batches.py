@@ -28,7 +28,7 @@ class RecordBatches:
     def __init__(self, schema: StructType, topic: str, partition: int, options: SparkOptions):
         import pyarrow
 
-        from kbroker.spark.value_formats import Decoding
+        from kbroker.spark.decoding.value_formats import Decoding
 
         self._arrow = pyarrow
         self._schema = arrow_schema_of(schema)

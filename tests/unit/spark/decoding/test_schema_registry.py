@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from kbroker.spark import schema_registry
-from kbroker.spark.schema_registry import RegistryFailed, SchemaRegistry
+from kbroker.spark.decoding import schema_registry
+from kbroker.spark.decoding.schema_registry import RegistryFailed, SchemaRegistry
 from tests.kit.schema_registry import SchemaRegistryServer
 
 RECORD = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}

@@ -12,8 +12,8 @@ from pyspark import TaskContext
 from pyspark.sql.types import StringType, StructField, StructType
 
 from kbroker.spark.errors import SinkFailed, WrongOption
-from kbroker.spark.exactly_once_writer import BATCH_ID, QUERY_ID, ExactlyOnceWriter, SinkMessage
 from kbroker.spark.options import SparkOptions, Use
+from kbroker.spark.writing.exactly_once_writer import BATCH_ID, QUERY_ID, ExactlyOnceWriter, SinkMessage
 from kbroker.testing import Broker
 from tests.kit.sink_query import committed, open_transactions
 

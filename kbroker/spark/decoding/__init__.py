@@ -1,0 +1,1 @@
+"""Keys and values as typed columns: text, JSON, Avro with a registry."""

@@ -1,0 +1,1 @@
+"""Topics as rows: plans on the driver, ranges of offsets in tasks."""

@@ -1,0 +1,1 @@
+"""Rows into topics: at least once, or exactly once with transactions."""
