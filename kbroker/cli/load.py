@@ -102,8 +102,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=_duration,
         default="10m",
         metavar="TIME",
-        help="an hour is marked complete (_SUCCESS) when each partition has a record that is so much later "
-        "(default: %(default)s)",
+        help="an hour is marked complete (_SUCCESS) when each partition has a record that is so much later, or was "
+        "read to its end so much later (default: %(default)s)",
     )
     parser.add_argument("-g", "--group", help="commit offsets to this group too, for tools that show lag")
     parser.add_argument(

@@ -15,7 +15,8 @@ from kbroker.client import AdminClient, Producer, TopicPartition
 from kbroker.spark.loader.commits import all_commits
 from kbroker.spark.loader.errors import LakeTaken, LoadFailed, NotALake, RecordsLost
 from kbroker.spark.loader.lake import Directory
-from kbroker.spark.loader.run import Loader
+from kbroker.spark.loader.plan import Plan
+from kbroker.spark.loader.run import Loader, Watcher
 from kbroker.testing import Broker
 from tests.kit.load import BEGIN_MS, HOUR_MS, InProcess, fill, hours_of, load, on_broker, settings_of, visible
 
@@ -98,14 +99,57 @@ def test_by_arrival_all_of_a_load_is_in_its_hour(servers: str, topic: str, lake:
         load(lake, servers, topic)
 
 
+def marked(lake: Path) -> list[str]:
+    return sorted(path.parent.name for path in lake.glob("**/_SUCCESS"))
+
+
+def lateness_since(hours: float) -> int:
+    """With which an hour is late now when it is so many hours after BEGIN_MS."""
+    return time.time_ns() // 1_000_000 - round(BEGIN_MS + hours * HOUR_MS)
+
+
 def test_hours_are_marked_once_every_partition_is_past_them(servers: str, topic: str, lake: Path) -> None:
     create(servers, topic, 3)  # nothing ever comes to the third
-    send(servers, topic, (0, 0, "a"), (1, 0, "b"), (0, 5, "c"))
-    load(lake, servers, topic)
-    assert list(lake.glob("**/_SUCCESS")) == []
-    send(servers, topic, (1, 2, "d"))
-    assert load(lake, servers, topic).topics[0].complete_hours == 1
-    assert [path.parent.name for path in lake.glob("**/_SUCCESS")] == ["hour=22"]
+    send(servers, topic, (0, 0, "a"), (1, 0, "b"), (0, 2, "c"))
+    load(lake, servers, topic, lateness_ms=lateness_since(0.1))
+    assert marked(lake) == []
+    found = load(lake, servers, topic, lateness_ms=lateness_since(1))
+    assert (found.commits, found.rows, found.topics[0].complete_hours) == ([2], 0, 1)  # though there is nothing new
+    assert marked(lake) == ["hour=22"]
+    assert load(lake, servers, topic, lateness_ms=lateness_since(1)).commits == []
+    assert Loader(settings_of(lake, servers, topic), InProcess()).preview() is None
+    send(servers, topic, (1, 0, "late"), (0, 3, "d"))
+    assert load(lake, servers, topic).topics[0].complete_hours == 3
+    assert marked(lake) == ["hour=00", "hour=01", "hour=22"]
+
+
+def test_hours_of_which_something_is_unread_or_undecided_are_not_marked(servers: str, topic: str, lake: Path) -> None:
+    create(servers, topic)
+    fill(servers, topic, 2, 1000)
+    seen: list[dict[str, int]] = []
+
+    class Looking(Watcher):
+        def planned(self, plan: Plan) -> None:
+            there = hours_of(lake)
+            seen.append({hour: there[hour] for hour in there if (lake / hour / "_SUCCESS").exists()})
+
+    Loader(settings_of(lake, servers, topic, commit_bytes=20_000), InProcess(), Looking()).run()
+    there = hours_of(lake)
+    assert len(marked(lake)) == len(there) > len(seen[-1]) > len(seen[1]) > 0
+    assert all(there[hour] == rows for marked_then in seen for hour, rows in marked_then.items())
+    committed = {"client": {"isolation.level": "read_committed"}}
+    with Producer(bootstrap_servers=servers, transactional_id=topic) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(topic, b"open", partition=0, timestamp=BEGIN_MS + 100 * HOUR_MS).result(30)
+        send(servers, topic, (1, 100, "in the same hour"))
+        assert load(lake, servers, topic, **committed).topics[0].complete_hours == 0
+        producer.commit_transaction()
+    with AdminClient(bootstrap_servers=servers) as admin:  # its marker is written after that
+        place = TopicPartition(topic, 0)
+        while admin.list_offsets([place], -1, read_committed=True)[place].offset < 1002:
+            time.sleep(0.01)
+    assert load(lake, servers, topic, **committed).topics[0].complete_hours == 1
 
 
 def test_small_partitions_share_tasks_and_files(servers: str, topic: str, lake: Path) -> None:
@@ -345,9 +389,14 @@ def test_a_lake_of_another_cluster_is_refused(servers: str, topic: str, lake: Pa
 def test_progress_is_shown_by_a_group(servers: str, topic: str, lake: Path) -> None:
     create(servers, topic)
     fill(servers, topic, 2, 10)
-    load(lake, servers, topic, group=topic)
+    load(lake, servers, topic)
+    assert load(lake, servers, topic, group=topic).commits == []  # one that nothing was loaded with
     with AdminClient(bootstrap_servers=servers) as admin:
         assert sorted(each.offset for each in admin.committed(topic).values()) == [10, 10]
+    fill(servers, topic, 2, 10, start=10)
+    load(lake, servers, topic, group=topic)
+    with AdminClient(bootstrap_servers=servers) as admin:
+        assert sorted(each.offset for each in admin.committed(topic).values()) == [20, 20]
 
 
 def test_a_dry_run_writes_nothing(servers: str, topic: str, lake: Path) -> None:

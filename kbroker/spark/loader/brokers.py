@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from types import TracebackType
@@ -33,11 +34,23 @@ LOOKS_AT_ONCE = 32
 
 @dataclass(frozen=True)
 class Partitions:
-    """`ends` as the reader's isolation has them."""
+    """`ends` as the reader's isolation has them; `whole_ends`: of partitions that have nothing undecided behind them.
+
+    `asked_at_ms`: all that had come by then is before the ends.
+    """
 
     topic_ids: dict[str, str]
     starts: Offsets
     ends: Offsets
+    whole_ends: Offsets
+    asked_at_ms: int
+
+    def up_to(self, before: Partitions) -> Partitions:
+        """Of those that were there before, what had come by then."""
+        ends = {place: min(end, before.ends[place]) for place, end in self.ends.items() if place in before.ends}
+        names = {place.topic for place in ends}
+        ids = {name: topic_id for name, topic_id in self.topic_ids.items() if name in names}
+        return Partitions(ids, self.starts, ends, before.whole_ends, before.asked_at_ms)
 
 
 class Brokers:
@@ -75,13 +88,21 @@ class Brokers:
         return {name: each.topic_id.hex() for name, each in self._admin.describe_topics(topics).items()}
 
     def partitions(self, topics: Iterable[str]) -> Partitions:
+        asked_at_ms = time.time_ns() // 1_000_000
         described = self._admin.describe_topics(topics)
         places = [TopicPartition(name, each.partition) for name, of in described.items() for each in of.partitions]
         # Starts first: retention may move them behind ends that were asked for before.
         starts = self.offsets(places, EARLIEST_TIMESTAMP)
         ends = self.offsets(places, LATEST_TIMESTAMP)
         ids = {name: of.topic_id.hex() for name, of in described.items()}
-        return Partitions(ids, starts, ends)
+        return Partitions(ids, starts, ends, self._whole(ends), asked_at_ms)
+
+    def _whole(self, ends: Offsets) -> Offsets:
+        """Those behind which no transaction is open."""
+        if not self._read_committed or not ends:
+            return ends
+        found = self._admin.list_offsets(ends, LATEST_TIMESTAMP)
+        return {place: end for place, end in ends.items() if found[place].offset == end}
 
     def record_bytes(self, found: Partitions, begun: Offsets) -> dict[TopicPartition, float]:
         """Of records from `begun` on, keys and values, on the average: as a look at some of them says."""

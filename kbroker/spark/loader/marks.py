@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
+from kbroker.model import TopicPartition
 from kbroker.spark.loader.hours import HOUR_MS
 from kbroker.spark.loader.settings import ARRIVAL
 from kbroker.spark.offsets import Offsets
@@ -11,11 +12,24 @@ from kbroker.spark.offsets import Offsets
 Hours = dict[str, tuple[int, ...]]
 
 
+def read_up_to_ms(
+    partitions: Collection[TopicPartition], newest_ms: Offsets, next_offsets: Offsets, ends: Offsets, asked_at_ms: int
+) -> Offsets:
+    """Up to which time each partition has been read, as far as anybody can know.
+
+    That is when its newest record is from; and once it was read to where it ended when the brokers were asked, that
+    moment, so that a partition to which nothing comes holds nobody up. A record cannot be from later than that.
+    `ends`: of partitions in which nothing is undecided.
+    """
+    found = {place: min(newest_ms.get(place, -1), asked_at_ms) for place in partitions}
+    at_end = [place for place in partitions if place in ends and next_offsets[place] >= ends[place]]
+    return found | dict.fromkeys(at_end, asked_at_ms)
+
+
 def sorted_hours(
     open_before: Mapping[str, Iterable[int]],
     loaded: Iterable[tuple[str, int]],
-    newest_ms: Offsets,
-    next_offsets: Offsets,
+    read_to_ms: Offsets,
     *,
     time: str,
     loaded_at_ms: int,
@@ -23,9 +37,8 @@ def sorted_hours(
 ) -> tuple[Hours, Hours]:
     """Hours that have rows and may get more, and those that are complete from now on.
 
-    By event time an hour is complete when every partition that ever had a record has one that is later than its end by
-    `lateness_ms`; by arrival time when it is over. What comes for it later nevertheless is added to it, and it stays
-    complete.
+    By event time an hour is complete when every partition of its topic was read up to `lateness_ms` behind its end; by
+    arrival time when it is over. What comes for it later nevertheless is added to it, and it stays complete.
     """
     hours: dict[str, set[int]] = {topic: set(of) for topic, of in open_before.items()}
     for topic, hour in loaded:
@@ -33,12 +46,8 @@ def sorted_hours(
     still_open: Hours = {}
     complete: Hours = {}
     for topic, of in sorted(hours.items()):
-        if time == ARRIVAL:
-            done_before = loaded_at_ms // HOUR_MS
-        else:
-            active = [place for place, offset in next_offsets.items() if place.topic == topic and offset > 0]
-            least = min((newest_ms.get(place, -1) for place in active), default=-1)
-            done_before = (least - lateness_ms) // HOUR_MS
+        least = min((at for place, at in read_to_ms.items() if place.topic == topic), default=-1)
+        done_before = (loaded_at_ms if time == ARRIVAL else least - lateness_ms) // HOUR_MS
         if left := tuple(sorted(hour for hour in of if hour >= done_before)):
             still_open[topic] = left
         if done := tuple(sorted(hour for hour in of if hour < done_before)):

@@ -20,7 +20,10 @@ from kbroker.spark.reading.ranges import OffsetRange
 
 @dataclass(frozen=True)
 class Plan:
-    """`starts`: of all partitions that are loaded, also of those that have nothing new. `removed`: files that go."""
+    """`starts`: of all partitions that are loaded, also of those that have nothing new. `removed`: files that go.
+
+    `whole_ends` and `asked_at_ms`: as the brokers said before the first commit of the load.
+    """
 
     number: int
     run: str
@@ -28,6 +31,8 @@ class Plan:
     topics: dict[str, TopicState]
     starts: Offsets
     ranges: tuple[SizedRange, ...]
+    whole_ends: Offsets
+    asked_at_ms: int
     units: tuple[WorkUnit, ...] = ()
     removed: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()

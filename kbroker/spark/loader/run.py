@@ -10,8 +10,7 @@ import re
 import socket
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -24,7 +23,7 @@ from kbroker.spark.loader.commits import Commit, CommitLog, FileCommits, LakeFil
 from kbroker.spark.loader.errors import LoadFailed
 from kbroker.spark.loader.lake import PLANS, STAGING, Directory, storage_of
 from kbroker.spark.loader.lock import locked
-from kbroker.spark.loader.marks import sorted_hours
+from kbroker.spark.loader.marks import read_up_to_ms, sorted_hours
 from kbroker.spark.loader.plan import Plan, beginnings, to_read
 from kbroker.spark.loader.publish import is_published, publish
 from kbroker.spark.loader.reload import reload_from
@@ -95,13 +94,14 @@ class Loader:
                 if summary.was_cut_off:
                     self.publish(last)
             self._clean(last)
-            ends: Offsets | None = None
-            while (plan := self.plan(brokers, last, ends)) is not None:
-                if ends is None:
-                    ends = self._ends
+            first = found = brokers.partitions(brokers.topics())
+            while (plan := self.plan(brokers, last, found)) is not None:
                 last = self._round(brokers, commit_log, last, plan)
                 self._reloads = False
                 commits.append(last)
+                found = brokers.partitions(brokers.topics()).up_to(first)
+            if last is not None and not commits:
+                self._show(brokers, last, first.ends)
         summary.commits = [commit.number for commit in commits]
         summary.topics = summarized(commits)
         summary.lost = [each for commit in commits for each in commit.lost]
@@ -120,21 +120,16 @@ class Loader:
                     last = commit_log.last()
                 finally:
                     commit_log.close()
-            plan = self.plan(brokers, last, None)
-            return None if plan is None else preview(plan.divided(os.cpu_count() or 1, self.settings.task_bytes))
+            plan = self.plan(brokers, last, brokers.partitions(brokers.topics()))
+            if plan is None or not (plan.ranges or plan.lost):
+                return None
+            return preview(plan.divided(os.cpu_count() or 1, self.settings.task_bytes))
 
     # --- its steps ------------------------------------------------------------------------------------------
 
-    def plan(self, brokers: Brokers, last: Commit | None, ends: Offsets | None) -> Plan | None:
-        """Of the next commit, without its tasks; None: there is nothing to do. `ends`: no further than that."""
+    def plan(self, brokers: Brokers, last: Commit | None, found: Partitions) -> Plan | None:
+        """Of the next commit, without its tasks; None: there is nothing to do."""
         settings = self.settings
-        found = brokers.partitions(brokers.topics())
-        if ends is not None:
-            kept = {place: min(end, ends[place]) for place, end in found.ends.items() if place in ends}
-            names = {place.topic for place in kept}
-            ids = {name: topic_id for name, topic_id in found.topic_ids.items() if name in names}
-            found = replace(found, ends=kept, topic_ids=ids)
-        self._ends = found.ends
         begun = beginnings(last, found, self._fresh(brokers, last, found), settings.data_loss)
         starts, removed = begun.starts, tuple[str, ...]()
         if self._reloads and last is not None:
@@ -142,11 +137,21 @@ class Loader:
         number = 1 if last is None else last.number + 1
         sizes = brokers.record_bytes(found, starts)
         ranges = to_read(starts, found.ends, sizes, settings.commit_bytes)
-        if not ranges and not begun.lost and not self._has_beginnings(last, starts):
-            return None
-        now_ms = time.time_ns() // 1_000_000
-        run = uuid.uuid4().hex[:12]
-        return Plan(number, run, now_ms, begun.topics, starts, ranges, removed=removed, lost=begun.lost)
+        plan = Plan(
+            number=number,
+            run=uuid.uuid4().hex[:12],
+            loaded_at_ms=time.time_ns() // 1_000_000,
+            topics=begun.topics,
+            starts=starts,
+            ranges=ranges,
+            whole_ends=found.whole_ends,
+            asked_at_ms=found.asked_at_ms,
+            removed=removed,
+            lost=begun.lost,
+        )
+        if ranges or begun.lost or self._has_beginnings(last, starts):
+            return plan
+        return plan if committed(last, plan, [], settings).complete_hours else None
 
     def read(self, plan: Plan) -> list[Manifest]:
         """With tasks; nothing of it can be seen yet."""
@@ -206,9 +211,14 @@ class Loader:
         except OSError as error:
             what = (error.strerror or str(error)).lower()
             raise LoadFailed(f"{self._storage.name}: {what}; the next load gives all files their names") from error
-        if settings.group is not None:
-            brokers.commit_to(settings.group, {place: commit.next_offsets[place] for place in plan.starts})
+        self._show(brokers, commit, plan.starts)
         return commit
+
+    def _show(self, brokers: Brokers, commit: Commit, places: Iterable[TopicPartition]) -> None:
+        """How far the lake is, as the progress of a group."""
+        if self.settings.group is not None:
+            known = commit.next_offsets
+            brokers.commit_to(self.settings.group, {place: known[place] for place in places if place in known})
 
     def _give_up(self, commit_log: CommitLog, plan: Plan) -> None:
         """It may have been committed nevertheless, and only the answer be lost."""
@@ -307,8 +317,7 @@ def committed(last: Commit | None, plan: Plan, manifests: list[Manifest], settin
     open_hours, complete_hours = sorted_hours(
         before.open_hours,
         {(file.topic, file.hour) for file in files if not file.is_quarantine},
-        newest_ms,
-        next_offsets,
+        read_up_to_ms(plan.starts, newest_ms, next_offsets, plan.whole_ends, plan.asked_at_ms),
         time=settings.time,
         loaded_at_ms=plan.loaded_at_ms,
         lateness_ms=settings.lateness_ms,

@@ -33,7 +33,7 @@ class Settings:
     task_bytes: int = 256 << 20
     commit_bytes: int = 64 << 30
     lateness_ms: int = 600_000
-    """An hour is complete when each partition has records that are so much later."""
+    """An hour is complete when each partition was read so far behind its end, or to its end so much later."""
     poll_timeout_s: float = 120.0
     group: str | None = None
     """Offsets are committed to this group too, for those who watch lag."""

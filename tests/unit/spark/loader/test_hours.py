@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kbroker.model import TopicPartition
 from kbroker.spark.loader.hours import HOUR_MS, LAST_MS, by_hour, hour_folder, hour_name
-from kbroker.spark.loader.marks import sorted_hours
+from kbroker.spark.loader.marks import read_up_to_ms, sorted_hours
 
 ARRIVAL_MS = 500_000 * HOUR_MS
 STAMPS = st.lists(
@@ -55,26 +55,43 @@ def test_names() -> None:
     assert hour_folder("views", 472_222) == "topic=views/date=2023-11-14/hour=22"
 
 
-A, B, C = (TopicPartition("t", partition) for partition in range(3))
+A, B, C, D = (TopicPartition("t", partition) for partition in range(4))
 
 
-def marks(newest_hours: dict[TopicPartition, float], time: str = "event") -> tuple[object, object]:
+def marks(read_to: dict[TopicPartition, float], time: str = "event") -> tuple[object, object]:
     return sorted_hours(
         {"t": (1,)},
         {("t", 2), ("t", 3)},
-        {place: round(hours * HOUR_MS) for place, hours in newest_hours.items()},
-        {A: 10, B: 5, C: 0},
+        {place: round(hours * HOUR_MS) for place, hours in read_to.items()},
         time=time,
         loaded_at_ms=3 * HOUR_MS + 1,
         lateness_ms=HOUR_MS // 2,
     )
 
 
-def test_an_hour_is_complete_when_all_partitions_with_records_are_past_it() -> None:
+def test_an_hour_is_complete_when_all_partitions_were_read_past_it() -> None:
     assert marks({A: 9.0, B: 3.5}) == ({"t": (3,)}, {"t": (1, 2)})
     assert marks({A: 9.0, B: 3.49}) == ({"t": (2, 3)}, {"t": (1,)})
-    assert marks({A: 9.0}) == ({"t": (1, 2, 3)}, {})
+    assert marks({A: 9.0, B: -1}) == ({"t": (1, 2, 3)}, {})
     assert marks({A: 9.0, B: 9.0}) == ({}, {"t": (1, 2, 3)})
+    assert marks({TopicPartition("another", 0): 9.0}) == ({"t": (1, 2, 3)}, {})
+
+
+def test_a_partition_that_was_read_to_its_end_is_as_far_as_when_that_was_its_end() -> None:
+    newest = {A: 70, B: 200, C: 30}
+    places = [A, B, C, D]
+    assert read_up_to_ms(places, newest, {A: 10, B: 9, C: 5, D: 0}, {A: 10, B: 10, D: 0}, 100) == {
+        A: 100,  # to its end
+        B: 100,  # not to its end, but a record of it says that it is from later than now
+        C: 30,  # a transaction is open behind what was read
+        D: 100,  # it was never written to
+    }
+    assert read_up_to_ms(places, newest, {A: 9, B: 9, C: 5, D: 0}, {A: 10, B: 10, D: 1}, 300) == {
+        A: 70,
+        B: 200,
+        C: 30,
+        D: -1,
+    }
 
 
 def test_by_arrival_an_hour_is_complete_when_it_is_over() -> None:
