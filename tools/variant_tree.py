@@ -18,7 +18,18 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-LINKED = ["docs", "perf", "tests", "tools", "LICENSE", "README.md", "pyproject.toml", "setup.py"]
+LINKED = [
+    "docs",
+    "examples",
+    "perf",
+    "tests",
+    "tools",
+    "LICENSE",
+    "README.md",
+    "pyproject.toml",
+    "pyspark_kbroker.py",
+    "setup.py",
+]
 # The interpreter never frees everything; leaks of the core are found by its live-object counters.
 ASAN_OPTIONS = "detect_leaks=0:abort_on_error=1:allocator_may_return_null=1"
 UBSAN_OPTIONS = "halt_on_error=1:print_stacktrace=1"
