@@ -116,15 +116,20 @@ PLANNED = [
     ("'k' key", {"topic": "t"}, "there is no column value", "'value' not found"),
     ("'v' value", {}, "option topic is not set", "topic option required"),
     ("id value", {"topic": "t"}, "column value is bigint: it must be string or binary", "value attribute unsupported"),
-    ("'v' value; 1 key", {"topic": "t"}, "column key is int: it must be string or binary", "key attribute unsupported"),
     ("'v' value; 1L partition", {"topic": "t"}, "column partition is bigint", "partition attribute unsupported"),
+    ("'v' value", {"topic": "t", "kafka.value.serializer": "x"}, "kafka.value.serializer", "serializer"),
+]
+PLANNED_SLOW = [
+    ("'v' value; 1 key", {"topic": "t"}, "column key is int: it must be string or binary", "key attribute unsupported"),
     ("'v' value; 1 topic", {}, "column topic is int: it must be string", "topic attribute unsupported"),
     ("'v' value; 'h' headers", {"topic": "t"}, "column headers is string", "headers attribute unsupported"),
-    ("'v' value", {"topic": "t", "kafka.value.serializer": "x"}, "kafka.value.serializer", "serializer"),
 ]
 
 
-@pytest.mark.parametrize(("select", "options", "ours", "theirs"), PLANNED)
+@pytest.mark.parametrize(
+    ("select", "options", "ours", "theirs"),
+    [*PLANNED, *(pytest.param(*each, marks=pytest.mark.slow) for each in PLANNED_SLOW)],
+)
 def test_what_is_known_before_is_refused_before(
     spark: SparkSession, broker: Broker, select: str, options: dict[str, str], ours: str, theirs: str
 ) -> None:
@@ -166,15 +171,20 @@ def test_a_topic_is_not_overwritten(spark: SparkSession, broker: Broker, topic: 
         assert topic not in admin.list_topics()
 
 
+UNDELIVERABLE = [
+    ("'v' value; cast(null as string) topic", {}, "null in column topic", "null topic"),
+    ("repeat('x', 2000) value", {"topic": "t", "kafka.max.request.size": "1000"}, "max.request.size", "larger"),
+]
+UNDELIVERABLE_SLOW = [
+    ("'v' value; -1 partition", {"topic": "t"}, "-1 at 0 is negative", "Invalid partition: -1"),
+    ("'v' value; 99 partition", {"topic": "t"}, "t has partitions 0 to 1, not 99", "Partition 99 of topic t"),
+    ("'v' value", {"topic": "not a name"}, "INVALID_TOPIC_EXCEPTION", "[Ii]nvalid"),
+]
+
+
 @pytest.mark.parametrize(
     ("select", "options", "ours", "theirs"),
-    [
-        ("'v' value; cast(null as string) topic", {}, "null in column topic", "null topic"),
-        ("'v' value; -1 partition", {"topic": "t"}, "-1 at 0 is negative", "Invalid partition: -1"),
-        ("'v' value; 99 partition", {"topic": "t"}, "t has partitions 0 to 1, not 99", "Partition 99 of topic t"),
-        ("repeat('x', 2000) value", {"topic": "t", "kafka.max.request.size": "1000"}, "max.request.size", "larger"),
-        ("'v' value", {"topic": "not a name"}, "INVALID_TOPIC_EXCEPTION", "[Ii]nvalid"),
-    ],
+    [*UNDELIVERABLE, *(pytest.param(*each, marks=pytest.mark.slow) for each in UNDELIVERABLE_SLOW)],
 )
 def test_a_row_that_cannot_be_delivered_fails_its_task(
     spark: SparkSession, broker: Broker, select: str, options: dict[str, str], ours: str, theirs: str

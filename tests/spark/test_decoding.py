@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -158,8 +159,8 @@ def test_bad_records_are_treated_as_mode_says(spark: SparkSession, broker: Broke
     ]  # fmt: skip
     assert frame.where("bad is not null").count() == 4000
     dropped = decoded(spark, broker, topic, mode="dropmalformed", **options)
-    assert sorted({row.offset % 5 for row in dropped.select("offset").collect()}) == [0, 2, 4]
-    assert dropped.count() == 6000
+    kept = Counter(row.offset % 5 for row in dropped.select("offset").collect())
+    assert kept == {0: 2000, 2: 2000, 4: 2000}
     with pytest.raises(Exception) as caught:
         decoded(spark, broker, topic, mode="FAILFAST", **options).count()
     assert f"BadRecord: {topic}-0, offset 1: the value cannot be decoded: it is malformed" in last_line(caught.value)

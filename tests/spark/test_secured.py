@@ -99,11 +99,20 @@ def cases(kafka: SecuredKafka) -> dict[str, dict[str, Any]]:
     }
 
 
-def test_one_word_changes(spark: SparkSession, kafka: SecuredKafka) -> None:
-    for name, given in cases(kafka).items():
-        found = [load(spark, form, **given).collect() for form in ("kbroker", "kafka")]
-        assert len(found[0]) == 100, name
-        assert sorted(found[0]) == sorted(found[1]), name
+@pytest.mark.parametrize(
+    "case",
+    [
+        "plain",
+        "scram-256 over TLS",
+        "both sides, PKCS12",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("scram-512", "TLS, PKCS12", "both sides, in place")),
+        pytest.param("another's name", marks=pytest.mark.slow),
+    ],
+)
+def test_one_word_changes(spark: SparkSession, kafka: SecuredKafka, case: str) -> None:
+    found = [load(spark, form, **cases(kafka)[case]).collect() for form in ("kbroker", "kafka")]
+    assert len(found[0]) == 100
+    assert sorted(found[0]) == sorted(found[1])
 
 
 @pytest.mark.parametrize(
