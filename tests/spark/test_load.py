@@ -209,6 +209,13 @@ def test_a_reload_is_in_place_of_what_was_there(servers: str, topic: str, lake: 
     assert load(lake, servers, topic).commits == []
 
 
+def test_a_reload_is_not_where_new_topics_begin(servers: str, topic: str, lake: Path) -> None:
+    create(servers, topic)
+    fill(servers, topic, 2, 10)
+    load(lake, servers, topic, reload_since_ms=BEGIN_MS + 5 * 60_000)
+    assert visible(lake) == on_broker(servers, topic)
+
+
 def test_a_reload_leaves_what_the_brokers_no_longer_have(servers: str, topic: str, lake: Path) -> None:
     create(servers, topic, 1)
     for start in (0, 100):

@@ -269,7 +269,7 @@ class Loader:
     def _fresh(self, brokers: Brokers, last: Commit | None, found: Partitions) -> Offsets:
         known = last.topics if last is not None else {}
         places = [place for place in found.ends if place.topic not in known]
-        at = self.settings.start if self.settings.reload_since_ms is None else self.settings.reload_since_ms
+        at = self.settings.start
         if at == EARLIEST_TIMESTAMP:
             return {place: found.starts[place] for place in places}
         if at == LATEST_TIMESTAMP:
