@@ -43,6 +43,14 @@ def begin(
     return subprocess.Popen(command, env=environment, cwd=ROOT)
 
 
+def ended(child: subprocess.Popen[bytes], timeout_s: float = 200) -> int:
+    """Its exit status; it is no longer there in any case."""
+    try:
+        return child.wait(timeout_s)
+    finally:
+        child.kill()
+
+
 def troubled(job: Job, unit: WorkUnit) -> Manifest:
     """In a worker."""
     trouble, _, place = os.environ[TROUBLE].partition(":")
@@ -71,7 +79,7 @@ def straggle(folder: Path) -> None:
         (folder / "straggled").touch()
 
 
-def await_file(path: Path, timeout_s: float = 60) -> None:
+def await_file(path: Path, timeout_s: float = 200) -> None:
     deadline = time.monotonic() + timeout_s
     while not path.exists():
         assert time.monotonic() < deadline, f"{path} does not come"

@@ -16,7 +16,7 @@ import pyspark
 
 from tests.kit.broker import free_port
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 180.0
 
 
 class SparkCluster:

@@ -94,6 +94,7 @@ def test_times() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_a_process_of_its_own(broker: Broker, topic: str, common: list[str], tmp_path: Path) -> None:
     command = [
         sys.executable,
@@ -106,6 +107,6 @@ def test_a_process_of_its_own(broker: Broker, topic: str, common: list[str], tmp
         "--conf",
         "spark.driver.memory=512m",
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=250)
     assert (done.returncode, done.stdout.splitlines()[-1][:20]) == (0, "commit 1: 200 rows in "[:20])
     assert visible(tmp_path / "lake") == on_broker(broker.bootstrap_servers, topic)

@@ -72,16 +72,18 @@ def test_why_a_task_failed_is_said_in_one_line(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(500)
 def test_workers_that_are_killed(broker: Broker, filled: str, tmp_path: Path) -> None:
     lake, servers = tmp_path / "lake", broker.bootstrap_servers
     child = load_in_spark.begin(tmp_path / "attempts", lake, servers, filled, "die")
-    assert child.wait(100) == 0
+    assert load_in_spark.ended(child) == 0
     assert {path.name for path in (tmp_path / "attempts").iterdir()} >= {"unit-0-1", "unit-1-1", "unit-2-1"}
     assert visible(lake) == on_broker(servers, filled)
     assert list((lake / "_kbload/staging").iterdir()) == []
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(500)
 def test_a_driver_that_is_killed(spark: SparkSession, broker: Broker, filled: str, tmp_path: Path) -> None:
     lake, servers = tmp_path / "lake", broker.bootstrap_servers
     child = load_in_spark.begin(tmp_path / "attempts", lake, servers, filled, "wait")
@@ -98,6 +100,7 @@ def test_a_driver_that_is_killed(spark: SparkSession, broker: Broker, filled: st
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(500)
 def test_an_attempt_that_goes_on_after_it_was_given_up(
     spark: SparkSession, broker: Broker, filled: str, tmp_path: Path
 ) -> None:
@@ -105,7 +108,7 @@ def test_an_attempt_that_goes_on_after_it_was_given_up(
     lake, servers, attempts = tmp_path / "lake", broker.bootstrap_servers, tmp_path / "attempts"
     child = load_in_spark.begin(attempts, lake, servers, filled, "straggle")
     try:
-        assert child.wait(100) == 0
+        assert load_in_spark.ended(child) == 0
         assert (attempts / "unit-0-1").exists()
         assert visible(lake) == on_broker(servers, filled)
         (attempts / "straggled").unlink(missing_ok=True)

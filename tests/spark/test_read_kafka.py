@@ -17,6 +17,7 @@ from tests.spark.test_batch_read import OPTIONS as BATCH_OPTIONS
 from tests.spark.test_stream_read import OPTIONS as STREAM_OPTIONS
 
 pytestmark = pytest.mark.slow
+FILLED = "filled-in-kafka"  # of no other broker: Spark's connector knows its consumers by group and topic alone
 
 
 class SmallKafka(Kafka4InMemory):
@@ -27,7 +28,7 @@ class SmallKafka(Kafka4InMemory):
 def kafka() -> Iterator[str]:
     """Where it is reached."""
     with SmallKafka() as found:
-        fill(found.address, "filled", 3, 300)
+        fill(found.address, FILLED, 3, 300)
         yield found.address
 
 
@@ -36,8 +37,8 @@ Given = Callable[[str], dict[str, Any]]
 
 @pytest.mark.parametrize("given", BATCH_OPTIONS.values(), ids=BATCH_OPTIONS.keys())
 def test_batches_are_those_of_the_jvm_connector(spark: SparkSession, kafka: str, given: Given) -> None:
-    ours = load(spark, kafka, OURS, **given("filled"))
-    theirs = load(spark, kafka, THEIRS, **given("filled"))
+    ours = load(spark, kafka, OURS, **given(FILLED))
+    theirs = load(spark, kafka, THEIRS, **given(FILLED))
     assert ours.schema == theirs.schema
     assert rows(ours) == rows(theirs)
 
