@@ -1,4 +1,4 @@
-"""One Spark session for all, and one broker: topics are each test's own."""
+"""One Spark session for all, and one broker, which keeps what is years old: topics are each test's own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def broker() -> Iterator[Broker]:
-    with Broker(settings={"num.partitions": 2}) as found:
+    with Broker(settings={"num.partitions": 2, "log.retention.ms": -1}) as found:
         yield found
 
 
