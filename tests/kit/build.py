@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 
 from kbroker._core import build_info
 
 ROOT = Path(__file__).parent.parent.parent
 CORE = ROOT / "kbroker" / "_core"
+
+
+def python_path() -> str:
+    """PYTHONPATH for programs that begin elsewhere: this tree, then what the tests were begun with."""
+    return os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 
 
 def source_digest() -> str:

@@ -15,7 +15,7 @@ from kbroker.spark import load, session
 from kbroker.spark.loader import run
 from kbroker.spark.loader.task import Job, Manifest, run_unit
 from kbroker.spark.loader.work import WorkUnit
-from tests.kit.build import ROOT
+from tests.kit.build import ROOT, python_path
 
 TROUBLE = "KBROKER_TEST_TROUBLE"
 """`die`: the first attempt of each of the first three tasks kills its worker, its files written. `wait`: tasks end when
@@ -39,7 +39,7 @@ def begin(
         master,
         *settings,
     ]
-    environment: Mapping[str, str] = {**os.environ, TROUBLE: f"{trouble}:{folder}", "PYTHONPATH": str(ROOT)}
+    environment: Mapping[str, str] = {**os.environ, TROUBLE: f"{trouble}:{folder}", "PYTHONPATH": python_path()}
     return subprocess.Popen(command, env=environment, cwd=ROOT)
 
 

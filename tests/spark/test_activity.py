@@ -128,7 +128,7 @@ def test_every_command_of_the_readme_does_what_it_says(tmp_path: Path) -> None:
     port = free_port()
     lines = [for_test(line, port) for line in shell_lines()]
     assert len(lines) == 10
-    environment = os.environ | {"PYTHONPATH": str(build.ROOT)}
+    environment = os.environ | {"PYTHONPATH": build.python_path()}
     background: list[subprocess.Popen[bytes]] = []
     output = ""
     try:

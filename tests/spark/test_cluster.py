@@ -66,7 +66,7 @@ def copy(
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     ours = {
         "PATH": path, "PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": "jupyter",
-        "SPARK_HOME": str(cluster.home), "PYTHONPATH": str(build.ROOT),
+        "SPARK_HOME": str(cluster.home), "PYTHONPATH": build.python_path(),
     }  # fmt: skip
     job = [sys.executable, "-m", "tests.kit.spark_job", cluster.url, broker.bootstrap_servers, topic, f"{topic}-copy"]
     return subprocess.run(
