@@ -182,7 +182,7 @@ def test_silence_ends_at_the_first_deadline(pump: Pump) -> None:
             pump.run(None)
         assert calls.reasons == ["no answer in time"]
         assert calls.answers == [(None, "no answer in time")] * 3
-        assert 0.05 <= time.monotonic() - started < SECONDS
+        assert 0.049 <= time.monotonic() - started < SECONDS  # deadlines are whole milliseconds of the clock
 
 
 def test_a_deadline_that_was_kept_closes_nothing(pump: Pump) -> None:
