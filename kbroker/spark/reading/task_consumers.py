@@ -1,4 +1,4 @@
-"""Consumers of a Python worker of Spark, kept from task to task: connecting anew costs more than a small task."""
+"""Consumers for tasks."""
 
 from __future__ import annotations
 
@@ -8,17 +8,12 @@ from contextlib import contextmanager
 from kbroker.client import Consumer
 from kbroker.client.consumer.options import CONSUMER
 from kbroker.spark.kafka_options import client_options
-
-MOST_IDLE = 4
-
-_idle: dict[frozenset[tuple[str, str]], Consumer] = {}
+from kbroker.spark.workers import KeptClients
 
 
-@contextmanager
-def task_consumer(given: Mapping[str, str]) -> Iterator[Consumer]:
-    """One with these `kafka.*` options, for this task alone. After an error it is not used again."""
-    key = frozenset(given.items())
-    consumer = _idle.pop(key, None) or Consumer(
+def new_consumer(given: Mapping[str, str]) -> Consumer:
+    """One with these `kafka.*` options that reads what it is told to, and nothing else."""
+    return Consumer(
         {
             "client.id": "kbroker-spark",
             # Never more than a task may have. Answers of 1 MiB, the default, come into memory that is used again.
@@ -29,12 +24,14 @@ def task_consumer(given: Mapping[str, str]) -> Iterator[Consumer]:
             "allow.auto.create.topics": False,
         }
     )
-    try:
+
+
+_kept = KeptClients(new_consumer, Consumer.close, Consumer.close)
+
+
+@contextmanager
+def task_consumer(given: Mapping[str, str]) -> Iterator[Consumer]:
+    """One with these `kafka.*` options, for this task alone."""
+    with _kept.one(given) as consumer:
         yield consumer
         consumer.assign({})
-    except BaseException:
-        consumer.close()
-        raise
-    _idle[key] = consumer
-    while len(_idle) > MOST_IDLE:
-        _idle.pop(next(iter(_idle))).close()

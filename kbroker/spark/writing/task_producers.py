@@ -1,19 +1,15 @@
-"""Producers of a Python worker of Spark, kept from task to task: connecting anew costs more than a small task."""
+"""Producers for tasks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 from kbroker.client import Producer
 from kbroker.client.producer.options import PRODUCER
 from kbroker.spark.errors import WrongOption
 from kbroker.spark.kafka_options import check_allowed, client_options
-
-MOST_IDLE = 4
-
-_idle: dict[frozenset[tuple[str, str]], Producer] = {}
+from kbroker.spark.workers import KeptClients
 
 
 def check_producer_options(given: Mapping[str, str]) -> None:
@@ -31,16 +27,16 @@ def producer_options(given: Mapping[str, str]) -> dict[str, Any]:
     return {"client.id": "kbroker-spark", "linger.ms": 5, **client_options(given, PRODUCER)}
 
 
-@contextmanager
-def task_producer(given: Mapping[str, str]) -> Iterator[Producer]:
-    """One with these `kafka.*` options, for this task alone. After an error it is not used again."""
-    key = frozenset(given.items())
-    producer = _idle.pop(key, None) or Producer(producer_options(given))
-    try:
-        yield producer
-    except BaseException:
-        producer.close(timeout=0)
-        raise
-    _idle[key] = producer
-    while len(_idle) > MOST_IDLE:
-        _idle.pop(next(iter(_idle))).close()
+def new_producer(given: Mapping[str, str]) -> Producer:
+    return Producer(producer_options(given))
+
+
+def drop(producer: Producer) -> None:
+    """What it still has to send belongs to a task that has failed."""
+    producer.close(timeout=0)
+
+
+_kept = KeptClients(new_producer, Producer.close, drop)
+
+task_producer = _kept.one
+"""One with these `kafka.*` options, for this task alone: a context manager."""

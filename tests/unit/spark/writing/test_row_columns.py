@@ -22,6 +22,7 @@ from pyspark.sql.types import (
 
 from kbroker.client import Producer
 from kbroker.spark.errors import CannotWrite, NotDelivered, WrongOption
+from kbroker.spark.workers import MOST_IDLE
 from kbroker.spark.writing import task_producers
 from kbroker.spark.writing.row_columns import RowColumns
 from kbroker.spark.writing.task_producers import check_producer_options, task_producer
@@ -125,8 +126,9 @@ def test_a_topic_must_be_known() -> None:
 @pytest.fixture
 def no_idle() -> Any:
     yield
-    while task_producers._idle:
-        task_producers._idle.popitem()[1].close(timeout=0)
+    idle = task_producers._kept._idle
+    while idle:
+        idle.popitem()[1].close(timeout=0)
 
 
 def test_producers_are_kept_until_a_task_fails(no_idle: None) -> None:
@@ -140,10 +142,10 @@ def test_producers_are_kept_until_a_task_fails(no_idle: None) -> None:
             raise NotDelivered("t")
         with task_producer(given) as new:
             assert new is not first
-        for number in range(task_producers.MOST_IDLE + 2):
+        for number in range(MOST_IDLE + 2):
             with task_producer(given | {"client.id": f"{number}"}):
                 pass
-        assert len(task_producers._idle) == task_producers.MOST_IDLE
+        assert len(task_producers._kept._idle) == MOST_IDLE
 
 
 def test_options_of_the_producer_are_checked_without_reading_files() -> None:

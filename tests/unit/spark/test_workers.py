@@ -1,0 +1,36 @@
+"""What a worker of Spark keeps from task to task."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+PROGRAM = """
+import gc
+from kbroker.spark.workers import KeptClients
+clients = KeptClients(dict, dict.clear, dict.clear)
+counts = []
+for _ in range(2):
+    with clients.one({"bootstrap.servers": "a:1"}):
+        pass
+    counts.append(gc.get_freeze_count())
+print(*counts)
+"""
+
+
+def frozen(**environment: str) -> list[int]:
+    """How many objects are after the first task of a process, and after the second."""
+    command = [sys.executable, "-c", PROGRAM]
+    done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, timeout=60, check=True)
+    return list(map(int, done.stdout.split()))
+
+
+def test_what_is_loaded_is_never_looked_at_again_in_a_worker_that_is_used_again() -> None:
+    first, second = frozen(SPARK_REUSE_WORKER="1")
+    assert first > 1000
+    assert second <= first
+
+
+def test_garbage_of_other_processes_is_collected_as_ever() -> None:
+    assert frozen() == [0, 0]
