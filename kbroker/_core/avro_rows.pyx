@@ -24,6 +24,7 @@ from kbroker._core.typed_columns cimport (
     NO_SYMBOL,
     NOT_OF_TYPE,
     NOT_UTF8,
+    OTHER_SCHEMA,
     TOO_SHORT,
     BinaryRows,
     TypedColumns,
@@ -70,6 +71,7 @@ cdef enum:
 cdef enum:
     MOST_EMPTY = 1 << 16         # of a value's array items, such as take no byte
     HEADER_SIZE = 5              # a zero byte and the schema's id
+    MOST_UNKNOWN = 64            # ids that nobody knows are remembered; who sends them could send any number
 
 cdef struct step_t:
     int step
@@ -88,7 +90,7 @@ cdef struct avro_t:
 
 cdef struct known_t:
     int32_t schema_id
-    step_t *plan                 # NULL: nobody knows this schema
+    step_t *plan                 # NULL: it cannot be read as the one that is wanted
 
 
 cdef void step_free(step_t *step) noexcept nogil:
@@ -293,6 +295,8 @@ cdef class AvroRows(TypedColumns):
     cdef bint framed
     cdef writer_t known
     cdef known_t *last
+    cdef int32_t[MOST_UNKNOWN] unknown
+    cdef int64_t unknown_count   # of all that were added; the last are remembered
     cdef int64_t next_row
 
     def __init__(self, spec, bint framed):
@@ -311,8 +315,13 @@ cdef class AvroRows(TypedColumns):
                 free(known[i].plan)
         writer_free(&self.known)
 
+    def add_unknown(self, int32_t schema_id):
+        """Nobody knows this schema: its values are bad. `decode` may ask for it again when it has seen many such."""
+        self.unknown[self.unknown_count % MOST_UNKNOWN] = schema_id
+        self.unknown_count += 1
+
     def add(self, int32_t schema_id, plan):
-        """How values are read that were written with this schema (0 where none is named). None: nobody knows it, and they are bad.
+        """How values are read that were written with this schema (0 where none is named). None: not as the one that is wanted, they are bad.
 
         `plan`: (place in STEPS, number of the column or -1, number, bytes or symbols, plans of the parts).
         """
@@ -374,6 +383,13 @@ cdef class AvroRows(TypedColumns):
             return NULL
         return self.last
 
+    cdef bint is_unknown(self, int32_t schema_id) noexcept nogil:
+        cdef int64_t i
+        for i in range(min(self.unknown_count, MOST_UNKNOWN)):
+            if self.unknown[i] == schema_id:
+                return True
+        return False
+
     cdef int row(self, const uint8_t *data, int64_t size, int32_t *missing) noexcept nogil:
         """FINE, or NO_MEMORY; what is wrong becomes a finding. NO_SCHEMA: nothing is done before `missing` is added."""
         cdef int64_t rows = self.root.rows
@@ -392,11 +408,13 @@ cdef class AvroRows(TypedColumns):
                 a.at += HEADER_SIZE
         if done == FINE:
             known = self.known_as(schema_id)
-            if known == NULL:
+            if known == NULL and not self.is_unknown(schema_id):
                 missing[0] = schema_id
                 return NO_SCHEMA
-            if known.plan == NULL:
+            if known == NULL:
                 done = NO_SCHEMA
+            elif known.plan == NULL:
+                done = OTHER_SCHEMA
             else:
                 done = read_step(&a, known.plan)
                 if done == FINE and a.at != a.end:

@@ -46,6 +46,7 @@ cdef enum:
     NO_SYMBOL = 11
     NO_SCHEMA = 12
     NO_HEADER = 13
+    OTHER_SCHEMA = 14
 
 cdef struct node_t:
     int kind

@@ -19,6 +19,7 @@ REASONS = (
     "", "out of memory", "its column would have more than 2 GiB", "it is not of the column's type", "it is malformed",
     "it is nested too deeply", "it is not UTF-8", "there are bytes behind its end", "it ends too early", "it has an impossible length",
     "a union has no such branch", "an enum has no such symbol", "its schema is not known", "it does not begin with a schema's id",
+    "its schema cannot be read as the one that is wanted",
 )
 
 cdef enum:

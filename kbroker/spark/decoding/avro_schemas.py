@@ -28,12 +28,34 @@ PROMOTED = {
     "bytes": ("bytes", "string"),
 }
 MOST_NESTED = 60
+MOST_PARTS = 10_000
+"""Of a schema that is written out: a short one can say names again and again."""
 
 Step = tuple[int, int, int, Any, tuple[Any, ...]]
 
 
 class Incompatible(KbrokerError):
     """Values of one schema cannot be read as another's."""
+
+
+class NotAvro(KbrokerError):
+    """A schema of another kind, or of none."""
+
+
+class TooLarge(ValueError):
+    """More than MOST_PARTS."""
+
+
+class _Parts:
+    """Counts them."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def add(self) -> None:
+        self._count += 1
+        if self._count > MOST_PARTS:
+            raise TooLarge(f"an Avro schema of at most {MOST_PARTS} parts, written out")
 
 
 # --- schemas ----------------------------------------------------------------------------------------------
@@ -49,7 +71,9 @@ def parsed(text: str, references: Iterable[str] = ()) -> Schema:
 
 def _json(text: str) -> Any:
     try:
-        return json.loads(text)
+        found = json.loads(text)
+        json.dumps(found, ensure_ascii=False).encode()  # half of a surrogate pair is no letter of a name
+        return found
     except (ValueError, RecursionError):
         stripped = text.strip()
         if stripped in PRIMITIVE:
@@ -95,8 +119,8 @@ def _composed(kind: str, found: dict[str, Any], namespace: str, names: dict[str,
     if kind == "enum":
         made |= {"symbols": [str(each) for each in found["symbols"]], "default": found.get("default")}
     elif kind == "fixed":
-        made["size"] = int(found["size"])
-        if not 0 <= made["size"] < 1 << 31:
+        made["size"] = found["size"]
+        if type(made["size"]) is not int or not 0 <= made["size"] < 1 << 31:
             raise ValueError(f"an Avro schema: {full} has an impossible size")
     else:
         made["fields"] = []
@@ -106,6 +130,8 @@ def _composed(kind: str, found: dict[str, Any], namespace: str, names: dict[str,
             if "default" in field:
                 of["default"] = field["default"]
             made["fields"].append(of)
+        if len({each["name"] for each in made["fields"]}) < len(made["fields"]):
+            raise ValueError(f"an Avro schema: {full} has two fields of the same name")
     return made
 
 
@@ -120,26 +146,27 @@ def _logical(found: dict[str, Any]) -> dict[str, Any]:
 
 def spark_type(schema: Schema) -> Any:
     """As the JSON that pyspark.sql.types read. ValueError: Spark has no such type."""
-    return _spark_type(schema, 0)
+    return _spark_type(schema, 0, _Parts())
 
 
-def _spark_type(schema: Schema, depth: int) -> Any:
+def _spark_type(schema: Schema, depth: int, parts: _Parts) -> Any:
+    parts.add()
     if depth > MOST_NESTED:
         raise ValueError("an Avro schema that does not contain itself")
     kind = schema["type"]
     if kind == "record":
-        return _struct([(each["name"], _spark_type(each["type"], depth + 1)) for each in schema["fields"]])
+        return _struct([(each["name"], _spark_type(each["type"], depth + 1, parts)) for each in schema["fields"]])
     if kind == "array":
-        element = _spark_type(schema["items"], depth + 1)
+        element = _spark_type(schema["items"], depth + 1, parts)
         return {"type": "array", "elementType": element, "containsNull": True}
     if kind == "map":
-        value = _spark_type(schema["values"], depth + 1)
+        value = _spark_type(schema["values"], depth + 1, parts)
         return {"type": "map", "keyType": "string", "valueType": value, "valueContainsNull": True}
     if kind == "union":
         branches = _branches(schema)
         if (one := _collapsed(branches)) is not None:
-            return _spark_type(one, depth + 1)
-        return _struct([(f"member{i}", _spark_type(each, depth + 1)) for i, each in enumerate(branches)])
+            return _spark_type(one, depth + 1, parts)
+        return _struct([(f"member{i}", _spark_type(each, depth + 1, parts)) for i, each in enumerate(branches)])
     if (precision := _decimal(schema)) is not None:
         return f"decimal({precision},{schema['scale']})"
     plain = {"null": "void", "int": "integer", "bytes": "binary", "fixed": "binary", "enum": "string"}
@@ -170,12 +197,7 @@ def _decimal(schema: Schema) -> int | None:
     precision, scale = schema.get("precision"), schema.get("scale")
     if schema["type"] not in ("bytes", "fixed") or schema.get("logical") != "decimal":
         return None
-    if (
-        not isinstance(precision, int)
-        or not isinstance(scale, int)
-        or not 0 <= scale <= precision <= 38
-        or not precision
-    ):
+    if type(precision) is not int or type(scale) is not int or not 0 <= scale <= precision <= 38 or not precision:
         raise ValueError("an Avro schema whose decimals have 1 to 38 digits")
     return precision
 
@@ -211,30 +233,50 @@ class _Column:
 
 def plan_of(writer: Schema, reader: Schema, spec: Spec) -> Step:
     """For AvroRows.add. Incompatible names the field that cannot be read."""
-    return _plan(writer, reader, _Column(spec, [0]), "", 0)
+    try:
+        return _plan(writer, reader, _Column(spec, [0]), _At("", 0, _Parts()))
+    except TooLarge:
+        raise Incompatible(f"it has more than {MOST_PARTS} parts, written out") from None
+
+
+class _At:
+    """Where in a schema we are."""
+
+    def __init__(self, path: str, depth: int, parts: _Parts):
+        self.path = path
+        self.parts = parts
+        self._depth = depth
+
+    def inside(self, name: str = "") -> _At:
+        """In a part of it. Incompatible: that goes too far down."""
+        self.parts.add()
+        if self._depth >= MOST_NESTED:
+            raise Incompatible(f"{self.path} contains itself")
+        return _At(f"{self.path}.{name}".strip("."), self._depth + 1, self.parts)
+
+    def __str__(self) -> str:
+        return self.path or "it"
 
 
 def _step(name: str, column: _Column | None, number: int = 0, data: Any = b"", parts: Iterable[Step] = ()) -> Step:
     return STEPS.index(name), -1 if column is None else column.number, number, data, tuple(parts)
 
 
-def _plan(writer: Schema, reader: Schema, column: _Column, path: str, depth: int) -> Step:
-    if depth > MOST_NESTED:
-        raise Incompatible(f"{path} contains itself")
+def _plan(writer: Schema, reader: Schema, column: _Column, at: _At) -> Step:
     if writer["type"] == "union":
-        return _step("union", None, parts=[_branch(each, reader, column, path, depth) for each in writer["branches"]])
+        return _step("union", None, parts=[_branch(each, reader, column, at) for each in writer["branches"]])
     if reader["type"] == "union":
-        return _into_union(writer, reader, column, path, depth)
+        return _into_union(writer, reader, column, at)
     kind = writer["type"]
     if not _may_be(writer, reader):
-        raise Incompatible(f"{path or 'it'} was written as {kind} and is wanted as {reader['type']}")
+        raise Incompatible(f"{at} was written as {kind} and is wanted as {reader['type']}")
     if kind == "record":
-        return _record(writer, reader, column, path, depth)
+        return _record(writer, reader, column, at)
     if kind == "array":
-        item = _plan(writer["items"], reader["items"], column.children[0], path, depth + 1)
+        item = _plan(writer["items"], reader["items"], column.children[0], at.inside())
         return _step("array", column, parts=[item])
     if kind == "map":
-        value = _plan(writer["values"], reader["values"], column.children[0].children[1], path, depth + 1)
+        value = _plan(writer["values"], reader["values"], column.children[0].children[1], at.inside())
         return _step("map", column, parts=[value])
     if kind == "enum":
         return _step("enum", column, data=[_symbol(each, reader) for each in writer["symbols"]])
@@ -244,10 +286,10 @@ def _plan(writer: Schema, reader: Schema, column: _Column, path: str, depth: int
     return _step(kind, column, factor)
 
 
-def _branch(writer: Schema, reader: Schema, column: _Column, path: str, depth: int) -> Step:
+def _branch(writer: Schema, reader: Schema, column: _Column, at: _At) -> Step:
     """Of a union that was written: one that cannot be read is an error only where it is met."""
     try:
-        return _plan(writer, reader, column, path, depth + 1)
+        return _plan(writer, reader, column, at.inside())
     except Incompatible:
         return _step("fail", None)
 
@@ -258,19 +300,19 @@ def _may_be(writer: Schema, reader: Schema) -> bool:
     return reader["type"] in PROMOTED.get(writer["type"], (writer["type"],))
 
 
-def _into_union(writer: Schema, reader: Schema, column: _Column, path: str, depth: int) -> Step:
+def _into_union(writer: Schema, reader: Schema, column: _Column, at: _At) -> Step:
     if writer["type"] == "null":
         if any(each["type"] == "null" for each in reader["branches"]):
             return _step("null", column)
-        raise Incompatible(f"{path or 'it'} was written as null and is wanted as something else")
+        raise Incompatible(f"{at} was written as null and is wanted as something else")
     branches = _branches(reader)
     fitting = [each for each in branches if _same(writer, each)] or [each for each in branches if _may_be(writer, each)]
     if not fitting:
-        raise Incompatible(f"{path or 'it'} was written as {writer['type']}, which the union that is wanted has not")
+        raise Incompatible(f"{at} was written as {writer['type']}, which the union that is wanted has not")
     if _collapsed(branches) is not None:
-        return _plan(writer, fitting[0], column, path, depth + 1)
+        return _plan(writer, fitting[0], column, at.inside())
     place = next(i for i, each in enumerate(branches) if each is fitting[0])
-    return _step("member", column, place, parts=[_plan(writer, fitting[0], column.children[place], path, depth + 1)])
+    return _step("member", column, place, parts=[_plan(writer, fitting[0], column.children[place], at.inside())])
 
 
 def _same(writer: Schema, reader: Schema) -> bool:
@@ -282,47 +324,47 @@ def _symbol(symbol: str, reader: Schema) -> bytes | None:
     return None if known is None else str(known).encode()
 
 
-def _record(writer: Schema, reader: Schema, column: _Column, path: str, depth: int) -> Step:
+def _record(writer: Schema, reader: Schema, column: _Column, at: _At) -> Step:
     wanted = {name: i for i, each in enumerate(reader["fields"]) for name in (*each["aliases"], each["name"])}
     wanted |= {each["name"]: i for i, each in enumerate(reader["fields"])}
     steps, there = [], set()
     for field in writer["fields"]:
-        inner = f"{path}.{field['name']}".lstrip(".")
+        inner = at.inside(field["name"])
         place = wanted.get(field["name"])
         if place is None or place in there:
-            steps.append(_skipped(field["type"], inner, depth + 1))
+            steps.append(_skipped(field["type"], inner))
         else:
             there.add(place)
             into = reader["fields"][place]["type"]
-            steps.append(_plan(field["type"], into, column.children[place], inner, depth + 1))
+            steps.append(_plan(field["type"], into, column.children[place], inner))
     for place, field in enumerate(reader["fields"]):
         if place not in there:
-            steps.append(_defaulted(field, column.children[place], f"{path}.{field['name']}".lstrip("."), depth + 1))
+            steps.append(_defaulted(field, column.children[place], at.inside(field["name"])))
     return _step("record", column, parts=steps)
 
 
-def _defaulted(field: dict[str, Any], column: _Column, path: str, depth: int) -> Step:
+def _defaulted(field: dict[str, Any], column: _Column, at: _At) -> Step:
     if "default" not in field:
-        raise Incompatible(f"{path} was not written, and has no default")
+        raise Incompatible(f"{at} was not written, and has no default")
     kind, value = field["type"], field["default"]
     try:
-        data = encoded(kind, value)
-    except (KeyError, TypeError, ValueError, AttributeError, struct.error, OverflowError):
-        raise Incompatible(f"{path} has a default that is not of its type") from None
-    return _step("default", None, data=data, parts=[_plan(kind, kind, column, path, depth)])
+        data = encoded(kind, value, at.parts)
+    except TooLarge:
+        raise
+    except WRONG_DEFAULT:
+        raise Incompatible(f"{at} has a default that is not of its type") from None
+    return _step("default", None, data=data, parts=[_plan(kind, kind, column, at)])
 
 
-def _skipped(writer: Schema, path: str, depth: int) -> Step:
-    if depth > MOST_NESTED:
-        raise Incompatible(f"{path} contains itself")
+def _skipped(writer: Schema, at: _At) -> Step:
     kind = writer["type"]
     if kind == "union":
-        return _step("union", None, parts=[_skipped(each, path, depth + 1) for each in writer["branches"]])
+        return _step("union", None, parts=[_skipped(each, at.inside()) for each in writer["branches"]])
     if kind == "record":
-        return _step("record", None, parts=[_skipped(each["type"], path, depth + 1) for each in writer["fields"]])
+        return _step("record", None, parts=[_skipped(each["type"], at.inside()) for each in writer["fields"]])
     if kind in ("array", "map"):
         inner = writer["items" if kind == "array" else "values"]
-        return _step(kind, None, parts=[_skipped(inner, path, depth + 1)])
+        return _step(kind, None, parts=[_skipped(inner, at.inside())])
     if kind == "enum":
         return _step("enum", None, data=[each.encode() for each in writer["symbols"]])
     return _step(kind, None, writer.get("size", 1))
@@ -331,11 +373,15 @@ def _skipped(writer: Schema, path: str, depth: int) -> Step:
 # --- defaults -----------------------------------------------------------------------------------------------
 
 
-def encoded(schema: Schema, value: Any) -> bytes:
-    """A default, which is JSON, in the binary encoding. Raises what Python raises for a value of another type."""
+WRONG_DEFAULT = (KeyError, TypeError, ValueError, AttributeError, struct.error, OverflowError, RecursionError)
+
+
+def encoded(schema: Schema, value: Any, parts: _Parts) -> bytes:
+    """A default, which is JSON, in the binary encoding. One of WRONG_DEFAULT: it is of another type."""
+    parts.add()
     kind = schema["type"]
     if kind == "union":
-        return _encoded_union(schema, value)
+        return _encoded_union(schema, value, parts)
     if kind == "null":
         if value is not None:
             raise ValueError(value)
@@ -361,22 +407,27 @@ def encoded(schema: Schema, value: Any) -> bytes:
         return _varint(schema["symbols"].index(value))
     if kind == "record":
         return b"".join(
-            encoded(each["type"], value[each["name"]] if each["name"] in value else each["default"])
+            encoded(each["type"], value[each["name"]] if each["name"] in value else each["default"], parts)
             for each in schema["fields"]
         )
     items = (
-        [encoded(schema["items"], each) for each in value]
+        [encoded(schema["items"], each, parts) for each in value]
         if kind == "array"
-        else [encoded({"type": "string"}, name) + encoded(schema["values"], each) for name, each in value.items()]
+        else [
+            encoded({"type": "string"}, name, parts) + encoded(schema["values"], each, parts)
+            for name, each in value.items()
+        ]
     )
     return (_varint(len(items)) + b"".join(items) if items else b"") + b"\0"
 
 
-def _encoded_union(schema: Schema, value: Any) -> bytes:
+def _encoded_union(schema: Schema, value: Any, parts: _Parts) -> bytes:
     for place, branch in enumerate(schema["branches"]):
         try:
-            return _varint(place) + encoded(branch, value)
-        except (KeyError, TypeError, ValueError, AttributeError, struct.error, OverflowError):
+            return _varint(place) + encoded(branch, value, parts)
+        except TooLarge:
+            raise
+        except WRONG_DEFAULT:
             continue
     raise ValueError(value)
 

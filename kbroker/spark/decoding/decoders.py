@@ -11,6 +11,7 @@ struct it is null.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,8 +24,10 @@ from kbroker._core.avro_rows import AvroRows
 from kbroker._core.columns import FlatBuffer
 from kbroker._core.json_rows import JsonRows
 from kbroker._core.typed_columns import REASONS, BinaryRows
-from kbroker.spark.decoding.avro_schemas import Incompatible, Schema, plan_of
+from kbroker.spark.decoding.avro_schemas import Incompatible, NotAvro, Schema, plan_of
 from kbroker.spark.decoding.column_types import array_of, paths_of, spec_of
+
+log = logging.getLogger("kbroker.spark")
 
 NOT_UTF8 = REASONS.index("it is not UTF-8")
 
@@ -98,8 +101,8 @@ class JsonDecoder:
 class AvroDecoder:
     """Avro's binary encoding, read as `schema`, whose Arrow type is `kind`.
 
-    `written_with` gives the schema that an id stands for, None for an id that nobody knows; it is asked once for each.
-    Without it values have no id before them, and were written with `schema` itself.
+    `written_with` gives the schema that an id stands for, None for an id that nobody knows, and NotAvro for one of
+    another kind. Without it values have no id before them, and were written with `schema` itself.
     """
 
     def __init__(self, kind: pa.DataType, schema: Schema, written_with: Callable[[int], Schema | None] | None):
@@ -115,18 +118,21 @@ class AvroDecoder:
     def decode(self, values: pa.BinaryArray) -> Decoded:
         rows = _rows(values)
         while (schema_id := self._rows.decode(rows)) is not None:
-            self._rows.add(schema_id, self._plan(schema_id))
+            self._add(schema_id)
         return _decoded(self._kind, self._rows.finish(), self._paths)
 
-    def _plan(self, schema_id: int) -> tuple[Any, ...] | None:
+    def _add(self, schema_id: int) -> None:
         assert self._written_with is not None
-        writer = self._written_with(schema_id)
-        if writer is None:
-            return None
+        plan = None
         try:
-            return plan_of(writer, self._schema, self._spec)
-        except Incompatible as error:
-            raise Incompatible(f"schema {schema_id} cannot be read as the one that is wanted: {error}") from None
+            writer = self._written_with(schema_id)
+            if writer is None:
+                self._rows.add_unknown(schema_id)
+                return
+            plan = plan_of(writer, self._schema, self._spec)
+        except (Incompatible, NotAvro) as error:
+            log.warning("schema %d cannot be read as the one that is wanted: %s", schema_id, error)
+        self._rows.add(schema_id, plan)
 
 
 def _rows(values: pa.BinaryArray) -> BinaryRows:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import http.client
 import json
+import logging
 import time
 import urllib.error
 import urllib.parse
@@ -12,12 +14,16 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from kbroker.errors import KbrokerError
-from kbroker.spark.decoding.avro_schemas import Schema, parsed
+from kbroker.spark.decoding.avro_schemas import NotAvro, Schema, parsed
+
+log = logging.getLogger("kbroker.spark")
 
 TIMEOUT_S = 10.0
 TRIES = 3
 MOST_BYTES = 16 << 20
 MOST_REFERENCES = 100
+MOST_UNKNOWN, UNKNOWN_S = 1000, 60.0
+"""So many ids that nobody has registered are asked for in that time; values can name any."""
 
 
 class RegistryFailed(KbrokerError):
@@ -38,7 +44,7 @@ class Found(NamedTuple):
 class SchemaRegistry:
     """`addresses`: URLs with commas, the next of which is asked when one cannot be reached; http://USER:PASSWORD@HOST:PORT.
 
-    What an id stands for never changes, and is asked for once.
+    What an id stands for never changes, and is asked for once; one that nobody has registered once a minute.
     """
 
     def __init__(self, addresses: str):
@@ -46,17 +52,43 @@ class SchemaRegistry:
         self._addresses = [_Address(each) for each in addresses.split(",") if each.strip()]
         if not self._addresses:
             raise ValueError("http://HOST:PORT,... of a schema registry or more")
-        self._by_id: dict[int, Schema | None] = {}
+        self._by_id: dict[int, Schema] = {}
+        self._unknown: set[int] = set()
+        self._unknown_until = 0.0
 
     def schema(self, schema_id: int) -> Schema | None:
-        """None: nobody has registered it. RegistryFailed: it is no Avro, or nobody answers."""
-        if schema_id not in self._by_id:
-            found = self._ask(f"/schemas/ids/{schema_id}") if schema_id >= 0 else None
-            self._by_id[schema_id] = None if found is None else self._schema(found, f"schema {schema_id}").parsed()
+        """None: nobody has registered it. NotAvro: it is none. RegistryFailed: nobody answers."""
+        if (known := self._by_id.get(schema_id)) is not None:
+            return known
+        if schema_id < 0 or not self._may_ask(schema_id):
+            return None
+        found = self._ask(f"/schemas/ids/{schema_id}")
+        if found is None:
+            self._unknown.add(schema_id)
+            return None
+        self._by_id[schema_id] = self._schema(found, f"schema {schema_id}").parsed()
         return self._by_id[schema_id]
 
+    def _may_ask(self, schema_id: int) -> bool:
+        now = time.monotonic()
+        if now >= self._unknown_until:
+            self._unknown.clear()
+            self._unknown_until = now + UNKNOWN_S
+        if schema_id in self._unknown:
+            return False
+        if len(self._unknown) == MOST_UNKNOWN:
+            log.warning(
+                "values name more than %d schemas that the schema registry %s does not know; for up to %d s it is not "
+                "asked for others, and values of new schemas are bad. Are they in Confluent's format?",
+                MOST_UNKNOWN,
+                self,
+                UNKNOWN_S,
+            )
+            self._unknown.add(-1)
+        return len(self._unknown) < MOST_UNKNOWN
+
     def latest(self, subject: str) -> Found:
-        """RegistryFailed: there is none, too."""
+        """NotAvro: it is none. RegistryFailed: nobody answers, or there is no such subject."""
         found = self._ask(f"/subjects/{urllib.parse.quote(subject, safe='')}/versions/latest")
         if found is None:
             raise RegistryFailed(f"the schema registry {self} has no subject {subject!r}")
@@ -64,22 +96,21 @@ class SchemaRegistry:
 
     def _schema(self, found: Any, what: str) -> Found:
         references: dict[tuple[str, int], str] = {}
+        if not isinstance(found, dict) or not isinstance(found.get("schema"), str):
+            raise RegistryFailed(f"the schema registry {self}: what it says of {what} is no schema")
+        if (kind := found.get("schemaType", "AVRO")) != "AVRO":
+            raise NotAvro(f"the schema registry {self}: {what} is {kind}, and not AVRO")
         self._collect(found, references)
-        kind = found.get("schemaType", "AVRO") if isinstance(found, dict) else None
-        text = found.get("schema") if isinstance(found, dict) else None
-        if kind != "AVRO" or not isinstance(text, str):
-            raise RegistryFailed(f"the schema registry {self}: {what} is {kind or 'nothing'}, and not AVRO")
-        made = Found(text, tuple(references.values()))
+        made = Found(found["schema"], tuple(references.values()))
         try:
             made.parsed()
         except ValueError as error:
-            raise RegistryFailed(f"the schema registry {self}: {what} is not {error}") from None
+            raise NotAvro(f"the schema registry {self}: {what} is not {error}") from None
         return made
 
     def _collect(self, found: Any, references: dict[tuple[str, int], str]) -> None:
         """Those that it refers to, each behind those that it refers to itself."""
-        for each in found.get("references") or () if isinstance(found, dict) else ():
-            key = str(each.get("subject")), int(each.get("version", -1))
+        for key in _references(found):
             if key in references:
                 continue
             if len(references) >= MOST_REFERENCES:
@@ -106,6 +137,14 @@ class SchemaRegistry:
 
     def __str__(self) -> str:
         return ",".join(str(each) for each in self._addresses)
+
+
+def _references(found: Any) -> list[tuple[str, int]]:
+    """Subjects and versions."""
+    try:
+        return [(str(each["subject"]), int(each["version"])) for each in found.get("references") or ()]
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
+        raise RegistryFailed(f"a schema's references are no subjects and versions: {str(found)[:100]}") from None
 
 
 class _Unreachable(Exception):
@@ -138,7 +177,7 @@ class _Address:
             raise RegistryFailed(f"the schema registry {self} refuses: HTTP {error.code} {error.reason}") from None
         except urllib.error.URLError as error:
             raise _Unreachable(str(error.reason)) from None
-        except (OSError, RecursionError, ValueError) as error:
+        except (OSError, RecursionError, ValueError, http.client.HTTPException) as error:
             raise _Unreachable(str(error)) from None
 
     def __str__(self) -> str:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructType, _parse_datatype_json_value
 
-from kbroker.spark.decoding.avro_schemas import Incompatible, parsed, spark_type
+from kbroker.spark.decoding.avro_schemas import parsed, spark_type
 from kbroker.spark.decoding.decoders import AvroDecoder, Decoded
 
 UTC = datetime.UTC
@@ -214,9 +214,28 @@ def test_what_was_not_written_has_its_default(kind: Any, default: Any, expected:
         ),
     ],
 )
-def test_what_cannot_be_read_as_another_is_named(writer: Any, reader: Any, says: str) -> None:
-    with pytest.raises(Incompatible, match=says):
-        decode(record(("v", reader)), b"\0\0\0\0\1", written_with=lambda _: record(("v", writer)))
+def test_what_cannot_be_read_as_another_is_bad_and_named_once(
+    writer: Any, reader: Any, says: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    writers = {1: record(("v", writer)), 2: record(("v", reader), name="Other")}
+    found = decode(record(("v", reader)), *[b"\0\0\0\0\1"] * 3, written_with=writers.get)
+    assert found.reasons.to_pylist() == ["its schema cannot be read as the one that is wanted"] * 3
+    (logged,) = caplog.messages
+    assert f"schema 1 cannot be read as the one that is wanted: {says}" in logged
+
+
+def test_more_unknown_schemas_than_are_remembered() -> None:
+    asked = []
+    values = [b"\0" + number.to_bytes(4, "big") + b"\2" for number in [*range(200), 7, 199, 199]]
+
+    def written_with(number: int) -> Any:
+        asked.append(number)
+        return "int" if number == 7 else None
+
+    found = decode("int", *values, written_with=written_with)
+    assert [row for row, value in enumerate(found.values.to_pylist()) if value == 1] == [7, 200]
+    assert asked == list(range(200))
+    assert len(found.bad_rows) == 201
 
 
 def test_a_branch_that_cannot_be_read_is_bad_only_where_it_is_met() -> None:
@@ -321,6 +340,9 @@ def test_empty_items_do_not_fill_the_memory() -> None:
         "[" * 200 + "]" * 200,
         '{"type": "fixed", "name": "F", "size": -1}',
         '{"type": {"type": 1}}',
+        '{"type": "fixed", "name": "F", "size": 1e400}',
+        '{"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}, {"name": "a", "type": "int"}]}',
+        '{"type": "record", "name": "R", "fields": [{"name": "\\ud800", "type": "int"}]}',
     ],
 )
 def test_what_is_no_schema_is_said_to_be_none(text: str) -> None:
@@ -331,6 +353,27 @@ def test_what_is_no_schema_is_said_to_be_none(text: str) -> None:
 def test_a_schema_that_contains_itself_has_no_type() -> None:
     with pytest.raises(ValueError, match="does not contain itself"):
         spark_type(parsed(json.dumps(record(("next", ["null", "R"])))))
+
+
+def doubling(levels: int) -> dict[str, Any]:
+    """A schema of `levels` names that is 2**levels of them written out."""
+    found = record(("x", "int", 0), name="R0")
+    for level in range(1, levels + 1):
+        found = record(("a", found, {}), ("b", f"R{level - 1}", {}), name=f"R{level}")
+    return found
+
+
+def test_a_short_schema_that_means_very_much_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(ValueError, match="an Avro schema of at most 10000 parts"):
+        arrow_type(doubling(50))
+    decode(record(("x", "int", 0)), b"\0\0\0\0\1", written_with=lambda _: doubling(50))
+    assert "it has more than 10000 parts" in caplog.text
+
+
+def test_a_short_default_that_means_very_much_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+    schema = record(("v", {"type": "array", "items": doubling(9)}, [{}] * 200))
+    decode(schema, b"\0\0\0\0\1", written_with=lambda _: record(("a", "int")))
+    assert "it has more than 10000 parts" in caplog.text
 
 
 # --- any schema, any value --------------------------------------------------------------------------------

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import socket
+import threading
+import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from kbroker.spark.decoding import schema_registry
+from kbroker.spark.decoding.avro_schemas import NotAvro
 from kbroker.spark.decoding.schema_registry import RegistryFailed, SchemaRegistry
 from tests.kit.schema_registry import SchemaRegistryServer
 
@@ -74,10 +79,66 @@ def test_who_asks_says_so_and_no_message_does() -> None:
         assert "wrong" not in str(caught.value) and "me" not in str(caught.value).replace("schema", "")
 
 
+def test_values_that_name_any_id_do_not_keep_a_registry_busy(
+    server: SchemaRegistryServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    registry = SchemaRegistry(server.url)
+    now = time.monotonic()
+    monkeypatch.setattr(schema_registry, "MOST_UNKNOWN", 10)
+    monkeypatch.setattr(schema_registry.time, "monotonic", lambda: now)
+    first = server.register("t-value", RECORD)
+    assert registry.schema(first) is not None
+    assert [registry.schema(number) for number in range(1000, 1100)] == [None] * 100
+    later = server.register("t-value", RECORD)
+    assert registry.schema(first) is not None and registry.schema(later) is None
+    assert len(server.asked) == 11
+    assert len([each for each in caplog.records if "values name more than 10 schemas" in each.getMessage()]) == 1
+    now += schema_registry.UNKNOWN_S
+    assert registry.schema(later) is not None
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        [],
+        {},
+        {"schema": 5},
+        {"schema": '"int"', "references": 5},
+        {"schema": '"int"', "references": [{"subject": "x"}]},
+        {"schema": '"int"', "references": [{"subject": "x", "version": "y"}]},
+        {"schema": '"int"', "references": [{"subject": "gone", "version": 1}]},
+    ],
+)
+def test_what_no_registry_says_is_an_error(
+    server: SchemaRegistryServer, monkeypatch: pytest.MonkeyPatch, answer: Any
+) -> None:
+    monkeypatch.setitem(server._by_id, 1, answer)
+    with pytest.raises(RegistryFailed):
+        SchemaRegistry(server.url).schema(1)
+
+
+def test_what_is_no_http_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schema_registry.time, "sleep", lambda _: None)
+
+    def babble() -> None:
+        for _ in range(schema_registry.TRIES):
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(b"SSH-2.0-babble\r\n\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=babble, daemon=True)
+        thread.start()
+        with pytest.raises(RegistryFailed, match=r"does not answer: .*babble"):
+            SchemaRegistry(f"http://127.0.0.1:{listener.getsockname()[1]}").schema(1)
+        thread.join(10)
+
+
 @pytest.mark.parametrize(("schema", "kind"), [("{}", "PROTOBUF"), ("{}", "JSON"), ("{", "AVRO")])
 def test_what_is_no_avro_is_refused(server: SchemaRegistryServer, schema: str, kind: str) -> None:
     schema_id = server.register("t-value", schema, kind)
-    with pytest.raises(RegistryFailed, match=f"schema {schema_id} is (not an Avro schema|{kind}, and not AVRO)"):
+    with pytest.raises(NotAvro, match=f"schema {schema_id} is (not an Avro schema|{kind}, and not AVRO)"):
         SchemaRegistry(server.url).schema(schema_id)
 
 
