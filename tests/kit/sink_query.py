@@ -14,16 +14,22 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from pyspark import TaskContext
 from pyspark.sql import SparkSession
+from pyspark.sql.functions import udf
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import BinaryType
 
 from kbroker.client import AdminClient, Consumer, Producer
+from tests.kit.load_in_spark import await_file
 
 PARTITIONS = 3
+SLOW_NUMBER = 1500  #: of partition 0
 
 
 def fill(servers: str, topic: str, start: int, stop: int) -> None:
@@ -55,8 +61,25 @@ def open_transactions(servers: str) -> list[str]:
         return [each.transactional_id for each in admin.list_transactions(["Ongoing"])]
 
 
+def exactly_once(servers: str, topic: str, folder: Path, rows: int) -> dict[str, Any]:
+    """A query of two batches of so many rows, three tasks each, to `topic`; its source is there then."""
+    fill(servers, f"{topic}-in", 0, 2 * rows)
+    return {
+        "servers": servers,
+        "source": f"{topic}-in",
+        "sink": topic,
+        "rows": rows,
+        "folder": str(folder),
+        "checkpoint": str(folder / "checkpoint"),
+        "options": {"exactlyOnce": "true"},
+    }
+
+
 def start(spark: SparkSession, query: Mapping[str, Any]) -> StreamingQuery:
-    """With `servers`, `source`, `sink`, `checkpoint`, `rows` of a batch, and more `options` of the sink."""
+    """With `servers`, `source`, `sink`, `checkpoint`, `rows` of a batch, and more `options` of the sink.
+
+    `slow`: a folder; the first attempt that comes to SLOW_NUMBER waits there until another has come.
+    """
     rows = (
         spark.readStream.format("kafka")
         .option("kafka.bootstrap.servers", query.get("source_servers", query["servers"]))
@@ -68,11 +91,25 @@ def start(spark: SparkSession, query: Mapping[str, Any]) -> StreamingQuery:
     )
     if "tasks" in query:
         rows = rows.repartition(query["tasks"])
+    if "slow" in query:
+        slow = udf(partial(slowly, Path(query["slow"])), BinaryType())
+        rows = rows.select("key", slow("value").alias("value"))
     writer = rows.writeStream.format(query.get("form", "kbroker")).option("topic", query["sink"])
     writer = writer.option("kafka.bootstrap.servers", query["servers"])
     for name, value in query.get("options", {}).items():
         writer = writer.option(name, value)
     return writer.option("checkpointLocation", query["checkpoint"]).trigger(availableNow=True).start()
+
+
+def slowly(folder: Path, value: bytes) -> bytes:
+    """In a task: the same value. Attempts that come to SLOW_NUMBER leave a file each."""
+    if value == b"%d" % SLOW_NUMBER:
+        context = TaskContext.get()
+        assert context is not None
+        (folder / str(context.attemptNumber())).touch()
+        if context.attemptNumber() == 0:
+            await_file(folder / "1")
+    return value
 
 
 class QueryProcess:
@@ -81,8 +118,9 @@ class QueryProcess:
     def __init__(self, query: Mapping[str, Any], log: Path):
         self._log = log
         command = [sys.executable, "-m", "tests.kit.sink_query", json.dumps(query)]
+        environment = {**os.environ, **query.get("environment", {})}
         with log.open("ab") as out:
-            self._process = subprocess.Popen(command, stdout=out, stderr=out, start_new_session=True)
+            self._process = subprocess.Popen(command, env=environment, stdout=out, stderr=out, start_new_session=True)
 
     @property
     def pid(self) -> int:
@@ -118,7 +156,7 @@ class QueryProcess:
 def main(query: dict[str, Any]) -> None:
     from tests.kit.spark import new_session
 
-    spark = new_session(Path(query["folder"]), query.get("master", "local[2]"), "512m")
+    spark = new_session(Path(query["folder"]), query.get("master", "local[2]"), "512m", **query.get("conf", {}))
     spark.sparkContext.setLogLevel("WARN")
     start(spark, query).awaitTermination()
     spark.stop()

@@ -7,32 +7,36 @@ import re
 import subprocess
 import threading
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import psutil
 import py4j
 import pyspark
 
 from tests.kit.broker import free_port
+from tests.kit.build import ROOT
+from tests.kit.spark_events import logging_to
 
 TIMEOUT_S = 180.0
 
 
 class SparkCluster:
-    """`python` is the interpreter of its machines; nothing of this environment is on its path."""
+    """`python` is the interpreter of its machines; nothing of this environment is on its path. `hosts`: an address of
+    this machine for each worker. Speculative copies of a task run on other hosts than the first attempt only."""
 
-    def __init__(self, folder: Path, python: Path, workers: int = 2) -> None:
+    def __init__(self, folder: Path, python: Path, hosts: Sequence[str] = ("127.0.0.1", "127.0.0.1")) -> None:
         self.folder = folder
         self.python = python
         self.home = _spark_home(folder / "spark")
         self.url = f"spark://127.0.0.1:{free_port()}"
-        self._workers = workers
+        self._hosts = hosts
         self._processes: list[subprocess.Popen[bytes]] = []
         self._environment = {
             "PATH": f"{python.parent}:/usr/bin:/bin",
             "SPARK_HOME": str(self.home),
-            "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_SCALA_VERSION": "2.13",
             "PYTHONDONTWRITEBYTECODE": "1",
             **{name: os.environ[name] for name in ("JAVA_HOME", "TMPDIR") if name in os.environ},
@@ -45,21 +49,27 @@ class SparkCluster:
         known = threading.Semaphore(0)
         registered = re.compile(rb"Registering worker ")
         threading.Thread(target=_watch, args=(master, registered, known), daemon=True).start()
-        for i in range(self._workers):
+        for i, host in enumerate(self._hosts):
             self._run(
-                f"worker-{i}", "worker.Worker", "--host", "127.0.0.1", "--webui-port", "0", "--cores", "1",
-                "--memory", "1g", "--work-dir", str(self.folder / f"work-{i}"), self.url, drop=True,
+                f"worker-{i}", "worker.Worker", "--host", host, "--webui-port", "0", "--cores", "1",
+                "--memory", "1g", "--work-dir", str(self.folder / f"work-{i}"), self.url, host=host, drop=True,
             )  # fmt: skip
-        for _ in range(self._workers):
+        for _ in self._hosts:
             if not known.acquire(timeout=TIMEOUT_S):
                 raise TimeoutError("not all workers have come to the master")
 
-    def _run(self, name: str, what: str, *arguments: str, drop: bool = False) -> subprocess.Popen[bytes]:
+    def _run(
+        self, name: str, what: str, *arguments: str, host: str = "127.0.0.1", drop: bool = False
+    ) -> subprocess.Popen[bytes]:
         command = ["java", "-Xmx256m", "-XX:+UseSerialGC", "-cp", f"{self.home / 'jars'}/*"]
         command += [f"org.apache.spark.deploy.{what}", *arguments]
         with (self.folder / f"{name}.log").open("wb") as log:
             process = subprocess.Popen(
-                command, env=self._environment, cwd=self.folder, stdout=log, stderr=log if drop else subprocess.PIPE
+                command,
+                env=self._environment | {"SPARK_LOCAL_IP": host},
+                cwd=self.folder,
+                stdout=log,
+                stderr=log if drop else subprocess.PIPE,
             )
         self._processes.append(process)
         return process
@@ -70,8 +80,18 @@ class SparkCluster:
             "spark_driver_host": "127.0.0.1",
             "spark_driver_bindAddress": "127.0.0.1",
             "spark_executor_memory": "512m",
-            "spark_cores_max": self._workers,
+            "spark_cores_max": len(self._hosts),
         }
+
+    def of_a_query(self, events: Path, **conf: object) -> dict[str, object]:
+        """What a tests.kit.sink_query has to say so that it runs here; `events`: where Spark logs them."""
+        wanted = {**self.conf(), **logging_to(events), "spark_executorEnv_PYTHONPATH": str(ROOT), **conf}
+        return {"master": self.url, "conf": wanted, "environment": {"SPARK_HOME": str(self.home)}}
+
+    def executors(self) -> list[psutil.Process]:
+        """JVMs that run tasks; Python processes are their children."""
+        found = [each for process in self._processes for each in psutil.Process(process.pid).children()]
+        return [each for each in found if each.is_running()]
 
     def logs(self) -> str:
         """What executors have said, for messages of tests that fail."""
