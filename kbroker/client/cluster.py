@@ -36,6 +36,7 @@ log = logging.getLogger("kbroker.client")
 CANONICAL = "resolve_canonical_bootstrap_servers_only"
 UNREACHED_S = 5.0  #: without a broker, until the log says so
 UNREACHED_AGAIN_S = 60.0
+NEVER_REACHED = "is a broker there, and bootstrap.servers right?"
 DATA = "data"  #: the purpose of connections that engines use
 COORDINATOR = "coordinator"
 GROUP, TRANSACTION = 0, 1  #: kinds of coordinators
@@ -322,11 +323,11 @@ class Cluster:
                 "there is no broker to connect to", hint="set bootstrap.servers, or is one registered in ZooKeeper?"
             )
         last = list(problems.values())[-1]
-        if len(problems) == 1:
-            raise last
-        if not any(error.retriable for error in problems.values()):
-            raise last
-        raise ConnectionFailed("; ".join(error.message for error in problems.values()))
+        if len(problems) > 1 and any(error.retriable for error in problems.values()):
+            last = ConnectionFailed("; ".join(error.message for error in problems.values()))
+        if not nodes and self.network.options["bootstrap.servers"] and isinstance(last, ConnectionFailed):
+            last.hint = last.hint or NEVER_REACHED
+        raise last
 
     async def _connect(self, host: str, port: int) -> Connection:
         address = (host, port)
