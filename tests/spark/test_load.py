@@ -382,6 +382,14 @@ def test_a_directory_of_something_else_is_refused(servers: str, topic: str, tmp_
     with pytest.raises(NotALake, match=r"thesis\.txt"):
         load(tmp_path, servers, topic)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+    with pytest.raises(LoadFailed, match=r"thesis\.txt: not a directory"):
+        load(tmp_path / "thesis.txt", servers, topic)
+
+
+def test_without_topics_nothing_is_made(servers: str, lake: Path) -> None:
+    with pytest.raises(LoadFailed, match="no topic is named, and no pattern"):
+        load(lake, servers)
+    assert not lake.exists()
 
 
 def test_a_lake_of_another_cluster_is_refused(servers: str, topic: str, lake: Path) -> None:

@@ -78,6 +78,8 @@ class Brokers:
         """Those that are to be loaded. LoadFailed: there is none."""
         settings = self._settings
         if settings.pattern is None:
+            if not settings.topics:
+                raise LoadFailed("no topic is named, and no pattern: there is nothing to load")
             return sorted(set(settings.topics))
         found = sorted(name for name in self._admin.list_topics() if settings.pattern.fullmatch(name))
         if not found:

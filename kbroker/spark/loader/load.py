@@ -30,9 +30,9 @@ def load(
     """Load what is new in topics into a lake, each record once. Returns what was done; LoadFailed says why it was not.
 
     `topics`: one or more names, or a compiled pattern that names match as a whole. `lake`: a directory that all
-    executors reach at the same path, or a URI of pyarrow's file systems. `options`: of kbroker.client, for security.
-    `spark`: a session; None: one with this `master` is made when there is something to read. `settings`: those of
-    kbroker.spark.loader.settings.Settings.
+    executors reach at the same path, or a URI of pyarrow's file systems. `options`: of kbroker.client, for security,
+    with `kafka.` before their names or without. `spark`: a session; None: one with this `master` is made when there is
+    something to read. `settings`: those of kbroker.spark.loader.settings.Settings.
     """
     where = str(lake)
     if "://" not in where and settings.get("filesystem") is None:
@@ -41,7 +41,8 @@ def load(
         settings["pattern"] = topics
     else:
         settings["topics"] = (topics,) if isinstance(topics, str) else tuple(topics)
-    wanted = Settings(lake=where, client={**(options or {}), "bootstrap.servers": bootstrap_servers}, **settings)
+    client = {name.removeprefix("kafka."): value for name, value in (options or {}).items()}
+    wanted = Settings(lake=where, client={**client, "bootstrap.servers": bootstrap_servers}, **settings)
 
     def session() -> SparkSession:
         from kbroker.spark.session import session as new_session

@@ -87,7 +87,7 @@ class Loader:
         began = time.monotonic()
         commits: list[Commit] = []
         summary = Summary()
-        with self._opened() as (brokers, commit_log):
+        with self._storage_errors(), self._opened() as (brokers, commit_log):
             last = commit_log.last()
             if last is not None:
                 summary.was_cut_off = not is_published(self._storage, last)
@@ -110,7 +110,7 @@ class Loader:
 
     def preview(self) -> Preview | None:
         """What `run` would begin with; None: there is nothing to do. Nothing is written."""
-        with Brokers(self.settings) as brokers:
+        with self._storage_errors(), Brokers(self.settings) as brokers:
             cluster_id = brokers.cluster_id()
             last = None
             if identity.is_lake(self._storage):
@@ -200,10 +200,8 @@ class Loader:
             self.check(brokers, plan, manifests)
             commit = committed(last, plan, manifests, settings)
             self.commit(commit_log, commit)
-        except BaseException as error:
+        except BaseException:
             self._give_up(commit_log, plan)
-            if isinstance(error, OSError) and not isinstance(error, KbrokerError):
-                raise LoadFailed(f"{self._storage.name}: {(error.strerror or str(error)).lower()}") from error
             raise
         self.watcher.committed(commit)
         try:
@@ -226,6 +224,15 @@ class Loader:
             last = commit_log.last()
             if last is None or last.run != plan.run:
                 self._storage.remove_folder(f"{STAGING}/{plan.name}")
+
+    @contextlib.contextmanager
+    def _storage_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if isinstance(error, KbrokerError):
+                raise
+            raise LoadFailed(f"{self._storage.name}: {(error.strerror or str(error)).lower()}") from error
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[tuple[Brokers, CommitLog]]:

@@ -7,8 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from kbroker.spark.errors import WrongOption
+
 EVENT, ARRIVAL = "event", "arrival"
 FAIL, CONTINUE = "fail", "continue"
+
+WORDS = {
+    "time": (EVENT, ARRIVAL),
+    "data_loss": (FAIL, CONTINUE),
+    "compression": ("none", "snappy", "gzip", "brotli", "lz4", "zstd"),
+}
+LEAST_NUMBERS = {"start": -2, "reload_since_ms": 0, "task_bytes": 1, "commit_bytes": 1, "lateness_ms": 0}
 
 
 @dataclass(frozen=True)
@@ -41,3 +50,15 @@ class Settings:
     """Compared with by `verify`; loads by event time write to it what they have loaded."""
     formats: Mapping[str, str] = field(default_factory=dict)
     """Options valueFormat, valueSchema, schemaRegistry and avroFraming of format("kbroker"): values become columns."""
+
+    def __post_init__(self) -> None:
+        """WrongOption: a value is none, or topics are said twice."""
+        if self.topics and self.pattern is not None:
+            raise WrongOption("topics and pattern: only one of them may say what is loaded")
+        for name, words in WORDS.items():
+            if (word := getattr(self, name)) not in words:
+                raise WrongOption(f"{name}={word!r}: must be one of {', '.join(words)}")
+        for name, least in LEAST_NUMBERS.items():
+            number = getattr(self, name)
+            if number is not None and not (isinstance(number, int) and number >= least):
+                raise WrongOption(f"{name}={number!r}: must be a whole number, {least} or more")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kbroker.spark.decoding.value_formats import decoded_schema, decoder_of, settled
+from kbroker.spark.errors import WrongOption
 from kbroker.spark.loader.settings import Settings
 from kbroker.spark.options import SparkOptions, Use
 
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     import pyarrow
 
     from kbroker.spark.decoding.decoders import Decoder
+
+FORMATS = ("valueFormat", "valueSchema", "schemaRegistry", "avroFraming")
 
 
 def value_type(settings: Settings, topics: list[str]) -> tuple[Settings, pyarrow.DataType | None]:
@@ -21,6 +24,10 @@ def value_type(settings: Settings, topics: list[str]) -> tuple[Settings, pyarrow
     """
     if not settings.formats:
         return settings, None
+    if unknown := settings.formats.keys() - FORMATS:
+        raise WrongOption(f"formats: {min(unknown)} is none of {', '.join(FORMATS)}")
+    if "valueFormat" not in settings.formats:
+        raise WrongOption("formats: valueFormat is missing: string, json or avro")
     from dataclasses import replace
 
     from pyspark.sql.types import BinaryType, StructField, StructType

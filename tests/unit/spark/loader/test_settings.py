@@ -1,0 +1,51 @@
+"""What a load is told: mistakes are named before anything is done."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from kbroker.spark.errors import WrongOption
+from kbroker.spark.loader.settings import Settings
+from kbroker.spark.loader.values import value_type
+
+CLIENT = {"bootstrap.servers": "127.0.0.1:1"}
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"pattern": re.compile("u")}, "topics and pattern: only one of them may say what is loaded"),
+        ({"time": "evnt"}, "time='evnt': must be one of event, arrival"),
+        ({"data_loss": "ignore"}, "data_loss='ignore': must be one of fail, continue"),
+        ({"compression": "zst"}, "compression='zst': must be one of none, snappy"),
+        ({"start": "earliest"}, "start='earliest': must be a whole number, -2 or more"),
+        ({"reload_since_ms": 1.5}, "reload_since_ms=1.5: must be a whole number, 0 or more"),
+        ({"task_bytes": 0}, "task_bytes=0: must be a whole number, 1 or more"),
+        ({"lateness_ms": -1}, "lateness_ms=-1: must be a whole number, 0 or more"),
+    ],
+)
+def test_a_mistake_is_named(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(WrongOption, match=re.escape(says)):
+        Settings("lake", CLIENT, ("t",), **given)
+
+
+def test_defaults_are_no_mistake() -> None:
+    assert Settings("lake", CLIENT).reload_since_ms is None
+    assert Settings("lake", CLIENT, pattern=re.compile("u"), start=-1, reload_since_ms=0).pattern is not None
+
+
+@pytest.mark.parametrize(
+    ("formats", "says"),
+    [
+        ({"valueFormt": "json"}, "formats: valueFormt is none of valueFormat, valueSchema"),
+        ({"valueSchema": "a LONG"}, "formats: valueFormat is missing"),
+        ({"valueFormat": "jsn"}, "option valueFormat='jsn': must be one of"),
+        ({"valueFormat": "json"}, "option valueSchema is missing"),
+    ],
+)
+def test_a_mistake_in_formats_is_named(formats: dict[str, str], says: str) -> None:
+    with pytest.raises(WrongOption, match=re.escape(says)):
+        value_type(Settings("lake", CLIENT, ("t",), formats=formats), ["t"])
