@@ -19,5 +19,7 @@ def load(spark: SparkSession, form: str = "kbroker", **options: Any) -> DataFram
 def last_line(error: BaseException) -> str:
     """Of the traceback in a Python source's error, which Spark wraps: what users look at."""
     text = str(error).split("\n\nJVM stacktrace")[0]
-    found = re.findall(r"^(?:[\w.]+\.)?\w+(?:Error|Exception|Option|Failed|Loss|Out)\b: .*$", text, re.MULTILINE)
+    found = re.findall(
+        r"^(?:[\w.]+\.)?\w+(?:Error|Exception|Option|Failed|Loss|Out|Records)\b: .*$", text, re.MULTILINE
+    )
     return found[-1] if found else text.strip().splitlines()[-1]

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("kbroker.spark")
 
+WAITED = "kafkaConsumer.pollTimeoutMs says how long a task waits"
+
 
 def read_range(options: SparkOptions, schema: StructType, wanted: OffsetRange) -> Iterator[pyarrow.RecordBatch]:
     """As batches of about 1 MiB. What is gone of it is a DataLoss; failOnDataLoss=false: it goes on behind that."""
@@ -43,7 +45,7 @@ def _what_is_there(options: SparkOptions, left: OffsetRange, why: ClientError) -
     """After an error that may mean that some of it is gone; raises `why` if it is all there."""
     first, end = _ends(options, left, why)
     if isinstance(why, TimedOut) and first <= left.start < end:
-        raise why
+        raise TimedOut(why.message, hint=WAITED) from why
     what = f"{left.place}: of the offsets {left.start} to {left.until} some are gone, it has {first} to {end}"
     if options["failOnDataLoss"]:
         raise DataLoss(what) from why
@@ -61,4 +63,4 @@ def _ends(options: SparkOptions, left: OffsetRange, why: ClientError) -> tuple[i
     except ClientError as error:
         if error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             return 0, 0
-        raise TimedOut(f"{why.message}; {error.message}") from error
+        raise TimedOut(f"{why.message}; {error.message}", hint=WAITED) from error

@@ -153,6 +153,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 ranges.append(OffsetRange(*place, first, last))
             elif is_first and isinstance(options.starting, AtTimestamp | AtTimestamps):
                 log.info("%s: no record was late enough when the query began, now offset %d is", place, first)
+            elif is_first:
+                self._lose(f"{place} would begin at offset {first}, behind its end {last}")
             else:
                 self._lose(f"{place} ends at offset {last}, but has been read up to {first}")
         tasks = divided(ranges, least_count=options["minPartitions"], most_records=options["maxRecordsPerPartition"])
