@@ -7,14 +7,19 @@ begun again with the same command.
 from __future__ import annotations
 
 import argparse
+import json
 import re
+import signal
 import sys
+import time
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kbroker.cli import arguments as args
 from kbroker.cli.client_options import add_cluster, client_options
+from kbroker.cli.load_every import run_every
 from kbroker.cli.outcome import FAILED, USAGE
 from kbroker.cli.output import print_json, print_table
 from kbroker.cli.progress import Progress, in_units
@@ -41,11 +46,14 @@ if TYPE_CHECKING:
 EXAMPLES = """examples:
   kbroker load views clicks --to lake               what is new, into ./lake
   kbroker load --pattern 'views.*' --to lake --group loader
-  kbroker load views --to lake --dry-run            what that would read
+  kbroker load views --to lake --every 60           and again each minute, until Ctrl-C
+  kbroker load views --to lake --dry-run            what it would read
   kbroker load views --to lake --reload-since 2026-01-31T12:00:00
   kbroker load --to lake --verify --audit
   kbroker load views --to 's3://bucket/lake?region=eu-west-1' --master spark://host:7077
 """
+
+CUT_OFF = "the load before was cut off; its files have their names now"
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
@@ -131,6 +139,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--conf", type=args.setting, action="append", default=[], metavar="NAME=VALUE", help="a setting of Spark"
     )
+    parser.add_argument(
+        "--every",
+        type=_interval,
+        metavar="TIME",
+        help="load again and again, with one session of Spark, each load so long after the one before began, or at "
+        "once if that took longer. Ctrl-C and SIGTERM end it with 0: what is not committed by then is left to the next "
+        "load. A load that fails is told of on stderr, and the next one tries again; it ends with 1 when the first "
+        "fails, when Spark itself has ended, when records are lost, or when the lake is damaged",
+    )
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--dry-run", action="store_true", help="say what would be read, and do nothing")
     what.add_argument(
@@ -149,6 +166,10 @@ def run(arguments: argparse.Namespace) -> int:
         print("kbroker load: name topics, or a --pattern", file=sys.stderr)
         return USAGE
     check_installed()
+    if arguments.every is not None and (arguments.verify or arguments.dry_run):
+        print("kbroker load: --every is for loads", file=sys.stderr)
+        return USAGE
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that nothing is left behind
     watcher = _Progress(shown=sys.stderr.isatty() and not arguments.quiet)
     settings, tasks = _settings(arguments), SparkTasks(lambda: _session(arguments))
     if arguments.verify:
@@ -159,6 +180,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
         _print_preview(loader.preview(), as_json=arguments.json)
         return 0
+    if arguments.every is not None:
+        return run_every(loader.run, partial(_print_load, arguments), arguments.every / 1000)
     summary = loader.run()
     if arguments.json:
         print_json(asdict(summary))
@@ -205,10 +228,10 @@ def _formats(arguments: argparse.Namespace) -> dict[str, str]:
 
 def _session(arguments: argparse.Namespace) -> SparkSession:
     conf: dict[str, Any] = {
-        "spark_ui_enabled": False,
-        "spark_ui_showConsoleProgress": False,
-        "spark_log_level": "ERROR",
-        **{name.replace(".", "_"): value for name, value in arguments.conf},
+        "spark.ui.enabled": False,
+        "spark.ui.showConsoleProgress": False,
+        "spark.log.level": "ERROR",
+        **dict(arguments.conf),
     }
     return session(arguments.master, "kbroker load", **conf)
 
@@ -237,7 +260,7 @@ def _print_summary(summary: Summary) -> None:
     for each in summary.lost:
         print(f"kbroker: {each}", file=sys.stderr)
     if summary.was_cut_off:
-        print("the load before was cut off; its files have their names now")
+        print(CUT_OFF)
     if not summary.commits:
         print("nothing new")
         return
@@ -258,9 +281,33 @@ def _print_summary(summary: Summary) -> None:
             for each in summary.topics
         ],
     )
+    print(_line(summary))
+
+
+def _print_load(arguments: argparse.Namespace, summary: Summary) -> None:
+    """One of many: a line, if it has done something."""
+    for each in summary.lost:
+        print(f"kbroker: {each}", file=sys.stderr)
+    if not (summary.commits or summary.was_cut_off):
+        return
+    if arguments.json:
+        print(json.dumps(asdict(summary)), flush=True)
+    if arguments.json or arguments.quiet:
+        return
+    at = time.strftime("%H:%M:%S")
+    if summary.was_cut_off:
+        print(f"{at} {CUT_OFF}", flush=True)
+    if summary.commits:
+        print(f"{at} {_line(summary)}", flush=True)
+
+
+def _line(summary: Summary) -> str:
     rate = summary.rows / max(summary.seconds, 1e-6)
     numbers = ", ".join(map(str, summary.commits))
-    print(f"commit {numbers}: {summary.rows:,} rows in {summary.seconds:.1f} s, {rate:,.0f} rows/s")
+    done = f"commit {numbers}: {summary.rows:,} rows in {summary.seconds:.1f} s, {rate:,.0f} rows/s"
+    if complete := sum(each.complete_hours for each in summary.topics):
+        done += f"; {complete} hours are complete"
+    return done
 
 
 def _print_preview(found: Preview | None, *, as_json: bool) -> None:
@@ -316,10 +363,18 @@ def _beginning(text: str) -> int:
 
 
 def _duration(text: str) -> int:
+    """In ms; a plain number is seconds."""
     try:
-        return duration_ms(text)
+        return duration_ms(f"{text}s" if text.isascii() and text.isdigit() else text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text!r} is not {error}") from None
+
+
+def _interval(text: str) -> int:
+    """Of which there is an end."""
+    if (found := _duration(text)) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time between loads")
+    return found
 
 
 def _size(text: str) -> int:

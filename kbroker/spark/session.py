@@ -16,8 +16,8 @@ def session(master: str | None = None, app_name: str = "kbroker", **conf: str | 
     """A SparkSession, or the one that there is.
 
     `master`: local[*], or what spark-submit was told. `conf`: settings of Spark, with underscores for dots:
-    `spark_sql_shuffle_partitions=2`; they win. Arrow batches go through Unix sockets. NotInstalled says in one line
-    what is missing.
+    `spark_sql_shuffle_partitions=2`, or as they are: `**{"spark.sql.shuffle.partitions": 2}`; they win. Arrow batches
+    go through Unix sockets. NotInstalled says in one line what is missing.
 
     All run the interpreter that PYSPARK_PYTHON names, this one if it names none: on the driver, where it looks for
     formats, and on executors. Spark has one path for both, so it must lead to a Python with kbroker on all machines.
@@ -37,7 +37,7 @@ def session(master: str | None = None, app_name: str = "kbroker", **conf: str | 
         master = "local[*]"
     if master is not None and master.startswith("local"):
         wanted |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-    wanted |= {name.replace("_", "."): value for name, value in conf.items()}
+    wanted |= {name if "." in name else name.replace("_", "."): value for name, value in conf.items()}
     builder = SparkSession.builder.appName(app_name)
     if master is not None:
         builder = builder.master(master)

@@ -71,6 +71,15 @@ def troubled(job: Job, unit: WorkUnit) -> Manifest:
     return found
 
 
+def once_told(job: Job, unit: WorkUnit) -> Manifest:
+    """In a worker: what a task does, its end once LAKE-go is there; LAKE-waits says that it is at work."""
+    found = run_unit(job, unit)
+    lake = Path(job.settings.lake)
+    lake.with_name(f"{lake.name}-waits").touch()
+    await_file(lake.with_name(f"{lake.name}-go"))
+    return found
+
+
 def straggle(folder: Path) -> None:
     """The attempt that was lost, from its beginning, again and again until `stop` is there."""
     job, unit = pickle.loads((folder / "lost").read_bytes())

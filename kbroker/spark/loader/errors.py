@@ -21,6 +21,10 @@ class LakeDamaged(LoadFailed):
     """Files of the lake are not what its commits say."""
 
 
+class SparkGone(LoadFailed):
+    """Spark itself has ended."""
+
+
 class RecordsLost(LoadFailed):
     """The brokers no longer have what was to be loaded next."""
 

@@ -72,7 +72,7 @@ class Tasks(Protocol):
 
 
 class Loader:
-    """One load."""
+    """Of one lake. It may run again, for what has come since; it reloads the first time only."""
 
     def __init__(self, settings: Settings, tasks: Tasks, watcher: Watcher | None = None):
         self.settings = settings
@@ -102,6 +102,7 @@ class Loader:
                 found = brokers.partitions(brokers.topics()).up_to(first)
             if last is not None and not commits:
                 self._show(brokers, last, first.ends)
+        self._reloads = False
         summary.commits = [commit.number for commit in commits]
         summary.topics = summarized(commits)
         summary.lost = [each for commit in commits for each in commit.lost]
@@ -205,7 +206,11 @@ class Loader:
             raise
         self.watcher.committed(commit)
         try:
-            self.publish(commit)
+            try:
+                self.publish(commit)
+            except KeyboardInterrupt:  # it is in the lake: let readers have all of it
+                self.publish(commit)
+                raise
         except OSError as error:
             what = (error.strerror or str(error)).lower()
             raise LoadFailed(f"{self._storage.name}: {what}; the next load gives all files their names") from error

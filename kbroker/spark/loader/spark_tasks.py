@@ -6,17 +6,20 @@ import concurrent.futures
 import re
 import uuid
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
-from kbroker.spark.loader.errors import LoadFailed
+from kbroker.spark.loader.errors import LoadFailed, SparkGone
 
 if TYPE_CHECKING:
+    from pyspark import Accumulator, SparkContext
     from pyspark.sql import SparkSession
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 PROGRESS_S = 0.2
+GONE = "Spark's JVM has ended; what it said is above"
 
 
 class SparkTasks:
@@ -25,10 +28,24 @@ class SparkTasks:
     def __init__(self, session: Callable[[], SparkSession]):
         self._session = session
 
+    @cached_property
+    def _context(self) -> SparkContext:
+        return self._session().sparkContext
+
+    @cached_property
+    def _counters(self) -> tuple[Accumulator[int], Accumulator[int]]:
+        """Rows and bytes of all jobs: PySpark never forgets an accumulator."""
+        return self._context.accumulator(0), self._context.accumulator(0)
+
     @property
     def slots(self) -> int:
-        """How many tasks run at a time."""
-        return self._session().sparkContext.defaultParallelism
+        """How many tasks run at a time. SparkGone."""
+        try:
+            return self._context.defaultParallelism
+        except Exception as error:
+            if _is_gone(error):
+                raise SparkGone(GONE) from error
+            raise
 
     def run(
         self,
@@ -40,12 +57,12 @@ class SparkTasks:
         """Of each item what the attempt that counts has made of it. LoadFailed: a task has failed for good.
 
         `progressed` is called now and then with what `weigh` (on executors) says of what was done since the last time:
-        rows, and bytes. Ctrl-C cancels the job.
+        rows, and bytes. Ctrl-C cancels the job. SparkGone: there is nobody to run it.
         """
-        context = self._session().sparkContext
-        rows, size = context.accumulator(0), context.accumulator(0)
+        context = self._context
+        rows, size = self._counters
         group = f"kbroker-load-{uuid.uuid4().hex[:12]}"
-        told_rows = told_size = 0
+        told_rows, told_size = rows.value, size.value
 
         def run(item: T) -> R:
             made = function(item)
@@ -68,10 +85,21 @@ class SparkTasks:
                     told_rows, told_size = now_rows, now_size
                 return future.result()
             except KeyboardInterrupt:
-                context.cancelJobGroup(group)
+                while not future.done():  # it may begin only now
+                    context.cancelJobGroup(group)
+                    concurrent.futures.wait([future], PROGRESS_S)
                 raise
             except Exception as error:
+                if _is_gone(error):
+                    raise SparkGone(GONE) from error
                 raise LoadFailed(reason(str(error))) from error
+
+
+def _is_gone(error: Exception) -> bool:
+    """Whether nobody answers where Spark's JVM was; what it answers itself is a Py4JJavaError."""
+    from py4j.protocol import Py4JError, Py4JJavaError
+
+    return isinstance(error, ConnectionError | Py4JError) and not isinstance(error, Py4JJavaError)
 
 
 def reason(text: str) -> str:
