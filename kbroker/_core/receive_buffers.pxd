@@ -11,7 +11,7 @@ from libc.stdint cimport int64_t, uint8_t
 cdef enum:
     LARGE_BUFFER = (1 << 20) + (64 << 10)
     SMALL_BUFFERS_END = 64 << 10   # a buffer that has to hold so much becomes a large one
-    KEPT_BUFFERS = 8
+    KEPT_BUFFERS = 16              # a consumer with 8 MiB of answers waiting has eight more under way or in use
     KEPT_LARGER = 16
     CAPACITY_STEP = 256 << 10      # of larger ones, so that one that was used fits another frame of about its size
 
