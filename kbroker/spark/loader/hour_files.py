@@ -141,7 +141,9 @@ class HourFiles:
                 data_page_size=PAGE_BYTES,
                 store_schema=False,
             )
+        begin = file.sink.tell()
         file.writer.write_table(table, row_group_size=max(1, len(table)))
+        self._storage.start_writeback(file.sink, begin)
 
     def _finish(self, key: tuple[str, int]) -> None:
         file = self._open[key]

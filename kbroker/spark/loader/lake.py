@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from kbroker.fs import RealFileSystem
 from kbroker.spark.loader.errors import NotALake
 from kbroker.spark.loader.settings import Settings
 
@@ -57,6 +58,9 @@ class Storage(Protocol):
         """Something that pyarrow writes to. Folders are made."""
 
     def open_input(self, path: str) -> Any: ...
+    def start_writeback(self, sink: Any, position: int) -> None:
+        """Let the disk begin with what was written to an open output from `position` on: `sync` waits less."""
+
     def sync(self, path: str) -> None:
         """What was written there outlives a crash of the machine, its name too."""
 
@@ -76,6 +80,7 @@ class Directory:
     def __init__(self, root: str):
         self.name = root
         self._root = Path(root)
+        self._fs = RealFileSystem()
 
     def read(self, path: str) -> bytes:
         return (self._root / path).read_bytes()
@@ -135,6 +140,9 @@ class Directory:
         import pyarrow
 
         return pyarrow.OSFile(str(self._root / path), "rb")
+
+    def start_writeback(self, sink: Any, position: int) -> None:
+        self._fs.start_writeback(sink.fileno(), sink.tell() - position, position)
 
     def sync(self, path: str) -> None:
         fd = os.open(self._root / path, os.O_RDONLY)
@@ -229,6 +237,9 @@ class ObjectStore:
 
     def open_input(self, path: str) -> Any:
         return self._fs.open_input_file(self._full(path))
+
+    def start_writeback(self, sink: Any, position: int) -> None:
+        """Parts of an upload leave as they are full."""
 
     def sync(self, path: str) -> None:
         """It is durable once it is there."""
