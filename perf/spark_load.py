@@ -68,7 +68,8 @@ class Loads:
             "count-8": lambda: self.counted({"minPartitions": "8"}),
             "noop": self.noop,
             "parquet": self.parquet,
-            "lake": self.lake,
+            "lake-snappy": lambda: self.lake("snappy"),
+            "lake-zstd": lambda: self.lake("zstd"),
             "write": lambda: self.write({}),
             "write-tuned": lambda: self.write({"kafka.linger.ms": "5", "kafka.batch.size": str(128 << 10)}),
             "discard": self.discard,
@@ -90,14 +91,14 @@ class Loads:
         frame = self.frame({}).select("value", "topic", "partition", "offset", "timestamp")
         frame.write.mode("overwrite").parquet(str(self.folder / "lake"))
 
-    def lake(self) -> None:
+    def lake(self, codec: str) -> None:
         """All columns into Parquet files: the loader, or the other's reader with Spark's own writer."""
         folder = self.folder / f"lake-{time.monotonic_ns()}"
         if self.who == "kbroker":
-            done = load(self.topic, folder, bootstrap_servers=self.address, spark=self.spark)
+            done = load(self.topic, folder, bootstrap_servers=self.address, spark=self.spark, compression=codec)
             assert done.rows == self.count, done
         else:
-            self.frame({}).write.parquet(str(folder))
+            self.frame({}).write.parquet(str(folder), compression=codec)
         shutil.rmtree(folder)
 
     def rows(self) -> DataFrame:

@@ -106,17 +106,20 @@ def read() -> list[Figure]:
 
 
 def lake() -> list[Figure]:
-    """The loader next to the other's reader with Spark's Parquet writer."""
+    """The loader next to the other's reader with Spark's Parquet writer, in their codecs and in the same."""
     figures = []
     with Kbroker(SETTINGS) as peer:
         for size in COUNTS:
             topic = filled_topic(peer, size)
-            duel = Duel(peer, topic, size, ["lake"])
+            duel = Duel(peer, topic, size, ["lake-zstd", "lake-snappy"])
+            rates, workers = duel.rates["kbroker"], duel.memory["kbroker"]["worker"]
+            for ours, theirs in (("zstd", "snappy"), ("zstd", "zstd"), ("snappy", "snappy")):
+                what = f"kbroker load of {size} B, {ours} : JVM connector + Spark's Parquet, {theirs}"
+                others = duel.rates["jvm"][f"lake-{theirs}"]
+                figures.append(compared(what, rates[f"lake-{ours}"], others, ">= 4", ">= 8", "k rows/s"))
             what = f"kbroker load of {size} B"
-            figures.append(duel.compared(f"{what} : JVM connector + Spark's Parquet", "lake", ">= 4", ">= 8"))
-            rates, workers = duel.rates["kbroker"]["lake"], duel.memory["kbroker"]["worker"]
             if size == 100:
-                figures.append(absolute(what, rates, ">= 2000", ">= 4000", "k rows/s"))
+                figures.append(absolute(what, rates["lake-zstd"], ">= 2000", ">= 4000", "k rows/s"))
             figures.append(absolute(f"{what}: memory of the largest task", workers, "<= 300", "<= 150", "MB"))
             delete_topic(peer, topic)
     return figures

@@ -13,6 +13,7 @@ from kbroker.errors import KbrokerError
 N = TypeVar("N", int, float)
 LONGEST_S = 1e9
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
 def add_bootstrap(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +42,7 @@ def add_producing(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--acks", choices=("0", "1", "all"), default="all", help="default: %(default)s")
     parser.add_argument(
         "--compression",
-        choices=("none", "gzip", "snappy", "lz4", "zstd"),
+        choices=CODECS,
         default="none",
         help="default: %(default)s",
     )

@@ -104,6 +104,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--value-schema", metavar="SCHEMA", help="of JSON in Spark's words, as in 'id LONG'; of Avro its own"
     )
     parser.add_argument("--schema-registry", metavar="URL", help="of Avro in Confluent's framing")
+    parser.add_argument(
+        "--compression", choices=args.CODECS, default="zstd", help="of the files (default: %(default)s)"
+    )
     parser.add_argument("--no-headers", action="store_true", help="leave the column headers out")
     parser.add_argument(
         "--lateness",
@@ -205,6 +208,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         reload_since_ms=arguments.reload_since,
         data_loss=arguments.data_loss,
         headers=not arguments.no_headers,
+        compression=arguments.compression,
         task_bytes=arguments.task_bytes,
         commit_bytes=arguments.commit_bytes,
         lateness_ms=arguments.lateness,

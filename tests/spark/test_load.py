@@ -11,6 +11,7 @@ import pyarrow
 import pyarrow.parquet as parquet
 import pytest
 
+from kbroker.cli.arguments import CODECS
 from kbroker.client import AdminClient, Producer, TopicPartition
 from kbroker.spark.loader.commits import all_commits
 from kbroker.spark.loader.errors import LakeTaken, LoadFailed, NotALake, RecordsLost
@@ -76,6 +77,17 @@ def test_columns_are_those_of_a_data_frame_without_the_topic(servers: str, topic
     assert rows[0]["headers"] == [{"key": "a", "value": b"1"}, {"key": "b", "value": None}]
     assert (rows[1]["key"], rows[1]["value"], rows[1]["headers"], rows[1]["offset"]) == (None, None, [], 1)
     assert rows[0]["timestamp"].timestamp() * 1000 == BEGIN_MS
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_files_are_compressed_as_wanted(servers: str, topic: str, lake: Path, codec: str) -> None:
+    create(servers, topic, 1)
+    send(servers, topic, (0, 0, "a"))
+    load(lake, servers, topic, compression=codec)
+    (path,) = parquet_files(lake)
+    columns = parquet.ParquetFile(lake / path).metadata.row_group(0)
+    found = {columns.column(number).compression for number in range(columns.num_columns)}
+    assert found == {"UNCOMPRESSED" if codec == "none" else codec.upper()}
 
 
 def test_late_records_are_a_new_file_of_their_own_hour(servers: str, topic: str, lake: Path) -> None:

@@ -38,7 +38,9 @@ class Settings:
     data_loss: str = FAIL
     headers: bool = True
     compression: str = "zstd"
-    compression_level: int | None = 1
+    """Of the files: none, gzip, snappy, lz4 or zstd."""
+    compression_level: int | None = None
+    """None: pyarrow's for the codec, 1 of zstd."""
     task_bytes: int = 256 << 20
     commit_bytes: int = 64 << 30
     lateness_ms: int = 600_000
