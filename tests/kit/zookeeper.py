@@ -14,6 +14,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 
+from kbroker.client import AdminClient
 from kbroker.coordination.store import Store
 from kbroker.coordination.zookeeper import ZooKeeperStore
 from kbroker.protocol import messages as M
@@ -120,6 +121,13 @@ class KafkaOnZooKeeper(KafkaInMemory):
         if self.zookeeper.process is None:
             self.zookeeper.start()
         super().start()
+
+    def is_ready(self) -> bool:
+        """It serves before it knows that it is there itself: topics cannot be made then."""
+        if not super().is_ready():
+            return False
+        with AdminClient(bootstrap_servers=self.address) as admin:
+            return bool(admin.describe_cluster().brokers)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
