@@ -59,7 +59,7 @@ class KbrokerSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from kbroker.spark.options import SparkOptions, Use
-        from kbroker.spark.writing.batch_writer import BatchWriter
+        from kbroker.spark.writing.at_least_once_writers import BatchWriter
 
         return BatchWriter(SparkOptions(self.options, Use.BATCH_WRITE), schema, overwrite)
 
@@ -71,6 +71,6 @@ class KbrokerSource(DataSource):
             from kbroker.spark.writing.exactly_once_writer import ExactlyOnceWriter
 
             return ExactlyOnceWriter(options, schema)
-        from kbroker.spark.writing.stream_writer import StreamWriter
+        from kbroker.spark.writing.at_least_once_writers import StreamWriter
 
         return StreamWriter(options, schema)

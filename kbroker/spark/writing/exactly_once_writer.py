@@ -23,7 +23,7 @@ from kbroker.client.config import NETWORK
 from kbroker.spark.errors import SinkFailed, WrongOption
 from kbroker.spark.kafka_options import client_options
 from kbroker.spark.options import SparkOptions
-from kbroker.spark.writing.batch_writer import topic_of
+from kbroker.spark.writing.at_least_once_writers import topic_of
 from kbroker.spark.writing.row_columns import RowColumns
 from kbroker.spark.writing.sink_ledger import SinkLedger
 from kbroker.spark.writing.sink_state import Brought, Winner, Winners, attempt_id, digest, driver_id, settle

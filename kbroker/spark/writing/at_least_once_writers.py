@@ -1,4 +1,7 @@
-"""Writing a DataFrame's rows to topics, at least once each: a task that is tried again writes its rows again."""
+"""Writing rows to topics, of a DataFrame or of a stream, at least once each, as Spark's own connector does.
+
+A task, or a stream's batch, that is tried again writes its rows again.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from kbroker.spark.errors import CannotWrite, WrongOption
 from kbroker.spark.options import SparkOptions
@@ -25,14 +28,10 @@ class Written(WriterCommitMessage):
     rows: int
 
 
-class BatchWriter(DataSourceArrowWriter):
+class TopicWriter:
     """What can be known before the first row is checked when it is made: WrongOption, CannotWrite."""
 
-    def __init__(self, options: SparkOptions, schema: StructType, overwrite: bool):
-        if overwrite:
-            raise CannotWrite("a topic cannot be overwritten, only appended to: .mode('append')")
-        if options["exactlyOnce"]:
-            raise WrongOption("option exactlyOnce is for streams: a batch is written at least once")
+    def __init__(self, options: SparkOptions, schema: StructType):
         self._rows = RowColumns(schema, topic_of(options))
         check_producer_options(options.client)
         self._client = options.client
@@ -40,6 +39,19 @@ class BatchWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> Written:
         with task_producer(self._client) as producer:
             return Written(self._rows.send(producer, iterator))
+
+
+class BatchWriter(TopicWriter, DataSourceArrowWriter):
+    def __init__(self, options: SparkOptions, schema: StructType, overwrite: bool):
+        if overwrite:
+            raise CannotWrite("a topic cannot be overwritten, only appended to: .mode('append')")
+        if options["exactlyOnce"]:
+            raise WrongOption("option exactlyOnce is for streams: a batch is written at least once")
+        super().__init__(options, schema)
+
+
+class StreamWriter(TopicWriter, DataSourceStreamArrowWriter):
+    pass
 
 
 def topic_of(options: SparkOptions) -> str | None:
