@@ -94,7 +94,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=FAIL,
         help="when brokers have deleted what was to be read next, or a topic was made again (default: %(default)s)",
     )
-    parser.add_argument("--committed", action="store_true", help="no records of transactions that are open or aborted")
+    parser.add_argument(
+        "--committed",
+        action="store_true",
+        help="no records of transactions that are open or aborted; of a lake for good, and --verify knows",
+    )
     parser.add_argument(
         "--value-format",
         choices=("string", "json", "avro"),

@@ -46,6 +46,21 @@ class InProcess:
         return [function(item) for item in items]
 
 
+class Meanwhile(InProcess):
+    """Does one of these things before each job of a verification, and the last after all of them."""
+
+    def __init__(self, *things: Callable[[], object]):
+        self.things = list(things)
+
+    def run(self, *arguments: Any) -> list[Any]:
+        if self.things:
+            self.things.pop(0)()
+        found = super().run(*arguments)
+        if len(self.things) == 1:
+            self.things.pop(0)()
+        return found
+
+
 def settings_of(lake: Path | str, servers: str, *topics: str, **more: Any) -> Settings:
     options = {"bootstrap.servers": servers, **more.pop("client", {})}
     return Settings(lake=str(lake), client=options, topics=topics, **more)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from kbroker.spark.loader.audit import read_audit
 from kbroker.spark.loader.errors import LoadFailed
 from kbroker.spark.loader.verify import verify
 from kbroker.testing import Broker
-from tests.kit.load import BEGIN_MS, HOUR_MS, InProcess, load, settings_of
+from tests.kit.load import BEGIN_MS, HOUR_MS, InProcess, Meanwhile, load, settings_of
 
 HOUR = BEGIN_MS // HOUR_MS
 
@@ -76,6 +77,28 @@ def test_producers_and_loads_are_compared(servers: str, topic: str, tmp_path: Pa
     found = verify(settings_of(lake, servers, topic, **more), InProcess())
     assert [each.verdict for each in found.hours if each.verdict != "same"] == ["AUDIT DIFFERS"]
     assert not found.is_good
+
+
+def test_what_is_not_loaded_yet_is_not_lost(servers: str, topic: str, tmp_path: Path) -> None:
+    lake, now_ms = tmp_path / "lake", time.time_ns() // 1_000_000
+    more = {"audit_topic": f"{topic}-audit"}
+
+    def send() -> None:
+        with audited_producer(servers, topic) as producer:
+            producer.send_many(topic, [b"x"] * 100, timestamps=now_ms)
+
+    def send_and_load() -> None:
+        send()
+        load(lake, servers, topic, **more)
+
+    send_and_load()
+    send()
+    for tasks in (InProcess(), Meanwhile(send_and_load, send_and_load, send_and_load)):
+        (found,) = verify(settings_of(lake, servers, topic, **more), tasks).hours
+        assert (found.lake, found.audit["lake"], found.verdict) == (100, 100, "open")
+        assert found.audit["producer"] > 100
+    (found,) = verify(settings_of(lake, servers, topic, **more), InProcess()).hours
+    assert (found.lake, found.audit, found.verdict) == (500, {"lake": 500, "producer": 500}, "same")
 
 
 def test_an_audit_that_is_not_there(servers: str, topic: str, tmp_path: Path) -> None:

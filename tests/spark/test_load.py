@@ -145,11 +145,11 @@ def test_hours_of_which_something_is_unread_or_undecided_are_not_marked(servers:
             there = hours_of(lake)
             seen.append({hour: there[hour] for hour in there if (lake / hour / "_SUCCESS").exists()})
 
-    Loader(settings_of(lake, servers, topic, commit_bytes=20_000), InProcess(), Looking()).run()
+    committed = {"client": {"isolation.level": "read_committed"}}
+    Loader(settings_of(lake, servers, topic, commit_bytes=20_000, **committed), InProcess(), Looking()).run()
     there = hours_of(lake)
     assert len(marked(lake)) == len(there) > len(seen[-1]) > len(seen[1]) > 0
     assert all(there[hour] == rows for marked_then in seen for hour, rows in marked_then.items())
-    committed = {"client": {"isolation.level": "read_committed"}}
     with Producer(bootstrap_servers=servers, transactional_id=topic) as producer:
         producer.init_transactions()
         producer.begin_transaction()

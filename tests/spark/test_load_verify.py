@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import time
 from pathlib import Path
 
 import pyarrow
 import pyarrow.parquet as parquet
 import pytest
 
-from kbroker.client import AdminClient, Producer
+from kbroker.client import AdminClient, Producer, TopicPartition
+from kbroker.spark.loader import run
+from kbroker.spark.loader.commits import all_commits
 from kbroker.spark.loader.errors import NotALake
+from kbroker.spark.loader.lake import Directory
+from kbroker.spark.loader.publish import publish
 from kbroker.spark.loader.verify import Verification, verify
 from kbroker.testing import Broker
-from tests.kit.load import BEGIN_MS, InProcess, fill, load, settings_of
+from tests.kit.load import BEGIN_MS, InProcess, Meanwhile, fill, load, settings_of
 
 NAMES = ["2023-11-14T22", "2023-11-14T23", "2023-11-15T00"]
 
@@ -94,3 +100,94 @@ def test_quarantine_and_several_loads_count(servers: str, topic: str, tmp_path: 
 def test_there_has_to_be_a_lake(servers: str, topic: str, tmp_path: Path) -> None:
     with pytest.raises(NotALake):
         found_in(tmp_path / "none", servers)
+
+
+def test_a_load_that_is_at_work_meanwhile_makes_no_difference(servers: str, topic: str, lake: Path) -> None:
+    def more() -> None:
+        fill(servers, topic, 2, 10, start=1000)
+        load(lake, servers, topic)
+
+    before = found_in(lake, servers)
+    tasks = Meanwhile(more, more, more)
+    found = verify(settings_of(lake, servers), tasks)
+    assert tasks.things == []
+    assert found == before
+    assert len(found_in(lake, servers).hours) > len(before.hours)
+
+
+def test_a_reload_meanwhile_has_it_begin_again(servers: str, topic: str, lake: Path) -> None:
+    def again() -> None:
+        load(lake, servers, topic, reload_since_ms=0)
+
+    tasks = Meanwhile(lambda: None, again, lambda: None, again, again)
+    found = verify(settings_of(lake, servers), tasks)
+    assert tasks.things == []
+    assert found.is_good
+    assert found == found_in(lake, servers)
+
+
+@pytest.mark.parametrize("reload_since_ms", [None, 0])
+def test_files_that_are_about_to_get_their_names_are_there(
+    servers: str, topic: str, lake: Path, reload_since_ms: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = Directory(str(lake))
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(run, "publish", interrupted)
+        load(lake, servers, topic, reload_since_ms=reload_since_ms)
+    *_, last = all_commits(storage)
+    assert all((lake / file.staged).exists() for file in last.files)
+    found = found_in(lake, servers)
+    assert found.is_good, found.problems
+    assert verify(settings_of(lake, servers), Meanwhile(lambda: None, lambda: publish(storage, last))) == found
+    assert found_in(lake, servers) == found
+
+
+def interrupted(*arguments: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_topic_that_was_made_again_since_is_not_compared(servers: str, topic: str, lake: Path) -> None:
+    with AdminClient(bootstrap_servers=servers) as admin:
+        admin.delete_topics([topic])
+        admin.create_topic(topic, 2)
+    fill(servers, topic, 2, 200, start=7)
+    found = found_in(lake, servers)
+    assert found.is_good
+    assert {(each.broker, each.lake) for each in found.hours} == {(0, 0)}
+    assert sum(each.lake_in_all for each in found.hours) == 300
+
+
+def test_a_lake_knows_how_it_was_made(servers: str, topic: str, tmp_path: Path) -> None:
+    with Producer(bootstrap_servers=servers, transactional_id=topic) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(topic, b"aborted", partition=0, timestamp=BEGIN_MS).result(30)
+        producer.abort_transaction()
+    decided(servers, topic, 152)
+    committed = {"isolation.level": "read_committed"}
+    only, all_of_it = tmp_path / "committed", tmp_path / "all"
+    assert load(only, servers, topic, client=committed, time="arrival").rows == 300
+    assert load(all_of_it, servers, topic).rows == 301
+    assert found_in(only, servers).is_good
+    assert found_in(all_of_it, servers, client=committed).is_good
+    with pytest.raises(NotALake, match=r"committed records only \(--committed\): load so, or into another lake"):
+        load(only, servers, topic, time="arrival")
+    with pytest.raises(NotALake, match=r"those of aborted transactions too \(without --committed\)"):
+        load(all_of_it, servers, topic, client=committed)
+
+
+def test_a_lake_that_does_not_say_it_is_taken_as_it_is(servers: str, topic: str, lake: Path) -> None:
+    path = lake / "_kbload/lake.json"
+    found = json.loads(path.read_bytes())
+    assert found.pop("isolation") == "read_uncommitted"
+    path.write_text(json.dumps(found))
+    committed = {"isolation.level": "read_committed"}
+    assert load(lake, servers, topic, client=committed).rows == 20
+    assert found_in(lake, servers, client=committed).is_good
+
+
+def decided(servers: str, topic: str, end: int) -> None:
+    """Until the marker of its transaction is there."""
+    with AdminClient(bootstrap_servers=servers) as admin:
+        while admin.list_offsets([(topic, 0)], -1, read_committed=True)[TopicPartition(topic, 0)].offset < end:
+            time.sleep(0.01)

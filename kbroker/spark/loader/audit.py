@@ -26,8 +26,8 @@ Audited = dict[tuple[str, str, int], int]
 """Records by topic, tier and hour."""
 
 
-def read_audit(settings: Settings, audit_topic: str) -> Audited:
-    """LoadFailed: there is no such topic, or it has something else in it."""
+def read_audit(settings: Settings, audit_topic: str, lake: str = "", number: int = 0) -> Audited:
+    """Without what that lake has loaded after that commit. LoadFailed: no such topic, or something else is in it."""
     options = {
         **client_options(settings.client, CONSUMER),
         "auto.offset.reset": "earliest",
@@ -48,8 +48,11 @@ def read_audit(settings: Settings, audit_topic: str) -> Audited:
                     try:
                         found = json.loads(record.value or b"")
                         what = (found["topic"], found["tier"], found["start_ms"] // HOUR_MS)
+                        source, _, later = found["source"].rpartition("/")
+                        if found["tier"] == LAKE and source == lake and int(later) > number:
+                            continue
                         last[record.key] = (what, int(found["records"]))
-                    except (ValueError, TypeError, KeyError):
+                    except (ValueError, TypeError, KeyError, AttributeError):
                         where = f"{place}, offset {record.offset}"
                         raise LoadFailed(f"{where} is no record of an audit") from None
     found_in_all: Counter[tuple[str, str, int]] = Counter()

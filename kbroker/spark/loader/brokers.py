@@ -16,7 +16,7 @@ from kbroker.client.simple_consumer import SIMPLE_CONSUMER, FetchFrom
 from kbroker.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 from kbroker.spark.kafka_options import client_options
 from kbroker.spark.loader.errors import LoadFailed
-from kbroker.spark.loader.settings import Settings
+from kbroker.spark.loader.settings import READ_COMMITTED, Settings
 from kbroker.spark.offsets import Offsets
 
 log = logging.getLogger("kbroker.spark")
@@ -58,7 +58,7 @@ class Brokers:
 
     def __init__(self, settings: Settings):
         self._settings = settings
-        self._read_committed = settings.client.get("isolation.level") == "read_committed"
+        self._read_committed = settings.isolation == READ_COMMITTED
         self._admin = AdminClient(client_options(settings.client, NETWORK))
 
     def __enter__(self) -> Self:

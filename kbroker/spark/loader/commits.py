@@ -171,10 +171,11 @@ def read_commit(storage: Storage, number: int) -> Commit:
     return decode_commit(storage.read(path), f"{storage.name}/{path}")
 
 
-def all_commits(storage: Storage) -> Iterator[Commit]:
-    """The oldest first."""
+def all_commits(storage: Storage, after: int = 0) -> Iterator[Commit]:
+    """Those with greater numbers than that, the oldest first."""
     for number in commit_numbers(storage):
-        yield read_commit(storage, number)
+        if number > after:
+            yield read_commit(storage, number)
 
 
 def replaced_by(storage: Storage, commit: Commit) -> list[LakeFile]:
@@ -191,7 +192,12 @@ def files_now(storage: Storage) -> dict[str, LakeFile]:
     """What the commits say that there is, by path."""
     found: dict[str, LakeFile] = {}
     for commit in all_commits(storage):
-        for path in commit.removed:
-            found.pop(path, None)
-        found |= {file.path: file for file in commit.files}
+        change(found, commit)
     return found
+
+
+def change(files: dict[str, LakeFile], commit: Commit) -> None:
+    """From what was there before it to what is there after it, by path."""
+    for path in commit.removed:
+        files.pop(path, None)
+    files |= {file.path: file for file in commit.files}

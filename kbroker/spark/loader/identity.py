@@ -1,13 +1,15 @@
-"""What a lake is: made by this loader, of one cluster, with one kind of hours."""
+"""What a lake is: made by this loader, of one cluster, with one kind of hours and one isolation of transactions."""
 
 from __future__ import annotations
 
 import json
 import uuid
+from dataclasses import replace
+from typing import Any
 
 from kbroker.spark.loader.errors import NotALake
 from kbroker.spark.loader.lake import HOME, IDENTITY, Directory, ObjectStore
-from kbroker.spark.loader.settings import Settings
+from kbroker.spark.loader.settings import READ_COMMITTED, Settings
 
 FORMAT = 1
 
@@ -25,25 +27,53 @@ def is_lake(storage: Directory | ObjectStore) -> bool:
 
 
 def check(storage: Directory | ObjectStore, settings: Settings, cluster_id: str | None) -> None:
-    """NotALake: it was made with other hours, of another cluster, or by a later kbroker."""
-    try:
-        found = json.loads(storage.read(IDENTITY))
-        kept, hours, cluster = found["format"], found["time"], found["cluster_id"]
-    except (ValueError, TypeError, KeyError):
-        raise NotALake(f"{storage.name}/{IDENTITY} is not what kbroker load writes") from None
-    if kept != FORMAT:
-        raise NotALake(f"{storage.name} is a lake of format {kept}; this kbroker knows {FORMAT}")
+    """NotALake: it was made with other hours or isolation, of another cluster, or by a later kbroker."""
+    found = _found(storage)
+    hours, cluster, isolation = found["time"], found["cluster_id"], found.get("isolation")
     if hours != settings.time:
         raise NotALake(f"{storage.name} has hours of {hours} time: load with --time {hours}, or into another lake")
+    if isolation is not None and isolation != settings.isolation:
+        raise NotALake(f"{storage.name} was made {_made(isolation)}: load so, or into another lake")
     if cluster_id is not None and cluster is not None and cluster != cluster_id:
         raise NotALake(f"{storage.name} is a lake of cluster {cluster}, and this is {cluster_id}")
 
 
+def as_made(storage: Directory | ObjectStore, settings: Settings) -> Settings:
+    """With the hours of the lake, and its isolation if it is one that says so. NotALake."""
+    found = _found(storage)
+    client = dict(settings.client)
+    if "isolation" in found:
+        client["isolation.level"] = found["isolation"]
+    return replace(settings, time=found["time"], client=client)
+
+
+def _found(storage: Directory | ObjectStore) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(storage.read(IDENTITY))
+        kept, _, _ = found["format"], found["time"], found["cluster_id"]
+    except (ValueError, TypeError, KeyError):
+        raise NotALake(f"{storage.name}/{IDENTITY} is not what kbroker load writes") from None
+    if kept != FORMAT:
+        raise NotALake(f"{storage.name} is a lake of format {kept}; this kbroker knows {FORMAT}")
+    return found
+
+
+def _made(isolation: str) -> str:
+    if isolation == READ_COMMITTED:
+        return "of committed records only (--committed)"
+    return "of all records, those of aborted transactions too (without --committed)"
+
+
 def make(storage: Directory | ObjectStore, settings: Settings, cluster_id: str | None) -> None:
     """Of several loaders at once one makes it; `check` it afterwards."""
-    data = json.dumps(
-        {"format": FORMAT, "id": uuid.uuid4().hex, "time": settings.time, "cluster_id": cluster_id}
-    ).encode()
+    found = {
+        "format": FORMAT,
+        "id": uuid.uuid4().hex,
+        "time": settings.time,
+        "cluster_id": cluster_id,
+        "isolation": settings.isolation,
+    }
+    data = json.dumps(found).encode()
     if isinstance(storage, Directory):
         storage.create(IDENTITY, data)
     else:

@@ -11,6 +11,7 @@ from kbroker.spark.errors import WrongOption
 
 EVENT, ARRIVAL = "event", "arrival"
 FAIL, CONTINUE = "fail", "continue"
+READ_COMMITTED, READ_UNCOMMITTED = "read_committed", "read_uncommitted"
 
 WORDS = {
     "time": (EVENT, ARRIVAL),
@@ -52,6 +53,10 @@ class Settings:
     """Compared with by `verify`; loads by event time write to it what they have loaded."""
     formats: Mapping[str, str] = field(default_factory=dict)
     """Options valueFormat, valueSchema, schemaRegistry and avroFraming of format("kbroker"): values become columns."""
+
+    @property
+    def isolation(self) -> str:
+        return str(self.client.get("isolation.level", READ_UNCOMMITTED))
 
     def __post_init__(self) -> None:
         """WrongOption: a value is none, or topics are said twice."""

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kbroker.model import TopicPartition
 from kbroker.spark.loader import identity
 from kbroker.spark.loader.audit import Audited, read_audit
 from kbroker.spark.loader.brokers import Brokers
-from kbroker.spark.loader.commits import Commit, LakeFile, all_commits, files_now
+from kbroker.spark.loader.commits import Commit, LakeFile, all_commits, change
 from kbroker.spark.loader.errors import NotALake
 from kbroker.spark.loader.hours import HOUR_MS, LAST_MS, hour_name
-from kbroker.spark.loader.lake import storage_of
+from kbroker.spark.loader.lake import Directory, ObjectStore, storage_of
 from kbroker.spark.loader.plan import to_read
+from kbroker.spark.loader.publish import is_published
 from kbroker.spark.loader.settings import Settings
 from kbroker.spark.loader.task import records_of
 from kbroker.spark.loader.work import WorkUnit, divided, target_size
@@ -66,77 +68,115 @@ class Verification:
 
     @property
     def is_good(self) -> bool:
-        return not self.problems and all(each.verdict in (SAME, COMPACTED) for each in self.hours)
+        return not self.problems and all(each.verdict in GOOD for each in self.hours)
 
 
 SAME, COMPACTED, DIFFERENT, AUDIT_DIFFERS = "same", "compacted", "DIFFERENT", "AUDIT DIFFERS"
 
+OPEN = "open"
+"""The audit differs, but more is to be loaded, and the hour is not complete."""
+
+GOOD = (SAME, COMPACTED, OPEN)
+
+
+class Lake:
+    """What is in it as of its last commit: `files` by path, and the `first` offset of each partition."""
+
+    def __init__(self, storage: Directory | ObjectStore):
+        self.last: Commit | None = None
+        self.files: dict[str, LakeFile] = {}
+        self.first: Offsets = {}
+        self.complete: set[Key] = set()
+        for commit in all_commits(storage):
+            self._add(commit)
+
+    def _add(self, commit: Commit) -> None:
+        before, self.last = self.last, commit
+        if before is not None and before.topics != commit.topics:
+            again = {name for name, state in before.topics.items() if commit.topics[name] != state}
+            self.first = {place: at for place, at in self.first.items() if place.topic not in again}
+        for each in commit.ranges:
+            place = TopicPartition(each.topic, each.partition)
+            self.first[place] = min(self.first.get(place, each.start), each.start)
+        change(self.files, commit)
+        self.complete |= {(topic, hour) for topic, hours in commit.complete_hours.items() for hour in hours}
+
 
 def verify(settings: Settings, tasks: Tasks) -> Verification:
-    """NotALake: there is none."""
+    """Of what the lake's last commit covers, also while loads go on. NotALake: there is none."""
     storage = storage_of(settings)
     if not identity.is_lake(storage):
         raise NotALake(f"{storage.name} is no lake of kbroker load")
+    settings = identity.as_made(storage, settings)
     with Brokers(settings) as brokers:
         identity.check(storage, settings, brokers.cluster_id())
-        last = None
-        first: Offsets = {}
-        before: Commit | None = None
-        for last in all_commits(storage):
-            _note_firsts(first, before, last)
-            before = last
-        if last is None:
-            return Verification()
-        wanted = set(brokers.topics()) if settings.topics or settings.pattern else set(last.topics)
-        topics = sorted(wanted & last.topics.keys())
-        there = brokers.partitions(topics)
-        starts = {
-            place: min(max(first[place], there.starts[place]), last.next_offsets[place])
-            for place in there.ends
-            if place in first and last.next_offsets[place] <= there.ends[place]
-        }
-        ranges = to_read(starts, last.next_offsets, brokers.record_bytes(there, starts), 1 << 62)
-        compacted = brokers.compacted(topics)
-    result = Verification()
-    files = [file for file in files_now(storage).values() if file.topic in topics]
-    result.problems += _missing(dict(storage.files("")), files, set(topics))
+        while True:
+            lake = Lake(storage)
+            if lake.last is None:
+                return Verification()
+            found = _verified(settings, tasks, brokers, storage, lake, lake.last)
+            if found is not None:
+                return found
+
+
+def _verified(
+    settings: Settings,
+    tasks: Tasks,
+    brokers: Brokers,
+    storage: Directory | ObjectStore,
+    lake: Lake,
+    last: Commit,
+) -> Verification | None:
+    """None: meanwhile other files took the place of those that it is about."""
+    coming, leaving = set[str](), set[str]()
+    if not is_published(storage, last):
+        coming, leaving = {file.staged for file in last.files}, set(last.removed)
+    wanted = set(brokers.topics()) if settings.topics or settings.pattern else set(last.topics)
+    topics = sorted(wanted & last.topics.keys())
+    there = brokers.partitions(topics)
+    known = [place for place in there.ends if there.topic_ids[place.topic] == last.topics[place.topic].topic_id]
+    starts = {
+        place: min(max(lake.first[place], there.starts[place]), last.next_offsets[place])
+        for place in known
+        if place in lake.first and last.next_offsets[place] <= there.ends[place]
+    }
+    ranges = to_read(starts, last.next_offsets, brokers.record_bytes(there, starts), 1 << 62)
+    compacted = brokers.compacted(topics)
+    files = [file for file in lake.files.values() if file.topic in topics]
     units = divided(ranges, target_size(sum(each.size for each in ranges), tasks.slots, settings.task_bytes))
     broker = _sum(tasks.run(partial(_count_unit, settings), units, _weight, _nothing)) if units else {}
-    kept = [file for file in files if not any(file.path in problem for problem in result.problems)]
     current = {name: state.generation for name, state in last.topics.items()}
-    made = tasks.run(partial(_count_file, settings, starts, current), kept, _weight, _nothing) if kept else []
-    lake, lake_in_all = _sum(each.shared for each in made), _sum(each.whole for each in made)
-    result.problems += [each.problem for each in made if each.problem]
-    audited = read_audit(settings, settings.audit_topic) if settings.audit_topic is not None else {}
-    result.hours += _compared(broker, lake, lake_in_all, compacted, audited, set(topics))
+    count_file = partial(_count_file, settings, starts, current, coming)
+    made = tasks.run(count_file, files, _weight, _nothing) if files else []
+    audited = Audited()
+    if settings.audit_topic is not None:
+        audited = read_audit(settings, settings.audit_topic, storage.name, last.number)
+    paths = [path for path, _ in storage.files("")]
+    later = list(all_commits(storage, last.number))
+    if any(path in lake.files for commit in later for path in commit.removed):
+        return None
+    result = Verification(problems=[each.problem for each in made if each.problem])
+    expected = {*lake.files, *leaving, *(file.path for commit in later for file in commit.files)}
+    result.problems += _unexpected(paths, expected, set(topics))
+    behind = {place.topic for place, end in there.ends.items() if last.next_offsets.get(place, 0) < end}
+    behind |= {each.topic for commit in later for each in commit.ranges}
+    result.hours += _compared(
+        broker,
+        _sum(each.shared for each in made),
+        _sum(each.whole for each in made),
+        compacted,
+        {what: rows for what, rows in audited.items() if what[0] in topics},
+        lambda topic, hour: topic in behind and (topic, hour) not in lake.complete,
+    )
     return result
 
 
-def _note_firsts(first: Offsets, before: Commit | None, commit: Commit) -> None:
-    """Where what the lake has of each partition begins, after one more commit."""
-    if before is not None and before.topics != commit.topics:
-        again = {name for name, state in before.topics.items() if commit.topics[name] != state}
-        for place in [place for place in first if place.topic in again]:
-            del first[place]
-    for each in commit.ranges:
-        place = TopicPartition(each.topic, each.partition)
-        first[place] = min(first.get(place, each.start), each.start)
-
-
-def _missing(there: Mapping[str, int], files: Iterable[LakeFile], topics: set[str]) -> list[str]:
-    problems = []
-    known = set()
-    for file in files:
-        known.add(file.path)
-        if file.path not in there:
-            problems.append(f"{file.path} is gone")
-        elif there[file.path] != file.size:
-            problems.append(f"{file.path} has {there[file.path]} bytes and not {file.size}")
-    for path in sorted(there):
-        topic = path.split("/")[0].removeprefix("topic=")
-        if path.endswith(".parquet") and path not in known and topic in topics:
-            problems.append(f"{path} is of no commit")
-    return problems
+def _unexpected(paths: Iterable[str], expected: Collection[str], topics: Collection[str]) -> list[str]:
+    return [
+        f"{path} is of no commit"
+        for path in sorted(paths)
+        if path.endswith(".parquet") and path not in expected and path.split("/")[0].removeprefix("topic=") in topics
+    ]
 
 
 # --- counting, in tasks -----------------------------------------------------------------------------------
@@ -162,7 +202,10 @@ def _count_unit(settings: Settings, unit: WorkUnit) -> Counts:
     return found
 
 
-def _count_file(settings: Settings, starts: Offsets, generations: Mapping[str, int], file: LakeFile) -> FileCounts:
+def _count_file(
+    settings: Settings, starts: Offsets, generations: Mapping[str, int], coming: Collection[str], file: LakeFile
+) -> FileCounts:
+    """`coming`: what is staged and about to get its name."""
     import pyarrow.compute as compute
     import pyarrow.parquet as parquet
 
@@ -170,7 +213,13 @@ def _count_file(settings: Settings, starts: Offsets, generations: Mapping[str, i
     shared: Counts = {}
     rows = 0
     last: dict[int, int] = {}
-    with storage_of(settings).open_input(file.path) as source:
+    paths = [file.staged] * (file.staged in coming) + [file.path]
+    source = _opened(storage_of(settings), paths)
+    if source is None:
+        return FileCounts({}, {}, f"{file.path} is gone")
+    with source:
+        if (size := source.size()) != file.size:
+            return FileCounts({}, {}, f"{file.path} has {size} bytes and not {file.size}")
         for batch in parquet.ParquetFile(source).iter_batches(columns=["partition", "offset", "timestamp"]):
             rows += len(batch)
             for part in compute.unique(batch.column("partition")).to_pylist():
@@ -186,6 +235,14 @@ def _count_file(settings: Settings, starts: Offsets, generations: Mapping[str, i
                     _count(shared, file.topic, part, one.column("offset"), one.column("timestamp"))
     problem = "" if rows == file.rows else f"{file.path} has {rows} rows and not {file.rows}"
     return FileCounts(whole, shared, problem)
+
+
+def _opened(storage: Directory | ObjectStore, paths: Iterable[str]) -> Any:
+    """The first that is there, or None."""
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            return storage.open_input(path)
+    return None
 
 
 def _rises(offsets: pyarrow.Array) -> bool:
@@ -240,13 +297,12 @@ def _compared(
     lake_in_all: Counts,
     compacted: set[str],
     audited: Audited,
-    topics: set[str],
+    is_open: Callable[[str, int], bool],
 ) -> list[HourCount]:
     nothing = Found(0, 0)
     of_audit: dict[Key, dict[str, int]] = {}
     for (topic, tier, hour), rows in audited.items():
-        if topic in topics:
-            of_audit.setdefault((topic, hour), {})[tier] = rows
+        of_audit.setdefault((topic, hour), {})[tier] = rows
     found = []
     for key in sorted({*broker, *lake, *lake_in_all, *of_audit}):
         there, here, whole = broker.get(key, nothing), lake.get(key, nothing), lake_in_all.get(key, nothing)
@@ -256,7 +312,7 @@ def _compared(
             verdict = COMPACTED if key[0] in compacted and there.rows < here.rows else DIFFERENT
         audit = of_audit.get(key, {})
         if verdict == SAME and any(rows != whole.rows for rows in audit.values()):
-            verdict = AUDIT_DIFFERS
+            verdict = OPEN if is_open(*key) else AUDIT_DIFFERS
         name = "no date" if key[1] == UNDATED else hour_name(key[1])
         found.append(HourCount(key[0], name, there.rows, here.rows, whole.rows, audit, verdict))
     return found
