@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from kbroker.errors import KbrokerError
 
 
@@ -30,3 +34,14 @@ class RecordsLost(LoadFailed):
 
     def __init__(self, what: str):
         super().__init__(f"{what}; with --data-loss continue the load goes on from what is there")
+
+
+@contextmanager
+def storage_errors(name: str) -> Iterator[None]:
+    """What the lake's file system refuses is a LoadFailed with the lake's `name`."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, KbrokerError):
+            raise
+        raise LoadFailed(f"{name}: {(os.strerror(error.errno) if error.errno else str(error)).lower()}") from error

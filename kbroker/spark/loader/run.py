@@ -14,13 +14,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
 
-from kbroker.errors import KbrokerError
 from kbroker.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 from kbroker.spark.loader import identity
 from kbroker.spark.loader.audit import publish_audit
 from kbroker.spark.loader.brokers import Brokers, Partitions
 from kbroker.spark.loader.commits import Commit, CommitLog, FileCommits, LakeFile, files_now, replaced_by
-from kbroker.spark.loader.errors import LoadFailed
+from kbroker.spark.loader.errors import LoadFailed, storage_errors
 from kbroker.spark.loader.lake import PLANS, STAGING, Directory, storage_of
 from kbroker.spark.loader.lock import locked
 from kbroker.spark.loader.marks import read_up_to_ms, sorted_hours
@@ -87,7 +86,7 @@ class Loader:
         began = time.monotonic()
         commits: list[Commit] = []
         summary = Summary()
-        with self._storage_errors(), self._opened() as (brokers, commit_log):
+        with storage_errors(self._storage.name), self._opened() as (brokers, commit_log):
             last = commit_log.last()
             if last is not None:
                 summary.was_cut_off = not is_published(self._storage, last)
@@ -111,7 +110,7 @@ class Loader:
 
     def preview(self) -> Preview | None:
         """What `run` would begin with; None: there is nothing to do. Nothing is written."""
-        with self._storage_errors(), Brokers(self.settings) as brokers:
+        with storage_errors(self._storage.name), Brokers(self.settings) as brokers:
             cluster_id = brokers.cluster_id()
             last = None
             if identity.is_lake(self._storage):
@@ -229,15 +228,6 @@ class Loader:
             last = commit_log.last()
             if last is None or last.run != plan.run:
                 self._storage.remove_folder(f"{STAGING}/{plan.name}")
-
-    @contextlib.contextmanager
-    def _storage_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            if isinstance(error, KbrokerError):
-                raise
-            raise LoadFailed(f"{self._storage.name}: {(error.strerror or str(error)).lower()}") from error
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[tuple[Brokers, CommitLog]]:

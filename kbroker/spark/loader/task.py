@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kbroker.client.errors import BrokerError
 from kbroker.errors import ErrorCode
 from kbroker.spark.loader.commits import LakeFile, LoadedRange
-from kbroker.spark.loader.errors import LoadFailed, RecordsLost
+from kbroker.spark.loader.errors import LoadFailed, RecordsLost, storage_errors
 from kbroker.spark.loader.hour_files import HourFiles
 from kbroker.spark.loader.hours import HOUR_MS, by_hour
 from kbroker.spark.loader.lake import storage_of
@@ -65,9 +65,10 @@ def run_unit(job: Job, unit: WorkUnit) -> Manifest:
     files = HourFiles(storage, folder, job.settings, job.generations)
     quarantine = HourFiles(storage, folder, job.settings, job.generations, is_quarantine=True)
     try:
-        decoder = value_decoder(job.settings, job.value_type)
-        read = [_load_range(job, each, decoder, files, quarantine) for each in unit.ranges]
-        made = files.close() + quarantine.close()
+        with storage_errors(storage.name):
+            decoder = value_decoder(job.settings, job.value_type)
+            read = [_load_range(job, each, decoder, files, quarantine) for each in unit.ranges]
+            made = files.close() + quarantine.close()
     except BaseException:
         files.abandon()
         quarantine.abandon()
