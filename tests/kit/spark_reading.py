@@ -20,6 +20,6 @@ def last_line(error: BaseException) -> str:
     """Of the traceback in a Python source's error, which Spark wraps: what users look at."""
     text = str(error).split("\n\nJVM stacktrace")[0]
     found = re.findall(
-        r"^(?:[\w.]+\.)?\w+(?:Error|Exception|Option|Failed|Loss|Out|Records)\b: .*$", text, re.MULTILINE
+        r"^(?:[\w.]+\.)?\w+(?:Error|Exception|Option|Failed|Loss|Out|Records|Delivered)\b: .*$", text, re.MULTILINE
     )
     return found[-1] if found else text.strip().splitlines()[-1]
