@@ -2,7 +2,9 @@
 
 Also as there: strings may be in single quotes, NaN, Infinity and -Infinity are numbers, a number may be a time in seconds, a blank value is
 null. A field of another type than its column's is null, and so is a list or map that has one inside: the value is bad then, and keeps its
-other fields. A value that is malformed is bad as a whole. Stricter than there: bytes behind the text, and such as are no UTF-8, are errors.
+other fields. A value that is malformed is bad as a whole. Stricter than there: bytes behind the text, and such as are no UTF-8, are errors,
+and so are 128 to 255 for a tinyint, which become negative there, "12:30" for a time, which is today's there, and "5" for a date, which is a
+number of days there. Of a name that is there twice the last one counts, right or wrong.
 """
 
 cimport cython
@@ -186,6 +188,8 @@ cdef int put_scalar(json_t *j, node_t *n) noexcept nogil:
     if token != WHOLE and token != REAL:
         return put_special(n, p, size) if token == SPECIAL and (kind == KIND_FLOAT or kind == KIND_DOUBLE) else NOT_OF_TYPE
     if kind == KIND_FLOAT or kind == KIND_DOUBLE:
+        if token == WHOLE and size == 2 and p[0] == b"-" and p[1] == b"0":
+            return put_double(n, 0)  # a whole number, which has no sign then
         return put_number(j, n, p, size)
     if kind == KIND_DECIMAL:
         return put_fixed(n, &decimal) if text_decimal(p, p + size, n.precision, n.scale, &decimal) else NOT_OF_TYPE

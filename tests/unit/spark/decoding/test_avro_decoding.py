@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import io
 import json
+import struct
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
@@ -447,3 +448,98 @@ def test_whatever_is_encoded_is_decoded_and_no_damage_does_harm(
     assert rows[0] == rows[-1] == expected
     assert not got.bad[0].as_py() and not got.bad[-1].as_py()
     assert all(got.bad[2 : 2 + len(cuts)].to_pylist())
+
+
+# --- any schema as another ----------------------------------------------------------------------------------
+
+ANY_TYPE = st.recursive(
+    st.sampled_from(["null", "boolean", "int", "long", "float", "double", "string", "bytes"]),
+    lambda inner: st.one_of(
+        inner.map(lambda items: {"type": "array", "items": items}),
+        inner.map(lambda values: {"type": "map", "values": values}),
+        inner.filter(lambda each: each != "null" and not isinstance(each, list)).map(lambda each: ["null", each]),
+    ),
+    max_leaves=3,
+)
+NARROWER = {"long": ["int"], "float": ["int", "long"], "double": ["int", "long", "float"], "bytes": ["string"]}
+DEFAULTS = {"null": None, "boolean": True, "int": -7, "long": 1 << 40, "float": 1.5, "double": -0.25, "string": "ä"}
+
+
+def default_of(kind: Any) -> Any:
+    if isinstance(kind, list):
+        return None
+    if isinstance(kind, dict):
+        return [default_of(kind["items"])] if kind["type"] == "array" else {"k": default_of(kind["values"])}
+    return DEFAULTS.get(kind, "\u00e9")
+
+
+def before(draw: st.DrawFn, kind: Any) -> Any:
+    """A type that can be read as this one, and now and then one that cannot."""
+    if draw(st.integers(0, 15)) == 0:
+        return draw(ANY_TYPE)
+    if isinstance(kind, list):
+        return draw(st.sampled_from([kind, kind[::-1], before(draw, kind[1]), "null"]))
+    if isinstance(kind, dict):
+        inner = "items" if kind["type"] == "array" else "values"
+        return {"type": kind["type"], inner: before(draw, kind[inner])}
+    return draw(st.sampled_from([kind, *NARROWER.get(kind, [])]))
+
+
+def any_value(draw: st.DrawFn, kind: Any) -> Any:
+    """Something is in each list and map: what an item cannot be read as, fastavro finds only where there is one."""
+    if isinstance(kind, list):
+        return any_value(draw, draw(st.sampled_from(kind)))
+    if isinstance(kind, dict):
+        if kind["type"] == "array":
+            return [any_value(draw, kind["items"]) for _ in range(draw(st.integers(1, 2)))]
+        names = draw(st.lists(st.text(max_size=2), min_size=1, max_size=2))
+        return {name: any_value(draw, kind["values"]) for name in names}
+    if kind == "null":
+        return None
+    return draw(st.floats(width=32, allow_nan=False)) if kind == "float" else draw(LEAVES[kind])
+
+
+@st.composite
+def schemas_of_two_times(draw: st.DrawFn) -> tuple[Any, Any, Any]:
+    """What a value was written with, what it is read as, and the value."""
+    fields = {f"f{number}": draw(ANY_TYPE) for number in range(draw(st.integers(1, 4)))}
+    reader = [(name, kind, default_of(kind)) for name, kind in fields.items()]
+    written = {name: before(draw, kind) for name, kind in fields.items() if draw(st.integers(0, 3))}
+    written |= {f"g{number}": draw(ANY_TYPE) for number in range(draw(st.integers(0, 2)))}
+    names = draw(st.permutations(list(written)))
+    value = {name: any_value(draw, written[name]) for name in names}
+    return record(*((name, written[name]) for name in names)), record(*reader), value
+
+
+def in_spark(kind: Any, value: Any) -> Any:
+    """A value of fastavro's as Arrow has it."""
+    if isinstance(kind, list):
+        return None if value is None else in_spark(next(each for each in kind if each != "null"), value)
+    if isinstance(kind, dict) and kind["type"] == "record":
+        return {each["name"]: in_spark(each["type"], value[each["name"]]) for each in kind["fields"]}
+    if isinstance(kind, dict) and kind["type"] == "array":
+        return [in_spark(kind["items"], each) for each in value]
+    if isinstance(kind, dict):
+        return [(name, in_spark(kind["values"], each)) for name, each in value.items()]
+    if kind == "bytes" and isinstance(value, str):  # a default, as it stands in the schema
+        return value.encode("latin-1")
+    if kind == "float":
+        return struct.unpack("<f", struct.pack("<f", value))[0]
+    return float(value) if kind == "double" else value
+
+
+@settings(max_examples=300, deadline=None)
+@given(schemas_of_two_times())
+def test_what_was_written_with_another_schema_is_read_as_fastavro_reads_it(found: tuple[Any, Any, Any]) -> None:
+    writer, reader, value = found
+    data = encode(writer, value)
+    try:
+        model = fastavro.schemaless_reader(
+            io.BytesIO(data), fastavro.parse_schema(writer), fastavro.parse_schema(reader)
+        )
+    except (fastavro.read.SchemaResolutionError, ValueError):
+        model = None
+    got = decode(reader, b"\0\0\0\0\1" + data, written_with=lambda _: writer)
+    assert got.bad.to_pylist() == [model is None], (writer, reader, model)
+    if model is not None:
+        assert repr(got.values.to_pylist()) == repr([in_spark(reader, model)])

@@ -102,6 +102,11 @@ def test_values_become_what_their_type_says(kind: pa.DataType, text: str, expect
     assert one(kind, text) == expected
 
 
+def test_only_a_number_with_a_point_can_be_minus_zero() -> None:
+    assert str(one(pa.list_(pa.float64()), "[-0, -0.0, -0e0, 0]")) == "[0.0, -0.0, -0.0, 0.0]"
+    assert str(one(pa.list_(pa.float32()), "[-0, -0.0]")) == "[0.0, -0.0]"
+
+
 def test_names_decide_and_not_their_order() -> None:
     found = decode(
         WIDE, b'{"text": "a", "other": [{"i": 5}], "i": 1}', b'{"i": 2, "\\u0074ext": "b"}', b'{"i": 3, "i": 4}', b"{}"
