@@ -111,6 +111,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--compression", choices=args.CODECS, default="zstd", help="of the files (default: %(default)s)"
     )
+    parser.add_argument(
+        "--avro-framing",
+        choices=("confluent", "none"),
+        help="what stands before an Avro value: a zero byte and its schema's id (confluent, the default), or nothing",
+    )
     parser.add_argument("--no-headers", action="store_true", help="leave the column headers out")
     parser.add_argument(
         "--lateness",
@@ -227,10 +232,11 @@ def _formats(arguments: argparse.Namespace) -> dict[str, str]:
         "valueFormat": arguments.value_format,
         "valueSchema": arguments.value_schema,
         "schemaRegistry": arguments.schema_registry,
+        "avroFraming": arguments.avro_framing,
     }
     found = {name: value for name, value in given.items() if value is not None}
     if found and "valueFormat" not in found:
-        raise KbrokerError("--value-format is missing: json or avro")
+        raise KbrokerError("--value-format is missing: string, json or avro")
     return found
 
 

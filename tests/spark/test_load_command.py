@@ -7,12 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
 from kbroker.cli.load import _duration, _size
 from kbroker.cli.main import main
-from kbroker.client import AdminClient
+from kbroker.client import AdminClient, Producer
 from kbroker.testing import Broker
 from tests.kit.load import fill, on_broker, visible
 
@@ -64,13 +65,29 @@ def test_a_load_is_summed_up(
     assert json.loads(capsys.readouterr().out)["is_good"] is False
 
 
+def test_avro_may_stand_there_without_a_schema_s_id(
+    spark: SparkSession, broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
+        producer.send_many(topic, [b"\x04", b"\x06"]).result(30)
+    command = ["load", topic, "--to", str(tmp_path), "-b", broker.bootstrap_servers, "--quiet"]
+    avro = ["--value-format", "avro", "--value-schema", '"long"', "--avro-framing"]
+    assert main([*command, *avro, "none"]) == 0
+    files = tmp_path.glob("**/*.parquet")
+    assert sorted(value for file in files for value in pq.read_table(file).column("value").to_pylist()) == [2, 3]
+    assert main([*command, *avro, "confluent", "--reload-since", "0"]) == 0
+    assert not list(tmp_path.glob("topic=*/**/*.parquet"))  # all in quarantine
+
+
 def test_what_is_wrong_is_one_line(
     broker: Broker, topic: str, common: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(common) == 2
     assert capsys.readouterr().err == "kbroker load: name topics, or a --pattern\n"
     assert main([*common, topic, "--value-schema", "of LONG"]) == 1
-    assert capsys.readouterr().err == "kbroker: --value-format is missing: json or avro\n"
+    assert capsys.readouterr().err == "kbroker: --value-format is missing: string, json or avro\n"
+    assert main([*common, topic, "--avro-framing", "none"]) == 1
+    assert "--value-format is missing" in capsys.readouterr().err
     assert main([*common, f"{topic}-none"]) == 1
     assert "UNKNOWN_TOPIC_OR_PARTITION" in capsys.readouterr().err
     (tmp_path / "lake").mkdir()
