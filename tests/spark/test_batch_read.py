@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from kbroker.client import Producer
+from kbroker.client import AdminClient, Consumer, Producer, TopicPartition
 from kbroker.spark import read, stream
 from kbroker.testing import Broker
 from tests.spark.reading import FORMATS, OURS, T0_MS, THEIRS, delete_before, fill, load, places, rows
@@ -200,3 +200,13 @@ def test_offsets_that_compaction_has_left_out_are_no_loss(spark: SparkSession, t
         for form in FORMATS:
             found = rows(load(spark, broker.bootstrap_servers, form, **given))
             assert {row.key: row.value for row in found} == {b"%d" % k: b"%d" % (4990 + k) for k in range(10)}
+
+
+def test_readers_are_in_no_group_that_brokers_see(spark: SparkSession, broker: Broker, filled: str) -> None:
+    given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "subscribe": filled, "groupIdPrefix": "mine"}
+    for form in FORMATS:
+        assert spark.read.format(form).options(**given).load().count() == 300
+    with Consumer(bootstrap_servers=broker.bootstrap_servers, group_id="mine-too") as consumer:
+        consumer.commit({TopicPartition(filled, 0): 1})
+    with AdminClient(bootstrap_servers=broker.bootstrap_servers) as admin:
+        assert [each.group_id for each in admin.list_groups() if each.group_id.startswith("mine")] == ["mine-too"]
