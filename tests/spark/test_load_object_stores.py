@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pyarrow.parquet as parquet
 import pytest
 
@@ -16,7 +19,18 @@ from kbroker.spark.loader.lake import ObjectStore, storage_of
 from kbroker.spark.loader.run import Loader
 from kbroker.spark.loader.settings import Settings
 from kbroker.testing import Broker
-from tests.kit.load import InProcess, Rows, fill, kill_before, killed_at, load, on_broker, settings_of
+from tests.kit.load import (
+    BEGIN_MS,
+    HOUR_MS,
+    InProcess,
+    Rows,
+    fill,
+    kill_before,
+    killed_at,
+    load,
+    on_broker,
+    settings_of,
+)
 from tests.kit.object_stores import NothingIsRenamed, below, nothing_is_renamed, s3_bucket
 
 
@@ -133,3 +147,39 @@ def test_a_load_into_a_store_that_is_killed_goes_on(broker: Broker, topic: str, 
 @pytest.mark.timeout(300)
 def test_a_load_into_a_store_that_is_killed_anywhere_goes_on(broker: Broker, topic: str, tmp_path: Path) -> None:
     assert campaign(broker.bootstrap_servers, topic, tmp_path, 1) > 10
+
+
+MEMORY_OF_A_LOAD = """
+import sys
+from pathlib import Path
+from tests.kit.load import load
+
+print(load(*sys.argv[1:]).rows)
+print(next(line.split()[1] for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:")))
+"""
+
+HOURS = 48
+
+
+@pytest.mark.slow
+def test_a_tasks_memory_is_bounded_where_parts_of_uploads_wait_in_it(broker: Broker, topic: str, bucket: str) -> None:
+    """Records of many hours by turns, all of whose files are open; the store is slower than the load."""
+    servers, size, count = broker.bootstrap_servers, 1 << 10, 240_000
+    with AdminClient(bootstrap_servers=servers) as admin:
+        admin.create_topic(topic, 1)
+    values = numpy.random.default_rng(1).integers(0, 256, (count // HOURS, size), dtype=numpy.uint8)
+    with Producer(bootstrap_servers=servers) as producer:
+        for number in range(HOURS):
+            at = BEGIN_MS + (numpy.arange(len(values)) // 100 + number) % HOURS * HOUR_MS
+            producer.send_many(topic, values, partitions=0, timestamps=at).result(60)
+    lake = below(bucket, topic)
+    done = subprocess.run(
+        [sys.executable, "-c", MEMORY_OF_A_LOAD, lake, servers, topic],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
+    rows, most_kb = map(int, done.stdout.split())
+    assert rows == count
+    assert most_kb < 300 << 10

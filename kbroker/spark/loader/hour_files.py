@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 MOST_BUFFERED = 16 << 20
 MOST_OPEN = 64
-"""Files at a time: with rows of more hours than that an hour gets several."""
+MOST_HELD = 32 << 20
+"""Files at a time, and what open uploads to a store hold in memory: with more hours than that an hour gets several."""
 
 PAGE_BYTES = 256 << 10  #: what is compressed at a time stays in the CPU's caches
 
@@ -88,6 +89,8 @@ class HourFiles:
             file.parts.append(Part(partition, first, last, len(batch)))
         while self._buffered > MOST_BUFFERED:
             self._write(max(self._open.values(), key=lambda each: each.buffered))
+            while self._held() > MOST_HELD:
+                self._finish(next(iter(self._open)))
 
     def close(self) -> list[LakeFile]:
         """All of them, durable."""
@@ -101,6 +104,11 @@ class HourFiles:
             with contextlib.suppress(OSError):
                 file.sink.close()
         self._open.clear()
+
+    def _held(self) -> int:
+        """A buffer that grows is up to twice what is in it."""
+        most = self._storage.held_per_file
+        return most and sum(min(2 * file.sink.tell(), most) for file in self._open.values())
 
     def _file(self, topic: str, hour: int) -> _Open:
         key = (topic, hour)

@@ -43,6 +43,8 @@ class Storage(Protocol):
     """What a load does with files."""
 
     name: str
+    held_per_file: int
+    """The most of an open output that is in memory; less as long as less was written."""
 
     def read(self, path: str) -> bytes: ...
     def write(self, path: str, data: bytes) -> None:
@@ -76,6 +78,8 @@ class Storage(Protocol):
 
 class Directory:
     """Of a local or mounted file system."""
+
+    held_per_file = 0
 
     def __init__(self, root: str):
         self.name = root
@@ -194,8 +198,10 @@ class Directory:
 class ObjectStore:
     """Of a pyarrow.fs.FileSystem: nothing is renamed or created on a condition. A file is there once it is whole."""
 
+    held_per_file = 11 << 20  #: a part of an upload
+
     def __init__(self, filesystem: pyarrow.fs.FileSystem, root: str):
-        self._fs = filesystem
+        self._fs = without_backlog(filesystem)
         self._root = root.rstrip("/")
         self.name = f"{filesystem.type_name}:{self._root}"
 
@@ -243,6 +249,9 @@ class ObjectStore:
 
     def sync(self, path: str) -> None:
         """It is durable once it is there."""
+        import pyarrow
+
+        pyarrow.default_memory_pool().release_unused()  # the buffers of its parts, which are large
 
     def publish(self, staged: str, path: str) -> None:
         source, target = self._full(staged), self._full(path)
@@ -266,6 +275,14 @@ class ObjectStore:
     def remove_folder(self, folder: str) -> None:
         with contextlib.suppress(OSError):
             self._fs.delete_dir(self._full(folder))
+
+
+def without_backlog(filesystem: pyarrow.fs.FileSystem) -> pyarrow.fs.FileSystem:
+    """One whose writes wait for a store that is slower: what S3's takes ahead has no limit."""
+    if filesystem.type_name != "s3":
+        return filesystem
+    make, (options,) = filesystem.__reduce__()
+    return make({**options, "background_writes": False})
 
 
 def storage_of(settings: Settings) -> Directory | ObjectStore:
