@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import multiprocessing
 import resource
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
@@ -12,6 +15,7 @@ from kbroker.client import AdminClient, ClientError, Producer, UnreadableRecords
 from kbroker.spark.loader.errors import LakeDamaged, LoadFailed
 from kbroker.spark.loader.run import Loader
 from kbroker.spark.loader.settings import Settings
+from kbroker.spark.loader.summary import Summary
 from kbroker.testing import Broker
 from tests.kit.load import InProcess, fill, load, on_broker, settings_of, visible
 
@@ -101,3 +105,24 @@ def test_a_damaged_commit_is_named(broker: Broker, topic: str, tmp_path: Path) -
     path.write_text(path.read_text()[:-20])
     with pytest.raises(LakeDamaged, match=r"commits/0000000001\.json is no commit"):
         load(lake, servers, topic)
+
+
+def test_a_lost_attempt_that_writes_after_all_is_done(broker: Broker, topic: str, tmp_path: Path) -> None:
+    servers, lake = broker.bootstrap_servers, tmp_path / "lake"
+    create(servers, topic)
+    fill(servers, topic, 1, 10)
+    lost: list[tuple[Callable[[Any], Any], Any]] = []
+
+    class Losing(InProcess):
+        def run(self, function: Any, items: Any, *more: Any) -> list[Any]:
+            lost.extend((function, item) for item in items)
+            return super().run(function, items, *more)
+
+    Loader(settings_of(lake, servers, topic), Losing()).run()
+    for function, item in lost:
+        function(item)
+    assert list((lake / "_kbload/staging").rglob("000000"))
+    before = {path: path.stat().st_mtime_ns for path in lake.glob("topic=*/**/*")}
+    assert load(lake, servers, topic) == Summary(seconds=ANY)
+    assert {path: path.stat().st_mtime_ns for path in lake.glob("topic=*/**/*")} == before
+    assert list((lake / "_kbload/staging").iterdir()) == []

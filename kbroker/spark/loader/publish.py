@@ -11,6 +11,8 @@ from kbroker.spark.loader.hours import hour_folder
 from kbroker.spark.loader.lake import STAGING, Storage
 
 MARK = "_SUCCESS"
+RUN = "run"
+"""A file beside those that are staged, from before the first task until all have their names."""
 
 
 def publish(storage: Storage, commit: Commit, between: Callable[[], None] = lambda: None) -> None:
@@ -45,5 +47,5 @@ def publish(storage: Storage, commit: Commit, between: Callable[[], None] = lamb
 
 
 def is_published(storage: Storage, commit: Commit) -> bool:
-    """Whether `publish` has come to its end."""
-    return commit.staging not in storage.names(STAGING)
+    """Whether `publish` has come to its end. What a lost attempt of a task still writes there does not count."""
+    return RUN not in storage.names(f"{STAGING}/{commit.staging}")

@@ -24,7 +24,7 @@ from kbroker.spark.loader.lake import PLANS, STAGING, Directory, storage_of
 from kbroker.spark.loader.lock import locked
 from kbroker.spark.loader.marks import read_up_to_ms, sorted_hours
 from kbroker.spark.loader.plan import Plan, beginnings, to_read
-from kbroker.spark.loader.publish import is_published, publish
+from kbroker.spark.loader.publish import RUN, is_published, publish
 from kbroker.spark.loader.reload import reload_from
 from kbroker.spark.loader.settings import EVENT, Settings
 from kbroker.spark.loader.summary import Preview, Summary, preview, summarized
@@ -195,7 +195,7 @@ class Loader:
         try:
             encoded = plan.encode()
             self._storage.write(f"{PLANS}/{plan.name}.json", encoded)
-            self._storage.write(f"{STAGING}/{plan.name}/run", b"")
+            self._storage.write(f"{STAGING}/{plan.name}/{RUN}", b"")
             manifests = self.read(plan)
             self.check(brokers, plan, manifests)
             commit = committed(last, plan, manifests, settings)
