@@ -13,8 +13,11 @@ from typing import Any, TypeVar
 
 import pyarrow
 import pyarrow.parquet as parquet
+from pytest import MonkeyPatch
 
 from kbroker.client import AdminClient, Consumer, Producer, TopicPartition
+from kbroker.spark.loader import commit_files, run
+from kbroker.spark.loader.lake import PREPARED, storage_of
 from kbroker.spark.loader.run import Loader
 from kbroker.spark.loader.settings import Settings
 from kbroker.spark.loader.summary import Summary
@@ -130,9 +133,9 @@ def hours_of(lake: Path | str) -> Counter[str]:
 # --- loads that are killed --------------------------------------------------------------------------------
 
 
-def killed_at(step: int, settings: Settings, load_and_die: Callable[[int, Settings], None] | None = None) -> bool:
+def killed_at(step: int, settings: Settings, die: Callable[[int, Settings], None] | None = None) -> bool:
     """Load in a process that is killed right before its `step`th call; False: it had not so many, and has ended."""
-    process = _processes.Process(target=load_and_die or _load_and_die, args=(step, settings))
+    process = _processes.Process(target=die or load_and_die, args=(step, settings))
     process.start()
     process.join(60)
     if process.exitcode not in (0, -signal.SIGKILL):
@@ -141,9 +144,41 @@ def killed_at(step: int, settings: Settings, load_and_die: Callable[[int, Settin
     return process.exitcode != 0
 
 
-def _load_and_die(step: int, settings: Settings) -> None:
+def load_and_die(step: int, settings: Settings) -> None:
     kill_before(step, [(os, name) for name in STEPS])
     Loader(settings, InProcess()).run()
+
+
+def folding_campaign(
+    settings: Settings, die: Callable[[int, Settings], None], look: Callable[[], Rows], every: int, patch: MonkeyPatch
+) -> int:
+    """Loads that fold, killed before each `every`th step, of a lake that others have not folded; how many steps.
+
+    `die`: with bundles of two commits.
+    """
+    patch.setattr(commit_files, "BUNDLE", 2)
+    patch.setattr(run, "fold", lambda storage: None)
+    servers, (topic,) = settings.client["bootstrap.servers"], settings.topics
+    with AdminClient(bootstrap_servers=servers) as admin:
+        admin.create_topic(topic, 1)
+    storage = storage_of(settings)
+    step, was_killed, number = 1, True, 0
+    while was_killed:
+        for _ in range(3):
+            Loader(settings, InProcess()).run()
+            fill(servers, topic, 1, 2, start=number)
+            number += 2
+        was_killed = killed_at(step, settings, die)
+        own = commit_files.commit_numbers(storage)
+        Loader(settings, InProcess()).run()
+        assert look() == on_broker(servers, topic), f"step {step}, {own}"
+        commits = [commit.number for commit in commit_files.all_commits(storage)]
+        assert commits == list(range(1, commits[-1] + 1)), f"step {step}, {own}"
+        assert commits[-1] - own[-1] in (0, 1), f"step {step}, {own}"
+        step += every
+    assert own[-1] > 10 > 5 > len(own)
+    assert len(storage.names(PREPARED)) <= 8
+    return step
 
 
 def kill_before(step: int, calls: Sequence[tuple[Any, str]]) -> None:

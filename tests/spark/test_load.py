@@ -13,7 +13,7 @@ import pytest
 
 from kbroker.cli.arguments import CODECS
 from kbroker.client import AdminClient, Producer, TopicPartition
-from kbroker.spark.loader.commits import all_commits
+from kbroker.spark.loader.commit_files import all_commits
 from kbroker.spark.loader.errors import LakeTaken, LoadFailed, NotALake, RecordsLost
 from kbroker.spark.loader.lake import Directory
 from kbroker.spark.loader.plan import Plan

@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 
 from kbroker.client import AdminClient
-from kbroker.spark.loader.commits import all_commits
+from kbroker.spark.loader import commit_files
+from kbroker.spark.loader.commit_files import all_commits
 from kbroker.spark.loader.lake import Directory
+from kbroker.spark.loader.settings import Settings
 from kbroker.testing import Broker
-from tests.kit.load import fill, killed_at, load, on_broker, settings_of, visible
+from tests.kit import load as loads
+from tests.kit.load import fill, folding_campaign, killed_at, load, on_broker, settings_of, visible
 
 
 def campaign(servers: str, topic: str, folder: Path, every: int) -> int:
@@ -53,3 +56,16 @@ def test_a_load_that_is_killed_goes_on(broker: Broker, topic: str, tmp_path: Pat
 @pytest.mark.timeout(600)
 def test_a_load_that_is_killed_anywhere_goes_on(broker: Broker, topic: str, tmp_path: Path) -> None:
     assert campaign(broker.bootstrap_servers, topic, tmp_path, 1) > 30
+
+
+def fold_and_die(step: int, settings: Settings) -> None:
+    commit_files.BUNDLE = 2
+    loads.load_and_die(step, settings)
+
+
+@pytest.mark.parametrize("every", [6, pytest.param(1, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
+def test_a_load_that_is_killed_while_it_folds_goes_on(
+    broker: Broker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int
+) -> None:
+    settings = settings_of(tmp_path / "lake", broker.bootstrap_servers, topic)
+    assert folding_campaign(settings, fold_and_die, lambda: visible(settings.lake), every, monkeypatch) > 30

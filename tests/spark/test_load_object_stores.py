@@ -13,7 +13,8 @@ import pyarrow.parquet as parquet
 import pytest
 
 from kbroker.client import AdminClient, Producer
-from kbroker.spark.loader.commits import all_commits, files_now
+from kbroker.spark.loader import commit_files
+from kbroker.spark.loader.commit_files import all_commits, files_now
 from kbroker.spark.loader.errors import LakeDamaged, LakeTaken
 from kbroker.spark.loader.lake import ObjectStore, storage_of
 from kbroker.spark.loader.run import Loader
@@ -25,6 +26,7 @@ from tests.kit.load import (
     InProcess,
     Rows,
     fill,
+    folding_campaign,
     kill_before,
     killed_at,
     load,
@@ -147,6 +149,22 @@ def test_a_load_into_a_store_that_is_killed_goes_on(broker: Broker, topic: str, 
 @pytest.mark.timeout(300)
 def test_a_load_into_a_store_that_is_killed_anywhere_goes_on(broker: Broker, topic: str, tmp_path: Path) -> None:
     assert campaign(broker.bootstrap_servers, topic, tmp_path, 1) > 10
+
+
+def fold_and_die(step: int, settings: Settings) -> None:
+    commit_files.BUNDLE = 2
+    load_and_die(step, settings)
+
+
+@pytest.mark.parametrize("every", [5, pytest.param(1, marks=[pytest.mark.slow, pytest.mark.timeout(300)])])
+def test_a_load_into_a_store_that_is_killed_while_it_folds_goes_on(
+    broker: Broker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int
+) -> None:
+    lake, servers = str(tmp_path / "lake"), broker.bootstrap_servers
+    settings = settings_of(lake, servers, topic, filesystem=nothing_is_renamed())
+    assert folding_campaign(settings, fold_and_die, lambda: seen(settings), every, monkeypatch) > 10
+    storage = storage_of(settings)
+    assert sorted(path for path, _ in storage.files("") if path.endswith(".parquet")) == sorted(files_now(storage))
 
 
 MEMORY_OF_A_LOAD = """

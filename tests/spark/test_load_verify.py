@@ -12,7 +12,7 @@ import pytest
 
 from kbroker.client import AdminClient, Producer, TopicPartition
 from kbroker.spark.loader import run
-from kbroker.spark.loader.commits import all_commits
+from kbroker.spark.loader.commit_files import all_commits
 from kbroker.spark.loader.errors import NotALake
 from kbroker.spark.loader.lake import Directory
 from kbroker.spark.loader.publish import publish

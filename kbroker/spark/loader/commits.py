@@ -7,16 +7,11 @@ On disk. Do not rename fields.
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from kbroker.spark.loader.errors import LakeDamaged, LakeTaken
-from kbroker.spark.loader.lake import COMMITS, Directory, Storage
+from kbroker.spark.loader.errors import LakeDamaged
 from kbroker.spark.offsets import Offsets, checkpointed, offsets_of
-
-NAME = re.compile(r"(\d{10})\.json")
 
 
 class Part(NamedTuple):
@@ -135,69 +130,3 @@ class CommitLog(Protocol):
         """LakeTaken: another has been first."""
 
     def close(self) -> None: ...
-
-
-class FileCommits:
-    """Of a lake that is a directory."""
-
-    def __init__(self, storage: Directory):
-        self._storage = storage
-
-    def last(self) -> Commit | None:
-        numbers = commit_numbers(self._storage)
-        return read_commit(self._storage, numbers[-1]) if numbers else None
-
-    def add(self, commit: Commit) -> None:
-        if not self._storage.create(commit_path(commit.number), commit.encode()):
-            raise LakeTaken(
-                f"{self._storage.name}: another loader has committed {commit.number} meanwhile; "
-                "what this one has read is given up, and nothing is lost"
-            )
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-
-def commit_path(number: int) -> str:
-    return f"{COMMITS}/{number:010}.json"
-
-
-def commit_numbers(storage: Storage) -> list[int]:
-    return sorted(int(found[1]) for name in storage.names(COMMITS) if (found := NAME.fullmatch(name)))
-
-
-def read_commit(storage: Storage, number: int) -> Commit:
-    path = commit_path(number)
-    return decode_commit(storage.read(path), f"{storage.name}/{path}")
-
-
-def all_commits(storage: Storage, after: int = 0) -> Iterator[Commit]:
-    """Those with greater numbers than that, the oldest first."""
-    for number in commit_numbers(storage):
-        if number > after:
-            yield read_commit(storage, number)
-
-
-def replaced_by(storage: Storage, commit: Commit) -> list[LakeFile]:
-    """The files in whose place those of the commit are."""
-    found: dict[str, LakeFile] = {}
-    if commit.removed:
-        for before in all_commits(storage):
-            if before.number < commit.number:
-                found |= {file.path: file for file in before.files}
-    return [found[path] for path in commit.removed]
-
-
-def files_now(storage: Storage) -> dict[str, LakeFile]:
-    """What the commits say that there is, by path."""
-    found: dict[str, LakeFile] = {}
-    for commit in all_commits(storage):
-        change(found, commit)
-    return found
-
-
-def change(files: dict[str, LakeFile], commit: Commit) -> None:
-    """From what was there before it to what is there after it, by path."""
-    for path in commit.removed:
-        files.pop(path, None)
-    files |= {file.path: file for file in commit.files}

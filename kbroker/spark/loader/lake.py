@@ -6,6 +6,8 @@ Paths are relative to the lake, with slashes. OSError as the os module raises it
     _kbload/plans/N-RUN.json          what a run was about to do
     _kbload/staging/N-RUN/...         files that no commit has yet, or that are about to get their names
     _kbload/commits/N.json            what is in the lake
+    _kbload/bundles/N.jsonl.gz        the same, of old commits
+    _kbload/prepared/N-RUN.json       commits of which a topic says whether they are
     topic=T/date=D/hour=H/*.parquet   the rows, and _SUCCESS
     _quarantine/topic=T/...           what could not be decoded
 """
@@ -33,6 +35,8 @@ IDENTITY = f"{HOME}/lake.json"
 PLANS = f"{HOME}/plans"
 STAGING = f"{HOME}/staging"
 COMMITS = f"{HOME}/commits"
+BUNDLES = f"{HOME}/bundles"
+PREPARED = f"{HOME}/prepared"
 QUARANTINE = "_quarantine"
 
 

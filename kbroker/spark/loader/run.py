@@ -18,7 +18,8 @@ from kbroker.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 from kbroker.spark.loader import identity
 from kbroker.spark.loader.audit import publish_audit
 from kbroker.spark.loader.brokers import Brokers, Partitions
-from kbroker.spark.loader.commits import Commit, CommitLog, FileCommits, LakeFile, files_now, replaced_by
+from kbroker.spark.loader.commit_files import FileCommits, files_now, fold, replaced_by
+from kbroker.spark.loader.commits import Commit, CommitLog, LakeFile
 from kbroker.spark.loader.errors import LoadFailed, storage_errors
 from kbroker.spark.loader.lake import PLANS, STAGING, Directory, storage_of
 from kbroker.spark.loader.lock import locked
@@ -252,7 +253,7 @@ class Loader:
         return TopicCommits(self._storage, self.settings, is_reader=is_reader)
 
     def _clean(self, last: Commit | None) -> None:
-        """What runs have left that can no longer commit: another has their number."""
+        """What runs have left that can no longer commit: another has their number. Old commits become bundles."""
         number = 0 if last is None else last.number
         for name in self._storage.names(STAGING):
             found = RUN_NAME.fullmatch(name)
@@ -260,6 +261,7 @@ class Loader:
                 self._storage.remove_folder(f"{STAGING}/{name}")
         plans = sorted(name for name in self._storage.names(PLANS) if RUN_NAME.fullmatch(name))
         self._storage.remove(f"{PLANS}/{name}" for name in plans[:-PLANS_KEPT])
+        fold(self._storage)
 
     def _is_dead(self, name: str) -> bool:
         """Whether its run was on this machine: it would have the lock."""

@@ -17,9 +17,10 @@ from kbroker.client.errors import ClientError
 from kbroker.client.producer.options import PRODUCER
 from kbroker.model import TopicPartition
 from kbroker.spark.kafka_options import client_options
-from kbroker.spark.loader.commits import Commit, commit_numbers, commit_path, decode_commit
+from kbroker.spark.loader.commit_files import commit_numbers, commit_path, prepared_path
+from kbroker.spark.loader.commits import Commit, decode_commit
 from kbroker.spark.loader.errors import LakeDamaged, LakeTaken
-from kbroker.spark.loader.lake import HOME, ObjectStore
+from kbroker.spark.loader.lake import ObjectStore
 from kbroker.spark.loader.settings import Settings
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class TopicCommits:
 
     def add(self, commit: Commit) -> None:
         assert self._producer is not None
-        path = f"{HOME}/prepared/{commit.staging}.json"
+        path = prepared_path(commit)
         self._storage.write(path, commit.encode())
         record = json.dumps({"lake": self._storage.name, "number": commit.number, "commit": path})
         try:

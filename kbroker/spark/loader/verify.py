@@ -13,7 +13,8 @@ from kbroker.model import TopicPartition
 from kbroker.spark.loader import identity
 from kbroker.spark.loader.audit import Audited, read_audit
 from kbroker.spark.loader.brokers import Brokers
-from kbroker.spark.loader.commits import Commit, LakeFile, all_commits, change
+from kbroker.spark.loader.commit_files import all_commits, change
+from kbroker.spark.loader.commits import Commit, LakeFile
 from kbroker.spark.loader.errors import NotALake
 from kbroker.spark.loader.hours import HOUR_MS, LAST_MS, hour_name
 from kbroker.spark.loader.lake import Directory, ObjectStore, storage_of

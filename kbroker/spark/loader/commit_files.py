@@ -1,0 +1,192 @@
+"""The files of commits: `commits/N.json` each, and the old ones in bundles.
+
+A lake that is loaded each minute has half a million commits after a year; the next load lists those that have files
+of their own, and reads the last. A bundle has BUNDLE of them, a line each, and the number of its last as its name.
+First it is there whole, then its commits lose their own files, which nobody reads any more. All of that can be cut off
+anywhere, be done again, and be done by several at once.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from kbroker.spark.loader.commits import Commit, LakeFile, decode_commit
+from kbroker.spark.loader.errors import LakeDamaged, LakeTaken
+from kbroker.spark.loader.lake import BUNDLES, COMMITS, PREPARED, Directory, Storage
+
+COMMIT_NAME = re.compile(r"(\d{10})\.json")
+BUNDLE_NAME = re.compile(r"(\d{10})\.jsonl\.gz")
+
+BUNDLE = 100
+"""How many commits; of all lakes for good."""
+
+AT_ONCE = 16  #: an object store takes its time for each file
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class FileCommits:
+    """Of a lake that is a directory."""
+
+    def __init__(self, storage: Directory):
+        self._storage = storage
+
+    def last(self) -> Commit | None:
+        numbers = commit_numbers(self._storage)
+        return read_commit(self._storage, numbers[-1]) if numbers else None
+
+    def add(self, commit: Commit) -> None:
+        path = commit_path(commit.number)
+        if self._storage.create(path, commit.encode()):
+            if bundle_of(commit.number) not in _bundles(self._storage):
+                return
+            self._storage.remove([path])  # there was one, long ago
+        raise LakeTaken(
+            f"{self._storage.name}: another loader has committed {commit.number} meanwhile; "
+            "what this one has read is given up, and nothing is lost"
+        )
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def commit_path(number: int) -> str:
+    return f"{COMMITS}/{number:010}.json"
+
+
+def prepared_path(commit: Commit) -> str:
+    """Where a commit is before a topic says that it is one."""
+    return f"{PREPARED}/{commit.staging}.json"
+
+
+def commit_numbers(storage: Storage) -> list[int]:
+    """Those that have files of their own; the last one always has."""
+    return sorted(_numbers(storage.names(COMMITS), COMMIT_NAME))
+
+
+def read_commit(storage: Storage, number: int) -> Commit:
+    path = commit_path(number)
+    return decode_commit(storage.read(path), f"{storage.name}/{path}")
+
+
+def all_commits(storage: Storage, after: int = 0) -> Iterator[Commit]:
+    """Those with greater numbers than that, the oldest first. LakeDamaged: one is gone."""
+    numbers = commit_numbers(storage)
+    bundles = _bundles(storage)  # listed later: what has lost its own file by now is in them
+    start, end = after + 1, numbers[-1] + 1 if numbers else 0
+    while start < end:
+        bundle = bundle_of(start)
+        wanted = range(start, min(bundle + 1, end))
+        if bundle in bundles:
+            found = _read_bundle(storage, bundle)
+        else:
+            try:
+                found = _read_own(storage, wanted)
+            except FileNotFoundError:
+                found = _read_bundle(storage, bundle)
+        yield from (commit for commit in found if commit.number in wanted)
+        start = wanted.stop
+
+
+def replaced_by(storage: Storage, commit: Commit) -> list[LakeFile]:
+    """The files in whose place those of the commit are."""
+    found: dict[str, LakeFile] = {}
+    if commit.removed:
+        for before in all_commits(storage):
+            if before.number < commit.number:
+                found |= {file.path: file for file in before.files}
+    return [found[path] for path in commit.removed]
+
+
+def files_now(storage: Storage) -> dict[str, LakeFile]:
+    """What the commits say that there is, by path."""
+    found: dict[str, LakeFile] = {}
+    for commit in all_commits(storage):
+        change(found, commit)
+    return found
+
+
+def change(files: dict[str, LakeFile], commit: Commit) -> None:
+    """From what was there before it to what is there after it, by path."""
+    for path in commit.removed:
+        files.pop(path, None)
+    files |= {file.path: file for file in commit.files}
+
+
+# --- bundles ------------------------------------------------------------------------------------------------
+
+
+def bundle_of(number: int) -> int:
+    """The number of the last commit in its bundle."""
+    return -(-number // BUNDLE) * BUNDLE
+
+
+def bundle_path(last: int) -> str:
+    return f"{BUNDLES}/{last:010}.jsonl.gz"
+
+
+def fold(storage: Storage) -> None:
+    """Once 2 * BUNDLE commits have files of their own, half of them at least go into bundles."""
+    numbers = commit_numbers(storage)
+    if len(numbers) < 2 * BUNDLE:
+        return
+    until = bundle_of(numbers[-1] + 1) - 2 * BUNDLE
+    prepared = [name for name in storage.names(PREPARED) if name[:10].isdigit() and int(name[:10]) <= until]
+    _remove(storage, (f"{PREPARED}/{name}" for name in prepared))  # topics name newer ones
+    there = _bundles(storage)
+    old = [number for number in numbers if number <= until]
+    for last in sorted({bundle_of(number) for number in old}):
+        if last not in there:
+            try:
+                commits = _read_own(storage, range(last - BUNDLE + 1, last + 1))
+            except FileNotFoundError:  # another loader is at it
+                return
+            data = b"".join(commit.encode() + b"\n" for commit in commits)
+            storage.write(bundle_path(last), gzip.compress(data, mtime=0))
+        _remove(storage, (commit_path(number) for number in old if bundle_of(number) == last))
+
+
+def _remove(storage: Storage, paths: Iterable[str]) -> None:
+    _at_once(lambda path: storage.remove([path]), paths)
+
+
+def _bundles(storage: Storage) -> set[int]:
+    return _numbers(storage.names(BUNDLES), BUNDLE_NAME)
+
+
+def _read_bundle(storage: Storage, last: int) -> list[Commit]:
+    path = bundle_path(last)
+    named = f"{storage.name}/{path}"
+    try:
+        data = storage.read(path)
+    except FileNotFoundError:
+        raise LakeDamaged(
+            f"{storage.name}: not all commits up to {last} are in {COMMITS}, and there is no {path}"
+        ) from None
+    try:
+        lines = gzip.decompress(data).splitlines()
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise LakeDamaged(f"{named} is no bundle of commits: {error}") from None
+    commits = [decode_commit(line, named) for line in lines]
+    if [commit.number for commit in commits] != list(range(last - BUNDLE + 1, last + 1)):
+        raise LakeDamaged(f"{named} has other commits than {last - BUNDLE + 1} to {last}")
+    return commits
+
+
+def _read_own(storage: Storage, numbers: Iterable[int]) -> list[Commit]:
+    return _at_once(lambda number: read_commit(storage, number), numbers)
+
+
+def _numbers(names: Iterable[str], pattern: re.Pattern[str]) -> set[int]:
+    return {int(found[1]) for name in names if (found := pattern.fullmatch(name))}
+
+
+def _at_once(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
+    with ThreadPoolExecutor(AT_ONCE, "kbroker-commits") as pool:
+        return list(pool.map(function, items))
