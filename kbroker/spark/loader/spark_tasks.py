@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
+from kbroker.errors import KbrokerError
 from kbroker.spark.loader.errors import LoadFailed, SparkGone
 
 if TYPE_CHECKING:
@@ -30,7 +31,18 @@ class SparkTasks:
 
     @cached_property
     def _context(self) -> SparkContext:
-        return self._session().sparkContext
+        """LoadFailed: it does not start. SparkGone."""
+        try:
+            return self._session().sparkContext
+        except KbrokerError:
+            raise
+        except Exception as error:
+            if _is_gone(error):
+                raise SparkGone(GONE) from error
+            # Of what Java says the first line is Py4J's, which names the call.
+            java = re.search(r"^: (.*)$", str(error), re.MULTILINE)
+            said = java[1] if java else str(error).partition("\n")[0]
+            raise LoadFailed(f"Spark does not start: {said}") from error
 
     @cached_property
     def _counters(self) -> tuple[Accumulator[int], Accumulator[int]]:

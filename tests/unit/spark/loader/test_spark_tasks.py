@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 import pytest
 
-from kbroker.spark.loader.spark_tasks import reason
+from kbroker.spark.installed import NotInstalled
+from kbroker.spark.loader.errors import LoadFailed
+from kbroker.spark.loader.spark_tasks import SparkTasks, reason
 
 SPARK = """Job aborted due to stage failure: Task 0 in stage 0.0 failed 1 times, most recent failure: Traceback (most recent call last):
   File "worker.py", line 1, in process
@@ -36,3 +40,32 @@ def test_what_python_said_last_counts(said: str, expected: str) -> None:
 
 def test_without_a_traceback_the_first_line_counts() -> None:
     assert reason("Job 0 cancelled\nDriver stacktrace:") == "a task has failed: Job 0 cancelled"
+
+
+STOPPED = """An error occurred while calling None.org.apache.spark.sql.classic.SparkSession.
+: java.lang.IllegalStateException: Cannot call methods on a stopped SparkContext.
+This stopped SparkContext was created at:
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (Exception(STOPPED), "java.lang.IllegalStateException: Cannot call methods on a stopped SparkContext.$"),
+        (RuntimeError("[JAVA_GATEWAY_EXITED] Java gateway process exited.\nMore"), "JAVA_GATEWAY_EXITED.* exited.$"),
+    ],
+)
+def test_a_spark_that_does_not_start_is_one_line(error: Exception, says: str) -> None:
+    def session() -> NoReturn:
+        raise error
+
+    with pytest.raises(LoadFailed, match=f"^Spark does not start: .*{says}"):
+        _ = SparkTasks(session).slots
+
+
+def test_what_is_not_installed_is_said_as_it_is() -> None:
+    def session() -> NoReturn:
+        raise NotInstalled("no Java")
+
+    with pytest.raises(NotInstalled):
+        _ = SparkTasks(session).slots
