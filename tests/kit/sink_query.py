@@ -61,6 +61,14 @@ def open_transactions(servers: str) -> list[str]:
         return [each.transactional_id for each in admin.list_transactions(["Ongoing"])]
 
 
+def is_decided(servers: str, topic: str) -> bool:
+    """Whether readers of committed records come to the end."""
+    with AdminClient(bootstrap_servers=servers) as admin:
+        places = [(topic, each.partition) for each in admin.describe_topics([topic])[topic].partitions]
+        stable = admin.list_offsets(places, read_committed=True)
+        return all(each.offset == stable[place].offset for place, each in admin.list_offsets(places).items())
+
+
 def exactly_once(servers: str, topic: str, folder: Path, rows: int) -> dict[str, Any]:
     """A query of two batches of so many rows, three tasks each, to `topic`; its source is there then."""
     fill(servers, f"{topic}-in", 0, 2 * rows)
