@@ -6,13 +6,18 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow
 import pytest
 from pyspark.sql import SparkSession
 
 from kbroker.client import AdminClient, Consumer, Producer, TopicPartition
 from kbroker.spark import read, stream
+from kbroker.spark.options import COLUMNS, Use
+from kbroker.spark.reading.batch_reader import BatchReader
+from kbroker.spark.reading.read_options import read_options
+from kbroker.spark.schema import schema_of
 from kbroker.testing import Broker
-from tests.spark.reading import FORMATS, OURS, T0_MS, THEIRS, delete_before, fill, load, places, rows
+from tests.spark.reading import FORMATS, OURS, T0_MS, THEIRS, delete_before, fill, load, options, places, rows
 
 Given = Callable[[str], dict[str, Any]]
 QUICK = ("assign", "headers", "offsets", "time", "times", "small_and_many")  # the others are slow
@@ -105,6 +110,22 @@ def test_only_chosen_columns_are_read(spark: SparkSession, broker: Broker, fille
     assert frame.columns == ["value", "headers", "offset"]
     wanted = load(spark, broker.bootstrap_servers, THEIRS, subscribe=filled, includeHeaders=True)
     assert sorted(frame.collect(), key=str) == sorted(wanted.select("value", "headers", "offset").collect(), key=str)
+
+
+@pytest.mark.parametrize("size", [100, 1000])
+def test_records_come_as_arrow_batches_of_about_a_mebibyte(broker: Broker, topic: str, size: int) -> None:
+    count = 5_000_000 // size
+    with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
+        producer.send_many(topic, [b"%0*d" % (size, number) for number in range(count)], partitions=0).result(30)
+    wanted = options(broker.bootstrap_servers, {"assign": {topic: [0]}})
+    schema = schema_of(COLUMNS[:-1])
+    reader = BatchReader(read_options(wanted, Use.BATCH_READ, schema), schema)
+    (partition,) = reader.partitions()
+    batches = list(reader.read(partition))
+    assert all(isinstance(each, pyarrow.RecordBatch) for each in batches)
+    assert sum(map(len, batches)) == count
+    assert max(each.nbytes for each in batches) < 1.5 * (1 << 20)
+    assert sorted(each.nbytes for each in batches)[len(batches) // 2] > 0.5 * (1 << 20)
 
 
 @pytest.mark.parametrize("names", ["topic", "partition,topic", "timestampType"])

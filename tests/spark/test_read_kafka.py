@@ -1,4 +1,4 @@
-"""The same from Apache Kafka 4.3.1: rows, offsets and checkpoints, beside Spark's own connector."""
+"""The same with Apache Kafka 4.3.1: rows, offsets and checkpoints, beside Spark's own connector."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from kbroker.client import AdminClient, Producer
 from tests.kit.broker import Kafka4InMemory
@@ -110,3 +111,21 @@ def test_offsets_that_are_gone(spark: SparkSession, kafka: str, topic: str, tmp_
         query.given["failOnDataLoss"] = False
         query.run()
         assert query.offsets() == [(topic, 0, at) for at in [*range(50), *range(80, 100)]]
+
+
+def test_rows_are_written_as_the_jvm_connector_writes_them(spark: SparkSession, kafka: str, topic: str) -> None:
+    """Of records of every kind, read in the order of each partition, where those with a null in `partition` stay."""
+    columns = "key", "value", "headers", "partition"
+    written = {}
+    for form in FORMATS:
+        with AdminClient(bootstrap_servers=kafka) as admin:
+            admin.create_topic(f"{topic}-{form}", 3)
+        given = load(spark, kafka, THEIRS, subscribe=FILLED, includeHeaders=True).coalesce(1)
+        chosen = given.withColumn("partition", F.when(F.col("key").isNull() | (F.col("offset") % 2 == 0), 1))
+        writer = chosen.select(*columns).write.format(form).mode("append").option("topic", f"{topic}-{form}")
+        writer.option("kafka.bootstrap.servers", kafka).save()
+        found = rows(load(spark, kafka, THEIRS, subscribe=f"{topic}-{form}", includeHeaders=True))
+        written[form] = [(row.partition, row.offset, row.key, row.value, row.headers) for row in found]
+    assert written[OURS] == written[THEIRS]
+    assert len(written[OURS]) == 300
+    assert {partition for partition, *_ in written[OURS]} == {0, 1, 2}
