@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from kbroker.cli import arguments as args
-from kbroker.client import jaas
+from kbroker.client import jaas, java_stores
 from kbroker.client.admin import AdminClient
 from kbroker.client.config import NETWORK, Option, nearest
 from kbroker.client.consumer.options import CONSUMER
@@ -19,7 +19,15 @@ from kbroker.net.addresses import parse_bootstrap
 
 C = TypeVar("C")
 KNOWN = PRODUCER | CONSUMER
-STORE_TYPES = ("ssl.truststore.type", "ssl.keystore.type")  #: of Java's clients
+STORES = (
+    "ssl.truststore.location",
+    "ssl.truststore.certificates",
+    "ssl.keystore.location",
+    "ssl.keystore.certificate.chain",
+    "ssl.keystore.key",
+)
+OUR_PASSWORDS = {"ssl.key.password", "ssl.keystore.password"}  #: of Java's names, those that our clients have too
+OUR_FILES = ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location")
 
 
 def add_cluster(parser: argparse.ArgumentParser) -> None:
@@ -40,9 +48,10 @@ def add_cluster(parser: argparse.ArgumentParser) -> None:
 
 
 def client_options(arguments: argparse.Namespace, table: Mapping[str, Option], **own: Any) -> dict[str, Any]:
-    """For a client with the options of `table`: what the command wants, what its user wants, the latter winning.
+    """For `make`, with the options of `table`: what the command wants, what its user wants, the latter winning.
 
-    A file may have options of other kinds of clients too. KbrokerError: an option is unknown.
+    A file may have options of other kinds of clients too; trust and key stores stay as they are given. KbrokerError: an
+    option is unknown.
     """
     timeout_ms = int(arguments.timeout * 1000)
     options: dict[str, Any] = {
@@ -61,7 +70,7 @@ def client_options(arguments: argparse.Namespace, table: Mapping[str, Option], *
     if arguments.bootstrap_server is not None or "bootstrap.servers" not in options:
         options["bootstrap.servers"] = arguments.bootstrap_server or args.DEFAULT_BOOTSTRAP
     parse_bootstrap(options["bootstrap.servers"])
-    names = {alias for option in table.values() for alias in (option.name, *option.aliases)}
+    names = {alias for option in table.values() for alias in (option.name, *option.aliases)} | java_stores.NAMES
     return {name: value for name, value in options.items() if name in names}
 
 
@@ -79,9 +88,21 @@ def connect(arguments: argparse.Namespace) -> AdminClient:
 def make(kind: type[C], options: Mapping[str, Any]) -> C:
     """A client with these options. KbrokerError: one of them is wrong."""
     try:
-        return kind(options)  # type: ignore[call-arg]
+        return kind(_with_stores(options))  # type: ignore[call-arg]
     except (TypeError, ValueError) as error:
         raise KbrokerError(str(error)) from None
+
+
+def _with_stores(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """With a context in place of Java's stores. ValueError: one of them cannot be read, or they are half of it."""
+    stores = [name for name in STORES if name in options]
+    without = {name: value for name, value in options.items() if name not in java_stores.NAMES - OUR_PASSWORDS}
+    if not stores or not str(options.get("security.protocol", "")).upper().endswith("SSL"):
+        return without
+    for name in OUR_FILES:
+        if name in options:
+            raise ValueError(f"{name} and {stores[0]} are given: say all in one way or the other")
+    return {**without, "ssl.context": java_stores.context(options)}
 
 
 def _of_file(path: str | None) -> dict[str, str]:
@@ -96,17 +117,13 @@ def _of_file(path: str | None) -> dict[str, str]:
 
 
 def _option(name: str, value: str) -> dict[str, str] | None:
-    """What it is here, None for what is not known. KbrokerError: we have nothing like it."""
+    """What it is here, None for what is not known. KbrokerError: it is wrong."""
     if name == jaas.NAME:
         return jaas.credentials(value)
-    if name in STORE_TYPES:
-        if value.upper() != "PEM":
-            raise KbrokerError(f"{name}={value}: only PEM files are read; openssl and keytool make them of others")
-        return {}
-    known = any(name == option.name or name in option.aliases for option in KNOWN.values())
+    known = name in java_stores.NAMES or any(name == option.name or name in option.aliases for option in KNOWN.values())
     return {name: value} if known else None
 
 
 def _advice(name: str) -> str:
-    like = nearest(name, KNOWN)
+    like = nearest(name, java_stores.NAMES.union(KNOWN))
     return f"; the nearest is {like}" if like else ""

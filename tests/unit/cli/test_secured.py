@@ -69,6 +69,20 @@ def test_messages_go_in_and_out_over_tls_with_a_certificate(kafka: SecuredKafka,
     assert kbroker("MUTUAL", "transactions", "list", "--json", *with_file).stdout == "[]\n"
 
 
+def test_stores_may_be_pkcs12(kafka: SecuredKafka, kbroker: Run, tmp_path: Path) -> None:
+    chain, store = kafka.authority.issue("stored"), tmp_path / "stored.p12"
+    made = ("openssl", "pkcs12", "-export", "-in", chain, "-out", store, "-passout", "pass:geheim")
+    subprocess.run(made, check=True, capture_output=True, timeout=60)
+    given = options(
+        security_protocol="SSL",
+        ssl_truststore_location=kafka.authority.certificate,
+        ssl_keystore_type="PKCS12",
+        ssl_keystore_location=store,
+        ssl_keystore_password="geheim",
+    )
+    assert kbroker("MUTUAL", "topics", "list", *given).stderr == ""
+
+
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
 def test_a_login_is_that_of_javas_property_files(
     kafka: SecuredKafka, kbroker: Run, tmp_path: Path, mechanism: str
@@ -108,7 +122,7 @@ WRONG = [
     ("SSL", {"security_protocol": "SSL"}, "set ssl.ca.location"),
     ("SSL", {"security_protocol": "SSL", "ssl_ca_location": "/no/file.pem"}, "ssl.ca.location='/no/file.pem'"),
     ("SSL", {"security_protocol": "SSL", "ssl_ca_location": __file__}, "it must be a PEM file or folder"),
-    ("SSL", {"security_protocol": "SSL", "ssl_truststore_type": "JKS"}, "ssl.truststore.type=JKS: only PEM"),
+    ("SSL", {"security_protocol": "SSL", "ssl_truststore_location": __file__}, "it is no PEM or PKCS12 file"),
     ("SSL", {"security_protocol": "SSL", "sasl_jaas_config": "x"}, "sasl.jaas.config is not MODULE required"),
     ("OTHER", {"security_protocol": "SSL", "ssl_ca_location": "{ca}"}, "ssl.endpoint.identification.algorithm=none"),
     ("MUTUAL", {"security_protocol": "SSL", "ssl_ca_location": "{ca}"}, "or misses one (ssl.certificate.location)"),
