@@ -128,7 +128,18 @@ class ExactlyOnceWriter(DataSourceStreamArrowWriter):
         with self._admin() as admin:
             ledger = SinkLedger(admin, query_id, self._topic)
             with self._transactional(admin, driver_id(query_id), DRIVER_TIMEOUT_MS) as producer:
-                settled = settle(ledger.decision(batchId), brought)
+                decided = ledger.decision(batchId)
+                if decided is None and batchId > 0 and not ledger.knows_any():
+                    log.warning(
+                        "batch %d is the first of query %s in topic %s that is known: those before had no rows, or "
+                        "another sink wrote them, or what was kept of them has expired (offsets.retention.minutes of "
+                        "the brokers); but for the first case rows of this batch may be there already, and are twice "
+                        "then",
+                        batchId,
+                        query_id,
+                        self._topic,
+                    )
+                settled = settle(decided, brought)
                 if settled.is_news:
                     ledger.check_open(batchId, settled.winners)
                     ledger.decide(producer, batchId, settled.winners)

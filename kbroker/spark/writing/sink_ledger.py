@@ -66,6 +66,10 @@ class SinkLedger:
             winners += more[1]
         return tuple(winners)
 
+    def knows_any(self) -> bool:
+        """Whether any batch of the query has been decided, and that is still kept."""
+        return self._committed(decision_group(self._query_id, 0)) is not None
+
     def decide(self, producer: Producer, batch_id: int, winners: Winners) -> None:
         """In one transaction of the driver's `producer`, which a newer driver fences."""
         with producer.transaction():

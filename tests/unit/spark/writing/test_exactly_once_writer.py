@@ -69,6 +69,35 @@ def test_of_two_attempts_of_a_task_one_counts(broker: Broker, topic: str, query:
     assert committed(broker.bootstrap_servers, topic) == [0, 1, 2, 10, 11, 12]
 
 
+def of_the_sink(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What it has said."""
+    return [each.getMessage() for each in caplog.records if each.name == "kbroker.spark"]
+
+
+def test_a_later_batch_that_knows_of_none_before_it_is_warned_of_once(
+    broker: Broker, topic: str, query: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    writer = writer_of(broker, topic)
+    for batch_id in (7, 8):
+        message = write(writer, query, batch_id, 0, 0, batch_id)
+        for _ in range(2):
+            writer.commit([message], batch_id)
+    warned = of_the_sink(caplog)
+    assert len(warned) == 1
+    assert warned[0].startswith(f"batch 7 is the first of query {query} in topic {topic} that is known: ")
+    assert committed(broker.bootstrap_servers, topic) == [7, 8]
+
+
+def test_a_first_batch_is_warned_of_by_nobody(
+    broker: Broker, topic: str, query: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    writer = writer_of(broker, topic)
+    writer.commit([write(writer, query, 0, 0, 0)], 0)
+    writer.commit([write(writer, query, 0, 0, 0, 1)], 0)
+    writer.commit([write(writer, query, 1, 0, 0, 2)], 1)
+    assert not of_the_sink(caplog)
+
+
 def test_of_two_drivers_of_a_batch_one_decides(broker: Broker, topic: str, query: str) -> None:
     """One was taken for dead, and its query started again."""
     writer = writer_of(broker, topic)
