@@ -215,6 +215,34 @@ def test_retention_under_a_loads_task(
     assert loaded().commits == []
 
 
+def make_again_when_read(moving: Broker, topic: str, begun: int) -> None:
+    wait_until(lambda: moving.faults.seen("Fetch") > begun + 5, "tasks that read", 60)
+    with AdminClient(bootstrap_servers=moving.bootstrap_servers) as admin:
+        admin.delete_topics([topic])
+        wait_until(lambda: topic not in admin.list_topics(), "a topic that is gone")
+        admin.create_topic(topic, 1, configs={"retention.ms": "-1"})
+    send(moving.bootstrap_servers, topic, 0, 10)
+    moving.faults.clear()
+
+
+def test_a_topic_that_is_made_again_under_a_loads_task(
+    spark: SparkSession, moving: Broker, topic: str, tmp_path: Path
+) -> None:
+    """What is missing is not looked for offset by offset."""
+    lake, servers = tmp_path / "lake", moving.bootstrap_servers
+    fill_slowly(moving, topic)
+    making = threading.Thread(target=make_again_when_read, args=(moving, topic, moving.faults.seen("Fetch")))
+    making.start()
+    try:
+        with pytest.raises(LoadFailed, match=rf"^{topic}-0 ends before offset \d+: .* the next load "):
+            load(topic, lake, bootstrap_servers=servers, spark=spark, options=SMALL_FETCHES, data_loss="continue")
+    finally:
+        making.join()
+    assert visible(lake) == {}
+    assert load(topic, lake, bootstrap_servers=servers, spark=spark, data_loss="continue").rows == 10
+    assert visible(lake) == on_broker(servers, topic)
+
+
 # --- partitions ---------------------------------------------------------------------------------------------
 
 

@@ -161,7 +161,7 @@ def _batches(settings: Settings, wanted: OffsetRange) -> Iterator[pyarrow.Record
 
 
 def records_of(settings: Settings, wanted: OffsetRange) -> Iterator[Records]:
-    """What the brokers have of a range. RecordsLost: some are gone before they were read."""
+    """What the brokers have of a range. RecordsLost: some are gone before they were read. LoadFailed: so is its end."""
     start = wanted.start
     while True:
         try:
@@ -179,7 +179,12 @@ def records_of(settings: Settings, wanted: OffsetRange) -> Iterator[Records]:
                 raise RecordsLost(f"{wanted.place}: offset {start} was deleted before it was read") from None
         with task_consumer(settings.client) as consumer:
             first = consumer.beginning_offsets([wanted.place])[wanted.place]
+        if first <= start:
+            raise LoadFailed(
+                f"{wanted.place} ends before offset {start}: it was cut off, or made again, while it was read; the "
+                "next load sees that"
+            )
         log.warning("%s: offsets %d to %d were deleted before they were read", wanted.place, start, first - 1)
         if first >= wanted.until:
             return
-        start = max(first, start + 1)
+        start = first
