@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import pyarrow
 import pyarrow.parquet as parquet
@@ -113,6 +114,19 @@ def test_a_load_that_is_at_work_meanwhile_makes_no_difference(servers: str, topi
     assert tasks.things == []
     assert found == before
     assert len(found_in(lake, servers).hours) > len(before.hours)
+
+
+def test_small_files_share_a_task(servers: str, topic: str, lake: Path) -> None:
+    tasks: list[int] = []
+
+    class Counting(InProcess):
+        def run(self, function: Any, items: Any, *more: Any) -> list[Any]:
+            tasks.append(len(items))
+            return super().run(function, items, *more)
+
+    assert verify(settings_of(lake, servers), Counting()).is_good
+    assert len(list(lake.glob("**/*.parquet"))) > 1
+    assert tasks == [1, 1]
 
 
 def test_a_reload_meanwhile_has_it_begin_again(servers: str, topic: str, lake: Path) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 from kbroker.model import TopicPartition
 from kbroker.spark.loader import identity
@@ -15,33 +13,28 @@ from kbroker.spark.loader.audit import Audited, read_audit
 from kbroker.spark.loader.brokers import Brokers
 from kbroker.spark.loader.commit_files import all_commits, change
 from kbroker.spark.loader.commits import Commit, LakeFile
+from kbroker.spark.loader.counting import (
+    UNDATED,
+    Counts,
+    Files,
+    Found,
+    Key,
+    count_files,
+    count_unit,
+    shared_out,
+    sum_of,
+)
 from kbroker.spark.loader.errors import NotALake
-from kbroker.spark.loader.hours import HOUR_MS, LAST_MS, hour_name
+from kbroker.spark.loader.hours import hour_name
 from kbroker.spark.loader.lake import Directory, ObjectStore, storage_of
 from kbroker.spark.loader.plan import to_read
 from kbroker.spark.loader.publish import is_published
 from kbroker.spark.loader.settings import Settings
-from kbroker.spark.loader.task import records_of
-from kbroker.spark.loader.work import WorkUnit, divided, target_size
+from kbroker.spark.loader.work import LEAST_SIZE, divided, target_size
 from kbroker.spark.offsets import Offsets
 
 if TYPE_CHECKING:
-    import pyarrow
-
     from kbroker.spark.loader.run import Tasks
-
-UNDATED = -1
-"""In place of the hour of records whose timestamps are no dates."""
-
-Key = tuple[str, int]
-"""Topic and hour."""
-
-
-class Found(NamedTuple):
-    """What there is of an hour: how many rows, and the sum of (partition + 1) * offset, which tells rows apart."""
-
-    rows: int
-    checksum: int
 
 
 @dataclass
@@ -145,10 +138,11 @@ def _verified(
     compacted = brokers.compacted(topics)
     files = [file for file in lake.files.values() if file.topic in topics]
     units = divided(ranges, target_size(sum(each.size for each in ranges), tasks.slots, settings.task_bytes))
-    broker = _sum(tasks.run(partial(_count_unit, settings), units, _weight, _nothing)) if units else {}
-    current = {name: state.generation for name, state in last.topics.items()}
-    count_file = partial(_count_file, settings, starts, current, coming)
-    made = tasks.run(count_file, files, _weight, _nothing) if files else []
+    broker = sum_of(tasks.run(partial(count_unit, settings), units, _weight, _nothing)) if units else {}
+    what = Files(settings, starts, {name: state.generation for name, state in last.topics.items()}, coming)
+    target = target_size(sum(max(file.size, LEAST_SIZE) for file in files), tasks.slots, settings.task_bytes)
+    parts = list(shared_out(files, target))
+    made = tasks.run(partial(count_files, what), parts, _weight, _nothing) if parts else []
     audited = Audited()
     if settings.audit_topic is not None:
         audited = read_audit(settings, settings.audit_topic, storage.name, last.number)
@@ -156,119 +150,20 @@ def _verified(
     later = list(all_commits(storage, last.number))
     if any(path in lake.files for commit in later for path in commit.removed):
         return None
-    result = Verification(problems=[each.problem for each in made if each.problem])
+    result = Verification(problems=[problem for each in made for problem in each.problems])
     expected = {*lake.files, *leaving, *(file.path for commit in later for file in commit.files)}
     result.problems += _unexpected(paths, expected, set(topics))
     behind = {place.topic for place, end in there.ends.items() if last.next_offsets.get(place, 0) < end}
     behind |= {each.topic for commit in later for each in commit.ranges}
     result.hours += _compared(
         broker,
-        _sum(each.shared for each in made),
-        _sum(each.whole for each in made),
+        sum_of(each.shared for each in made),
+        sum_of(each.whole for each in made),
         compacted,
         {what: rows for what, rows in audited.items() if what[0] in topics},
         lambda topic, hour: topic in behind and (topic, hour) not in lake.complete,
     )
     return result
-
-
-def _unexpected(paths: Iterable[str], expected: Collection[str], topics: Collection[str]) -> list[str]:
-    return [
-        f"{path} is of no commit"
-        for path in sorted(paths)
-        if path.endswith(".parquet") and path not in expected and path.split("/")[0].removeprefix("topic=") in topics
-    ]
-
-
-# --- counting, in tasks -----------------------------------------------------------------------------------
-
-Counts = dict[Key, Found]
-
-
-class FileCounts(NamedTuple):
-    """`shared`: of offsets that the brokers have, too."""
-
-    whole: Counts
-    shared: Counts
-    problem: str
-
-
-def _count_unit(settings: Settings, unit: WorkUnit) -> Counts:
-    """What the brokers have."""
-    found: Counts = {}
-    for each in unit.ranges:
-        for records in records_of(settings, each):
-            batch = records.arrow(["offset", "timestamp"])
-            _count(found, each.topic, each.partition, batch.column("offset"), batch.column("timestamp"))
-    return found
-
-
-def _count_file(
-    settings: Settings, starts: Offsets, generations: Mapping[str, int], coming: Collection[str], file: LakeFile
-) -> FileCounts:
-    """`coming`: what is staged and about to get its name."""
-    import pyarrow.compute as compute
-    import pyarrow.parquet as parquet
-
-    whole: Counts = {}
-    shared: Counts = {}
-    rows = 0
-    last: dict[int, int] = {}
-    paths = [file.staged] * (file.staged in coming) + [file.path]
-    source = _opened(storage_of(settings), paths)
-    if source is None:
-        return FileCounts({}, {}, f"{file.path} is gone")
-    with source:
-        if (size := source.size()) != file.size:
-            return FileCounts({}, {}, f"{file.path} has {size} bytes and not {file.size}")
-        for batch in parquet.ParquetFile(source).iter_batches(columns=["partition", "offset", "timestamp"]):
-            rows += len(batch)
-            for part in compute.unique(batch.column("partition")).to_pylist():
-                one = batch.filter(compute.equal(batch.column("partition"), part))
-                offsets = one.column("offset")
-                if offsets[0].as_py() <= last.get(part, -1) or not _rises(offsets):
-                    return FileCounts({}, {}, f"{file.path} has a record of partition {part} twice, or not in order")
-                last[part] = offsets[-1].as_py()
-                _count(whole, file.topic, part, offsets, one.column("timestamp"))
-                start = starts.get(TopicPartition(file.topic, part))
-                if start is not None and file.generation == generations[file.topic]:
-                    one = one.filter(compute.greater_equal(offsets, start))
-                    _count(shared, file.topic, part, one.column("offset"), one.column("timestamp"))
-    problem = "" if rows == file.rows else f"{file.path} has {rows} rows and not {file.rows}"
-    return FileCounts(whole, shared, problem)
-
-
-def _opened(storage: Directory | ObjectStore, paths: Iterable[str]) -> Any:
-    """The first that is there, or None."""
-    for path in paths:
-        with contextlib.suppress(FileNotFoundError):
-            return storage.open_input(path)
-    return None
-
-
-def _rises(offsets: pyarrow.Array) -> bool:
-    import pyarrow.compute as compute
-
-    return compute.all(compute.greater(offsets[1:], offsets[:-1])).as_py() is not False
-
-
-def _count(found: Counts, topic: str, partition: int, offsets: pyarrow.Array, stamps: pyarrow.Array) -> None:
-    import pyarrow as arrow
-    import pyarrow.compute as compute
-
-    stamps = stamps.cast(arrow.int64())
-    dated = compute.and_(compute.greater_equal(stamps, 0), compute.less_equal(stamps, LAST_MS))
-    hours = compute.if_else(dated, compute.divide(stamps, HOUR_MS), arrow.scalar(UNDATED, arrow.int64()))
-    table = (
-        arrow.table({"hour": hours, "offset": offsets})
-        .group_by("hour")
-        .aggregate([("offset", "sum"), ("offset", "count")])
-    )
-    for hour, total, count in zip(
-        *(table.column(n).to_pylist() for n in ("hour", "offset_sum", "offset_count")), strict=True
-    ):
-        before = found.get((topic, hour), Found(0, 0))
-        found[(topic, hour)] = Found(before.rows + count, before.checksum + (partition + 1) * total)
 
 
 def _weight(found: object) -> tuple[int, int]:
@@ -279,17 +174,12 @@ def _nothing(rows: int, size: int) -> None:
     pass
 
 
-# --- comparing --------------------------------------------------------------------------------------------
-
-
-def _sum(counts: Iterable[Counts]) -> Counts:
-    rows: Counter[Key] = Counter()
-    checksums: Counter[Key] = Counter()
-    for each in counts:
-        for key, found in each.items():
-            rows[key] += found.rows
-            checksums[key] += found.checksum
-    return {key: Found(count, checksums[key]) for key, count in rows.items()}
+def _unexpected(paths: Iterable[str], expected: Collection[str], topics: Collection[str]) -> list[str]:
+    return [
+        f"{path} is of no commit"
+        for path in sorted(paths)
+        if path.endswith(".parquet") and path not in expected and path.split("/")[0].removeprefix("topic=") in topics
+    ]
 
 
 def _compared(
