@@ -2,7 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
 from kbroker.errors import KbrokerError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def without_traceback(function: Callable[P, R]) -> Callable[P, R]:
+    """Errors that say all themselves come without fifty lines of where in the client: Spark shows users each line."""
+
+    @wraps(function)
+    def call(*arguments: P.args, **keywords: P.kwargs) -> R:
+        try:
+            return function(*arguments, **keywords)
+        except KbrokerError as error:
+            raise error.with_traceback(None) from None
+
+    return call
 
 
 class WrongOption(KbrokerError, ValueError):

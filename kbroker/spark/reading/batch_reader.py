@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from kbroker.spark.errors import DataLoss, WrongOption
+from kbroker.spark.errors import DataLoss, WrongOption, without_traceback
 from kbroker.spark.offsets import EARLIEST, LATEST, Everywhere, Offsets, PerPartition, named
 from kbroker.spark.options import SparkOptions
 from kbroker.spark.reading.planning import Planner
@@ -35,6 +35,7 @@ class BatchReader(DataSourceReader):
         self._options = options
         self._schema = schema
 
+    @without_traceback
     def partitions(self) -> list[InputPartition]:
         options = self._options
         with Planner(options) as planner:

@@ -27,7 +27,7 @@ from pyspark.sql.streaming.datasource import (
 
 from kbroker.client.errors import ClientError
 from kbroker.model import TopicPartition
-from kbroker.spark.errors import DataLoss
+from kbroker.spark.errors import DataLoss, without_traceback
 from kbroker.spark.offsets import (
     LATEST,
     AtTimestamp,
@@ -86,6 +86,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # --- where a batch begins and ends ------------------------------------------------------------------------
 
+    @without_traceback
     def initialOffset(self) -> Json:
         if self._initial is None:
             plan = self._plan
@@ -103,6 +104,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:
         self._is_available_now = True
 
+    @without_traceback
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:
         """Where the next batch ends; `start` itself while it waits for more records."""
         begin = offsets_of(start)
@@ -134,6 +136,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # --- what a batch is made of ------------------------------------------------------------------------------
 
+    @without_traceback
     def partitions(self, start: Json, end: Json) -> list[InputPartition]:
         options = self._options
         begin, until = offsets_of(start), offsets_of(end)

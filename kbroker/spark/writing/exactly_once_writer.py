@@ -20,7 +20,7 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 
 from kbroker.client import AdminClient, ClientError, ErrorCode, Producer
 from kbroker.client.config import NETWORK
-from kbroker.spark.errors import SinkFailed, WrongOption
+from kbroker.spark.errors import SinkFailed, WrongOption, without_traceback
 from kbroker.spark.kafka_options import client_options
 from kbroker.spark.options import SparkOptions
 from kbroker.spark.writing.at_least_once_writers import topic_of
@@ -84,6 +84,7 @@ class ExactlyOnceWriter(DataSourceStreamArrowWriter):
 
     # --- in a task ------------------------------------------------------------------------------------------
 
+    @without_traceback
     def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> SinkMessage:
         here = Attempt.here()
         rows = (batch for batch in iterator if len(batch))
@@ -119,6 +120,7 @@ class ExactlyOnceWriter(DataSourceStreamArrowWriter):
 
     # --- in the driver --------------------------------------------------------------------------------------
 
+    @without_traceback
     def commit(self, messages: list[SinkMessage], batchId: int) -> None:  # type: ignore[override]
         found = sorted(messages, key=lambda each: each.task)
         brought = [each.brought for each in found]
