@@ -210,6 +210,7 @@ class SparkOptions:
         self.use = use
         self._values: dict[str, Any] = {}
         self.client = GivenOptions()
+        self.slips: list[str] = []  # for messages: names that are nearly those of options
         for name, value in given.items():
             if name.startswith(CLIENT):
                 self.client[name.removeprefix(CLIENT)] = value
@@ -217,6 +218,7 @@ class SparkOptions:
                 self._values[option.name] = self._parsed(option, value)
             elif like := nearest(name, OPTIONS):
                 log.warning("option %s is not known and not used; the nearest is %s", name, OPTIONS[like].name)
+                self.slips.append(f"; {name} is not known: is it {OPTIONS[like].name}?")
         check_allowed(self.client, writing=bool(use & Use.WRITE))
 
     def _parsed(self, option: Option, value: str) -> Any:

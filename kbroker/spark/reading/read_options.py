@@ -36,7 +36,9 @@ def read_options(given: Mapping[str, str], use: Use, schema: StructType | None =
 def _check_subscription(options: SparkOptions) -> None:
     found = [name for name in SUBSCRIPTIONS if options.is_given(name)]
     if not found:
-        raise WrongOption(f"one of the options {', '.join(SUBSCRIPTIONS)} must say what is read")
+        raise WrongOption(
+            f"one of the options {', '.join(SUBSCRIPTIONS)} must say what is read{''.join(options.slips)}"
+        )
     if len(found) > 1:
         raise WrongOption(f"only one of the options {', '.join(found)} may say what is read")
 

@@ -59,6 +59,8 @@ def test_a_mistake_is_named(given: dict[str, str], message: str, use: Use) -> No
 def test_something_must_be_read() -> None:
     with pytest.raises(WrongOption, match="one of the options subscribe, subscribePattern, assign must"):
         read_options({"kafka.bootstrap.servers": "localhost:9092"}, Use.READ)
+    with pytest.raises(WrongOption, match=r"must say what is read; subscibe is not known: is it subscribe\?$"):
+        read_options({"kafka.bootstrap.servers": "localhost:9092", "subscibe": "t"}, Use.READ)
 
 
 def test_a_broker_must_be_named() -> None:
