@@ -35,7 +35,7 @@ class Attempt:
 
 
 class ClusterLoad:
-    """A context manager: it does not outlive the block. `events`: of Spark."""
+    """A context manager: it does not outlive the block, and may run again. `events`: of Spark."""
 
     def __init__(self, cluster: SparkCluster, folder: Path, lake: Path, arguments: Sequence[str], **conf: object):
         self.cluster = cluster
@@ -56,6 +56,13 @@ class ClusterLoad:
         """Its exit code."""
         assert self._process is not None
         return self._process.wait(timeout_s)
+
+    def kill(self) -> None:
+        """The driver and its JVM; executors see later that they are alone."""
+        assert self._process is not None
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
 
     def attempts(self) -> Iterator[Attempt]:
         """Those that write now."""
@@ -105,10 +112,7 @@ class ClusterLoad:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._process is not None
-        if self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        self.kill()
 
 
 def await_that(condition: Callable[[], bool], what: str, timeout_s: float = 120) -> None:

@@ -1,4 +1,4 @@
-"""Executors of a cluster and brokers that are killed under loads and streams: every record is there once afterwards."""
+"""Executors, drivers and brokers of a cluster that are killed under loads and streams: records are there once then."""
 
 from __future__ import annotations
 
@@ -82,6 +82,17 @@ def test_a_broker_is_killed_under_a_load(load: ClusterLoad, faulty: Broker, topi
     assert reasons_of_failures(load.events) == []
 
 
+def test_a_driver_is_killed_under_a_load(load: ClusterLoad, faulty: Broker, topic: str) -> None:
+    """Its tasks go on for a while; what they have staged is the next load's to clean up."""
+    with load:
+        attempt = load.a_stopped_attempt()
+        load.kill()
+        attempt.process.resume()
+    assert visible(load.lake) == {}
+    with load:
+        ends_well(load, faulty, topic)
+
+
 # --- streams ------------------------------------------------------------------------------------------------
 
 
@@ -123,5 +134,16 @@ def test_a_broker_is_killed_under_a_stream(faulty: Broker, query: dict[str, Any]
         faulty.kill()
         faulty.faults.clear()
         faulty.start()
+        process.wait()
+    check(query)
+
+
+def test_a_driver_is_killed_under_a_stream(faulty: Broker, query: dict[str, Any], tmp_path: Path) -> None:
+    """When one of three tasks' transactions is committed; the next driver ends the others."""
+    fault = faulty.faults.error("EndTxn", "COORDINATOR_LOAD_IN_PROGRESS", times=None, after=2)
+    with QueryProcess(query, tmp_path / "query.log") as process:
+        process.kill_when(lambda: fault.struck > 0)
+    faulty.faults.clear()
+    with QueryProcess(query, tmp_path / "query.log") as process:
         process.wait()
     check(query)
