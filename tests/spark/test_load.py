@@ -7,7 +7,9 @@ import re
 import time
 from pathlib import Path
 
+import duckdb
 import pyarrow
+import pyarrow.dataset as dataset
 import pyarrow.parquet as parquet
 import pytest
 
@@ -60,6 +62,32 @@ def test_every_load_adds_what_is_new(servers: str, topic: str, lake: Path) -> No
     fill(servers, topic, 2, 100, start=200)
     assert load(lake, servers, topic).rows == 200
     assert visible(lake) == on_broker(servers, topic)
+
+
+def test_any_reader_sees_what_is_committed(servers: str, topic: str, lake: Path) -> None:
+    """All of it and nothing else, also while tasks have written what is not."""
+    create(servers, topic)
+    fill(servers, topic, 2, 200)
+    load(lake, servers, topic)
+
+    def rows() -> list[int]:
+        found = duckdb.sql(f"select partition, \"offset\" from '{lake}/**/*.parquet' where topic = '{topic}'")
+        return [
+            len(found.distinct().fetchall()),
+            len(found.fetchall()),
+            dataset.dataset(lake, partitioning="hive").count_rows(),
+        ]
+
+    class Looking(InProcess):
+        def run(self, *arguments):  # type: ignore[no-untyped-def]
+            made = super().run(*arguments)
+            assert sum(file.rows for each in made for file in each.files) == 100
+            assert rows() == 3 * [400]
+            return made
+
+    fill(servers, topic, 2, 50, start=200)
+    Loader(settings_of(lake, servers, topic), Looking()).run()
+    assert rows() == 3 * [500]
 
 
 def test_columns_are_those_of_a_data_frame_without_the_topic(servers: str, topic: str, lake: Path) -> None:
