@@ -27,7 +27,9 @@ def load(
     watcher: Watcher | None = None,
     **settings: Any,
 ) -> Summary:
-    """Load what is new in topics into a lake, each record once. Returns what was done; LoadFailed says why it was not.
+    """Load what is new in topics into a lake, each record once. Returns what was done.
+
+    KbrokerError says why it was not: LoadFailed, or a client's error.
 
     `topics`: one or more names, or a compiled pattern that names match as a whole. `lake`: a directory that all
     executors reach at the same path, or a URI of pyarrow's file systems. `options`: of kbroker.client, for security,
