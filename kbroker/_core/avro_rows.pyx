@@ -26,6 +26,7 @@ from kbroker._core.typed_columns cimport (
     NOT_UTF8,
     OTHER_SCHEMA,
     TOO_SHORT,
+    TOO_SPARSE,
     BinaryRows,
     TypedColumns,
     node_cut,
@@ -87,6 +88,7 @@ cdef struct avro_t:
     const uint8_t *at
     const uint8_t *end
     int64_t empty                # items so far that took no byte
+    int64_t nulls_left           # and defaults, that may be put for what was not written
 
 cdef struct known_t:
     int32_t schema_id
@@ -191,18 +193,27 @@ cdef int read_items(avro_t *a, step_t *step) noexcept nogil:
     return node_row(step.target, True) if done == FINE else done
 
 
-cdef int read_default(step_t *step) noexcept nogil:
+cdef int read_default(avro_t *a, step_t *step) noexcept nogil:
     cdef avro_t inner
+    cdef int done
     inner.at = step.data.data
     inner.end = step.data.data + step.data.size
     inner.empty = 0
-    return read_step(&inner, &step.children[0])
+    inner.nulls_left = a.nulls_left - 1 - <int64_t>step.data.size
+    done = read_step(&inner, &step.children[0]) if inner.nulls_left >= 0 else TOO_SPARSE
+    a.nulls_left = inner.nulls_left
+    return done
+
+
+cdef int put_missing(avro_t *a, node_t *n) noexcept nogil:
+    a.nulls_left -= n.cells
+    return put_null(n) if a.nulls_left >= 0 else TOO_SPARSE
 
 
 cdef int read_member(avro_t *a, step_t *step) noexcept nogil:
     cdef int i, done
     for i in range(step.target.child_count):
-        done = read_step(a, &step.children[0]) if i == step.number else put_null(&step.target.children[i])
+        done = read_step(a, &step.children[0]) if i == step.number else put_missing(a, &step.target.children[i])
         if done != FINE:
             return done
     return node_row(step.target, True)
@@ -274,7 +285,7 @@ cdef int read_step(avro_t *a, step_t *step) noexcept nogil:
     if kind == STEP_STRING or kind == STEP_BYTES:
         return read_sized(a, step.target)
     if kind == STEP_NULL:
-        return put_null(step.target) if step.target != NULL else FINE
+        return put_missing(a, step.target) if step.target != NULL else FINE
     if kind <= STEP_DOUBLE:
         return read_number(a, step)
     if kind == STEP_FIXED:
@@ -286,7 +297,7 @@ cdef int read_step(avro_t *a, step_t *step) noexcept nogil:
     if kind == STEP_MEMBER:
         return read_member(a, step)
     if kind == STEP_DEFAULT:
-        return read_default(step)
+        return read_default(a, step)
     return NOT_OF_TYPE
 
 
@@ -400,6 +411,7 @@ cdef class AvroRows(TypedColumns):
         a.at = data
         a.end = data + size
         a.empty = 0
+        a.nulls_left = self.most_nulls(size)
         if self.framed:
             if size < HEADER_SIZE or data[0]:
                 done = NO_HEADER

@@ -3,8 +3,9 @@
 Also as there: strings may be in single quotes, NaN, Infinity and -Infinity are numbers, a number may be a time in seconds, a blank value is
 null. A field of another type than its column's is null, and so is a list or map that has one inside: the value is bad then, and keeps its
 other fields. A value that is malformed is bad as a whole. Stricter than there: bytes behind the text, and such as are no UTF-8, are errors,
-and so are 128 to 255 for a tinyint, which become negative there, "12:30" for a time, which is today's there, and "5" for a date, which is a
-number of days there. Of a name that is there twice the last one counts, right or wrong.
+and so are 128 to 255 for a tinyint, which become negative there, "12:30" for a time, which is today's there, "5" for a date, which is a number
+of days there, and short texts of lists whose wide structs would be nulls mostly. Of a name that is there twice the last one counts, right or
+wrong.
 """
 
 cimport cython
@@ -51,6 +52,7 @@ from kbroker._core.typed_columns cimport (
     NO_MEMORY,
     NOT_OF_TYPE,
     TOO_DEEP,
+    TOO_SPARSE,
     BinaryRows,
     TypedColumns,
     node_cut,
@@ -213,7 +215,7 @@ cdef int put_value(json_t *j, node_t *n) noexcept nogil:
         done = skip(j)
         return put_null(n) if done == FINE else done
     if j.at[0] == b"n":
-        return put_null(n) if word(j, b"null", 4) else MALFORMED
+        return put_missing(j, n) if word(j, b"null", 4) else MALFORMED
     if n.kind == KIND_STRING:
         if j.at[0] != b'"' and j.at[0] != b"'":
             return put_raw(j, n)
@@ -250,7 +252,7 @@ cdef int put_field(json_t *j, node_t *n, int64_t rows) noexcept nogil:
     j.at = start
     j.depth = depth
     done = skip(j)
-    return put_null(n) if done == FINE else done
+    return put_missing(j, n) if done == FINE else done
 
 
 cdef int next_of(json_t *j, uint8_t closing, bint *first, bint *last) noexcept nogil:
@@ -289,18 +291,34 @@ cdef int name(json_t *j, const uint8_t **start, int64_t *size) noexcept nogil:
     return FINE if j.at < j.end else MALFORMED
 
 
+cdef inline int name_order(node_t *child, const uint8_t *start, int64_t size) noexcept nogil:
+    """Negative: before this name; 0: it is its own."""
+    if child.name_size != size:
+        return -1 if child.name_size < size else 1
+    return memcmp(child.name, start, <size_t>size)
+
+
 cdef int child_named(node_t *n, const uint8_t *start, int64_t size, int likely) noexcept nogil:
     """Its place; -1: there is none. `likely` is tried first."""
-    cdef node_t *child
-    cdef int i, place
-    for i in range(n.child_count):
-        place = likely + i
-        if place >= n.child_count:
-            place -= n.child_count
-        child = &n.children[place]
-        if child.name_size == size and memcmp(child.name, start, <size_t>size) == 0:
-            return place
+    cdef int low = 0, high = n.child_count, middle, order
+    if likely < n.child_count and name_order(&n.children[likely], start, size) == 0:
+        return likely
+    while low < high:
+        middle = (low + high) // 2
+        order = name_order(&n.children[n.by_name[middle]], start, size)
+        if order == 0:
+            return n.by_name[middle]
+        if order < 0:
+            low = middle + 1
+        else:
+            high = middle
     return -1
+
+
+cdef inline int put_missing(json_t *j, node_t *n) noexcept nogil:
+    """A null for what the text does not say, or for all parts of a struct."""
+    j.nulls_left -= n.cells
+    return put_null(n) if j.nulls_left >= 0 else TOO_SPARSE
 
 
 cdef int put_struct(json_t *j, node_t *n) noexcept nogil:
@@ -328,7 +346,7 @@ cdef int put_struct(json_t *j, node_t *n) noexcept nogil:
             return done
     for place in range(n.child_count):
         if n.children[place].rows == rows:
-            done = put_null(&n.children[place])
+            done = put_missing(j, &n.children[place])
             if done != FINE:
                 return done
     return node_row(n, True)
@@ -400,6 +418,7 @@ cdef class JsonRows(TypedColumns):
         j.wrong = FINE
         j.wrong_node = 0
         j.depth = 0
+        j.nulls_left = self.most_nulls(size)
         blanks(j)
         if j.at == j.end:
             return put_null(&self.root)

@@ -32,6 +32,7 @@ cdef struct json_t:
     int wrong                    # FINE, or what is wrong with a part of the value that is null for it
     int wrong_node
     int depth
+    int64_t nulls_left           # that may be put for what the value does not say
     uint8_t[MOST_NESTED] nested  # of what is skipped: the bracket that closes it
 
 

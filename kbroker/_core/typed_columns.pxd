@@ -47,6 +47,12 @@ cdef enum:
     NO_SCHEMA = 12
     NO_HEADER = 13
     OTHER_SCHEMA = 14
+    TOO_SPARSE = 15              # its lists and maps would have very many nulls that it does not say
+
+cdef enum:
+    # Nulls that stand for what a value does not say: what a struct lacks, or one that is null itself.
+    NULLS_OF_A_BYTE = 32
+    NULLS_OF_A_VALUE = 1024      # and one for each column
 
 cdef struct node_t:
     int kind
@@ -61,6 +67,8 @@ cdef struct node_t:
     writer_t offsets             # int32, one more than rows
     int child_count
     node_t *children
+    int *by_name                 # of a struct: places of children, by size and bytes of their names
+    int cells                    # values that a null of it is, its children's with it
     const uint8_t *name          # UTF-8, of the bytes object that TypedColumns keeps
     int32_t name_size
 
@@ -146,6 +154,7 @@ cdef class TypedColumns:
     cdef int build(self, node_t *n, object spec, int depth) except -1
     cdef int found(self, int64_t row, int reason, int node) noexcept nogil
     cdef int bad_row(self) noexcept nogil
+    cdef int64_t most_nulls(self, int64_t size) noexcept nogil
     cdef node_t *node(self, int index) except NULL
 
 

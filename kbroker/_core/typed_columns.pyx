@@ -19,7 +19,7 @@ REASONS = (
     "", "out of memory", "its column would have more than 2 GiB", "it is not of the column's type", "it is malformed",
     "it is nested too deeply", "it is not UTF-8", "there are bytes behind its end", "it ends too early", "it has an impossible length",
     "a union has no such branch", "an enum has no such symbol", "its schema is not known", "it does not begin with a schema's id",
-    "its schema cannot be read as the one that is wanted",
+    "its schema cannot be read as the one that is wanted", "its lists and maps are of structs that lack too much",
 )
 
 cdef enum:
@@ -140,7 +140,9 @@ cdef void node_free(node_t *n) noexcept nogil:
     for i in range(n.child_count):
         node_free(&n.children[i])
     free(n.children)
+    free(n.by_name)
     n.children = NULL
+    n.by_name = NULL
     n.child_count = 0
     writer_free(&n.validity)
     writer_free(&n.data)
@@ -213,6 +215,15 @@ cdef class TypedColumns:
             n.child_count = <int>len(children)
             for i in range(n.child_count):
                 self.build(&n.children[i], children[i], depth + 1)
+        n.cells = kind != KIND_NULL
+        if kind == KIND_STRUCT and children:
+            for i in range(n.child_count):
+                n.cells += n.children[i].cells
+            n.by_name = <int *>calloc(<size_t>len(children), sizeof(int))
+            if n.by_name == NULL:
+                raise MemoryError()
+            for i, place in enumerate(sorted(range(n.child_count), key=lambda place: (len(children[place][3]), children[place][3]))):
+                n.by_name[i] = place
         return 0
 
     cdef node_t *node(self, int index) except NULL:
@@ -243,6 +254,10 @@ cdef class TypedColumns:
             if done != FINE:
                 return done
         return node_row(&self.root, True)
+
+    cdef int64_t most_nulls(self, int64_t size) noexcept nogil:
+        """Of a value of so many bytes."""
+        return size * NULLS_OF_A_BYTE + NULLS_OF_A_VALUE + self.node_count
 
     def finish(self):
         """The columns, and findings as three buffers: row (int64), place in REASONS and number of the column (int32). Empty again then.

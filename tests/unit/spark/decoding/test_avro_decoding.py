@@ -377,6 +377,24 @@ def test_a_short_default_that_means_very_much_is_refused(caplog: pytest.LogCaptu
     assert "it has more than 10000 parts" in caplog.text
 
 
+@pytest.mark.parametrize(
+    "kind", [{"type": "array", "items": "int"}, ["null", record(("x", "int"), name="X")]], ids=["defaults", "nulls"]
+)
+def test_a_short_value_of_very_many_nulls_is_bad(kind: Any) -> None:
+    """What a reader has more than the writer is made for each item."""
+    fields = [(f"f{number}", "long", 7) for number in range(1000)]
+    if isinstance(kind, list):
+        writer = record(("a", {"type": "array", "items": ["null", record(*fields, name="I")]}))
+        reader, item = writer, None
+    else:
+        writer = record(("a", {"type": "array", "items": record(("x", "int"), name="I")}))
+        reader, item = record(("a", {"type": "array", "items": record(*fields, name="I")})), {"x": 1}
+    few, many = (b"\0\0\0\0\1" + encode(writer, {"a": [item] * count}) for count in (1, 1000))
+    found = decode(reader, few, many, few, written_with=lambda _: writer)
+    assert found.reasons.to_pylist() == [None, "its lists and maps are of structs that lack too much", None]
+    assert found.values[0] == found.values[2] and len(found.values[0]["a"]) == 1
+
+
 # --- any schema, any value --------------------------------------------------------------------------------
 
 
