@@ -15,7 +15,6 @@ import time
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from kbroker.cli import arguments as args
 from kbroker.cli.client_options import add_cluster, client_options
@@ -38,10 +37,7 @@ from kbroker.spark.loader.spark_tasks import SparkTasks
 from kbroker.spark.loader.summary import Preview, Summary
 from kbroker.spark.loader.verify import Verification, verify
 from kbroker.spark.options import duration_ms
-from kbroker.spark.session import session
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from kbroker.spark.session import loading_session
 
 EXAMPLES = """examples:
   kbroker load views clicks --to lake               what is new, into ./lake
@@ -183,7 +179,10 @@ def run(arguments: argparse.Namespace) -> int:
         return USAGE
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that nothing is left behind
     watcher = _Progress(shown=sys.stderr.isatty() and not arguments.quiet)
-    settings, tasks = _settings(arguments), SparkTasks(lambda: _session(arguments))
+    settings, tasks = (
+        _settings(arguments),
+        SparkTasks(lambda: loading_session(arguments.master, **dict(arguments.conf))),
+    )
     if arguments.verify:
         found = verify(settings, tasks)
         _print_verification(found, as_json=arguments.json)
@@ -238,16 +237,6 @@ def _formats(arguments: argparse.Namespace) -> dict[str, str]:
     if found and "valueFormat" not in found:
         raise KbrokerError("--value-format is missing: string, json or avro")
     return found
-
-
-def _session(arguments: argparse.Namespace) -> SparkSession:
-    conf: dict[str, Any] = {
-        "spark.ui.enabled": False,
-        "spark.ui.showConsoleProgress": False,
-        "spark.log.level": "ERROR",
-        **dict(arguments.conf),
-    }
-    return session(arguments.master, "kbroker load", **conf)
 
 
 class _Progress(Watcher):

@@ -52,6 +52,19 @@ def session(master: str | None = None, app_name: str = "kbroker", **conf: str | 
     return found
 
 
+def loading_session(master: str, **conf: str | int | bool) -> SparkSession:
+    """For loads, whose JVM has little to do: no page, no bar, and none of the compiling that takes half a second of
+    each load's cores. On a cluster what its administrators say to JVMs is left alone."""
+    quiet: dict[str, str | int | bool] = {
+        "spark.ui.enabled": False,
+        "spark.ui.showConsoleProgress": False,
+        "spark.log.level": "ERROR",
+    }
+    if master.startswith("local"):
+        quiet["spark.driver.defaultJavaOptions"] = "-XX:TieredStopAtLevel=1"
+    return session(master, "kbroker load", **{**quiet, **conf})
+
+
 def _check_running() -> None:
     """A JVM that somebody else has started: what it was started with cannot be changed any more."""
     from pyspark import SparkContext

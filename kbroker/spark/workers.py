@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -11,6 +12,9 @@ from typing import Generic, TypeVar
 C = TypeVar("C")
 
 MOST_IDLE = 4
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  #: malloc.h
+FREED_BYTES = 32 << 20
 
 
 class KeptClients(Generic[C]):
@@ -52,3 +56,14 @@ def keep_what_is_loaded() -> None:
     if "SPARK_REUSE_WORKER" in os.environ and not gc.get_freeze_count():
         gc.collect()
         gc.freeze()
+
+
+def keep_freed_memory() -> None:
+    """Let malloc keep what a few dozen batches give back at once, for the next ones: fresh pages cost more than what is
+    written into them. Of glibc; others do as they do."""
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except AttributeError:
+        return
+    mallopt(M_MMAP_THRESHOLD, FREED_BYTES)
+    mallopt(M_TRIM_THRESHOLD, 2 * FREED_BYTES)

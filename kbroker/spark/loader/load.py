@@ -47,8 +47,8 @@ def load(
     wanted = Settings(lake=where, client={**client, "bootstrap.servers": bootstrap_servers}, **settings)
 
     def session() -> SparkSession:
-        from kbroker.spark.session import session as new_session
+        from kbroker.spark.session import loading_session
 
-        return spark if spark is not None else new_session(master, "kbroker load")
+        return spark if spark is not None else loading_session(master)
 
     return Loader(wanted, SparkTasks(session), watcher).run()

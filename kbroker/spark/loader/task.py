@@ -20,6 +20,7 @@ from kbroker.spark.loader.values import decoded, value_decoder
 from kbroker.spark.loader.work import WorkUnit
 from kbroker.spark.reading.ranges import OffsetRange
 from kbroker.spark.reading.task_consumers import task_consumer
+from kbroker.spark.workers import keep_freed_memory
 
 if TYPE_CHECKING:
     import pyarrow
@@ -60,6 +61,7 @@ class Manifest(NamedTuple):
 
 def run_unit(job: Job, unit: WorkUnit) -> Manifest:
     """Attempts of one unit do not disturb each other: the files of each have a folder of their own."""
+    keep_freed_memory()
     storage = storage_of(job.settings)
     folder = f"{job.folder}/{unit.number:06}-{uuid.uuid4().hex[:12]}"
     files = HourFiles(storage, folder, job.settings, job.generations)
