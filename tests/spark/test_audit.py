@@ -101,6 +101,18 @@ def test_what_is_not_loaded_yet_is_not_lost(servers: str, topic: str, tmp_path: 
     assert (found.lake, found.audit, found.verdict) == (500, {"lake": 500, "producer": 500}, "same")
 
 
+def test_a_lake_is_compared_with_its_own_loads_wherever_it_is(servers: str, topic: str, tmp_path: Path) -> None:
+    more = {"audit_topic": f"{topic}-audit"}
+    with audited_producer(servers, topic) as producer:
+        producer.send_many(topic, [b"x"] * 10, timestamps=BEGIN_MS)
+    for name in ("one", "two"):
+        load(tmp_path / name, servers, topic, **more)
+    (tmp_path / "one").rename(tmp_path / "moved")
+    for name in ("moved", "two"):
+        (found,) = verify(settings_of(tmp_path / name, servers, topic, **more), InProcess()).hours
+        assert (found.audit, found.verdict) == ({"lake": 10, "producer": 10}, "same")
+
+
 def test_an_audit_that_is_not_there(servers: str, topic: str, tmp_path: Path) -> None:
     with pytest.raises(LoadFailed, match="there is no topic no-audit"):
         read_audit(settings_of("", servers), "no-audit")

@@ -26,8 +26,8 @@ Audited = dict[tuple[str, str, int], int]
 """Records by topic, tier and hour."""
 
 
-def read_audit(settings: Settings, audit_topic: str, lake: str = "", number: int = 0) -> Audited:
-    """Without what that lake has loaded after that commit. LoadFailed: no such topic, or something else is in it."""
+def read_audit(settings: Settings, audit_topic: str, lake_id: str = "", number: int = 0) -> Audited:
+    """What that lake has loaded up to that commit, and what all others say. LoadFailed: not there, or not an audit."""
     options = {
         **client_options(settings.client, CONSUMER),
         "auto.offset.reset": "earliest",
@@ -48,10 +48,12 @@ def read_audit(settings: Settings, audit_topic: str, lake: str = "", number: int
                     try:
                         found = json.loads(record.value or b"")
                         what = (found["topic"], found["tier"], found["start_ms"] // HOUR_MS)
-                        source, _, later = found["source"].rpartition("/")
-                        if found["tier"] == LAKE and source == lake and int(later) > number:
-                            continue
-                        last[record.key] = (what, int(found["records"]))
+                        count = int(found["records"])
+                        if found["tier"] == LAKE:
+                            lake, _, commit = found["source"].rpartition("/")
+                            if lake != lake_id or int(commit) > number:
+                                continue
+                        last[record.key] = (what, count)
                     except (ValueError, TypeError, KeyError, AttributeError):
                         where = f"{place}, offset {record.offset}"
                         raise LoadFailed(f"{where} is no record of an audit") from None
@@ -61,7 +63,9 @@ def read_audit(settings: Settings, audit_topic: str, lake: str = "", number: int
     return dict(found_in_all)
 
 
-def publish_audit(settings: Settings, audit_topic: str, lake: str, commit: Commit, removed: Iterable[LakeFile]) -> None:
+def publish_audit(
+    settings: Settings, audit_topic: str, lake_id: str, commit: Commit, removed: Iterable[LakeFile]
+) -> None:
     """The rows of a commit, less those of the files it replaces. It may be done again. What fails is logged."""
     rows: Counter[tuple[str, int]] = Counter()
     for file in commit.files:
@@ -73,7 +77,7 @@ def publish_audit(settings: Settings, audit_topic: str, lake: str, commit: Commi
     try:
         make_audit_topic(client_options(settings.client, NETWORK), audit_topic)
         with Producer(client_options(settings.client, PRODUCER)) as producer:
-            source = f"{lake}/{commit.number}"
+            source = f"{lake_id}/{commit.number}"
             records = [
                 audit_record(topic, LAKE, source, HOUR_MS, hour * HOUR_MS, count, 0)
                 for (topic, hour), count in sorted(rows.items())

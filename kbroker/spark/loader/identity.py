@@ -47,10 +47,15 @@ def as_made(storage: Directory | ObjectStore, settings: Settings) -> Settings:
     return replace(settings, time=found["time"], client=client)
 
 
+def lake_id(storage: Directory | ObjectStore) -> str:
+    """The same wherever the lake is mounted or moved to. NotALake."""
+    return str(_found(storage)["id"])
+
+
 def _found(storage: Directory | ObjectStore) -> dict[str, Any]:
     try:
         found: dict[str, Any] = json.loads(storage.read(IDENTITY))
-        kept, _, _ = found["format"], found["time"], found["cluster_id"]
+        kept, _, _, _ = found["format"], found["id"], found["time"], found["cluster_id"]
     except (ValueError, TypeError, KeyError):
         raise NotALake(f"{storage.name}/{IDENTITY} is not what kbroker load writes") from None
     if kept != FORMAT:

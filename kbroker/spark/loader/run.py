@@ -181,9 +181,8 @@ class Loader:
         """All of it can be done again."""
         settings = self.settings
         if settings.audit_topic is not None and settings.time == EVENT:
-            publish_audit(
-                settings, settings.audit_topic, self._storage.name, commit, replaced_by(self._storage, commit)
-            )
+            lake_id = identity.lake_id(self._storage)
+            publish_audit(settings, settings.audit_topic, lake_id, commit, replaced_by(self._storage, commit))
         publish(self._storage, commit)
 
     # --- and what is around them ------------------------------------------------------------------------------

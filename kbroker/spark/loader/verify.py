@@ -145,7 +145,7 @@ def _verified(
     made = tasks.run(partial(count_files, what), parts, _weight, _nothing) if parts else []
     audited = Audited()
     if settings.audit_topic is not None:
-        audited = read_audit(settings, settings.audit_topic, storage.name, last.number)
+        audited = read_audit(settings, settings.audit_topic, identity.lake_id(storage), last.number)
     paths = [path for path, _ in storage.files("")]
     later = list(all_commits(storage, last.number))
     if any(path in lake.files for commit in later for path in commit.removed):
