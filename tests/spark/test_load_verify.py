@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from kbroker.spark.loader.errors import NotALake
 from kbroker.spark.loader.lake import Directory
 from kbroker.spark.loader.publish import publish
 from kbroker.spark.loader.verify import Verification, verify
+from kbroker.spark.loader.work import WorkUnit
 from kbroker.testing import Broker
 from tests.kit.load import BEGIN_MS, InProcess, Meanwhile, fill, load, settings_of
 
@@ -58,6 +60,35 @@ def test_what_retention_took_is_counted_apart(servers: str, topic: str, lake: Pa
         admin.delete_records({(topic, 0): 50})
     (first, _, _) = found_in(lake, servers).hours
     assert (first.broker, first.lake, first.lake_in_all, first.verdict) == (47, 47, 94, "same")
+
+
+class Deleting(InProcess):
+    """Deletes the records before `until` of partition 0 when the task begins that reads the one at `read`."""
+
+    def __init__(self, servers: str, read: int, until: int):
+        self.servers, self.read, self.until = servers, read, until
+
+    def run(self, function: Callable[[Any], Any], items: Sequence[Any], *_: Any) -> list[Any]:
+        return [function(self.looked_at(item)) for item in items]
+
+    def looked_at(self, item: Any) -> Any:
+        if isinstance(item, WorkUnit):
+            (found,) = item.ranges
+            if found.partition == 0 and self.read in range(found.start, found.until):
+                with AdminClient(bootstrap_servers=self.servers) as admin:
+                    admin.delete_records({found.place: self.until})
+        return item
+
+
+@pytest.mark.parametrize(("read", "until"), [(0, 60), (59, 60), (149, 150), (0, 150)])
+def test_what_is_deleted_while_it_is_counted(servers: str, topic: str, lake: Path, read: int, until: int) -> None:
+    """Ranges of which the first is gone, and all of it; and those before, which may have been counted."""
+    settings = settings_of(lake, servers, task_bytes=1000)
+    whole = verify(settings, InProcess()).hours
+    found = verify(settings, Deleting(servers, read, until))
+    assert found.is_good
+    assert sum(each.broker for each in whole) - sum(each.broker for each in found.hours) == until
+    assert [each.lake_in_all for each in found.hours] == [each.lake_in_all for each in whole]
 
 
 def test_files_that_are_gone_or_strange(servers: str, topic: str, lake: Path) -> None:

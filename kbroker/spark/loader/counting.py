@@ -5,17 +5,19 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kbroker.model import TopicPartition
 from kbroker.spark.loader.commits import LakeFile
+from kbroker.spark.loader.errors import RecordsLost
 from kbroker.spark.loader.hours import HOUR_MS, LAST_MS
 from kbroker.spark.loader.lake import Directory, ObjectStore, storage_of
-from kbroker.spark.loader.settings import Settings
-from kbroker.spark.loader.task import records_of
+from kbroker.spark.loader.settings import FAIL, Settings
+from kbroker.spark.loader.task import first_behind, records_of
 from kbroker.spark.loader.work import LEAST_SIZE, WorkUnit
 from kbroker.spark.offsets import Offsets
+from kbroker.spark.reading.ranges import OffsetRange
 
 if TYPE_CHECKING:
     import pyarrow
@@ -35,6 +37,14 @@ class Found(NamedTuple):
 
 
 Counts = dict[Key, Found]
+
+
+class RangeCounts(NamedTuple):
+    """What the brokers have of `range`, which begins later than was asked for if the first of it `is_gone`."""
+
+    range: OffsetRange
+    counts: Counts
+    is_gone: bool
 
 
 class FileCounts(NamedTuple):
@@ -59,14 +69,23 @@ class Files:
     coming: Collection[str]
 
 
-def count_unit(settings: Settings, unit: WorkUnit) -> Counts:
-    """What the brokers have."""
-    found: Counts = {}
-    for each in unit.ranges:
-        for records in records_of(settings, each):
-            batch = records.arrow(["offset", "timestamp"])
-            _count(found, each.topic, each.partition, batch.column("offset"), batch.column("timestamp"))
-    return found
+def count_unit(settings: Settings, unit: WorkUnit) -> list[RangeCounts]:
+    """What the brokers have. What is deleted meanwhile is not counted. LoadFailed: the topic was made again."""
+    return [_count_range(replace(settings, data_loss=FAIL), each) for each in unit.ranges]
+
+
+def _count_range(settings: Settings, wanted: OffsetRange) -> RangeCounts:
+    left = wanted
+    while True:
+        found: Counts = {}
+        try:
+            for records in records_of(settings, left):
+                batch = records.arrow(["offset", "timestamp"])
+                _count(found, left.topic, left.partition, batch.column("offset"), batch.column("timestamp"))
+        except RecordsLost:
+            left = left._replace(start=min(first_behind(settings, left.place, left.start), left.until))
+        else:
+            return RangeCounts(left, found, left != wanted)
 
 
 def shared_out(files: Iterable[LakeFile], target: int) -> Iterator[list[LakeFile]]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.client.errors import BrokerError
 from kbroker.errors import ErrorCode
+from kbroker.model import TopicPartition
 from kbroker.spark.loader.commits import LakeFile, LoadedRange
 from kbroker.spark.loader.errors import LoadFailed, RecordsLost, storage_errors
 from kbroker.spark.loader.hour_files import HourFiles
@@ -179,14 +180,20 @@ def records_of(settings: Settings, wanted: OffsetRange) -> Iterator[Records]:
                 raise
             if settings.data_loss != CONTINUE:
                 raise RecordsLost(f"{wanted.place}: offset {start} was deleted before it was read") from None
-        with task_consumer(settings.client) as consumer:
-            first = consumer.beginning_offsets([wanted.place])[wanted.place]
-        if first <= start:
-            raise LoadFailed(
-                f"{wanted.place} ends before offset {start}: it was cut off, or made again, while it was read; the "
-                "next load sees that"
-            )
+        first = first_behind(settings, wanted.place, start)
         log.warning("%s: offsets %d to %d were deleted before they were read", wanted.place, start, first - 1)
         if first >= wanted.until:
             return
         start = first
+
+
+def first_behind(settings: Settings, place: TopicPartition, start: int) -> int:
+    """Where a partition begins that no longer has `start`. LoadFailed: it ends before that."""
+    with task_consumer(settings.client) as consumer:
+        first = consumer.beginning_offsets([place])[place]
+    if first <= start:
+        raise LoadFailed(
+            f"{place} ends before offset {start}: it was cut off, or made again, while it was read; the next load sees "
+            "that"
+        )
+    return first

@@ -138,11 +138,16 @@ def _verified(
     compacted = brokers.compacted(topics)
     files = [file for file in lake.files.values() if file.topic in topics]
     units = divided(ranges, target_size(sum(each.size for each in ranges), tasks.slots, settings.task_bytes))
-    broker = sum_of(tasks.run(partial(count_unit, settings), units, _weight, _nothing)) if units else {}
+    made = tasks.run(partial(count_unit, settings), units, _weight, _nothing) if units else []
+    counted = [each for unit in made for each in unit]
+    for each in counted:
+        if each.is_gone:
+            starts[each.range.place] = max(starts[each.range.place], each.range.start)
+    broker = sum_of(each.counts for each in counted if each.range.until > starts[each.range.place])
     what = Files(settings, starts, {name: state.generation for name, state in last.topics.items()}, coming)
     target = target_size(sum(max(file.size, LEAST_SIZE) for file in files), tasks.slots, settings.task_bytes)
     parts = list(shared_out(files, target))
-    made = tasks.run(partial(count_files, what), parts, _weight, _nothing) if parts else []
+    in_files = tasks.run(partial(count_files, what), parts, _weight, _nothing) if parts else []
     audited = Audited()
     if settings.audit_topic is not None:
         audited = read_audit(settings, settings.audit_topic, identity.lake_id(storage), last.number)
@@ -150,15 +155,15 @@ def _verified(
     later = list(all_commits(storage, last.number))
     if any(path in lake.files for commit in later for path in commit.removed):
         return None
-    result = Verification(problems=[problem for each in made for problem in each.problems])
+    result = Verification(problems=[problem for each in in_files for problem in each.problems])
     expected = {*lake.files, *leaving, *(file.path for commit in later for file in commit.files)}
     result.problems += _unexpected(paths, expected, set(topics))
     behind = {place.topic for place, end in there.ends.items() if last.next_offsets.get(place, 0) < end}
     behind |= {each.topic for commit in later for each in commit.ranges}
     result.hours += _compared(
         broker,
-        sum_of(each.shared for each in made),
-        sum_of(each.whole for each in made),
+        sum_of(each.shared for each in in_files),
+        sum_of(each.whole for each in in_files),
         compacted,
         {what: rows for what, rows in audited.items() if what[0] in topics},
         lambda topic, hour: topic in behind and (topic, hour) not in lake.complete,
