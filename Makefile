@@ -39,9 +39,9 @@ clean:
 	rm -rf $(VENV) build dist *.egg-info kbroker/_core/*.so
 
 # --- proving ----------------------------------------------------------------------------------------
-# Half of the tests wait for other programs while the other half computes. A process that had to be ended is not begun
-# again: it would run into the same.
-PROCESSES ?= 2
+# Most of a test's time it waits for other programs: three at a time keep two cores busy. A process that had to be ended
+# is not begun again: it would run into the same.
+PROCESSES ?= 3
 test: build $(VENV)/test-installed
 	$(PY) -m pytest --numprocesses $(PROCESSES) --no-loadscope-reorder --max-worker-restart 0 -m "not slow"
 

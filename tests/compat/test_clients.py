@@ -68,7 +68,9 @@ def produce_arguments(broker: BrokerProcess, topic: str, **changes: Any) -> dict
     return {**defaults, **changes}
 
 
-@pytest.mark.parametrize("count", [COUNT // 5, pytest.param(COUNT, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
+@pytest.mark.parametrize(
+    "count", [COUNT // 25, pytest.param(COUNT, marks=[pytest.mark.slow, pytest.mark.timeout(600)])]
+)
 def test_every_record_of_every_codec_is_there_again_after_a_restart(client: Client, count: int) -> None:
     codecs = [codec for codec in CODECS if codec in client.codecs]
     with new_broker() as broker:
@@ -83,12 +85,13 @@ def test_every_record_of_every_codec_is_there_again_after_a_restart(client: Clie
             assert all(ascending for _, _, ascending in read["partitions"].values())
 
 
-def test_one_topic_takes_many_records(client: Client, broker: BrokerProcess) -> None:
+@pytest.mark.parametrize("count", [COUNT // 4, pytest.param(COUNT, marks=pytest.mark.slow)])
+def test_one_topic_takes_many_records(client: Client, broker: BrokerProcess, count: int) -> None:
     topic = create_topic(broker, 4)
-    done = client.run("produce", **produce_arguments(broker, topic, acks=1))
-    assert done == {"acked": COUNT, "checksum": checksum(0, COUNT, SIZE, False, False)}
-    read = client.run("consume", bootstrap=broker.address, topic=topic, count=COUNT, timeout_s=60)
-    assert (read["count"], read["checksum"]) == (COUNT, done["checksum"])
+    done = client.run("produce", **produce_arguments(broker, topic, count=count, acks=1))
+    assert done == {"acked": count, "checksum": checksum(0, count, SIZE, False, False)}
+    read = client.run("consume", bootstrap=broker.address, topic=topic, count=count, timeout_s=60)
+    assert (read["count"], read["checksum"]) == (count, done["checksum"])
 
 
 def test_headers_and_null_keys_and_values_come_back(client: Client, broker: BrokerProcess) -> None:

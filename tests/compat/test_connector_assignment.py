@@ -22,7 +22,7 @@ from tests.kit.broker import KafkaInMemory
 from tests.kit.java_program import compile_java
 from tests.kit.zookeeper import ZooKeeperProcess
 
-GROUPS = 150
+FEW_GROUPS, GROUPS = 30, 150
 TOPICS = {f"t{number}{suffix}": 2 * number for number in range(6) for suffix in ("", ".x", "-Ä")} | {
     "big": 37,
     "__consumer_offsets": 5,
@@ -38,21 +38,21 @@ def session() -> Iterator[Session]:
         pytest.skip(str(missing))
     with ZooKeeperProcess() as zookeeper:
         made = Session(parse_options(ZOOKEEPER, None, {"zookeeper_connect": zookeeper.address}))
+        for path in ("/brokers", "/brokers/topics"):
+            made.store.create(path)
+        for name, count in TOPICS.items():
+            replicas = dict.fromkeys(range(count), (1,))
+            made.store.create(f"/brokers/topics/{name}", encode_topic(TopicAssignment(NO_UUID, replicas, {}, {})))
         yield made
         made.close()
 
 
-def test_assignments_are_those_of_kafka_0_8(session: Session) -> None:
-    chance = random.Random(8)
-    store = session.store
-    for path in ("/brokers", "/brokers/topics"):
-        store.create(path)
-    for name, count in TOPICS.items():
-        replicas = dict.fromkeys(range(count), (1,))
-        store.create(f"/brokers/topics/{name}", encode_topic(TopicAssignment(NO_UUID, replicas, {}, {})))
+@pytest.mark.parametrize("count", [FEW_GROUPS, pytest.param(GROUPS, marks=pytest.mark.slow)])
+def test_assignments_are_those_of_kafka_0_8(session: Session, count: int) -> None:
+    chance = random.Random(count)
     asked = []
-    for number in range(GROUPS):
-        group, even = f"g{number}", chance.random() < 0.5
+    for number in range(count):
+        group, even = f"g{count}-{number}", chance.random() < 0.5
         same = drawn(chance)
         for place in range(chance.randint(1, 5)):
             name = f"{group}_{chance.choice(['a', 'B', 'host-1', 'host-10', 'ü'])}-{place}"

@@ -5,7 +5,7 @@ import pytest
 from tests.crash.transaction_rounds import Result, run
 from tests.kit.transaction_history import Outcome
 
-SEEDS = [1, 2]
+SEEDS = [1, pytest.param(2, marks=pytest.mark.slow)]
 
 
 @pytest.mark.timeout(300)

@@ -162,7 +162,7 @@ def moving() -> Iterator[Moving]:
         yield moving
 
 
-@pytest.mark.parametrize("is_registered", [False, True])
+@pytest.mark.parametrize("is_registered", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_broker_moves_with_its_topics_and_settings_and_back(moving: Moving, is_registered: bool) -> None:
     """Whether kbroker shows its topics in the ZooKeeper meanwhile or not."""
     kafka, ours = moving.kafka, moving.kbroker

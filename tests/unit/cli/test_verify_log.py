@@ -18,7 +18,7 @@ from kbroker.inspection.directory_check import Verifier, is_locked
 from tests.kit import log_directory as kit
 from tests.kit.broker import BrokerProcess
 
-ROUNDS = 25
+ROUNDS = 12
 SETTINGS: dict[str, object] = {
     "log.segment.bytes": 100_000,
     "log.index.interval.bytes": 300,

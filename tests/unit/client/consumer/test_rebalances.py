@@ -103,8 +103,8 @@ class Worker(threading.Thread, RebalanceListener):
     ("strategy", "auto"),
     [
         ("range", True),
-        ("cooperative-sticky", False),
         ("uniform", False),
+        pytest.param("cooperative-sticky", False, marks=pytest.mark.slow),
         pytest.param("uniform", True, marks=pytest.mark.slow),
         pytest.param("range", False, marks=pytest.mark.slow),
         pytest.param("sticky", True, marks=pytest.mark.slow),
