@@ -17,25 +17,32 @@ def session(master: str | None = None, app_name: str = "kbroker", **conf: str | 
 
     `master`: local[*], or what spark-submit was told. `conf`: settings of Spark, with underscores for dots:
     `spark_sql_shuffle_partitions=2`, or as they are: `**{"spark.sql.shuffle.partitions": 2}`; they win. Arrow batches
-    go through Unix sockets. NotInstalled says in one line what is missing.
+    go through Unix sockets, but on YARN. NotInstalled says in one line what is missing.
 
     All run the interpreter that PYSPARK_PYTHON names, this one if it names none: on the driver, where it looks for
     formats, and on executors. Spark has one path for both, so it must lead to a Python with kbroker on all machines.
     """
     check_installed()
-    from pyspark import SparkContext
+    from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
-    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
-    if SparkContext._jvm is None and not submitted:
+    if "PYSPARK_GATEWAY_PORT" in os.environ:  # of spark-submit's JVM
+        SparkContext._ensure_initialized()
+    if SparkContext._jvm is None:
         python = os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         check_interpreter(python, "which PYSPARK_PYTHON names")
         # Of a Python source Spark runs this one, on executors too; it may be a path on the driver only, or jupyter.
         os.environ["PYSPARK_DRIVER_PYTHON"] = python
-    wanted: dict[str, str | int | bool] = {"spark.python.unix.domain.socket.enabled": True}
-    if master is None and not submitted:
-        master = "local[*]"
-    if master is not None and master.startswith("local"):
+        master = master or "local[*]"
+        where = master
+    else:
+        _check_running()
+        where = master or SparkConf().get("spark.master", "")
+    wanted: dict[str, str | int | bool] = {}
+    # The temporary folders of YARN's containers have names that are longer than a socket's may be.
+    if not where.startswith("yarn"):
+        wanted["spark.python.unix.domain.socket.enabled"] = True
+    if where.startswith("local"):
         wanted |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     wanted |= {name if "." in name else name.replace("_", "."): value for name, value in conf.items()}
     builder = SparkSession.builder.appName(app_name)
@@ -43,13 +50,7 @@ def session(master: str | None = None, app_name: str = "kbroker", **conf: str | 
         builder = builder.master(master)
     for name, value in wanted.items():
         builder = builder.config(name, value)
-    if SparkContext._jvm is not None:
-        _check_running()
-        return builder.getOrCreate()
-    found = builder.getOrCreate()
-    if submitted:
-        _check_running()
-    return found
+    return builder.getOrCreate()
 
 
 def loading_session(master: str, **conf: str | int | bool) -> SparkSession:

@@ -30,7 +30,7 @@ class SparkCluster:
     def __init__(self, folder: Path, python: Path, hosts: Sequence[str] = ("127.0.0.1", "127.0.0.1")) -> None:
         self.folder = folder
         self.python = python
-        self.home = _spark_home(folder / "spark")
+        self.home = spark_home(folder / "spark")
         self.url = f"spark://127.0.0.1:{free_port()}"
         self._hosts = hosts
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -121,7 +121,7 @@ def _watch(process: subprocess.Popen[bytes], wanted: re.Pattern[bytes], found: t
             found.release()
 
 
-def _spark_home(folder: Path) -> Path:
+def spark_home(folder: Path) -> Path:
     """Laid out as Spark is distributed: pip's PySpark lacks the archives that executors have their PySpark from."""
     there = Path(pyspark.__file__).parent
     folder.mkdir(parents=True)

@@ -1,6 +1,8 @@
 """A job as somebody would submit it: copies a topic into another, and prints how many rows both have and who did it.
 
 python -m tests.kit.spark_job MASTER SERVERS TOPIC COPY '{"spark_executor_memory": "512m"}'
+
+Without a MASTER it is spark-submit's.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import kbroker.spark
 
 
 def main(master: str, servers: str, topic: str, copy: str, conf: str) -> None:
-    spark = kbroker.spark.session(master, "copy", **json.loads(conf))
+    spark = kbroker.spark.session(master or None, "copy", **json.loads(conf))
     spark.sparkContext.setLogLevel("ERROR")
 
     def read(name: str) -> DataFrame:

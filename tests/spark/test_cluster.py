@@ -14,8 +14,9 @@ import pytest
 
 from kbroker.client import AdminClient, Producer
 from kbroker.testing import Broker
-from tests.kit import build
-from tests.kit.spark_cluster import SparkCluster
+from tests.kit import build, spark_job
+from tests.kit.spark_cluster import SparkCluster, spark_home
+from tests.kit.yarn_cluster import YarnCluster
 
 ROWS = 10_000
 
@@ -108,6 +109,39 @@ def test_workers_that_are_given_nothing_say_what_they_lack(
     done = copy(cluster, broker, filled, tmp_path, "python3")
     assert done.returncode != 0
     assert "ModuleNotFoundError: No module named 'pyarrow'" in done.stderr
+
+
+@pytest.mark.parametrize("mode", ["client", "cluster"])
+def test_packages_in_an_archive_go_to_yarn(
+    broker: Broker, filled: str, packages: Path, tmp_path: Path, mode: str
+) -> None:
+    """As docs/SPARK.md says it. The interpreter of the containers, and of the driver, has the standard library only."""
+    run("tar", "czf", tmp_path / "packages.tar.gz", "-C", packages, ".")
+    run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare")
+    home, job = spark_home(tmp_path / "spark"), Path(spark_job.__file__)
+    settings = {
+        "spark.executorEnv.PYTHONPATH": "./packages", "spark.yarn.appMasterEnv.PYTHONPATH": "./packages",
+        "spark.yarn.jars": f"local:{home}/jars/*", "spark.yarn.stagingDir": tmp_path / "staging",
+        "spark.driver.memory": "512m", "spark.executor.memory": "512m", "spark.executor.instances": 2,
+        "spark.scheduler.minRegisteredResourcesRatio": 1.0,
+    }  # fmt: skip
+    command = [home / "bin" / "spark-submit", "--master", "yarn", "--deploy-mode", mode]
+    command += ["--archives", f"{tmp_path / 'packages.tar.gz'}#packages"]
+    command += [each for name, value in settings.items() for each in ("--conf", f"{name}={value}")]
+    command += [job, "", broker.bootstrap_servers, filled, f"{filled}-copy", "{}"]
+    with YarnCluster(tmp_path / "yarn") as yarn:
+        environment = {
+            "PATH": "/usr/bin:/bin", "SPARK_HOME": str(home), "HADOOP_CONF_DIR": str(yarn.configuration),
+            "PYSPARK_PYTHON": str(tmp_path / "bare" / "bin" / "python"), "SPARK_SCALA_VERSION": "2.13",
+            **({"PYTHONPATH": str(packages)} if mode == "client" else {}),
+            **{name: os.environ[name] for name in ("JAVA_HOME",) if name in os.environ},
+        }  # fmt: skip
+        done = subprocess.run(
+            [str(part) for part in command], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=500
+        )
+    assert done.returncode == 0, done.stderr[-3000:] + yarn.said("stderr")[-5000:]
+    said = done.stdout if mode == "client" else yarn.said("stdout")
+    assert json.loads(said.splitlines()[-1]) == {"counts": [ROWS, ROWS], "executors": 2}
 
 
 def test_a_zip_of_compiled_modules_is_of_no_use(packages: Path, tmp_path: Path) -> None:
