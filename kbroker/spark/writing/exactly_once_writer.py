@@ -103,7 +103,7 @@ class ExactlyOnceWriter(DataSourceStreamArrowWriter):
                     pass
                 return Brought(None, skipped=True)
             name = attempt_id(here.query_id, here.task, here.attempt)
-            with self._transactional(admin, name, TIMEOUT_MS) as producer:
+            with self._transactional(admin, name, self._timeout_ms) as producer:
                 producer.begin_transaction()
                 self._rows.send(producer, rows)
                 ledger.add_batch(producer, here.batch_id, here.task)
@@ -129,7 +129,7 @@ class ExactlyOnceWriter(DataSourceStreamArrowWriter):
         query_id = found[0].query_id
         with self._admin() as admin:
             ledger = SinkLedger(admin, query_id, self._topic)
-            with self._transactional(admin, driver_id(query_id), DRIVER_TIMEOUT_MS) as producer:
+            with self._transactional(admin, driver_id(query_id), min(self._timeout_ms, DRIVER_TIMEOUT_MS)) as producer:
                 decided = ledger.decision(batchId)
                 if decided is None and batchId > 0 and not ledger.knows_any():
                     log.warning(
@@ -176,6 +176,11 @@ class ExactlyOnceWriter(DataSourceStreamArrowWriter):
 
     # --- clients --------------------------------------------------------------------------------------------
 
+    @property
+    def _timeout_ms(self) -> int:
+        """Of what an attempt writes."""
+        return int(self._client.get("transaction.timeout.ms", TIMEOUT_MS))
+
     def _admin(self) -> AdminClient:
         return AdminClient({"client.id": "kbroker-spark", **client_options(self._client, NETWORK)})
 
@@ -185,7 +190,7 @@ class ExactlyOnceWriter(DataSourceStreamArrowWriter):
         options: dict[str, Any] = {
             **producer_options(self._client),
             "transactional.id": transactional_id,
-            "transaction.timeout.ms": min(int(self._client.get("transaction.timeout.ms", TIMEOUT_MS)), timeout_ms),
+            "transaction.timeout.ms": timeout_ms,
         }
         producer = Producer(options)
         try:

@@ -11,9 +11,11 @@ import pytest
 from pyspark import TaskContext
 from pyspark.sql.types import StringType, StructField, StructType
 
+from kbroker.client import AdminClient
 from kbroker.spark.errors import SinkFailed, WrongOption
 from kbroker.spark.options import SparkOptions, Use
 from kbroker.spark.writing.exactly_once_writer import BATCH_ID, QUERY_ID, ExactlyOnceWriter, SinkMessage
+from kbroker.spark.writing.sink_state import attempt_id
 from kbroker.testing import Broker
 from tests.kit.sink_query import committed, open_transactions
 
@@ -175,6 +177,18 @@ def test_a_timeout_that_brokers_do_not_allow_is_an_error_only_if_somebody_asks_f
     strict = writer_of(broker, topic, **{"kafka.transaction.timeout.ms": "61000"})
     with pytest.raises(Exception, match="INVALID_TRANSACTION_TIMEOUT"):
         write(strict, query, 1, 0, 0, 6)
+
+
+def test_a_transaction_may_take_longer_than_brokers_allow_by_default(topic: str, query: str) -> None:
+    """Half an hour was asked for, and cut to the 15 minutes that are ours."""
+    with Broker(settings={"transaction.max.timeout.ms": 1_800_000}) as patient:
+        writer = writer_of(patient, topic, **{"kafka.transaction.timeout.ms": "1800000"})
+        message = write(writer, query, 0, 0, 0, 5)
+        name = attempt_id(query, 0, 0)
+        with AdminClient(bootstrap_servers=patient.bootstrap_servers) as admin:
+            assert admin.describe_transactions([name])[name].timeout_ms == 1_800_000
+        writer.commit([message], 0)
+        assert committed(patient.bootstrap_servers, topic) == [5]
 
 
 def test_what_cannot_be_done_is_said(broker: Broker, topic: str, query: str) -> None:
