@@ -46,8 +46,12 @@ class Partitions:
     asked_at_ms: int
 
     def up_to(self, before: Partitions) -> Partitions:
-        """Of those that were there before, what had come by then."""
-        ends = {place: min(end, before.ends[place]) for place, end in self.ends.items() if place in before.ends}
+        """Of those that were there before, what had come by then; nothing where all that is deleted."""
+        ends = {
+            place: max(min(end, before.ends[place]), self.starts[place])
+            for place, end in self.ends.items()
+            if place in before.ends
+        }
         names = {place.topic for place in ends}
         ids = {name: topic_id for name, topic_id in self.topic_ids.items() if name in names}
         return Partitions(ids, self.starts, ends, before.whole_ends, before.asked_at_ms)
