@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,14 @@ import numpy
 import pyarrow.parquet as parquet
 import pytest
 
-from kbroker.client import AdminClient, Producer
-from kbroker.spark.loader import commit_files
-from kbroker.spark.loader.commit_files import all_commits, files_now
+from kbroker.client import AdminClient, Consumer, Producer
+from kbroker.spark.loader import commit_files, identity
+from kbroker.spark.loader.commit_files import all_commits, commit_path, files_now, read_commit
 from kbroker.spark.loader.errors import LakeDamaged, LakeTaken
 from kbroker.spark.loader.lake import ObjectStore, storage_of
 from kbroker.spark.loader.run import Loader
 from kbroker.spark.loader.settings import Settings
+from kbroker.spark.loader.topic_commits import TopicCommits
 from kbroker.testing import Broker
 from tests.kit.load import (
     BEGIN_MS,
@@ -114,6 +116,47 @@ def test_a_lost_log_of_commits_is_noticed(broker: Broker, topic: str, place: tup
         admin.delete_topics([log])
         with pytest.raises(LakeDamaged, match="has lost them"):
             load(lake, servers, topic, **more)
+
+
+def test_a_log_of_commits_that_lost_the_last_ones_is_noticed(
+    broker: Broker, topic: str, place: tuple[str, dict[str, Any]]
+) -> None:
+    """Brokers that lose what they have acknowledged: rows of the commit that is gone would be loaded again."""
+    servers, (lake, more) = broker.bootstrap_servers, place
+    with AdminClient(bootstrap_servers=servers) as admin:
+        admin.create_topic(topic, 1)
+    fill(servers, topic, 1, 10)
+    load(lake, servers, topic, **more)
+    settings = settings_of(lake, servers, topic, **more)
+    storage = storage_of(settings)
+    storage.write(commit_path(2), replace(read_commit(storage, 1), number=2).encode())
+    fill(servers, topic, 1, 10, start=10)
+    with pytest.raises(LakeDamaged, match="has lost commits after 1"):
+        load(lake, servers, topic, **more)
+
+
+def test_who_only_looks_is_not_disturbed_by_a_first_commit(
+    broker: Broker, topic: str, place: tuple[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes between two looks, at the topic and at the files."""
+    servers, (lake, more) = broker.bootstrap_servers, place
+    with AdminClient(bootstrap_servers=servers) as admin:
+        admin.create_topic(topic, 1)
+    fill(servers, topic, 1, 10)
+    settings = settings_of(lake, servers, topic, **more)
+    identity.make(storage_of(settings), settings, None)
+    look = Consumer.end_offsets
+
+    def then_load(*arguments: Any) -> Any:
+        monkeypatch.setattr(Consumer, "end_offsets", look)
+        found = look(*arguments)
+        load(lake, servers, topic, **more)
+        return found
+
+    TopicCommits(storage_of(settings), settings).close()
+    monkeypatch.setattr(Consumer, "end_offsets", then_load)
+    assert Loader(settings, InProcess()).preview() is not None
+    assert load(lake, servers, topic, **more).commits == []
 
 
 def campaign(servers: str, topic: str, folder: Path, every: int) -> int:

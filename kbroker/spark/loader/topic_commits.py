@@ -59,9 +59,12 @@ class TopicCommits:
             raise
 
     def last(self) -> Commit | None:
-        """What was committed last. Nobody else commits before our next one, or that one fails."""
+        """What was committed last. Nobody else commits before our next one, or that one fails.
+
+        LakeDamaged: the topic has lost some.
+        """
+        published = commit_numbers(self._storage)  # before the topic, which others may add to: it has them all
         found = self._last_record()
-        published = commit_numbers(self._storage)
         if found is None:
             if published:
                 raise LakeDamaged(
@@ -71,6 +74,11 @@ class TopicCommits:
             return None
         path = str(json.loads(found)["commit"])
         commit = decode_commit(self._storage.read(path), f"{self._storage.name}/{path}")
+        if published[-1:] > [commit.number]:
+            raise LakeDamaged(
+                f"{self._storage.name} has {published[-1]} commits, and topic {self._place.topic} has lost commits "
+                f"after {commit.number}: rows would be loaded twice"
+            )
         if published[-1:] != [commit.number]:
             self._storage.write(commit_path(commit.number), commit.encode())
         return commit
