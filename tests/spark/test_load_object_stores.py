@@ -13,7 +13,8 @@ import numpy
 import pyarrow.parquet as parquet
 import pytest
 
-from kbroker.client import AdminClient, Consumer, Producer
+from kbroker.client import AdminClient, Consumer, Producer, TimedOut
+from kbroker.client.prepared_transaction import PreparedTransaction
 from kbroker.spark.loader import commit_files, identity
 from kbroker.spark.loader.commit_files import all_commits, commit_path, files_now, read_commit
 from kbroker.spark.loader.errors import LakeDamaged, LakeTaken
@@ -157,6 +158,31 @@ def test_who_only_looks_is_not_disturbed_by_a_first_commit(
     monkeypatch.setattr(Consumer, "end_offsets", then_load)
     assert Loader(settings, InProcess()).preview() is not None
     assert load(lake, servers, topic, **more).commits == []
+
+
+def test_a_commit_whose_answer_is_lost_and_that_comes_late_has_its_files(
+    broker: Broker, topic: str, place: tuple[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody knows of it when the load gives up; its files were removed then, and the lake was damaged for good."""
+    servers, (lake, more) = broker.bootstrap_servers, place
+    with AdminClient(bootstrap_servers=servers) as admin:
+        admin.create_topic(topic, 1)
+        fill(servers, topic, 1, 10)
+        on_its_way: list[PreparedTransaction] = []
+
+        def lost(producer: Producer) -> None:
+            if not on_its_way:
+                on_its_way.append(producer.prepare_transaction())
+            raise TimedOut("no answer")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Producer, "commit_transaction", lost)
+            patch.setattr(Producer, "abort_transaction", lost)
+            with pytest.raises(TimedOut):
+                load(lake, servers, topic, **more)
+        admin.end_transactions(on_its_way, commit=True)
+    load(lake, servers, topic, **more)
+    assert seen(settings_of(lake, servers, topic, **more)) == on_broker(servers, topic)
 
 
 def campaign(servers: str, topic: str, folder: Path, every: int) -> int:

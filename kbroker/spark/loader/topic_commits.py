@@ -61,6 +61,7 @@ class TopicCommits:
     def last(self) -> Commit | None:
         """What was committed last. Nobody else commits before our next one, or that one fails.
 
+        LakeTaken: there is a commit of which it is not decided yet whether it is one; who only looks passes it over.
         LakeDamaged: the topic has lost some.
         """
         published = commit_numbers(self._storage)  # before the topic, which others may add to: it has them all
@@ -115,6 +116,7 @@ class TopicCommits:
         with Consumer(options) as consumer:
             try:
                 end = consumer.end_offsets([self._place])[self._place]
+                self._check_decided(end)
                 first = consumer.beginning_offsets([self._place])[self._place]
             except ClientError as error:
                 if error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
@@ -129,3 +131,13 @@ class TopicCommits:
                 if found is not None or start == first:
                     return found
                 behind *= 8
+
+    def _check_decided(self, end: int) -> None:
+        """LakeTaken: behind the `end` of what is decided there is more, ours or that of who has taken over."""
+        if self._producer is None:
+            return
+        with AdminClient(client_options(self._client, NETWORK)) as admin:
+            if admin.list_offsets([self._place])[self._place].offset > end:
+                raise LakeTaken(
+                    f"{self._storage.name}: it is not decided yet whether its last commit is one; load again"
+                )
