@@ -64,6 +64,8 @@ class SchemaRegistryServer:
         if self._login and authorization != f"Basic {self._login}":
             return 401, {"error_code": 401, "message": "Unauthorized"}
         parts = [unquote(part) for part in path.strip("/").split("/")]
+        if parts[0] not in ("schemas", "subjects"):
+            return 404, {"error_code": 404, "message": "HTTP 404 Not Found"}
         if parts[:2] == ["schemas", "ids"] and int(parts[2]) in self._by_id:
             return 200, self._by_id[int(parts[2])]
         if parts[0] == "subjects" and parts[1] in self._subjects:

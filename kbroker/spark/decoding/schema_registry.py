@@ -21,6 +21,8 @@ log = logging.getLogger("kbroker.spark")
 TIMEOUT_S = 10.0
 TRIES = 3
 MOST_BYTES = 16 << 20
+NOT_THERE = (40401, 40402, 40403)
+"""A subject, version or schema: error codes of Confluent's API. Any other 404 is of who does not speak it."""
 MOST_REFERENCES = 100
 MOST_UNKNOWN, UNKNOWN_S = 1000, 60.0
 """So many ids that nobody has registered are asked for in that time; values can name any."""
@@ -147,6 +149,14 @@ def _references(found: Any) -> list[tuple[str, int]]:
         raise RegistryFailed(f"a schema's references are no subjects and versions: {str(found)[:100]}") from None
 
 
+def _error_code(answer: urllib.error.HTTPError) -> Any:
+    """None: a registry has not said it."""
+    try:
+        return json.loads(answer.read(MOST_BYTES))["error_code"]
+    except (OSError, RecursionError, ValueError, KeyError, TypeError, http.client.HTTPException):
+        return None
+
+
 class _Unreachable(Exception):
     """For now."""
 
@@ -170,11 +180,14 @@ class _Address:
             with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
                 return json.loads(answer.read(MOST_BYTES))
         except urllib.error.HTTPError as error:
-            if error.code == 404:
+            if error.code == 404 and _error_code(error) in NOT_THERE:
                 return None
             if error.code >= 500 or error.code == 429:
                 raise _Unreachable(f"HTTP {error.code}") from None
-            raise RegistryFailed(f"the schema registry {self} refuses: HTTP {error.code} {error.reason}") from None
+            where = urllib.parse.urlsplit(request.full_url).path
+            raise RegistryFailed(
+                f"the schema registry {self} refuses: HTTP {error.code} {error.reason} for {where}"
+            ) from None
         except urllib.error.URLError as error:
             raise _Unreachable(str(error.reason)) from None
         except (OSError, RecursionError, ValueError, http.client.HTTPException) as error:

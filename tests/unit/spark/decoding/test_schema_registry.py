@@ -117,6 +117,13 @@ def test_what_no_registry_says_is_an_error(
         SchemaRegistry(server.url).schema(1)
 
 
+def test_who_does_not_know_the_api_is_no_registry_that_does_not_know_a_schema(server: SchemaRegistryServer) -> None:
+    """All values were bad, of a whole topic, for a slip in the address."""
+    schema_id = server.register("t-value", RECORD)
+    with pytest.raises(RegistryFailed, match=f"{server.url} refuses: HTTP 404 Not Found for /slip/schemas/ids/1"):
+        SchemaRegistry(f"{server.url}/slip").schema(schema_id)
+
+
 def test_what_is_no_http_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schema_registry.time, "sleep", lambda _: None)
 
