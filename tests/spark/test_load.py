@@ -20,6 +20,7 @@ from kbroker.spark.loader.errors import LakeTaken, LoadFailed, NotALake, Records
 from kbroker.spark.loader.lake import Directory
 from kbroker.spark.loader.plan import Plan
 from kbroker.spark.loader.run import Loader, Watcher
+from kbroker.spark.loader.verify import verify
 from kbroker.testing import Broker
 from tests.kit.load import BEGIN_MS, HOUR_MS, InProcess, fill, hours_of, load, on_broker, settings_of, visible
 
@@ -501,3 +502,16 @@ def test_what_cannot_be_decoded_is_in_quarantine(servers: str, topic: str, lake:
     )
     assert again.topics[0].undecodable == 1
     assert len(list((lake / "_quarantine").glob("**/*.undecodable"))) == 1
+
+
+def test_a_time_that_spark_cannot_read_is_none(servers: str, topic: str, lake: Path) -> None:
+    """Of a file with one that Spark's microseconds do not reach it reads no times at all."""
+    create(servers, topic, 1)
+    last_ms = (1 << 63) // 1000
+    stamps = [BEGIN_MS, last_ms, last_ms + 1, (1 << 63) - 1]
+    with Producer(bootstrap_servers=servers) as producer:
+        producer.send_many(topic, [b"v"] * len(stamps), timestamps=stamps).result(30)
+    load(lake, servers, topic)
+    found = visible(lake)
+    assert [found[(topic, 0, offset)][2] for offset in range(4)] == [BEGIN_MS, last_ms, -1, -1]
+    assert verify(settings_of(lake, servers, topic), InProcess()).is_good

@@ -21,6 +21,7 @@ from kbroker.spark.loader.values import decoded, value_decoder
 from kbroker.spark.loader.work import WorkUnit
 from kbroker.spark.reading.ranges import OffsetRange
 from kbroker.spark.reading.task_consumers import task_consumer
+from kbroker.spark.timestamps import sparks_timestamps
 from kbroker.spark.workers import keep_freed_memory
 
 if TYPE_CHECKING:
@@ -153,7 +154,7 @@ def _batches(settings: Settings, wanted: OffsetRange) -> Iterator[pyarrow.Record
             found.column("value"),
             partitions.slice(0, count),
             found.column("offset"),
-            found.column("timestamp"),
+            sparks_timestamps(found.column("timestamp")),
             found.column("timestamp_type").cast(arrow.int32()),
         ]
         schema = fields

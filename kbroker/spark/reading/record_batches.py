@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from kbroker.spark.schema import arrow_schema_of
+from kbroker.spark.timestamps import sparks_timestamps
 
 if TYPE_CHECKING:
     import pyarrow
@@ -63,6 +64,8 @@ class RecordBatches:
                 arrays.append(self._constant(name, field.type, len(found)))
             elif name == "headers":
                 arrays.append(self._headers(found.column(name), field.type))
+            elif name == "timestamp":
+                arrays.append(sparks_timestamps(found.column(name)).cast(field.type))
             elif field.type == found.schema.field(name).type:
                 arrays.append(found.column(name))
             else:

@@ -1,0 +1,23 @@
+"""Timestamps of records in Spark, which counts microseconds where Kafka counts milliseconds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pyarrow
+
+MOST_MS = ((1 << 63) - 1) // 1000
+
+
+def sparks_timestamps(found: pyarrow.Array) -> pyarrow.Array:
+    """Those of records, in ms; -1, which is none, in place of what Spark's microseconds do not reach."""
+    import pyarrow as arrow
+    import pyarrow.compute as compute
+
+    numbers = found.cast(arrow.int64())
+    ends = compute.min_max(numbers)
+    if not len(found) or (ends["min"].as_py() >= -MOST_MS and ends["max"].as_py() <= MOST_MS):
+        return found
+    there = compute.and_(compute.greater_equal(numbers, -MOST_MS), compute.less_equal(numbers, MOST_MS))
+    return compute.if_else(there, numbers, arrow.scalar(-1, arrow.int64())).cast(found.type)
