@@ -192,10 +192,14 @@ def _of_time(schema: Schema) -> str | None:
     }.get(str(logical))
 
 
+def _is_decimal(schema: Schema) -> bool:
+    return schema["type"] in ("bytes", "fixed") and schema.get("logical") == "decimal"
+
+
 def _decimal(schema: Schema) -> int | None:
     """The precision, if it is a decimal that Spark can have."""
     precision, scale = schema.get("precision"), schema.get("scale")
-    if schema["type"] not in ("bytes", "fixed") or schema.get("logical") != "decimal":
+    if not _is_decimal(schema):
         return None
     if type(precision) is not int or type(scale) is not int or not 0 <= scale <= precision <= 38 or not precision:
         raise ValueError("an Avro schema whose decimals have 1 to 38 digits")
@@ -270,6 +274,8 @@ def _plan(writer: Schema, reader: Schema, column: _Column, at: _At) -> Step:
     kind = writer["type"]
     if not _may_be(writer, reader):
         raise Incompatible(f"{at} was written as {kind} and is wanted as {reader['type']}")
+    if _is_decimal(writer) and _is_decimal(reader) and writer["scale"] != reader["scale"]:
+        raise Incompatible(f"{at} was written with scale {writer['scale']} and is wanted with scale {reader['scale']}")
     if kind == "record":
         return _record(writer, reader, column, at)
     if kind == "array":
@@ -282,8 +288,15 @@ def _plan(writer: Schema, reader: Schema, column: _Column, at: _At) -> Step:
         return _step("enum", column, data=[_symbol(each, reader) for each in writer["symbols"]])
     if kind == "fixed":
         return _step("fixed", column, writer["size"])
-    factor = 1000 if _of_time(reader) and str(reader["logical"]).endswith("-millis") else 1
-    return _step(kind, column, factor)
+    return _step(kind, column, _factor(writer, reader))
+
+
+def _factor(writer: Schema, reader: Schema) -> int:
+    """To microseconds, where a time is wanted: of the unit that it was written in, if it was written as a time."""
+    if not _of_time(reader):
+        return 1
+    unit = writer if str(_of_time(writer)).startswith("timestamp") else reader
+    return 1000 if str(unit["logical"]).endswith("-millis") else 1
 
 
 def _branch(writer: Schema, reader: Schema, column: _Column, at: _At) -> Step:

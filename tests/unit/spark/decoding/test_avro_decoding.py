@@ -66,6 +66,10 @@ def of_long(logical: str) -> dict[str, str]:
     return {"type": "long", "logicalType": logical}
 
 
+def of_decimal(precision: int, scale: int) -> dict[str, Any]:
+    return {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale}
+
+
 @pytest.mark.parametrize(
     ("schema", "value", "expected"),
     [
@@ -131,6 +135,12 @@ def test_a_schema_need_be_no_record() -> None:
         (["null", "int"], "int", 3, 3),
         (["string", "int"], ["int", "null"], 3, 3),
         (of_long("timestamp-millis"), of_long("timestamp-millis"), NEW_YEAR, NEW_YEAR),
+        (of_long("timestamp-millis"), of_long("timestamp-micros"), NEW_YEAR, NEW_YEAR),
+        (of_long("timestamp-micros"), ["null", of_long("timestamp-millis")], NEW_YEAR, NEW_YEAR),
+        ("long", of_long("timestamp-millis"), 1_704_067_200_000, NEW_YEAR),
+        (of_long("timestamp-millis"), "long", NEW_YEAR, 1_704_067_200_000),
+        (of_decimal(10, 2), of_decimal(20, 2), Decimal("12.34"), Decimal("12.34")),
+        ("bytes", of_decimal(10, 2), b"\x04\xd2", Decimal("12.34")),
         (
             record(("a", "int"), ("b", "string"), name="I"),
             record(("b", "string"), ("c", "int", 7), name="I"),
@@ -203,6 +213,8 @@ def test_what_was_not_written_has_its_default(kind: Any, default: Any, expected:
         ("string", "int", "v was written as string and is wanted as int"),
         ("int", ["null", "string"], "v was written as int, which the union that is wanted has not"),
         ("null", "int", "v was written as null"),
+        (of_decimal(10, 2), of_decimal(10, 4), "v was written with scale 2 and is wanted with scale 4"),
+        (of_decimal(10, 2), ["null", of_decimal(10, 0)], "v was written with scale 2 and is wanted with scale 0"),
         (
             record(("x", "int"), name="I"),
             record(("x", "int"), ("y", "int"), name="I"),
