@@ -114,6 +114,12 @@ def client_options(given: Mapping[str, str], table: Mapping[str, Option] = NETWO
     return found
 
 
+def isolation_of(given: Mapping[str, str]) -> str:
+    """As the consumer has it, however it is written. WrongOption."""
+    option = CONSUMER["isolation.level"]
+    return str(option.kind(_checked(option, option.name, given.get(option.name, option.default))))
+
+
 def _checked(option: Option, name: str, value: str) -> str:
     if option.name == MECHANISM and value.upper() in ("GSSAPI", "OAUTHBEARER", "AWS_MSK_IAM"):
         raise WrongOption(f"option kafka.{name}={value}: not supported; PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512 are")

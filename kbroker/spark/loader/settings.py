@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kbroker.spark.errors import WrongOption
+from kbroker.spark.kafka_options import isolation_of
 
 EVENT, ARRIVAL = "event", "arrival"
 FAIL, CONTINUE = "fail", "continue"
-READ_COMMITTED, READ_UNCOMMITTED = "read_committed", "read_uncommitted"
+READ_COMMITTED = "read_committed"
 
 WORDS = {
     "time": (EVENT, ARRIVAL),
@@ -56,7 +57,7 @@ class Settings:
 
     @property
     def isolation(self) -> str:
-        return str(self.client.get("isolation.level", READ_UNCOMMITTED))
+        return isolation_of(self.client)
 
     def __post_init__(self) -> None:
         """WrongOption: a value is none, or topics are said twice."""

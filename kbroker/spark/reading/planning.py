@@ -15,7 +15,7 @@ from kbroker.client.errors import BrokerError, PartialFailure
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.spark.errors import DataLoss, WrongOption
-from kbroker.spark.kafka_options import client_options
+from kbroker.spark.kafka_options import client_options, isolation_of
 from kbroker.spark.offsets import (
     EARLIEST,
     LATEST,
@@ -39,7 +39,7 @@ class Planner:
     def __init__(self, options: SparkOptions):
         self._options = options
         given = client_options(options.client, NETWORK)
-        self._read_committed = options.client.get("isolation.level") == "read_committed"
+        self._read_committed = isolation_of(options.client) == "read_committed"
         self._missing: set[str] = set()  # that has been told of
         self._admin = AdminClient(given)
 

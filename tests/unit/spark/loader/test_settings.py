@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kbroker.spark.errors import WrongOption
-from kbroker.spark.loader.settings import Settings
+from kbroker.spark.loader.settings import READ_COMMITTED, Settings
 from kbroker.spark.loader.values import value_type
 
 CLIENT = {"bootstrap.servers": "127.0.0.1:1"}
@@ -30,6 +30,14 @@ CLIENT = {"bootstrap.servers": "127.0.0.1:1"}
 def test_a_mistake_is_named(given: dict[str, Any], says: str) -> None:
     with pytest.raises(WrongOption, match=re.escape(says)):
         Settings("lake", CLIENT, ("t",), **given)
+
+
+def test_isolation_is_the_consumers_however_it_is_written() -> None:
+    """A load that read committed records took itself for one of all: open transactions held no hours up."""
+    assert Settings("lake", CLIENT | {"isolation.level": "READ_COMMITTED"}).isolation == READ_COMMITTED
+    assert Settings("lake", CLIENT).isolation == "read_uncommitted"
+    with pytest.raises(WrongOption, match=r"option kafka.isolation.level='all': must be one of"):
+        assert Settings("lake", CLIENT | {"isolation.level": "all"}).isolation
 
 
 def test_defaults_are_no_mistake() -> None:
