@@ -515,3 +515,18 @@ def test_a_time_that_spark_cannot_read_is_none(servers: str, topic: str, lake: P
     found = visible(lake)
     assert [found[(topic, 0, offset)][2] for offset in range(4)] == [BEGIN_MS, last_ms, -1, -1]
     assert verify(settings_of(lake, servers, topic), InProcess()).is_good
+
+
+def test_a_record_from_the_future_completes_no_hours(servers: str, topic: str, lake: Path) -> None:
+    """One that is the latest for good said that its partition was read up to now, however much was left of it."""
+    create(servers, topic, 1)
+    send(servers, topic, (0, 24 * 365 * 30, "of a clock that is wrong"))
+    fill(servers, topic, 1, 240)
+    load(lake, servers, topic, commit_bytes=2_000)
+    commits = list(all_commits(Directory(str(lake))))
+    assert len(commits) > 2
+    complete: set[int] = set()
+    for commit in commits:
+        assert not complete & {file.hour for file in commit.files}
+        complete |= set(commit.complete_hours.get(topic, ()))
+    assert complete >= {BEGIN_MS // HOUR_MS + hours for hours in range(4)}

@@ -69,7 +69,7 @@ class Commit:
     topics: dict[str, TopicState]
     next_offsets: Offsets
     newest_ms: Offsets
-    """The latest timestamp of each partition."""
+    """The latest timestamp of each partition that was not from the future."""
     ranges: tuple[LoadedRange, ...] = ()
     files: tuple[LakeFile, ...] = ()
     removed: tuple[str, ...] = ()

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("kbroker.spark")
 
-MOST_RECORDS = 20_000  #: of one batch, a few MB as a rule
-
 
 @dataclass(frozen=True)
 class Job:
@@ -53,7 +51,7 @@ class Manifest(NamedTuple):
     files: tuple[LakeFile, ...]
     ranges: tuple[LoadedRange, ...]
     newest_ms: tuple[int, ...]
-    """The latest timestamp of each range, -1 where there was no record."""
+    """The latest timestamp of each range that is not from the future, -1 where there is none."""
     size: int
     """About how many bytes it has read, as planned."""
 
@@ -87,19 +85,27 @@ def run_unit(job: Job, unit: WorkUnit) -> Manifest:
 def _load_range(
     job: Job, wanted: OffsetRange, decoder: Decoder | None, files: HourFiles, quarantine: HourFiles
 ) -> tuple[LoadedRange, int]:
-    import pyarrow.compute as compute
-
     rows, undecodable, newest_ms, behind = 0, 0, -1, wanted.start
     for batch in _batches(job.settings, wanted):
         behind = _checked(wanted, batch.column("offset"), behind)
         rows += len(batch)
-        newest_ms = max(newest_ms, compute.max(batch.column("timestamp").cast("int64")).as_py())
+        newest_ms = max(newest_ms, _newest_ms(batch.column("timestamp").cast("int64"), job.loaded_at_ms))
         good, bad = decoded(decoder, batch)
         _add(job, wanted, good, files)
         if bad is not None:
             _add(job, wanted, bad, quarantine)
             undecodable += len(bad)
     return LoadedRange(*wanted, rows, undecodable), newest_ms
+
+
+def _newest_ms(stamps: pyarrow.Array, now_ms: int) -> int:
+    """-1: all are from the future, of clocks that say nothing about what is still to come."""
+    import pyarrow.compute as compute
+
+    newest: int = compute.max(stamps).as_py()
+    if newest > now_ms:
+        newest = compute.max(stamps.filter(compute.less_equal(stamps, now_ms))).as_py()
+    return -1 if newest is None else newest
 
 
 def _add(job: Job, wanted: OffsetRange, batch: pyarrow.RecordBatch, files: HourFiles) -> None:
