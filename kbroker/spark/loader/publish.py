@@ -27,6 +27,8 @@ def publish(storage: Storage, commit: Commit, between: Callable[[], None] = lamb
             between()
             storage.remove([path])
             folders.add(path.rpartition("/")[0])
+    storage.sync_folders(folders)  # or a power cut may leave both
+    folders = set()
     for file in commit.files:
         between()
         try:
