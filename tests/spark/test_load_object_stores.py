@@ -12,6 +12,7 @@ from typing import Any
 import numpy
 import pyarrow.parquet as parquet
 import pytest
+from pyarrow.fs import PyFileSystem
 
 from kbroker.client import AdminClient, Consumer, Producer, TimedOut
 from kbroker.client.prepared_transaction import PreparedTransaction
@@ -183,6 +184,27 @@ def test_a_commit_whose_answer_is_lost_and_that_comes_late_has_its_files(
         admin.end_transactions(on_its_way, commit=True)
     load(lake, servers, topic, **more)
     assert seen(settings_of(lake, servers, topic, **more)) == on_broker(servers, topic)
+
+
+def test_two_loaders_may_give_the_same_files_their_names(broker: Broker, topic: str, tmp_path: Path) -> None:
+    """The second one begins while the first one is at it; what had just got its name was said to be gone."""
+    servers, lake = broker.bootstrap_servers, str(tmp_path / "lake")
+    with AdminClient(bootstrap_servers=servers) as admin:
+        admin.create_topic(topic, 2)
+    fill(servers, topic, 2, 100)
+
+    others = []
+
+    class Overtaken(NothingIsRenamed):
+        def copy_file(self, source: str, target: str) -> None:
+            if not others:
+                others.append(load(lake, servers, topic, filesystem=nothing_is_renamed()))
+            super().copy_file(source, target)
+
+    assert load(lake, servers, topic, filesystem=PyFileSystem(Overtaken())).rows == 200
+    assert [(other.was_cut_off, other.rows) for other in others] == [(True, 0)]
+    settings = settings_of(lake, servers, topic, filesystem=nothing_is_renamed())
+    assert seen(settings) == on_broker(servers, topic)
 
 
 def campaign(servers: str, topic: str, folder: Path, every: int) -> int:

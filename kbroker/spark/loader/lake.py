@@ -259,13 +259,22 @@ class ObjectStore:
 
     def publish(self, staged: str, path: str) -> None:
         source, target = self._full(staged), self._full(path)
-        there, done = self._fs.get_file_info([source, target])
-        if there.is_file:
+        if self._is_published(source, target):
+            return
+        try:
             self._make_folder(target)
             self._fs.copy_file(source, target)
             self._fs.delete_file(source)
-        elif not done.is_file:
+        except OSError:
+            if not self._is_published(source, target):  # by another loader, beside us
+                raise
+
+    def _is_published(self, source: str, target: str) -> bool:
+        """FileNotFoundError: neither is there."""
+        there, done = self._fs.get_file_info([source, target])
+        if not there.is_file and not done.is_file:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), source)
+        return not there.is_file
 
     def sync_folders(self, folders: Iterable[str]) -> None:
         """There are none."""
