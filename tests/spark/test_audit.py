@@ -121,3 +121,18 @@ def test_an_audit_that_is_not_there(servers: str, topic: str, tmp_path: Path) ->
 def test_windows_divide_an_hour() -> None:
     with pytest.raises(ValueError, match="window_ms=7000"):
         AuditHandler(window_ms=7000)
+
+
+def test_records_without_a_date_are_no_hours(servers: str, topic: str, tmp_path: Path) -> None:
+    """Nanoseconds for milliseconds: the hour had no name, and the lake's load named another, that of its own time."""
+    with audited_producer(servers, topic) as producer:
+        producer.send(topic, b"good", timestamp=BEGIN_MS)
+        producer.send(topic, b"bad", timestamp=BEGIN_MS * 1_000_000)
+    audit = f"{topic}-audit"
+    load(tmp_path / "lake", servers, topic, audit_topic=audit)
+    found = verify(settings_of(tmp_path / "lake", servers, topic, audit_topic=audit), InProcess())
+    assert {each.hour: (each.lake, each.audit) for each in found.hours} == {
+        "no date": (1, {"producer": 1, "lake": 1}),
+        "2023-11-14T22": (1, {"producer": 1, "lake": 1}),
+    }
+    assert found.is_good

@@ -16,6 +16,7 @@ from kbroker.client.producer.options import PRODUCER
 from kbroker.spark.kafka_options import client_options
 from kbroker.spark.loader.commits import Commit, LakeFile
 from kbroker.spark.loader.errors import LoadFailed
+from kbroker.spark.loader.hours import UNDATED, hour_of
 from kbroker.spark.loader.settings import Settings
 
 log = logging.getLogger("kbroker.spark")
@@ -47,7 +48,7 @@ def read_audit(settings: Settings, audit_topic: str, lake_id: str = "", number: 
                 for record in records:
                     try:
                         found = json.loads(record.value or b"")
-                        what = (found["topic"], found["tier"], found["start_ms"] // HOUR_MS)
+                        what = (found["topic"], found["tier"], hour_of(found["start_ms"]))
                         count = int(found["records"])
                         if found["tier"] == LAKE:
                             lake, _, commit = found["source"].rpartition("/")
@@ -69,10 +70,12 @@ def publish_audit(
     """The rows of a commit, less those of the files it replaces. It may be done again. What fails is logged."""
     rows: Counter[tuple[str, int]] = Counter()
     for file in commit.files:
-        rows[(file.topic, file.hour)] += file.rows
+        rows[(file.topic, file.hour)] += file.rows - file.undated
+        rows[(file.topic, UNDATED)] += file.undated
     for file in removed:
-        rows[(file.topic, file.hour)] -= file.rows
-    if not rows:
+        rows[(file.topic, file.hour)] -= file.rows - file.undated
+        rows[(file.topic, UNDATED)] -= file.undated
+    if not any(rows.values()):
         return
     try:
         make_audit_topic(client_options(settings.client, NETWORK), audit_topic)
@@ -81,6 +84,7 @@ def publish_audit(
             records = [
                 audit_record(topic, LAKE, source, HOUR_MS, hour * HOUR_MS, count, 0)
                 for (topic, hour), count in sorted(rows.items())
+                if count
             ]
             producer.send_many(audit_topic, [value for _, value in records], [key for key, _ in records]).result()
     except ClientError as error:

@@ -25,7 +25,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class LakeFile:
-    """`staged`: where it is before it gets its name."""
+    """`staged`: where it is before it gets its name. `undated`: of how many rows the timestamp is no date."""
 
     path: str
     staged: str
@@ -38,6 +38,7 @@ class LakeFile:
     parts: tuple[Part, ...]
     generation: int = 0
     is_quarantine: bool = False
+    undated: int = 0
 
 
 class LoadedRange(NamedTuple):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kbroker.model import TopicPartition
 from kbroker.spark.loader.commits import LakeFile
 from kbroker.spark.loader.errors import RecordsLost
-from kbroker.spark.loader.hours import HOUR_MS, LAST_MS
+from kbroker.spark.loader.hours import HOUR_MS, UNDATED, is_dated
 from kbroker.spark.loader.lake import Directory, ObjectStore, storage_of
 from kbroker.spark.loader.settings import FAIL, Settings
 from kbroker.spark.loader.task import first_behind, records_of
@@ -21,9 +21,6 @@ from kbroker.spark.reading.ranges import OffsetRange
 
 if TYPE_CHECKING:
     import pyarrow
-
-UNDATED = -1
-"""In place of the hour of records whose timestamps are no dates."""
 
 Key = tuple[str, int]
 """Topic and hour."""
@@ -173,8 +170,7 @@ def _count(found: Counts, topic: str, partition: int, offsets: pyarrow.Array, st
     import pyarrow.compute as compute
 
     stamps = stamps.cast(arrow.int64())
-    dated = compute.and_(compute.greater_equal(stamps, 0), compute.less_equal(stamps, LAST_MS))
-    hours = compute.if_else(dated, compute.divide(stamps, HOUR_MS), arrow.scalar(UNDATED, arrow.int64()))
+    hours = compute.if_else(is_dated(stamps), compute.divide(stamps, HOUR_MS), arrow.scalar(UNDATED, arrow.int64()))
     table = (
         arrow.table({"hour": hours, "offset": offsets})
         .group_by("hour")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kbroker.spark.loader.commits import LakeFile, Part
-from kbroker.spark.loader.hours import hour_folder
+from kbroker.spark.loader.hours import LAST_MS, hour_folder, is_dated
 from kbroker.spark.loader.lake import QUARANTINE, Storage
 from kbroker.spark.loader.settings import Settings
 
@@ -42,6 +42,7 @@ class _Open:
     rows: int = 0
     first_ms: int = 1 << 62
     last_ms: int = -1
+    undated: int = 0
     parts: list[Part] = field(default_factory=list)
 
 
@@ -77,9 +78,12 @@ class HourFiles:
         file.buffered += size
         self._buffered += size
         file.rows += len(batch)
-        ends = compute.min_max(batch.column("timestamp").cast("int64"))
-        file.first_ms = min(file.first_ms, ends["min"].as_py())
-        file.last_ms = max(file.last_ms, ends["max"].as_py())
+        stamps = batch.column("timestamp").cast("int64")
+        ends = compute.min_max(stamps)
+        first_ms, last_ms = ends["min"].as_py(), ends["max"].as_py()
+        file.first_ms, file.last_ms = min(file.first_ms, first_ms), max(file.last_ms, last_ms)
+        if first_ms < 0 or last_ms > LAST_MS:
+            file.undated += len(batch) - compute.sum(is_dated(stamps)).as_py()
         offsets = batch.column("offset")
         first, last = offsets[0].as_py(), offsets[-1].as_py()
         if file.parts and file.parts[-1].partition == partition:
@@ -174,6 +178,7 @@ class HourFiles:
                 parts=tuple(file.parts),
                 generation=self._generations.get(file.topic, 0),
                 is_quarantine=self._is_quarantine,
+                undated=file.undated,
             )
         )
 

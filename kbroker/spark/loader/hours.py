@@ -13,6 +13,21 @@ HOUR_MS = 3_600_000
 LAST_MS = 253_402_300_799_999
 """The end of the year 9999: dates of later hours have no name."""
 
+UNDATED = -1
+"""In place of the hour of records whose timestamps are no dates."""
+
+
+def hour_of(timestamp_ms: int) -> int:
+    """Or UNDATED."""
+    return timestamp_ms // HOUR_MS if 0 <= timestamp_ms <= LAST_MS else UNDATED
+
+
+def is_dated(stamps: pyarrow.Array) -> pyarrow.BooleanArray:
+    """Of each, in ms."""
+    import pyarrow.compute as compute
+
+    return compute.and_(compute.greater_equal(stamps, 0), compute.less_equal(stamps, LAST_MS))
+
 
 def hour_name(hour: int) -> str:
     """`2026-01-31T05`."""
@@ -37,8 +52,7 @@ def by_hour(batch: pyarrow.RecordBatch, arrival_ms: int) -> Iterator[tuple[int, 
     ends = compute.min_max(stamps)
     least, most = ends["min"].as_py(), ends["max"].as_py()
     if least < 0 or most > LAST_MS:
-        dated = compute.and_(compute.greater_equal(stamps, 0), compute.less_equal(stamps, LAST_MS))
-        stamps = compute.if_else(dated, stamps, arrow.scalar(arrival_ms, arrow.int64()))
+        stamps = compute.if_else(is_dated(stamps), stamps, arrow.scalar(arrival_ms, arrow.int64()))
         ends = compute.min_max(stamps)
         least, most = ends["min"].as_py(), ends["max"].as_py()
     if least // HOUR_MS == most // HOUR_MS:

@@ -14,7 +14,6 @@ from kbroker.spark.loader.brokers import Brokers
 from kbroker.spark.loader.commit_files import all_commits, change
 from kbroker.spark.loader.commits import Commit, LakeFile
 from kbroker.spark.loader.counting import (
-    UNDATED,
     Counts,
     Files,
     Found,
@@ -25,7 +24,7 @@ from kbroker.spark.loader.counting import (
     sum_of,
 )
 from kbroker.spark.loader.errors import NotALake
-from kbroker.spark.loader.hours import hour_name
+from kbroker.spark.loader.hours import UNDATED, hour_name
 from kbroker.spark.loader.lake import Directory, ObjectStore, storage_of
 from kbroker.spark.loader.plan import to_read
 from kbroker.spark.loader.publish import is_published
