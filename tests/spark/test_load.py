@@ -16,6 +16,7 @@ import pytest
 from kbroker.cli.arguments import CODECS
 from kbroker.client import AdminClient, Producer, TopicPartition
 from kbroker.spark.loader.commit_files import all_commits
+from kbroker.spark.loader.commits import Commit
 from kbroker.spark.loader.errors import LakeTaken, LoadFailed, NotALake, RecordsLost
 from kbroker.spark.loader.lake import Directory
 from kbroker.spark.loader.plan import Plan
@@ -530,3 +531,22 @@ def test_a_record_from_the_future_completes_no_hours(servers: str, topic: str, l
         assert not complete & {file.hour for file in commit.files}
         complete |= set(commit.complete_hours.get(topic, ()))
     assert complete >= {BEGIN_MS // HOUR_MS + hours for hours in range(4)}
+
+
+def test_a_reload_that_is_cut_off_has_taken_nothing_away(servers: str, topic: str, lake: Path) -> None:
+    """All files went with the first of its commits, and what the others were to read again had been deleted by then."""
+    create(servers, topic, 1)
+    fill(servers, topic, 1, 200)
+    load(lake, servers, topic)
+    before = visible(lake)
+
+    class CutOff(Watcher):
+        def committed(self, commit: Commit) -> None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Loader(settings_of(lake, servers, topic, reload_since_ms=0, commit_bytes=2_000), InProcess(), CutOff()).run()
+    with AdminClient(bootstrap_servers=servers) as admin:
+        admin.delete_records({TopicPartition(topic, 0): 200})
+    load(lake, servers, topic)
+    assert visible(lake) == before

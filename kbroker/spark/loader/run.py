@@ -40,6 +40,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 PLANS_KEPT = 100
+ALL_AT_ONCE = 1 << 62
 HOST = socket.gethostname()
 RUN_NAME = re.compile(r"(\d{10})-([0-9a-f]+)(?:\.json)?")
 
@@ -137,7 +138,8 @@ class Loader:
             starts, removed = self._reload(brokers, last, found, begun.starts)
         number = 1 if last is None else last.number + 1
         sizes = brokers.record_bytes(found, starts)
-        ranges = to_read(starts, found.ends, sizes, settings.commit_bytes)
+        # What takes the place of files is committed with their removal: nobody knows how long the brokers have it.
+        ranges = to_read(starts, found.ends, sizes, ALL_AT_ONCE if removed else settings.commit_bytes)
         plan = Plan(
             number=number,
             run=uuid.uuid4().hex[:12],
