@@ -80,7 +80,12 @@ def test_avro_may_stand_there_without_a_schema_s_id(
 
 
 def test_what_is_wrong_is_one_line(
-    broker: Broker, topic: str, common: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    spark: SparkSession,
+    broker: Broker,
+    topic: str,
+    common: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(common) == 2
     assert capsys.readouterr().err == "kbroker load: name topics, or a --pattern\n"
@@ -88,6 +93,9 @@ def test_what_is_wrong_is_one_line(
     assert capsys.readouterr().err == "kbroker: --value-format is missing: string, json or avro\n"
     assert main([*common, topic, "--avro-framing", "none"]) == 1
     assert "--value-format is missing" in capsys.readouterr().err
+    decoding = [*common, topic, "--value-format", "json"]
+    assert main([*decoding, "--dry-run"]) == 1
+    assert "option valueSchema is missing" in capsys.readouterr().err
     assert main([*common, f"{topic}-none"]) == 1
     assert "UNKNOWN_TOPIC_OR_PARTITION" in capsys.readouterr().err
     (tmp_path / "lake").mkdir()
@@ -97,6 +105,10 @@ def test_what_is_wrong_is_one_line(
     (tmp_path / "lake/thesis.txt").unlink()
     assert main([*common[:-1], "127.0.0.1:1", "--timeout", "1", topic]) == 1
     assert "127.0.0.1:1" in capsys.readouterr().err
+    assert main([*decoding, "--value-schema", "id LNG"]) == 1
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith("kbroker: option valueSchema: must be DDL like 'id LONG, name STRING': [")
+    assert said.endswith('Unsupported data type "LNG".')
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def decoded_schema(options: SparkOptions, plain: StructType) -> StructType | str
     """`plain` with the types that are asked for; as DDL where users have given DDL, which only Spark's JVM reads."""
     from pyspark.sql.types import BinaryType, StructField, StructType
 
-    _check(options)
+    check_formats(options)
     types = {column: _type(options, column) for column in COLUMNS if options[f"{column}Format"] != "binary"}
     if not types:
         return plain
@@ -71,7 +71,8 @@ def decoded_schema(options: SparkOptions, plain: StructType) -> StructType | str
     return StructType([StructField(name, kind) for name, kind in fields if not isinstance(kind, str)])
 
 
-def _check(options: SparkOptions) -> None:
+def check_formats(options: SparkOptions) -> None:
+    """WrongOption: what a format needs is missing, or is of no use to it. Asks nobody."""
     for column in COLUMNS:
         form, name = options[f"{column}Format"], f"{column}Schema"
         if options.is_given(name) and form not in ("json", "avro"):

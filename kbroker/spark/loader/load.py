@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kbroker.spark.errors import WrongOption
 from kbroker.spark.loader.run import Loader, Watcher
 from kbroker.spark.loader.settings import Settings
 from kbroker.spark.loader.spark_tasks import SparkTasks
@@ -29,13 +30,17 @@ def load(
 ) -> Summary:
     """Load what is new in topics into a lake, each record once. Returns what was done.
 
-    KbrokerError says why it was not: LoadFailed, or a client's error.
+    KbrokerError says why it was not: LoadFailed, a client's error, or WrongOption.
 
     `topics`: one or more names, or a compiled pattern that names match as a whole. `lake`: a directory that all
     executors reach at the same path, or a URI of pyarrow's file systems. `options`: of kbroker.client, for security,
     with `kafka.` before their names or without. `spark`: a session; None: one with this `master` is made when there is
     something to read. `settings`: those of kbroker.spark.loader.settings.Settings.
     """
+    if not isinstance(lake, (str, Path)):
+        raise WrongOption(f"lake={lake!r}: must be a path or a URI")
+    if not isinstance(topics, (str, re.Pattern, Iterable)):
+        raise WrongOption(f"topics={topics!r}: must be names, or one compiled pattern")
     where = str(lake)
     if "://" not in where and settings.get("filesystem") is None:
         where = str(Path(where).absolute())

@@ -31,7 +31,7 @@ from kbroker.spark.loader.settings import EVENT, Settings
 from kbroker.spark.loader.summary import Preview, Summary, preview, summarized
 from kbroker.spark.loader.task import Job, Manifest, run_unit
 from kbroker.spark.loader.topic_commits import TopicCommits
-from kbroker.spark.loader.values import value_type
+from kbroker.spark.loader.values import check_values, value_type
 from kbroker.spark.offsets import Offsets
 
 log = logging.getLogger("kbroker.spark")
@@ -76,6 +76,8 @@ class Loader:
     """Of one lake. It may run again, for what has come since; it reloads the first time only."""
 
     def __init__(self, settings: Settings, tasks: Tasks, watcher: Watcher | None = None):
+        """WrongOption: what is wrong with `settings.formats` is told before Spark starts or a lake is made."""
+        check_values(settings)
         self.settings = settings
         self.watcher = watcher or Watcher()
         self._tasks = tasks

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import NoneType
 from typing import Any
 
 from kbroker.spark.errors import WrongOption
@@ -18,6 +19,13 @@ WORDS = {
     "time": (EVENT, ARRIVAL),
     "data_loss": (FAIL, CONTINUE),
     "compression": ("none", "snappy", "gzip", "brotli", "lz4", "zstd"),
+}
+KINDS: dict[str, tuple[type | tuple[type, ...], str]] = {
+    "pattern": ((re.Pattern, NoneType), "a compiled pattern"),
+    "headers": (bool, "true or false"),
+    "group": ((str, NoneType), "a name"),
+    "audit_topic": ((str, NoneType), "a name"),
+    "formats": (Mapping, "a mapping"),
 }
 LEAST_NUMBERS = {"start": -2, "reload_since_ms": 0, "task_bytes": 1, "commit_bytes": 1, "lateness_ms": 0}
 
@@ -61,6 +69,11 @@ class Settings:
 
     def __post_init__(self) -> None:
         """WrongOption: a value is none, or topics are said twice."""
+        if wrong := [name for name in self.topics if not isinstance(name, str)]:
+            raise WrongOption(f"topics={wrong[0]!r}: must be names, or one compiled pattern")
+        for name, (kind, what) in KINDS.items():
+            if not isinstance(value := getattr(self, name), kind):
+                raise WrongOption(f"{name}={value!r}: must be {what}")
         if self.topics and self.pattern is not None:
             raise WrongOption("topics and pattern: only one of them may say what is loaded")
         for name, words in WORDS.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kbroker.spark.decoding.value_formats import decoded_schema, decoder_of, settled
+from kbroker.spark.decoding.value_formats import check_formats, decoded_schema, decoder_of, settled
 from kbroker.spark.errors import WrongOption
 from kbroker.spark.loader.settings import Settings
 from kbroker.spark.options import SparkOptions, Use
@@ -17,37 +17,50 @@ if TYPE_CHECKING:
 FORMATS = ("valueFormat", "valueSchema", "schemaRegistry", "avroFraming")
 
 
-def value_type(settings: Settings, topics: list[str]) -> tuple[Settings, pyarrow.DataType | None]:
-    """On the driver: what the column value has, and the settings with all that was asked of a registry. None: bytes.
-
-    WrongOption: the formats make no sense. A schema in DDL needs a Spark session.
-    """
+def check_values(settings: Settings) -> None:
+    """WrongOption: the formats make no sense. What only Spark or a registry can tell is left to `value_type`."""
     if not settings.formats:
-        return settings, None
+        return
     if unknown := settings.formats.keys() - FORMATS:
         raise WrongOption(f"formats: {min(unknown)} is none of {', '.join(FORMATS)}")
     if "valueFormat" not in settings.formats:
         raise WrongOption("formats: valueFormat is missing: string, json or avro")
+    check_formats(SparkOptions(_given(settings), Use.BATCH_READ))
+
+
+def value_type(settings: Settings, topics: list[str]) -> tuple[Settings, pyarrow.DataType | None]:
+    """On the driver: what the column value has, and the settings with all that was asked of a registry. None: bytes.
+
+    WrongOption: the schema is none, or nothing is decoded to it. One in DDL needs a Spark session.
+    """
+    if not settings.formats:
+        return settings, None
     from dataclasses import replace
 
+    from pyspark.errors import ParseException
     from pyspark.sql.types import BinaryType, StructField, StructType
 
     from kbroker.spark.schema import arrow_schema_of
 
-    given = {
-        **settings.formats,
-        "subscribe": ",".join(topics),
-        "kafka.bootstrap.servers": settings.client["bootstrap.servers"],
-    }
+    given = {**_given(settings), "subscribe": ",".join(topics)}
     given |= settled(SparkOptions(given, Use.BATCH_READ))
     schema = decoded_schema(SparkOptions(given, Use.BATCH_READ), StructType([StructField("value", BinaryType())]))
     if isinstance(schema, str):
-        found = StructType.fromDDL(schema)
+        try:
+            found = StructType.fromDDL(schema)
+        except ParseException as error:
+            said = str(error).strip().partition(" SQLSTATE")[0]
+            raise WrongOption(f"option valueSchema: must be DDL like 'id LONG, name STRING': {said}") from None
         assert isinstance(found, StructType)
         schema = found
     kind = arrow_schema_of(schema).field("value").type
     decoder_of(SparkOptions(given, Use.BATCH_READ), "value", kind)
     return replace(settings, formats=given), kind
+
+
+def _given(settings: Settings) -> dict[str, str]:
+    """With brokers, without which there are no options; none is asked."""
+    return {**settings.formats, "kafka.bootstrap.servers": str(settings.client["bootstrap.servers"])}
 
 
 def value_decoder(settings: Settings, kind: pyarrow.DataType | None) -> Decoder | None:
