@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kbroker.client.errors import BrokerError
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
+from kbroker.spark.errors import without_traceback
 from kbroker.spark.loader.commits import LakeFile, LoadedRange
 from kbroker.spark.loader.errors import LoadFailed, RecordsLost, storage_errors
 from kbroker.spark.loader.hour_files import HourFiles
@@ -59,6 +60,7 @@ class Manifest(NamedTuple):
         return sum(each.rows for each in self.ranges), self.size
 
 
+@without_traceback
 def run_unit(job: Job, unit: WorkUnit) -> Manifest:
     """Attempts of one unit do not disturb each other: the files of each have a folder of their own."""
     keep_freed_memory()
