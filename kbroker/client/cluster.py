@@ -81,6 +81,8 @@ class Cluster:
         self._not_before: dict[tuple[str, int], float] = {}
         self._unreached_since: float | None = None
         self._warn_at = 0.0
+        self._lost_nodes: dict[int, float] = {}
+        """Brokers that were not reached, and when the log says so again."""
         self._coordinators: dict[tuple[str, int], int] = {}
         self._beginning: asyncio.Task[Connection] | None = None
         self._refreshing: asyncio.Task[ClusterView] | None = None
@@ -389,11 +391,19 @@ class Cluster:
     async def _satisfy(self, node_id: int) -> None:
         try:
             await self.connection(node_id)
+            self._lost_nodes.pop(node_id, None)
             return
         except ClientError as error:
-            log.warning("%s", error)
+            self._note_lost(node_id, error)
         self.network.thread.pump.give_up(node_id)
         self.refresh_soon()
+
+    def _note_lost(self, node_id: int, error: ClientError) -> None:
+        """Engines ask again each second, for as long as it takes."""
+        now = self._loop.time()
+        if now >= self._lost_nodes.get(node_id, now):
+            log.warning("%s", error)
+            self._lost_nodes[node_id] = now + UNREACHED_AGAIN_S
 
     def _spawn(self, coroutine: Any) -> None:
         task = self._loop.create_task(coroutine)

@@ -42,6 +42,7 @@ class OneBroker:
         self.answer = answer
         self.closes: set[int] = set()
         self.broker = ScriptedBroker(self.script)
+        self.advertised_port = self.broker.port
 
     def script(self, peer: Peer) -> None:
         asked = peer.serve_versions()
@@ -66,7 +67,7 @@ class OneBroker:
             topics.append(
                 Response.MetadataResponseTopic(error_code=code, name=name, partitions=[] if code else [partition])
             )
-        brokers = [Response.MetadataResponseBroker(node_id=5, host="127.0.0.1", port=self.broker.port)]
+        brokers = [Response.MetadataResponseBroker(node_id=5, host="127.0.0.1", port=self.advertised_port)]
         return Response(brokers=brokers, topics=topics, controller_id=5, cluster_id="c")
 
 
@@ -183,6 +184,22 @@ def test_the_log_says_when_nobody_has_been_reached_for_some_time(
         assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
             text + each for each in said
         ]
+
+
+def test_the_log_says_once_that_a_broker_is_not_reached_until_it_was(
+    cluster_of: MakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = OneBroker()
+    with one.broker:
+        cluster = cluster_of(one.broker.port)
+        for port, said in ((1, 1), (one.broker.port, 1), (1, 2)):
+            one.advertised_port = port
+            run(cluster, cluster.refresh())
+            for _ in range(3):
+                run(cluster, cluster._satisfy(5))
+            if port != 1:
+                run(cluster, cluster.connection(5)).close("for this test")
+            assert caplog.text.count("broker 5 is not reached where it is advertised") == said
 
 
 def test_attempts_are_made_until_their_time_is_over(cluster_of: MakeCluster) -> None:
