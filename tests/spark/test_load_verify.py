@@ -15,7 +15,7 @@ import pytest
 from kbroker.client import AdminClient, Producer, TopicPartition
 from kbroker.spark.loader import run
 from kbroker.spark.loader.commit_files import all_commits
-from kbroker.spark.loader.errors import NotALake
+from kbroker.spark.loader.errors import LoadFailed, NotALake
 from kbroker.spark.loader.lake import Directory
 from kbroker.spark.loader.publish import publish
 from kbroker.spark.loader.verify import Verification, verify
@@ -200,6 +200,28 @@ def test_a_topic_that_was_made_again_since_is_not_compared(servers: str, topic: 
     assert found.is_good
     assert {(each.broker, each.lake) for each in found.hours} == {(0, 0)}
     assert sum(each.lake_in_all for each in found.hours) == 300
+
+
+def test_of_topics_that_were_deleted_since_nothing_is_compared(servers: str, topic: str, lake: Path) -> None:
+    other = f"{topic}-other"
+    fill(servers, other, 2, 10)
+    load(lake, servers, other)
+    for name, rows in ((other, 20), (topic, 300)):  # beside one that is there, and all
+        with AdminClient(bootstrap_servers=servers) as admin:
+            admin.delete_topics([name])
+        found = found_in(lake, servers)
+        assert found.is_good
+        assert [sum(of) for of in zip(*counts_of(found, name), strict=True)] == [0, 0, rows]
+        assert found_in(lake, servers, name).is_good
+
+
+def counts_of(found: Verification, topic: str) -> list[tuple[int, int, int]]:
+    return [(each.broker, each.lake, each.lake_in_all) for each in found.hours if each.topic == topic]
+
+
+def test_a_topic_that_the_lake_has_not_is_named(servers: str, topic: str, lake: Path) -> None:
+    with pytest.raises(LoadFailed, match=f"has no topic {topic}s: there is nothing to compare"):
+        found_in(lake, servers, topic, f"{topic}s")
 
 
 def test_a_lake_knows_how_it_was_made(servers: str, topic: str, tmp_path: Path) -> None:

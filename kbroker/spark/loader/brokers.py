@@ -11,8 +11,9 @@ from typing import Self
 
 from kbroker.client import AdminClient, SimpleConsumer
 from kbroker.client.config import NETWORK
-from kbroker.client.errors import ClientError
+from kbroker.client.errors import BrokerError, ClientError, PartialFailure
 from kbroker.client.simple_consumer import SIMPLE_CONSUMER, FetchFrom
+from kbroker.errors import ErrorCode
 from kbroker.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 from kbroker.spark.kafka_options import client_options
 from kbroker.spark.loader.errors import LoadFailed
@@ -92,6 +93,17 @@ class Brokers:
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         return {name: each.topic_id.hex() for name, each in self._admin.describe_topics(topics).items()}
+
+    def still_there(self, topics: Iterable[str]) -> list[str]:
+        """Without those that were deleted."""
+        asked = set(topics)
+        try:
+            return sorted(self._admin.describe_topics(asked))
+        except BrokerError as error:
+            errors = error.errors if isinstance(error, PartialFailure) else dict.fromkeys(asked, error)
+            if any(each.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for each in errors.values()):
+                raise
+            return sorted(asked - errors.keys())
 
     def partitions(self, topics: Iterable[str]) -> Partitions:
         asked_at_ms = time.time_ns() // 1_000_000

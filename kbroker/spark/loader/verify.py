@@ -23,7 +23,7 @@ from kbroker.spark.loader.counting import (
     shared_out,
     sum_of,
 )
-from kbroker.spark.loader.errors import NotALake
+from kbroker.spark.loader.errors import LoadFailed, NotALake
 from kbroker.spark.loader.hours import UNDATED, hour_name
 from kbroker.spark.loader.lake import Directory, ObjectStore, storage_of
 from kbroker.spark.loader.plan import to_read
@@ -96,7 +96,8 @@ class Lake:
 
 
 def verify(settings: Settings, tasks: Tasks) -> Verification:
-    """Of what the lake's last commit covers, also while loads go on. NotALake: there is none."""
+    """Of what the lake's last commit covers, also while loads go on. Of a topic that was deleted since nothing is
+    compared, as of one that was made again. NotALake: there is none. LoadFailed: a topic is named that it has not."""
     storage = storage_of(settings)
     if not identity.is_lake(storage):
         raise NotALake(f"{storage.name} is no lake of kbroker load")
@@ -125,8 +126,11 @@ def _verified(
     if not is_published(storage, last):
         coming, leaving = {file.staged for file in last.files}, set(last.removed)
     wanted = set(brokers.topics()) if settings.topics or settings.pattern else set(last.topics)
+    if strange := set(settings.topics) - last.topics.keys():
+        raise LoadFailed(f"{storage.name} has no topic {min(strange)}: there is nothing to compare")
     topics = sorted(wanted & last.topics.keys())
-    there = brokers.partitions(topics)
+    on_brokers = brokers.still_there(topics)
+    there = brokers.partitions(on_brokers)
     known = [place for place in there.ends if there.topic_ids[place.topic] == last.topics[place.topic].topic_id]
     starts = {
         place: min(max(lake.first[place], there.starts[place]), last.next_offsets[place])
@@ -134,7 +138,7 @@ def _verified(
         if place in lake.first and last.next_offsets[place] <= there.ends[place]
     }
     ranges = to_read(starts, last.next_offsets, brokers.record_bytes(there, starts), 1 << 62)
-    compacted = brokers.compacted(topics)
+    compacted = brokers.compacted(on_brokers)
     files = [file for file in lake.files.values() if file.topic in topics]
     units = divided(ranges, target_size(sum(each.size for each in ranges), tasks.slots, settings.task_bytes))
     made = tasks.run(partial(count_unit, settings), units, _weight, _nothing) if units else []
