@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 from kbroker.spark.loader.commits import LakeFile, Part
 from kbroker.spark.loader.hours import LAST_MS, hour_folder, is_dated
@@ -183,11 +184,14 @@ class HourFiles:
         )
 
     def _path(self, file: _Open) -> str:
-        """Of the first partition's offsets: no other file of the topic has them."""
-        first = file.parts[0]
+        """Of its offsets: no other file of the topic has them, and what takes its place has another name or its rows.
+
+        A reload may pack partitions otherwise.
+        """
+        first, *others = file.parts
         name = f"part-{first.partition}-{first.first}-{first.last}"
-        if len(file.parts) > 1:
-            name += f"-and-{len(file.parts) - 1}-more"
+        if others:
+            name += f"-and-{len(others)}-more-{crc32(repr(others).encode()):08x}"
         if generation := self._generations.get(file.topic, 0):
             name += f"-generation-{generation}"
         folder = hour_folder(file.topic, file.hour)
