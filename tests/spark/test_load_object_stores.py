@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -86,6 +87,17 @@ def test_loads_add_what_is_new(broker: Broker, topic: str, place: tuple[str, dic
     assert seen(settings) == on_broker(servers, topic)
     storage = storage_of(settings)
     assert sorted(path for path, _ in storage.files("") if path.endswith(".parquet")) == sorted(files_now(storage))
+
+
+def test_a_pattern_leaves_out_what_loads_write(broker: Broker, topic: str, place: tuple[str, dict[str, Any]]) -> None:
+    """Each load would find what the one before it has written."""
+    servers, (lake, more) = broker.bootstrap_servers, place
+    with AdminClient(bootstrap_servers=servers) as admin:
+        admin.create_topic(topic, 2)
+    fill(servers, topic, 2, 10)
+    more |= {"pattern": re.compile(f"{topic}.*|kbroker-load-.*"), "audit_topic": f"{topic}-audit"}
+    assert load(lake, servers, **more).rows == 20
+    assert load(lake, servers, **more).commits == []
 
 
 def test_who_comes_later_takes_over(broker: Broker, topic: str, place: tuple[str, dict[str, Any]]) -> None:

@@ -16,6 +16,7 @@ from kbroker.client.simple_consumer import SIMPLE_CONSUMER, FetchFrom
 from kbroker.errors import ErrorCode
 from kbroker.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 from kbroker.spark.kafka_options import client_options
+from kbroker.spark.loader.commits import COMMITS_TOPIC
 from kbroker.spark.loader.errors import LoadFailed
 from kbroker.spark.loader.settings import READ_COMMITTED, Settings
 from kbroker.spark.offsets import Offsets
@@ -86,10 +87,18 @@ class Brokers:
             if not settings.topics:
                 raise LoadFailed("no topic is named, and no pattern: there is nothing to load")
             return sorted(set(settings.topics))
-        found = sorted(name for name in self._admin.list_topics() if settings.pattern.fullmatch(name))
+        found = sorted(
+            name
+            for name in self._admin.list_topics()
+            if settings.pattern.fullmatch(name) and not self._is_of_loads(name)
+        )
         if not found:
             raise LoadFailed(f"no topic matches {settings.pattern.pattern!r}")
         return found
+
+    def _is_of_loads(self, topic: str) -> bool:
+        """Each load writes to it: one of a pattern that matches it would never be the last."""
+        return topic == self._settings.audit_topic or COMMITS_TOPIC.fullmatch(topic) is not None
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         return {name: each.topic_id.hex() for name, each in self._admin.describe_topics(topics).items()}

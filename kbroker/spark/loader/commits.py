@@ -7,11 +7,15 @@ On disk. Do not rename fields.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from kbroker.spark.loader.errors import LakeDamaged
 from kbroker.spark.offsets import Offsets, checkpointed, offsets_of
+
+COMMITS_TOPIC = re.compile("kbroker-load-[0-9a-f]{24}")
+"""Where lakes in object stores have theirs."""
 
 
 class Part(NamedTuple):
