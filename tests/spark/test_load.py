@@ -550,3 +550,18 @@ def test_a_reload_that_is_cut_off_has_taken_nothing_away(servers: str, topic: st
         admin.delete_records({TopicPartition(topic, 0): 200})
     load(lake, servers, topic)
     assert visible(lake) == before
+
+
+def test_values_stay_as_they_are_in_the_lake(servers: str, topic: str, lake: Path) -> None:
+    """A load that forgot it made files that no reader put together with those before."""
+    create(servers, topic, 1)
+    fill(servers, topic, 1, 10)
+    load(lake, servers, topic, formats={"valueFormat": "string"})
+    fill(servers, topic, 1, 10, start=10)
+    with pytest.raises(LoadFailed, match=f"values of topic {topic} as string, .* load with --value-format string, or"):
+        load(lake, servers, topic)
+    assert load(lake, servers, topic, reload_since_ms=0).rows == 20
+    with pytest.raises(LoadFailed, match=f"values of topic {topic} as binary, .* load without --value-format, or"):
+        load(lake, servers, topic, formats={"valueFormat": "string"})
+    assert load(lake, servers, topic).commits == []
+    assert visible(lake) == on_broker(servers, topic)

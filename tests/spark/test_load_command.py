@@ -37,7 +37,8 @@ def test_a_load_is_summed_up(
     assert main([*common, topic, "--dry-run"]) == 0
     assert "commit 1: about " in capsys.readouterr().out
     assert not (tmp_path / "lake").exists()
-    assert main([*common, topic, "--value-format", "json", "--value-schema", "of LONG"]) == 0
+    decoding = ["--value-format", "json", "--value-schema", "of LONG"]
+    assert main([*common, topic, *decoding]) == 0
     out = capsys.readouterr().out.splitlines()
     assert out[0].split() == [
         "topic",
@@ -53,7 +54,7 @@ def test_a_load_is_summed_up(
     ]
     assert out[1].split()[:5] == [topic, "2", "200", "200", "0"]
     assert out[2].startswith("commit 1: 200 rows in ")
-    assert main([*common, topic]) == 0
+    assert main([*common, topic, *decoding]) == 0
     assert capsys.readouterr().out == "nothing new\n"
     assert main([*common, topic, "--reload-since", "0", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["commits"] == [2]

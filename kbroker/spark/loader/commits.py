@@ -58,10 +58,14 @@ class LoadedRange(NamedTuple):
 
 @dataclass(frozen=True)
 class TopicState:
-    """`generation` counts how often a topic of this name was deleted and made again since it was loaded first."""
+    """`generation` counts how often a topic of this name was deleted and made again since it was loaded first.
+
+    `value_format`: binary, string, json or avro; empty in commits of before it was kept.
+    """
 
     topic_id: str
     generation: int = 0
+    value_format: str = ""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -19,7 +20,7 @@ from kbroker.spark.loader import identity
 from kbroker.spark.loader.audit import publish_audit
 from kbroker.spark.loader.brokers import Brokers, Partitions
 from kbroker.spark.loader.commit_files import FileCommits, files_now, fold, replaced_by
-from kbroker.spark.loader.commits import Commit, CommitLog, LakeFile
+from kbroker.spark.loader.commits import Commit, CommitLog, LakeFile, TopicState
 from kbroker.spark.loader.errors import LoadFailed, storage_errors
 from kbroker.spark.loader.lake import PLANS, STAGING, Directory, storage_of
 from kbroker.spark.loader.lock import locked
@@ -27,7 +28,7 @@ from kbroker.spark.loader.marks import read_up_to_ms, sorted_hours
 from kbroker.spark.loader.plan import Plan, beginnings, to_read
 from kbroker.spark.loader.publish import RUN, is_published, publish
 from kbroker.spark.loader.reload import reload_from
-from kbroker.spark.loader.settings import EVENT, Settings
+from kbroker.spark.loader.settings import BINARY, EVENT, Settings
 from kbroker.spark.loader.summary import Preview, Summary, preview, summarized
 from kbroker.spark.loader.task import Job, Manifest, run_unit
 from kbroker.spark.loader.topic_commits import TopicCommits
@@ -138,6 +139,8 @@ class Loader:
         starts, removed = begun.starts, tuple[str, ...]()
         if self._reloads and last is not None:
             starts, removed = self._reload(brokers, last, found, begun.starts)
+        else:
+            self._check_value_formats(begun.topics)
         number = 1 if last is None else last.number + 1
         sizes = brokers.record_bytes(found, starts)
         # What takes the place of files is committed with their removal: nobody knows how long the brokers have it.
@@ -146,7 +149,7 @@ class Loader:
             number=number,
             run=uuid.uuid4().hex[:12],
             loaded_at_ms=time.time_ns() // 1_000_000,
-            topics=begun.topics,
+            topics={name: replace(state, value_format=settings.value_format) for name, state in begun.topics.items()},
             starts=starts,
             ranges=ranges,
             whole_ends=found.whole_ends,
@@ -219,6 +222,17 @@ class Loader:
             raise LoadFailed(f"{self._storage.name}: {what}; the next load gives all files their names") from error
         self._show(brokers, commit, plan.starts)
         return commit
+
+    def _check_value_formats(self, topics: dict[str, TopicState]) -> None:
+        """LoadFailed: what is new would have another column value than what is there. A reload may change it."""
+        for name, state in topics.items():
+            before = state.value_format
+            if before not in ("", self.settings.value_format):
+                how = "without --value-format" if before == BINARY else f"with --value-format {before}"
+                raise LoadFailed(
+                    f"{self._storage.name} has values of topic {name} as {before}, which no reader puts together with "
+                    f"{self.settings.value_format}: load {how}, or all of it anew with --reload-since"
+                )
 
     def _show(self, brokers: Brokers, commit: Commit, places: Iterable[TopicPartition]) -> None:
         """How far the lake is, as the progress of a group."""

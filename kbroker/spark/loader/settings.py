@@ -14,6 +14,7 @@ from kbroker.spark.kafka_options import isolation_of
 EVENT, ARRIVAL = "event", "arrival"
 FAIL, CONTINUE = "fail", "continue"
 READ_COMMITTED = "read_committed"
+BINARY = "binary"
 
 WORDS = {
     "time": (EVENT, ARRIVAL),
@@ -66,6 +67,10 @@ class Settings:
     @property
     def isolation(self) -> str:
         return isolation_of(self.client)
+
+    @property
+    def value_format(self) -> str:
+        return self.formats.get("valueFormat", BINARY)
 
     def __post_init__(self) -> None:
         """WrongOption: a value is none, or topics are said twice."""
