@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from kbroker.client import ConsumerRebalanceListener, ConsumerRecord, UsageError
-from kbroker.coordination.store import NoNode, Store
+from kbroker.coordination.store import NoNode, NotEmpty, Store
 from tests.kit.zookeeper import ZooKeeperProcess
 from tests.unit.client.connector.conftest import PARTITIONS, WAIT_S, Place
 
@@ -98,10 +98,14 @@ def test_offsets_are_committed_though_the_group_does_not_agree(place: Place, cap
 
 
 def delete_tree(store: Store, path: str) -> None:
+    """Once more where others make nodes meanwhile."""
     with contextlib.suppress(NoNode):
-        for name in store.children(path):
-            delete_tree(store, f"{path}/{name}")
-        store.delete(path)
+        while True:
+            for name in store.children(path):
+                delete_tree(store, f"{path}/{name}")
+            with contextlib.suppress(NotEmpty):
+                store.delete(path)
+                break
 
 
 def test_a_group_that_somebody_deletes_is_made_anew(place: Place) -> None:
