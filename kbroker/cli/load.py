@@ -28,7 +28,7 @@ from kbroker.client.producer.options import PRODUCER
 from kbroker.errors import KbrokerError
 from kbroker.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from kbroker.spark.installed import check_installed
-from kbroker.spark.kafka_options import REFUSED
+from kbroker.spark.kafka_options import ISOLATION, READ_COMMITTED, REFUSED
 from kbroker.spark.loader.commits import Commit
 from kbroker.spark.loader.plan import Plan
 from kbroker.spark.loader.run import Loader, Watcher
@@ -205,7 +205,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
     given = client_options(arguments, PRODUCER | CONSUMER)
     client = {name: value for name, value in given.items() if name not in REFUSED and name != "group.id"}
     if arguments.committed:
-        client["isolation.level"] = "read_committed"
+        client[ISOLATION] = READ_COMMITTED
     return Settings(
         lake=arguments.to if "://" in arguments.to else str(Path(arguments.to).absolute()),
         client=client,

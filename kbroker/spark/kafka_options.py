@@ -19,6 +19,7 @@ from kbroker.spark.errors import WrongOption
 log = logging.getLogger("kbroker.spark")
 
 SERVERS, PROTOCOL, MECHANISM = "bootstrap.servers", "security.protocol", "sasl.mechanism"
+ISOLATION, READ_COMMITTED = "isolation.level", "read_committed"
 
 REFUSED = {
     "enable.auto.commit": "Spark keeps the offsets",
@@ -116,7 +117,7 @@ def client_options(given: Mapping[str, str], table: Mapping[str, Option] = NETWO
 
 def isolation_of(given: Mapping[str, str]) -> str:
     """As the consumer has it, however it is written. WrongOption."""
-    option = CONSUMER["isolation.level"]
+    option = CONSUMER[ISOLATION]
     return str(option.kind(_checked(option, option.name, given.get(option.name, option.default))))
 
 

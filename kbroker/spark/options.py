@@ -80,7 +80,8 @@ def duration_ms(given: str) -> int:
     return int(found[1]) * units[found[2]]
 
 
-FORMAT = one_of("binary", "string", "json", "avro")
+BINARY = "binary"  #: as they are
+FORMAT = one_of(BINARY, "string", "json", "avro")
 
 
 def addresses(given: str) -> str:
@@ -152,8 +153,8 @@ OPTIONS = {
             Use.READ,
             "taken and not used: reading needs no group here, and brokers see none of Spark's own connector either",
         ),
-        Option("keyFormat", FORMAT, "binary", Use.READ, "what keys are decoded from: json, avro or string"),
-        Option("valueFormat", FORMAT, "binary", Use.READ, "and values"),
+        Option("keyFormat", FORMAT, BINARY, Use.READ, "what keys are decoded from: json, avro or string"),
+        Option("valueFormat", FORMAT, BINARY, Use.READ, "and values"),
         Option("keySchema", text, None, Use.READ, "of keys: the same as valueSchema of values"),
         Option(
             "valueSchema",

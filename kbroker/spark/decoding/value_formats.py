@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from kbroker.errors import KbrokerError
 from kbroker.spark.errors import WrongOption
+from kbroker.spark.options import BINARY
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,7 +59,7 @@ def decoded_schema(options: SparkOptions, plain: StructType) -> StructType | str
     from pyspark.sql.types import BinaryType, StructField, StructType
 
     check_formats(options)
-    types = {column: _type(options, column) for column in COLUMNS if options[f"{column}Format"] != "binary"}
+    types = {column: _type(options, column) for column in COLUMNS if options[f"{column}Format"] != BINARY}
     if not types:
         return plain
     fields = [(field.name, types.get(field.name, field.dataType)) for field in plain]
@@ -169,7 +170,7 @@ class Decoding:
         self._decoders = {
             column: decoder_of(options, column, schema.field(column).type)
             for column in COLUMNS
-            if options[f"{column}Format"] != "binary" and column in schema.names
+            if options[f"{column}Format"] != BINARY and column in schema.names
         }
         self._corrupt = options[CORRUPT] if "value" in self._decoders else None
 

@@ -69,12 +69,10 @@ def publish_audit(
 ) -> None:
     """The rows of a commit, less those of the files it replaces. It may be done again. What fails is logged."""
     rows: Counter[tuple[str, int]] = Counter()
-    for file in commit.files:
-        rows[(file.topic, file.hour)] += file.rows - file.undated
-        rows[(file.topic, UNDATED)] += file.undated
-    for file in removed:
-        rows[(file.topic, file.hour)] -= file.rows - file.undated
-        rows[(file.topic, UNDATED)] -= file.undated
+    for sign, files in ((1, commit.files), (-1, removed)):
+        for file in files:
+            rows[(file.topic, file.hour)] += sign * (file.rows - file.undated)
+            rows[(file.topic, UNDATED)] += sign * file.undated
     if not any(rows.values()):
         return
     try:

@@ -11,14 +11,14 @@ from typing import Self
 
 from kbroker.client import AdminClient, SimpleConsumer
 from kbroker.client.config import NETWORK
-from kbroker.client.errors import BrokerError, ClientError, PartialFailure
+from kbroker.client.errors import ClientError
 from kbroker.client.simple_consumer import SIMPLE_CONSUMER, FetchFrom
-from kbroker.errors import ErrorCode
 from kbroker.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
-from kbroker.spark.kafka_options import client_options
+from kbroker.spark.described import described
+from kbroker.spark.kafka_options import READ_COMMITTED, client_options
 from kbroker.spark.loader.commits import COMMITS_TOPIC
 from kbroker.spark.loader.errors import LoadFailed
-from kbroker.spark.loader.settings import READ_COMMITTED, Settings
+from kbroker.spark.loader.settings import Settings
 from kbroker.spark.offsets import Offsets
 
 log = logging.getLogger("kbroker.spark")
@@ -105,14 +105,8 @@ class Brokers:
 
     def still_there(self, topics: Iterable[str]) -> list[str]:
         """Without those that were deleted."""
-        asked = set(topics)
-        try:
-            return sorted(self._admin.describe_topics(asked))
-        except BrokerError as error:
-            errors = error.errors if isinstance(error, PartialFailure) else dict.fromkeys(asked, error)
-            if any(each.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for each in errors.values()):
-                raise
-            return sorted(asked - errors.keys())
+        there, _ = described(self._admin, set(topics))
+        return sorted(there)
 
     def partitions(self, topics: Iterable[str]) -> Partitions:
         asked_at_ms = time.time_ns() // 1_000_000

@@ -7,9 +7,10 @@ import uuid
 from dataclasses import replace
 from typing import Any
 
+from kbroker.spark.kafka_options import READ_COMMITTED
 from kbroker.spark.loader.errors import NotALake
 from kbroker.spark.loader.lake import HOME, IDENTITY, Directory, ObjectStore
-from kbroker.spark.loader.settings import READ_COMMITTED, Settings
+from kbroker.spark.loader.settings import Settings
 
 FORMAT = 1
 

@@ -17,6 +17,8 @@ from kbroker.spark.loader.work import SizedRange, WorkUnit, divided, limited, ta
 from kbroker.spark.offsets import Offsets, checkpointed
 from kbroker.spark.reading.ranges import OffsetRange
 
+ALL_AT_ONCE = 1 << 62  #: bytes
+
 
 @dataclass(frozen=True)
 class Plan:

@@ -25,15 +25,16 @@ from kbroker.spark.loader.errors import LoadFailed, storage_errors
 from kbroker.spark.loader.lake import PLANS, STAGING, Directory, storage_of
 from kbroker.spark.loader.lock import locked
 from kbroker.spark.loader.marks import read_up_to_ms, sorted_hours
-from kbroker.spark.loader.plan import Plan, beginnings, to_read
+from kbroker.spark.loader.plan import ALL_AT_ONCE, Plan, beginnings, to_read
 from kbroker.spark.loader.publish import RUN, is_published, publish
 from kbroker.spark.loader.reload import reload_from
-from kbroker.spark.loader.settings import BINARY, EVENT, Settings
+from kbroker.spark.loader.settings import EVENT, Settings
 from kbroker.spark.loader.summary import Preview, Summary, preview, summarized
 from kbroker.spark.loader.task import Job, Manifest, run_unit
 from kbroker.spark.loader.topic_commits import TopicCommits
 from kbroker.spark.loader.values import check_values, value_type
 from kbroker.spark.offsets import Offsets
+from kbroker.spark.options import BINARY
 
 log = logging.getLogger("kbroker.spark")
 
@@ -41,7 +42,6 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 PLANS_KEPT = 100
-ALL_AT_ONCE = 1 << 62
 HOST = socket.gethostname()
 RUN_NAME = re.compile(r"(\d{10})-([0-9a-f]+)(?:\.json)?")
 

@@ -10,11 +10,10 @@ from typing import Any
 
 from kbroker.spark.errors import WrongOption
 from kbroker.spark.kafka_options import isolation_of
+from kbroker.spark.options import BINARY
 
 EVENT, ARRIVAL = "event", "arrival"
 FAIL, CONTINUE = "fail", "continue"
-READ_COMMITTED = "read_committed"
-BINARY = "binary"
 
 WORDS = {
     "time": (EVENT, ARRIVAL),

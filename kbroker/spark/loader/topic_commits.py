@@ -16,7 +16,7 @@ from kbroker.client.consumer.options import CONSUMER
 from kbroker.client.errors import ClientError
 from kbroker.client.producer.options import PRODUCER
 from kbroker.model import TopicPartition
-from kbroker.spark.kafka_options import client_options
+from kbroker.spark.kafka_options import ISOLATION, READ_COMMITTED, client_options
 from kbroker.spark.loader.commit_files import commit_numbers, commit_path, prepared_path
 from kbroker.spark.loader.commits import Commit, decode_commit
 from kbroker.spark.loader.errors import LakeDamaged, LakeTaken
@@ -108,7 +108,7 @@ class TopicCommits:
     def _last_record(self) -> bytes | None:
         options = {
             **client_options(self._client, CONSUMER),
-            "isolation.level": "read_committed",
+            ISOLATION: READ_COMMITTED,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
             "allow.auto.create.topics": False,

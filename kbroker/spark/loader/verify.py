@@ -26,7 +26,7 @@ from kbroker.spark.loader.counting import (
 from kbroker.spark.loader.errors import LoadFailed, NotALake
 from kbroker.spark.loader.hours import UNDATED, hour_name
 from kbroker.spark.loader.lake import Directory, ObjectStore, storage_of
-from kbroker.spark.loader.plan import to_read
+from kbroker.spark.loader.plan import ALL_AT_ONCE, to_read
 from kbroker.spark.loader.publish import is_published
 from kbroker.spark.loader.settings import Settings
 from kbroker.spark.loader.work import LEAST_SIZE, divided, target_size
@@ -137,7 +137,7 @@ def _verified(
         for place in known
         if place in lake.first and last.next_offsets[place] <= there.ends[place]
     }
-    ranges = to_read(starts, last.next_offsets, brokers.record_bytes(there, starts), 1 << 62)
+    ranges = to_read(starts, last.next_offsets, brokers.record_bytes(there, starts), ALL_AT_ONCE)
     compacted = brokers.compacted(on_brokers)
     files = [file for file in lake.files.values() if file.topic in topics]
     units = divided(ranges, target_size(sum(each.size for each in ranges), tasks.slots, settings.task_bytes))

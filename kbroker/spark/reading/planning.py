@@ -9,13 +9,13 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from kbroker.client.admin import AdminClient
-from kbroker.client.admin_results import TopicDescription
 from kbroker.client.config import NETWORK
-from kbroker.client.errors import BrokerError, PartialFailure
+from kbroker.client.errors import BrokerError
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
+from kbroker.spark.described import described
 from kbroker.spark.errors import DataLoss, WrongOption
-from kbroker.spark.kafka_options import client_options, isolation_of
+from kbroker.spark.kafka_options import READ_COMMITTED, client_options, isolation_of
 from kbroker.spark.offsets import (
     EARLIEST,
     LATEST,
@@ -39,7 +39,7 @@ class Planner:
     def __init__(self, options: SparkOptions):
         self._options = options
         given = client_options(options.client, NETWORK)
-        self._read_committed = isolation_of(options.client) == "read_committed"
+        self._read_committed = isolation_of(options.client) == READ_COMMITTED
         self._missing: set[str] = set()  # that has been told of
         self._admin = AdminClient(given)
 
@@ -98,18 +98,7 @@ class Planner:
 
     def _described(self, topics: set[str]) -> tuple[set[TopicPartition], set[str]]:
         """Their partitions, and which topics are not there."""
-        missing: set[str] = set()
-        found: Mapping[str, TopicDescription] = {}
-        try:
-            found = self._admin.describe_topics(sorted(topics)) if topics else {}
-        except PartialFailure as error:
-            if any(each.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for each in error.errors.values()):
-                raise
-            found, missing = error.results, set(error.errors)
-        except BrokerError as error:
-            if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                raise
-            missing = topics
+        found, missing = described(self._admin, topics)
         return {TopicPartition(name, each.partition) for name in found for each in found[name].partitions}, missing
 
     # --- which offsets --------------------------------------------------------------------------------------

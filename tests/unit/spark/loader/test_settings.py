@@ -9,9 +9,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kbroker.spark.errors import WrongOption
+from kbroker.spark.kafka_options import READ_COMMITTED
 from kbroker.spark.loader.load import load
 from kbroker.spark.loader.run import Loader
-from kbroker.spark.loader.settings import READ_COMMITTED, Settings
+from kbroker.spark.loader.settings import Settings
 from kbroker.spark.loader.spark_tasks import SparkTasks
 
 CLIENT = {"bootstrap.servers": "127.0.0.1:1"}

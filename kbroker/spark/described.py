@@ -1,0 +1,25 @@
+"""Topics as the brokers have them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from kbroker.client.admin import AdminClient
+from kbroker.client.admin_results import TopicDescription
+from kbroker.client.errors import BrokerError, PartialFailure
+from kbroker.errors import ErrorCode
+
+
+def described(admin: AdminClient, topics: Collection[str]) -> tuple[dict[str, TopicDescription], set[str]]:
+    """Those that are there, and the names of those that are not. BrokerError: one is refused for another reason."""
+    if not topics:
+        return {}, set()
+    try:
+        return admin.describe_topics(topics), set()
+    except BrokerError as error:
+        found, errors = {}, dict.fromkeys(topics, error)
+        if isinstance(error, PartialFailure):
+            found, errors = error.results, error.errors
+        if any(each.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for each in errors.values()):
+            raise
+        return found, set(errors)
