@@ -74,6 +74,13 @@ def load(lake: Path | str, servers: str, *topics: str, **more: Any) -> Summary:
     return Loader(settings_of(lake, servers, *topics, **more), InProcess()).run()
 
 
+def create(servers: str, topic: str, partitions: int = 2, **configs: str) -> None:
+    """`configs`: with _ for dots."""
+    options = {name.replace("_", "."): value for name, value in configs.items()}
+    with AdminClient(bootstrap_servers=servers) as admin:
+        admin.create_topic(topic, partitions, configs=options)
+
+
 def fill(servers: str, topic: str, partitions: int, count: int, *, start: int = 0, step_ms: int = 60_000) -> None:
     """`count` records in each partition, one a minute."""
     numbers = range(start, start + count)
@@ -159,8 +166,7 @@ def folding_campaign(
     patch.setattr(commit_files, "BUNDLE", 2)
     patch.setattr(run, "fold", lambda storage: None)
     servers, (topic,) = settings.client["bootstrap.servers"], settings.topics
-    with AdminClient(bootstrap_servers=servers) as admin:
-        admin.create_topic(topic, 1)
+    create(servers, topic, 1)
     storage = storage_of(settings)
     step, was_killed, number = 1, True, 0
     while was_killed:

@@ -23,7 +23,7 @@ from kbroker.spark.loader.plan import Plan
 from kbroker.spark.loader.run import Loader, Watcher
 from kbroker.spark.loader.verify import verify
 from kbroker.testing import Broker
-from tests.kit.load import BEGIN_MS, HOUR_MS, InProcess, fill, hours_of, load, on_broker, settings_of, visible
+from tests.kit.load import BEGIN_MS, HOUR_MS, InProcess, create, fill, hours_of, load, on_broker, settings_of, visible
 
 
 @pytest.fixture
@@ -34,13 +34,6 @@ def servers(broker: Broker) -> str:
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
     return tmp_path / "lake"
-
-
-def create(servers: str, topic: str, partitions: int = 2, **configs: object) -> None:
-    with AdminClient(bootstrap_servers=servers) as admin:
-        admin.create_topic(
-            topic, partitions, configs={name.replace("_", "."): value for name, value in configs.items()}
-        )
 
 
 def send(servers: str, topic: str, *records: tuple[int, int, str], **options: object) -> None:

@@ -13,15 +13,14 @@ from pyspark.sql import SparkSession
 
 from kbroker.cli.load import _duration, _size
 from kbroker.cli.main import main
-from kbroker.client import AdminClient, Producer
+from kbroker.client import Producer
 from kbroker.testing import Broker
-from tests.kit.load import fill, on_broker, visible
+from tests.kit.load import create, fill, on_broker, visible
 
 
 @pytest.fixture
 def common(broker: Broker, topic: str, tmp_path: Path) -> list[str]:
-    with AdminClient(bootstrap_servers=broker.bootstrap_servers) as admin:
-        admin.create_topic(topic, 2)
+    create(broker.bootstrap_servers, topic, 2)
     fill(broker.bootstrap_servers, topic, 2, 100)
     return ["load", "--to", str(tmp_path / "lake"), "-b", broker.bootstrap_servers]
 

@@ -7,20 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.client import AdminClient
 from kbroker.spark.loader import commit_files
 from kbroker.spark.loader.commit_files import all_commits
 from kbroker.spark.loader.lake import Directory
 from kbroker.spark.loader.settings import Settings
 from kbroker.testing import Broker
 from tests.kit import load as loads
-from tests.kit.load import fill, folding_campaign, killed_at, load, on_broker, settings_of, visible
+from tests.kit.load import create, fill, folding_campaign, killed_at, load, on_broker, settings_of, visible
 
 
 def campaign(servers: str, topic: str, folder: Path, every: int) -> int:
     """Kill the second load of a lake before each `every`th of its steps; returns how many there are."""
-    with AdminClient(bootstrap_servers=servers) as admin:
-        admin.create_topic(topic, 2)
+    create(servers, topic, 2)
     fill(servers, topic, 2, 100)
     begun = folder / "begun"
     load(begun, servers, topic)

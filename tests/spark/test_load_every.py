@@ -15,11 +15,10 @@ from pyspark.sql import SparkSession
 
 from kbroker.cli.load_every import run_every
 from kbroker.cli.main import main
-from kbroker.client import AdminClient
 from kbroker.spark.loader import run
 from kbroker.spark.loader.run import Loader
 from kbroker.testing import Broker
-from tests.kit.load import InProcess, fill, load, on_broker, settings_of, visible
+from tests.kit.load import InProcess, create, fill, load, on_broker, settings_of, visible
 from tests.kit.load_in_spark import await_file, once_told
 
 
@@ -33,8 +32,7 @@ def handlers() -> Iterator[None]:
 
 @pytest.fixture
 def filled(broker: Broker, topic: str) -> str:
-    with AdminClient(bootstrap_servers=broker.bootstrap_servers) as admin:
-        admin.create_topic(topic, 2)
+    create(broker.bootstrap_servers, topic, 2)
     fill(broker.bootstrap_servers, topic, 2, 100)
     return topic
 

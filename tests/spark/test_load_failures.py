@@ -11,18 +11,13 @@ from unittest.mock import ANY
 
 import pytest
 
-from kbroker.client import AdminClient, ClientError, Producer, UnreadableRecords
+from kbroker.client import ClientError, Producer, UnreadableRecords
 from kbroker.spark.loader.errors import LakeDamaged, LoadFailed
 from kbroker.spark.loader.run import Loader
 from kbroker.spark.loader.settings import Settings
 from kbroker.spark.loader.summary import Summary
 from kbroker.testing import Broker
-from tests.kit.load import InProcess, fill, load, on_broker, settings_of, visible
-
-
-def create(servers: str, topic: str) -> None:
-    with AdminClient(bootstrap_servers=servers) as admin:
-        admin.create_topic(topic, 1)
+from tests.kit.load import InProcess, create, fill, load, on_broker, settings_of, visible
 
 
 def load_with_little_disk(settings: Settings, limit: int, said: Path) -> None:
@@ -38,7 +33,7 @@ def load_with_little_disk(settings: Settings, limit: int, said: Path) -> None:
 def test_a_full_disk(broker: Broker, topic: str, tmp_path: Path, limit: int) -> None:
     topic = "".join(c for c in topic if c.isalnum())
     servers, lake, said = broker.bootstrap_servers, tmp_path / "lake", tmp_path / "said"
-    create(servers, topic)
+    create(servers, topic, 1)
     load(lake, servers, topic)
     for start in range(0, 4000, 1000):
         fill(servers, topic, 1, 1000, start=start, step_ms=1)
@@ -60,7 +55,7 @@ def test_a_broker_that_goes_while_tasks_read(topic: str, tmp_path: Path) -> None
     lake = tmp_path / "lake"
     with Broker() as broker:
         servers = broker.bootstrap_servers
-        create(servers, topic)
+        create(servers, topic, 1)
         fill(servers, topic, 1, 1000)
 
         class Killing(InProcess):
@@ -83,7 +78,7 @@ def test_damaged_records_are_named(topic: str, tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     with Broker(directory=tmp_path / "data") as broker:
         servers = broker.bootstrap_servers
-        create(servers, topic)
+        create(servers, topic, 1)
         with Producer(bootstrap_servers=servers) as producer:
             for number in range(3):
                 producer.send(topic, b"value %d" % number, partition=0).result(30)
@@ -98,7 +93,7 @@ def test_damaged_records_are_named(topic: str, tmp_path: Path) -> None:
 
 def test_a_damaged_commit_is_named(broker: Broker, topic: str, tmp_path: Path) -> None:
     servers, lake = broker.bootstrap_servers, tmp_path / "lake"
-    create(servers, topic)
+    create(servers, topic, 1)
     fill(servers, topic, 1, 10)
     load(lake, servers, topic)
     (path,) = (lake / "_kbload/commits").iterdir()
@@ -109,7 +104,7 @@ def test_a_damaged_commit_is_named(broker: Broker, topic: str, tmp_path: Path) -
 
 def test_a_lost_attempt_that_writes_after_all_is_done(broker: Broker, topic: str, tmp_path: Path) -> None:
     servers, lake = broker.bootstrap_servers, tmp_path / "lake"
-    create(servers, topic)
+    create(servers, topic, 1)
     fill(servers, topic, 1, 10)
     lost: list[tuple[Callable[[Any], Any], Any]] = []
 

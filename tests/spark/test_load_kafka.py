@@ -15,7 +15,7 @@ from kbroker.spark.loader.spark_tasks import SparkTasks
 from kbroker.spark.loader.summary import Summary
 from kbroker.spark.loader.verify import verify
 from tests.kit.broker import Kafka4InMemory, KafkaInMemory, KafkaProcess
-from tests.kit.load import BEGIN_MS, fill, on_broker, settings_of, visible
+from tests.kit.load import BEGIN_MS, create, fill, on_broker, settings_of, visible
 from tests.kit.object_stores import below, s3_bucket
 from tests.kit.processors import wait_until
 from tests.kit.zookeeper import Kafka25
@@ -77,11 +77,6 @@ class Lake:
 @pytest.fixture
 def lake(spark: SparkSession, kafka: str, tmp_path: Path) -> Lake:
     return Lake(spark, kafka, tmp_path / "lake")
-
-
-def create(servers: str, topic: str, partitions: int, **configs: str) -> None:
-    with AdminClient(bootstrap_servers=servers) as admin:
-        admin.create_topic(topic, partitions, 1, {name.replace("_", "."): value for name, value in configs.items()})
 
 
 def test_each_load_takes_what_has_come_since(kafka: str, topic: str, lake: Lake) -> None:

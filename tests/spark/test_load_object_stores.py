@@ -30,6 +30,7 @@ from tests.kit.load import (
     HOUR_MS,
     InProcess,
     Rows,
+    create,
     fill,
     folding_campaign,
     kill_before,
@@ -72,8 +73,7 @@ def seen(settings: Settings) -> Rows:
 
 def test_loads_add_what_is_new(broker: Broker, topic: str, place: tuple[str, dict[str, Any]]) -> None:
     servers, (lake, more) = broker.bootstrap_servers, place
-    with AdminClient(bootstrap_servers=servers) as admin:
-        admin.create_topic(topic, 2)
+    create(servers, topic, 2)
     fill(servers, topic, 2, 100)
     settings = settings_of(lake, servers, topic, **more)
     assert isinstance(storage_of(settings), ObjectStore)
@@ -92,8 +92,7 @@ def test_loads_add_what_is_new(broker: Broker, topic: str, place: tuple[str, dic
 def test_a_pattern_leaves_out_what_loads_write(broker: Broker, topic: str, place: tuple[str, dict[str, Any]]) -> None:
     """Each load would find what the one before it has written."""
     servers, (lake, more) = broker.bootstrap_servers, place
-    with AdminClient(bootstrap_servers=servers) as admin:
-        admin.create_topic(topic, 2)
+    create(servers, topic, 2)
     fill(servers, topic, 2, 10)
     more |= {"pattern": re.compile(f"{topic}.*|kbroker-load-.*"), "audit_topic": f"{topic}-audit"}
     assert load(lake, servers, **more).rows == 20
@@ -102,8 +101,7 @@ def test_a_pattern_leaves_out_what_loads_write(broker: Broker, topic: str, place
 
 def test_who_comes_later_takes_over(broker: Broker, topic: str, place: tuple[str, dict[str, Any]]) -> None:
     servers, (lake, more) = broker.bootstrap_servers, place
-    with AdminClient(bootstrap_servers=servers) as admin:
-        admin.create_topic(topic, 2)
+    create(servers, topic, 2)
     fill(servers, topic, 2, 10)
 
     class Overtaken(InProcess):
@@ -137,8 +135,7 @@ def test_a_log_of_commits_that_lost_the_last_ones_is_noticed(
 ) -> None:
     """Brokers that lose what they have acknowledged: rows of the commit that is gone would be loaded again."""
     servers, (lake, more) = broker.bootstrap_servers, place
-    with AdminClient(bootstrap_servers=servers) as admin:
-        admin.create_topic(topic, 1)
+    create(servers, topic, 1)
     fill(servers, topic, 1, 10)
     load(lake, servers, topic, **more)
     settings = settings_of(lake, servers, topic, **more)
@@ -154,8 +151,7 @@ def test_who_only_looks_is_not_disturbed_by_a_first_commit(
 ) -> None:
     """It comes between two looks, at the topic and at the files."""
     servers, (lake, more) = broker.bootstrap_servers, place
-    with AdminClient(bootstrap_servers=servers) as admin:
-        admin.create_topic(topic, 1)
+    create(servers, topic, 1)
     fill(servers, topic, 1, 10)
     settings = settings_of(lake, servers, topic, **more)
     identity.make(storage_of(settings), settings, None)
@@ -201,8 +197,7 @@ def test_a_commit_whose_answer_is_lost_and_that_comes_late_has_its_files(
 def test_two_loaders_may_give_the_same_files_their_names(broker: Broker, topic: str, tmp_path: Path) -> None:
     """The second one begins while the first one is at it; what had just got its name was said to be gone."""
     servers, lake = broker.bootstrap_servers, str(tmp_path / "lake")
-    with AdminClient(bootstrap_servers=servers) as admin:
-        admin.create_topic(topic, 2)
+    create(servers, topic, 2)
     fill(servers, topic, 2, 100)
 
     others = []
@@ -221,8 +216,7 @@ def test_two_loaders_may_give_the_same_files_their_names(broker: Broker, topic: 
 
 def campaign(servers: str, topic: str, folder: Path, every: int) -> int:
     """Kill first loads before each `every`th call of the store; returns how many there are."""
-    with AdminClient(bootstrap_servers=servers) as admin:
-        admin.create_topic(topic, 2)
+    create(servers, topic, 2)
     fill(servers, topic, 2, 100)
     all_of_it = on_broker(servers, topic)
     step = 1
@@ -286,8 +280,7 @@ HOURS = 48
 def test_a_tasks_memory_is_bounded_where_parts_of_uploads_wait_in_it(broker: Broker, topic: str, bucket: str) -> None:
     """Records of many hours by turns, all of whose files are open; the store is slower than the load."""
     servers, size, count = broker.bootstrap_servers, 1 << 10, 240_000
-    with AdminClient(bootstrap_servers=servers) as admin:
-        admin.create_topic(topic, 1)
+    create(servers, topic, 1)
     values = numpy.random.default_rng(1).integers(0, 256, (count // HOURS, size), dtype=numpy.uint8)
     with Producer(bootstrap_servers=servers) as producer:
         for number in range(HOURS):

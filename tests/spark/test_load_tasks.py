@@ -8,18 +8,16 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from kbroker.client import AdminClient
 from kbroker.spark import load
 from kbroker.spark.loader.errors import LoadFailed
 from kbroker.testing import Broker
 from tests.kit import load_in_spark
-from tests.kit.load import fill, on_broker, visible
+from tests.kit.load import create, fill, on_broker, visible
 
 
 @pytest.fixture
 def filled(broker: Broker, topic: str) -> str:
-    with AdminClient(bootstrap_servers=broker.bootstrap_servers) as admin:
-        admin.create_topic(topic, 4)
+    create(broker.bootstrap_servers, topic, 4)
     fill(broker.bootstrap_servers, topic, 4, 500)
     return topic
 

@@ -21,15 +21,14 @@ from kbroker.spark.loader.publish import publish
 from kbroker.spark.loader.verify import Verification, verify
 from kbroker.spark.loader.work import WorkUnit
 from kbroker.testing import Broker
-from tests.kit.load import BEGIN_MS, InProcess, Meanwhile, fill, load, settings_of
+from tests.kit.load import BEGIN_MS, InProcess, Meanwhile, create, fill, load, settings_of
 
 NAMES = ["2023-11-14T22", "2023-11-14T23", "2023-11-15T00"]
 
 
 @pytest.fixture
 def servers(broker: Broker, topic: str) -> str:
-    with AdminClient(bootstrap_servers=broker.bootstrap_servers) as admin:
-        admin.create_topic(topic, 2)
+    create(broker.bootstrap_servers, topic, 2)
     fill(broker.bootstrap_servers, topic, 2, 150)
     return broker.bootstrap_servers
 
