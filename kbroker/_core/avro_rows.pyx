@@ -25,6 +25,7 @@ from kbroker._core.typed_columns cimport (
     NOT_OF_TYPE,
     NOT_UTF8,
     OTHER_SCHEMA,
+    TOO_DEEP,
     TOO_SHORT,
     TOO_SPARSE,
     BinaryRows,
@@ -46,7 +47,7 @@ from kbroker._core.varint cimport take_varint, take_varlong
 #: What a step of a plan does; a plan's spec has the place of one of these.
 STEPS = (
     "null", "boolean", "int", "long", "float", "double", "bytes", "string", "fixed", "enum", "array", "map", "record", "union",
-    "member", "default", "fail",
+    "member", "default", "fail", "again",
 )
 
 cdef enum:
@@ -68,10 +69,12 @@ cdef enum:
     STEP_MEMBER                  # of a union that is a struct: its other members are null
     STEP_DEFAULT                 # what a field is that was not written: encoded in the plan itself
     STEP_FAIL                    # what the column cannot have
+    STEP_AGAIN                   # a step that this one is in: a schema that contains itself
 
 cdef enum:
     MOST_EMPTY = 1 << 16         # of a value's array items, such as take no byte
     HEADER_SIZE = 5              # a zero byte and the schema's id
+    MOST_AGAIN = 1000            # of a value that contains itself
     MOST_UNKNOWN = 64            # ids that nobody knows are remembered; who sends them could send any number
 
 cdef struct step_t:
@@ -81,6 +84,7 @@ cdef struct step_t:
     int64_t least                # bytes that it takes at least
     int child_count
     step_t *children
+    step_t *parent               # of STEP_AGAIN the one that comes again
     writer_t data                # of a default; or symbols, one behind the other
     writer_t ends                # int32 each: where the symbols end; -1: one that the column cannot have
 
@@ -89,6 +93,7 @@ cdef struct avro_t:
     const uint8_t *end
     int64_t empty                # items so far that took no byte
     int64_t nulls_left           # and defaults, that may be put for what was not written
+    int again                    # how often what it is in contains itself
 
 cdef struct known_t:
     int32_t schema_id
@@ -200,6 +205,7 @@ cdef int read_default(avro_t *a, step_t *step) noexcept nogil:
     inner.end = step.data.data + step.data.size
     inner.empty = 0
     inner.nulls_left = a.nulls_left - 1 - <int64_t>step.data.size
+    inner.again = a.again
     done = read_step(&inner, &step.children[0]) if inner.nulls_left >= 0 else TOO_SPARSE
     a.nulls_left = inner.nulls_left
     return done
@@ -234,6 +240,16 @@ cdef int read_record(avro_t *a, step_t *step) noexcept nogil:
         if done != FINE:
             return done
     return node_row(step.target, True) if step.target != NULL else FINE
+
+
+cdef int read_again(avro_t *a, step_t *step) noexcept nogil:
+    cdef int done
+    if a.again >= MOST_AGAIN:
+        return TOO_DEEP
+    a.again += 1
+    done = read_step(a, step.parent)
+    a.again -= 1
+    return done
 
 
 cdef int read_number(avro_t *a, step_t *step) noexcept nogil:
@@ -298,6 +314,8 @@ cdef int read_step(avro_t *a, step_t *step) noexcept nogil:
         return read_member(a, step)
     if kind == STEP_DEFAULT:
         return read_default(a, step)
+    if kind == STEP_AGAIN:
+        return read_again(a, step)
     return NOT_OF_TYPE
 
 
@@ -343,7 +361,7 @@ cdef class AvroRows(TypedColumns):
             if made == NULL:
                 raise MemoryError()
             try:
-                self.build_step(made, plan)
+                self.build_step(made, NULL, plan)
             except:
                 step_free(made)
                 free(made)
@@ -355,9 +373,10 @@ cdef class AvroRows(TypedColumns):
         added.plan = made
         self.last = NULL
 
-    cdef int build_step(self, step_t *step, object spec) except -1:
+    cdef int build_step(self, step_t *step, step_t *parent, object spec) except -1:
         cdef int i
         kind, target, number, data, parts = spec
+        step.parent = parent
         if not 0 <= kind < len(STEPS):
             raise ValueError(f"there is no step {kind}")
         step.step = kind
@@ -377,9 +396,11 @@ cdef class AvroRows(TypedColumns):
                 raise MemoryError()
             step.child_count = <int>len(parts)
             for i in range(step.child_count):
-                self.build_step(&step.children[i], parts[i])
+                self.build_step(&step.children[i], step, parts[i])
         if kind in (STEP_ARRAY, STEP_MAP, STEP_MEMBER, STEP_DEFAULT) and step.child_count != 1:
             raise ValueError(f"{STEPS[kind]} is of one part")
+        if kind == STEP_AGAIN:
+            step.parent = step_outside(step)
         step.least = least_size(step)
         return 0
 
@@ -412,6 +433,7 @@ cdef class AvroRows(TypedColumns):
         a.end = data + size
         a.empty = 0
         a.nulls_left = self.most_nulls(size)
+        a.again = 0
         if self.framed:
             if size < HEADER_SIZE or data[0]:
                 done = NO_HEADER
@@ -460,6 +482,18 @@ cdef class AvroRows(TypedColumns):
         return None
 
 
+cdef step_t *step_outside(step_t *step) except NULL:
+    """The one that is so many steps out as its number says."""
+    cdef int64_t left = step.number
+    cdef step_t *found = step
+    while left > 0 and found != NULL:
+        found = found.parent
+        left -= 1
+    if found == NULL or found == step or found.target != NULL:
+        raise ValueError(f"{step.number} steps out there is none that could come again")
+    return found
+
+
 cdef int put_raw(writer_t *out, int32_t value) except -1:
     cdef uint8_t *p = writer_reserve(out, 4)
     if p == NULL:
@@ -485,7 +519,7 @@ cdef int64_t least_size(step_t *step) noexcept nogil:
         for i in range(step.child_count):
             found += step.children[i].least
         return found
-    if step.step == STEP_NULL or step.step == STEP_DEFAULT or step.step == STEP_FAIL:
+    if step.step in (STEP_NULL, STEP_DEFAULT, STEP_FAIL, STEP_AGAIN):
         return 0
     if step.step == STEP_FLOAT:
         return 4

@@ -178,7 +178,9 @@ def avro_schema_seeds() -> Iterator[bytes]:
     yield texts[0] + b"\0" + texts[1] + b"\0\x02\x02"
     for kind in ("string", {"type": "array", "items": "int"}, {"type": "map", "values": 5}):
         yield json.dumps(record("R", ("x", kind, 7))).encode() + b"\0" + json.dumps(record("R")).encode() + b"\0"
-    yield json.dumps(record("Me", ("next", ["null", "Me"]))).encode() + b"\0\0"
+    me = json.dumps(record("Me", ("next", ["null", "Me"]), ("all", {"type": "array", "items": "Me"}), ("n", "int")))
+    yield me.encode() + b"\0\0"
+    yield json.dumps(record("Me", ("n", "int"))).encode() + b"\0" + me.encode() + b"\0\2\0\0\2\2\0\0\4\0\6"
 
 
 TARGETS = [

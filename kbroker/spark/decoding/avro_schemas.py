@@ -369,18 +369,28 @@ def _defaulted(field: dict[str, Any], column: _Column, at: _At) -> Step:
     return _step("default", None, data=data, parts=[_plan(kind, kind, column, at)])
 
 
-def _skipped(writer: Schema, at: _At) -> Step:
+def _skipped(writer: Schema, at: _At, around: tuple[Schema, ...] = ()) -> Step:
+    """`around`: what it is a part of and is skipped too, the innermost first; it may contain itself."""
+    for number, each in enumerate(around, 1):
+        if each is writer:
+            return _step("again", None, number)
     kind = writer["type"]
-    if kind == "union":
-        return _step("union", None, parts=[_skipped(each, at.inside()) for each in writer["branches"]])
-    if kind == "record":
-        return _step("record", None, parts=[_skipped(each["type"], at.inside()) for each in writer["fields"]])
-    if kind in ("array", "map"):
-        inner = writer["items" if kind == "array" else "values"]
-        return _step(kind, None, parts=[_skipped(inner, at.inside())])
+    if kind in ("union", "record", "array", "map"):
+        around = (writer, *around)
+        return _step(kind, None, parts=[_skipped(each, at.inside(), around) for each in _inside(writer)])
     if kind == "enum":
         return _step("enum", None, data=[each.encode() for each in writer["symbols"]])
     return _step(kind, None, writer.get("size", 1))
+
+
+def _inside(schema: Schema) -> list[Schema]:
+    """The schemas in it."""
+    kind = schema["type"]
+    if kind == "union":
+        return list(schema["branches"])
+    if kind == "record":
+        return [each["type"] for each in schema["fields"]]
+    return [schema["items" if kind == "array" else "values"]]
 
 
 # --- defaults -----------------------------------------------------------------------------------------------

@@ -185,6 +185,58 @@ def test_what_is_not_wanted_is_skipped_whatever_it_is() -> None:
     assert found.values.to_pylist() == [{"last": 7}]
 
 
+NODE = record(
+    ("next", ["null", "Node"]),
+    ("all", {"type": "array", "items": "Node"}),
+    ("by", {"type": "map", "values": ["null", {"type": "array", "items": "Node"}]}),
+    ("n", "int"),
+    name="Node",
+)
+
+
+def node(**parts: Any) -> dict[str, Any]:
+    return {"next": None, "all": [], "by": {}, "n": 1, **parts}
+
+
+def chain(length: int) -> dict[str, Any]:
+    found = node()
+    for _ in range(length - 1):
+        found = node(next=found)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("writer", "reader", "value", "expected"),
+    [
+        (
+            record(("node", NODE), ("last", "int")),
+            record(("last", "int")),
+            {"node": node(next=node(all=[node(), node()]), by={"a": [node(next=node())], "b": None}), "last": 7},
+            {"last": 7},
+        ),
+        (NODE, record(("n", "int"), name="Node"), node(next=node(n=2), all=[node(n=3)], n=4), {"n": 4}),
+        (
+            NODE,
+            record(("next", ["null", record(("n", "int"), name="Next")]), ("n", "int"), name="Node"),
+            node(next=node(n=2, next=node(n=3)), n=4),
+            {"next": {"n": 2}, "n": 4},
+        ),
+    ],
+    ids=["beside it", "around it", "some of it"],
+)
+def test_what_contains_itself_is_skipped(writer: Any, reader: Any, value: Any, expected: Any) -> None:
+    found = decode(reader, b"\0\0\0\0\1" + encode(writer, value), written_with=lambda _: writer)
+    assert found.values.to_pylist() == [expected]
+
+
+def test_what_contains_itself_without_end_is_bad() -> None:
+    reader, endless = record(("n", "int"), name="Node"), record(("me", "Node"), ("n", "int"), name="Node")
+    values = [b"\0\0\0\0\1" + encode(NODE, node(next=chain(length), n=5)) for length in (1, 1000, 1002, 2)]
+    found = decode(reader, *values, b"\0\0\0\0\2\2", written_with={1: NODE, 2: endless}.get)
+    assert found.reasons.to_pylist() == [None, None, "it is nested too deeply", None, "it is nested too deeply"]
+    assert found.values.to_pylist() == [{"n": 5}, {"n": 5}, {"n": None}, {"n": 5}, {"n": None}]
+
+
 @pytest.mark.parametrize(
     ("kind", "default", "expected"),
     [
