@@ -261,7 +261,7 @@ class Log(LogRecords):
                 self._fs.close(fd)
         self._is_clean = True
         self._may_have_gaps = False
-        if self._options.flushed_visibility:
+        if self._options.flushed_visibility and loaded.flushed_offset < loaded.log_end_offset:
             self.state.request_flush()
 
     def close(self) -> None:

@@ -246,6 +246,23 @@ def test_only_flushed_records_are_seen_where_that_is_asked_for(tmp_path: Path) -
     assert log.read(3, 1000) == b""
 
 
+def test_a_log_that_is_opened_asks_for_a_flush_of_what_is_there_and_of_no_more(tmp_path: Path) -> None:
+    """Where only flushed records are seen."""
+    home = LogHome(tmp_path, options=LogOptions(flushed_visibility=True))
+
+    def flush_what_is_asked_for() -> None:
+        home.directory.stop_flushers()
+        home.directory.run_flusher()
+
+    log = home.create()
+    log.append(batch_of([b"x"]))
+    flush_what_is_asked_for()
+    assert log.visible_end() == 0
+    log = home.reopen(clean=False)
+    flush_what_is_asked_for()
+    assert log.visible_end() == 1
+
+
 def test_a_log_knows_since_when_it_holds_unflushed_records(home: LogHome) -> None:
     log = home.create()
     assert log.state.unflushed_since_ms == -1
