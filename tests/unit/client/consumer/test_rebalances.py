@@ -53,6 +53,8 @@ class Worker(threading.Thread, RebalanceListener):
 
     def on_assigned(self, partitions: list[TopicPartition]) -> None:
         with self.owners.lock:
+            if self.killed:
+                return  # in the midst of its last poll
             self.owners.twice += [each for each in partitions if self.owners.by_partition.get(each, self) is not self]
             self.owners.by_partition.update(dict.fromkeys(partitions, self))
 
