@@ -15,7 +15,7 @@ from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.records import encode_batch
-from tests.kit.fetch_model import FetchModel, ModelPartition, ModelTopic
+from tests.kit.fetch_model import FetchModel, ModelPartition, ModelSession, ModelTopic
 from tests.kit.wire import WireClient
 
 VERSIONS = st.integers(4, 17)
@@ -158,13 +158,17 @@ class FetchMachine(RuleBasedStateMachine):
         parts = self.draw_parts(data, version, at_least=0)
         self.fetch(version, fetch_request(version, parts, max_bytes=limit, isolation_level=level))
 
-    @rule(data=st.data(), version=st.integers(7, 17), limit=st.sampled_from([100, 700, 1 << 20]))
-    def begin_session(self, data: st.DataObject, version: int, limit: int) -> None:
-        replaced = [0, 0, 0, 123, *self.model.sessions][data.draw(st.integers(0, 3 + len(self.model.sessions)))]
+    # Ids are random and decide between sessions of equal worth: what is drawn must not depend on which are left, nor on
+    # how many (what ends one is refused by another).
+    @rule(
+        data=st.data(), version=st.integers(7, 17), which=st.integers(0, 27), limit=st.sampled_from([100, 700, 1 << 20])
+    )
+    def begin_session(self, data: st.DataObject, version: int, which: int, limit: int) -> None:
+        replaceable = [0, 0, 0, 123, *self.model.sessions]
+        replaced = replaceable[which % len(replaceable)]
         parts = self.draw_parts(data, version, at_least=1)
         self.fetch(version, fetch_request(version, parts, session_id=replaced, session_epoch=0, max_bytes=limit))
 
-    # Ids are random and decide between sessions of equal worth: what is drawn must not depend on which are left.
     @rule(
         data=st.data(),
         which=st.integers(0, 11),
@@ -172,10 +176,8 @@ class FetchMachine(RuleBasedStateMachine):
         limit=st.sampled_from([100, 700, 1 << 20]),
         level=st.integers(0, 1),
     )
-    @precondition(lambda self: self.model.sessions)
     def go_on_with_session(self, data: st.DataObject, which: int, forget: list[int], limit: int, level: int) -> None:
-        session_id = list(self.model.sessions)[which % len(self.model.sessions)]
-        session = self.model.sessions[session_id]
+        session_id, session = self.session(which)
         version = [13, 15, 17][which % 3] if session.by_id else [7, 9, 11, 12][which % 4]
         parts = self.draw_parts(data, version, at_least=0) if data.draw(st.booleans()) else []
         forgettable = [*session.partitions, *self.keys(version)]
@@ -194,18 +196,15 @@ class FetchMachine(RuleBasedStateMachine):
         )
 
     @rule(which=st.integers(0, 11))
-    @precondition(lambda self: self.model.sessions)
     def ask_session_for_news(self, which: int) -> None:
-        session_id = list(self.model.sessions)[which % len(self.model.sessions)]
-        session = self.model.sessions[session_id]
+        session_id, session = self.session(which)
         version = 17 if session.by_id else 12
         self.fetch(version, fetch_request(version, [], session_id=session_id, session_epoch=session.epoch))
 
-    @rule(data=st.data(), version=st.integers(7, 17), epoch=st.integers(-1, 4))
-    @precondition(lambda self: self.model.sessions)
-    def confuse_session(self, data: st.DataObject, version: int, epoch: int) -> None:
+    @rule(data=st.data(), version=st.integers(7, 17), which=st.integers(0, 11), epoch=st.integers(-1, 4))
+    def confuse_session(self, data: st.DataObject, version: int, which: int, epoch: int) -> None:
         """Any epoch, and names where ids belong: mostly refused."""
-        session_id = [*self.model.sessions, 5][data.draw(st.integers(0, len(self.model.sessions)))]
+        session_id = [*self.model.sessions, 5][which % (len(self.model.sessions) + 1)]
         parts = self.draw_parts(data, version, at_least=1)
         self.fetch(version, fetch_request(version, parts, session_id=session_id, session_epoch=epoch))
 
@@ -242,6 +241,11 @@ class FetchMachine(RuleBasedStateMachine):
                 self.model.sessions[response.session_id] = outcome.session
         wanted = M.FetchResponse.decode(expected.encode(version), version)
         assert response == wanted, f"v{version} {request}\n got    {response}\n wanted {wanted}"
+
+    def session(self, which: int) -> tuple[int, ModelSession]:
+        """One of those that there are; if there is none, one that never was."""
+        sessions = list(self.model.sessions.items()) or [(5, ModelSession(True, 0, 0, {}))]
+        return sessions[which % len(sessions)]
 
     def keys(self, version: int) -> list[tuple[str | bytes, int]]:
         """Every partition there is, and some that are not."""
