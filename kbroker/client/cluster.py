@@ -456,7 +456,8 @@ class Cluster:
     ) -> T:
         """What `attempt` returns, tried again while it raises a retriable ClientError (or `also`) and time is left.
 
-        `timeout_s` instead of default.api.timeout.ms. TimedOut when an attempt takes longer; else its last error.
+        `timeout_s` instead of default.api.timeout.ms. TimedOut when an attempt takes longer, with the error of the
+        one before as its cause; else the last one's error.
         """
         options = self.network.options
         limit_s = options.seconds("default.api.timeout.ms") if timeout_s is None else timeout_s
@@ -472,7 +473,7 @@ class Cluster:
                     because = f"; the last attempt: {last.message}" if last is not None else ""
                     raise TimedOut(
                         f"not done within {limit_s:g} s{because}", hint=last.hint if last else None
-                    ) from None
+                    ) from last
                 if not isinstance(error, TimedOut):
                     raise
                 last = error

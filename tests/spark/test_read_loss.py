@@ -14,7 +14,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from kbroker.client import AdminClient, Producer
-from kbroker.client.errors import TimedOut
+from kbroker.client.consumer.fetching import Fetching
+from kbroker.client.errors import BrokerError, TimedOut
 from kbroker.spark.errors import DataLoss
 from kbroker.spark.options import Use
 from kbroker.spark.reading.batch_reader import BatchReader
@@ -131,6 +132,26 @@ def test_a_topic_is_deleted_under_a_task(broker: Broker, topic: str, fails: bool
             list(reader.read(partition))
     else:
         assert list(reader.read(partition)) == []
+
+
+def test_time_may_run_out_between_two_answers_that_a_topic_is_gone(
+    broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.create_topic(topic, 1)
+    fill_large(broker.bootstrap_servers, topic, 100)
+    reader, (partition,) = batch(broker.bootstrap_servers, subscribe=topic)
+    delete_topic(broker, topic)
+    asked = Fetching.offsets
+
+    async def late(self: Fetching, wanted: Any) -> Any:
+        try:
+            return await asked(self, wanted)
+        except BrokerError as error:
+            raise TimedOut("not done within 1.5 s") from error
+
+    monkeypatch.setattr(Fetching, "offsets", late)
+    with pytest.raises(DataLoss, match="of the offsets 0 to 100 some are gone, it has 0 to 0"):
+        list(reader.read(partition))
 
 
 def test_a_broker_that_dies_under_a_task_is_named_in_time(topic: str) -> None:

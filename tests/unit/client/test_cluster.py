@@ -229,6 +229,17 @@ def test_attempts_are_made_until_their_time_is_over(cluster_of: MakeCluster) -> 
     with pytest.raises(TimedOut, match=r"not done within 0\.1 s"):
         run(cluster, cluster.retried(silent))
 
+    refusals = [BrokerError("gone", code=ErrorCode.NOT_COORDINATOR)]
+
+    async def refused_once() -> None:
+        if refusals:
+            raise refusals.pop()
+        await silent()
+
+    with pytest.raises(TimedOut, match="the last attempt: gone") as late:
+        run(cluster, cluster.retried(refused_once))
+    assert isinstance(late.value.__cause__, BrokerError)
+
 
 def test_waits_double_up_to_the_longest() -> None:
     backoff = Backoff(0.1, 1.0)
