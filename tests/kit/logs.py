@@ -83,7 +83,11 @@ class LogHome:
         for log in self._logs:
             log.state.close()
         self._logs.clear()
-        self.directory.stop_flushers()
+        self.flush_requested()
+
+    def flush_requested(self) -> None:
+        """Every flush that was asked for is done when it returns."""
+        self.directory.stop_flushers()  # or run_flusher would wait for more
         self.directory.run_flusher()
 
     def _start_moved(self, log: Log) -> None:

@@ -307,8 +307,7 @@ def test_an_append_that_waits_is_flushed_once(tmp_path: Path) -> None:
         offset = log.append(batch_of([b"x"])).base_offset
         assert log.state.flushed_offset == offset + 1
     # The flushers were asked as well, and find nothing to do.
-    home.directory.stop_flushers()
-    home.directory.run_flusher()
+    home.flush_requested()
     assert disk.syncs == 5
 
 

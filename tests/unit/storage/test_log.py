@@ -249,17 +249,12 @@ def test_only_flushed_records_are_seen_where_that_is_asked_for(tmp_path: Path) -
 def test_a_log_that_is_opened_asks_for_a_flush_of_what_is_there_and_of_no_more(tmp_path: Path) -> None:
     """Where only flushed records are seen."""
     home = LogHome(tmp_path, options=LogOptions(flushed_visibility=True))
-
-    def flush_what_is_asked_for() -> None:
-        home.directory.stop_flushers()
-        home.directory.run_flusher()
-
     log = home.create()
     log.append(batch_of([b"x"]))
-    flush_what_is_asked_for()
+    home.flush_requested()
     assert log.visible_end() == 0
     log = home.reopen(clean=False)
-    flush_what_is_asked_for()
+    home.flush_requested()
     assert log.visible_end() == 1
 
 
@@ -300,10 +295,9 @@ def test_an_epoch_ends_where_the_next_begins(home: LogHome) -> None:
 def test_a_flush_is_asked_for_even_if_nobody_waits_for_it(tmp_path: Path) -> None:
     home = LogHome(tmp_path, options=LogOptions(flush_messages=3))
     log = home.create()
-    home.directory.stop_flushers()  # what is asked for is done, then run_flusher returns
     for flushed in (0, 0, 3, 3):
         log.append(batch_of([b"x"]), wait=False)
-        home.directory.run_flusher()
+        home.flush_requested()
         assert log.state.flushed_offset == flushed
 
 
@@ -311,9 +305,8 @@ def test_a_segment_that_is_closed_is_flushed_in_the_background(tmp_path: Path) -
     home = LogHome(tmp_path)
     log = home.create()
     log.append(batch_of([b"x"]))
-    home.directory.stop_flushers()
-    home.directory.run_flusher()
+    home.flush_requested()
     assert log.recovery_point == 0
     log.roll()
-    home.directory.run_flusher()
+    home.flush_requested()
     assert log.recovery_point == 1
