@@ -10,6 +10,8 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy
 
+from kbroker._core.seeded_hash cimport siphash_128
+
 import os
 
 cdef enum:
@@ -20,40 +22,7 @@ cdef extern from * nogil:
     """
     #include <stddef.h>
     #include <stdint.h>
-    #include <string.h>
     #include <sys/mman.h>
-
-    #define SIP_TURN(x, b) ((x) << (b) | (x) >> (64 - (b)))
-    #define SIP_ROUND \\
-        v0 += v1; v1 = SIP_TURN(v1, 13); v1 ^= v0; v0 = SIP_TURN(v0, 32); \\
-        v2 += v3; v3 = SIP_TURN(v3, 16); v3 ^= v2; \\
-        v0 += v3; v3 = SIP_TURN(v3, 21); v3 ^= v0; \\
-        v2 += v1; v1 = SIP_TURN(v1, 17); v1 ^= v2; v2 = SIP_TURN(v2, 32);
-
-    /* SipHash-2-4 with a result of 128 bits (Aumasson, Bernstein); words are little-endian. */
-    static inline void siphash_128(const uint64_t key[2], const uint8_t *data, size_t size, uint64_t hash[2]) {
-        uint64_t v0 = 0x736f6d6570736575u ^ key[0], v1 = 0x646f72616e646f6du ^ key[1] ^ 0xee;
-        uint64_t v2 = 0x6c7967656e657261u ^ key[0], v3 = 0x7465646279746573u ^ key[1];
-        uint64_t word, last = (uint64_t)size << 56;
-        const uint8_t *end = data + (size & ~(size_t)7);
-        for (; data < end; data += 8) {
-            memcpy(&word, data, 8);
-            v3 ^= word;
-            SIP_ROUND SIP_ROUND
-            v0 ^= word;
-        }
-        for (size_t i = 0; i < (size & 7); i++)
-            last |= (uint64_t)data[i] << 8 * i;
-        v3 ^= last;
-        SIP_ROUND SIP_ROUND
-        v0 ^= last;
-        v2 ^= 0xee;
-        SIP_ROUND SIP_ROUND SIP_ROUND SIP_ROUND
-        hash[0] = v0 ^ v1 ^ v2 ^ v3;
-        v1 ^= 0xdd;
-        SIP_ROUND SIP_ROUND SIP_ROUND SIP_ROUND
-        hash[1] = v0 ^ v1 ^ v2 ^ v3;
-    }
 
     /* Zeros: memory only where they are written. At `old` it takes the place of what is there. */
     static inline void *map_zeros(void *old, size_t size) {
@@ -69,7 +38,6 @@ cdef extern from * nogil:
     }
     """
     void prefetch "__builtin_prefetch"(const void *where)
-    void siphash_128(const uint64_t *key, const uint8_t *data, size_t size, uint64_t *hash)
     void *map_zeros(void *old, size_t size)
     void use_huge_pages(void *where, size_t size)
     int munmap(void *where, size_t size)

@@ -8,6 +8,7 @@ from libc.string cimport memcpy, memmove, memset
 from kbroker._core.arrays cimport with_room
 from kbroker._core.layout cimport ATTRIBUTE_TRANSACTIONAL
 from kbroker._core.record_batch cimport batch_info_t
+from kbroker._core.seeded_hash cimport seeded_hash_of_number
 from kbroker._core.transaction_marker cimport MARKER_ABORT, MARKER_COMMIT, marker_t
 
 cdef enum:
@@ -36,7 +37,7 @@ cdef void producers_free(producers_t *table) noexcept nogil:
 
 
 cdef inline int32_t home_of(producers_t *table, int64_t producer_id) noexcept nogil:
-    return <int32_t>((<uint64_t>producer_id * <uint64_t>0x9E3779B97F4A7C15) >> 32) & (table.capacity - 1)
+    return <int32_t>seeded_hash_of_number(<uint64_t>producer_id) & (table.capacity - 1)
 
 
 cdef producer_t *find(producers_t *table, int64_t producer_id) noexcept nogil:
@@ -435,6 +436,18 @@ cdef class ProducerTable:
         if producers_end(self.table, &info, &marker, offset, timestamp, &ended) < 0:
             raise MemoryError
         return ended.first_offset, ended.last_stable_offset
+
+    @property
+    def longest_search(self):
+        """Places that are looked at to find the producer that stands farthest from its own."""
+        cdef int32_t at
+        cdef int32_t distance
+        cdef int32_t longest = 0
+        for at in range(self.table.capacity):
+            if self.table.slots[at].producer_id != -1:
+                distance = (at - home_of(self.table, self.table.slots[at].producer_id)) & (self.table.capacity - 1)
+                longest = max(longest, distance + 1)
+        return longest
 
     @property
     def first_undecided_offset(self):

@@ -7,16 +7,12 @@ from libc.string cimport memcmp, memcpy
 
 from kbroker._core.partition cimport partition_ref, partition_t, partition_unref
 from kbroker._core.partition_state cimport PartitionState
+from kbroker._core.seeded_hash cimport seeded_hash
 from kbroker._core.sync cimport mutex_destroy, mutex_init, mutex_lock, mutex_unlock
 
 
-cdef inline uint32_t hash_bytes(const uint8_t *data, int64_t size, uint32_t seed) noexcept nogil:
-    """FNV-1a."""
-    cdef uint32_t value = 2166136261u ^ seed
-    cdef int64_t i
-    for i in range(size):
-        value = (value ^ data[i]) * <uint32_t>16777619
-    return value ^ (value >> 15)
+cdef inline uint32_t hash_of(const uint8_t *topic, int64_t size, int32_t partition_id) noexcept nogil:
+    return <uint32_t>seeded_hash(topic, size, <uint32_t>partition_id)
 
 
 cdef class Registry:
@@ -59,6 +55,24 @@ cdef class Registry:
     def __len__(self):
         return self.table.count
 
+    @property
+    def longest_chain(self):
+        """Partitions that share a place of the table with the one that shares it with most."""
+        cdef partition_t *p
+        cdef int32_t i
+        cdef int32_t length
+        cdef int32_t longest = 0
+        mutex_lock(&self.table.lock)
+        for i in range(self.table.bucket_count):
+            length = 0
+            p = self.table.by_name[i]
+            while p != NULL:
+                length += 1
+                p = p.name_next
+            longest = max(longest, length)
+        mutex_unlock(&self.table.lock)
+        return longest
+
     def add(self, PartitionState state not None):
         """Make a partition findable. It must not be registered yet, here or elsewhere."""
         cdef registry_t *table = self.table
@@ -94,7 +108,7 @@ cdef class Registry:
     cdef partition_t *find(self, const uint8_t *topic, int32_t topic_size, int32_t partition_id) noexcept nogil:
         cdef registry_t *table = self.table
         cdef partition_t *p
-        cdef uint32_t value = hash_bytes(topic, topic_size, <uint32_t>partition_id)
+        cdef uint32_t value = hash_of(topic, topic_size, partition_id)
         mutex_lock(&table.lock)
         p = table.by_name[value & <uint32_t>(table.bucket_count - 1)]
         while p != NULL and not (
@@ -109,7 +123,7 @@ cdef class Registry:
     cdef partition_t *find_by_id(self, const uint8_t *topic_id, int32_t partition_id) noexcept nogil:
         cdef registry_t *table = self.table
         cdef partition_t *p
-        cdef uint32_t value = hash_bytes(topic_id, 16, <uint32_t>partition_id)
+        cdef uint32_t value = hash_of(topic_id, 16, partition_id)
         mutex_lock(&table.lock)
         p = table.by_id[value & <uint32_t>(table.bucket_count - 1)]
         while p != NULL and not (p.partition_id == partition_id and memcmp(p.topic_id, topic_id, 16) == 0):
@@ -130,7 +144,7 @@ cdef class Registry:
 
 cdef inline topic_id_t **find_topic(registry_t *table, const uint8_t *topic_id) noexcept nogil:
     """The link that points to the topic, or the NULL at the end of its chain."""
-    cdef topic_id_t **link = &table.topic_ids[hash_bytes(topic_id, 16, 0) & <uint32_t>(table.bucket_count - 1)]
+    cdef topic_id_t **link = &table.topic_ids[hash_of(topic_id, 16, 0) & <uint32_t>(table.bucket_count - 1)]
     while link[0] != NULL and memcmp(link[0].topic_id, topic_id, 16) != 0:
         link = &link[0].next
     return link
@@ -138,10 +152,10 @@ cdef inline topic_id_t **find_topic(registry_t *table, const uint8_t *topic_id) 
 
 cdef inline void chain(registry_t *table, partition_t *p) noexcept nogil:
     cdef uint32_t mask = <uint32_t>(table.bucket_count - 1)
-    cdef uint32_t at = hash_bytes(<uint8_t *>p.topic, p.topic_size, <uint32_t>p.partition_id) & mask
+    cdef uint32_t at = hash_of(<uint8_t *>p.topic, p.topic_size, p.partition_id) & mask
     p.name_next = table.by_name[at]
     table.by_name[at] = p
-    at = hash_bytes(p.topic_id, 16, <uint32_t>p.partition_id) & mask
+    at = hash_of(p.topic_id, 16, p.partition_id) & mask
     p.id_next = table.by_id[at]
     table.by_id[at] = p
 
@@ -168,7 +182,7 @@ cdef bint register_partition(registry_t *table, partition_t *p) noexcept nogil:
 cdef bint unregister_partition(registry_t *table, partition_t *p) noexcept nogil:
     cdef uint32_t mask = <uint32_t>(table.bucket_count - 1)
     cdef partition_t **link = &table.by_name[
-        hash_bytes(<uint8_t *>p.topic, p.topic_size, <uint32_t>p.partition_id) & mask
+        hash_of(<uint8_t *>p.topic, p.topic_size, p.partition_id) & mask
     ]
     cdef topic_id_t **topic_link
     cdef topic_id_t *topic
@@ -177,7 +191,7 @@ cdef bint unregister_partition(registry_t *table, partition_t *p) noexcept nogil
     if link[0] == NULL:
         return False
     link[0] = p.name_next
-    link = &table.by_id[hash_bytes(p.topic_id, 16, <uint32_t>p.partition_id) & mask]
+    link = &table.by_id[hash_of(p.topic_id, 16, p.partition_id) & mask]
     while link[0] != p:
         link = &link[0].id_next
     link[0] = p.id_next

@@ -223,3 +223,13 @@ def test_truncation_forgets_what_was_cut(tmp_path: Path) -> None:
         log.append(idempotent(sequence))
     log.truncate_to(12)
     assert log.append(idempotent(12)).base_offset == 12
+
+
+def test_chosen_producer_ids_do_not_meet_in_one_place_of_the_table() -> None:
+    """Fibonacci hashing without a secret put all of these into one place."""
+    inverse = pow(0x9E3779B97F4A7C15, -1, 1 << 64)
+    chosen = [made for number in range(1 << 15) if (made := (number << 47 | number) * inverse % (1 << 64)) < 1 << 63]
+    table = ProducerTable(len(chosen) + 1)
+    for producer_id in chosen[:4096]:
+        table.put(producer_id, 0, -1, 0, -1, [])
+    assert table.longest_search < 200

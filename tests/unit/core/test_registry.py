@@ -1,0 +1,33 @@
+"""The table of partitions: nobody who chooses names chooses where they stand."""
+
+from __future__ import annotations
+
+from itertools import count, islice
+
+from kbroker._core.log_directory import LogDirectory
+from kbroker._core.partition_state import PartitionState
+from kbroker._core.registry import Registry
+from kbroker.storage.options import LogOptions
+
+
+def fnv_1a(name: bytes) -> int:
+    value = 2166136261
+    for byte in name:
+        value = ((value ^ byte) * 16777619) & 0xFFFFFFFF
+    return value ^ (value >> 15)
+
+
+def test_names_that_meet_in_a_table_without_a_secret_stand_apart() -> None:
+    meeting = (name for name in (f"t{number}" for number in count()) if fnv_1a(name.encode()) % 256 == 0)
+    directory = LogDirectory("nowhere")
+    registry = Registry()
+    states = [
+        PartitionState(directory, name, 0, number.to_bytes(16, "big"), LogOptions())
+        for number, name in enumerate(islice(meeting, 250))
+    ]
+    for state in states:
+        registry.add(state)
+    assert registry.longest_chain < 25
+    for state in states:
+        registry.remove(state)
+    assert len(registry) == 0
