@@ -77,7 +77,7 @@ ctypedef struct segment_t:
     int64_t base_offset
     int64_t size               # atomic; bytes of whole batches that may be read
     int64_t max_timestamp      # -1 while empty
-    int64_t max_timestamp_offset
+    int64_t max_timestamp_offset # last offset of the first batch that has it
     int64_t max_timestamp_before # `lock`; the largest of all older segments, -1 when none has one: never falls along the list
     int64_t first_timestamp    # of the first batch, -1 while empty: the basis of rolling by age
     int64_t created_ms         # wall clock; the basis of rolling by age while first_timestamp is -1

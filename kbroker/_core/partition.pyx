@@ -448,7 +448,7 @@ cdef int append_locked(partition_t *p, uint8_t *batch, batch_info_t *info, const
         s.first_timestamp = max_timestamp
     if max_timestamp > s.max_timestamp:
         s.max_timestamp = max_timestamp
-        s.max_timestamp_offset = base_offset + (0 if log_append_time else info.walked_max_timestamp_delta)
+        s.max_timestamp_offset = last_offset
     if s.bytes_since_index > p.options.index_interval_bytes:
         add_index_entry(s, last_offset, position)
         add_time_entry(s)

@@ -353,7 +353,6 @@ cdef class PartitionState(SegmentList):
             store_u32(batch + BATCH_CRC, crc32c(0, batch + BATCH_ATTRIBUTES, MARKER_SIZE - BATCH_ATTRIBUTES))
             code = batch_error_code(batch_header(batch, MARKER_SIZE, &info))
             info.walked_max_timestamp = info.walked_min_timestamp = now_ms
-            info.walked_max_timestamp_delta = 0
             if code == 0:
                 code = partition_append(p, batch, &info, &appender, now_ms, True, &result)
         return told(p, code, &result)
@@ -535,7 +534,6 @@ cdef int check_own_batch(const uint8_t *data, int64_t size, batch_info_t *info, 
         if info.attributes & ATTRIBUTE_CODEC_MASK:
             info.walked_max_timestamp = info.max_timestamp
             info.walked_min_timestamp = info.base_timestamp
-            info.walked_max_timestamp_delta = info.last_offset_delta
         else:
             finding = batch_walk(data + BATCH_HEADER_SIZE, info.size - BATCH_HEADER_SIZE, info, key_required)
     return batch_error_code(finding)

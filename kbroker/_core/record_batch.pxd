@@ -44,7 +44,6 @@ ctypedef struct batch_info_t:
     # Filled by batch_walk. Timestamps are those that Kafka sees: the batch's own under ATTRIBUTE_LOG_APPEND_TIME.
     int64_t walked_max_timestamp         # -1 when no record has a later one
     int64_t walked_min_timestamp         # of the records whose timestamp is not -1; INT64_MAX when there is none
-    int32_t walked_max_timestamp_delta   # offset delta of the first record with walked_max_timestamp; 0 when there is none
 
 # The header alone: what is there, lengths and magic. Enough for a scan of a trusted file. `size` may go beyond the batch.
 cdef int batch_header(const uint8_t *data, int64_t size, batch_info_t *info) noexcept nogil

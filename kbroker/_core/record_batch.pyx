@@ -163,7 +163,6 @@ cdef int batch_walk(const uint8_t *records, int64_t size, batch_info_t *info, bi
     cdef int32_t count = info.record_count, i
     cdef int64_t base_timestamp = info.base_timestamp, timestamp
     cdef int64_t max_timestamp = -1, min_timestamp = INT64_MAX
-    cdef int32_t max_timestamp_delta = 0
     cdef bint log_append_time = info.attributes & ATTRIBUTE_LOG_APPEND_TIME != 0
     if count < 0 or info.last_offset_delta != count - 1:
         return BATCH_BAD_COUNT
@@ -178,18 +177,15 @@ cdef int batch_walk(const uint8_t *records, int64_t size, batch_info_t *info, bi
         timestamp = <int64_t>(<uint64_t>base_timestamp + <uint64_t>record.timestamp_delta)
         if timestamp > max_timestamp:
             max_timestamp = timestamp
-            max_timestamp_delta = i
         if timestamp < min_timestamp and timestamp != -1:
             min_timestamp = timestamp
     if p != end:
         return BATCH_BAD_RECORD
     if log_append_time:
-        max_timestamp_delta = 0
         max_timestamp = info.max_timestamp if info.max_timestamp > -1 else -1
         min_timestamp = info.max_timestamp if info.max_timestamp != -1 else INT64_MAX
     info.walked_max_timestamp = max_timestamp
     info.walked_min_timestamp = min_timestamp
-    info.walked_max_timestamp_delta = max_timestamp_delta
     return BATCH_OK
 
 
@@ -372,7 +368,7 @@ def check_trailing(buffer, BatchInfo info not None):
 def walk(records, BatchInfo info not None, bint key_required=False):
     """Check every record of a batch against its header; `records` is what stands behind the header, inflated.
 
-    Returns (largest timestamp, offset delta of the first record that has it); (-1, 0) when no record has one. Raises InvalidBatch.
+    Returns the largest timestamp, -1 when no record has one. Raises InvalidBatch.
     """
     cdef Py_buffer view
     cdef int finding
@@ -384,7 +380,7 @@ def walk(records, BatchInfo info not None, bint key_required=False):
         PyBuffer_Release(&view)
     if finding != BATCH_OK:
         raise InvalidBatch(finding, info.position)
-    return info.info.walked_max_timestamp, info.info.walked_max_timestamp_delta
+    return info.info.walked_max_timestamp
 
 
 def check_timestamps(BatchInfo info not None, bint log_append_time, int64_t now_ms, int64_t before_max_ms, int64_t after_max_ms):

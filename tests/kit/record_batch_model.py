@@ -213,14 +213,14 @@ def check(data: bytes) -> Batch:
     return batch
 
 
-def walk(batch: Batch, records: bytes, key_required: bool = False) -> tuple[Batch, int, int]:
-    """The batch with its records, the largest timestamp and the offset delta of the first record that has it."""
+def walk(batch: Batch, records: bytes, key_required: bool = False) -> tuple[Batch, int]:
+    """The batch with its records, and the largest timestamp."""
     assert batch.record_count is not None
     if batch.record_count < 0 or batch.last_offset_delta != batch.record_count - 1:
         raise Refused("BATCH_BAD_COUNT")
     reader = Reader(records)
     found = []
-    newest, newest_delta = -1, 0
+    newest = -1
     for delta in range(batch.record_count):
         record = decode_record(reader)
         if record.offset_delta != delta:
@@ -228,12 +228,11 @@ def walk(batch: Batch, records: bytes, key_required: bool = False) -> tuple[Batc
         if key_required and record.key is None:
             raise Refused("BATCH_NO_KEY")
         timestamp = (batch.base_timestamp + record.timestamp_delta + 2**63) % 2**64 - 2**63
-        if timestamp > newest:
-            newest, newest_delta = timestamp, delta
+        newest = max(newest, timestamp)
         found.append(record)
     if reader.at != len(records):
         raise Refused("BATCH_BAD_RECORD")
     if batch.attributes & 8:
         assert batch.max_timestamp is not None
-        newest, newest_delta = max(batch.max_timestamp, -1), 0
-    return replace(batch, records=tuple(found)), newest, newest_delta
+        newest = max(batch.max_timestamp, -1)
+    return replace(batch, records=tuple(found)), newest

@@ -14,14 +14,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import confluent_kafka
 import pytest
 
+from kbroker.client import Producer
 from kbroker.inspection.directory_check import Verifier
 from kbroker.protocol import messages as M
-from kbroker.protocol.records import Record, read_batches
+from kbroker.protocol.records import Record, encode_batch, read_batches
 from kbroker.storage.producer_state import decode_snapshot
 from tests.kit import maven
 from tests.kit.broker import BrokerProcess
+from tests.kit.dump_tool import printed_without_complaint
 from tests.kit.zookeeper import KafkaOnZooKeeper
 from tests.oracle.history import TIMEOUT_S, History
 from tests.oracle.listed import Listed, assert_same_but_for
@@ -129,6 +132,12 @@ def write_everything(port: int) -> None:
             # Every codec, sizes of all kinds, and times that go back now and then.
             at_ms = NOW + at * 10 - (500 if at % 11 == 0 else 0)
             h.produce("orders", at % 3 % 2, records(at % 7 + 1, 20 + at * 3 % 200, at=at_ms, codec=at % 5))
+        h.create("times-go-back")
+        for at in range(100):
+            # The largest time is anywhere in its batch, perhaps twice.
+            times = [NOW + at * 5 + n * 7 % 11 // 2 * 2 for n in range(at % 9 + 1)]
+            made = [(time_ms, b"k", b"v" * (at * 3 % 100)) for time_ms in times]
+            h.produce("times-go-back", 0, encode_batch(made, codec=at % 5))
         h.create("large", 1, configs={"index.interval.bytes": "4096", "segment.bytes": "1000000"})
         for at in range(20):
             h.produce("large", 0, records(3, 30_000 if at % 4 else 100, at=NOW + at))
@@ -304,6 +313,50 @@ def await_leaders_of(broker: BrokerProcess) -> None:
 def test_files_are_those_that_kafka_leaves(both: Both) -> None:
     kafka, ours = (known_by_name(files_in(broker.data)) for broker in (both.kafka, both.kbroker))
     assert_same_but_for([one for one in LISTED if not one.ends or both.end in one.ends], kafka, ours)
+
+
+CODECS = ("none", "lz4", "gzip")
+TIMES = [NOW + at * 3 - at * 7919 % 101 for at in range(1500)]
+"""Of records: the newest of a batch is seldom its last one."""
+
+
+def send_with_librdkafka(address: str, topic: str, codec: str) -> None:
+    settings = {"bootstrap.servers": address, "linger.ms": 1000, "batch.num.messages": 40, "compression.type": codec}
+    producer = confluent_kafka.Producer(settings)
+    for at, time_ms in enumerate(TIMES):
+        producer.produce(topic, b"%d" % at, timestamp=time_ms)
+    assert producer.flush(TIMEOUT_S) == 0
+
+
+def send_with_our_client(address: str, topic: str, codec: str) -> None:
+    with Producer(bootstrap_servers=address, linger_ms=1000, batch_size=600, compression_type=codec) as producer:
+        for at, time_ms in enumerate(TIMES):
+            producer.send(topic, b"%d" % at, timestamp=time_ms)
+
+
+def test_kafkas_dump_tool_has_nothing_against_batches_of_many_times() -> None:
+    try:
+        KafkaOnZooKeeper.classpath()
+    except maven.MavenFailed as missing:
+        pytest.skip(str(missing))
+    with BrokerProcess({**SETTINGS, "log.index.interval.bytes": 200}) as broker:
+        with History(broker.port) as h:
+            for kind in ("CreateTime", "LogAppendTime"):
+                for codec in CODECS:
+                    for send in (send_with_librdkafka, send_with_our_client):
+                        topic = f"{send.__name__}-{codec}-{kind}"
+                        h.create(topic, 1, configs={"message.timestamp.type": kind})
+                        send(broker.address, topic, codec)
+        broker.stop()
+        batches = [batch for path in broker.data.glob("*/*.log") for batch in read_batches(path.read_bytes())]
+        assert sum(len({record.timestamp for record in batch.records()}) > 1 for batch in batches) > 100
+        indexes = [*broker.data.glob("*/*.index"), *broker.data.glob("*/*.timeindex")]
+        assert sum(path.stat().st_size for path in indexes if path.suffix == ".timeindex") > 12 * 200
+        files = [*indexes, *broker.data.glob("*/*.log")]
+        assert printed_without_complaint(files, "--deep-iteration").count("| offset: ") == 12 * len(TIMES)
+        printed_without_complaint(files, "--verify-index-only")
+        printed = printed_without_complaint(indexes, "--index-sanity-check")
+        assert printed.count("passed sanity check") == len(indexes)
 
 
 def test_verify_log_finds_nothing_wrong(both: Both) -> None:

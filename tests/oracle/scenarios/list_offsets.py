@@ -7,6 +7,7 @@ import time
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.compression import Codec
+from kbroker.protocol.records import encode_batch
 from tests.oracle.scenario import Talk, scenario
 from tests.oracle.scenarios.requests import T0, offsets_of, records
 
@@ -48,6 +49,15 @@ def by_time(t: Talk) -> None:
     ask(t, topic, T0)
     t.produce(topic, records(3), records(3, at=T0 + 10, codec=Codec.LZ4), records(3, at=T0 + 5))
     ask(t, topic, 0, T0 - 1, T0, T0 + 1, T0 + 2, T0 + 3, T0 + 10, T0 + 11, T0 + 12, T0 + 13, 2**62)
+
+
+@scenario(LIST_OFFSETS)
+def times_that_go_back_within_batches(t: Talk) -> None:
+    topic = t.topic(index_interval_bytes=100)
+    for n, codec in enumerate([Codec.NONE, Codec.LZ4, Codec.GZIP, Codec.NONE]):
+        times = [T0 + 20 * n + step for step in (3, 9, 0, 9, 5)]
+        t.produce(topic, encode_batch([(time_ms, b"k", b"v" * 40) for time_ms in times], codec=codec))
+    ask(t, topic, *range(T0 - 1, T0 + 72), MAX_TIMESTAMP)
 
 
 @scenario(LIST_OFFSETS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +18,7 @@ from kbroker.storage.log_manager import LogManager
 from kbroker.storage.options import LogOptions, StorageOptions
 from tests.kit import maven
 from tests.kit.broker import KafkaProcess
-from tests.kit.java_program import java
+from tests.kit.dump_tool import printed_without_complaint
 from tests.kit.logs import LogHome, batch_of, read_all
 
 SMALL = LogOptions(segment_bytes=20_000, index_interval_bytes=300)
@@ -33,15 +32,9 @@ def classpath() -> str:
         pytest.skip(str(missing))
 
 
-def dump(classpath: str, *arguments: str) -> str:
-    command = [*java(classpath), "kafka.tools.DumpLogSegments", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
+@pytest.mark.usefixtures("classpath")
 @pytest.mark.parametrize("stop", ["clean", "killed", "recovered"])
-def test_kafkas_tool_finds_nothing_wrong_in_our_files(tmp_path: Path, classpath: str, stop: str) -> None:
+def test_kafkas_tool_finds_nothing_wrong_in_our_files(tmp_path: Path, stop: str) -> None:
     home = LogHome(tmp_path, options=SMALL)
     log = home.create()
     for at in range(300):
@@ -63,16 +56,13 @@ def test_kafkas_tool_finds_nothing_wrong_in_our_files(tmp_path: Path, classpath:
     snapshots = sorted(home.log_path.glob("*.snapshot"))
     assert len(files) >= 6
     assert len(snapshots) >= 1
-    printed = dump(classpath, "--deep-iteration", "--files", ",".join(map(str, [*files, *snapshots])))
+    printed = printed_without_complaint([*files, *snapshots], "--deep-iteration")
     assert re.findall(r"\| offset: (\d+) ", printed) == [str(offset) for offset in range(600)]
-    assert "isvalid: false" not in printed
     assert "producerId: 7 producerEpoch: 0" in printed
-    for complaint in ("mismatch", "out of order", "Found", "Mismatches", "non-consecutive", "corrupt"):
-        assert complaint not in printed
     if stop == "killed":
         return  # the newest entries of the active segment's indexes are not in their files; recovery makes them
     indexes = [path for path in files if path.suffix != ".log"]
-    printed = dump(classpath, "--index-sanity-check", "--files", ",".join(map(str, indexes)))
+    printed = printed_without_complaint(indexes, "--index-sanity-check")
     assert printed.count("passed sanity check") == len(indexes)
 
 

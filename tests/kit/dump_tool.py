@@ -1,0 +1,26 @@
+"""Apache Kafka 3.9.1's own look at files of a log: kafka-dump-log."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+from tests.kit.broker import KafkaProcess
+from tests.kit.java_program import java
+
+COMPLAINTS = ("isvalid: false", "ismatch", "out of order", "Found", "non-consecutive", "orrupt", "xception")
+"""Words of the tool. What it says on standard error is a complaint too; it returns 0 all the same."""
+
+
+def printed_without_complaint(files: Iterable[Path], *arguments: str) -> str:
+    """What the tool prints of these files. Fails if it finds anything wrong."""
+    command = [*java(KafkaProcess.classpath()), "kafka.tools.DumpLogSegments", *arguments, "--files"]
+    done = subprocess.run(
+        [*command, ",".join(map(str, files))], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    errors = [line for line in done.stderr.splitlines() if not line.startswith("log4j:")]
+    complaints = [line for line in done.stdout.splitlines() if any(word in line for word in COMPLAINTS)]
+    assert not errors + complaints, (errors + complaints)[:20]
+    return done.stdout
