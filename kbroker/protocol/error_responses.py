@@ -358,6 +358,7 @@ BUILDERS: dict[ApiKey, Builder] = {
     ),
     ApiKey.DESCRIBE_CONFIGS: _describe_configs,
     ApiKey.ALTER_CONFIGS: _alter_configs,
+    ApiKey.DESCRIBE_LOG_DIRS: _top_level(ApiKey.DESCRIBE_LOG_DIRS),
     ApiKey.SASL_AUTHENTICATE: _top_level_with_text(ApiKey.SASL_AUTHENTICATE),
     ApiKey.CREATE_PARTITIONS: _create_partitions,
     ApiKey.DELETE_GROUPS: _delete_groups,

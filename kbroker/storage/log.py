@@ -72,6 +72,8 @@ class Log(LogRecords):
         self._leader_epoch = 0
         self._epochs = LeaderEpochs(self._fs, path)
         self._is_shut = False
+        self._closed_size: int | None = None
+        """Bytes of the segments on disk, as far as somebody has asked: nothing changes them before the log is open."""
         self._trouble = ""
         self.history = 0
         """Goes up when offsets may stand for other records than before."""
@@ -173,9 +175,12 @@ class Log(LogRecords):
 
     @property
     def size(self) -> int:
-        """Bytes of all segments' .log files."""
-        self.open()
-        return self.state.size
+        """Bytes of all segments' .log files; known without opening the log. Raises OSError."""
+        if self.state.state != "closed":
+            return self.state.size
+        if self._closed_size is None:
+            self._closed_size = self._files.size
+        return self._closed_size
 
     # --- opening and closing
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 
@@ -33,6 +34,16 @@ class SegmentFiles:
         if active is None:
             raise AssertionError(f"{self.path} has no segments")
         return active
+
+    @property
+    def size(self) -> int:
+        """Bytes of the messages on disk, whether or not the log is open. Raises OSError."""
+        size = 0
+        for name in self._fs.list_directory(self.path):
+            if name.endswith(names.LOG):
+                with contextlib.suppress(FileNotFoundError):  # recovery has removed it meanwhile
+                    size += self._fs.size_of(f"{self.path}/{name}")
+        return size
 
     # --- opened: the state owns the descriptors that it takes
 

@@ -21,7 +21,8 @@ class WholeBroker:
     def __init__(self, folder: Path, settings: dict[str, object] | None = None):
         given = {"listeners": "PLAINTEXT://127.0.0.1:0", "num.network.threads": 1, **(settings or {})}
         overrides = [f"{name}={value}" for name, value in given.items()]
-        self.broker = Broker(load_config(None, overrides, folder, environment={}))
+        data = None if "log.dirs" in given else folder
+        self.broker = Broker(load_config(None, overrides, data, environment={}))
 
     @property
     def port(self) -> int:

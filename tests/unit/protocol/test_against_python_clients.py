@@ -124,9 +124,14 @@ def test_kafka_python_writes_our_bytes(cls: type[Message], versions: range) -> N
         check_messages(cls, version, check, FEW, tame=True)
 
 
+WRONGLY_WRITTEN = {"DescribeLogDirsRequest_v0"}
+"""By hand: the partitions of a topic are one number there."""
+
+
 @pytest.mark.parametrize(("cls", "versions"), SERVED, ids=NAMES)
 def test_kafka_pythons_hand_written_messages_write_our_bytes(cls: type[Message], versions: range) -> None:
-    known = {version: KAFKA_PYTHON_OLD.get(f"{cls.__name__}_v{version}") for version in versions}
+    named = {version: f"{cls.__name__}_v{version}" for version in versions}
+    known = {version: KAFKA_PYTHON_OLD.get(name) for version, name in named.items() if name not in WRONGLY_WRITTEN}
     known = {version: theirs for version, theirs in known.items() if theirs is not None}
     if not known:
         pytest.skip("kafka-python never wrote it by hand")
