@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +28,8 @@ ENVIRONMENT_PREFIX = "KBROKER_"
 # What the build and the tests read; not settings of the broker.
 OTHER_ENVIRONMENT = frozenset({"KBROKER_BUILD", "KBROKER_BUILD_JOBS"})
 _OF_ONE_LISTENER = re.compile(r"listener\.name\.[^.]+\..+")
+STAND_INS = frozenset({"log.retention.minutes", "log.retention.hours", "log.roll.hours", "log.roll.jitter.hours"})
+"""Settings that are read only where a dynamic one in milliseconds is not given, so that they are as good as dynamic."""
 
 
 class Given(NamedTuple):
@@ -105,7 +108,35 @@ class BrokerConfig(Mapping[str, Any]):
             if not setting.dynamic:
                 raise ConfigError(f"{name}: cannot be changed while the broker runs")
         given = {**self.given, **{name: Given(name, text, "dynamic") for name, text in changes.items()}}
-        return _build(given, list(self.notices))
+        return _build(given, list(self.notices), [])
+
+    def read_again(self, fresh: BrokerConfig) -> Reading:
+        """What becomes of these settings when `fresh` is what somebody gives now: a running broker takes some of it."""
+        given = dict(self.given)
+        taken: list[str] = []
+        waiting: list[str] = []
+        for name in dict.fromkeys((*self.given, *fresh.given)):
+            setting, new = SETTINGS[name], fresh.given.get(name)
+            if _parse(setting, self.given.get(name)) == _parse(setting, new):
+                continue
+            if not setting.dynamic and name not in STAND_INS:
+                waiting.append(name)
+                continue
+            taken.append(f"{name}={_shown(setting, fresh.text(name) or '')}")
+            given.pop(name, None)
+            if new is not None:
+                given[name] = new
+        return Reading(_build(given, list(fresh.notices), []), taken, waiting)
+
+
+class Reading(NamedTuple):
+    """Settings that were read again while the broker ran."""
+
+    config: BrokerConfig
+    taken: list[str]
+    """NAME=VALUE of those that are in force now."""
+    waiting: list[str]
+    """Names of those that are others now and are in force after a restart only."""
 
 
 def load_config(
@@ -116,10 +147,12 @@ def load_config(
 ) -> BrokerConfig:
     """The settings that a start of the broker sees. The later wins: defaults, file, environment, overrides, `--data`.
 
-    `overrides` are `name=value`. `environment` is the process's unless given. ConfigError names setting, place and what
-    is allowed. Unknown names become notices; whether they are errors is the caller's choice (`refuse_unknown`).
+    `overrides` are `name=value`. `environment` is the process's unless given. ConfigError names each wrong setting,
+    its place and what is allowed. Unknown names become notices; whether they are errors where nothing else is wrong is
+    the caller's choice (`refuse_unknown`).
     """
     found: list[Given] = []
+    wrong: list[str] = []
     if path is not None:
         shown = Path(path).name
         found += [Given(name, value, f"{shown}:{line}") for name, value, line in read_properties(path)]
@@ -127,15 +160,20 @@ def load_config(
     for override in overrides:
         name, equals, value = override.partition("=")
         if not equals or not name.strip():
-            raise ConfigError(f"--override {override}: not NAME=VALUE")
+            wrong.append(f"--override {override}: not NAME=VALUE")
+            continue
         found.append(Given(name.strip(), value, "--override"))
     if data_directory is not None:
         found.append(Given("log.dirs", str(data_directory), "--data"))
-    return config_of(found)
+    return config_of(found, wrong)
 
 
-def config_of(found: Iterable[Given]) -> BrokerConfig:
-    """The settings from `found`, where a later one replaces an earlier one of the same name, whatever its age."""
+def config_of(found: Iterable[Given], wrong: Sequence[str] = ()) -> BrokerConfig:
+    """The settings from `found`, where a later one replaces an earlier one of the same name, whatever its age.
+
+    ConfigError with `wrong`, what is known to be wrong already, and everything else that is.
+    """
+    wrong = list(wrong)
     given: dict[str, Given] = {}
     notices: list[Notice] = []
     not_read: dict[str, list[str]] = {}
@@ -151,19 +189,36 @@ def config_of(found: Iterable[Given]) -> BrokerConfig:
         else:
             notices.append(Notice(f"{item.origin}: {item.name}: {_unknown(item.name)}", unknown=True))
         if item.name == "authorizer.class.name" and item.text.strip():
-            raise ConfigError(
-                f"{item.origin}: {item.name}: kbroker does not check access yet; remove it to start without"
-            )
+            wrong.append(f"{item.origin}: {item.name}: kbroker does not check access yet; remove it to start without")
     for reason, names in not_read.items():
         notices.append(Notice(f"not used: {', '.join(dict.fromkeys(names))} ({reason})"))
-    return _build(given, notices)
+    return _build(given, notices, wrong)
 
 
 def refuse_unknown(config: BrokerConfig) -> None:
     """ConfigError naming every unknown setting (`--strict`)."""
-    unknown = [notice.text for notice in config.notices if notice.unknown]
-    if unknown:
-        raise ConfigError("; ".join(unknown))
+    _refuse(_unknown_of(config.notices))
+
+
+def _unknown_of(notices: Iterable[Notice]) -> list[str]:
+    return [notice.text for notice in notices if notice.unknown]
+
+
+def _refuse(wrong: Sequence[str]) -> None:
+    """ConfigError with all that is wrong, a line for each."""
+    if len(wrong) > 1:
+        raise ConfigError("\n  ".join((f"{len(wrong)} settings are wrong:", *wrong)))
+    if wrong:
+        raise ConfigError(wrong[0])
+
+
+@contextmanager
+def _gathered(wrong: list[str]) -> Iterator[None]:
+    """A ConfigError that is raised inside waits in `wrong` until everything has been looked at."""
+    try:
+        yield
+    except ConfigError as error:
+        wrong.append(str(error))
 
 
 def environment_name(name: str) -> str:
@@ -218,28 +273,53 @@ def _parse(setting: Setting, given: Given | None) -> Value | None:
     try:
         return setting.parse(given.text)
     except ConfigError:
-        shown = "[hidden]" if setting.sensitive else given.text.strip()[:80]
+        shown = _shown(setting, given.text.strip()[:80])
         raise ConfigError(f"{given.origin}: {setting.name}={shown}: must be {setting.allowed()}") from None
 
 
-def _build(given: dict[str, Given], notices: list[Notice]) -> BrokerConfig:
-    values = {name: _parse(setting, given.get(name)) for name, setting in SETTINGS.items()}
-    _settle_node_id(values, given)
+def _shown(setting: Setting, text: str) -> str:
+    """`text`, which somebody gave for the setting, where others may read it."""
+    return "[hidden]" if setting.sensitive else text
+
+
+def _build(given: dict[str, Given], notices: list[Notice], wrong: list[str]) -> BrokerConfig:
+    """ConfigError with `wrong` and everything else that is wrong."""
+    values: dict[str, Value | None] = {name: setting.default for name, setting in SETTINGS.items()}
+    readable = dict(given)
+    for name, item in given.items():
+        try:
+            values[name] = _parse(SETTINGS[name], item)
+        except ConfigError as error:
+            wrong.append(str(error))
+            del readable[name]
+    with _gathered(wrong):
+        _settle_node_id(values, readable)
     _settle_log_times(values)
     values["log.dirs"] = values["log.dirs"] or values["log.dir"]
     directories = _split(values["log.dirs"])
     if len(set(directories)) != len(directories):
-        raise ConfigError(f"log.dirs={values['log.dirs']}: a directory is there twice")
-    _check_pairs(values)
+        wrong.append(f"{_origin(given, 'log.dirs')}log.dirs={values['log.dirs']}: a directory is there twice")
+    _check_pairs(values, readable, given.keys() - readable.keys(), wrong)
     protocols = values["group.coordinator.rebalance.protocols"]
     assert isinstance(protocols, tuple)
     if "classic" not in protocols:
-        raise ConfigError(
-            f"group.coordinator.rebalance.protocols={','.join(protocols)}: classic cannot be left out, as in Kafka"
+        wrong.append(
+            f"{_origin(given, 'group.coordinator.rebalance.protocols')}group.coordinator.rebalance.protocols="
+            f"{','.join(protocols)}: classic cannot be left out, as in Kafka"
         )
-    listeners, advertised, inter_broker = _settle_listeners(values, given, notices)
+    listeners: tuple[Endpoint, ...] = ()
+    advertised: tuple[Endpoint, ...] = ()
+    inter_broker = ""
+    with _gathered(wrong):
+        listeners, advertised, inter_broker = _settle_listeners(values, readable, notices)
     address = values["kbroker.http.address"]
     assert isinstance(address, str)
+    http_address = None
+    if address:
+        with _gathered(wrong):
+            http_address = parse_address(f"{_origin(given, 'kbroker.http.address')}kbroker.http.address", address)
+    if wrong:
+        _refuse([*wrong, *_unknown_of(notices)])
     return BrokerConfig(
         values_by_name=values,
         given=given,
@@ -248,13 +328,21 @@ def _build(given: dict[str, Given], notices: list[Notice]) -> BrokerConfig:
         advertised_listeners=advertised,
         inter_broker_listener=inter_broker,
         log_dirs=tuple(Path(directory).expanduser() for directory in directories),
-        http_address=parse_address("kbroker.http.address", address) if address else None,
+        http_address=http_address,
     )
+
+
+def _origin(given: Mapping[str, Given], name: str) -> str:
+    """Where a setting was given, to be put before what is wrong with it."""
+    return f"{given[name].origin}: " if name in given else ""
 
 
 def _settle_node_id(values: dict[str, Value | None], given: Mapping[str, Given]) -> None:
     if "node.id" in given and "broker.id" in given and values["node.id"] != values["broker.id"]:
-        raise ConfigError(f"node.id={values['node.id']} and broker.id={values['broker.id']} differ; give one of them")
+        raise ConfigError(
+            f"{_origin(given, 'node.id')}node.id={values['node.id']} and broker.id={values['broker.id']} differ; give "
+            "one of them"
+        )
     number = values["node.id"] if "node.id" in given else values["broker.id"]
     values["node.id"] = values["broker.id"] = number
 
@@ -276,7 +364,11 @@ def _settle_log_times(values: dict[str, Value | None]) -> None:
     values["log.flush.interval.ms"] = first(("log.flush.interval.ms", 1), ("log.flush.scheduler.interval.ms", 1))
 
 
-def _check_pairs(values: Mapping[str, Value | None]) -> None:
+def _check_pairs(
+    values: Mapping[str, Value | None], given: Mapping[str, Given], unread: Iterable[str], wrong: list[str]
+) -> None:
+    """Settings that must not be larger than others, where both could be read."""
+    unread = set(unread)
     for small, large in (
         ("group.min.session.timeout.ms", "group.max.session.timeout.ms"),
         ("group.consumer.min.session.timeout.ms", "group.consumer.session.timeout.ms"),
@@ -291,16 +383,16 @@ def _check_pairs(values: Mapping[str, Value | None]) -> None:
     ):
         low, high = values[small], values[large]
         assert isinstance(low, int) and isinstance(high, int)
-        if low > high:
-            raise ConfigError(f"{small}={low} is larger than {large}={high}")
+        if low > high and not unread & {small, large}:
+            origin = _origin(given, small) or _origin(given, large)
+            wrong.append(f"{origin}{small}={low} is larger than {large}={high}")
 
 
 def _settle_listeners(
     values: dict[str, Value | None], given: Mapping[str, Given], notices: list[Notice]
 ) -> tuple[tuple[Endpoint, ...], tuple[Endpoint, ...], str]:
     def placed(name: str, error: ConfigError) -> ConfigError:
-        origin = given[name].origin + ": " if name in given else ""
-        return ConfigError(f"{origin}{error}")
+        return ConfigError(f"{_origin(given, name)}{error}")
 
     text = values["listeners"]
     if "listeners" not in given and (values["port"] is not None or values["host.name"] is not None):
@@ -344,7 +436,10 @@ def _settle_listeners(
         advertised = _advertised(str(told or ""), protocols, controller_names, listeners)
     except ConfigError as error:
         raise placed("advertised.listeners", error) from None
-    return listeners, advertised, _inter_broker_listener(values, listeners)
+    try:
+        return listeners, advertised, _inter_broker_listener(values, listeners)
+    except ConfigError as error:
+        raise placed("inter.broker.listener.name", error) from None
 
 
 def _advertised(

@@ -174,7 +174,7 @@ def test_an_unknown_name_is_named_with_the_nearest_known_one() -> None:
     settings = config("log.segment.byte=100", "zzz=1")
     assert "log.segment.byte: unknown setting; did you mean log.segment.bytes?" in notices(settings)
     assert "zzz: unknown setting" in notices(settings)
-    with pytest.raises(ConfigError, match=r"did you mean log.segment.bytes.*zzz"):
+    with pytest.raises(ConfigError, match=r"(?s)did you mean log.segment.bytes.*zzz"):
         refuse_unknown(settings)
 
 
@@ -325,3 +325,44 @@ def test_whole_numbers_are_accepted_exactly_within_their_range(name: str, number
         assert low <= number <= high or number in setting.limits.also
     except ConfigError:
         assert not low <= number <= high and number not in setting.limits.also
+
+
+def test_everything_that_is_wrong_is_told_at_once_each_with_its_line(tmp_path: Path) -> None:
+    text = """log.segment.bytes=ten
+log.retention.hors=5
+num.io.threads=0
+group.min.session.timeout.ms=9
+group.max.session.timeout.ms=8
+log.roll.jitter.ms=9x
+listeners=PLAINTEXT//:9092
+kbroker.http.address=9464
+"""
+    with pytest.raises(ConfigError) as refused:
+        config("log.dirs", "max.connections=-1", text=text, tmp_path=tmp_path)
+    first, *lines = str(refused.value).splitlines()
+    assert first == "9 settings are wrong:"
+    assert [line.strip().partition("=")[0] for line in lines] == [
+        "--override log.dirs: not NAME",
+        "server.properties:1: log.segment.bytes",
+        "server.properties:3: num.io.threads",
+        "server.properties:6: log.roll.jitter.ms",
+        "--override: max.connections",
+        "server.properties:4: group.min.session.timeout.ms",
+        "server.properties:7: listeners",
+        "server.properties:8: kbroker.http.address",
+        "server.properties:2: log.retention.hors: unknown setting; did you mean log.retention.hours?",
+    ]
+
+
+def test_a_name_without_its_dots_gets_the_nearest_one() -> None:
+    assert "did you mean log.retention.ms?" in notices(config("logretentionms=5"))
+    assert "did you mean num.partitions?" in notices(config("num_partitions=5"))
+
+
+def test_settings_that_are_read_again_are_taken_where_they_may_change_and_told_where_not(tmp_path: Path) -> None:
+    running = config(text="log.retention.hours=2\nlog.segment.bytes=1000\nnum.io.threads=3\n", tmp_path=tmp_path)
+    fresh = config(text="log.retention.hours=1\nlog.segment.bytes= 1000\nnum.partitions=2\n", tmp_path=tmp_path)
+    reading = running.read_again(fresh)
+    assert (reading.taken, reading.waiting) == (["log.retention.hours=1"], ["num.io.threads", "num.partitions"])
+    assert [reading.config[name] for name in ("log.retention.ms", "num.io.threads", "num.partitions")] == [3600000, 3, 1]
+    assert reading.config.read_again(fresh).taken == []
