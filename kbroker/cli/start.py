@@ -1,10 +1,11 @@
-"""Run a broker until Ctrl-C or SIGTERM.
+"""Run a broker until Ctrl-C or SIGTERM. SIGHUP makes it read its settings again.
 
 Settings: docs/CONFIG.md. What is not given has a default; without any the broker serves this machine on port 9092.
 """
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import faulthandler
 import fcntl
@@ -13,15 +14,17 @@ import logging
 import os
 import select
 import signal
-import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
 from kbroker import __version__
+from kbroker.cli.broker_log import begin_log
+from kbroker.cli.outcome import FAILED
+from kbroker.cli.service_manager import ServiceManager
 from kbroker.config.broker_config import BrokerConfig, load_config, refuse_unknown
 from kbroker.errors import KbrokerError
 from kbroker.net.endpoints import is_loopback
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
     import argparse
 
     from kbroker.server.broker import Broker
+
+LOG = logging.getLogger(__name__)
 
 EXAMPLES = """examples:
   kbroker start
@@ -99,19 +104,31 @@ def serve(
         _hang_on(lifeline_fd)
     gc.disable()  # what a start makes is there to stay
     faulthandler.enable()
-    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    config = load_config(properties, overrides, data)
-    if strict:
-        refuse_unknown(config)
-    for notice in config.notices:
-        print(f"kbroker: {'warning: ' if notice.unknown else ''}{notice.text}", file=sys.stderr)
+
+    def load() -> BrokerConfig:
+        config = load_config(properties, overrides, data)
+        if strict:
+            refuse_unknown(config)
+        return config
+
+    config = load()
+    begin_log(log_level, config["kbroker.log.format"])
+    _tell_notices(config)
     for line in open_to_others(config):
-        print(f"kbroker: warning: {line}", file=sys.stderr)
+        LOG.warning("%s", line)
     signals = StopSignals()
     try:
-        return _serve(config, started, signals, ready_fd)
+        return _serve(config, started, signals, ready_fd, load)
+    except KbrokerError as error:
+        LOG.error("%s", error)
+        return FAILED
     finally:
         signals.ignore()  # there is nothing left to stop
+
+
+def _tell_notices(config: BrokerConfig) -> None:
+    for notice in config.notices:
+        LOG.log(logging.WARNING if notice.unknown else logging.INFO, "%s", notice.text)
 
 
 def open_to_others(config: BrokerConfig) -> list[str]:
@@ -123,25 +140,67 @@ def open_to_others(config: BrokerConfig) -> list[str]:
     ]
 
 
-def _serve(config: BrokerConfig, started: float, signals: StopSignals, ready_fd: int | None) -> int:
+def _serve(
+    config: BrokerConfig,
+    started: float,
+    signals: StopSignals,
+    ready_fd: int | None,
+    load: Callable[[], BrokerConfig],
+) -> int:
     from kbroker.server.broker import Broker
 
     broker = Broker(config)
+    manager = ServiceManager()
+    signals.on_first = broker.give_up_start
+    if signals.has_come:
+        broker.give_up_start()
     try:
         broker.start()
-        _say_ready(config, broker, time.clock_gettime(time.CLOCK_BOOTTIME) - started)
+        status = _say_ready(config, broker, time.clock_gettime(time.CLOCK_BOOTTIME) - started)
+        manager.ready(status)
         if ready_fd is not None:
             _tell_ready(ready_fd, broker)
         broker.load_handlers()
         gc.freeze()
         gc.enable()
-        signals.wait()
+        while (number := signals.wait()) == signal.SIGHUP:
+            manager.reloading()
+            _read_again(broker, load)
+            manager.ready(status)
+        LOG.info("stopping on %s", signal.Signals(number).name)
     except OSError as error:
         raise KbrokerError(f"{error.filename or 'cannot start'}: {(error.strerror or str(error)).lower()}") from error
+    except KbrokerError:
+        if not signals.has_come:
+            raise
+        LOG.info("the start was given up: it was told to stop")
     finally:
-        _bound_stop(config)
-        broker.stop()
+        manager.stopping()
+        _stop(config, broker)
     return 0
+
+
+def _stop(config: BrokerConfig, broker: Broker) -> None:
+    began = time.monotonic()
+    was_ready = broker.is_ready
+    _bound_stop(config)
+    broker.stop()
+    if was_ready:
+        LOG.info("stopped in %.0f ms", (time.monotonic() - began) * 1000)
+
+
+def _read_again(broker: Broker, load: Callable[[], BrokerConfig]) -> None:
+    """What can be taken of the settings as they are given now. Nothing is, where something is wrong with them."""
+    try:
+        config = load()
+        reading = broker.read_again(config)
+    except KbrokerError as error:
+        LOG.error("settings were read again on SIGHUP, and nothing is changed: %s", error)
+        return
+    _tell_notices(config)
+    LOG.info("settings were read again on SIGHUP: %s", ", ".join(reading.taken) or "nothing new that can be taken")
+    if reading.waiting:
+        LOG.warning("changed settings that are in force after a restart only: %s", ", ".join(reading.waiting))
 
 
 def _tell_ready(ready_fd: int, broker: Broker) -> None:
@@ -158,42 +217,56 @@ def _hang_on(lifeline_fd: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _say_ready(config: BrokerConfig, broker: Broker, elapsed_s: float) -> None:
+def _say_ready(config: BrokerConfig, broker: Broker, elapsed_s: float) -> str:
+    """What it serves."""
     addresses = ", ".join(str(endpoint) for endpoint in broker.endpoints)
     directories = ", ".join(str(Path(directory).absolute()) for directory in config.log_dirs)
-    print(
-        f"kbroker {__version__} serves {addresses}; data in {directories}; ready in {elapsed_s * 1000:.0f} ms",
-        flush=True,
-    )
+    serves = f"serves {addresses}; data in {directories}"
+    LOG.info("kbroker %s %s; ready in %.0f ms", __version__, serves, elapsed_s * 1000)
+    return serves
 
 
 class StopSignals:
-    """The first Ctrl-C, SIGTERM or SIGHUP ends `wait`, a later one the process. What was ignored stays so.
+    """The first Ctrl-C or SIGTERM ends the broker, a later one the process; SIGHUP ends nothing. `wait` has them all.
 
-    Nothing is raised out of a signal: it may come where an exception is lost or a lock is held. `wait` reads what the
-    system's handler has written: it misses no signal, not even one that comes just before it waits.
+    Stops that were ignored stay so. Nothing is raised out of a signal: it may come where an exception is lost or a lock
+    is held. `wait` reads what the system's handler has written: it misses no signal, not even one that comes just
+    before it waits.
     """
 
     def __init__(self) -> None:
+        self.on_first: Callable[[], object] | None = None
+        """Called on a thread of its own when the first stop comes."""
         self._first = 0.0
         self._come, told = os.pipe()
         os.set_blocking(told, False)
         signal.set_wakeup_fd(told, warn_on_full_buffer=False)
-        stops = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        stops = (signal.SIGINT, signal.SIGTERM)
         self._numbers = [number for number in stops if signal.getsignal(number) != signal.SIG_IGN]
         for number in self._numbers:
             signal.signal(number, self._take)
+        # The system's own handler would end the process; that of Python writes to the pipe.
+        signal.signal(signal.SIGHUP, lambda *_: None)
 
-    def wait(self) -> None:
-        os.read(self._come, 1)
+    @property
+    def has_come(self) -> bool:
+        """Whether somebody wants the end."""
+        return self._first != 0.0
+
+    def wait(self) -> int:
+        """The next signal's number."""
+        return os.read(self._come, 1)[0]
 
     def ignore(self) -> None:
-        for number in self._numbers:
+        for number in (*self._numbers, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
 
     def _take(self, _number: int, _frame: FrameType | None) -> None:
         if self._first == 0.0:
             self._first = time.monotonic()
+            if self.on_first is not None:
+                # What it does takes locks, and the code that the signal has come into may hold them.
+                _thread.start_new_thread(self.on_first, ())
         elif time.monotonic() - self._first > SAME_SIGNAL_S:
             _give_up()
 

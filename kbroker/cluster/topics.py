@@ -453,6 +453,12 @@ class Topics:
             self._show(self._image.with_group_configs(group_id, configs))
             self._host_or_fail().update_group_configs(group_id)
 
+    def rebase_broker_configs(self, rebase: Callable[[Mapping[str, str]], None]) -> None:
+        """What this broker was started with is something else now: `rebase` is called with its dynamic configs, while
+        nothing of these changes."""
+        with self._change_lock:
+            rebase(self.dynamic_broker_configs())
+
     def dynamic_broker_configs(self) -> dict[str, str]:
         """What holds for this broker: its own over those of all brokers."""
         configs = self._image.broker_configs

@@ -551,6 +551,13 @@ OPERATION = (
         "port 0 lets the system pick one.",
     ),
     Setting(
+        "kbroker.log.format",
+        STRING,
+        "text",
+        "What the broker's log on stderr is made of: lines of text, or a JSON object a line.",
+        limits=Limits(choices=("text", "json")),
+    ),
+    Setting(
         "kbroker.stop.timeout.ms",
         INT,
         10000,

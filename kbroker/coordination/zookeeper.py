@@ -148,9 +148,10 @@ class ZooKeeperStore:
         *,
         connect_timeout_s: float | None = None,
         wait_s: float | None = None,
+        connects: bool = True,
     ):
         """Returns when the session is there; StoreUnavailable after `connect_timeout_s`. `wait_s` is a call's bound.
-        Both are `session_timeout_s` if not given."""
+        Both are `session_timeout_s` if not given. Not `connects`: returns at once, `connect` is to be called."""
         self._address = address
         hosts, slash, chroot = address.partition("/")
         self._chroot = f"/{chroot.strip('/')}" if slash and chroot.strip("/") else ""
@@ -180,9 +181,17 @@ class ZooKeeperStore:
             what = str(error).lower()
             raise ConfigError(f"zookeeper {address!r}: not HOST:PORT[,HOST:PORT...][/CHROOT]: {what}") from None
         self._client.add_listener(self._take_state)
-        self._client.start_async()
+        self._connect_timeout_s = connect_timeout_s or session_timeout_s
+        self._session_id = 0
+        if connects:
+            self.connect()
+
+    def connect(self) -> None:
+        """Returns when the session is there. StoreUnavailable if that takes too long, SessionExpired if somebody closes
+        it meanwhile."""
         try:
-            self._await_link(time.monotonic() + (connect_timeout_s or session_timeout_s))
+            self._client.start_async()
+            self._await_link(time.monotonic() + self._connect_timeout_s)
         except BaseException:
             self.close()
             raise

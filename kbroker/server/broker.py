@@ -20,7 +20,7 @@ from kbroker.cluster.group_configs import effective_group_configs
 from kbroker.cluster.new_topics import TopicDefaults
 from kbroker.cluster.producer_ids import ProducerIds
 from kbroker.cluster.topics import Topics
-from kbroker.config.broker_config import BrokerConfig
+from kbroker.config.broker_config import BrokerConfig, Reading
 from kbroker.config.definitions import DEFAULT_NODE_ID, SETTINGS
 from kbroker.config.listeners import parse_counts
 from kbroker.coordination.embedded import EmbeddedStore
@@ -75,6 +75,7 @@ class Broker:
         self._address_limits = AddressLimits(lambda: int(self.config["max.connections.per.ip"]))
         self._services: Services | None = None
         self._registration: Registration | None = None
+        self._gives_up = False
         self._stops: list[tuple[str, Callable[[], object]]] = []
 
     # --- start -------------------------------------------------------------------------------------------
@@ -107,11 +108,7 @@ class Broker:
             found_partitions=lambda: found_partitions(logs.usable_directories),
             clock=self.clock,
         )
-        given = {name: each.text for name, each in config.given.items()}
-        node_id = str(self.node_id)
-        self._broker_configs = BrokerConfigs(
-            self.node_id, SETTINGS, {**given, "broker.id": node_id, "node.id": node_id}, config.with_dynamic
-        )
+        self._broker_configs = self._configs_over(config)
         self._connect_zookeeper()
         self._partitions = LocalPartitions(logs, config, self._take_config)
         dynamic = self._topics.dynamic_broker_configs()
@@ -158,6 +155,8 @@ class Broker:
         connection_timeout_ms = self.config["zookeeper.connection.timeout.ms"] or session_timeout_ms
         options = RegistrationOptions(address, session_timeout_ms / 1000, connection_timeout_ms / 1000)
         self._registration = Registration(options, self._session, self._topics, self.clock)
+        if self._gives_up:
+            self._registration.stop()
         self._registration.connect()
         self._on_stop("zookeeper", self._registration.stop)
 
@@ -172,6 +171,22 @@ class Broker:
             return {}
         values = effective_group_configs(group_id, own, self._broker_configs.lookup(image))
         return {name.removeprefix("consumer.").replace(".", "_"): value for name, value in values.items()}
+
+    def _configs_over(self, config: BrokerConfig) -> BrokerConfigs:
+        """The layers of settings over what was given to the broker."""
+        given = {name: each.text for name, each in config.given.items()}
+        node_id = str(self.node_id)
+        given |= {"broker.id": node_id, "node.id": node_id}
+        return BrokerConfigs(self.node_id, SETTINGS, given, config.with_dynamic)
+
+    def read_again(self, fresh: BrokerConfig) -> Reading:
+        """Take what may change while the broker runs of the settings that are given now. ConfigError: nothing is."""
+        reading = self._partitions.static.read_again(fresh)
+        if reading.taken:
+            self._topics.rebase_broker_configs(lambda dynamic: self._partitions.rebase(reading.config, dynamic))
+            assert self._services is not None, "read_again is for a broker that serves"
+            self._broker_configs = self._services.broker_configs = self._configs_over(reading.config)
+        return reading
 
     def _take_config(self, config: BrokerConfig) -> None:
         """Dynamic settings are others now."""
@@ -304,6 +319,12 @@ class Broker:
         self._dispatcher.load_all()
 
     # --- stop --------------------------------------------------------------------------------------------
+    def give_up_start(self) -> None:
+        """On any thread: a start that waits for others fails at once. No-op when it waits for none."""
+        self._gives_up = True
+        if self._registration is not None and not self.is_ready:
+            self._registration.stop()
+
     def _on_stop(self, name: str, call: Callable[[], object]) -> None:
         self._stops.append((name, call))
 

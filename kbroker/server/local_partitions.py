@@ -12,7 +12,7 @@ from kbroker.cluster.new_topics import NewTopic
 from kbroker.cluster.topics import Topics
 from kbroker.config.broker_config import BrokerConfig
 from kbroker.config.definitions import SETTINGS
-from kbroker.errors import ProtocolError
+from kbroker.errors import ConfigError, ProtocolError
 from kbroker.model import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 from kbroker.replication.local_replica import FlushWaits, LocalReplica
 from kbroker.rules.topic_names import listed
@@ -63,7 +63,8 @@ class LocalPartitions:
 
     def __init__(self, logs: LogManager, config: BrokerConfig, on_config: Callable[[BrokerConfig], None]):
         self._logs = logs
-        self._static = config
+        self.static = config
+        """What the broker was started with, and what it has read again since."""
         self._config = config
         self._on_config = on_config
         self._topics: Topics | None = None
@@ -148,10 +149,19 @@ class LocalPartitions:
             # Recovery takes no gap above the recovery point for compaction's any more: there must be none.
             self._logs.write_checkpoints()
 
+    def rebase(self, static: BrokerConfig, dynamic: Mapping[str, str]) -> None:
+        """The broker's dynamic configs rest on other ones now. ConfigError, and nothing is changed, if they cannot."""
+        before, self.static = self.static, static
+        try:
+            self.update_broker_configs(dynamic)
+        except ConfigError:
+            self.static = before
+            raise
+
     def update_broker_configs(self, configs: Mapping[str, str]) -> None:
         # Others are let through too, as Kafka does: they may mean something to a broker of another release.
         known = {name: text for name, text in configs.items() if name in SETTINGS and SETTINGS[name].dynamic}
-        before, self._config = self._config, self._static.with_dynamic(known)
+        before, self._config = self._config, self.static.with_dynamic(known)
         self._on_config(self._config)
         self._logs.producer_id_expiration_ms = self._config["producer.id.expiration.ms"]
         self._logs.cleaner.update_options(cleaner_options(self._config))

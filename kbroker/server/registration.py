@@ -66,8 +66,14 @@ class Registration:
     def connect(self) -> None:
         """Before the logs are opened: ZooKeeper is there, its nodes are of this cluster, and nobody has this id.
 
-        CannotRegister if not; waits for the end of an earlier session of this broker.
+        CannotRegister if not, or when `stop` is called meanwhile; waits for the end of an earlier session of this
+        broker.
         """
+        options = self._options
+        LOG.info(
+            "waiting for ZooKeeper at %s, for up to %.0f s (zookeeper.connection.timeout.ms)",
+            options.address, options.connection_timeout_s,
+        )  # fmt: skip
         try:
             self._open()
             check_cluster(self._session_or_fail(), self._store, self._node_id)
@@ -94,6 +100,8 @@ class Registration:
                     raise self._refused(error) from error
                 self._woken.clear()
                 self._woken.wait(RETRY_S)
+                if self._stopping:
+                    raise self._refused(error) from error
             except KbrokerError as error:
                 self.stop()
                 raise self._refused(error) from error
@@ -115,12 +123,7 @@ class Registration:
     def _await_end(self, path: str) -> None:
         """A process that was killed stays registered until its session has timed out."""
         session = self._session_or_fail()
-        gone = threading.Event()
-
-        def look(_event: WatchEvent) -> None:
-            gone.set()
-
-        if session.exists(path, look) is None:
+        if session.exists(path, self._wake) is None:
             return
         seconds = 2 * self._options.session_timeout_s
         who = self._registered(session)
@@ -129,12 +132,12 @@ class Registration:
             self._node_id, who, seconds,
         )  # fmt: skip
         deadline = time.monotonic() + seconds
-        while session.exists(path, look) is not None:
-            if not gone.wait(max(0.0, deadline - time.monotonic())):
+        while session.exists(path, self._wake) is not None:
+            if not self._woken.wait(max(0.0, deadline - time.monotonic())):
                 raise registry.BrokerIdTaken(
                     f"broker.id={self._node_id}: a broker with this id is registered there and alive ({who})"
                 )
-            gone.clear()
+            self._woken.clear()
 
     def _registered(self, session: Store) -> str:
         """Who has the id, for people."""
@@ -200,13 +203,17 @@ class Registration:
         options = self._options
         try:
             self._session = ZooKeeperStore(
-                options.address, options.session_timeout_s, connect_timeout_s=options.connection_timeout_s
+                options.address,
+                options.session_timeout_s,
+                connect_timeout_s=options.connection_timeout_s,
+                connects=False,
             )
+            if self._stopping:
+                self._session.close()
+            self._session.connect()
         except StoreUnavailable as error:
             limit = f"{options.connection_timeout_s * 1000:.0f}"
             raise StoreUnavailable(f"{error} (zookeeper.connection.timeout.ms={limit})") from error
-        if self._stopping:
-            self._session.close()
         self._session.on_end(self._take_end)
 
     def _take_end(self) -> None:

@@ -16,7 +16,8 @@ from kbroker.testing.broker_failed import BrokerFailed
 
 STOP_TIMEOUT_S = 30.0
 ABORT_TIMEOUT_S = 5.0
-OWN_ENVIRONMENT = "KBROKER_"
+OWN_ENVIRONMENT = ("KBROKER_", "NOTIFY_SOCKET")
+"""Variables, by how they begin, that are not meant for the broker of a test."""
 # Without `site`, which costs more than anything else of an interpreter's start; behind the standard library, so that no
 # module of a test hides one of it.
 CHILD = (

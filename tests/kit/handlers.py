@@ -32,6 +32,8 @@ class Caller:
     listener: str = "PLAINTEXT"
     local_host: str = "127.0.0.1"
     local_port: int = 9092
+    peer: str = "127.0.0.1:50000"
+    principal: str = "User:ANONYMOUS"
 
 
 @dataclass
@@ -40,6 +42,7 @@ class Call:
 
     api_version: int
     connection: Caller
+    client_id: str | None = None
     answers: list[bytes] = field(default_factory=list)
     errors: list[int] = field(default_factory=list)
 

@@ -29,6 +29,7 @@ def handle(services: Services, request: Request, message: M.AlterConfigsRequest)
             Result(resource_type=kind, resource_name=name, error_code=code, error_message=text)
             for kind, name, code, text in outcomes(
                 services,
+                request,
                 alterations,
                 types=(ResourceType.TOPIC, ResourceType.BROKER, ResourceType.GROUP),
                 keeps_others=False,

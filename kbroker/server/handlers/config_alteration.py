@@ -6,9 +6,11 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from kbroker._core.request import Request
 from kbroker.cluster.broker_configs import BrokerConfigs
 from kbroker.cluster.broker_loggers import change_loggers, check_logger_changes
 from kbroker.cluster.config_changes import (
+    Op,
     Wish,
     apply_wishes,
     broker_list_refusal,
@@ -22,6 +24,7 @@ from kbroker.cluster.topic_configs import TOPIC_CONFIGS, broker_default
 from kbroker.coordination.paths import DEFAULT_ENTITY
 from kbroker.errors import ConfigError, ErrorCode, KbrokerError, ProtocolError
 from kbroker.rules.config_values import Kind, format_value
+from kbroker.server.handlers.changes import quoted, tell_change
 from kbroker.server.handlers.config_resources import ResourceType, broker_entity, broker_number, check_topic_name
 from kbroker.server.services import Services
 
@@ -45,6 +48,7 @@ class Outcome(NamedTuple):
 
 def outcomes(
     services: Services,
+    request: Request,
     alterations: Sequence[Alteration],
     *,
     types: Collection[ResourceType],
@@ -69,9 +73,22 @@ def outcomes(
                 _alter_group(services, name, wishes, keeps_others, validate_only)
             else:
                 _alter_loggers(services, name, wishes, validate_only)
+            if not validate_only:
+                what = f"configs of {ResourceType(resource_type).name.lower()} {quoted(name)}"
+                words = [_worded(wish, services.broker_configs) for wish in wishes]
+                tell_change(request, f"{what} changed:" if keeps_others else f"{what} replaced by:", words or ["none"])
             yield Outcome(resource_type, name, ErrorCode.NONE, None)
         except KbrokerError as error:
             yield Outcome(resource_type, name, error.code, error.client_message)
+
+
+def _worded(wish: Wish, broker: BrokerConfigs) -> str:
+    """For the log."""
+    name, operation, value = wish
+    is_secret = _kind_of(name, broker) is Kind.PASSWORD
+    return f"{Op(operation).name.lower()} {quoted(name)}" + (
+        "" if operation == Op.DELETE else "=[hidden]" if is_secret else f"={quoted(value)}"
+    )
 
 
 class _OnlyValidated(Exception):

@@ -12,6 +12,7 @@ from collections import Counter
 from kbroker._core.request import Request
 from kbroker.errors import ErrorCode, KbrokerError, ProtocolError
 from kbroker.protocol import messages as M
+from kbroker.server.handlers.changes import tell_change
 from kbroker.server.services import Services
 
 Result = M.CreatePartitionsResponse.CreatePartitionsTopicResult
@@ -21,6 +22,7 @@ def handle(services: Services, request: Request, message: M.CreatePartitionsRequ
     counts = Counter(topic.name for topic in message.topics)
     asked = {topic.name: topic for topic in message.topics}
     results = []
+    grown = []
     for name, topic in asked.items():
         try:
             if counts[name] > 1:
@@ -32,6 +34,9 @@ def handle(services: Services, request: Request, message: M.CreatePartitionsRequ
                 assignments = [tuple(each.broker_ids) for each in topic.assignments]
             services.cluster.add_partitions(name, topic.count, assignments, validate_only=message.validate_only)
             results.append(Result(name=name))
+            grown.append(f"{name} (partitions: {topic.count})")
         except KbrokerError as error:
             results.append(Result(name=name, error_code=error.code, error_message=error.client_message))
+    if not message.validate_only:
+        tell_change(request, "topics grown:", grown)
     return M.CreatePartitionsResponse(results=results)

@@ -18,6 +18,7 @@ from kbroker.cluster.new_topics import NewTopic
 from kbroker.cluster.topic_configs import TOPIC_CONFIGS
 from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.protocol import messages as M
+from kbroker.server.handlers.changes import quoted, tell_change
 from kbroker.server.services import Services
 
 R = M.CreateTopicsResponse
@@ -34,6 +35,9 @@ def handle(services: Services, request: Request, message: M.CreateTopicsRequest)
     wanted = [_wanted(topic) for topic in message.topics if counts[topic.name] == 1]
     outcomes = services.cluster.create(wanted, validate_only=message.validate_only)
     results = dict(zip((new.name for new in wanted), outcomes, strict=True))
+    if not message.validate_only:
+        made = [outcome for outcome in outcomes if isinstance(outcome, Topic)]
+        tell_change(request, "topics created:", [f"{topic.name} ({_described(topic)})" for topic in made])
     image = services.cluster.image
     with_configs = request.api_version >= FIRST_VERSION_WITH_CONFIGS
     response = R()
@@ -46,6 +50,12 @@ def handle(services: Services, request: Request, message: M.CreateTopicsRequest)
         else:
             response.topics.append(Result(name=name, error_message=None, configs=None))
     return response
+
+
+def _described(topic: Topic) -> str:
+    """For the log."""
+    configs = "".join(f", {name}={quoted(value)}" for name, value in topic.configs.items())
+    return f"partitions: {len(topic.partitions)}{configs}"
 
 
 def _names(message: M.CreateTopicsRequest) -> list[str]:

@@ -12,6 +12,7 @@ from kbroker._core.processor import Request
 from kbroker.errors import ErrorCode, KbrokerError, ProtocolError
 from kbroker.model import INTERNAL_TOPICS
 from kbroker.protocol import messages as M
+from kbroker.server.handlers.changes import tell_change
 from kbroker.server.handlers.leader import leader_log
 from kbroker.server.services import Services
 
@@ -22,7 +23,7 @@ Deleted = M.DeleteRecordsResponse.DeleteRecordsPartitionResult
 
 
 def handle(services: Services, request: Request, message: M.DeleteRecordsRequest) -> M.DeleteRecordsResponse:
-    return M.DeleteRecordsResponse(
+    response = M.DeleteRecordsResponse(
         topics=[
             M.DeleteRecordsResponse.DeleteRecordsTopicResult(
                 name=topic.name, partitions=[_delete(services, topic.name, part) for part in topic.partitions]
@@ -31,6 +32,14 @@ def handle(services: Services, request: Request, message: M.DeleteRecordsRequest
             if topic.partitions
         ]
     )
+    deleted = [
+        f"{topic.name}-{part.partition_index} before {part.low_watermark}"
+        for topic in response.topics
+        for part in topic.partitions
+        if not part.error_code
+    ]
+    tell_change(request, "records deleted:", deleted)
+    return response
 
 
 def _delete(services: Services, topic: str, part: Asked) -> Deleted:

@@ -15,6 +15,7 @@ from kbroker._core.request import Request
 from kbroker.cluster.image import MetadataImage, Topic
 from kbroker.errors import ErrorCode, KbrokerError, ProtocolError
 from kbroker.protocol import messages as M
+from kbroker.server.handlers.changes import tell_change
 from kbroker.server.services import Services
 
 R = M.DeleteTopicsResponse
@@ -55,6 +56,9 @@ def handle(services: Services, request: Request, message: M.DeleteTopicsRequest)
             response.responses.append(Result(name=topic.name, topic_id=topic.topic_id.bytes))
         except KbrokerError as error:
             response.responses.append(_refused(state, error))
+    tell_change(
+        request, "topics deleted:", [each.name for each in response.responses if not each.error_code and each.name]
+    )
     return response
 
 

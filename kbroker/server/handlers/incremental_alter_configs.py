@@ -33,6 +33,7 @@ def handle(
             Result(resource_type=kind, resource_name=name, error_code=code, error_message=text)
             for kind, name, code, text in outcomes(
                 services,
+                request,
                 alterations,
                 types=tuple(ResourceType),
                 keeps_others=True,

@@ -24,6 +24,7 @@ from kbroker.protocol import messages as M
 from kbroker.rules.topic_names import missing_topic_error
 from kbroker.server.handlers import authorized_operations
 from kbroker.server.handlers.brokers import ReachableBroker, reachable_brokers
+from kbroker.server.handlers.changes import tell_change
 from kbroker.server.services import Services
 
 log = logging.getLogger(__name__)
@@ -69,7 +70,7 @@ def handle(services: Services, request: Request, message: M.MetadataRequest) -> 
     if _may_create(services, message, version):
         missing = [name for name in names if name not in image.topics]
         if missing:
-            _create(services, missing)
+            _create(services, request, missing)
             image = services.cluster.image
     return _response(image, brokers, [_by_name(image, name, message) for name in names], message)
 
@@ -79,15 +80,19 @@ def _may_create(services: Services, message: M.MetadataRequest, version: int) ->
     return asked and bool(services.config["auto.create.topics.enable"])
 
 
-def _create(services: Services, names: Sequence[str]) -> None:
+def _create(services: Services, request: Request, names: Sequence[str]) -> None:
     refused = 0
+    made = []
     for name, result in zip(names, services.cluster.ensure(names), strict=True):
         if isinstance(result, ProtocolError):
             refused += 1
             if refused <= MAX_REFUSALS_SAID:
                 log.info("topic %r is not created for a client that asked for it: %s", name, result)
+        else:
+            made.append(f"{name} (partitions: {len(result.partitions)})")
     if refused > MAX_REFUSALS_SAID:
         log.info("nor are %d more topics of the same request", refused - MAX_REFUSALS_SAID)
+    tell_change(request, "topics created by being named:", made)
 
 
 def _check_ids(topics: Iterable[M.MetadataRequest.MetadataRequestTopic], version: int) -> None:

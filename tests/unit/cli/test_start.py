@@ -10,12 +10,15 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import IO
 
 import pytest
 
 from kbroker.cli.start import SAME_SIGNAL_S
+from kbroker.client.admin import AdminClient
 from kbroker.errors import ErrorCode
 from kbroker.metrics.definitions import METRICS
 from kbroker.protocol.api import ApiKey
@@ -25,8 +28,11 @@ from tests.kit.group_load import Member, await_coordinator, rebalance
 from tests.kit.wire import WireClient
 
 READY = re.compile(
-    r"^kbroker \S+ serves PLAINTEXT://127\.0\.0\.1:(\d+); data in (\S+); ready in (\d+) ms$", re.MULTILINE
+    r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} INFO kbroker \S+ serves PLAINTEXT://127\.0\.0\.1:(\d+); data in (\S+); "
+    r"ready in (\d+) ms$",
+    re.MULTILINE,
 )
+TIMED = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (INFO|WARNING|ERROR) ")
 
 
 @pytest.fixture
@@ -41,6 +47,39 @@ def said_ready(broker: BrokerProcess) -> re.Match[str] | None:
     while (found := READY.search(broker.output)) is None and time.monotonic() < deadline:
         pass
     return found
+
+
+def iter_until(lines: Iterable[str], text: str) -> Iterator[str]:
+    """The lines up to and with the first that has `text`."""
+    for line in lines:
+        yield line
+        if text in line:
+            return
+
+
+@contextmanager
+def started(*words: str) -> "Iterator[subprocess.Popen[str]]":
+    """`kbroker start`, whose stderr is read; killed at the end."""
+    command = [sys.executable, "-m", "kbroker.cli.main", "start", *words]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def log_of(process: "subprocess.Popen[str]") -> IO[str]:
+    assert process.stderr is not None
+    return process.stderr
+
+
+def awaited(broker: BrokerProcess, text: str) -> bool:
+    """Whether the broker's log has it within a while."""
+    deadline = time.monotonic() + 30
+    while text not in broker.output:
+        if time.monotonic() > deadline:
+            return False
+    return True
 
 
 def start_beside(*words: str) -> "subprocess.CompletedProcess[str]":
@@ -75,6 +114,116 @@ def test_it_says_address_directory_and_time_and_stops_on_sigterm(broker: BrokerP
         assert 0 < int(found[3]) < 60_000
         assert broker.stop() == 0
         assert "Traceback" not in broker.output
+
+
+def test_every_line_of_the_log_has_a_time_from_the_settings_to_the_end(broker: BrokerProcess) -> None:
+    broker.overrides |= {"log.segment.byte": 9, "log.file.size": 99999}
+    with broker:
+        assert said_ready(broker)
+        broker.stop()
+        lines = broker.output.splitlines()
+    assert [line for line in lines if not TIMED.match(line)] == []
+    assert [line for line in lines if "did you mean" in line or "old name" in line]
+    assert "stopping on SIGTERM" in lines[-2] and re.search(r"stopped in \d+ ms$", lines[-1])
+
+
+def test_the_log_may_be_json_a_line(broker: BrokerProcess, tmp_path: Path) -> None:
+    broker.overrides["kbroker.log.format"] = "json"
+    with broker:
+        assert awaited(broker, " serves ")
+        broker.stop()
+        lines = [json.loads(line) for line in broker.output.splitlines()]
+    assert {"stopping on SIGTERM"} <= {line["message"] for line in lines}
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:]{8}\.\d{3}Z", line["time"]) for line in lines)
+    assert {line["level"] for line in lines} == {"INFO"}
+    done = start_beside("--data", str(broker.folder / "output.txt"), "--override", "kbroker.log.format=json")
+    assert "output.txt" in json.loads(done.stderr)["message"] and done.returncode == 1
+
+
+def test_changes_of_topics_and_settings_are_in_the_log_with_who_asked_for_them(broker: BrokerProcess) -> None:
+    with broker, AdminClient(bootstrap_servers=broker.address, client_id="an operator\nwith a line") as admin:
+        admin.create_topic("views", partitions=2, configs={"retention.ms": 5000})
+        admin.alter_topic_config("views", {"retention.ms": 9000})
+        admin.alter_broker_config(None, {"log.retention.ms": 7000})
+        admin.create_partitions("views", 3)
+        admin.delete_topics(["views"])
+        said = broker.output
+    asked = r"; asked for by 127\.0\.0\.1:\d+, client id 'an operator\\nwith a line', User:ANONYMOUS\n"
+    for what in (
+        r"topics created: views \(partitions: 2, retention\.ms='5000'\)",
+        r"configs of topic 'views' changed: set 'retention\.ms'='9000'",
+        r"configs of broker '' changed: set 'log\.retention\.ms'='7000'",
+        r"topics grown: views \(partitions: 3\)",
+        r"topics deleted: views",
+    ):
+        assert re.search(f"INFO {what}{asked}", said), (what, said)
+
+
+def test_a_service_manager_hears_that_it_is_ready_reads_again_and_stops(broker: BrokerProcess) -> None:
+    for address in (str(broker.folder / "notify"), f"@kbroker-{os.getpid()}"):
+        broker.folder.mkdir(exist_ok=True)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+            manager.bind(address.replace("@", "\0"))
+            manager.settimeout(30)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv("NOTIFY_SOCKET", address)
+                broker.start()
+            told = manager.recv(4096).decode()
+            assert told.startswith(f"READY=1\nSTATUS=serves PLAINTEXT://127.0.0.1:{broker.port}; data in ")
+            assert broker.process is not None
+            broker.process.send_signal(signal.SIGHUP)
+            assert re.fullmatch(r"RELOADING=1\nMONOTONIC_USEC=\d+", manager.recv(4096).decode())
+            assert manager.recv(4096).decode() == told
+            assert broker.stop() == 0
+            assert manager.recv(4096).decode() == "STOPPING=1\nSTATUS=stopping"
+
+
+def test_sighup_takes_the_settings_that_may_change_and_says_what_needs_a_restart(tmp_path: Path) -> None:
+    properties = tmp_path / "server.properties"
+
+    def give(*lines: str) -> None:
+        kept = (f"log.dirs={tmp_path}/data", "listeners=PLAINTEXT://127.0.0.1:0")
+        properties.write_text("".join(f"{line}\n" for line in (*kept, *lines)))
+
+    give("log.retention.hours=2")
+    with started(str(properties)) as process:
+        ready = list(iter_until(log_of(process), " serves "))[-1]
+        found = READY.match(ready)
+        assert found is not None
+        with AdminClient(bootstrap_servers=f"127.0.0.1:{found[1]}") as admin:
+
+            def retention() -> str | None:
+                return admin.describe_broker_config(1)["log.retention.ms"].value
+
+            give("log.retention.ms=5000", "num.io.threads=3", "log.retention.hour=3")
+            process.send_signal(signal.SIGHUP)
+            said = "".join(iter_until(log_of(process), "after a restart only"))
+            assert "log.retention.hour: unknown setting; did you mean log.retention.hours?" in said
+            assert re.search(r"read again on SIGHUP: log.retention.hours=168, log.retention.ms=5000\n", said)
+            assert re.search(r"WARNING .*after a restart only: num.io.threads\n", said)
+            assert retention() == "5000"
+            give("log.retention.ms=6000", "num.io.threads=0")
+            process.send_signal(signal.SIGHUP)
+            said = "".join(iter_until(log_of(process), "nothing is changed"))
+            assert "server.properties:4: num.io.threads=0: must be" in said
+            assert retention() == "5000"
+        process.terminate()
+        assert process.wait(30) == 0
+
+
+def test_a_start_that_waits_for_zookeeper_says_so_at_once_and_ends_when_it_is_told_to(tmp_path: Path) -> None:
+    """Of the one it waits for, a listener that never answers is left; no wait of the start ends before this test's."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            words = ["--data", str(tmp_path / "data"), "--override", "zookeeper.connection.timeout.ms=600000"]
+            words += ["--override", "listeners=PLAINTEXT://127.0.0.1:0"]
+            words += ["--override", f"zookeeper.connect=127.0.0.1:{silent.getsockname()[1]}"]
+            with started(*words) as process:
+                said = list(iter_until(log_of(process), "waiting for ZooKeeper"))[-1]
+                assert "for up to 600 s (zookeeper.connection.timeout.ms)" in said
+                process.send_signal(number)
+                assert process.wait(30) == 0
+                assert "the start was given up: it was told to stop" in log_of(process).read()
 
 
 def test_every_thread_has_a_name_that_the_documents_explain(broker: BrokerProcess) -> None:
@@ -134,11 +283,8 @@ def test_ctrl_c_stops_it_with_exit_code_0(broker: BrokerProcess) -> None:
 
 
 def test_port_0_is_the_port_that_the_line_names(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "kbroker.cli.main", "start", "--data", str(tmp_path / "data")]
-    command += ["--override", "listeners=PLAINTEXT://127.0.0.1:0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
-        assert process.stdout is not None
-        found = READY.match(process.stdout.readline())
+    with started("--data", str(tmp_path / "data"), "--override", "listeners=PLAINTEXT://127.0.0.1:0") as process:
+        found = READY.match(log_of(process).readline())
         assert found is not None
         socket.create_connection(("127.0.0.1", int(found[1])), timeout=10).close()
         process.terminate()
@@ -216,17 +362,14 @@ def test_warnings_name_settings_that_are_unknown_old_or_not_used(tmp_path: Path)
         f"log.dirs={tmp_path}/data\nlisteners=PLAINTEXT://0.0.0.0:0\nlog.segment.byte=9\nlog.file.size=99999\n"
         "zookeeper.set.acl=true\nlog.retention.hours=1\n"
     )
-    command = [sys.executable, "-m", "kbroker.cli.main", "start", str(properties)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None and process.stderr is not None
-        process.stdout.readline()
+    with started(str(properties)) as process:
+        said = "".join(iter_until(log_of(process), " serves "))
         process.terminate()
         assert process.wait(30) == 0
-        said = process.stderr.read()
-    assert "warning: server.properties:3: log.segment.byte: unknown setting; did you mean log.segment.bytes?" in said
+    assert "WARNING server.properties:3: log.segment.byte: unknown setting; did you mean log.segment.bytes?" in said
     assert "server.properties:4: log.file.size is an old name of log.segment.bytes" in said
     assert "not used: zookeeper.set.acl (not yet" in said
-    assert "warning: PLAINTEXT://0.0.0.0:0 takes everybody who reaches it: there is no authentication" in said
+    assert "WARNING PLAINTEXT://0.0.0.0:0 takes everybody who reaches it: there is no authentication" in said
 
 
 def test_metrics_health_and_readiness_are_served_on_their_own_port(broker: BrokerProcess) -> None:

@@ -364,5 +364,9 @@ def test_settings_that_are_read_again_are_taken_where_they_may_change_and_told_w
     fresh = config(text="log.retention.hours=1\nlog.segment.bytes= 1000\nnum.partitions=2\n", tmp_path=tmp_path)
     reading = running.read_again(fresh)
     assert (reading.taken, reading.waiting) == (["log.retention.hours=1"], ["num.io.threads", "num.partitions"])
-    assert [reading.config[name] for name in ("log.retention.ms", "num.io.threads", "num.partitions")] == [3600000, 3, 1]
+    assert [reading.config[name] for name in ("log.retention.ms", "num.io.threads", "num.partitions")] == [
+        3600000,
+        3,
+        1,
+    ]
     assert reading.config.read_again(fresh).taken == []
