@@ -179,8 +179,9 @@ SERVER = (
     Setting(
         "socket.listen.backlog.size",
         INT,
-        50,
-        "Connections that the system holds for a listener until they are accepted.",
+        4096,
+        "Connections that the system holds for a listener until they are accepted, at most its own net.core.somaxconn. "
+        "One that comes while as many wait is tried again by its client after a second.",
         limits=Limits(1),
     ),
     Setting(

@@ -24,7 +24,8 @@ logger = logging.getLogger(__name__)
 OUT_OF_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 PAUSE_S = 0.1  # when not even the reserve helps
 LOG_EVERY_S = 10.0
-ACCEPTED_AT_ONCE = 64
+ACCEPTED_AT_ONCE = 1024
+"""In one turn, of one listener: its queue is emptied, and other listeners wait for no longer than some 50 ms."""
 MANY_CONNECTIONS = 10_000
 
 
@@ -35,7 +36,7 @@ class ConnectionLimits(NamedTuple):
     max_connections_per_ip: Callable[[str], int] = lambda host: 2**31 - 1
     send_buffer_size: int = -1
     receive_buffer_size: int = -1
-    backlog: int = 50
+    backlog: int = 4096
 
 
 def raise_descriptor_limit() -> None:

@@ -15,13 +15,14 @@
  *   drive end-to-end PORT TOPIC RATE SECONDS
  *       one record per request at RATE/s (open loop, intended send time inside), a consumer in long polls measures arrival
  *   drive connect PORT COUNT
- *       COUNT connections opened one after the other, one ApiVersions each, all kept open till the end
+ *       COUNT connections opened at once, none waiting for another one's answer, one ApiVersions each, all kept open till the end
  *   drive idle PORT COUNT SECONDS
  *       holds COUNT connections on which nothing happens
  *   drive wake PORT TOPIC CONSUMERS RATE SECONDS
  *       CONSUMERS long polls on partition 0; RATE records/s; counts wakes
  */
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/stat.h>
 
@@ -422,15 +423,36 @@ static int drive_connect(char **a) {
     size_t size = (size_t)(p - frame);
     put32(frame, (uint32_t)(size - 4));
     raise_descriptor_limit();
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct epoll_event events[256], e;
+    int ep = epoll_create1(0), answered = 0;
     int64_t start = now_ns();
     for (int i = 0; i < count; i++) {
-        int fd = connect_to(port);
-        send_all(fd, frame, size);
-        recv_all(fd, in, 4);
-        if (get32(in) > sizeof in) { fprintf(stderr, "ApiVersions of %u bytes\n", get32(in)); return 1; }
-        recv_all(fd, in, get32(in));
+        int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+        if (fd < 0 || (connect(fd, (struct sockaddr *)&to, sizeof to) && errno != EINPROGRESS)) die("connect");
+        e.events = EPOLLOUT, e.data.fd = fd;
+        epoll_ctl(ep, EPOLL_CTL_ADD, fd, &e);
     }
-    printf("{\"connections\": %d, \"seconds\": %.4f}\n", count, (now_ns() - start) / 1e9);
+    double opened = (now_ns() - start) / 1e9;
+    while (answered < count) {
+        int n = epoll_wait(ep, events, 256, -1);
+        for (int i = 0; i < n; i++) {
+            int fd = events[i].data.fd;
+            fcntl(fd, F_SETFL, 0);
+            if (events[i].events & EPOLLOUT) {
+                send_all(fd, frame, size);
+                e.events = EPOLLIN, e.data.fd = fd;
+                epoll_ctl(ep, EPOLL_CTL_MOD, fd, &e);
+                continue;
+            }
+            recv_all(fd, in, 4);
+            if (get32(in) > sizeof in) { fprintf(stderr, "ApiVersions of %u bytes\n", get32(in)); return 1; }
+            recv_all(fd, in, get32(in));
+            epoll_ctl(ep, EPOLL_CTL_DEL, fd, NULL);
+            answered++;
+        }
+    }
+    printf("{\"connections\": %d, \"asked_s\": %.4f, \"seconds\": %.4f}\n", count, opened, (now_ns() - start) / 1e9);
     return 0;
 }
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import logging
 import os
 import resource
+import selectors
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -24,6 +27,7 @@ from kbroker.server.processor import ClosedConnectionLog, Processors
 from tests.kit.processors import wait_until
 from tests.kit.wire import WireClient
 
+SOMAXCONN = Path("/proc/sys/net/core/somaxconn")
 LOOPBACK = Endpoint("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 0)
 Start = Callable[..., Acceptor]
 
@@ -92,6 +96,47 @@ def test_connections_are_spread_over_the_processors(start: Start, processors: Pr
     for client in clients:
         client.close()
     wait_until(lambda: processors.connection_count == 0, "all are gone")
+
+
+def test_a_crowd_that_comes_while_nothing_is_accepted_waits_and_is_taken_in_few_turns(processors: Processors) -> None:
+    crowd = min(4096, int(SOMAXCONN.read_text()))
+    raise_descriptor_limit()
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 2 * crowd + 1000:
+        pytest.skip("this process may not have that many open files")
+    acceptor = Acceptor([LOOPBACK], processors.all, ConnectionLimits())
+    address = ("127.0.0.1", acceptor.endpoints[0].port)
+    with ExitStack() as opened:
+        opened.callback(acceptor.stop)
+        waiting = opened.enter_context(selectors.DefaultSelector())
+        for _ in range(crowd):
+            client = opened.enter_context(socket.socket())
+            client.setblocking(False)
+            assert client.connect_ex(address) in (0, errno.EINPROGRESS)
+            waiting.register(client, selectors.EVENT_WRITE)
+        # Were the queue too short, the rest of them would wait for as long as nobody accepts.
+        while waiting.get_map():
+            connected = waiting.select(10)
+            assert connected, f"{len(waiting.get_map())} of {crowd} are not connected"
+            for key, _ in connected:
+                waiting.unregister(key.fileobj)
+        turns = count_turns(acceptor)
+        acceptor.start()
+        wait_until(lambda: processors.connection_count == crowd, "all are accepted")
+        assert acceptor.accepted == {"PLAINTEXT": crowd}
+        assert len(turns) <= crowd // 1024 + 2
+
+
+def count_turns(acceptor: Acceptor) -> list[None]:
+    """It grows with each look of the acceptor at its listeners."""
+    turns: list[None] = []
+    select = acceptor._selector.select
+
+    def counted() -> list[tuple[selectors.SelectorKey, int]]:
+        turns.append(None)
+        return select()
+
+    acceptor._selector.select = counted  # type: ignore[method-assign,assignment]
+    return turns
 
 
 def test_a_used_port_is_named(start: Start) -> None:
