@@ -1,4 +1,10 @@
-"""The injected clock (DESIGN D7). Durations come from `monotonic`, timestamps of records from `wall_ms`."""
+"""The injected clock (DESIGN D7).
+
+Ages, intervals and deadlines come from `monotonic`: it does not notice that somebody sets the clock. `wall_ms` is for
+what the log or the protocol tells in wall time: timestamps of records, and what is held against them (retention,
+compaction lags, expiry of offsets, producers and transactional ids). What is loaded from a log has its age by the wall
+clock once, at the load, and goes on by the monotonic one.
+"""
 
 from __future__ import annotations
 

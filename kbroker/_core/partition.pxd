@@ -80,7 +80,7 @@ ctypedef struct segment_t:
     int64_t max_timestamp_offset # last offset of the first batch that has it
     int64_t max_timestamp_before # `lock`; the largest of all older segments, -1 when none has one: never falls along the list
     int64_t first_timestamp    # of the first batch, -1 while empty: the basis of rolling by age
-    int64_t created_ms         # wall clock; the basis of rolling by age while first_timestamp is -1
+    int64_t created_ms         # monotonic; the basis of rolling by age while first_timestamp is -1
     int64_t roll_jitter_ms
     uint8_t *index             # the mapped .index, NULL until a lookup needs it; read only, written through index_fd
     int64_t index_capacity     # bytes mapped
@@ -154,8 +154,8 @@ ctypedef struct partition_t:
     int64_t last_stable_offset
     int64_t first_undecided    # where the oldest open transaction begins, INT64_MAX without one (written under both locks)
     int64_t flushed_offset     # everything below is on the device (Kafka's recovery point)
-    int64_t unflushed_since_ms # atomic; no unflushed batch was appended before this wall clock time; -1 when all is flushed
-    int64_t last_append_ms     # `lock`
+    int64_t unflushed_since_ms # atomic; no unflushed batch was appended before this monotonic time; -1 when all is flushed
+    int64_t last_append_ms     # `lock`; monotonic
     segment_t **segments       # ascending by base offset; the last one is active. References. Written under both locks.
     int32_t segment_count
     int32_t segment_capacity

@@ -10,7 +10,7 @@ from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t, uint8_t, uint32
 from libc.stdlib cimport free
 from libc.string cimport strerror
 from posix.mman cimport MAP_FAILED, MAP_POPULATE, MAP_SHARED, PROT_READ, mmap, munmap
-from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
+from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 from kbroker._core.arrays cimport with_room
 from kbroker._core.cursor cimport store_u32, store_u64
@@ -39,7 +39,7 @@ logger = logging.getLogger("kbroker.storage")
 
 cdef extern from "<pthread.h>" nogil:
     int mutex_trylock "pthread_mutex_trylock"(mutex_t *mutex)
-    int mutex_timedlock "pthread_mutex_timedlock"(mutex_t *mutex, const timespec *until)
+    int mutex_clocklock "pthread_mutex_clocklock"(mutex_t *mutex, int clock, const timespec *until)
 
 cdef enum:
     # The protocol's error codes that come from here only (errors.ErrorCode).
@@ -307,12 +307,12 @@ cdef int take_append_lock(partition_t *p, bint may_block) noexcept nogil:
         return 0
     if mutex_trylock(&p.append_lock) == 0:
         return 0
-    clock_gettime(CLOCK_REALTIME, &until)
+    clock_gettime(CLOCK_MONOTONIC, &until)
     until.tv_nsec += LOCK_WAIT_NS
     if until.tv_nsec >= 1000000000:
         until.tv_nsec -= 1000000000
         until.tv_sec += 1
-    return 0 if mutex_timedlock(&p.append_lock, &until) == 0 else NEEDS_HANDLER
+    return 0 if mutex_clocklock(&p.append_lock, CLOCK_MONOTONIC, &until) == 0 else NEEDS_HANDLER
 
 
 cdef inline int64_t most_aborted(partition_t *p, segment_t *s) noexcept nogil:
@@ -320,8 +320,7 @@ cdef inline int64_t most_aborted(partition_t *p, segment_t *s) noexcept nogil:
     return s.aborted_capacity // ABORTED_SIZE if s.aborted != NULL else p.options.index_max_bytes // ABORTED_SIZE
 
 
-cdef inline bint roll_due(partition_t *p, segment_t *s, int64_t size, int64_t last_offset, int64_t max_timestamp,
-                          int64_t now_ms) noexcept nogil:
+cdef inline bint roll_due(partition_t *p, segment_t *s, int64_t size, int64_t last_offset, int64_t max_timestamp) noexcept nogil:
     """Kafka's conditions: size, age by the records' own time, a full index, offsets beyond 31 bits."""
     cdef int64_t waited
     cdef int32_t index_max = p.options.index_max_bytes
@@ -337,7 +336,7 @@ cdef inline bint roll_due(partition_t *p, segment_t *s, int64_t size, int64_t la
         return True      # mapped when segment.index.bytes was less
     if s.aborted_count and s.aborted_count >= most_aborted(p, s):
         return True
-    waited = max_timestamp - s.first_timestamp if s.first_timestamp >= 0 else now_ms - s.created_ms
+    waited = max_timestamp - s.first_timestamp if s.first_timestamp >= 0 else monotonic_ns() // 1000000 - s.created_ms
     return waited > p.options.segment_ms - s.roll_jitter_ms
 
 
@@ -393,7 +392,7 @@ cdef int append_locked(partition_t *p, uint8_t *batch, batch_info_t *info, const
 
     base_offset = p.log_end_offset
     last_offset = base_offset + info.last_offset_delta
-    if roll_due(p, s, info.size, last_offset, max_timestamp, now_ms):
+    if roll_due(p, s, info.size, last_offset, max_timestamp):
         need.kind = PREPARE_ROLL
         need.base_offset = s.base_offset
         return NEEDS_HANDLER
@@ -457,8 +456,8 @@ cdef int append_locked(partition_t *p, uint8_t *batch, batch_info_t *info, const
     atomic_store_i64(&s.size, position + info.size)
     unflushed_from = p.flushed_offset
     if p.unflushed_since_ms < 0:
-        atomic_store_i64(&p.unflushed_since_ms, now_ms)
-    p.last_append_ms = now_ms
+        atomic_store_i64(&p.unflushed_since_ms, started_ns // 1000000)
+    p.last_append_ms = started_ns // 1000000
     atomic_store_i64(&p.log_end_offset, last_offset + 1)
     atomic_store_i64(&p.high_watermark, last_offset + 1)
     atomic_store_i64(&p.first_undecided, producers_first_undecided(p.producers))

@@ -73,7 +73,7 @@ class PartitionState(SegmentList):
     @property
     def recovery_point(self) -> int: ...
     @property
-    def unflushed_since_ms(self) -> int: ...
+    def unflushed_ms(self) -> int: ...
     @property
     def leader_epoch(self) -> int: ...
     @property
@@ -88,7 +88,7 @@ class PartitionState(SegmentList):
     def fetches(self) -> int: ...
     def open(
         self,
-        segments: Sequence[tuple[_Segment, int, int, int, bool]],
+        segments: Sequence[tuple[_Segment, int, int, bool]],
         log_start_offset: int,
         log_end_offset: int,
         flushed_offset: int,

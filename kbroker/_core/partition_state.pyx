@@ -14,7 +14,7 @@ from kbroker._core.log_directory cimport LogDirectory
 from kbroker._core.log_flush cimport (
     complete_acks, drop_refs, partition_flush, recovery_point_locked, request_flush,
 )
-from kbroker._core.log_io cimport io_read
+from kbroker._core.log_io cimport io_read, monotonic_ns
 from kbroker._core.log_position cimport partition_read
 from kbroker._core.partition cimport *
 from kbroker._core.producers cimport (
@@ -157,8 +157,10 @@ cdef class PartitionState(SegmentList):
         return offset
 
     @property
-    def unflushed_since_ms(self):
-        return atomic_load_i64(&self.p.unflushed_since_ms)
+    def unflushed_ms(self):
+        """For how long it has held what is not flushed yet, by the monotonic clock; -1 when all is flushed."""
+        cdef int64_t since_ms = atomic_load_i64(&self.p.unflushed_since_ms)
+        return monotonic_ns() // 1_000_000 - since_ms if since_ms >= 0 else -1
 
     @property
     def leader_epoch(self):

@@ -7,7 +7,7 @@ from libc.string cimport memcpy, memmove, strerror
 from posix.mman cimport munmap
 
 from kbroker._core.layout cimport INDEX_ENTRY_SIZE, TIME_INDEX_ENTRY_SIZE
-from kbroker._core.log_io cimport io_close, io_sync
+from kbroker._core.log_io cimport io_close, io_sync, monotonic_ns
 from kbroker._core.partition cimport *
 from kbroker._core.sync cimport *
 from kbroker._core.transaction_marker cimport ABORTED_SIZE
@@ -46,7 +46,7 @@ cdef SegmentHandle handle_of(segment_t *s):
     return handle
 
 
-cdef segment_t *new_segment(partition_t *p, segment, int fd, int64_t created_ms, int64_t roll_jitter_ms, bint active) except NULL:
+cdef segment_t *new_segment(partition_t *p, segment, int fd, int64_t roll_jitter_ms, bint active) except NULL:
     """One reference of a segment that is in no list yet."""
     cdef segment_t *s = <segment_t *>calloc(1, sizeof(segment_t))
     if s == NULL:
@@ -76,7 +76,7 @@ cdef segment_t *new_segment(partition_t *p, segment, int fd, int64_t created_ms,
     except BaseException:
         free(s)
         raise
-    s.created_ms = created_ms
+    s.created_ms = monotonic_ns() // 1_000_000
     s.roll_jitter_ms = roll_jitter_ms
     s.fd = fd
     if p.file_system != NULL:
@@ -171,10 +171,10 @@ cdef class SegmentList:
         finally:
             free(copies)
 
-    def add_segment(self, segment, int fd, int64_t created_ms, int64_t roll_jitter_ms, bint active):
+    def add_segment(self, segment, int fd, int64_t roll_jitter_ms, bint active):
         """Append a storage.segment.Segment to the list; takes the descriptor over (-1: closed). An active one must be open."""
         cdef partition_t *p = self.p
-        cdef segment_t *s = new_segment(p, segment, fd, created_ms, roll_jitter_ms, active)
+        cdef segment_t *s = new_segment(p, segment, fd, roll_jitter_ms, active)
         with nogil:
             mutex_lock(&p.append_lock)
         grown = self.grow_segments() and (s.aborted_count == 0 or add_aborting(p, s))
@@ -312,13 +312,13 @@ cdef class SegmentList:
         if failed:
             raise StorageFailed(f"{self.topic}-{self.partition_id}: writing an index: {strerror(-failed).decode()}")
 
-    def finish_roll(self, segment, int fd, int64_t created_ms, int64_t roll_jitter_ms):
+    def finish_roll(self, segment, int fd, int64_t roll_jitter_ms):
         """The new, empty segment takes the appends from here on; takes the descriptor over."""
         cdef partition_t *p = self.p
         cdef segment_t *old
         if segment.base_offset != p.log_end_offset or not p.rolling:
             raise AssertionError(f"{self!r} cannot roll at {segment.base_offset}")
-        self.add_segment(segment, fd, created_ms, roll_jitter_ms, True)
+        self.add_segment(segment, fd, roll_jitter_ms, True)
         with nogil:
             mutex_lock(&p.append_lock)
             mutex_lock(&p.lock)
@@ -507,7 +507,7 @@ cdef class SegmentList:
         free(removed)
         return handles
 
-    def replace_segments(self, segment, int64_t created_ms, int64_t roll_jitter_ms, int64_t before_offset):
+    def replace_segments(self, segment, int64_t before_offset):
         """A closed storage.segment.Segment takes the place of the inactive ones from its base offset to `before_offset`.
 
         Returns the handles of those that went; none when there are none, and then nothing has changed. No roll and no
@@ -521,7 +521,7 @@ cdef class SegmentList:
         cdef int32_t first = 0
         cdef int32_t count = 0
         cdef int32_t i
-        added = new_segment(p, segment, -1, created_ms, roll_jitter_ms, False)
+        added = new_segment(p, segment, -1, 0, False)
         with nogil:
             mutex_lock(&p.append_lock)
             mutex_lock(&p.lock)

@@ -102,6 +102,10 @@ class ConsumerGroup(ConsumerGroupState):
         """Deadline of those that have joined and are to ask for their assignment."""
         self._topics_resolved: TopicView | None = None
         """The topics that the patterns were last held against."""
+        self._resolved_ms: int | None = None
+        """When that was asked for last; monotonic, unlike what the log says. None: not since the group was loaded."""
+        self._target_ms: int | None = None
+        """When the target was made, likewise."""
         self._to_resolve: frozenset[str] | None = None
         self._is_resolving = False
         self._answers: list[tuple[Token, BeatAnswer | JoinAnswer]] = []
@@ -150,7 +154,7 @@ class ConsumerGroup(ConsumerGroupState):
             self._leave(token, beat, topics)
             return
         known = self.members.get(beat.member_id)
-        if known is not None and self._changes_nothing(known, beat, topics, wall_ms):
+        if known is not None and self._changes_nothing(known, beat, topics, now_ms):
             self._expect(known, now_ms)
             self._answers.append((token, self._answer(known)))
             return
@@ -177,10 +181,10 @@ class ConsumerGroup(ConsumerGroupState):
         names_changed = updated.subscription.topics != member.subscription.topics
         if updated.subscription != member.subscription:
             step.changes.append(SubscriptionChange(updated.member_id, updated.subscription))
-        regex_changed, regex_resolved = self._change_regex(member, updated, step, wall_ms, topics)
+        regex_changed, regex_resolved = self._change_regex(member, updated, step, now_ms, topics)
         if names_changed or regex_resolved or self._topics_seen is not topics:
             self._change_epoch(updated, topics, step, names_changed or regex_resolved)
-        target_epoch, target = self._target(updated, topics, step, wall_ms)
+        target_epoch, target = self._target(updated, topics, step, now_ms, wall_ms)
         changed = names_changed or regex_changed
         return self._reconciled(updated, target_epoch, target, owned, topics, step, now_ms, changed)
 
@@ -192,14 +196,14 @@ class ConsumerGroup(ConsumerGroupState):
         else:
             self._answers.append((token, answer))
 
-    def _changes_nothing(self, member: ConsumerMember, beat: Beat, topics: TopicView, wall_ms: int) -> bool:
+    def _changes_nothing(self, member: ConsumerMember, beat: Beat, topics: TopicView, now_ms: int) -> bool:
         """The common case: a member that is where it should be says that it lives."""
         return (
             beat.member_epoch == self.epoch == self.target_epoch
             and member.current.is_reconciled_to(self.target_epoch)
             and self._topics_seen is topics
             and _says_no_more(beat, member.subscription)
-            and not self._is_refresh_due(self.pattern_counts().keys(), topics, wall_ms)
+            and not self._is_refresh_due(self.pattern_counts().keys(), topics, now_ms)
         )
 
     def _answer(self, member: ConsumerMember, with_assignment: bool = False) -> BeatAnswer:
@@ -298,7 +302,7 @@ class ConsumerGroup(ConsumerGroupState):
 
     # --- patterns ----------------------------------------------------------------------------------------
     def _change_regex(
-        self, member: ConsumerMember, updated: ConsumerMember, step: Step, wall_ms: int, topics: TopicView
+        self, member: ConsumerMember, updated: ConsumerMember, step: Step, now_ms: int, topics: TopicView
     ) -> tuple[bool, bool]:
         """Whether the member has another pattern now, and whether its topics are known already."""
         old, new = member.subscription.regex or "", updated.subscription.regex or ""
@@ -320,16 +324,18 @@ class ConsumerGroup(ConsumerGroupState):
             patterns.discard(old)
         if new:
             patterns.add(new)
-        if self._is_refresh_due(patterns, topics, wall_ms):
-            self._is_resolving = True
+        if self._is_refresh_due(patterns, topics, now_ms):
+            self._is_resolving, self._resolved_ms = True, now_ms
             self._to_resolve = frozenset(patterns)
         return old != new, is_resolved
 
-    def _is_refresh_due(self, patterns: Collection[str], topics: TopicView, wall_ms: int) -> bool:
+    def _is_refresh_due(self, patterns: Collection[str], topics: TopicView, now_ms: int) -> bool:
         """Whether the topics of the patterns have to be looked for: some are not known, or there may be others."""
         if self._is_resolving or not patterns:
             return False
-        since_ms = wall_ms - max((resolved.timestamp_ms for resolved in self.regexes.values()), default=0)
+        if self._resolved_ms is None or not self.regexes:
+            return True
+        since_ms = now_ms - self._resolved_ms
         return since_ms > REGEX_REFRESH_MIN_INTERVAL_MS and (
             patterns != self.regexes.keys()
             or topics is not self._topics_resolved
@@ -369,10 +375,12 @@ class ConsumerGroup(ConsumerGroupState):
         if self.has_partition_metadata:
             step.changes.append(PartitionMetadataChange(False))
 
-    def _target(self, updated: ConsumerMember, topics: TopicView, step: Step, wall_ms: int) -> tuple[int, Assignment]:
+    def _target(
+        self, updated: ConsumerMember, topics: TopicView, step: Step, now_ms: int, wall_ms: int
+    ) -> tuple[int, Assignment]:
         """The epoch of the target assignment, and this member's part of it; made anew where the group has changed."""
-        due_ms = self.target_timestamp_ms + self.limits.assignment_interval_ms
-        if step.group_epoch <= self.target_epoch or (self.target_timestamp_ms and wall_ms < due_ms):
+        is_soon = self._target_ms is not None and now_ms < self._target_ms + self.limits.assignment_interval_ms
+        if step.group_epoch <= self.target_epoch or is_soon:
             return self.target_epoch, self.last_target(updated)
         members = dict(self.members)
         previous_id = self.static_members.get(updated.subscription.instance_id or "")
@@ -395,6 +403,7 @@ class ConsumerGroup(ConsumerGroupState):
             if target is not known and target != known:
                 step.changes.append(TargetChange(member_id, target))
         step.changes.append(TargetEpochChange(step.group_epoch, wall_ms))
+        self._target_ms = now_ms
         return step.group_epoch, assigned[updated.member_id]
 
     def _reconciled(

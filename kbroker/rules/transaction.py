@@ -81,13 +81,14 @@ class Transit(NamedTuple):
 
 
 class Transaction:
-    """One transactional id. Not thread-safe. Times are the wall clock's."""
+    """One transactional id. Not thread-safe. Times are the wall clock's, but for `open_since_ms`."""
 
     __slots__ = (
         "client_version",
         "last_producer_epoch",
         "last_producer_id",
         "next_producer_id",
+        "open_since_ms",
         "partitions",
         "pending",
         "producer_epoch",
@@ -123,6 +124,8 @@ class Transaction:
         self.state = state
         self.partitions = partitions
         self.start_ms = start_ms
+        self.open_since_ms = NO_TIMESTAMP
+        """When the open transaction began, by the monotonic clock of whoever holds it (`begun`)."""
         self.update_ms = now_ms
         self.next_producer_id = next_producer_id
         self.client_version = client_version
@@ -268,10 +271,14 @@ class Transaction:
             return self._bump(prepared, self.start_ms, new_producer_id, now_ms)
         return ErrorCode.INVALID_TXN_STATE if commit else self._bump(prepared, now_ms, new_producer_id, now_ms)
 
+    def begun(self, now_ms: int, age_ms: int = 0) -> None:
+        """Its transaction has been open for `age_ms`; `now_ms` is monotonic: a wall clock that is set ages nothing."""
+        self.open_since_ms = now_ms - age_ms
+
     def has_timed_out(self, now_ms: int) -> bool:
-        """Whether its transaction has been open for longer than its producer allowed."""
+        """Whether its transaction has been open for longer than its producer allowed; `now_ms` as of `begun`."""
         is_open = self.state is TransactionState.ONGOING and self.pending is None
-        return is_open and self.start_ms + self.timeout_ms < now_ms
+        return is_open and self.open_since_ms + self.timeout_ms < now_ms
 
     def fence(self, new_producer_id: int | None, now_ms: int) -> Transit:
         """Aborts the open transaction, with an epoch that its producer does not have. Nothing is pending."""

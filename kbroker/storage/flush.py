@@ -37,12 +37,11 @@ class Flushers:
         self._directory.run_flusher()
 
 
-def request_due_flushes(logs: Iterable[Log], now_ms: int) -> int:
+def request_due_flushes(logs: Iterable[Log]) -> int:
     """Ask the flushers for every log that holds records older than its flush.ms. How many."""
     count = 0
     for log in logs:
-        since_ms = log.state.unflushed_since_ms
-        if since_ms >= 0 and now_ms - since_ms >= log.options.flush_ms:
+        if log.state.unflushed_ms >= log.options.flush_ms:
             log.state.request_flush()
             count += 1
     return count

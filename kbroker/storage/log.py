@@ -249,12 +249,8 @@ class Log(LogRecords):
         try:
             active = loaded.segments[-1]
             fds.append(self._fs.open(self.path_of(active.base_offset, names.LOG), os.O_RDWR))
-            now_ms = self.context.clock.wall_ms()
             self.state.open(
-                [
-                    (at, fds[0] if at is active else -1, now_ms, self._roll_jitter_ms(), at is active)
-                    for at in loaded.segments
-                ],
+                [(at, fds[0] if at is active else -1, self._roll_jitter_ms(), at is active) for at in loaded.segments],
                 loaded.log_start_offset,
                 loaded.log_end_offset,
                 loaded.flushed_offset,
@@ -446,7 +442,7 @@ class Log(LogRecords):
                     # Neither the old names nor the new ones: only the next start can tell.
                     self.directory.fail(f"{self}: a compacted segment could not be swapped in: {error}")
                     raise
-                handles = self.state.replace_segments(segment, old[0][5], 0, before_offset)
+                handles = self.state.replace_segments(segment, before_offset)
             self.context.remove_later(self, handles, paths)
             return True
 
@@ -547,8 +543,7 @@ class Log(LogRecords):
                 return
             self._files.write_indexes(final=True)
             self._files.store_snapshot()
-            now_ms, jitter_ms = self.context.clock.wall_ms(), self._roll_jitter_ms()
-            self._files.begin(base_offset, self._options.allocated_bytes, now_ms, jitter_ms)
+            self._files.begin(base_offset, self._options.allocated_bytes, self._roll_jitter_ms())
             self._release_allocated(active_base, active_size)
         finally:
             self.state.abort_roll()

@@ -394,7 +394,7 @@ class LogManager:
         """Ask for a flush of what is older than flush.ms; close segments that were waiting for one."""
         self._open_segments.trim()
         self._notice_missing_directories()
-        request_due_flushes(self.logs(), self._clock.wall_ms())
+        request_due_flushes(self.logs())
 
     def _notice_missing_directories(self) -> None:
         """A directory that was removed or unmounted takes what is written to its open files with it."""

@@ -97,13 +97,13 @@ class SegmentFiles:
 
     # --- written
 
-    def begin(self, base_offset: int, allocated: int, now_ms: int, jitter_ms: int) -> None:
+    def begin(self, base_offset: int, allocated: int, jitter_ms: int) -> None:
         """A new active segment."""
         fd = -1
         try:
             segment = create_segment(self._fs, self.path, base_offset, allocated)
             fd = self._fs.open(self.path_of(base_offset, names.LOG), os.O_RDWR)
-            self._state.finish_roll(segment, fd, now_ms, jitter_ms)
+            self._state.finish_roll(segment, fd, jitter_ms)
         except BaseException:
             # The active segment may take smaller batches still: an empty one at this offset would end the log here.
             if fd >= 0:

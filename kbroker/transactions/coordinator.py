@@ -83,9 +83,17 @@ class TransactionCoordinator:
         return TransactionShard(StatePartition(name, replica, self._clock))
 
     def _load(self, shard: TransactionShard) -> None:
-        for transaction in shard.load(self.options.load_buffer_bytes):
+        for transaction in shard.load(self.options.load_buffer_bytes, self._take_up):
             LOG.info("transactional id %r was left in %s", transaction.transactional_id, transaction.state)
             self._write_markers(shard, transaction)
+
+    def _take_up(self, transactions: Iterable[Transaction]) -> None:
+        """Transactions that were open before: the log tells by the wall clock since when, from here on none is set."""
+        now_ms, wall_ms = self._deadlines.now_ms(), self._clock.wall_ms()
+        for transaction in transactions:
+            if transaction.state is TransactionState.ONGOING:
+                # One that begins in the future was written by a clock that was wrong: it gets its whole time.
+                transaction.begun(now_ms, max(0, wall_ms - transaction.start_ms))
 
     def _acquire(self, transactional_id: str) -> TransactionShard | ErrorCode:
         """The id's shard with its lock held, for the caller to release; or why the id is not served here now."""
@@ -178,7 +186,10 @@ class TransactionCoordinator:
             transaction = shard.transactions.get(transactional_id)
             if transaction is not None:
                 now_ms = self._clock.wall_ms()
+                is_open = transaction.state is TransactionState.ONGOING
                 transit = transaction.add_partitions(producer_id, producer_epoch, partitions, now_ms, client_version)
+                if not is_open and isinstance(transit, Transit):
+                    transaction.begun(self._deadlines.now_ms())
                 error = transit if isinstance(transit, ErrorCode) else shard.store(transaction, transit, answer)
         finally:
             shard.lock.release()
@@ -424,7 +435,7 @@ class TransactionCoordinator:
 
     # --- what happens by itself --------------------------------------------------------------------------
     def _abort_timed_out(self) -> None:
-        now_ms = self._clock.wall_ms()
+        now_ms = self._deadlines.now_ms()
         for shard in self.shards.active():
             with shard.lock:
                 due = [each for each in shard.transactions.values() if each.has_timed_out(now_ms)]
@@ -440,7 +451,7 @@ class TransactionCoordinator:
                     return _nothing
                 if new_producer_id is None and transaction.is_used_up:
                     return None
-                error = shard.store(transaction, transaction.fence(new_producer_id, now_ms), then)
+                error = shard.store(transaction, transaction.fence(new_producer_id, self._clock.wall_ms()), then)
             return _nothing if error is None else functools.partial(then, error)
 
         self._with_producer_id(attempt, functools.partial(self._aborted, transaction))

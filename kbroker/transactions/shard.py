@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from kbroker.errors import ErrorCode
 from kbroker.rules.transaction import Transaction, Transit
@@ -48,14 +48,16 @@ class TransactionShard:
         """What is to be called when they are written, by transactional id."""
 
     # --- life --------------------------------------------------------------------------------------------
-    def load(self, load_buffer_bytes: int) -> list[Transaction]:
+    def load(self, load_buffer_bytes: int, take_up: Callable[[Iterable[Transaction]], None]) -> list[Transaction]:
         """Replays the partition and serves it from then on. Returns the ids whose markers have to be written (again).
 
-        Any thread, without the lock. Raises what reading the log raises; the partition stays as it was then.
+        `take_up` is told of all of them before. Any thread, without the lock. Raises what reading the log raises; the
+        partition stays as it was then.
         """
         replay = PartitionReplay(self.partition.name)
         count = self.partition.replay(replay.take, load_buffer_bytes)
         loaded = replay.transactions()
+        take_up(loaded.values())
         with self.lock:
             if self.partition.phase is not Phase.LOADING:
                 return []  # ended meanwhile

@@ -27,9 +27,11 @@ class ManualClock:
     """Stands still until the test moves it."""
 
     now_ms: int = 1_700_000_000_000
+    set_by_ms: int = 0
+    """How far somebody has set the wall clock: what measures time does not notice."""
 
     def wall_ms(self) -> int:
-        return self.now_ms
+        return self.now_ms + self.set_by_ms
 
     def monotonic(self) -> float:
         return self.now_ms / 1000

@@ -36,6 +36,8 @@ class Driver:
         self.group = ConsumerGroup("g", self.limits)
         self.topics = topics or Topics(t=4)
         self.now_ms = 0
+        self.set_by_ms = 0
+        """How far somebody has set the wall clock."""
         self.log: list[list[Change]] = []
 
     def settle(self, error: ErrorCode = ErrorCode.NONE) -> list[BeatAnswer]:
@@ -47,7 +49,8 @@ class Driver:
         return [answer for _, answer in self.group.take_answers()]
 
     def beat(self, member_id: str, epoch: int, **fields: Any) -> BeatAnswer:
-        self.group.beat(0, Beat(member_id, epoch, "c", "/h", **fields), self.topics, self.now_ms, 10**6 + self.now_ms)
+        wall_ms = 10**9 + self.now_ms + self.set_by_ms
+        self.group.beat(0, Beat(member_id, epoch, "c", "/h", **fields), self.topics, self.now_ms, wall_ms)
         (answer,) = self.settle()
         return answer
 
@@ -293,6 +296,21 @@ def test_a_pattern_counts_once_its_topics_are_found(driver: Driver) -> None:
     driver.settle()
     assert numbers(driver.beat("a", 1).assignment) == [0, 1, 2, 3]
     assert driver.group.is_subscribed("t")
+
+
+def test_patterns_and_targets_wait_no_longer_when_the_clock_is_set_back() -> None:
+    driver = Driver(Topics(t=1, u=1, v=1), assignment_interval_ms=1000)
+    driver.join("a", regex="t", topics=())
+    resolve(driver, t="t")
+    driver.beat("a", 1)
+    driver.set_by_ms = -3_600_000
+    driver.topics = Topics(t=4, t2=1)
+    driver.advance(10_001)
+    driver.beat("a", driver.group.members["a"].current.member_epoch)
+    resolve(driver, t="t t2")
+    driver.advance(1001)
+    driver.beat("a", driver.group.members["a"].current.member_epoch)
+    assert driver.group.target_epoch == driver.group.epoch
 
 
 def test_a_pattern_is_looked_at_again_when_there_are_other_topics_but_not_all_the_time(driver: Driver) -> None:

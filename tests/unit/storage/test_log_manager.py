@@ -252,13 +252,16 @@ def test_acks_wait_for_flushers_that_sync_each_partition_once_for_all_of_them(br
     assert log.recovery_point == log.log_end_offset == 200
 
 
-@pytest.mark.parametrize(("age_ms", "flushed"), [(999, 0), (1000, 1)])
-def test_records_older_than_flush_ms_are_flushed(broker: Broker, age_ms: int, flushed: int) -> None:
+@pytest.mark.parametrize("set_by_ms", [-3_600_000, 0, 3_600_000])
+@pytest.mark.parametrize(("flush_ms", "flushed"), [(3_000_000, 0), (0, 1)])
+def test_records_older_than_flush_ms_are_flushed_whatever_the_clock_is_set_to(
+    broker: Broker, flush_ms: int, flushed: int, set_by_ms: int
+) -> None:
     broker.options = broker.options._replace(flusher_threads=0)  # the test is the flusher
     logs = broker.start()
-    log = logs.create("orders", TOPIC_ID, 0, LogOptions(flush_ms=1000))
+    log = logs.create("orders", TOPIC_ID, 0, LogOptions(flush_ms=flush_ms))
     log.append(batch_of([b"x"]))
-    broker.clock.now_ms += age_ms
+    broker.clock.set_by_ms = set_by_ms
     logs.flush_due()
     log.directory.stop_flushers()
     log.directory.run_flusher()  # until there is nothing that was asked for

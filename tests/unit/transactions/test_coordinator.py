@@ -331,6 +331,29 @@ def test_an_abort_that_cannot_be_written_is_tried_at_the_next_look(home: Home) -
     assert home.markers.written[0][1].producer_epoch == who[1] + 1
 
 
+@pytest.mark.parametrize("set_by_ms", [-86_400_000, -3_600_000, 3_600_000, 86_400_000])
+def test_a_transaction_is_as_old_as_it_is_whatever_the_clock_is_set_to(home: Home, set_by_ms: int) -> None:
+    who = home.producer(timeout_ms=15_000)
+    home.add(who, A)
+    home.clock.set_by_ms = set_by_ms
+    home.advance(10_000)
+    assert home.state() == "Ongoing"
+    home.advance(10_000)
+    assert home.state() == "CompleteAbort"
+
+
+def test_a_transaction_that_began_in_the_future_gets_its_whole_time_after_a_restart(home: Home) -> None:
+    """The clock was wrong, and was set back: what the log says of its begin is all there is."""
+    who = home.producer(timeout_ms=15_000)
+    home.add(who, A)
+    home.clock.set_by_ms = -3_600_000
+    home.restart()
+    home.advance(10_000)
+    assert home.state() == "Ongoing"
+    home.advance(10_000)
+    assert home.state() == "CompleteAbort"
+
+
 def test_a_transaction_that_was_open_at_the_restart_times_out_too(home: Home) -> None:
     who = home.producer(timeout_ms=5_000)
     home.add(who, A)
