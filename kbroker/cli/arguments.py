@@ -13,6 +13,7 @@ from kbroker.errors import KbrokerError
 N = TypeVar("N", int, float)
 LONGEST_S = 1e9
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+BOOTSTRAP_VARIABLE = "KBROKER_BOOTSTRAP_SERVERS"
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
@@ -22,7 +23,8 @@ def add_bootstrap(parser: argparse.ArgumentParser) -> None:
         "-b",
         "--bootstrap-server",
         metavar="HOST:PORT",
-        help=f"any broker of the cluster, or several separated by commas (default {DEFAULT_BOOTSTRAP})",
+        help="any broker of the cluster, or several separated by commas (default: the environment variable "
+        f"{BOOTSTRAP_VARIABLE}, else {DEFAULT_BOOTSTRAP})",
     )
     parser.add_argument(
         "--timeout",
@@ -35,6 +37,13 @@ def add_bootstrap(parser: argparse.ArgumentParser) -> None:
 
 def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def add_execution(parser: argparse.ArgumentParser) -> None:
+    """`--execute`, without which only a plan is shown."""
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--execute", action="store_true", help="do it; without this the plan is shown, and nothing done")
+    how.add_argument("--dry-run", action="store_true", help="only show the plan, and do not remind of --execute")
 
 
 def add_producing(parser: argparse.ArgumentParser) -> None:

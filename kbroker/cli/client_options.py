@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -10,12 +11,13 @@ from typing import Any, TypeVar
 from kbroker.cli import arguments as args
 from kbroker.client import jaas, java_stores
 from kbroker.client.admin import AdminClient
-from kbroker.client.config import NETWORK, Option, nearest
+from kbroker.client.config import NETWORK, Option
 from kbroker.client.consumer.options import CONSUMER
 from kbroker.client.producer.options import PRODUCER
 from kbroker.config.properties import read_properties
 from kbroker.errors import KbrokerError
 from kbroker.net.addresses import parse_bootstrap
+from kbroker.rules.nearest import nearest
 
 C = TypeVar("C")
 KNOWN = PRODUCER | CONSUMER
@@ -34,7 +36,9 @@ def add_cluster(parser: argparse.ArgumentParser) -> None:
     """`-b`, `--timeout`, `--command-config` and `-X`."""
     args.add_bootstrap(parser)
     parser.add_argument(
-        "--command-config", metavar="FILE", help="options of the client, TLS and SASL among them: a .properties file"
+        "--command-config",
+        metavar="FILE",
+        help="a .properties file of the client's options, those of TLS and SASL among them (docs/CLIENT_OPTIONS.md)",
     )
     parser.add_argument(
         "-X",
@@ -67,8 +71,10 @@ def client_options(arguments: argparse.Namespace, table: Mapping[str, Option], *
         if found is None:
             raise KbrokerError(f"-X {name}: there is no such option{_advice(name)}")
         options |= found
-    if arguments.bootstrap_server is not None or "bootstrap.servers" not in options:
-        options["bootstrap.servers"] = arguments.bootstrap_server or args.DEFAULT_BOOTSTRAP
+    if arguments.bootstrap_server is not None:
+        options["bootstrap.servers"] = arguments.bootstrap_server
+    elif "bootstrap.servers" not in options:
+        options["bootstrap.servers"] = _of_environment() or args.DEFAULT_BOOTSTRAP
     parse_bootstrap(options["bootstrap.servers"])
     names = {alias for option in table.values() for alias in (option.name, *option.aliases)} | java_stores.NAMES
     return {name: value for name, value in options.items() if name in names}
@@ -103,6 +109,17 @@ def _with_stores(options: Mapping[str, Any]) -> Mapping[str, Any]:
         if name in options:
             raise ValueError(f"{name} and {stores[0]} are given: say all in one way or the other")
     return {**without, "ssl.context": java_stores.context(options)}
+
+
+def _of_environment() -> str | None:
+    """KbrokerError: it is none."""
+    text = os.environ.get(args.BOOTSTRAP_VARIABLE)
+    if text:
+        try:
+            parse_bootstrap(text)
+        except KbrokerError as error:
+            raise KbrokerError(f"environment variable {args.BOOTSTRAP_VARIABLE}: {error}") from None
+    return text
 
 
 def _of_file(path: str | None) -> dict[str, str]:

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 
 from kbroker.cli import arguments as args
 from kbroker.cli.client_options import add_cluster, connect
-from kbroker.cli.output import print_json, print_table
+from kbroker.cli.known_settings import BROKER, GROUP, TOPIC, unknown_settings_named
+from kbroker.cli.output import print_json, print_table, tell
 from kbroker.client.admin import AdminClient
 from kbroker.client.admin_results import ConfigEntry
 from kbroker.errors import KbrokerError
@@ -22,7 +23,7 @@ EXAMPLES = """examples:
   kbroker configs alter group readers --set consumer.session.timeout.ms=50000
 """
 
-KINDS = ("topic", "broker", "group")
+KINDS = (TOPIC, BROKER, GROUP)
 DEFAULT = "default"
 SOURCES = {
     "DYNAMIC_TOPIC_CONFIG": "topic",
@@ -49,7 +50,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     altering.add_argument("--validate-only", action="store_true", help="only say whether it would be accepted")
     for action in (describing, altering):
         action.add_argument("kind", choices=KINDS)
-        action.add_argument("name", help=f"of the topic or group, or number of the broker; {DEFAULT}: all brokers")
+        action.add_argument(
+            "name",
+            help=f"the topic's or group's name, or the broker's number; {DEFAULT} is what is set for all brokers",
+        )
         add_cluster(action)
 
 
@@ -72,9 +76,9 @@ def _node_id(name: str) -> int | None:
 
 def _describe(admin: AdminClient, arguments: argparse.Namespace) -> None:
     configs: dict[str, ConfigEntry]
-    if arguments.kind == "topic":
+    if arguments.kind == TOPIC:
         configs = admin.describe_topic_config(arguments.name)
-    elif arguments.kind == "broker":
+    elif arguments.kind == BROKER:
         configs = admin.describe_broker_config(_node_id(arguments.name))
     else:
         configs = admin.describe_group_config(arguments.name)
@@ -102,12 +106,14 @@ def _alter(admin: AdminClient, arguments: argparse.Namespace) -> None:
     changes = {**dict(arguments.set), **dict.fromkeys(arguments.unset)}
     lists = {"append": _joined(arguments.append), "subtract": _joined(arguments.subtract)}
     only = arguments.validate_only
-    if arguments.kind == "topic":
-        admin.alter_topic_config(arguments.name, changes, **lists, validate_only=only)
-    elif arguments.kind == "broker":
-        admin.alter_broker_config(_node_id(arguments.name), changes, **lists, validate_only=only)
-    else:
-        admin.alter_group_config(arguments.name, changes, **lists, validate_only=only)
+    with unknown_settings_named(arguments.kind, {**changes, **lists["append"], **lists["subtract"]}):
+        if arguments.kind == TOPIC:
+            admin.alter_topic_config(arguments.name, changes, **lists, validate_only=only)
+        elif arguments.kind == BROKER:
+            admin.alter_broker_config(_node_id(arguments.name), changes, **lists, validate_only=only)
+        else:
+            admin.alter_group_config(arguments.name, changes, **lists, validate_only=only)
+    tell(f"{arguments.kind} {arguments.name!r}: {'this would be accepted' if only else 'changed'}")
 
 
 def _joined(items: Iterable[tuple[str, str]]) -> dict[str, str]:

@@ -10,18 +10,19 @@ from typing import Protocol
 
 from kbroker import __version__
 from kbroker.cli.outcome import USAGE, outcome
+from kbroker.cli.parser import CommandParser, add_examples
 
 COMMANDS = {
     "start": "run a broker",
-    "topics": "list, create, describe, alter and delete topics",
+    "topics": "list, create, describe, alter and delete topics, delete old messages",
     "produce": "write messages from the standard input to a topic",
     "consume": "print the messages of a topic",
     "load": "load topics into a lake of Parquet files, with Spark",
     "perf": "measure throughput and latency of a broker",
     "groups": "list, describe and delete consumer groups, move their offsets",
     "transactions": "list and describe transactions, find and abort those that hang",
-    "configs": "show and change settings of topics and brokers",
-    "cluster": "take over topics and settings from a Kafka's ZooKeeper, and give them back",
+    "configs": "show and change settings of topics, brokers and groups",
+    "cluster": "show how a cluster is; take over a Kafka's topics and settings from its ZooKeeper",
     "dump-log": "print what is in the files of a log directory",
     "verify-log": "check the files of log directories, and say at which byte something is wrong",
 }
@@ -66,16 +67,14 @@ def _run(argv: Sequence[str]) -> int:
 
 def _parser(argv: Sequence[str]) -> tuple[argparse.ArgumentParser, Command | None]:
     """The parser, with the arguments of the one subcommand that `argv` names; the others are only listed."""
-    formatter = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="kbroker",
         description="A message broker that speaks the Kafka protocol, and tools for it.",
         epilog=EXAMPLES,
-        formatter_class=formatter,
     )
     parser.add_argument("--version", action="version", version=f"kbroker {__version__}")
     subparsers = parser.add_subparsers(title="subcommands", metavar="SUBCOMMAND")
-    named = next((word for word in argv if not word.startswith("-")), None)
+    named = next((word for word in argv if word in COMMANDS), None)
     command: Command | None = None
     for name, purpose in COMMANDS.items():
         module = import_module(f"kbroker.cli.{name.replace('-', '_')}") if name == named else None
@@ -83,12 +82,11 @@ def _parser(argv: Sequence[str]) -> tuple[argparse.ArgumentParser, Command | Non
             name,
             help=purpose,
             description=(module.__doc__ or "").partition("\n")[0] if module else None,
-            epilog=module.EXAMPLES if module else None,
-            formatter_class=formatter,
         )
         if module is not None:
             command = module
             module.configure(subparser)
+            add_examples(subparser, module.EXAMPLES, f"kbroker {name}")
     return parser, command
 
 

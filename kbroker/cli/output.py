@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -12,6 +13,28 @@ Cell = str | int | float | None
 def print_json(value: Any) -> None:
     """One JSON document, indented."""
     print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 message`, `1,234 messages`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def tell(text: str) -> None:
+    """A line for a person who looks on: on stderr, where that is a terminal."""
+    if sys.stderr.isatty():
+        print(text, file=sys.stderr, flush=True)
+
+
+def prompt() -> None:
+    """What stands before a line that is typed."""
+    if sys.stderr.isatty():
+        print("> ", end="", file=sys.stderr, flush=True)
+
+
+def remind_of_execute() -> None:
+    """What was shown is a plan."""
+    print("kbroker: this is the plan, and nothing is done yet: --execute does it", file=sys.stderr)
 
 
 def print_table(heads: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:

@@ -9,12 +9,13 @@ A kind of client has a table, `{option.name: option}`: NETWORK of this module an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from kbroker.errors import KbrokerError
 from kbroker.net.addresses import parse_bootstrap
+from kbroker.rules.nearest import nearest
 
 Kind = Callable[[Any], Any]
 
@@ -184,14 +185,6 @@ def function(given: Any) -> Any:
 
 def table_of(*options: Option) -> dict[str, Option]:
     return {option.name: option for option in options}
-
-
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that is most like `name`."""
-    import difflib
-
-    found = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    return found[0] if found else None
 
 
 def parse_options(

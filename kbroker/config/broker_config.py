@@ -23,10 +23,11 @@ from kbroker.config.setting import Setting
 from kbroker.errors import ConfigError
 from kbroker.model import Endpoint
 from kbroker.rules.config_values import Value, format_value
+from kbroker.rules.nearest import nearest
 
 ENVIRONMENT_PREFIX = "KBROKER_"
-# What the build and the tests read; not settings of the broker.
-OTHER_ENVIRONMENT = frozenset({"KBROKER_BUILD", "KBROKER_BUILD_JOBS"})
+# What the build, the tests and the commands of clients read; not settings of the broker.
+OTHER_ENVIRONMENT = frozenset({"KBROKER_BUILD", "KBROKER_BUILD_JOBS", "KBROKER_BOOTSTRAP_SERVERS"})
 _OF_ONE_LISTENER = re.compile(r"listener\.name\.[^.]+\..+")
 STAND_INS = frozenset({"log.retention.minutes", "log.retention.hours", "log.roll.hours", "log.roll.jitter.hours"})
 """Settings that are read only where a dynamic one in milliseconds is not given, so that they are as good as dynamic."""
@@ -261,10 +262,8 @@ def _renamed(item: Given, notices: list[Notice]) -> Given:
 
 
 def _unknown(name: str) -> str:
-    from difflib import get_close_matches
-
-    nearest = get_close_matches(name.lower(), (*SETTINGS, *ALIASES, *NOT_READ), n=1, cutoff=0.6)
-    return f"unknown setting; did you mean {nearest[0]}?" if nearest else "unknown setting"
+    like = nearest(name, (*SETTINGS, *ALIASES, *NOT_READ))
+    return f"unknown setting; did you mean {like}?" if like else "unknown setting"
 
 
 def _parse(setting: Setting, given: Given | None) -> Value | None:

@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from kbroker.client import jaas, java_stores
-from kbroker.client.config import NETWORK, Option, nearest
+from kbroker.client.config import NETWORK, Option
 from kbroker.client.consumer.options import CONSUMER
 from kbroker.client.producer.options import PRODUCER
 from kbroker.errors import KbrokerError
+from kbroker.rules.nearest import nearest
 from kbroker.spark.errors import WrongOption
 
 log = logging.getLogger("kbroker.spark")

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kbroker.client.config import Kind, flag, nearest, one_of, text, texts, whole
+from kbroker.client.config import Kind, flag, one_of, text, texts, whole
+from kbroker.rules.nearest import nearest
 from kbroker.spark import offsets
 from kbroker.spark.errors import WrongOption
 from kbroker.spark.kafka_options import GivenOptions, check_allowed

@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable
-from difflib import get_close_matches
 from enum import IntEnum
 from typing import NamedTuple, TypeVar
 
 from kbroker.errors import ErrorCode
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.error_responses import BUILDERS
+from kbroker.rules.nearest import nearest
 
 Name = TypeVar("Name", bound=IntEnum)
 
@@ -165,6 +165,6 @@ def _named(kind: type[Name], name: str | Name, known: dict[str, Name]) -> Name:
         return kind(name)
     found = known.get(name)
     if found is None:
-        nearest = get_close_matches(name, known, n=1, cutoff=0.5)
-        raise ValueError(f"{name!r} is no {kind.__name__}" + (f"; did you mean {nearest[0]!r}?" if nearest else ""))
+        like = nearest(name, known)
+        raise ValueError(f"{name!r} is no {kind.__name__}" + (f"; did you mean {like!r}?" if like else ""))
     return found

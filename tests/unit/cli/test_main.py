@@ -77,6 +77,27 @@ def test_a_broker_that_is_not_there_is_one_line(closed_port: int, capsys: pytest
     assert capsys.readouterr().err == "kbroker: '127.0.0.1:x' is not HOST:PORT\n"
 
 
+def test_the_environment_says_where_brokers_are(
+    closed_port: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def error(*words: str) -> str:
+        assert main(["topics", "list", *words]) == 1
+        return capsys.readouterr().err
+
+    monkeypatch.setenv("KBROKER_BOOTSTRAP_SERVERS", f"127.0.0.1:{closed_port}")
+    assert f"cannot connect to 127.0.0.1:{closed_port}: " in error()
+    options = tmp_path / "client.properties"
+    options.write_text(f"bootstrap.servers=localhost:{closed_port}")
+    assert f"cannot connect to localhost:{closed_port}: " in error("--command-config", str(options))
+    assert f"cannot connect to localhost:{closed_port}: " in error("-b", f"localhost:{closed_port}")
+    monkeypatch.setenv("KBROKER_BOOTSTRAP_SERVERS", "nowhere:x")
+    assert error() == "kbroker: environment variable KBROKER_BOOTSTRAP_SERVERS: 'nowhere:x' is not HOST:PORT\n"
+
+
+def test_where_brokers_are_is_no_setting_of_a_broker() -> None:
+    assert load_config(environment={"KBROKER_BOOTSTRAP_SERVERS": "a:1"}).notices == ()
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

@@ -1,0 +1,104 @@
+"""How command lines are read: argparse, but options may stand anywhere, and a slip is answered with the right word."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from typing import Any, NoReturn
+
+from kbroker.rules.nearest import nearest
+
+
+class CommandParser(argparse.ArgumentParser):
+    """A parser of one command, or of those below it.
+
+    Only a parser without commands below it has positional arguments of its own: there options may stand between them.
+    What is unknown there is refused by this parser, whose usage is the one to show, with the nearest known name.
+    """
+
+    def __init__(self, *arguments: Any, **keywords: Any):
+        super().__init__(*arguments, **keywords)
+        self.formatter_class = argparse.RawDescriptionHelpFormatter
+        self._is_parsing = False
+
+    def commands(self) -> dict[str, CommandParser]:
+        """Those below it, by name."""
+        found = [action.choices for action in self._actions if isinstance(action, argparse._SubParsersAction)]
+        return dict(found[0] or {}) if found else {}
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        if self._is_parsing:
+            return super().parse_known_args(args, namespace)
+        if self.commands():
+            found, unknown = super().parse_known_args(
+                self._command_first(list(args or ())), namespace or argparse.Namespace()
+            )
+            self._refuse(unknown)
+            return found, []
+        self._is_parsing = True  # argparse's intermixed parsing comes back here for each of its two rounds
+        try:
+            self._refuse(list(self._unknown_names(args or ())))
+            found, unknown = self.parse_known_intermixed_args(args, namespace or argparse.Namespace())
+        finally:
+            self._is_parsing = False
+        self._refuse(unknown)
+        return found, []
+
+    def error(self, message: str) -> NoReturn:
+        if self.commands() and message.startswith("the following arguments are required"):
+            message += f": one of {', '.join(self.commands())}"
+        super().error(message)
+
+    def _command_first(self, words: list[str]) -> list[str]:
+        """`-b HOST:PORT list` as `list -b HOST:PORT`: what comes before a command and is not of this parser is its."""
+        commands = self.commands()
+        if words and words[0].startswith("-") and words[0] not in self._option_string_actions:
+            for at, word in enumerate(words):
+                if word in commands:
+                    return [word, *words[:at], *words[at + 1 :]]
+        return words
+
+    def _refuse(self, unknown: Sequence[str]) -> None:
+        if unknown:
+            advice = self._advice(unknown[0], self._option_string_actions)
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{advice}")
+
+    def _unknown_names(self, words: Sequence[str]) -> Iterator[str]:
+        """Words that argparse takes for long options, and knows none that begin so."""
+        for word in words:
+            if word == "--":
+                return
+            name = word.partition("=")[0]
+            is_known = any(known.startswith(name) for known in self._option_string_actions)
+            if word.startswith("--") and " " not in word and not is_known:
+                yield name
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            error.message += self._advice(value, map(str, action.choices or ()))
+            raise
+
+    @staticmethod
+    def _advice(name: Any, known: Any) -> str:
+        like = nearest(str(name), known)
+        return f"; did you mean {like}?" if like else ""
+
+
+def add_examples(parser: CommandParser, examples: str, command: str) -> None:
+    """Each command's help ends with the examples of it; `command` is how the lines of `examples` name the parser."""
+    parser.epilog = examples
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            purposes = {each.dest: each.help for each in action._choices_actions}
+            for name, child in (action.choices or {}).items():
+                lines = [line for line in examples.splitlines() if f"{command} {name} " in f"{line} "]
+                child.description = child.description or _sentence(purposes.get(name))
+                child.epilog = "\n".join(("examples:", *lines)) + "\n"
+
+
+def _sentence(text: str | None) -> str | None:
+    return f"{text[0].upper()}{text[1:]}." if text else None
