@@ -1,6 +1,6 @@
-"""Take over the topics and settings of an Apache Kafka from its ZooKeeper, and give them back.
+"""Show how a cluster is; take over the topics and settings of a Kafka from its ZooKeeper, and give them back.
 
-Both brokers are stopped meanwhile. docs/MIGRATION.md goes through it step by step.
+For the latter both brokers are stopped. docs/MIGRATION.md goes through it step by step.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kbroker.cli import arguments as args
+from kbroker.cli import cluster_status
+from kbroker.cli.client_options import add_cluster
 from kbroker.cli.output import print_json
 from kbroker.errors import KbrokerError
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from kbroker.storage.log_manager import LogManager
 
 EXAMPLES = """examples:
+  kbroker cluster status
+  kbroker cluster status --json -b broker.example.org:9092
   kbroker cluster import --zookeeper localhost:2181 --data /var/lib/kafka --dry-run
   kbroker cluster import --zookeeper zk1:2181,zk2:2181/kafka --data /disk1/kafka --data /disk2/kafka
   kbroker cluster export --zookeeper localhost:2181 --data /var/lib/kafka
@@ -29,6 +33,11 @@ EXAMPLES = """examples:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    status = actions.add_parser(
+        "status", help="brokers, topics, groups, log directories and their free space; 1 if anything is not ready"
+    )
+    add_cluster(status)
+    args.add_json(status)
     importing = actions.add_parser("import", help="from Kafka's ZooKeeper into the log directory of a broker")
     exporting = actions.add_parser("export", help="back into a ZooKeeper, for Kafka to go on")
     for action in (importing, exporting):
@@ -58,6 +67,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.action == "status":
+        return cluster_status.run(arguments)
     from kbroker.storage.log_manager import LogManager
     from kbroker.storage.options import StorageOptions
 

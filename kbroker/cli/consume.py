@@ -16,6 +16,7 @@ from typing import Any
 from kbroker.cli import arguments as args
 from kbroker.cli import message_formats as formats
 from kbroker.cli.client_options import add_cluster, client_options, connect, make
+from kbroker.cli.topic_facts import described
 from kbroker.client.consumer.consumer import Consumer
 from kbroker.client.consumer.holdings import RebalanceListener
 from kbroker.client.consumer.options import CONSUMER
@@ -76,8 +77,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     with connect(arguments) as admin:
-        described = admin.describe_topics([arguments.topic])[arguments.topic]
-    known = [each.partition for each in described.partitions]
+        topic = described(admin, [arguments.topic])[arguments.topic]
+    known = [each.partition for each in topic.partitions]
     args.require_known_partitions(arguments.topic, arguments.partition or [], known)
     with make(Consumer, _options(arguments)) as consumer:
         reader = _Reader(consumer, arguments)

@@ -3,29 +3,47 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection, Mapping
+import sys
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from kbroker.cli import arguments as args
 from kbroker.cli.client_options import add_cluster, connect
-from kbroker.cli.output import print_json, print_table
+from kbroker.cli.offset_plan import Bounds, Target
+from kbroker.cli.outcome import USAGE
+from kbroker.cli.output import counted, print_json, print_table, remind_of_execute, tell
+from kbroker.cli.topic_facts import (
+    chosen_partitions,
+    described_and_error,
+    end_offsets,
+    first_offsets,
+    led_partitions,
+    topic_partitions,
+)
 from kbroker.client import OffsetAndMetadata
-from kbroker.client.admin import EARLIEST, LATEST, AdminClient
+from kbroker.client.admin import AdminClient
+from kbroker.client.admin_results import GroupDescription, MemberDescription
+from kbroker.client.errors import PartialFailure
 from kbroker.errors import KbrokerError
 from kbroker.model import TopicPartition
+from kbroker.rules.nearest import nearest
 
 EXAMPLES = """examples:
   kbroker groups list
-  kbroker groups describe readers
+  kbroker groups describe readers writers
+  kbroker groups describe --all --json
   kbroker groups reset-offsets readers --topic views --to-earliest
-  kbroker groups reset-offsets readers --topic views:0,2 --to-time 2026-01-31T12:00:00 --dry-run
+  kbroker groups reset-offsets readers --topic views:0,2 --to-time 2026-01-31T12:00:00 --execute
+  kbroker groups reset-offsets newcomers --new-group --topic views --to-latest --execute
   kbroker groups delete-offsets readers --topic views
   kbroker groups delete readers
   kbroker groups list --json -b broker.example.com:9093 --command-config client.properties
 """
 
 GROUP_TYPES = ("classic", "consumer")
-EMPTY_STATES = frozenset({"Empty", "Dead"})
+GONE_STATES = frozenset({"Dead"})
+EMPTY_STATES = GONE_STATES | {"Empty"}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -40,14 +58,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="only of this protocol; consumer is that of KIP-848 (Kafka 3.8)",
     )
     describing = actions.add_parser("describe", help="members, offsets and lag")
-    describing.add_argument("group", nargs="+")
+    describing.add_argument("group", nargs="*", default=[])
+    describing.add_argument("--all", action="store_true", help="every group")
     describing.add_argument("--members", action="store_true", help="a row for each member, instead of the offsets")
-    resetting = actions.add_parser("reset-offsets", help="move the offsets of a group that has no members")
+    resetting = actions.add_parser(
+        "reset-offsets", help="show where the offsets of a group without members would go; with --execute move them"
+    )
     resetting.add_argument("group")
     what = resetting.add_mutually_exclusive_group(required=True)
     what.add_argument(
         "--topic",
-        type=_topic_partitions,
+        type=topic_partitions,
         action="append",
         default=[],
         metavar="TOPIC[:PARTITIONS]",
@@ -60,12 +81,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--to-offset", type=int, metavar="N")
     where.add_argument("--shift-by", type=int, metavar="N", help="so many messages on, or back if negative")
     where.add_argument("--to-time", type=args.moment, metavar="TIME", help="milliseconds, or as in 2026-01-31T12:00:00")
-    resetting.add_argument("--dry-run", action="store_true", help="only show where it would go")
+    resetting.add_argument("--new-group", action="store_true", help="the group need not be there: it is made")
+    args.add_execution(resetting)
     forgetting = actions.add_parser("delete-offsets", help="delete a group's offsets of topics that it does not read")
     forgetting.add_argument("group")
     forgetting.add_argument(
         "--topic",
-        type=_topic_partitions,
+        type=topic_partitions,
         action="append",
         required=True,
         metavar="TOPIC[:PARTITIONS]",
@@ -87,14 +109,12 @@ def run(arguments: argparse.Namespace) -> int:
         "delete-offsets": _delete_offsets,
         "delete": _delete,
     }
+    if arguments.action == "describe" and bool(arguments.group) == arguments.all:
+        print("kbroker groups describe: name groups, or --all", file=sys.stderr)
+        return USAGE
     with connect(arguments) as admin:
         actions[arguments.action](admin, arguments)
     return 0
-
-
-def _topic_partitions(text: str) -> tuple[str, list[int] | None]:
-    topic, colon, partitions = text.partition(":")
-    return topic, args.partition_list(partitions) if colon else None
 
 
 def _list(admin: AdminClient, arguments: argparse.Namespace) -> None:
@@ -114,16 +134,31 @@ def _list(admin: AdminClient, arguments: argparse.Namespace) -> None:
 
 
 def _describe(admin: AdminClient, arguments: argparse.Namespace) -> None:
-    described = [_described(admin, group_id) for group_id in arguments.group]
+    wanted = [each.group_id for each in admin.list_groups()] if arguments.all else arguments.group
+    found, error = _descriptions(admin, wanted)
+    offsets = {group_id: _committed(admin, group_id) for group_id in found}
+    there = {
+        group_id: group for group_id, group in found.items() if group.state not in GONE_STATES or offsets[group_id]
+    }
+    if not arguments.all and (missing := [group_id for group_id in found if group_id not in there]):
+        error = error or _no_group(admin, missing)
+    ends = _ends(admin, {*chain.from_iterable(_partitions_of(there[each], offsets[each]) for each in there)})
+    shown = [_as_dict(group, offsets[group_id], ends) for group_id, group in there.items()]
     if arguments.json:
-        print_json(described)
-        return
-    for number, group in enumerate(described):
+        print_json(shown)
+    else:
+        _print_groups(shown, with_members=arguments.members)
+    if error is not None:
+        raise error
+
+
+def _print_groups(shown: Iterable[dict[str, Any]], *, with_members: bool) -> None:
+    for number, group in enumerate(shown):
         if number:
             print()
         protocol = f", {group['protocol']}" if group["protocol"] else ""
-        print(f"{group['group']}  {group['state']}, {len(group['members'])} members{protocol}")
-        if arguments.members:
+        print(f"{group['group']}  {group['state']}, {counted(len(group['members']), 'member')}{protocol}")
+        if with_members:
             print_table(
                 ["member", "client", "host", "instance", "partitions"],
                 (
@@ -141,17 +176,46 @@ def _describe(admin: AdminClient, arguments: argparse.Namespace) -> None:
             )
 
 
-def _described(admin: AdminClient, group_id: str) -> dict[str, Any]:
-    group = admin.describe_group(group_id)
-    offsets = _committed(admin, group_id)
-    if group.state == "Dead" and not offsets:
-        raise KbrokerError(f"there is no group {group_id!r}")
-    owners = {partition: member for member in group.members for partition in member.partitions}
-    partitions = sorted({*offsets, *owners})
-    topics = set(admin.list_topics(internal=True))
-    ends = _offsets(admin, [partition for partition in partitions if partition.topic in topics], LATEST)
+def _descriptions(
+    admin: AdminClient, group_ids: Sequence[str]
+) -> tuple[dict[str, GroupDescription], KbrokerError | None]:
+    """Those that can be had, and why the others cannot."""
+    try:
+        found, error = admin.describe_groups(group_ids), None
+    except PartialFailure as failure:
+        found, error = failure.results, failure
+    return {group_id: found[group_id] for group_id in dict.fromkeys(group_ids) if group_id in found}, error
+
+
+def _no_group(admin: AdminClient, missing: Sequence[str]) -> KbrokerError:
+    known = [each.group_id for each in admin.list_groups()]
+    like = [found for group_id in missing if (found := nearest(group_id, known))]
+    advice = f"; did you mean {', '.join(dict.fromkeys(like))}?" if like else ""
+    return KbrokerError(f"there is no group {', '.join(map(repr, missing))}{advice}")
+
+
+def _owners(group: GroupDescription) -> dict[TopicPartition, MemberDescription]:
+    return {partition: member for member in group.members for partition in member.partitions}
+
+
+def _partitions_of(group: GroupDescription, offsets: Mapping[TopicPartition, int]) -> list[TopicPartition]:
+    """Those that it has offsets of, or that its members read."""
+    return sorted({*offsets, *_owners(group)})
+
+
+def _ends(admin: AdminClient, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+    """Of those that are there and have a leader."""
+    topics = {each.topic for each in partitions}.intersection(admin.list_topics(internal=True))
+    led = set(led_partitions(described_and_error(admin, sorted(topics))[0].values())) if topics else set()
+    return end_offsets(admin, sorted(led.intersection(partitions)))
+
+
+def _as_dict(
+    group: GroupDescription, offsets: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+) -> dict[str, Any]:
+    owners = _owners(group)
     rows = []
-    for partition in partitions:
+    for partition in _partitions_of(group, offsets):
         member, offset, end = owners.get(partition), offsets.get(partition), ends.get(partition)
         rows.append(
             {
@@ -166,7 +230,7 @@ def _described(admin: AdminClient, group_id: str) -> dict[str, Any]:
             }
         )
     return {
-        "group": group_id,
+        "group": group.group_id,
         "state": group.state,
         "protocol_type": group.protocol_type,
         "protocol": group.assignor,
@@ -190,40 +254,45 @@ def _committed(admin: AdminClient, group_id: str) -> dict[TopicPartition, int]:
     return {partition: each.offset for partition, each in found.items() if each.offset >= 0}
 
 
-def _offsets(admin: AdminClient, partitions: Collection[TopicPartition], at: int) -> dict[TopicPartition, int]:
-    """The first offset at or after that time, else where the partition ends."""
-    if not partitions:
-        return {}
-    found = {partition: each.offset for partition, each in admin.list_offsets(partitions, at).items()}
-    beyond = [partition for partition in partitions if found[partition] < 0]
-    return {**found, **_offsets(admin, beyond, LATEST)}
-
-
 def _reset(admin: AdminClient, arguments: argparse.Namespace) -> None:
     group_id = arguments.group
     state = admin.describe_group(group_id).state
     if state not in EMPTY_STATES:
         raise KbrokerError(f"group {group_id!r} is {state}: stop its members first")
     committed = _committed(admin, group_id)
+    if state in GONE_STATES and not committed and not arguments.new_group:
+        raise KbrokerError(f"{_no_group(admin, [group_id])}; --new-group makes it")
     if arguments.all_topics:
         partitions = sorted(committed)
     else:
-        partitions = []
-        described = admin.describe_topics([topic for topic, _ in arguments.topic])
-        for topic, wanted in arguments.topic:
-            known = [each.partition for each in described[topic].partitions]
-            args.require_known_partitions(topic, wanted or [], known)
-            partitions += [TopicPartition(topic, partition_id) for partition_id in (wanted or known)]
+        partitions = chosen_partitions(admin, arguments.topic)
     if not partitions:
         raise KbrokerError(f"group {group_id!r} has no offsets to move")
     targets = _targets(admin, arguments, partitions, committed)
-    if not arguments.dry_run:
-        admin.alter_offsets(group_id, targets)
-    rows = [(p.topic, p.partition_id, committed.get(p), targets[p]) for p in partitions]
+    if arguments.execute:
+        admin.alter_offsets(group_id, {partition: target.offset for partition, target in targets.items()})
     if arguments.json:
-        print_json([dict(zip(("topic", "partition", "offset", "new_offset"), row, strict=True)) for row in rows])
+        print_json(
+            [
+                {
+                    "topic": partition.topic,
+                    "partition": partition.partition_id,
+                    "offset": committed.get(partition),
+                    "new_offset": target.offset,
+                    "note": target.note or None,
+                }
+                for partition, target in targets.items()
+            ]
+        )
     else:
-        print_table(["topic", "partition", "offset", "new offset"], rows)
+        print_table(
+            ["topic", "partition", "offset", "new offset", "note"],
+            ([*partition, committed.get(partition), *target] for partition, target in targets.items()),
+        )
+    if arguments.execute:
+        tell(f"group {group_id!r} has these offsets now")
+    elif not arguments.dry_run:
+        remind_of_execute()
 
 
 def _targets(
@@ -231,17 +300,16 @@ def _targets(
     arguments: argparse.Namespace,
     partitions: list[TopicPartition],
     committed: dict[TopicPartition, int],
-) -> dict[TopicPartition, int]:
-    """Where each partition's offset goes; never outside of what is there."""
-    if arguments.to_time is not None:
-        return _offsets(admin, partitions, arguments.to_time)
-    earliest = _offsets(admin, partitions, EARLIEST)
+) -> dict[TopicPartition, Target]:
+    """Where each partition's offset goes."""
     if arguments.to_earliest:
-        return earliest
-    latest = _offsets(admin, partitions, LATEST)
+        return {partition: Target(offset) for partition, offset in first_offsets(admin, partitions).items()}
+    bounds = Bounds(admin, partitions)
     if arguments.to_latest:
-        return latest
-    wanted: dict[TopicPartition, int] = {}
+        return {partition: Target(offset) for partition, offset in bounds.ends.items()}
+    if arguments.to_time is not None:
+        return bounds.at_time(arguments.to_time)
+    wanted: dict[TopicPartition, Target] = {}
     for partition in partitions:
         if arguments.to_offset is not None:
             offset = arguments.to_offset
@@ -249,20 +317,24 @@ def _targets(
             offset = committed[partition] + arguments.shift_by
         else:
             raise KbrokerError(f"the group has no offset of {partition} to shift")
-        wanted[partition] = min(max(offset, earliest[partition]), latest[partition])
+        wanted[partition] = bounds.within(partition, offset)
     return wanted
 
 
 def _delete_offsets(admin: AdminClient, arguments: argparse.Namespace) -> None:
     """Of topics that are gone, too."""
     committed = _committed(admin, arguments.group)
+    deleted = 0
     for topic, wanted in arguments.topic:
         chosen = [each for each in committed if each.topic == topic and (wanted is None or each.partition_id in wanted)]
         if not chosen:
             raise KbrokerError(f"group {arguments.group!r} has no offsets there of topic {topic!r}")
         admin.delete_offsets(arguments.group, chosen)
+        deleted += len(chosen)
+    tell(f"deleted {counted(deleted, 'offset')} of group {arguments.group!r}")
 
 
 def _delete(admin: AdminClient, arguments: argparse.Namespace) -> None:
     for group_id in arguments.group:
         admin.delete_group(group_id)
+        tell(f"deleted group {group_id!r}")

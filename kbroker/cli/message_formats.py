@@ -73,6 +73,7 @@ def json_of(record: ConsumerRecord) -> bytes:
         record.key,
         record.value,
         record.headers,
+        topic=record.topic,
         partition=record.partition,
         offset=record.offset,
         timestamp=record.timestamp,

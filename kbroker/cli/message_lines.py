@@ -1,7 +1,9 @@
 """Messages as lines of JSON, the same for `consume --json` and `produce --json`.
 
-    {"key": "k", "value": "v", "headers": [["name", "value"]], "timestamp": 1700000000000, "partition": 0, "offset": 17}
+    {"topic": "t", "partition": 0, "offset": 17, "timestamp": 1700000000000, "key": "k", "value": "v",
+     "headers": [["name", "value"]]}
 
+What `consume` prints has the topic and the offset too, which `produce` passes over; any other field is refused.
 Bytes that are not UTF-8 stand in base64 under `key_base64`, `value_base64`, or as ["name", {"base64": ...}] in headers.
 """
 
@@ -12,6 +14,9 @@ from base64 import b64decode, b64encode
 from typing import Any, NamedTuple
 
 from kbroker.errors import KbrokerError
+from kbroker.rules.nearest import nearest
+
+FIELDS = ("key", "key_base64", "value", "value_base64", "headers", "timestamp", "partition", "topic", "offset")
 
 
 class Message(NamedTuple):
@@ -51,6 +56,10 @@ def decode_line(line: bytes, number: int) -> Message:
         fields = json.loads(line)
         if not isinstance(fields, dict):
             raise ValueError("not an object")
+        for name in fields:
+            if name not in FIELDS:
+                like = nearest(name, FIELDS)
+                raise ValueError(f"{name!r} is none of its fields{f'; did you mean {like}?' if like else ''}")
         headers = fields.get("headers") or []
         pairs = headers.items() if isinstance(headers, dict) else headers
         return Message(
@@ -60,7 +69,7 @@ def decode_line(line: bytes, number: int) -> Message:
             int(fields.get("timestamp", -1)),
             int(fields.get("partition", -1)),
         )
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, OverflowError) as error:
         raise KbrokerError(f"line {number} of the input is not a message in JSON: {error}") from None
 
 
@@ -85,5 +94,7 @@ def _bytes(fields: dict[str, Any], name: str) -> bytes | None:
 
 def _header(value: Any) -> bytes | None:
     if isinstance(value, dict):
+        if list(value) != ["base64"]:
+            raise ValueError(f'a header\'s value is text, null or {{"base64": ...}}, not {json.dumps(value)}')
         return b64decode(value["base64"], validate=True)
     return None if value is None else str(value).encode()

@@ -12,6 +12,7 @@ from kbroker.cli.client_options import add_cluster, connect
 from kbroker.cli.outcome import INTERRUPTED
 from kbroker.cli.perf_payload import DEFAULT_SIZE
 from kbroker.cli.perf_report import Finding, report
+from kbroker.cli.topic_facts import described
 from kbroker.client.admin import AdminClient
 from kbroker.client.admin_results import TopicDescription
 from kbroker.client.errors import BrokerError
@@ -48,7 +49,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     consuming = loads.add_parser("consume", help="read what is in a topic now, from its beginning")
     latency = loads.add_parser("latency", help="write one message at a time, and wait for it")
     for each in (producing, consuming, latency):
-        each.epilog, each.formatter_class = EXAMPLES, argparse.RawDescriptionHelpFormatter
         each.add_argument("topic")
         each.add_argument("-n", "--messages", type=args.positive, metavar="N", help="stop after N messages")
     for each in (producing, latency):
@@ -144,7 +144,12 @@ def _topic(admin: AdminClient, arguments: argparse.Namespace) -> TopicDescriptio
     name: str = arguments.topic
     wanted: int | None = getattr(arguments, "partitions", None)
     if wanted is None:
-        return admin.describe_topics([name])[name]
+        try:
+            return described(admin, [name])[name]
+        except KbrokerError as error:
+            if not hasattr(arguments, "partitions"):
+                raise
+            raise KbrokerError(f"{error}; --partitions N makes a topic") from None
     try:
         found = admin.describe_topics([name])[name]
     except BrokerError as error:

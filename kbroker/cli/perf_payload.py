@@ -18,7 +18,8 @@ SEED = 7
 def values_of(arguments: argparse.Namespace) -> list[bytes]:
     """The lines of `--payload`, or random letters of `--size`: the same ones each time."""
     if arguments.payload is not None:
-        lines = Path(arguments.payload).read_bytes().splitlines()
+        data = Path(arguments.payload).read_bytes()
+        lines = data.removesuffix(b"\n").split(b"\n") if data else []
         if not lines:
             raise KbrokerError(f"{arguments.payload}: it has no line, and so no message")
         return lines

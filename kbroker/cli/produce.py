@@ -20,6 +20,7 @@ from kbroker._core.delivery import Deliveries, Delivery
 from kbroker.cli import arguments as args
 from kbroker.cli.client_options import add_cluster, client_options, connect, make
 from kbroker.cli.message_lines import decode_line
+from kbroker.cli.output import counted, prompt, tell
 from kbroker.cli.progress import Progress
 from kbroker.client.admin import AdminClient
 from kbroker.client.errors import BrokerError
@@ -40,7 +41,7 @@ LARGEST_REQUEST = 256 << 20  #: whether a message is too large is for the broker
 LOOKS_EVERY_S = 0.2
 LAST_WORDS_S = 1.0  #: for what is under way when something has failed
 FORMATS = {
-    "lines": "each line is a message",
+    "lines": "each line is a message; it ends with a line feed, and all before that is the message's",
     "json": "each line is a message in JSON, as consume --format json prints it",
     "file": "each file is a message",
 }
@@ -48,7 +49,7 @@ FORMATS = {
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("topic")
-    parser.add_argument("file", nargs="*", help="what to read (default: the standard input)")
+    parser.add_argument("file", nargs="*", default=[], help="what to read (default: the standard input)")
     parser.add_argument(
         "-f",
         "--format",
@@ -96,11 +97,14 @@ def run(arguments: argparse.Namespace) -> int:
         sender = _Sender(producer, arguments, progress)
         try:
             for file in inputs:
+                if file.isatty():
+                    tell(f"a line is a message for topic {arguments.topic!r}; Ctrl-D ends")
                 sender.send_all(file)
             sender.finish()
         except BaseException:
             producer.close(LAST_WORDS_S)
             raise
+    tell(f"topic {arguments.topic!r} has {counted(progress.messages, 'message')} more")
     return 0
 
 
@@ -161,10 +165,14 @@ class _Sender:
         """Its lines, as many as are there at once. While none come it is looked what has become of those before."""
         rest = b""
         while True:
+            if file.isatty():
+                prompt()
             while self._under_way and not select.select([file], [], [], LOOKS_EVERY_S)[0]:
                 self._look()
             data = os.read(file.fileno(), READ_SIZE)
             if not data:
+                if file.isatty():
+                    tell("")
                 break
             *lines, rest = (rest + data).split(b"\n")
             if lines:
@@ -179,12 +187,11 @@ class _Sender:
             self._under_way.popleft().result()
 
     def _send_lines(self, lines: list[bytes]) -> None:
-        values = [line.removesuffix(b"\r") for line in lines]
         if not self._arguments.key_separator:
-            self._send_values(values)
+            self._send_values(lines)
             return
         separator = self._arguments.key_separator.encode()
-        parts = [value.partition(separator) for value in values]
+        parts = [line.partition(separator) for line in lines]
         for number, (_, found, _) in enumerate(parts, self._line_number + 1):
             if not found:
                 raise KbrokerError(f"line {number} of the input has no {self._arguments.key_separator!r}")

@@ -1,4 +1,4 @@
-"""List, create, describe, alter and delete topics."""
+"""List, create, describe, alter, shorten and delete topics."""
 
 from __future__ import annotations
 
@@ -8,11 +8,24 @@ from typing import Any
 
 from kbroker.cli import arguments as args
 from kbroker.cli.client_options import add_cluster, connect
-from kbroker.cli.output import print_json, print_table
+from kbroker.cli.known_settings import TOPIC, unknown_settings_named
+from kbroker.cli.offset_plan import Bounds, Target
+from kbroker.cli.output import counted, print_json, print_table, remind_of_execute, tell
+from kbroker.cli.progress import in_units
+from kbroker.cli.topic_facts import (
+    chosen_partitions,
+    described_and_error,
+    end_offsets,
+    first_offsets,
+    led_partitions,
+    replica_sizes,
+    topic_partitions,
+)
 from kbroker.client.admin import AdminClient
 from kbroker.client.admin_results import ConfigEntry, TopicDescription
 from kbroker.client.errors import BrokerError
 from kbroker.errors import ErrorCode
+from kbroker.model import TopicPartition
 
 EXAMPLES = """examples:
   kbroker topics list
@@ -20,6 +33,8 @@ EXAMPLES = """examples:
   kbroker topics describe views --json
   kbroker topics alter views --partitions 8
   kbroker topics delete views
+  kbroker topics delete-records views:0,2 --before-offset 1000
+  kbroker topics delete-records views --before-time 2026-01-31T12:00:00 --execute
 """
 
 
@@ -45,7 +60,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="a setting of the topic",
     )
     creating.add_argument("--if-not-exists", action="store_true", help="no error for topics that exist")
-    describing = actions.add_parser("describe", help="partitions, leaders and settings")
+    describing = actions.add_parser("describe", help="partitions with leaders, offsets and sizes, and settings")
     describing.add_argument("topic", nargs="*", help="default: all but internal ones")
     deleting = actions.add_parser("delete", help="delete topics and their messages")
     deleting.add_argument("topic", nargs="+")
@@ -53,14 +68,32 @@ def configure(parser: argparse.ArgumentParser) -> None:
     altering = actions.add_parser("alter", help="add partitions (settings: kbroker configs)")
     altering.add_argument("topic")
     altering.add_argument("-p", "--partitions", type=args.positive, required=True, help="how many there are then")
-    for action in (listing, creating, describing, deleting, altering):
+    shortening = actions.add_parser(
+        "delete-records", help="show which messages at the beginning would go; with --execute delete them"
+    )
+    shortening.add_argument("topic", nargs="+", type=topic_partitions, metavar="TOPIC[:PARTITIONS]")
+    before = shortening.add_mutually_exclusive_group(required=True)
+    before.add_argument("--before-offset", type=int, metavar="N", help="what has a lower offset")
+    before.add_argument(
+        "--before-time", type=args.moment, metavar="TIME", help="what is before the first message of that time or later"
+    )
+    before.add_argument("--all", action="store_true", help="all that is there now")
+    args.add_execution(shortening)
+    for action in (listing, creating, describing, deleting, altering, shortening):
         add_cluster(action)
-    args.add_json(listing)
-    args.add_json(describing)
+    for action in (listing, describing, shortening):
+        args.add_json(action)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    actions = {"list": _list, "create": _create, "describe": _describe, "delete": _delete, "alter": _alter}
+    actions = {
+        "list": _list,
+        "create": _create,
+        "describe": _describe,
+        "delete": _delete,
+        "alter": _alter,
+        "delete-records": _delete_records,
+    }
     with connect(arguments) as admin:
         actions[arguments.action](admin, arguments)
     return 0
@@ -77,17 +110,19 @@ def _list(admin: AdminClient, arguments: argparse.Namespace) -> None:
 
 def _create(admin: AdminClient, arguments: argparse.Namespace) -> None:
     def create(name: str) -> None:
-        admin.create_topic(name, arguments.partitions, arguments.replication_factor, dict(arguments.config))
+        with unknown_settings_named(TOPIC, dict(arguments.config)):
+            admin.create_topic(name, arguments.partitions, arguments.replication_factor, dict(arguments.config))
+        tell(f"created topic {name!r}")
 
     _each(arguments.topic, create, ErrorCode.TOPIC_ALREADY_EXISTS if arguments.if_not_exists else None)
 
 
 def _delete(admin: AdminClient, arguments: argparse.Namespace) -> None:
-    _each(
-        arguments.topic,
-        lambda name: admin.delete_topics([name]),
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if arguments.if_exists else None,
-    )
+    def delete(name: str) -> None:
+        admin.delete_topics([name])
+        tell(f"deleted topic {name!r}")
+
+    _each(arguments.topic, delete, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if arguments.if_exists else None)
 
 
 def _each(names: Iterable[str], do: Callable[[str], None], forgiven: ErrorCode | None) -> None:
@@ -105,49 +140,134 @@ def _each(names: Iterable[str], do: Callable[[str], None], forgiven: ErrorCode |
 
 def _alter(admin: AdminClient, arguments: argparse.Namespace) -> None:
     admin.create_partitions(arguments.topic, arguments.partitions)
+    tell(f"topic {arguments.topic!r} has {counted(arguments.partitions, 'partition')} now")
 
 
 def _describe(admin: AdminClient, arguments: argparse.Namespace) -> None:
-    names = arguments.topic or admin.list_topics()
-    topics = admin.describe_topics(names)
-    configs = admin.describe_topic_configs(names)
-    described = [_as_dict(topic, configs[name]) for name, topic in sorted(topics.items())]
+    names = list(dict.fromkeys(arguments.topic or admin.list_topics()))
+    topics, error = described_and_error(admin, names) if names else ({}, None)
+    configs = admin.describe_topic_configs(topics) if topics else {}
+    facts = _Facts(admin, topics.values())
+    shown = [_as_dict(topic, configs[name], facts) for name, topic in sorted(topics.items())]
     if arguments.json:
-        print_json(described)
-        return
-    for number, topic in enumerate(described):
+        print_json(shown)
+    else:
+        _print_topics(shown)
+    if error is not None:
+        raise error
+
+
+def _print_topics(shown: Iterable[dict[str, Any]]) -> None:
+    for number, topic in enumerate(shown):
         if number:
             print()
-        given = ", ".join(f"{name}={value}" for name, value in topic["configs"].items())
-        print(f"{topic['name']}  {len(topic['partitions'])} partitions{'  ' + given if given else ''}")
+        words = [topic["name"], counted(len(topic["partitions"]), "partition")]
+        if topic["messages"] is not None:
+            words.append(counted(topic["messages"], "message"))
+        if topic["size"] is not None:
+            words.append(in_units(topic["size"]))
+        if topic["configs"]:
+            words.append(", ".join(f"{name}={value}" for name, value in topic["configs"].items()))
+        print("  ".join(words))
         print_table(
-            ["partition", "leader", "epoch", "replicas", "isr"],
+            ["partition", "leader", "epoch", "replicas", "isr", "start", "end", "messages", "size"],
             (
-                [p["partition"], p["leader"], p["leader_epoch"], _words(p["replicas"]), _words(p["isr"])]
+                [
+                    p["partition"],
+                    p["leader"],
+                    p["leader_epoch"],
+                    _words(p["replicas"]),
+                    _words(p["isr"]),
+                    p["start_offset"],
+                    p["end_offset"],
+                    p["messages"],
+                    None if p["size"] is None else in_units(p["size"]),
+                ]
                 for p in topic["partitions"]
             ),
         )
 
 
-def _as_dict(topic: TopicDescription, configs: Mapping[str, ConfigEntry]) -> dict[str, Any]:
-    """With the settings of its own only."""
+class _Facts:
+    """Where partitions begin and end, and how large replicas are, as far as anybody tells."""
+
+    def __init__(self, admin: AdminClient, topics: Iterable[TopicDescription]):
+        led = led_partitions(topics)
+        self.starts = first_offsets(admin, led)
+        self.ends = end_offsets(admin, led)
+        self.sizes = replica_sizes(admin) if led else {}
+
+
+def _as_dict(topic: TopicDescription, configs: Mapping[str, ConfigEntry], facts: _Facts) -> dict[str, Any]:
+    """With the settings of its own only. `messages`: end less start, so that what compaction removed counts, too."""
+    partitions: list[dict[str, Any]] = []
+    for each in topic.partitions:
+        partition = TopicPartition(topic.name, each.partition)
+        start, end = facts.starts.get(partition), facts.ends.get(partition)
+        partitions.append(
+            {
+                "partition": each.partition,
+                "leader": each.leader,
+                "leader_epoch": each.leader_epoch,
+                "replicas": list(each.replicas),
+                "isr": list(each.in_sync),
+                "start_offset": start,
+                "end_offset": end,
+                "messages": None if start is None or end is None else end - start,
+                "size": facts.sizes.get((each.leader, partition)),
+            }
+        )
     return {
         "name": topic.name,
         "topic_id": topic.topic_id.hex(),
         "internal": topic.is_internal,
         "configs": {each.name: each.value for each in configs.values() if each.source == "DYNAMIC_TOPIC_CONFIG"},
-        "partitions": [
-            {
-                "partition": partition.partition,
-                "leader": partition.leader,
-                "leader_epoch": partition.leader_epoch,
-                "replicas": list(partition.replicas),
-                "isr": list(partition.in_sync),
-            }
-            for partition in topic.partitions
-        ],
+        "messages": _sum(each["messages"] for each in partitions),
+        "size": _sum(each["size"] for each in partitions),
+        "partitions": partitions,
     }
+
+
+def _sum(numbers: Iterable[int | None]) -> int | None:
+    """None: one of them is not known."""
+    found = list(numbers)
+    return None if None in found else sum(number for number in found if number is not None)
 
 
 def _words(numbers: list[int]) -> str:
     return ",".join(map(str, numbers))
+
+
+def _delete_records(admin: AdminClient, arguments: argparse.Namespace) -> None:
+    partitions = chosen_partitions(admin, arguments.topic)
+    bounds = Bounds(admin, partitions)
+    if arguments.all:
+        targets = {partition: Target(offset) for partition, offset in bounds.ends.items()}
+    elif arguments.before_time is not None:
+        targets = bounds.at_time(arguments.before_time)
+    else:
+        targets = {partition: bounds.within(partition, arguments.before_offset) for partition in partitions}
+    offsets = {partition: target.offset for partition, target in targets.items()}
+    if arguments.execute:
+        offsets |= admin.delete_records({at: offset for at, offset in offsets.items() if offset > bounds.starts[at]})
+    rows: list[dict[str, Any]] = [
+        {
+            "topic": partition.topic,
+            "partition": partition.partition_id,
+            "start_offset": bounds.starts[partition],
+            "end_offset": bounds.ends[partition],
+            "new_start_offset": offsets[partition],
+            "messages": max(0, offsets[partition] - bounds.starts[partition]),
+            "note": target.note or None,
+        }
+        for partition, target in targets.items()
+    ]
+    if arguments.json:
+        print_json(rows)
+    else:
+        heads = ["topic", "partition", "start", "end", "new start", "messages", "note"]
+        print_table(heads, ([*row.values()] for row in rows))
+    if arguments.execute:
+        tell(f"deleted {counted(sum(row['messages'] for row in rows), 'message')}")
+    elif not arguments.dry_run:
+        remind_of_execute()

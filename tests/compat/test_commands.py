@@ -79,7 +79,7 @@ def test_groups(kbroker: Run, topic: str) -> None:
     assert (described["state"], rows[1]["offset"], rows[1]["lag"]) == ("Empty", 2, 1)
     assert kbroker("consume", topic, *words) == b"3\n"
     assert group in [each["group"] for each in of_json(kbroker("groups", "list", "--json"))]
-    kbroker("groups", "reset-offsets", group, "--topic", f"{topic}:1", "--shift-by", "-2")
+    kbroker("groups", "reset-offsets", group, "--topic", f"{topic}:1", "--shift-by", "-2", "--execute")
     assert kbroker("consume", topic, *words) == b"2\n3\n"
     kbroker("groups", "delete", group)
     assert b"there is no group" in kbroker("groups", "describe", group, code=1)

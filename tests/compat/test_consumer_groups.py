@@ -180,4 +180,4 @@ def test_kbroker_groups_shows_such_a_group_and_leaves_its_offsets_alone(broker: 
     refused = groups("reset-offsets", f"g-{topic}", "--topic", topic, "--to-earliest")
     assert "stop its members first" in refused.stderr
     members.stop("a")
-    assert groups("reset-offsets", f"g-{topic}", "--topic", topic, "--to-earliest").returncode == 0
+    assert groups("reset-offsets", f"g-{topic}", "--topic", topic, "--to-earliest", "--execute").returncode == 0

@@ -4,7 +4,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,96 +13,7 @@ import pytest
 from kbroker.cli.main import main
 from kbroker.client import AdminClient, Consumer, TopicPartition
 from tests.kit.broker import BrokerProcess
-
-Run = Callable[..., "subprocess.CompletedProcess[bytes]"]
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[BrokerProcess]:
-    with BrokerProcess() as running:
-        yield running
-
-
-def commands_of(broker: BrokerProcess) -> Run:
-    """`kbroker("topics", "list")`: runs it against the broker, expecting the exit code `code`."""
-
-    def run(*words: str, stdin: bytes = b"", code: int = 0) -> "subprocess.CompletedProcess[bytes]":
-        command = [sys.executable, "-m", "kbroker.cli.main", *words, "-b", broker.address]
-        done = subprocess.run(command, input=stdin, capture_output=True, timeout=60)
-        assert done.returncode == code, done.stderr.decode()
-        return done
-
-    return run
-
-
-@pytest.fixture
-def kbroker(broker: BrokerProcess) -> Run:
-    return commands_of(broker)
-
-
-@pytest.fixture
-def topic(request: pytest.FixtureRequest, broker: BrokerProcess) -> str:
-    """A new topic of three partitions."""
-    name = f"topic-{abs(hash(request.node.name)) % 10**12}"
-    with AdminClient(bootstrap_servers=broker.address) as admin:
-        admin.create_topic(name, 3)
-    return name
-
-
-def lines(done: "subprocess.CompletedProcess[bytes]") -> list[bytes]:
-    return done.stdout.splitlines()
-
-
-def from_json(done: "subprocess.CompletedProcess[bytes]") -> Any:
-    return json.loads(done.stdout)
-
-
-def json_lines(done: "subprocess.CompletedProcess[bytes]") -> list[dict[str, Any]]:
-    return [json.loads(line) for line in lines(done)]
-
-
-def read(kbroker: Run, topic: str, *words: str) -> list[bytes]:
-    return lines(kbroker("consume", topic, "--from-beginning", "--exit", *words))
-
-
-# --- topics -----------------------------------------------------------------------------------------
-
-
-def test_a_topic_is_created_listed_described_altered_and_deleted(kbroker: Run) -> None:
-    kbroker("topics", "create", "views", "--partitions", "2", "--config", "retention.ms=86400000")
-    assert b"views" in lines(kbroker("topics", "list"))
-    assert "views" in from_json(kbroker("topics", "list", "--json"))
-    (described,) = from_json(kbroker("topics", "describe", "views", "--json"))
-    assert described["configs"] == {"retention.ms": "86400000"}
-    assert [p["partition"] for p in described["partitions"]] == [0, 1]
-    text = kbroker("topics", "describe", "views").stdout.decode()
-    assert text.startswith("views  2 partitions  retention.ms=86400000\npartition  leader  epoch  replicas  isr\n")
-    kbroker("topics", "alter", "views", "--partitions", "5")
-    assert len(from_json(kbroker("topics", "describe", "views", "--json"))[0]["partitions"]) == 5
-    kbroker("topics", "delete", "views")
-    assert b"views" not in lines(kbroker("topics", "list"))
-
-
-def test_what_the_broker_refuses_is_one_line_that_names_the_topic(kbroker: Run, topic: str) -> None:
-    for words, says in (
-        (["create", topic], "TOPIC_ALREADY_EXISTS"),
-        (["create", "bad name"], "INVALID_TOPIC_EXCEPTION"),
-        (["create", "new", "--config", "retention.ms=x"], "INVALID_CONFIG"),
-        (["delete", "nothing"], "UNKNOWN_TOPIC_OR_PARTITION"),
-        (["describe", "nothing"], "UNKNOWN_TOPIC_OR_PARTITION"),
-        (["alter", topic, "--partitions", "1"], "INVALID_PARTITIONS"),
-    ):
-        error = kbroker("topics", *words, code=1).stderr.decode()
-        assert error.startswith("kbroker: topic '") and says in error and error.count("\n") == 1
-    kbroker("topics", "create", topic, "--if-not-exists")
-    kbroker("topics", "delete", "nothing", "--if-exists")
-
-
-def test_describing_and_consuming_do_not_create_topics(kbroker: Run) -> None:
-    kbroker("topics", "describe", "ghost", code=1)
-    kbroker("consume", "ghost", code=1)
-    assert b"ghost" not in lines(kbroker("topics", "list", "--internal"))
-
+from tests.kit.commands import Run, command_of, from_json, json_lines, lines, on_a_terminal, read
 
 # --- produce and consume ----------------------------------------------------------------------------
 
@@ -116,7 +27,7 @@ def test_lines_go_in_and_come_out(kbroker: Run, topic: str) -> None:
 def test_output_that_cannot_be_written_is_one_line(broker: BrokerProcess, kbroker: Run, topic: str) -> None:
     kbroker("produce", topic, stdin=b"a\n")
     for words in (["topics", "list"], ["consume", topic, "--from-beginning", "--exit"]):
-        command = [sys.executable, "-m", "kbroker.cli.main", *words, "-b", broker.address]
+        command = command_of(*words, "-b", broker.address)
         with Path("/dev/full").open("wb") as full:
             done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=60)
         assert (done.returncode, done.stderr) == (1, b"kbroker: input or output: no space left on device\n")
@@ -140,7 +51,9 @@ def test_messages_in_json_are_copied_whole(kbroker: Run, topic: str) -> None:
     null = {"key": None, "value": None, "headers": [], "timestamp": 5, "partition": 0}
     kbroker("produce", topic, "--json", stdin="\n".join(map(json.dumps, (message, null))).encode())
     found = json_lines(kbroker("consume", topic, "--from-beginning", "--exit", "--json"))
-    assert sorted(found, key=lambda m: m["partition"]) == [{**null, "offset": 0}, {**message, "offset": 0}]
+    assert sorted(found, key=lambda m: m["partition"]) == [
+        {"topic": topic, **each, "offset": 0} for each in (null, message)
+    ]
 
 
 def test_keys_decide_the_partition_and_columns_show_them(kbroker: Run, topic: str) -> None:
@@ -215,12 +128,23 @@ def test_files_are_read_by_line_or_whole(kbroker: Run, topic: str, tmp_path: Pat
     second.write_bytes(b"d\n\ne\n")
     words = ["--partition", "0", "-H", "from=file"]
     kbroker("produce", topic, str(first), str(second), *words, stdin=b"not read\n")
-    assert kbroker("consume", topic, "--from-beginning", "--exit").stdout == b"a\nb\nc\nd\n\ne\n"
+    assert kbroker("consume", topic, "--from-beginning", "--exit").stdout == b"a\r\nb\nc\nd\n\ne\n"
     kbroker("produce", topic, str(first), str(second), "--format", "file", "--partition", "1")
     found = json_lines(kbroker("consume", topic, "--from-beginning", "--exit", "--json", "--partition", "1"))
     assert [each["value"] for each in found] == ["a\r\nb\nc", "d\n\ne\n"]
     error = kbroker("produce", topic, str(tmp_path / "third"), code=1).stderr.decode()
     assert error == f"kbroker: {tmp_path / 'third'}: no such file or directory\n"
+
+
+def test_a_person_at_a_terminal_is_asked_and_told(broker: BrokerProcess, kbroker: Run, topic: str) -> None:
+    words = ["produce", topic, "--partition", "0", "-b", broker.address]
+    code, shown = on_a_terminal(words, b"one\ntwo\n\x04")
+    assert code == 0
+    asked, told = shown.strip().splitlines()[0], shown.strip().splitlines()[-1]
+    assert asked == f"a line is a message for topic {topic!r}; Ctrl-D ends"
+    assert told == f"topic {topic!r} has 2 messages more"
+    assert "> " in shown and read(kbroker, topic) == [b"one", b"two"]
+    assert kbroker(*words[:-2], stdin=b"three\n").stderr == b""
 
 
 def test_a_line_without_key_is_named_by_its_number_in_its_file(kbroker: Run, topic: str, tmp_path: Path) -> None:
@@ -240,15 +164,14 @@ def test_a_bar_tells_how_far_a_file_is(kbroker: Run, topic: str, tmp_path: Path)
     last = shown.split("\r")[-1]
     assert last.startswith("[########################] 100%  100,000 messages, 1.1 MB, ")
     assert last.rstrip().endswith("/s")
-    ends = from_json(kbroker("groups", "reset-offsets", "bar", "--topic", topic, "--to-latest", "--dry-run", "--json"))
-    assert sum(each["new_offset"] for each in ends) == 200_000
+    assert from_json(kbroker("topics", "describe", topic, "--json"))[0]["messages"] == 200_000
 
 
 def test_a_message_that_is_refused_is_told_while_the_input_goes_on(
     broker: BrokerProcess, kbroker: Run, topic: str
 ) -> None:
     kbroker("configs", "alter", "topic", topic, "--set", "max.message.bytes=100")
-    command = [sys.executable, "-m", "kbroker.cli.main", "produce", topic, "-b", broker.address]
+    command = command_of("produce", topic, "-b", broker.address)
     with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdin is not None and process.stderr is not None
         process.stdin.write(b"x" * 1000 + b"\n")
@@ -342,138 +265,6 @@ def test_nobody_reading_and_ctrl_c_are_quiet(kbroker: Run, broker: BrokerProcess
             assert (process.wait(30), process.stderr.read()) == (141, b"")
         finally:
             process.kill()
-
-
-# --- groups -----------------------------------------------------------------------------------------
-
-
-def test_a_group_goes_on_where_it_stopped_and_shows_its_lag(kbroker: Run, topic: str) -> None:
-    group = f"group-of-{topic}"
-    kbroker("produce", topic, "--partition", "1", stdin=b"1\n2\n3\n")
-    words = ["--group", group, "--from-beginning", "--idle", "1"]
-    assert lines(kbroker("consume", topic, *words, "--max-messages", "2")) == [b"1", b"2"]
-    (described,) = from_json(kbroker("groups", "describe", group, "--json"))
-    rows = {row["partition"]: row for row in described["partitions"]}
-    assert (described["state"], rows[1]["offset"], rows[1]["end_offset"], rows[1]["lag"]) == ("Empty", 2, 3, 1)
-    assert lines(kbroker("consume", topic, *words)) == [b"3"]
-    assert {"group": group, "state": "Empty", "type": "classic", "protocol_type": "consumer"} in from_json(
-        kbroker("groups", "list", "--json")
-    )
-    assert group.encode() in kbroker("groups", "list").stdout
-
-
-def test_who_waits_for_the_other_members_is_not_idle() -> None:
-    with BrokerProcess({"group.initial.rebalance.delay.ms": 500}) as broker:
-        kbroker = commands_of(broker)
-        kbroker("produce", "views", stdin=b"1\n")
-        words = ["--group", "readers", "--from-beginning", "--idle", "0.2"]
-        assert lines(kbroker("consume", "views", *words)) == [b"1"]
-
-
-def test_two_members_share_the_partitions_and_leave_when_stopped(
-    kbroker: Run, broker: BrokerProcess, topic: str
-) -> None:
-    group = f"pair-of-{topic}"
-    command = [sys.executable, "-m", "kbroker.cli.main", "consume", topic, "--group", group, "-b", broker.address]
-    members = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)]
-    shares: list[int] = []
-    while sorted(shares) != [1, 2]:
-        assert all(member.poll() is None for member in members)
-        (described,) = (
-            from_json(kbroker("groups", "describe", group, "--json"))
-            if shares or group.encode() in (kbroker("groups", "list").stdout)
-            else ({"members": [], "state": ""},)
-        )
-        shares = [len(member["partitions"]) for member in described["members"]]
-    refused = kbroker("groups", "reset-offsets", group, "--topic", topic, "--to-earliest", code=1).stderr.decode()
-    assert "stop its members first" in refused
-    for member, number in zip(members, (signal.SIGTERM, signal.SIGINT), strict=True):
-        member.send_signal(number)
-        member.communicate(timeout=30)
-    assert from_json(kbroker("groups", "describe", group, "--json"))[0]["members"] == []
-
-
-def test_offsets_are_reset_in_every_way(kbroker: Run, topic: str) -> None:
-    group = f"reset-of-{topic}"
-    messages = [{"value": str(i), "partition": 0, "timestamp": 1000 + i} for i in range(10)]
-    kbroker("produce", topic, "--json", stdin="\n".join(map(json.dumps, messages)).encode())
-
-    def offset() -> int:
-        (described,) = from_json(kbroker("groups", "describe", group, "--json"))
-        return int(described["partitions"][0]["offset"])
-
-    def reset(*words: str) -> None:
-        kbroker("groups", "reset-offsets", group, "--topic", f"{topic}:0", *words)
-
-    reset("--to-latest")
-    assert offset() == 10
-    for words, expected in (
-        (["--to-earliest"], 0),
-        (["--to-offset", "4"], 4),
-        (["--shift-by", "3"], 7),
-        (["--shift-by", "-2"], 5),
-        (["--shift-by", "100"], 10),
-        (["--to-time", "1006"], 6),
-        (["--to-time", "9999"], 10),
-        (["--to-offset", "2", "--dry-run"], 10),
-    ):
-        reset(*words)
-        assert offset() == expected, words
-    moved = from_json(kbroker("groups", "reset-offsets", group, "--all-topics", "--to-earliest", "--json"))
-    assert moved == [{"topic": topic, "partition": 0, "offset": 10, "new_offset": 0}]
-
-
-def test_offsets_of_single_topics_are_deleted_even_of_those_that_are_gone(kbroker: Run, topic: str) -> None:
-    group, gone = f"forgetting-{topic}", f"{topic}-gone"
-    kbroker("topics", "create", gone, "--partitions", "1")
-    kbroker("groups", "reset-offsets", group, "--topic", topic, "--topic", gone, "--to-latest")
-
-    def known() -> list[tuple[str, int]]:
-        (described,) = from_json(kbroker("groups", "describe", group, "--json"))
-        return [(each["topic"], each["partition"]) for each in described["partitions"]]
-
-    assert known() == [(topic, 0), (topic, 1), (topic, 2), (gone, 0)]
-    kbroker("groups", "delete-offsets", group, "--topic", f"{topic}:0,2", "--topic", gone)
-    assert known() == [(topic, 1)]
-    nothing = kbroker("groups", "delete-offsets", group, "--topic", f"{topic}:0", code=1).stderr.decode()
-    assert nothing == f"kbroker: group {group!r} has no offsets there of topic {topic!r}\n"
-
-
-def test_groups_of_both_protocols_are_told_apart_and_show_their_members(
-    broker: BrokerProcess, kbroker: Run, topic: str
-) -> None:
-    group = f"new-{topic}"
-    kbroker("produce", topic, stdin=b"x\n")
-    command = [sys.executable, "-m", "kbroker.cli.main", "consume", topic, "-g", group, "-b", broker.address]
-    command += ["--from-beginning", "-X", "group.protocol=consumer"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as member:
-        try:
-            assert member.stdout is not None and member.stdout.readline() == b"x\n"
-            while len(rows := lines(kbroker("groups", "describe", group, "--members"))) != 3 or topic not in str(rows):
-                assert member.poll() is None
-            head, titles, row = rows
-            assert head == f"{group}  Stable, 1 members, uniform".encode()
-            assert titles.split() == [b"member", b"client", b"host", b"instance", b"partitions"]
-            assert row.split()[1] == b"kbroker-cli" and row.split()[-3:] == [f"{topic}-{n}".encode() for n in range(3)]
-            told = {"group": group, "state": "Stable", "type": "consumer", "protocol_type": "consumer"}
-            assert told in from_json(kbroker("groups", "list", "--type", "consumer", "--state", "Stable", "--json"))
-            assert told not in from_json(kbroker("groups", "list", "--type", "classic", "--json"))
-            refused = kbroker("groups", "reset-offsets", group, "--topic", topic, "--to-latest", code=1).stderr
-            assert b"is Stable: stop its members first" in refused
-        finally:
-            member.terminate()
-            member.wait(60)
-    assert told not in from_json(kbroker("groups", "list", "--state", "Stable", "--json"))
-    kbroker("groups", "reset-offsets", group, "--topic", topic, "--to-latest")
-    kbroker("groups", "delete", group)
-
-
-def test_groups_are_deleted_and_unknown_ones_are_an_error(kbroker: Run, topic: str) -> None:
-    group = f"deleted-of-{topic}"
-    kbroker("groups", "reset-offsets", group, "--topic", topic, "--to-latest")
-    kbroker("groups", "delete", group)
-    assert "there is no group" in kbroker("groups", "describe", group, code=1).stderr.decode()
-    assert "GROUP_ID_NOT_FOUND" in kbroker("groups", "delete", group, code=1).stderr.decode()
 
 
 # --- configs ----------------------------------------------------------------------------------------

@@ -43,11 +43,23 @@ def test_json_is_read_as_people_write_it(line: bytes, key: bytes | None, value: 
         b'{"headers": [1]}',
         b'{"timestamp": "x"}',
         b"\xff",
+        b'{"headers": [["a", {"b": "c"}]]}',
+        b'{"timestamp": Infinity}',
+        b'{"vaule": "x"}',
     ],
 )
 def test_a_line_that_is_no_message_is_named_by_its_number(line: bytes) -> None:
     with pytest.raises(KbrokerError, match="line 42 of the input is not a message in JSON"):
         decode_line(line, 42)
+
+
+def test_an_unknown_field_is_refused_by_its_name() -> None:
+    with pytest.raises(KbrokerError, match=r"'vaule' is none of its fields; did you mean value\?"):
+        decode_line(b'{"vaule": "x"}', 1)
+
+
+def test_what_consume_prints_beside_the_message_is_passed_over() -> None:
+    assert decode_line(b'{"topic": "t", "offset": 7, "value": "x"}', 1).value == b"x"
 
 
 def test_text_stays_readable() -> None:

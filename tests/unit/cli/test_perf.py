@@ -172,7 +172,7 @@ def test_a_file_is_the_payload(broker: Broker, topic: str, perf: Perf, tmp_path:
     with Consumer(bootstrap_servers=broker.bootstrap_servers, auto_offset_reset="earliest") as consumer:
         consumer.assign({TopicPartition(topic, 0): 0})
         found = [record.value for record in islice(consumer, 7)]
-    assert found == [b"one", b"two", b"three", b"one", b"two", b"three", b"one"]
+    assert found == [b"one", b"two\r", b"three", b"one", b"two\r", b"three", b"one"]
 
 
 def test_the_payload_goes_round_and_is_the_same_each_time() -> None:
@@ -244,6 +244,8 @@ def test_a_warm_up_that_is_interrupted_tells_nothing(broker: Broker, topic: str)
     ("words", "says"),
     [
         (["produce", "{t}-none"], "topic '{t}-none': UNKNOWN_TOPIC_OR_PARTITION"),
+        (["produce", "{t}-none"], "did you mean {t}?; --partitions N makes a topic"),
+        (["latency", "{t}-none"], "; --partitions N makes a topic"),
         (["produce", "{t}", "--partitions", "3"], "topic '{t}' has 1 partitions, not 3"),
         (["consume", "{t}"], "topic '{t}' has no messages to read"),
         (["produce", "{t}", "--messages", "3", "--size", "3000000"], "{t}-0: MESSAGE_TOO_LARGE"),
@@ -279,7 +281,7 @@ def test_what_cannot_be_is_one_line(
         (["produce", "t", "--warm-up", "-1"], "-1 is not above 0"),
         (["produce", "t", "--warm-up", "x"], "'x' is not a number"),
         (["produce", "t", "--acks", "2"], "invalid choice: '2'"),
-        (["consume", "t", "--rate", "5"], "unrecognized arguments: --rate 5"),
+        (["consume", "t", "--rate", "5"], "unrecognized arguments: --rate"),
         (["latency", "t", "--seconds", "nan"], "nan is not above 0"),
     ],
 )

@@ -1,0 +1,165 @@
+"""`kbroker cluster status`: what there is to know of a cluster at a glance.
+
+A broker's version, and whether it is ready, are told by its HTTP port (`kbroker.http.address`), where that is open to
+whoever asks; without it a broker that answers, and all of whose log directories are in order, counts as ready.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import re
+from collections import Counter
+from typing import Any
+
+from kbroker.cli.client_options import connect
+from kbroker.cli.outcome import FAILED
+from kbroker.cli.output import counted, print_json, print_table
+from kbroker.cli.progress import in_units
+from kbroker.client.admin import AdminClient
+from kbroker.client.admin_results import Broker, LogDirDescription
+from kbroker.client.errors import BrokerError, ConnectionFailed, PartialFailure
+from kbroker.errors import ErrorCode
+from kbroker.net.addresses import parse_bootstrap
+
+HTTP_ADDRESS = "kbroker.http.address"
+HTTP_TIMEOUT_S = 2.0
+EVERY_ADDRESS = ("", "0.0.0.0", "::")
+VERSION = re.compile(r'^kbroker_info\{[^}\n]*version="([^"]*)"', re.MULTILINE)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    with connect(arguments) as admin:
+        status = _status(admin)
+    if arguments.json:
+        print_json(status)
+    else:
+        _print_status(status)
+    return 0 if status["ready"] else FAILED
+
+
+def _status(admin: AdminClient) -> dict[str, Any]:
+    cluster = admin.describe_cluster()
+    directories = _log_dirs(admin)
+    brokers = [_broker(admin, broker, directories.get(broker.node_id)) for broker in cluster.brokers]
+    names = admin.list_topics(internal=True)
+    topics = admin.describe_topics(names).values() if names else ()
+    partitions = [partition for topic in topics for partition in topic.partitions]
+    groups = Counter(group.state or "of no known state" for group in admin.list_groups())
+    offline = sum(partition.leader < 0 for partition in partitions)
+    return {
+        "ready": bool(brokers) and not offline and all(broker["ready"] for broker in brokers),
+        "cluster_id": cluster.cluster_id,
+        "controller": cluster.controller_id,
+        "brokers": brokers,
+        "topics": sum(not topic.is_internal for topic in topics),
+        "internal_topics": sum(topic.is_internal for topic in topics),
+        "partitions": len(partitions),
+        "under_replicated_partitions": sum(len(each.in_sync) < len(each.replicas) for each in partitions),
+        "offline_partitions": offline,
+        "groups": dict(sorted(groups.items())),
+    }
+
+
+def _log_dirs(admin: AdminClient) -> dict[int, tuple[LogDirDescription, ...]]:
+    """By broker; without those that do not tell."""
+    try:
+        return admin.describe_log_dirs()
+    except PartialFailure as error:
+        return error.results
+    except BrokerError as error:
+        if error.code != ErrorCode.UNSUPPORTED_VERSION:
+            raise
+        return {}
+
+
+def _broker(admin: AdminClient, broker: Broker, directories: tuple[LogDirDescription, ...] | None) -> dict[str, Any]:
+    problems: list[str] = []
+    settings: dict[str, str | None] = {}
+    try:
+        settings = {name: each.value for name, each in admin.describe_broker_config(broker.node_id).items()}
+    except (BrokerError, ConnectionFailed) as error:
+        problems.append(str(error))
+    problems += [str(each.error) for each in directories or () if each.error is not None]
+    version, said = _by_http(broker, settings.get(HTTP_ADDRESS) or "")
+    problems += said
+    return {
+        "id": broker.node_id,
+        "address": f"{broker.host}:{broker.port}",
+        "rack": broker.rack,
+        "version": version,
+        "listeners": (settings.get("listeners") or "").split(",") if settings.get("listeners") else [],
+        "ready": not problems,
+        "problems": problems,
+        "log_dirs": [
+            {
+                "path": each.path,
+                "partitions": len(each.replicas),
+                "size": sum(replica.size for replica in each.replicas.values()),
+                "total": each.total_bytes if each.total_bytes >= 0 else None,
+                "free": each.usable_bytes if each.usable_bytes >= 0 else None,
+                "error": None if each.error is None else str(each.error),
+            }
+            for each in directories or ()
+        ],
+    }
+
+
+def _by_http(broker: Broker, address: str) -> tuple[str | None, list[str]]:
+    """The broker's version, if it tells, and what it says to be wrong with it."""
+    if not address:
+        return None, []
+    ((host, port),) = parse_bootstrap(address if not address.startswith(":") else f"0.0.0.0{address}")
+    host = broker.host if host in EVERY_ADDRESS else host
+    try:
+        _, metrics = _get(host, port, "/metrics")
+        status, ready = _get(host, port, "/ready")
+    except (OSError, http.client.HTTPException):
+        return None, []  # it is not open to us, or no more
+    found = VERSION.search(metrics)
+    return found[1] if found else None, [] if status == http.client.OK else ready.splitlines()
+
+
+def _get(host: str, port: int, path: str) -> tuple[int, str]:
+    connection = http.client.HTTPConnection(host, port, timeout=HTTP_TIMEOUT_S)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode("utf-8", "replace")
+    finally:
+        connection.close()
+
+
+def _print_status(status: dict[str, Any]) -> None:
+    print(f"cluster {status['cluster_id'] or '-'}, controller {status['controller']}")
+    for broker in status["brokers"]:
+        version = f", kbroker {broker['version']}" if broker["version"] else ""
+        rack = f", rack {broker['rack']}" if broker["rack"] else ""
+        ready = "ready" if broker["ready"] else "NOT ready"
+        print(f"broker {broker['id']} at {broker['address']}{rack}{version}: {ready}")
+        for problem in broker["problems"]:
+            print(f"  {problem}")
+        if broker["listeners"]:
+            print(f"  listeners {', '.join(broker['listeners'])}")
+    print(
+        f"{counted(status['topics'], 'topic')} and {status['internal_topics']} internal, "
+        f"{counted(status['partitions'], 'partition')}, {status['under_replicated_partitions']} under-replicated, "
+        f"{status['offline_partitions']} without a leader"
+    )
+    states = ", ".join(f"{count} {state}" for state, count in status["groups"].items())
+    print(f"{counted(sum(status['groups'].values()), 'group')}{': ' + states if states else ''}")
+    rows = [
+        [
+            broker["id"],
+            each["path"],
+            each["partitions"],
+            in_units(each["size"]),
+            None if each["free"] is None else in_units(each["free"]),
+            None if each["total"] is None else in_units(each["total"]),
+            each["error"],
+        ]
+        for broker in status["brokers"]
+        for each in broker["log_dirs"]
+    ]
+    if rows:
+        print_table(["broker", "log directory", "partitions", "size", "free", "of", "error"], rows)

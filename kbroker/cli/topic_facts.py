@@ -1,0 +1,102 @@
+"""What several commands ask of a cluster about its topics and partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from kbroker.cli import arguments as args
+from kbroker.client.admin import EARLIEST, LATEST, AdminClient
+from kbroker.client.admin_results import TopicDescription
+from kbroker.client.errors import BrokerError, PartialFailure
+from kbroker.errors import ErrorCode, KbrokerError
+from kbroker.model import TopicPartition
+from kbroker.rules.nearest import nearest
+
+Chosen = tuple[str, list[int] | None]
+"""A topic and some of its partitions, or all."""
+
+
+def topic_partitions(text: str) -> Chosen:
+    """`TOPIC` or `TOPIC:0,2-4`: for argparse."""
+    topic, colon, partitions = text.partition(":")
+    return topic, args.partition_list(partitions) if colon else None
+
+
+def described(admin: AdminClient, names: Iterable[str]) -> dict[str, TopicDescription]:
+    """Topics by name. Raises KbrokerError if one is not there; the message has the name that is most like it."""
+    found, error = described_and_error(admin, list(names))
+    if error is not None:
+        raise error
+    return found
+
+
+def described_and_error(
+    admin: AdminClient, names: Sequence[str]
+) -> tuple[dict[str, TopicDescription], KbrokerError | None]:
+    """The topics that are there, and what there is to say of those that are not."""
+    try:
+        return admin.describe_topics(names), None
+    except BrokerError as error:
+        found = dict(error.results) if isinstance(error, PartialFailure) else {}
+        if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            return found, error
+        missing = list(error.errors) if isinstance(error, PartialFailure) else list(names)
+        return found, KbrokerError(f"{error.message}{_advice(admin, missing)}")
+
+
+def _advice(admin: AdminClient, missing: Sequence[str]) -> str:
+    known = admin.list_topics(internal=True)
+    like = [found for name in missing if (found := nearest(name, known))]
+    return f"; did you mean {', '.join(dict.fromkeys(like))}?" if like else "; kbroker topics list has all"
+
+
+def chosen_partitions(admin: AdminClient, chosen: Sequence[Chosen]) -> list[TopicPartition]:
+    """Raises KbrokerError if a topic or a partition is not there."""
+    topics = described(admin, [topic for topic, _ in chosen])
+    found: list[TopicPartition] = []
+    for topic, wanted in chosen:
+        known = [each.partition for each in topics[topic].partitions]
+        args.require_known_partitions(topic, wanted or [], known)
+        found += [TopicPartition(topic, number) for number in (wanted or known)]
+    return list(dict.fromkeys(found))
+
+
+def led_partitions(topics: Iterable[TopicDescription]) -> list[TopicPartition]:
+    """Those that have a leader to ask."""
+    return [
+        TopicPartition(topic.name, each.partition) for topic in topics for each in topic.partitions if each.leader >= 0
+    ]
+
+
+def offsets_at(admin: AdminClient, partitions: Collection[TopicPartition], at: int) -> dict[TopicPartition, int]:
+    """The first offset at or after a time, EARLIEST or LATEST; -1 where no record is so late."""
+    if not partitions:
+        return {}
+    return {partition: each.offset for partition, each in admin.list_offsets(partitions, at).items()}
+
+
+def first_offsets(admin: AdminClient, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+    return offsets_at(admin, partitions, EARLIEST)
+
+
+def end_offsets(admin: AdminClient, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+    return offsets_at(admin, partitions, LATEST)
+
+
+def replica_sizes(admin: AdminClient) -> dict[tuple[int, TopicPartition], int]:
+    """Bytes by broker and partition; nothing of brokers that do not tell, which are those before Kafka 1.0."""
+    try:
+        directories = admin.describe_log_dirs()
+    except PartialFailure as error:
+        directories = error.results
+    except BrokerError as error:
+        if error.code != ErrorCode.UNSUPPORTED_VERSION:
+            raise
+        return {}
+    return {
+        (node_id, partition): replica.size
+        for node_id, found in directories.items()
+        for directory in found
+        for partition, replica in directory.replicas.items()
+        if not replica.is_future
+    }

@@ -1,0 +1,65 @@
+"""`kbroker cluster status` against a real broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from kbroker import __version__
+from kbroker.client import AdminClient, Producer
+from kbroker.testing.reserved_port import ReservedPort
+from tests.kit.broker import BrokerProcess
+from tests.kit.commands import Run, from_json
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[BrokerProcess]:
+    """With an HTTP port."""
+    port = ReservedPort("127.0.0.1")
+    try:
+        with BrokerProcess({"kbroker.http.address": f"127.0.0.1:{port.port}"}) as running:
+            yield running
+    finally:
+        port.release()
+
+
+def test_the_broker_its_topics_and_its_groups_are_shown(broker: BrokerProcess, here: Run, topic: str) -> None:
+    with Producer(bootstrap_servers=broker.address) as producer:
+        producer.send(topic, b"x").result(30)
+    with AdminClient(bootstrap_servers=broker.address) as admin:
+        admin.alter_offsets("readers", {(topic, 0): 0})
+        cluster = admin.describe_cluster()
+    status = from_json(here("cluster", "status", "--json"))
+    assert status["ready"] is True
+    assert (status["cluster_id"], status["controller"]) == (cluster.cluster_id, cluster.controller_id)
+    assert (status["topics"], status["internal_topics"], status["groups"]) == (1, 1, {"Empty": 1})
+    assert status["partitions"] == 53
+    assert (status["under_replicated_partitions"], status["offline_partitions"]) == (0, 0)
+    (found,) = status["brokers"]
+    assert (found["id"], found["address"], found["version"]) == (cluster.controller_id, broker.address, __version__)
+    assert (found["listeners"], found["ready"], found["problems"]) == ([f"PLAINTEXT://{broker.address}"], True, [])
+    text = here("cluster", "status").stdout.decode()
+    assert f"broker {found['id']} at {broker.address}, kbroker {__version__}: ready\n" in text
+    assert "1 topic and 1 internal, 53 partitions, 0 under-replicated, 0 without a leader\n1 group: 1 Empty\n" in text
+
+
+def test_what_a_broker_says_to_be_wrong_is_told_and_ends_with_1(
+    broker: BrokerProcess, here: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def answer(host: str, port: int, path: str) -> tuple[int, str]:
+        asked.append(path)
+        return (503, "the disk is full\n") if path == "/ready" else (200, 'kbroker_info{version="9.9"} 1\n')
+
+    monkeypatch.setattr("kbroker.cli.cluster_status._get", answer)
+    done = here("cluster", "status", code=1)
+    assert "kbroker 9.9: NOT ready\n  the disk is full\n" in done.stdout.decode()
+    assert asked == ["/metrics", "/ready"]
+
+
+def test_without_an_http_port_nothing_is_asked_there(here: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kbroker.cli.cluster_status.HTTP_ADDRESS", "kbroker.none")
+    (found,) = from_json(here("cluster", "status", "--json"))["brokers"]
+    assert found["version"] is None and found["ready"]
