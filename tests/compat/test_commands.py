@@ -97,3 +97,32 @@ def test_configs(kbroker: Run, topic: str) -> None:
     changed = of_json(kbroker("configs", "describe", "broker", node_id, "--json"))
     assert ("log.cleaner.threads", "2", "broker") in [(c["name"], c["value"], c["source"]) for c in changed]
     assert b"INVALID_CONFIG" in kbroker("configs", "alter", "topic", topic, "--set", "retention.ms=x", code=1)
+
+
+def test_an_overview(kbroker: Run, topic: str) -> None:
+    kbroker("produce", topic, "--partition", "0", stdin=b"1\n2\n3\n")
+    (described,) = of_json(kbroker("topics", "describe", topic, "--json"))
+    assert [each["messages"] for each in described["partitions"]] == [3, 0]
+    assert described["size"] > 0
+    status = of_json(kbroker("cluster", "status", "--json"))
+    assert status["ready"] and status["partitions"] >= 2 and status["under_replicated_partitions"] == 0
+    (directory,) = status["brokers"][0]["log_dirs"]
+    assert directory["size"] > 0 and 0 < directory["free"] < directory["total"]
+    kbroker("cluster", "status")
+
+
+def test_records_are_deleted(kbroker: Run, topic: str) -> None:
+    kbroker("produce", topic, "--partition", "0", stdin=b"1\n2\n3\n")
+    kbroker("topics", "delete-records", topic, "--before-offset", "2")
+    assert kbroker("consume", topic, "--from-beginning", "--exit") == b"1\n2\n3\n"
+    kbroker("topics", "delete-records", topic, "--before-offset", "2", "--execute")
+    assert kbroker("consume", topic, "--from-beginning", "--exit") == b"3\n"
+
+
+def test_slips(kbroker: Run, topic: str) -> None:
+    assert b"did you mean retention.ms?" in kbroker("topics", "create", f"{topic}-2", "-c", "retentionms=5", code=1)
+    assert b"did you mean retention.ms?" in kbroker(
+        "configs", "alter", "topic", topic, "--set", "retentionms=5", code=1
+    )
+    assert f"did you mean {topic}?".encode() in kbroker("consume", f"{topic}x", code=1)
+    assert b"--new-group makes it" in kbroker("groups", "reset-offsets", "g", "--topic", topic, "--to-latest", code=1)
