@@ -63,3 +63,15 @@ def test_without_an_http_port_nothing_is_asked_there(here: Run, monkeypatch: pyt
     monkeypatch.setattr("kbroker.cli.cluster_status.HTTP_ADDRESS", "kbroker.none")
     (found,) = from_json(here("cluster", "status", "--json"))["brokers"]
     assert found["version"] is None and found["ready"]
+
+
+def test_log_directories_have_sizes_and_free_space(broker: BrokerProcess, here: Run, topic: str) -> None:
+    with Producer(bootstrap_servers=broker.address) as producer:
+        producer.send(topic, b"x" * 100_000).result(30)
+    (found,) = from_json(here("cluster", "status", "--json"))["brokers"]
+    (directory,) = found["log_dirs"]
+    assert directory["path"] == str(broker.data) and directory["error"] is None
+    assert directory["size"] > 100_000 and 0 < directory["free"] < directory["total"]
+    assert str(broker.data) in here("cluster", "status").stdout.decode()
+    (described,) = from_json(here("topics", "describe", topic, "--json"))
+    assert described["size"] > 100_000
