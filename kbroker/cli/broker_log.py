@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 import time
@@ -14,6 +13,8 @@ class JsonLines(logging.Formatter):
     """`time` (UTC, with milliseconds), `level`, `logger`, `message`; `exception` where there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
+        import json  # a start whose log is text has no use for it
+
         at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         fields = {
             "time": f"{at}.{int(record.msecs):03d}Z",
