@@ -198,6 +198,10 @@ class ProtocolError(BadInput):
         return self.message
 
 
+class AnswerTooLarge(ProtocolError):
+    """A request asks for more than an answer may hold."""
+
+
 class NotNow(KbrokerError):
     """The request is right but cannot be served at the moment."""
 

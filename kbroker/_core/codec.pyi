@@ -1,3 +1,4 @@
+from collections.abc import Iterable
 from typing import Any, ClassVar, Self, dataclass_transform
 
 from typing_extensions import Buffer
@@ -18,4 +19,5 @@ class Message(Struct):
     @classmethod
     def decode_prefix(cls, body: Buffer, version: int) -> tuple[Self, int]: ...
 
+def lazily[T](count: int, items: Iterable[T]) -> list[T]: ...
 def make_message(name: str, schema: list[Any], module: str) -> type[Message]: ...

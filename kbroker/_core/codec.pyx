@@ -7,7 +7,7 @@ cimport cython
 from cpython.object cimport PyObject
 
 from kbroker._core.message_decode cimport decode_message
-from kbroker._core.message_encode cimport encode_message
+from kbroker._core.message_encode cimport LazyArray, encode_message
 from kbroker._core.message_plan cimport define_class, define_fields, layout_of, layout_t, parse_range, range_t
 from kbroker._core.raw_objects cimport Py_TYPE, let_others_run, slot_at
 
@@ -67,6 +67,12 @@ cdef class Message(Struct):
         cdef size_t size = 0
         message = decode_message(cls, body, version, False, &size)
         return message, size
+
+
+def lazily(Py_ssize_t count, items not None):
+    """For a list of `count` structs in a message that is encoded once: each is made when it is its turn, and gone when it is
+    encoded. An error of `items` ends the encoding."""
+    return LazyArray(count, items)
 
 
 def make_message(str name, list schema, str module):

@@ -1,10 +1,11 @@
 """Plans run over slots: bytes come out.
 
-No Python code runs in between, but other threads do when a message is long: nobody may change a message that is being
-encoded. Version rules, defaults and tagged fields follow KIP-482 and Kafka's own generated classes: a value that a
+Python code runs in between only where an array is lazy, but other threads do when a message is long: nobody may change a
+message that is being encoded. Version rules, defaults and tagged fields follow KIP-482 and Kafka's own generated classes: a value that a
 version cannot carry is dropped when the schema allows it, else it is an error.
 """
 
+cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.object cimport PyObject
@@ -24,13 +25,15 @@ from kbroker._core.message_plan cimport (
 from kbroker._core.raw_objects cimport (
     Py_None, Py_TYPE, PyByteArray_Check, PyBytes_AS_STRING, PyBytes_Check, PyBytes_GET_SIZE, PyErr_Clear,
     PyFloat_AS_DOUBLE, PyFloat_Check, PyList_Check, PyMemoryView_Check, PySequence_Fast_GET_SIZE, PySequence_Fast_ITEMS,
-    PyTuple_Check, PyUnicode_AsUTF8AndSize, PyUnicode_Check, PyUnicode_Compare, int_value, let_others_run, slot_at,
+    PyTuple_Check, PyTypeObject, PyUnicode_AsUTF8AndSize, PyUnicode_Check, PyUnicode_Compare, int_value, let_others_run, slot_at,
 )
 
-from kbroker.errors import ErrorCode, ProtocolError
+from kbroker.errors import AnswerTooLarge, ErrorCode, ProtocolError
 
 cdef int64_t *LOWEST = [0, -128, -32768, 0, INT32_MIN, 0, INT64_MIN]
 cdef int64_t *HIGHEST = [1, 127, 32767, 65535, INT32_MAX, UINT32_MAX, INT64_MAX]
+
+cdef PyTypeObject *lazy_array = <PyTypeObject *>LazyArray
 
 # Kept for the next message, as the GIL protects it; whoever encodes has taken it.
 cdef writer_t scratch
@@ -51,7 +54,7 @@ cdef bytes encode_message(object message, int version):
     writer.size = 0
     writer.failed = False
     try:
-        encode_struct(plan, borrowed, &writer)
+        encode_struct(plan, borrowed, &writer, <size_t>-1)
         if writer.failed:
             raise MemoryError
         if writer.size <= SCRATCH_KEPT:
@@ -68,6 +71,30 @@ cdef bytes encode_message(object message, int version):
             writer_free(&writer)
 
 
+cdef int encode_into(writer_t *w, object message, int version, size_t limit) except -1:
+    cdef PyObject *borrowed = <PyObject *>message
+    cdef size_t start = w.size
+    encode_struct(plan_for(layout_of(<PyObject *>Py_TYPE(borrowed)), version), borrowed, w, start + limit)
+    if w.failed:
+        raise MemoryError
+    if w.size > start + limit:
+        too_long()
+    return 0
+
+
+cdef int too_long() except -1:
+    raise AnswerTooLarge(ErrorCode.INVALID_REQUEST, "The answer would be larger than kbroker.response.max.bytes.")
+
+
+@cython.final
+cdef class LazyArray:
+    """Stands for a list in a message that is encoded once: `count` elements, each made when it is its turn."""
+
+    def __init__(self, Py_ssize_t count, items not None):
+        self.count = count
+        self.items = iter(items)
+
+
 cdef int wrong(plan_t *plan, field_t *field, PyObject *value) except -1:
     """Raise what is wrong with a value: it is ours, not the peer's."""
     where = f"{<str>plan.layout.name}.{<str>field.name}"
@@ -79,7 +106,7 @@ cdef int wrong(plan_t *plan, field_t *field, PyObject *value) except -1:
     raise TypeError(f"{where} cannot be {shown if len(shown) < 100 else shown[:97] + '...'}")
 
 
-cdef int encode_struct(plan_t *plan, PyObject *message, writer_t *w) except -1:
+cdef int encode_struct(plan_t *plan, PyObject *message, writer_t *w, size_t end) except -1:
     cdef PyObject *value
     cdef op_t *op
     cdef int i
@@ -87,16 +114,16 @@ cdef int encode_struct(plan_t *plan, PyObject *message, writer_t *w) except -1:
         op = &plan.ops[i]
         value = slot_at(message, op.offset)[0]
         if op.is_array:
-            encode_array(plan, op, value, w)
+            encode_array(plan, op, value, w, end)
         elif op.kind < FLOAT64:
             encode_integer(plan, op, value, w)
         else:
-            encode_value(plan, op, value, w)
+            encode_value(plan, op, value, w, end)
     if plan.flexible:
         if plan.tagged_count == 0:
             write_i8(w, 0)
         else:
-            encode_tagged(plan, message, w)
+            encode_tagged(plan, message, w, end)
     for i in range(plan.absent_count):
         if not plan.absent[i].droppable:
             value = slot_at(message, plan.absent[i].offset)[0]
@@ -108,7 +135,7 @@ cdef int encode_struct(plan_t *plan, PyObject *message, writer_t *w) except -1:
     return 0
 
 
-cdef int encode_tagged(plan_t *plan, PyObject *message, writer_t *w) except -1:
+cdef int encode_tagged(plan_t *plan, PyObject *message, writer_t *w, size_t end) except -1:
     cdef uint32_t count = 0
     cdef PyObject *value
     cdef op_t *op
@@ -129,9 +156,9 @@ cdef int encode_tagged(plan_t *plan, PyObject *message, writer_t *w) except -1:
         write_uvarint(w, <uint32_t>op.field.tag)
         start = w.size
         if op.is_array:
-            encode_array(plan, op, value, w)
+            encode_array(plan, op, value, w, end)
         else:
-            encode_value(plan, op, value, w)
+            encode_value(plan, op, value, w, end)
         if w.failed:
             return 0
         size = w.size - start
@@ -149,13 +176,15 @@ cdef void rotate_behind(uint8_t *data, size_t size, size_t tail) noexcept nogil:
     memcpy(data, kept, tail)
 
 
-cdef int encode_array(plan_t *plan, op_t *op, PyObject *value, writer_t *w) except -1:
+cdef int encode_array(plan_t *plan, op_t *op, PyObject *value, writer_t *w, size_t end) except -1:
     cdef PyObject **items
     cdef Py_ssize_t count
     cdef Py_ssize_t i
     cdef uint8_t *p
     cdef int64_t number = 0
     if value == NULL or not (PyList_Check(value) or PyTuple_Check(value)):
+        if value != NULL and Py_TYPE(value) == lazy_array:
+            return encode_lazy(plan, op, <LazyArray>value, w, end)
         if value != Py_None or not op.nullable:
             wrong(plan, op.field, value)
         write_array_count(w, -1, op.compact)
@@ -165,6 +194,8 @@ cdef int encode_array(plan_t *plan, op_t *op, PyObject *value, writer_t *w) exce
     if count > 0x7fffffff:
         raise ValueError(f"{<str>plan.layout.name}.{<str>op.field.name} has too many elements")
     write_array_count(w, <int32_t>count, op.compact)
+    if w.size + <size_t>count > end:          # no element takes less than a byte
+        too_long()
     if op.kind == INT32:
         p = writer_reserve(w, 4 * count)
         if p == NULL:
@@ -177,14 +208,35 @@ cdef int encode_array(plan_t *plan, op_t *op, PyObject *value, writer_t *w) exce
         for i in range(count):
             if Py_TYPE(items[i]) != op.child.layout.cls:
                 wrong(plan, op.field, items[i])
-            encode_struct(op.child, items[i], w)
+            encode_struct(op.child, items[i], w, end)
+            if w.size > end:
+                too_long()
             let_others_run()
     else:
         for i in range(count):
             if items[i] == Py_None:
                 wrong(plan, op.field, items[i])
-            encode_value(plan, op, items[i], w)
+            encode_value(plan, op, items[i], w, end)
+            if w.size > end:
+                too_long()
             let_others_run()
+    return 0
+
+
+cdef int encode_lazy(plan_t *plan, op_t *op, LazyArray array, writer_t *w, size_t end) except -1:
+    """Each element is made, encoded and gone before the next."""
+    cdef Py_ssize_t left = array.count
+    write_array_count(w, <int32_t>left, op.compact)
+    for item in array.items:
+        left -= 1
+        if left < 0 or op.kind != STRUCT or Py_TYPE(<PyObject *>item) != op.child.layout.cls:
+            wrong(plan, op.field, <PyObject *>item)
+        encode_struct(op.child, <PyObject *>item, w, end)
+        if w.size > end:
+            too_long()
+        let_others_run()
+    if left != 0:
+        raise ValueError(f"{<str>plan.layout.name}.{<str>op.field.name}: {left} elements are missing")
     return 0
 
 
@@ -207,7 +259,7 @@ cdef inline int encode_integer(plan_t *plan, op_t *op, PyObject *value, writer_t
     return 0
 
 
-cdef int encode_value(plan_t *plan, op_t *op, PyObject *value, writer_t *w) except -1:
+cdef int encode_value(plan_t *plan, op_t *op, PyObject *value, writer_t *w, size_t end) except -1:
     """One value, or one element of an array (which is never null)."""
     cdef uint64_t bits = 0
     cdef double real
@@ -238,7 +290,7 @@ cdef int encode_value(plan_t *plan, op_t *op, PyObject *value, writer_t *w) exce
             wrong(plan, op.field, value)
         if op.nullable:
             write_i8(w, 1)
-        encode_struct(op.child, value, w)
+        encode_struct(op.child, value, w, end)
     elif op.kind == BYTES:
         if value == Py_None and op.nullable:
             write_length(w, -1, op.compact, 4)

@@ -39,6 +39,7 @@ cdef class Processor:
     cdef object down_convert           # callable(batches, first offset wanted, magic, inflated limit) -> messages
     cdef object recompress             # callable(header, records, codec, level) -> the batch with that codec
     cdef int64_t max_inflated_size
+    cdef int64_t max_response_size
     cdef tuple listeners               # their names
     cdef tuple transports              # per listener: None, or what makes a connection's transport
     cdef list held                     # requests that the channel had no room for

@@ -39,6 +39,7 @@ class Processor:
         max_request_size: int = ...,
         idle_ms: int = ...,
         max_inflated_size: int = ...,
+        max_response_size: int = ...,
     ) -> None: ...
     @property
     def name(self) -> str: ...

@@ -90,7 +90,8 @@ cdef class Processor:
     def __cinit__(self, str name, int index, Registry registry not None, fetch_sessions, ColdReader cold_reader not None,
                   apis, on_request, on_close, *, inflate, recompress, convert, down_convert,
                   listeners=("PLAINTEXT",), transports=None,
-                  int64_t max_request_size=100 << 20, int64_t idle_ms=600_000, int64_t max_inflated_size=100 << 20):
+                  int64_t max_request_size=100 << 20, int64_t idle_ms=600_000, int64_t max_inflated_size=100 << 20,
+                  int64_t max_response_size=100 << 20):
         """`apis`: (key, min version, max version, first flexible version or None) of every API that is served.
 
         `listeners` are the names that adopt's `listener` counts through; `transports` maps such a name to a callable
@@ -120,6 +121,7 @@ cdef class Processor:
         self.convert = convert
         self.down_convert = down_convert
         self.max_inflated_size = max_inflated_size
+        self.max_response_size = max_response_size
         self.listeners = tuple(listeners)
         self.transports = tuple(map((transports or {}).get, self.listeners))
         self.held = []

@@ -2,11 +2,12 @@
 
 from libc.math cimport floor
 from libc.stdint cimport INT32_MAX, INT64_MIN, int8_t, int32_t, int64_t, uint64_t
-from libc.stdlib cimport calloc, free, malloc
+from libc.stdlib cimport calloc, free, malloc, qsort
 from libc.string cimport memcpy, memmove, memset
 
 from kbroker._core.arrays cimport with_room
 from kbroker._core.layout cimport ATTRIBUTE_TRANSACTIONAL
+from kbroker._core.raw_objects cimport let_others_run
 from kbroker._core.record_batch cimport batch_info_t
 from kbroker._core.seeded_hash cimport seeded_hash_of_number
 from kbroker._core.transaction_marker cimport MARKER_ABORT, MARKER_COMMIT, marker_t
@@ -480,8 +481,32 @@ cdef class ProducerTable:
         if producers_put(self.table, &producer) < 0:
             raise MemoryError
 
+    def states(self):
+        """Of all producers, by id: (producer_id, epoch, coordinator_epoch, last_timestamp, transaction_first_offset, last
+        sequence or -1). Other threads run meanwhile; nobody may change the table."""
+        cdef producer_t **by_id = <producer_t **>malloc((<size_t>self.table.count + 1) * sizeof(producer_t *))
+        cdef producer_t *producer
+        cdef int32_t at
+        if by_id == NULL:
+            raise MemoryError
+        with nogil:
+            sort_by_id(self.table, by_id)
+        states = []
+        try:
+            for at in range(self.table.count):
+                producer = by_id[at]
+                states.append((
+                    producer.producer_id, producer.epoch, producer.coordinator_epoch, producer.last_timestamp,
+                    producer.transaction_first_offset,
+                    producer.batches[producer.batch_count - 1].last_sequence if producer.batch_count else -1,
+                ))
+                let_others_run()
+        finally:
+            free(by_id)
+        return states
+
     def export(self):
-        """All producers, by id."""
+        """All producers, by id, with their batches."""
         cdef producer_t *producer
         exported = []
         for at in range(self.table.capacity):
@@ -508,6 +533,22 @@ cdef class ProducerTable:
         if producers_copy(self.table, other.table) < 0:
             raise MemoryError
         return other
+
+
+cdef void sort_by_id(producers_t *table, producer_t **by_id) noexcept nogil:
+    cdef int32_t count = 0
+    cdef int32_t at
+    for at in range(table.capacity):
+        if table.slots[at].producer_id != -1:
+            by_id[count] = &table.slots[at]
+            count += 1
+    qsort(by_id, <size_t>count, sizeof(producer_t *), compare_ids)
+
+
+cdef int compare_ids(const void *left, const void *right) noexcept nogil:
+    cdef int64_t a = (<const producer_t **>left)[0].producer_id
+    cdef int64_t b = (<const producer_t **>right)[0].producer_id
+    return (a > b) - (a < b)
 
 
 cdef int fill(batch_info_t *info, object producer_id, object epoch, object base_sequence, object record_count,

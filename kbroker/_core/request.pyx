@@ -11,13 +11,16 @@ from libc.string cimport memcpy
 from kbroker._core.connection cimport (
     SLOT_CLOSE, SLOT_PREPARED, SLOT_READY, SLOT_SILENT, begin_response, read_header, request_t,
 )
-from kbroker._core.cursor cimport write_raw
+from kbroker._core.cursor cimport write_raw, writer_free
 from kbroker._core.fetch cimport fetch_convert, fetch_discard, fetch_prepare, fetch_t
 from kbroker._core.handover cimport slot_came
 from kbroker._core.mailbox cimport post
+from kbroker._core.message_encode cimport encode_into
 from kbroker._core.produce cimport produce_answered, produce_asked, produce_discard, produce_prepare, produce_run, produce_t
 from kbroker._core.receive_buffers cimport buffer_free, buffer_take
-from kbroker._core.sync cimport atomic_claim_i32
+from kbroker._core.sync cimport atomic_claim_i32, atomic_store_i32
+
+from kbroker.errors import AnswerTooLarge, ErrorCode
 
 cdef extern from * nogil:
     """
@@ -143,10 +146,29 @@ cdef class Request:
             with nogil:
                 post(&slot.mail)
 
-    def respond(self, const uint8_t[::1] body not None) -> None:
-        """Answer with an encoded response; size and header are put before it."""
+    def respond_with(self, message not None) -> None:
+        """Answer with a message, which is encoded into what is sent.
+
+        AnswerTooLarge when it is more than processors allow: the request can still be answered then, as after any error.
+        """
         cdef slot_t *slot = self.claim()
+        begin_response(slot, self.flexible)
+        try:
+            encode_into(&slot.out, message, self.api_version, <size_t>self.processor.max_response_size)
+        except BaseException:
+            writer_free(&slot.out)
+            self.slot = slot
+            atomic_store_i32(&self.answered, 0)
+            raise
+        self.deliver(slot, SLOT_READY)
+
+    def respond(self, const uint8_t[::1] body not None) -> None:
+        """Answer with an encoded response; size and header are put before it. AnswerTooLarge as `respond_with`."""
+        cdef slot_t *slot
         cdef size_t size = body.shape[0]
+        if size > <size_t>self.processor.max_response_size:
+            raise AnswerTooLarge(ErrorCode.INVALID_REQUEST, "The answer is larger than kbroker.response.max.bytes.")
+        slot = self.claim()
         begin_response(slot, self.flexible)
         if size >= LARGE_BODY:
             with nogil:

@@ -310,6 +310,14 @@ TOPICS = (
         limits=Limits(0),
     ),
     Setting(
+        "kbroker.response.max.bytes",
+        INT,
+        100 * MIB,
+        "The most bytes that an answer may have, those to Fetch excepted. Who asks for more is told INVALID_REQUEST.",
+        unit="bytes",
+        limits=Limits(64 << 10),
+    ),
+    Setting(
         "kbroker.inflated.batch.max.bytes",
         INT,
         128 * MIB,

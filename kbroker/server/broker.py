@@ -229,6 +229,7 @@ class Broker:
                 max_request_size=config["socket.request.max.bytes"],
                 idle_ms=config["connections.max.idle.ms"],
                 max_inflated_size=config["kbroker.inflated.batch.max.bytes"],
+                max_response_size=config["kbroker.response.max.bytes"],
             ),
             [endpoint.listener for endpoint in config.listeners],
         )

@@ -8,11 +8,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from kbroker._core.processor import Processor, Request
-from kbroker.errors import ErrorCode, KbrokerError, MalformedBytes
+from kbroker.errors import AnswerTooLarge, ErrorCode, KbrokerError, MalformedBytes
 from kbroker.protocol.api import ApiKey, request_class
 from kbroker.protocol.error_responses import error_response
 from kbroker.protocol.messages import Message
-from kbroker.server.answering import answer
 from kbroker.server.request_channel import RequestChannel
 from kbroker.server.services import Services
 
@@ -82,7 +81,7 @@ ROUTES: dict[ApiKey, Route] = {
 }
 
 
-LARGE_REQUEST_SIZE = 64 << 10
+LARGE_REQUEST_SIZE = 16 << 10
 """Bytes from which a request that has to be decoded is handed over: reading it must not hold up a processor."""
 
 
@@ -152,7 +151,10 @@ class Dispatcher:
                 return False
             response = served.handle(self._services, request, message)
             if response is not None:
-                answer(request, response, getattr(response, "error_code", ErrorCode.NONE))
+                error_code = getattr(response, "error_code", ErrorCode.NONE)
+                if error_code:
+                    request.count_error(error_code)
+                request.respond_with(response)
         except Exception as error:
             self._fail(request, message, error)
         return True
@@ -175,7 +177,10 @@ class Dispatcher:
                 request.count_error(code)
                 request.close(f"a request without a response failed: {error}")
             else:
-                answer(request, response, code)
+                request.count_error(code)
+                request.respond_with(response)
+        except AnswerTooLarge as again:
+            request.close(str(again))
         except Exception:
             logger.exception("%r failed, and so did answering it", request)
             try:

@@ -30,6 +30,7 @@ class ProcessorLimits(NamedTuple):
     max_request_size: int = 100 << 20
     idle_ms: int = 600_000
     max_inflated_size: int = 100 << 20
+    max_response_size: int = 100 << 20
 
 
 class Processors:

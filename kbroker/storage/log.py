@@ -300,8 +300,8 @@ class Log(LogRecords):
         self.open()
         producers, _ = self.state.producers()
         return [
-            ActiveProducer(producer_id, epoch, batches[-1][1] if batches else -1, timestamp, coordinator_epoch, first)
-            for producer_id, epoch, coordinator_epoch, timestamp, first, batches in producers.export()
+            ActiveProducer(producer_id, epoch, last_sequence, timestamp, coordinator_epoch, first)
+            for producer_id, epoch, coordinator_epoch, timestamp, first, last_sequence in producers.states()
         ]
 
     def flush(self) -> None:

@@ -17,6 +17,7 @@ from kbroker.errors import ErrorCode, KbrokerError
 from kbroker.model import Endpoint
 from kbroker.protocol.api import ApiKey, request_class, response_class
 from kbroker.protocol.error_responses import error_response
+from kbroker.protocol.messages import Message
 from kbroker.server.dispatch import ROUTES
 from kbroker.server.on_demand import OnDemand
 from kbroker.server.services import Services
@@ -45,6 +46,9 @@ class Call:
     client_id: str | None = None
     answers: list[bytes] = field(default_factory=list)
     errors: list[int] = field(default_factory=list)
+
+    def respond_with(self, message: Message) -> None:
+        self.respond(message.encode(self.api_version))
 
     def respond(self, body: bytes) -> None:
         self.answers.append(bytes(body))
@@ -88,6 +92,6 @@ def call(services: Any, api_key: ApiKey, version: int, message: Any, caller: Cal
     except KbrokerError as error:
         response = error_response(api_key, version, received, ErrorCode(error.code), str(error))
     if response is not None:
-        request.respond(response.encode(version))
+        request.respond_with(response)
     (body,) = request.answers
     return response_class(api_key).decode(body, version)

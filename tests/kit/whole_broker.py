@@ -7,11 +7,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from kbroker.config.broker_config import load_config
+from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.messages import Message
 from kbroker.protocol.records import encode_batch
 from kbroker.server.broker import Broker
+from kbroker.storage.log import Log
 from tests.kit.wire import WireClient
 
 
@@ -35,6 +37,11 @@ class WholeBroker:
         wanted = M.CreateTopicsRequest.CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
         answer = self.call(ApiKey.CREATE_TOPICS, 5, M.CreateTopicsRequest(topics=[wanted], timeout_ms=10_000))
         assert answer.topics[0].error_code == 0
+
+    def log_of(self, topic: str, partition: int) -> Log:
+        log = self.broker._logs.get(TopicPartition(topic, partition))
+        assert log is not None
+        return log
 
     def append(self, topic: str, partition: int, values: list[bytes], **options: Any) -> None:
         """One batch, of records without keys from time 1000 on; `options` of `encode_batch`."""

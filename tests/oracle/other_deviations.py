@@ -32,6 +32,25 @@ OTHERS: tuple[OtherDeviation, ...] = (
         "tests/unit/server/test_processor.py::test_more_partitions_than_there_can_be_take_no_memory_for_long",
     ),
     OtherDeviation(
+        "How large an answer may be",
+        "kbroker.response.max.bytes bounds it, but for Fetch. Who asks for more is told INVALID_REQUEST where the API "
+        "can say it, else the connection is closed. Kafka has no limit.",
+        LARGE_ANSWERS,
+        "tests/unit/server/test_answer_size.py::test_an_answer_over_the_limit_is_the_apis_error_before_its_memory_is_taken",
+    ),
+    OtherDeviation(
+        "DescribeProducers, OffsetFetch 0 and 8: the same partition named again and again",
+        "Is answered once. Kafka answers it as often as it is named.",
+        LARGE_ANSWERS,
+        "tests/unit/server/test_answer_size.py::test_what_is_named_again_and_again_is_told_once",
+    ),
+    OtherDeviation(
+        "WriteTxnMarkers: the same marker for a partition again and again",
+        "Is written once. Kafka writes one for each entry of the request.",
+        "Each takes twenty times its bytes in the log.",
+        "tests/unit/server/test_answer_size.py::test_a_marker_that_is_asked_for_again_and_again_is_written_once",
+    ),
+    OtherDeviation(
         "DescribeConfigs for the same keys of the same resource again and again",
         "Is answered once. Kafka answers it as often as it is asked.",
         LARGE_ANSWERS,

@@ -11,11 +11,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
+from kbroker._core.codec import lazily
 from kbroker.errors import ErrorCode
 from kbroker.groups.consumer_groups import DescribedConsumerGroup, NamedTopics
 from kbroker.protocol import messages as M
 from kbroker.rules.consumer_group_member import Assignment, ConsumerMember
 from kbroker.server.handlers.authorized_operations import NOT_ASKED_FOR, ON_GROUP
+from kbroker.server.handlers.naming import each_once
 
 if TYPE_CHECKING:
     from kbroker._core.request import Request
@@ -30,8 +32,9 @@ def handle(
     """Answers at once."""
     operations = ON_GROUP if message.include_authorized_operations else NOT_ASKED_FOR
     describe = services.groups.consumers.describe if services.groups.options.consumer_enabled else _refused
-    groups = [_described(group_id, describe(group_id), operations) for group_id in dict.fromkeys(message.group_ids)]
-    return M.ConsumerGroupDescribeResponse(groups=groups)
+    once = each_once(message.group_ids)
+    groups = (_described(group_id, describe(group_id), operations) for group_id in once)
+    return M.ConsumerGroupDescribeResponse(groups=lazily(len(once), groups))
 
 
 def _refused(group_id: str) -> DescribedConsumerGroup:
@@ -50,7 +53,9 @@ def _described(
         group_epoch=described.epoch,
         assignment_epoch=described.target_epoch,
         assignor_name=described.assignor,
-        members=[_member(member, target, topics) for member, target in described.members],
+        members=lazily(
+            len(described.members), (_member(member, target, topics) for member, target in described.members)
+        ),
         authorized_operations=operations if described.error is ErrorCode.NONE else NOT_ASKED_FOR,
     )
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kbroker.protocol import messages as M
+from kbroker.server.handlers.naming import each_once
 
 if TYPE_CHECKING:
     from kbroker._core.request import Request
@@ -24,6 +25,6 @@ def handle(services: Services, request: Request, message: M.DeleteGroupsRequest)
         M.DeleteGroupsResponse.DeletableGroupResult(
             group_id=group_id, error_code=services.groups.delete_group(group_id)
         )
-        for group_id in dict.fromkeys(message.groups_names)
+        for group_id in each_once(message.groups_names)
     ]
     return M.DeleteGroupsResponse(results=results)

@@ -23,13 +23,16 @@ Deleted = M.DeleteRecordsResponse.DeleteRecordsPartitionResult
 
 
 def handle(services: Services, request: Request, message: M.DeleteRecordsRequest) -> M.DeleteRecordsResponse:
+    last: dict[str, dict[int, Asked]] = {}
+    for topic in message.topics:
+        if topic.partitions:
+            last.setdefault(topic.name, {}).update((part.partition_index, part) for part in topic.partitions)
     response = M.DeleteRecordsResponse(
         topics=[
             M.DeleteRecordsResponse.DeleteRecordsTopicResult(
-                name=topic.name, partitions=[_delete(services, topic.name, part) for part in topic.partitions]
+                name=name, partitions=[_delete(services, name, part) for part in partitions.values()]
             )
-            for topic in message.topics
-            if topic.partitions
+            for name, partitions in last.items()
         ]
     )
     deleted = [

@@ -7,8 +7,9 @@ Settings of a broker are the ones that kbroker has. Left out: client metrics.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 
+from kbroker._core.codec import lazily
 from kbroker._core.request import Request
 from kbroker.cluster.broker_configs import ConfigSource
 from kbroker.cluster.broker_loggers import logger_levels
@@ -23,6 +24,7 @@ from kbroker.cluster.image import MetadataImage
 from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.protocol import messages as M
 from kbroker.server.handlers.config_resources import ResourceType, broker_number, check_topic_name
+from kbroker.server.handlers.naming import each_once
 from kbroker.server.services import Services
 
 Result = M.DescribeConfigsResponse.DescribeConfigsResult
@@ -30,6 +32,7 @@ ResultConfig = M.DescribeConfigsResponse.DescribeConfigsResourceResult
 ResultSynonym = M.DescribeConfigsResponse.DescribeConfigsSynonym
 
 UNKNOWN_KIND = 0
+_Asked = tuple[int, str, frozenset[str] | None]
 UNKNOWN_RESOURCE = (
     "This most likely occurs because of a request being malformed by the client library or the message was sent to an "
     "incompatible broker. See the broker logs for more details."
@@ -37,25 +40,37 @@ UNKNOWN_RESOURCE = (
 
 
 def handle(services: Services, request: Request, message: M.DescribeConfigsRequest) -> M.DescribeConfigsResponse:
+    asked = _asked(message)
+    return M.DescribeConfigsResponse(results=lazily(len(asked), _results(services, request, message, asked)))
+
+
+def _results(
+    services: Services, request: Request, message: M.DescribeConfigsRequest, asked: Iterable[_Asked]
+) -> Iterator[Result]:
     image = services.cluster.image
-    response = M.DescribeConfigsResponse()
-    for resource_type, name, keys in _asked(message):
+    of_any_group: dict[frozenset[str] | None, list[ResultConfig]] = {}
+    for resource_type, name, keys in asked:
         result = Result(resource_type=resource_type, resource_name=name, error_message="")
+        is_any_group = resource_type == ResourceType.GROUP and name and name not in image.group_configs
+        if is_any_group and keys in of_any_group:
+            result.configs = of_any_group[keys]
+            yield result
+            continue
         try:
             entries = _entries(resource_type, name, services, image)
             result.configs = [
                 _config(entry, request.api_version, message) for entry in entries if keys is None or entry.name in keys
             ]
+            if is_any_group:
+                of_any_group[keys] = result.configs
         except ProtocolError as error:
             result.error_code, result.error_message = error.code, error.message or ""
-        response.results.append(result)
-    return response
+        yield result
 
 
-def _asked(message: M.DescribeConfigsRequest) -> Iterable[tuple[int, str, frozenset[str] | None]]:
-    """Each resource with the keys that are wanted of it, None for all. The same asked again and again is asked once:
-    a small request could have an answer of any size."""
-    return dict.fromkeys(
+def _asked(message: M.DescribeConfigsRequest) -> Collection[_Asked]:
+    """Each resource with the keys that are wanted of it, None for all. The same asked again and again is asked once."""
+    return each_once(
         (each.resource_type, each.resource_name, frozenset(each.configuration_keys or ()) or None)
         for each in message.resources
     )

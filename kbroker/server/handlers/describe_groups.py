@@ -14,8 +14,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kbroker._core.codec import lazily
 from kbroker.protocol import messages as M
 from kbroker.server.handlers.authorized_operations import NOT_ASKED_FOR, ON_GROUP
+from kbroker.server.handlers.naming import each_once
 
 if TYPE_CHECKING:
     from kbroker._core.request import Request
@@ -26,10 +28,9 @@ if TYPE_CHECKING:
 def handle(services: Services, request: Request, message: M.DescribeGroupsRequest) -> M.DescribeGroupsResponse:
     """Answers at once."""
     operations = ON_GROUP if message.include_authorized_operations else NOT_ASKED_FOR
-    # Through a generator: over a list of a million names the loop in C would keep all other threads waiting.
-    once = dict.fromkeys(group_id for group_id in message.groups)
-    groups = [_describe(services.groups, group_id, operations) for group_id in once]
-    return M.DescribeGroupsResponse(groups=groups)
+    once = each_once(message.groups)
+    groups = (_describe(services.groups, group_id, operations) for group_id in once)
+    return M.DescribeGroupsResponse(groups=lazily(len(once), groups))
 
 
 def _describe(groups: GroupCoordinator, group_id: str, operations: int) -> M.DescribeGroupsResponse.DescribedGroup:

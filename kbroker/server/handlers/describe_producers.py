@@ -7,12 +7,15 @@ v0  first
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
+from kbroker._core.codec import lazily
 from kbroker.errors import ErrorCode, client_text
 from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M
 from kbroker.rules.topic_names import topic_name_problem
+from kbroker.server.handlers.naming import each_once
 
 if TYPE_CHECKING:
     from kbroker._core.request import Request
@@ -23,19 +26,21 @@ _Response = M.DescribeProducersResponse
 
 def handle(services: Services, request: Request, message: M.DescribeProducersRequest) -> M.DescribeProducersResponse:
     """Answers at once, but for logs that have to be opened."""
-    topics = []
+    once: dict[str, dict[int, None]] = {}
     for topic in message.topics:
-        problem = topic_name_problem(topic.name)
-        if problem is not None:
-            refused = (ErrorCode.INVALID_TOPIC_EXCEPTION, client_text(problem))
-            partitions = [_refused(partition_id, *refused) for partition_id in topic.partition_indexes]
-        else:
-            partitions = [
-                _describe(services, TopicPartition(topic.name, partition_id))
-                for partition_id in topic.partition_indexes
-            ]
-        topics.append(_Response.TopicResponse(name=topic.name, partitions=partitions))
-    return _Response(topics=topics)
+        once.setdefault(topic.name, {}).update(each_once(topic.partition_indexes))
+    return _Response(topics=lazily(len(once), (_topic(services, name, ids) for name, ids in once.items())))
+
+
+def _topic(services: Services, name: str, partition_ids: Collection[int]) -> M.DescribeProducersResponse.TopicResponse:
+    """Its partitions one after the other: all of their producers together may be more than an answer holds."""
+    problem = topic_name_problem(name)
+    if problem is not None:
+        refused = (ErrorCode.INVALID_TOPIC_EXCEPTION, client_text(problem))
+        partitions = (_refused(partition_id, *refused) for partition_id in partition_ids)
+    else:
+        partitions = (_describe(services, TopicPartition(name, partition_id)) for partition_id in partition_ids)
+    return _Response.TopicResponse(name=name, partitions=lazily(len(partition_ids), partitions))
 
 
 def _describe(services: Services, at: TopicPartition) -> M.DescribeProducersResponse.PartitionResponse:
@@ -47,20 +52,19 @@ def _describe(services: Services, at: TopicPartition) -> M.DescribeProducersResp
     log = services.logs.get(at)
     if log is None or partition.leader != services.node_id:
         return _refused(at.partition_id, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-    return _Response.PartitionResponse(
-        partition_index=at.partition_id,
-        active_producers=[
-            _Response.ProducerState(
-                producer_id=each.producer_id,
-                producer_epoch=each.producer_epoch,
-                last_sequence=each.last_sequence,
-                last_timestamp=each.last_timestamp,
-                coordinator_epoch=each.coordinator_epoch,
-                current_txn_start_offset=each.transaction_start_offset,
-            )
-            for each in log.active_producers()
-        ],
+    producers = log.active_producers()
+    states = (
+        _Response.ProducerState(
+            producer_id=each.producer_id,
+            producer_epoch=each.producer_epoch,
+            last_sequence=each.last_sequence,
+            last_timestamp=each.last_timestamp,
+            coordinator_epoch=each.coordinator_epoch,
+            current_txn_start_offset=each.transaction_start_offset,
+        )
+        for each in producers
     )
+    return _Response.PartitionResponse(partition_index=at.partition_id, active_producers=lazily(len(producers), states))
 
 
 def _refused(

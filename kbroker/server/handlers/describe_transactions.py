@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kbroker._core.codec import lazily
 from kbroker.protocol import messages as M
+from kbroker.server.handlers.naming import each_once
 
 if TYPE_CHECKING:
     from kbroker._core.request import Request
@@ -23,8 +25,9 @@ def handle(
     services: Services, request: Request, message: M.DescribeTransactionsRequest
 ) -> M.DescribeTransactionsResponse:
     """Answers at once."""
-    states = [_describe(services.transactions, transactional_id) for transactional_id in message.transactional_ids]
-    return _Response(transaction_states=states)
+    once = each_once(message.transactional_ids)
+    states = (_describe(services.transactions, transactional_id) for transactional_id in once)
+    return _Response(transaction_states=lazily(len(once), states))
 
 
 def _describe(

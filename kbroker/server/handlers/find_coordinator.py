@@ -15,8 +15,10 @@ v6  share groups (KIP-932)
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from kbroker._core.codec import lazily
 from kbroker.errors import ErrorCode
 from kbroker.model import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 from kbroker.protocol import messages as M
@@ -63,24 +65,27 @@ def handle(services: Services, request: Request, message: M.FindCoordinatorReque
             host=found.host,
             port=found.port,
         )
-    coordinators = []
+    keys = message.coordinator_keys
+    return M.FindCoordinatorResponse(coordinators=lazily(len(keys), _find_each(services, request, message, keys)))
+
+
+def _find_each(
+    services: Services, request: Request, message: M.FindCoordinatorRequest, keys: Iterable[str]
+) -> Iterator[M.FindCoordinatorResponse.Coordinator]:
     coordinator = _coordinator(services, message.key_type)
     by_partition: dict[int, _Found] = {}
-    for key in message.coordinator_keys:
+    for key in keys:
         partition_id = -1 if coordinator is None else coordinator.shards.partition_for(key)
         found = by_partition.get(partition_id) or _find(services, request, message.key_type, key)
         by_partition[partition_id] = found
-        coordinators.append(
-            M.FindCoordinatorResponse.Coordinator(
-                key=key,
-                node_id=found.node_id,
-                host=found.host,
-                port=found.port,
-                error_code=found.error,
-                error_message=_MESSAGES[found.error] if found.error is ErrorCode.INVALID_REQUEST else "",
-            )
+        yield M.FindCoordinatorResponse.Coordinator(
+            key=key,
+            node_id=found.node_id,
+            host=found.host,
+            port=found.port,
+            error_code=found.error,
+            error_message=_MESSAGES[found.error] if found.error is ErrorCode.INVALID_REQUEST else "",
         )
-    return M.FindCoordinatorResponse(coordinators=coordinators)
 
 
 def _coordinator(services: Services, key_type: int) -> GroupCoordinator | TransactionCoordinator | None:

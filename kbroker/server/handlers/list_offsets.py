@@ -12,9 +12,10 @@ Nothing is tiered: -4 is the same as -2, and -5 finds nothing (offset -1, epoch 
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
+from collections.abc import Iterator, Sequence
 
+from kbroker._core.codec import lazily
 from kbroker._core.processor import Request
 from kbroker.errors import ErrorCode, KbrokerError, ProtocolError
 from kbroker.model import (
@@ -49,20 +50,22 @@ Found = M.ListOffsetsResponse.ListOffsetsPartitionResponse
 
 def handle(services: Services, request: Request, message: M.ListOffsetsRequest) -> M.ListOffsetsResponse:
     asked_for = Counter((topic.name, part.partition_index) for topic in message.topics for part in topic.partitions)
-    return M.ListOffsetsResponse(
-        topics=[
-            M.ListOffsetsResponse.ListOffsetsTopicResponse(
-                name=topic.name,
-                partitions=[
-                    _refused(part, ErrorCode.INVALID_REQUEST)
-                    if asked_for[topic.name, part.partition_index] > 1 and request.api_version >= 1
-                    else _answer(services, request.api_version, message, topic.name, part)
-                    for part in topic.partitions
-                ],
-            )
-            for topic in message.topics
-        ]
+    twice = {named for named, count in asked_for.items() if count > 1}
+
+    def answers(topic: str, parts: Sequence[Asked]) -> Iterator[Found]:
+        for part in parts:
+            if (topic, part.partition_index) in twice:
+                yield _refused(part, ErrorCode.INVALID_REQUEST)
+            else:
+                yield _answer(services, request.api_version, message, topic, part)
+
+    topics = (
+        M.ListOffsetsResponse.ListOffsetsTopicResponse(
+            name=topic.name, partitions=lazily(len(topic.partitions), answers(topic.name, topic.partitions))
+        )
+        for topic in message.topics
     )
+    return M.ListOffsetsResponse(topics=lazily(len(message.topics), topics))
 
 
 def _answer(services: Services, version: int, message: M.ListOffsetsRequest, topic: str, part: Asked) -> Found:
@@ -119,18 +122,25 @@ def _old_style_offsets(log: Log, timestamp: int, max_count: int, end: int, servi
     if max_count < 0:
         raise ProtocolError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{max_count} offsets")
     segments = log.state.segments()
-    starts = []
-    for base_offset, *_ in segments:
-        with contextlib.suppress(FileNotFoundError):  # retention has deleted it since
-            starts.append((max(base_offset, log.log_start_offset), changed_ms(log.path_of(base_offset, LOG))))
-    if not starts or segments[-1][1] > 0:
-        starts.append((log.log_end_offset, services.clock.wall_ms()))
+    starts = [max(base_offset, log.log_start_offset) for base_offset, *_ in segments]
+    if not segments or segments[-1][1] > 0:
+        starts.append(log.log_end_offset)
     if timestamp == EARLIEST_TIMESTAMP:
         starts = starts[:1]
     elif timestamp != LATEST_TIMESTAMP:
-        while starts and starts[-1][1] > timestamp:
+        if len(starts) > len(segments) and services.clock.wall_ms() > timestamp:
             starts.pop()
-    offsets = [offset for offset, _ in reversed(starts)][:max_count]
+        while 0 < len(starts) <= len(segments) and _changed_after(log, segments[len(starts) - 1][0], timestamp):
+            starts.pop()
+    offsets = starts[: -max_count - 1 : -1]
     if offsets and offsets[0] > end:
         offsets = [end] + [offset for offset in offsets if offset <= end]
     return offsets
+
+
+def _changed_after(log: Log, base_offset: int, timestamp: int) -> bool:
+    """Whether a segment is not one of those last changed by `timestamp`."""
+    try:
+        return changed_ms(log.path_of(base_offset, LOG)) > timestamp
+    except FileNotFoundError:
+        return True  # retention has deleted it since

@@ -22,14 +22,14 @@ def handle(services: Services, request: Request, message: M.OffsetDeleteRequest)
     """Answers at once."""
     image = services.cluster.image
     unknown: dict[TopicPartition, ErrorCode] = {}
-    known: list[TopicPartition] = []
+    known: dict[TopicPartition, None] = {}
     for topic in message.topics:
         for partition in topic.partitions:
             topic_partition = TopicPartition(topic.name, partition.partition_index)
             if image.partition(topic_partition) is None:
                 unknown[topic_partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             else:
-                known.append(topic_partition)
+                known[topic_partition] = None
     error, errors = services.groups.delete_offsets(message.group_id, known)
     if error:
         return M.OffsetDeleteResponse(error_code=error)

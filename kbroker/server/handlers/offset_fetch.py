@@ -16,10 +16,10 @@ v9  member id and epoch of the newer group protocol (KIP-848): who is not in the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import groupby
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from kbroker._core.codec import lazily
 from kbroker.errors import ErrorCode, KbrokerError
 from kbroker.groups.answers import FetchedOffset
 from kbroker.model import TopicPartition
@@ -28,6 +28,8 @@ from kbroker.protocol import messages as M
 if TYPE_CHECKING:
     from kbroker._core.request import Request
     from kbroker.server.services import Services
+
+_Group = M.OffsetFetchRequest.OffsetFetchRequestGroup
 
 GROUP_ERROR_FROM = 2
 SEVERAL_GROUPS_FROM = 8
@@ -42,10 +44,10 @@ def handle(services: Services, request: Request, message: M.OffsetFetchRequest) 
     """Answers at once."""
     version = request.api_version
     if version >= SEVERAL_GROUPS_FROM:
-        # Whoever names a group again and again hears all of its offsets once.
-        once = {(g.group_id, None if g.topics is None else number): g for number, g in enumerate(message.groups)}
-        return M.OffsetFetchResponse(groups=[_fetch_group(services, g, message.require_stable) for g in once.values()])
-    partitions = _partitions_of(message.topics)
+        asked = list(_once(message.groups))
+        groups = (_fetch_group(services, group, partitions, message.require_stable) for group, partitions in asked)
+        return M.OffsetFetchResponse(groups=lazily(len(asked), groups))
+    partitions = None if message.topics is None else list(_named(message.topics))
     if version == 0:
         error, fetched = ErrorCode.NONE, _fetch_from_store(services, message.group_id, partitions or [])
     else:
@@ -58,10 +60,36 @@ def handle(services: Services, request: Request, message: M.OffsetFetchRequest) 
     return M.OffsetFetchResponse(error_code=error, topics=topics)
 
 
+def _once(groups: Iterable[_Group]) -> Iterator[tuple[_Group, list[TopicPartition] | None]]:
+    """Each group with the partitions that are wanted of it, None for all.
+
+    What was asked before is left out, and so is a group of which nothing else is asked.
+    """
+    known: dict[str, set[TopicPartition]] = {}
+    whole: set[str] = set()
+    for group in groups:
+        if group.topics is None:
+            if group.group_id not in whole:
+                whole.add(group.group_id)
+                yield group, None
+            continue
+        is_first = group.group_id not in known
+        before = known.setdefault(group.group_id, set())
+        partitions = [partition for partition in _named(group.topics) if partition not in before]
+        before.update(partitions)
+        if partitions or is_first:
+            yield group, partitions
+
+
+def _named(topics: Iterable[Any]) -> dict[TopicPartition, None]:
+    """Each partition once, however often it is named."""
+    return dict.fromkeys(
+        TopicPartition(topic.name, partition_id) for topic in topics for partition_id in topic.partition_indexes
+    )
+
+
 def _fetch_from_store(services: Services, group_id: str, partitions: list[TopicPartition]) -> list[FetchedOffset]:
-    # Whoever names a partition again and again has it looked up once.
-    once = {partition: _fetch_one_from_store(services, group_id, partition) for partition in dict.fromkeys(partitions)}
-    return [once[partition] for partition in partitions]
+    return [_fetch_one_from_store(services, group_id, partition) for partition in partitions]
 
 
 def _fetch_one_from_store(services: Services, group_id: str, partition: TopicPartition) -> FetchedOffset:
@@ -76,36 +104,25 @@ def _fetch_one_from_store(services: Services, group_id: str, partition: TopicPar
 
 
 def _fetch_group(
-    services: Services, group: M.OffsetFetchRequest.OffsetFetchRequestGroup, require_stable: bool
+    services: Services, group: _Group, partitions: list[TopicPartition] | None, require_stable: bool
 ) -> M.OffsetFetchResponse.OffsetFetchResponseGroup:
     error, fetched = services.groups.fetch_offsets(
-        group.group_id, _partitions_of(group.topics), require_stable, group.member_id, group.member_epoch
+        group.group_id, partitions, require_stable, group.member_id, group.member_epoch
     )
     R = M.OffsetFetchResponse
     topics = _topics(fetched, R.OffsetFetchResponseTopics, R.OffsetFetchResponsePartitions)
     return R.OffsetFetchResponseGroup(group_id=group.group_id, error_code=error, topics=topics)
 
 
-def _partitions_of(topics: Sequence[Any] | None) -> list[TopicPartition] | None:
-    if topics is None:
-        return None
-    return [TopicPartition(topic.name, partition_id) for topic in topics for partition_id in topic.partition_indexes]
-
-
 def _topics(fetched: Iterable[FetchedOffset], topic: Any, partition: Any) -> list[Any]:
-    return [
-        topic(
-            name=name,
-            partitions=[
-                partition(
-                    partition_index=one.partition.partition_id,
-                    committed_offset=one.offset,
-                    committed_leader_epoch=one.leader_epoch,
-                    metadata=one.metadata,
-                    error_code=one.error,
-                )
-                for one in of_topic
-            ],
+    topics: dict[str, list[Any]] = {}
+    for one in fetched:
+        found = partition(
+            partition_index=one.partition.partition_id,
+            committed_offset=one.offset,
+            committed_leader_epoch=one.leader_epoch,
+            metadata=one.metadata,
+            error_code=one.error,
         )
-        for name, of_topic in groupby(fetched, key=lambda one: one.partition.topic)
-    ]
+        topics.setdefault(one.partition.topic, []).append(found)
+    return [topic(name=name, partitions=partitions) for name, partitions in topics.items()]

@@ -30,7 +30,7 @@ _Codes = dict[int, dict[TopicPartition, ErrorCode]]
 
 def handle(services: Services, request: Request, message: M.WriteTxnMarkersRequest) -> M.WriteTxnMarkersResponse | None:
     """Answers when all markers are as durable as the flush policy of their partitions asks for."""
-    wanted = [
+    wanted = dict.fromkeys(
         (
             TopicPartition(topic.name, partition_id),
             Marker(each.producer_id, each.producer_epoch, each.coordinator_epoch, each.transaction_result),
@@ -38,7 +38,7 @@ def handle(services: Services, request: Request, message: M.WriteTxnMarkersReque
         for each in message.markers
         for topic in each.topics
         for partition_id in topic.partition_indexes
-    ]
+    )
     codes: _Codes = {each.producer_id: {} for each in message.markers}
     if not wanted:
         return _response(codes)

@@ -14,6 +14,7 @@ import pytest
 from kbroker.errors import ErrorCode, NotNow, ProtocolError
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import SERVED, ApiKey
+from kbroker.protocol.messages import Message
 from kbroker.server.dispatch import LARGE_REQUEST_SIZE, ROUTES, Dispatcher, Route
 from kbroker.server.handlers import heartbeat
 from kbroker.server.request_channel import RequestChannel
@@ -33,6 +34,9 @@ class Asked:
         self.answers: list[bytes] = []
         self.errors: list[int] = []
         self.closed: list[str] = []
+
+    def respond_with(self, message: Message) -> None:
+        self.respond(message.encode(self.api_version))
 
     def respond(self, body: bytes) -> None:
         if self.answers or self.closed:

@@ -9,6 +9,7 @@ from kbroker.model import GROUP_OFFSETS_TOPIC
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.records import encode_batch
+from kbroker.storage.log import Log
 from tests.kit.fetch_machine import fetch_request, partition_request, produce_request
 from tests.kit.small_broker import SmallBroker
 from tests.kit.wire import WireClient
@@ -45,6 +46,26 @@ def test_the_log_starts_where_it_was_told_to(client: WireClient, topic: str, ver
         assert (part.error_code, part.log_start_offset) == (error, -1 if error else 3)
     assert delete(client, version, topic, 0, -1) == (0, 6)
     assert delete(client, version, topic, 1, 0) == (0, 0)
+
+
+def test_a_partition_that_is_named_again_and_again_is_cut_once(
+    client: WireClient, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each cut is durable by a checkpoint of its own."""
+    cuts: list[int] = []
+    cut = Log.delete_records_before
+
+    def counted(log: Log, offset: int) -> int:
+        cuts.append(offset)
+        return cut(log, offset)
+
+    monkeypatch.setattr(Log, "delete_records_before", counted)
+    P, T = M.DeleteRecordsRequest.DeleteRecordsPartition, M.DeleteRecordsRequest.DeleteRecordsTopic
+    parts = [P(partition_index=0, offset=offset) for offset in (1, 2, 5, 4)]
+    asked = M.DeleteRecordsRequest(topics=[T(name=topic, partitions=parts)] * 2, timeout_ms=1000)
+    (answered,) = client.call(ApiKey.DELETE_RECORDS, 2, asked).topics
+    assert [part.low_watermark for part in answered.partitions] == [4]
+    assert cuts == [4]
 
 
 @pytest.mark.parametrize("version", range(3))

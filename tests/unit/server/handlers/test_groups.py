@@ -265,7 +265,7 @@ def test_offsets_of_version_0_are_others_and_have_no_metadata(client: WireClient
     assert commit(client, group, offsets, 0) == expected
     commit(client, group, {(TOPIC, 1): 6}, 1)
     assert old_offsets(client, group, {TOPIC: [0, 1, 9, 0], "nowhere": [0]}) == [
-        (TOPIC, 0, 5, "", 0), (TOPIC, 1, -1, "", unknown), (TOPIC, 9, -1, "", unknown), (TOPIC, 0, 5, "", 0),
+        (TOPIC, 0, 5, "", 0), (TOPIC, 1, -1, "", unknown), (TOPIC, 9, -1, "", unknown),
         ("nowhere", 0, -1, "", unknown),
     ]  # fmt: skip
     assert fetch(client, group, None) == {(TOPIC, 1): (6, "m")}

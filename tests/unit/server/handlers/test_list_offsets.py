@@ -12,6 +12,7 @@ from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.records import encode_batch
+from kbroker.server.handlers import list_offsets
 from tests.kit.fetch_machine import produce_request
 from tests.kit.small_broker import SmallBroker
 from tests.kit.wire import WireClient
@@ -142,11 +143,32 @@ def test_partitions_that_are_not_there(client: WireClient, version: int) -> None
     assert error(client, version, LATEST, topic="nobody") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_a_partition_asked_twice_is_refused_but_in_version_0(client: WireClient) -> None:
-    twice = [{"timestamp": LATEST}] * 2
-    assert [part.error_code for part in ask(client, 6, *twice)] == [ErrorCode.INVALID_REQUEST] * 2
-    answers = ask(client, 0, *[{"timestamp": LATEST, "max_num_offsets": 5}] * 2)
-    assert [part.old_style_offsets for part in answers] == [[6, 0], [6, 0]]
+def test_a_partition_asked_twice_is_refused(client: WireClient) -> None:
+    for version in range(10):
+        twice = [{"timestamp": LATEST, **({} if version else {"max_num_offsets": 5})}] * 2
+        assert [part.error_code for part in ask(client, version, *twice)] == [ErrorCode.INVALID_REQUEST] * 2
+
+
+def test_version_0_looks_at_no_more_files_than_it_has_to(
+    broker: SmallBroker, client: WireClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file tells when its segment was changed; only those that are too new are asked, and the first that is not."""
+    name = broker.new_name()
+    broker.create_topic(name, 1, segment_bytes=400)
+    for _ in range(20):
+        client.call(ApiKey.PRODUCE, 9, produce_request(name, 0, encode_batch([(10, None, bytes(150))])))
+    looked_at: list[str] = []
+
+    def changed(path: str) -> int:
+        looked_at.append(path)
+        return 1000 if path.endswith("19.log") else 10
+
+    monkeypatch.setattr(list_offsets, "changed_ms", changed)
+    for timestamp, files, first in [(LATEST, 0, 20), (EARLIEST, 0, 0), (1000, 1, 19), (999, 2, 18), (9, 20, None)]:
+        looked_at.clear()
+        (part,) = ask(client, 0, {"timestamp": timestamp, "max_num_offsets": 2}, topic=name)
+        assert part.old_style_offsets[:1] == ([] if first is None else [first])
+        assert len(looked_at) == files
 
 
 @pytest.mark.parametrize("version", range(4, 10))
