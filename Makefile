@@ -21,7 +21,7 @@ $(VENV)/installed: $(VENV)/made setup.py pyproject.toml
 	touch $@
 
 $(VENV)/compiled: $(VENV)/installed $(SOURCES)
-	KBROKER_BUILD=$(BUILD) $(PY) setup.py --quiet build_ext --inplace --parallel 2
+	KBROKER_BUILD=$(BUILD) $(PY) setup.py --quiet build_ext --inplace
 	touch $@
 
 $(VENV)/test-installed: $(VENV)/installed pyproject.toml
@@ -109,8 +109,8 @@ profile: build $(VENV)/test-installed
 docs: build
 	for tool in tools/make_*_docs.py; do $(PY) $$tool || exit 1; done
 
-# Without what an earlier one built: the wheel would hold modules that are gone from the tree.
+# One for each Python that is found, or for those of PYTHONS="python3.11 /opt/python3.13/bin/python3".
+PYTHONS ?=
 wheel: build
-	rm -rf dist build/lib*
-	KBROKER_BUILD=release $(PY) -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
-	@ls dist
+	KBROKER_BUILD=none $(PIP) --no-build-isolation -e .[wheel]
+	$(PY) tools/make_wheels.py $(PYTHONS)

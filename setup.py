@@ -70,6 +70,7 @@ DEBUG = BUILD != "release"
 # Cython translates in processes of its own; from Python 3.14 on each of them imports this file first.
 if __name__ == "__main__":
     setup(
+        options={"build_ext": {"parallel": os.cpu_count() or 1}},
         ext_modules=cythonize(
             [extension(path) for path in sorted(CORE.glob("*.pyx"))] if BUILD != "none" else [],
             nthreads=0 if STRICT else int(os.environ.get("KBROKER_BUILD_JOBS", os.cpu_count() or 1)),

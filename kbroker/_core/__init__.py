@@ -7,4 +7,4 @@ files are the reading copy of the whole package.
 try:
     from kbroker._core import build_info as _build_info  # noqa: F401
 except ModuleNotFoundError as error:
-    raise ImportError("kbroker's compiled core is not built; run: make build (or: pip install kbroker)") from error
+    raise ImportError("kbroker's compiled core is not built: run make build in its clone") from error

@@ -5,13 +5,13 @@ from libc.stdint cimport int32_t
 from kbroker._core.columns cimport BinaryColumn
 
 
-cdef object library(str name, str extra):
+cdef object imported_pyarrow():
     try:
-        return __import__(name)
+        return __import__("pyarrow")
     except ModuleNotFoundError as error:
-        if error.name != name:
+        if error.name != "pyarrow":
             raise
-        raise ModuleNotFoundError(f"{name} is not installed; it comes with: pip install 'kbroker[{extra}]'", name=name) from None
+        raise ModuleNotFoundError("pyarrow is not installed: pip install pyarrow", name="pyarrow") from None
 
 
 cdef object arrow_binary(object arrow, object of, BinaryColumn column):
@@ -60,7 +60,7 @@ def arrow_batch(columns):
     topic: dictionary of string; partition: int32; offset: int64; timestamp: timestamp[ms, UTC]; timestamp_type: int8; key and value:
     binary; headers: list of struct<key: string, value: binary>.
     """
-    arrow = library("pyarrow", "arrow")
+    arrow = imported_pyarrow()
     arrays = [arrow_column(arrow, name, columns) for name in columns.names]
     fields = [arrow.field(name, array.type, name in ("key", "value")) for name, array in zip(columns.names, arrays)]
     return arrow.RecordBatch.from_arrays(arrays, schema=arrow.schema(fields))
@@ -90,7 +90,8 @@ def numpy_arrays(columns, dtypes=None):
     for `key` or `value` in `dtypes` each is one element of that type; ValueError unless every one has its size. Headers likewise:
     rows header_offsets[i] to header_offsets[i + 1] of header_key and header_value.
     """
-    numpy = library("numpy", "numpy")
+    import numpy
+
     dtypes = dtypes or {}
     for name in dtypes:
         if name not in ("key", "value"):

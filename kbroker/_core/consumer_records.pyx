@@ -316,7 +316,7 @@ cdef class Records:
         return arrow_batch(self.columns(columns))
 
     def numpy(self, columns=None, *, dtypes=None):
-        """A dict of NumPy arrays; see kbroker._core.consumer_columns.numpy_arrays for what is in it. ImportError without NumPy."""
+        """A dict of NumPy arrays; see kbroker._core.consumer_columns.numpy_arrays for what is in it."""
         from kbroker._core.consumer_columns import numpy_arrays
         return numpy_arrays(self.columns(columns), dtypes)
 

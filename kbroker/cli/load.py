@@ -1,4 +1,4 @@
-"""Load topics into a lake of Parquet files, each record once; needs Spark: pip install 'kbroker[spark]'.
+"""Load topics into a lake of Parquet files, each record once; needs Spark: pip install pyspark pyarrow.
 
 Files are LAKE/topic=T/date=YYYY-MM-DD/hour=HH/part-PARTITION-FIRST-LAST.parquet. A load that fails or is killed is
 begun again with the same command.

@@ -173,7 +173,7 @@ def _cryptography(where: str) -> tuple[Any, Any]:
         from cryptography.hazmat.primitives.serialization import pkcs12
     except ModuleNotFoundError:
         raise ValueError(
-            f"{where}: PKCS12 is read by the package cryptography, which comes with: pip install 'kbroker[spark]'; "
+            f"{where}: PKCS12 is read by the package cryptography: pip install cryptography; "
             "or make PEM files of it: openssl pkcs12 -in FILE -nodes"
         ) from None
     return serialization, pkcs12

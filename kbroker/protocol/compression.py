@@ -163,16 +163,19 @@ def _inflate_snappy(data: Buffer, room: memoryview) -> int:
 
 
 def _inflate_raw_snappy(source: memoryview, room: memoryview) -> int:
+    # The engine of python-snappy, called by itself: docs/DEPENDENCIES.md has the figure.
     if cramjam.snappy.decompress_raw_len(source) > len(room):
         raise cramjam.DecompressionError("failed to write whole buffer")
     return int(cramjam.snappy.decompress_raw_into(source, room))
 
 
 def _deflate_snappy(data: Buffer, _level: int | None) -> bytes:
+    import snappy  # not with this module: a broker that starts compresses nothing
+
     source = memoryview(data).cast("B")
     parts = [_XERIAL_HEADER]
     for position in range(0, len(source), _XERIAL_CHUNK_SIZE):
-        chunk = bytes(cramjam.snappy.compress_raw(source[position : position + _XERIAL_CHUNK_SIZE]))
+        chunk = snappy.compress(source[position : position + _XERIAL_CHUNK_SIZE])
         parts += [struct.pack(">i", len(chunk)), chunk]
     return b"".join(parts)
 

@@ -16,7 +16,7 @@ LEAST_PYARROW = (18, 0)
 LEAST_JAVA = 17
 TIMEOUT_S = 60
 
-COMES_WITH = "it comes with: pip install 'kbroker[spark]'"
+ALL = f"pip install 'pyspark>={LEAST_PYSPARK[0]}.{LEAST_PYSPARK[1]}' 'pyarrow>={LEAST_PYARROW[0]}' cryptography"
 
 
 class NotInstalled(KbrokerError, RuntimeError):
@@ -29,7 +29,7 @@ def check_installed() -> None:
         import pyarrow
         import pyspark
     except ModuleNotFoundError as error:
-        raise NotInstalled(f"{error.name} is not installed; {COMES_WITH}") from None
+        raise NotInstalled(f"{error.name} is not installed: {ALL}") from None
     check_pyspark(pyspark.__version__)
     if _version(pyarrow.__version__) < LEAST_PYARROW:
         raise NotInstalled(f"pyarrow {pyarrow.__version__} is too old: install pyarrow>={LEAST_PYARROW[0]}")

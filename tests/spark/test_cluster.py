@@ -31,7 +31,7 @@ def run(*command: str | Path, cwd: Path | None = None) -> None:
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with kbroker, of the wheel that `make wheel` makes, pyarrow, and what they need."""
     environment = Path(sys.executable).parent.parent
-    run("make", "wheel", f"VENV={environment}", cwd=build.ROOT)
+    run("make", "wheel", f"VENV={environment}", f"PYTHONS={sys.executable}", cwd=build.ROOT)
     (wheel,) = (build.ROOT / "dist").glob("kbroker-*.whl")
     found = tmp_path_factory.mktemp("packages") / "packages"
     run(sys.executable, "-m", "pip", "install", "--quiet", "--target", found, wheel, "pyarrow")

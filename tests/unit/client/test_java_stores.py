@@ -136,5 +136,5 @@ def test_without_cryptography_it_is_said_how_to_get_it(stores: Authority, monkey
     for name in [name for name in sys.modules if name.split(".")[0] == "cryptography"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "cryptography", None)
-    with pytest.raises(ValueError, match=r"cryptography.* pip install 'kbroker\[spark\]'"):
+    with pytest.raises(ValueError, match=r"PKCS12 .* pip install cryptography; or"):
         java_stores.context(of(stores, "p12"))

@@ -79,7 +79,7 @@ def test_what_is_no_java_is_said_to_be_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["pyspark", "pyarrow"])
 def test_a_library_that_is_missing_is_named(name: str) -> None:
     code = f"import sys; sys.modules[{name!r}] = None; import kbroker.spark; kbroker.spark.session()"
-    assert complaint(code) == f"{name} is not installed; it comes with: pip install 'kbroker[spark]'"
+    assert complaint(code) == f"{name} is not installed: pip install 'pyspark>=4.2' 'pyarrow>=18' cryptography"
 
 
 @pytest.mark.parametrize(
