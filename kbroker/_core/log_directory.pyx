@@ -55,13 +55,22 @@ cdef class LogDirectory:
             self.on_offline(reason)
 
     def tell_full(self, str log):
-        """One line while there is no space, for the first append that is refused and then every 30 seconds."""
+        """There is no space: one line for the first append that is refused and then every 30 seconds."""
         cdef int64_t now_ns = monotonic_ns()
-        cdef int64_t told_ns = atomic_load_i64(&self.dir.full_told_ns)
-        if told_ns and now_ns - told_ns < FULL_TOLD_EVERY_S * 1000000000LL:
-            return
         atomic_store_i64(&self.dir.full_told_ns, now_ns)
+        if self.full_logged_ns and now_ns - self.full_logged_ns < FULL_TOLD_EVERY_S * 1000000000LL:
+            return
+        self.full_logged_ns = now_ns
         logger.error("log directory %s is full: %s cannot be appended to until there is space", self.path, log)
+
+    def find_space(self):
+        """Somebody has seen that there is space again."""
+        atomic_store_i64(&self.dir.full_told_ns, 0)
+
+    @property
+    def is_full(self):
+        """Whether something was refused for lack of space, and no append has found space since."""
+        return atomic_load_i64(&self.dir.full_told_ns) != 0
 
     @property
     def is_offline(self):

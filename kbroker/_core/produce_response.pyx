@@ -9,17 +9,29 @@ from kbroker._core.cursor cimport write_array_count, write_i16, write_i32, write
 from kbroker._core.partition cimport ack_waiter_t
 from kbroker._core.processor cimport Processor
 from kbroker._core.produce cimport entry_t, produce_t
-from kbroker._core.sync cimport atomic_load_i64
+from kbroker._core.sync cimport atomic_load_i32, atomic_load_i64
 
 cdef enum:
     CORRUPT_MESSAGE = 2
     NOT_ENOUGH_REPLICAS = 19
     INVALID_TIMESTAMP = 32
     INVALID_TXN_STATE = 48
+    KAFKA_STORAGE_ERROR = 56
 
 
 cdef const char *refusal_text(int16_t error) noexcept nogil:
     return b"the timestamp is out of the topic's bounds" if error == INVALID_TIMESTAMP else b"a compacted topic needs keys"
+
+
+cdef const char *storage_text(entry_t *e) noexcept nogil:
+    """Why the disk does not take it; NULL where nobody knows here."""
+    if e.partition == NULL:
+        return NULL
+    if atomic_load_i32(&e.partition.dir.offline):
+        return b"the log directory is offline after an error of its disk"
+    if atomic_load_i64(&e.partition.dir.full_told_ns):
+        return b"disk full: no space is left in the log directory"
+    return NULL
 
 
 cdef void write_errors(writer_t *out, produce_t *w, entry_t *e) noexcept nogil:
@@ -36,6 +48,9 @@ cdef void write_errors(writer_t *out, produce_t *w, entry_t *e) noexcept nogil:
         text = b"the transaction's coordinator does not know of this partition, or cannot tell"
         write_string(out, text, <int32_t>strlen(text), w.flexible)
     elif e.bad_count or e.error == INVALID_TIMESTAMP:
+        write_string(out, text, <int32_t>strlen(text), w.flexible)
+    elif e.error == KAFKA_STORAGE_ERROR and storage_text(e) != NULL:
+        text = storage_text(e)
         write_string(out, text, <int32_t>strlen(text), w.flexible)
     else:
         write_string(out, NULL, -1, w.flexible)

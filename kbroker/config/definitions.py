@@ -560,6 +560,14 @@ OPERATION = (
         "port 0 lets the system pick one.",
     ),
     Setting(
+        "kbroker.disk.free.warning.percent",
+        INT,
+        5,
+        "The log warns when a log directory's disk has less than this share of its space left. 0: never.",
+        unit="percent",
+        limits=Limits(0, 100),
+    ),
+    Setting(
         "kbroker.log.format",
         STRING,
         "text",

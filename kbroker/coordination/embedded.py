@@ -6,10 +6,14 @@ nodes are never written: they end with the process. Whole trees are small (a bro
 15,000 nodes), so reads never touch the disk.
 
 The file is opened in exclusive mode: a second process is refused, and no shared-memory file appears beside it.
+
+On a full disk the store lives on its reserve (`reserve.py`): what deletes nodes or sets them to something else goes on,
+what makes new ones is refused, but for marks of deletion and settings.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import sqlite3
@@ -19,6 +23,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from kbroker.coordination import paths
+from kbroker.coordination.reserve import CHECKPOINT_PAGES, StoreReserve
 from kbroker.coordination.store import (
     ANY_VERSION,
     Create,
@@ -44,6 +50,8 @@ log = logging.getLogger(__name__)
 FILE_NAME = "coordination.sqlite"
 """In the first log directory, unless it was put into another one."""
 
+DISK_FULL = "the disk is full"
+
 FORMAT = 1
 """On disk, as SQLite's user_version. Do not renumber."""
 
@@ -53,6 +61,12 @@ CREATE TABLE opened (epoch INTEGER NOT NULL);
 INSERT INTO opened VALUES (0);
 INSERT INTO node VALUES ('/', zeroblob(40));
 """
+
+
+_RESERVED_FOR = tuple(
+    f"{path}/" for path in (paths.DELETE_TOPICS, paths.TOPIC_CONFIGS, paths.BROKER_CONFIGS, paths.GROUP_CONFIGS)
+)
+"""Below these, nodes are made on a full disk, too."""
 
 
 class StoreDamaged(DiskDamaged):
@@ -107,6 +121,9 @@ class EmbeddedStore:
         self._child_watches: dict[str, dict[tuple[int, Watcher], None]] = {}
         self._events: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._event_thread: threading.Thread | None = None
+        self._reserve = StoreReserve(path)
+        self._lives_on_reserve = False
+        """Of the writer: whether the disk is full."""
         self._database = self._open()
         with self._reading():
             self._tree = Tree(self._load())
@@ -150,17 +167,19 @@ class EmbeddedStore:
             self._events.put(None)
             if thread is not threading.current_thread():
                 thread.join()
-        self._database.close()
+        self._reserve.close(self._database)
 
     # --- the file -----------------------------------------------------------------------------------------------------
 
     def _open(self) -> sqlite3.Connection:
         with self._reading():
+            self._reserve.take_up()
             database = sqlite3.connect(self._path, timeout=0, isolation_level=None, check_same_thread=False)
             try:
                 database.execute("PRAGMA locking_mode=EXCLUSIVE")
                 database.execute("PRAGMA journal_mode=WAL")
                 database.execute("PRAGMA synchronous=FULL")
+                database.execute(f"PRAGMA wal_autocheckpoint={CHECKPOINT_PAGES}")
                 database.execute("BEGIN IMMEDIATE")
                 found = database.execute("PRAGMA user_version").fetchone()[0]
                 if found not in (0, FORMAT):
@@ -184,7 +203,11 @@ class EmbeddedStore:
         """Count this opening, so that ids of sessions and changes never repeat, not even those of ephemeral nodes."""
         self._database.execute("UPDATE opened SET epoch = epoch + 1")
         epoch = int(self._database.execute("SELECT epoch FROM opened").fetchone()[0])
+        if not self._reserve.is_needed():
+            self._reserve.hold_pages(self._database)
         self._database.execute("COMMIT")
+        with contextlib.suppress(OSError):  # a full disk, where it is what the last run has left of it
+            self._reserve.hold_log()
         return epoch
 
     @contextmanager
@@ -199,6 +222,8 @@ class EmbeddedStore:
         except (sqlite3.DatabaseError, TypeError) as error:
             # TypeError: a table without its row.
             raise StoreDamaged(self._path, str(error)) from error
+        except OSError as error:
+            raise StoreUnavailable(f"{self._path} cannot be opened: {error}") from error
 
     def _commit(self, draft: Draft) -> None:
         """Make the persistent part of `draft` durable; sqlite3.Error if that failed and nothing was changed."""
@@ -213,11 +238,23 @@ class EmbeddedStore:
                     removed.append((path,))
         if not removed and not written:
             return
+        try:
+            self._transact(removed, written)
+        except sqlite3.OperationalError as error:
+            if not _is_full(error):
+                raise
+            # What has moved into the database leaves its room in the write-ahead log.
+            self._database.execute("PRAGMA wal_checkpoint(RESTART)")
+            self._transact(removed, written)
+
+    def _transact(self, removed: list[tuple[str]], written: list[tuple[str, bytes]]) -> None:
         execute, executemany = self._database.execute, self._database.executemany
         execute("BEGIN IMMEDIATE")
         try:
             executemany("DELETE FROM node WHERE path = ?", removed)
             executemany("INSERT OR REPLACE INTO node VALUES (?, ?)", written)
+            if not self._lives_on_reserve:
+                self._reserve.hold_pages(self._database)
             execute("COMMIT")
         except BaseException:
             if self._database.in_transaction:
@@ -253,10 +290,13 @@ class EmbeddedStore:
             finally:
                 for change in changes:
                     change.finish()
+            with contextlib.suppress(OSError):
+                self._reserve.hold_log()
 
     def _write_group(self, changes: list[_Change]) -> None:
         """Try each change on top of those before it, commit all that passed, then show them to readers and watchers."""
         group = Draft(self._tree)
+        self._lives_on_reserve = self._reserve.is_needed()
         passed: list[_Change] = []
         for change in changes:
             draft = Draft(group)
@@ -265,6 +305,8 @@ class EmbeddedStore:
                     raise StoreUnavailable(self._failure)
                 change_id = self._last_id + 1
                 operations = self._operations_of(change, group)
+                if self._lives_on_reserve and not all(map(_fits_reserve, operations)):
+                    raise StoreUnavailable(f"{self._path}: {DISK_FULL}; nothing was changed")
                 change.results = [draft.apply(operation, change.session_id, change_id) for operation in operations]
             except KbrokerError as error:
                 change.error = error
@@ -300,8 +342,8 @@ class EmbeddedStore:
 
     def _refusal(self, error: Exception) -> str:
         """What callers are told; after anything but a full disk no later change is tried (a failed fsync is final)."""
-        if isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL:
-            return f"{self._path}: the disk is full; nothing was changed"
+        if isinstance(error, sqlite3.Error) and _is_full(error):
+            return f"{self._path}: {DISK_FULL}; nothing was changed"
         log.error("%s takes no more changes until the broker is started again: %r", self._path, error)
         self._failure = f"{self._path} takes no more changes: it failed with {error}"
         return f"{self._path} failed with {error}; whether the change was made will show after a restart"
@@ -473,6 +515,17 @@ class EmbeddedSession:
 
     def close(self) -> None:
         self._store.close_session(self)
+
+
+def _is_full(error: sqlite3.Error) -> bool:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL
+
+
+def _fits_reserve(operation: Operation) -> bool:
+    """Whether the store's reserve is meant for it: it may free space, or takes none."""
+    if not isinstance(operation, Create) or operation.ephemeral:
+        return True
+    return operation.path.startswith(_RESERVED_FOR)
 
 
 def store_path(log_dir: str) -> str:

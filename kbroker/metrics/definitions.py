@@ -67,6 +67,24 @@ _ROWS = (
     Metric("kbroker_topics", Kind.GAUGE, "Topics, internal ones included."),
     Metric("kbroker_log_directory_offline", Kind.GAUGE, "1 when a log directory has failed.", ("directory",)),
     Metric(
+        "kbroker_log_directory_full",
+        Kind.GAUGE,
+        "1 when an append was refused for lack of space, and none has found space since.",
+        ("directory",),
+    ),
+    Metric(
+        "kbroker_log_directory_free_bytes",
+        Kind.GAUGE,
+        "Free on the file system that a log directory is in.",
+        ("directory",),
+    ),
+    Metric(
+        "kbroker_log_directory_total_bytes",
+        Kind.GAUGE,
+        "Size of the file system that a log directory is in.",
+        ("directory",),
+    ),
+    Metric(
         "kbroker_log_size_bytes",
         Kind.GAUGE,
         "Bytes of the segments of a topic; logs count from their first use after a start.",

@@ -135,6 +135,7 @@ class LocalPartitions:
 
     def update_topic(self, topic: Topic) -> None:
         self._set_options(topic, self._options_of(topic))
+        self._logs.free_space()
 
     def _options_of(self, topic: Topic) -> LogOptions:
         return log_options(topic.configs, self._config, configs_given=topic.configs_given)
@@ -167,6 +168,7 @@ class LocalPartitions:
         self._logs.cleaner.update_options(cleaner_options(self._config))
         if self._topics is not None:
             self._follow_configs(self._topics.image.topics.values(), before)
+            self._logs.free_space()
 
     def update_group_configs(self, group_id: str) -> None:
         if (groups := self._made_groups()) is not None:

@@ -14,6 +14,7 @@ from kbroker.errors import ErrorCode
 from kbroker.metrics.registry import Distribution, Registry, Sample
 from kbroker.protocol.api import ApiKey
 from kbroker.server.http import HttpServer, metrics_route, problems_route
+from kbroker.storage.disk_space import space_of
 
 if TYPE_CHECKING:
     from kbroker._core.processor import Processor
@@ -61,7 +62,12 @@ def observe(
         return [f"log directory {path} has failed" for path in logs.offline_directories]
 
     def ready() -> list[str]:
-        return health() if is_ready() else ["the broker does not serve yet, or no more"]
+        if not is_ready():
+            return ["the broker does not serve yet, or no more"]
+        full = [
+            f"log directory {path} is full: no space is left, nothing can be produced" for path in logs.full_directories
+        ]
+        return health() + full
 
     routes = {"/metrics": metrics_route(registry), "/health": problems_route(health), "/ready": problems_route(ready)}
     return HttpServer(*address, routes)
@@ -96,6 +102,11 @@ def measure_storage(logs: LogManager) -> Iterator[Sample]:
     yield Sample("kbroker_partitions_offline", offline)
     for directory in logs.directories:
         yield Sample("kbroker_log_directory_offline", directory.is_offline, (directory.path,))
+        yield Sample("kbroker_log_directory_full", directory.is_full, (directory.path,))
+        space = space_of(directory.path)
+        if space is not None:
+            yield Sample("kbroker_log_directory_free_bytes", space.free, (directory.path,))
+            yield Sample("kbroker_log_directory_total_bytes", space.total, (directory.path,))
         yield Sample("kbroker_flushes_total", directory.flush_count, (directory.path,))
         yield Sample("kbroker_flush_seconds_total", directory.flush_ns / 1e9, (directory.path,))
         yield Sample("kbroker_flushed_acknowledgements_total", directory.acks_flushed, (directory.path,))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -80,8 +81,9 @@ class DirectoryLock:
                 raise
             by = f" by process {holder}" if holder.isdigit() else ""
             raise DirectoryInUse(f"log directory {path} is in use{by}; stop that broker or choose another") from None
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+        pid = f"{os.getpid()}\n".encode()
+        with contextlib.suppress(OSError):  # a full disk; an earlier pid's place is this one's
+            os.ftruncate(self._fd, os.pwrite(self._fd, pid, 0))
 
     def release(self) -> None:
         if self._fd >= 0:

@@ -9,6 +9,7 @@ from kbroker.errors import DiskDamaged
 from kbroker.fs import FileSystem
 from kbroker.model import NO_LEADER_EPOCH
 from kbroker.storage import checkpoints
+from kbroker.storage.log_context import DISK_FULL_ERRORS
 
 logger = logging.getLogger("kbroker.storage")
 
@@ -58,13 +59,21 @@ class LeaderEpochs:
             self._store(True)
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Forget epochs below the log's new start; the one in force there begins at it."""
+        """Forget epochs below the log's new start; the one in force there begins at it.
+
+        On a full disk this is written down with the next change: what is not needed any more does no harm there.
+        """
         at = bisect_right([offset for _, offset in self._entries], start_offset)
         if at:
             kept = [(self._entries[at - 1][0], start_offset), *self._entries[at:]]
             if kept != self._entries:
                 self._entries = kept
-                self._store(False)
+                try:
+                    self._store(False)
+                except OSError as error:
+                    if error.errno not in DISK_FULL_ERRORS:
+                        raise
+                    self._is_durable = False
 
     def replace_from(self, offset: int, entries: list[tuple[int, int]], end_offset: int) -> None:
         """What a scan has found from `offset` to the log's end takes the place of what was known there."""

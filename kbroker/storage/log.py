@@ -393,7 +393,7 @@ class Log(LogRecords):
                 return 0
             with self._storage_errors():
                 if count == len(view.segments):
-                    self._roll_locked()
+                    self._roll_locked(is_going=True)
                     # Appends go on meanwhile: what has come to the segment since may have to stay.
                     view = retention.view_of(self, self.context.clock.wall_ms())
                     count = retention.count_of(policies, view)
@@ -535,15 +535,21 @@ class Log(LogRecords):
             with self._storage_errors():
                 self._roll_locked()
 
-    def _roll_locked(self) -> None:
+    def _roll_locked(self, *, is_going: bool = False) -> None:
+        """`is_going`: the active segment is about to be deleted, which may be what a full disk waits for."""
         base_offset = self.state.begin_roll()
         try:
             active_base, active_size = self._files.active[:2]
             if active_size == 0:
                 return
-            self._files.write_indexes(final=True)
+            try:
+                self._files.write_indexes(final=True)
+            except StorageFailed:
+                if not is_going or self.directory.is_offline:
+                    raise
             self._files.store_snapshot()
-            self._files.begin(base_offset, self._options.allocated_bytes, self._roll_jitter_ms())
+            allocated = 0 if self.directory.is_full else self._options.allocated_bytes
+            self._files.begin(base_offset, allocated, self._roll_jitter_ms())
             self._release_allocated(active_base, active_size)
         finally:
             self.state.abort_roll()

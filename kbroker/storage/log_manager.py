@@ -25,6 +25,7 @@ from kbroker.storage import checkpoints
 from kbroker.storage import directory as directories
 from kbroker.storage import segment as names
 from kbroker.storage.cleaner import LogCleaner
+from kbroker.storage.disk_space import CHECK_INTERVAL_MS, SpaceWatch, is_full
 from kbroker.storage.flush import request_due_flushes
 from kbroker.storage.log import Log
 from kbroker.storage.log_context import DISK_ERRORS, LogContext
@@ -79,6 +80,7 @@ class LogManager:
             self._fs, self._clock, self._random, self._open_segments.add, self._store_start_offsets, self._remove_later,
             options.producer_id_expiration_ms, self._store_recovery_points,
         )  # fmt: skip
+        self._space_watch = SpaceWatch(options.free_warning_percent)
         self._is_stopping = threading.Event()
         self._recoverers: list[threading.Thread] = []
         self._progress: RecoveryProgress
@@ -214,6 +216,8 @@ class LogManager:
         scheduler.every(options.flush_scheduler_interval_ms, self.flush_due)
         scheduler.every(options.flush_checkpoint_interval_ms, self.write_checkpoints)
         scheduler.every(options.start_offset_checkpoint_interval_ms, self.write_start_offsets)
+        scheduler.once(0, self.check_space)
+        scheduler.every(CHECK_INTERVAL_MS, self.check_space)
         scheduler.every(options.producer_id_expiration_check_interval_ms, self.expire_producers)
         scheduler.start()
         self.cleaner.start()
@@ -369,7 +373,7 @@ class LogManager:
         self.registry.remove(log.state)
         self.cleaner.forget(log)
         path, handles = log.delete()
-        self._scheduler.once(log.options.file_delete_delay_ms, partial(self._remove_directory, path, handles))
+        self._scheduler.once(self._delay_of(log), partial(self._remove_directory, path, handles))
 
     def _home_of(self, log: Log) -> OpenDirectory:
         return next(home for home in self._homes if home.directory is log.directory)
@@ -389,6 +393,15 @@ class LogManager:
             except KbrokerError as error:
                 if log.state.state != "deleted":
                     logger.error("%s: retention: %s", log, error)
+
+    def check_space(self) -> None:
+        """Warn of directories that become full."""
+        self._space_watch.look(self.directories)
+
+    def free_space(self) -> None:
+        """What the settings are done with goes now rather than at the next check, if a directory is full."""
+        if any(home.directory.is_full for home in self._homes):
+            self._scheduler.once(0, self.check_retention)
 
     def flush_due(self) -> None:
         """Ask for a flush of what is older than flush.ms; close segments that were waiting for one."""
@@ -436,7 +449,12 @@ class LogManager:
         return self._scheduler.run_due()
 
     def _remove_later(self, log: Log, handles: list[SegmentHandle], paths: list[str]) -> None:
-        self._scheduler.once(log.options.file_delete_delay_ms, lambda: self._remove_files(handles, paths))
+        self._scheduler.once(self._delay_of(log), lambda: self._remove_files(handles, paths))
+
+    @staticmethod
+    def _delay_of(log: Log) -> int:
+        """How long deleted files stay. On a full disk they are waited for."""
+        return 0 if log.directory.is_full else log.options.file_delete_delay_ms
 
     def _remove_files(self, handles: list[SegmentHandle], paths: list[str]) -> None:
         if any(handle.in_use for handle in handles):
@@ -483,6 +501,11 @@ class LogManager:
     @property
     def offline_directories(self) -> list[str]:
         return [home.path for home in self._homes if home.directory.is_offline]
+
+    @property
+    def full_directories(self) -> list[str]:
+        """Those that take no appends for lack of space, and have not failed."""
+        return [directory.path for directory in self.directories if is_full(directory)]
 
     @property
     def directories(self) -> list[LogDirectory]:

@@ -97,4 +97,6 @@ class StorageOptions(NamedTuple):
     producer_id_expiration_check_interval_ms: int = 600_000
     max_open_segments: int = 4000
     """Closed segments whose files are kept open; the least used go first."""
+    free_warning_percent: int = 0
+    """Of a disk's space; a line in the log when less is left. 0: none."""
     cleaner: CleanerOptions = CleanerOptions()

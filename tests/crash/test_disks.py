@@ -5,11 +5,9 @@ Each log directory is a small file system in memory of its own. Needs leave to m
 
 from __future__ import annotations
 
-import errno
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,11 +17,11 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 from tests.kit.broker import BrokerProcess
+from tests.kit.small_disk import disk, fill, mount
 from tests.kit.zookeeper import KafkaOnZooKeeper
 from tests.oracle.history import SOON, History
 from tests.oracle.scenarios.requests import fetch, fetch_partition, offsets_of, produce_all, records
 
-SIZE = "24m"
 SETTINGS: dict[str, object] = {
     "log.segment.bytes": 100_000,
     "offsets.topic.num.partitions": 1,
@@ -32,27 +30,6 @@ SETTINGS: dict[str, object] = {
     "num.network.threads": 1,
 }
 WAIT_S = 20.0
-
-
-def mount(*arguments: str) -> None:
-    done = subprocess.run(["mount", *arguments], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise OSError(errno.EPERM, done.stderr.strip())
-
-
-@contextmanager
-def disk(path: Path) -> Iterator[Path]:
-    """A file system of its own, as long as it is needed."""
-    path.mkdir()
-    try:
-        mount("-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", str(path))
-    except OSError as error:
-        pytest.skip(f"no leave to mount: {error}")
-    try:
-        yield path
-    finally:
-        while subprocess.run(["umount", "-l", str(path)], capture_output=True, check=False).returncode == 0:
-            pass
 
 
 @pytest.fixture
@@ -136,20 +113,6 @@ def committed(broker: BrokerProcess) -> int:
     consumer.close()
     offset: int = found.offset
     return offset
-
-
-def fill(directory: Path) -> Path:
-    """Not a byte is left."""
-    filler = directory / "filler"
-    with filler.open("wb", buffering=0) as file:
-        size = 1 << 20
-        while size:
-            try:
-                file.write(bytes(size))
-            except OSError as error:
-                assert error.errno == errno.ENOSPC
-                size //= 2
-    return filler
 
 
 def test_a_full_disk_refuses_and_serves_on_when_there_is_space(disks: list[Path], tmp_path: Path) -> None:

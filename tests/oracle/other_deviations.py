@@ -57,6 +57,20 @@ OTHERS: tuple[OtherDeviation, ...] = (
         "tests/unit/server/handlers/test_configs.py::test_the_same_that_is_asked_twice_is_answered_once",
     ),
     OtherDeviation(
+        "Produce from version 8 on: KAFKA_STORAGE_ERROR",
+        "Comes with a text where the log directory is full or offline. Kafka has none.",
+        "A producer can tell its user that the disk is full, rather than that nothing was delivered.",
+        "tests/unit/server/test_full_disk.py::test_producers_and_whoever_asks_are_told_that_the_disk_is_full_until_it_is_not",
+    ),
+    OtherDeviation(
+        "A full disk: what is deleted",
+        "Goes at once where appends were refused for lack of space, and a topic's changed settings are looked at at "
+        "once. Kafka waits for file.delete.delay.ms and for the next check of retention, and its log directory goes "
+        "offline when it is full.",
+        "Somebody waits for the room.",
+        "tests/unit/server/test_full_disk.py::test_a_shorter_retention_is_taken_with_no_byte_left_and_makes_room",
+    ),
+    OtherDeviation(
         "TLS, SASL and access control",
         "Not served yet: a listener with another protocol than PLAINTEXT is refused at the start, and everybody who "
         "reaches the broker may do everything. SaslHandshake and SaslAuthenticate answer as those of Kafka do on a "

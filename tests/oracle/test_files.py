@@ -120,6 +120,7 @@ LISTED = (
     Listed("*/leader-epoch-checkpoint", newer_epoch, "Files: leader epochs after a crash", ("killed",)),
     Listed(".lock", only_here, "Files: .lock and coordination.sqlite"),
     Listed("coordination.sqlite", only_here, "Files: .lock and coordination.sqlite"),
+    Listed("coordination.sqlite-reserve", only_here, "Files: .lock and coordination.sqlite"),
 )
 
 

@@ -15,9 +15,11 @@ import pytest
 from kbroker.coordination.embedded import EmbeddedStore, StoreDamaged, store_path
 from kbroker.coordination.store import (
     Create,
+    Delete,
     SessionExpired,
     StoreUnavailable,
 )
+from tests.kit.small_disk import disk, fill
 from tests.kit.threads import run_all
 
 
@@ -134,7 +136,7 @@ def test_a_file_with_overwritten_pages_is_damaged_and_not_half_read(path: str) -
     store.stop()
     size = os.path.getsize(path)  # noqa: PTH202
     with open(path, "r+b") as file:  # noqa: PTH123
-        file.seek(size // 2)
+        file.seek(4096)  # what is behind the nodes is free
         file.write(b"\xff" * (size // 4))
     with pytest.raises(StoreDamaged):
         EmbeddedStore(path)
@@ -178,6 +180,46 @@ def test_a_full_disk_refuses_the_change_and_the_store_goes_on_when_there_is_spac
     store.stop()
     store = EmbeddedStore(path)
     assert store.connect().children("/") == ["a", "big"]
+    store.stop()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    with disk(tmp_path / "disk") as directory:
+        yield directory
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_with_no_byte_left_topics_are_deleted_and_settings_changed_but_nothing_is_made(
+    small_disk: Path, is_stopped: bool
+) -> None:
+    path = str(small_disk / "store")
+    store = EmbeddedStore(path)
+    session = store.connect()
+    session.multi([Create(name) for name in ("/brokers", "/brokers/topics", "/config", "/config/topics", "/admin")])
+    session.create("/admin/delete_topics")
+    for number in range(300):
+        session.multi([Create(f"/brokers/topics/{number}"), Create(f"/brokers/topics/{number}/state", bytes(300))])
+    filler = fill(small_disk)
+    if is_stopped:
+        store.stop()
+        filler = fill(small_disk)
+        store = EmbeddedStore(path)
+        session = store.connect()
+    for number in range(300):
+        with pytest.raises(StoreUnavailable, match="the disk is full; nothing was changed"):
+            session.create(f"/brokers/topics/made-{number}", bytes(1000))
+        session.create(f"/config/topics/{number}", b"retention.ms=1")
+        session.create(f"/admin/delete_topics/{number}")
+        session.multi([Delete(f"/brokers/topics/{number}/state"), Delete(f"/brokers/topics/{number}")])
+        session.multi([Delete(f"/admin/delete_topics/{number}"), Delete(f"/config/topics/{number}")])
+        session.set("/config/topics", b"%d" % number)
+    filler.unlink()
+    session.create("/brokers/topics/made", bytes(1000))
+    store.stop()
+    store = EmbeddedStore(path)
+    assert store.connect().children("/brokers/topics") == ["made"]
+    assert store.connect().get("/config/topics")[0] == b"299"
     store.stop()
 
 
@@ -234,7 +276,7 @@ def test_a_session_ends_even_while_the_disk_is_full(store: EmbeddedStore) -> Non
 
     def fill() -> None:
         with pytest.raises(StoreUnavailable):
-            other.create("/big", bytes(100_000))
+            other.create("/big", bytes(1_000_000))
 
     thread = threading.Thread(target=fill)
     thread.start()

@@ -1,0 +1,48 @@
+"""A small file system in memory, to be filled up. Needs leave to mount; a test is skipped without."""
+
+from __future__ import annotations
+
+import errno
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+SIZE = "24m"
+
+
+def mount(*arguments: str) -> None:
+    done = subprocess.run(["mount", *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise OSError(errno.EPERM, done.stderr.strip())
+
+
+@contextmanager
+def disk(path: Path, size: str = SIZE) -> Iterator[Path]:
+    """A file system of its own, as long as it is needed."""
+    path.mkdir()
+    try:
+        mount("-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(path))
+    except OSError as error:
+        pytest.skip(f"no leave to mount: {error}")
+    try:
+        yield path
+    finally:
+        while subprocess.run(["umount", "-l", str(path)], capture_output=True, check=False).returncode == 0:
+            pass
+
+
+def fill(directory: Path) -> Path:
+    """Not a byte is left."""
+    filler = directory / "filler"
+    with filler.open("ab", buffering=0) as file:
+        size = 1 << 20
+        while size:
+            try:
+                file.write(bytes(size))
+            except OSError as error:
+                assert error.errno == errno.ENOSPC
+                size //= 2
+    return filler
