@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from kbroker.config.compaction_definitions import COMPACTION
 from kbroker.config.listeners import counts_problem
 from kbroker.config.log_definitions import LOG
+from kbroker.config.operation_definitions import OPERATION
 from kbroker.config.setting import MIB, Alias, Setting
 from kbroker.config.transaction_definitions import TRANSACTIONS
 from kbroker.config.zookeeper_definitions import ZOOKEEPER
@@ -548,39 +549,6 @@ GROUPS = (
         "How often expired offsets are looked for.",
         unit="milliseconds",
         limits=Limits(1),
-    ),
-)
-
-OPERATION = (
-    Setting(
-        "kbroker.http.address",
-        STRING,
-        "",
-        "HOST:PORT to serve /metrics, /health and /ready on, without authentication. Empty: not served; "
-        "port 0 lets the system pick one.",
-    ),
-    Setting(
-        "kbroker.disk.free.warning.percent",
-        INT,
-        5,
-        "The log warns when a log directory's disk has less than this share of its space left. 0: never.",
-        unit="percent",
-        limits=Limits(0, 100),
-    ),
-    Setting(
-        "kbroker.log.format",
-        STRING,
-        "text",
-        "What the broker's log on stderr is made of: lines of text, or a JSON object a line.",
-        limits=Limits(choices=("text", "json")),
-    ),
-    Setting(
-        "kbroker.stop.timeout.ms",
-        INT,
-        10000,
-        "How long a clean stop may take; what is not flushed then is recovered at the next start.",
-        unit="milliseconds",
-        limits=Limits(0),
     ),
 )
 
