@@ -1,13 +1,14 @@
 """/metrics, /health and /ready on a port of their own: one thread, one request per connection, nothing else.
 
 Not for the open network: no authentication, no TLS. A connection has a deadline for its request and another one for
-taking its response, and the next one waits for it.
+taking its response. None waits for another; of more than there may be the oldest goes that has not asked yet.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import selectors
 import socket
 import threading
 import time
@@ -24,6 +25,8 @@ LOG = logging.getLogger(__name__)
 
 DEADLINE_S = 2.0  # for a connection's request, and again for its response; what the answer takes is not its peer's time
 RETRY_S = 0.1
+MOST_CONNECTIONS = 64
+BACKLOG = 256
 LARGEST_HEAD = 8192
 REASONS = {
     200: "OK",
@@ -92,13 +95,16 @@ class HttpServer:
     def start(self) -> None:
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
         try:
-            self._socket = socket.create_server((self._host, self._port), family=family, backlog=16)
+            self._socket = socket.create_server((self._host, self._port), family=family, backlog=BACKLOG)
         except OSError as error:
             reason = os.strerror(error.errno).lower() if error.errno else str(error)
             raise ConfigError(f"kbroker.http.address: cannot listen on {self._host}:{self._port}: {reason}") from error
         host = f"[{self._host}]" if ":" in self._host else self._host
         LOG.info("%s on http://%s:%d", ", ".join(self._routes), host, self.address[1])
-        self._thread = threading.Thread(target=self._run, name="http", daemon=True)
+        self._socket.setblocking(False)
+        selector = selectors.DefaultSelector()
+        selector.register(self._socket, selectors.EVENT_READ)
+        self._thread = threading.Thread(target=self._run, args=(selector,), name="http", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -109,37 +115,77 @@ class HttpServer:
         self._thread.join()
         self._socket.close()
 
-    def _run(self) -> None:
-        assert self._socket is not None
-        while not self._stopping.is_set():
+    def _run(self, selector: selectors.BaseSelector) -> None:
+        with selector:
+            peers: dict[int, _Peer] = {}
             try:
-                connection, _ = self._socket.accept()
-            except OSError:
-                self._stopping.wait(RETRY_S)  # no descriptor left, or the end
-                continue
-            with connection:
-                try:
-                    self._serve(connection)
-                except OSError:
-                    pass  # whoever asked is gone, or too slow
+                while not self._stopping.is_set():
+                    due = min((peer.deadline for peer in peers.values()), default=None)
+                    ready = selector.select(None if due is None else max(due - time.monotonic(), 0.0))
+                    began = time.monotonic()
+                    for key, _ in ready:
+                        if key.fileobj is self._socket:
+                            self._accept(selector, peers)
+                        elif key.fd in peers and self._serve(selector, peers[key.fd]):
+                            _close(selector, peers, peers[key.fd])
+                    now = time.monotonic()
+                    for peer in list(peers.values()):
+                        if peer.deadline <= began:
+                            _close(selector, peers, peer)
+                        peer.deadline += now - began  # others' answers were made meanwhile
+            finally:
+                for peer in list(peers.values()):
+                    _close(selector, peers, peer)
 
-    def _serve(self, connection: socket.socket) -> None:
-        deadline = time.monotonic() + self._deadline_s
-        head = b""
-        while b"\r\n\r\n" not in head and b"\n\n" not in head:
-            connection.settimeout(max(deadline - time.monotonic(), 0.001))
-            part = connection.recv(LARGEST_HEAD)
-            head += part
-            if not part or len(head) > LARGEST_HEAD:
-                self._send(connection, Answer(400, b"not a request\n"), True)
-                return
+    def _accept(self, selector: selectors.BaseSelector, peers: dict[int, _Peer]) -> None:
+        assert self._socket is not None
+        try:
+            connection, _ = self._socket.accept()
+        except BlockingIOError:
+            return  # gone already
+        except OSError:
+            self._stopping.wait(RETRY_S)  # no descriptor left, or the end
+            return
+        connection.setblocking(False)
+        if len(peers) >= MOST_CONNECTIONS:
+            silent = (peer for peer in peers.values() if not peer.unsent)
+            _close(selector, peers, next(silent, next(iter(peers.values()))))
+        peers[connection.fileno()] = _Peer(connection, time.monotonic() + self._deadline_s)
+        selector.register(connection, selectors.EVENT_READ)
+
+    def _serve(self, selector: selectors.BaseSelector, peer: _Peer) -> bool:
+        """Goes on with a connection; whether it is done with."""
+        try:
+            if not peer.unsent:
+                if not self._receive(peer):
+                    return False
+                peer.deadline = time.monotonic() + self._deadline_s
+                selector.modify(peer.connection, selectors.EVENT_WRITE)
+            peer.unsent = peer.unsent[peer.connection.send(peer.unsent) :]
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True  # whoever asked is gone
+        return not peer.unsent
+
+    def _receive(self, peer: _Peer) -> bool:
+        """Whether what has come is a request, or none: its response is in `unsent` then."""
+        part = peer.connection.recv(LARGEST_HEAD)
+        peer.head += part
+        head = peer.head
+        if b"\r\n\r\n" not in head and b"\n\n" not in head:
+            if part and len(head) <= LARGEST_HEAD:
+                return False
+            peer.unsent = _encoded(Answer(400, b"not a request\n"), True)
+            return True
         lines = head.decode("latin-1").splitlines()
         method, _, target = lines[0].partition(" ")
         if method not in ("GET", "HEAD"):
-            self._send(connection, Answer(405, b"only GET and HEAD\n"), True)
-            return
+            peer.unsent = _encoded(Answer(405, b"only GET and HEAD\n"), True)
+            return True
         accept = next((line[7:].strip() for line in lines[1:] if line[:7].lower() == "accept:"), "")
-        self._send(connection, self._answer(target.split(" ")[0].split("?")[0], accept), method == "GET")
+        peer.unsent = _encoded(self._answer(target.split(" ")[0].split("?")[0], accept), method == "GET")
+        return True
 
     def _answer(self, path: str, accept: str) -> Answer:
         route = self._routes.get(path)
@@ -151,10 +197,28 @@ class HttpServer:
             LOG.exception("%s failed", path)
             return Answer(500, b"see the log\n")
 
-    def _send(self, connection: socket.socket, answer: Answer, with_body: bool) -> None:
-        head = (
-            f"HTTP/1.1 {answer.status} {REASONS[answer.status]}\r\nContent-Type: {answer.content_type}\r\n"
-            f"Content-Length: {len(answer.body)}\r\nConnection: close\r\n\r\n"
-        )
-        connection.settimeout(self._deadline_s)
-        connection.sendall(head.encode() + (answer.body if with_body else b""))
+
+class _Peer:
+    """A connection, and how far it is."""
+
+    __slots__ = ("connection", "deadline", "head", "unsent")
+
+    def __init__(self, connection: socket.socket, deadline: float):
+        self.connection = connection
+        self.deadline = deadline
+        self.head = b""
+        self.unsent = memoryview(b"")
+
+
+def _close(selector: selectors.BaseSelector, peers: dict[int, _Peer], peer: _Peer) -> None:
+    del peers[peer.connection.fileno()]
+    selector.unregister(peer.connection)
+    peer.connection.close()
+
+
+def _encoded(answer: Answer, with_body: bool) -> memoryview:
+    head = (
+        f"HTTP/1.1 {answer.status} {REASONS[answer.status]}\r\nContent-Type: {answer.content_type}\r\n"
+        f"Content-Length: {len(answer.body)}\r\nConnection: close\r\n\r\n"
+    )
+    return memoryview(head.encode() + (answer.body if with_body else b""))
