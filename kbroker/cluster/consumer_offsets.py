@@ -1,20 +1,25 @@
 """The offsets that consumers of before Kafka 0.9 commit: nodes of the coordination store, as they were ZooKeeper's.
 
 They have nothing in common with the offsets of `__consumer_offsets`: a group of one kind does not see those of the
-other. Only the offset is stored, without metadata; it never expires and outlives its topic. Whether a partition exists
-is the caller's to know.
+other. Only the offset is stored, without metadata; it outlives its topic, but not a time in which its group commits
+nothing. Whether a partition exists is the caller's to know.
 """
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Iterator, Mapping
 
+from kbroker.clock import Clock, SystemClock
 from kbroker.coordination import paths
 from kbroker.coordination.store import (
     Create,
+    Delete,
     InvalidPath,
     NodeExists,
     NoNode,
+    NotEmpty,
     Operation,
     SetData,
     Store,
@@ -24,27 +29,135 @@ from kbroker.coordination.store import (
 from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.model import TopicPartition
 
-MOST_NAMES = 16
-LONGEST_GROUP_ID = 1024
-"""A group's name is in the path of each of its nodes, and each name between slashes is a node: without these limits a
-small request would make a store of hundreds of megabytes."""
+LOG = logging.getLogger(__name__)
+
+MOST_NAMES = 8
+LONGEST_GROUP_ID = 255
+"""In UTF-8. A group's name is in the path of each of its nodes, and each name between slashes is a node: without these
+limits a small request would make many times its bytes of the store."""
+
+OFFSETS = "offsets"
 
 
 class ConsumerOffsets:
-    """Thread-safe; keeps nothing itself. Waits for the store: not for a processor's thread."""
+    """Thread-safe. Waits for the store: not for a processor's thread.
 
-    def __init__(self, store: Store):
+    At most `most_nodes` are below /consumers. Those of a group go when it has committed nothing for `retention_ms`,
+    counted from the start of the broker at the earliest.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock | None = None,
+        most_nodes: int = 100_000,
+        retention_ms: int = 7 * 24 * 3_600_000,
+    ):
         self._store = store
+        self._clock = clock or SystemClock()
+        self._most_nodes = most_nodes
+        self._retention_ms = retention_ms
+        self._lock = threading.Lock()
+        """Guards the two below; held over the walk that finds them, once, and over no other call of the store."""
+        self._node_count = -1
+        """Below /consumers, those on their way included; -1: not counted yet."""
+        self._committed_at: dict[str, float] = {}
+        """Monotonic time of the last commit, by the path of the node above a group's topics."""
+        self._is_full = False
 
     def commit(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """All of them or none, durable on return. INVALID_GROUP_ID for a name that no path can have, or is too long."""
+        """All of them or none, durable on return.
+
+        INVALID_GROUP_ID for a name that no path can have, or is too long; INVALID_COMMIT_OFFSET_SIZE where there is no
+        room for more.
+        """
         data = {_path(group_id, at): paths.encode_consumer_offset(offset) for at, offset in offsets.items()}
         while True:
+            operations = list(self._operations(data))
+            made = sum(isinstance(operation, Create) for operation in operations)
+            self._reserve(made)
             try:
-                self._store.multi(list(self._operations(data)))
-                return
-            except NodeExists:
-                continue  # somebody else has committed for the group meanwhile; nodes stay once they are there
+                self._store.multi(operations)
+                break
+            except (NodeExists, NoNode):
+                self._reserve(-made)  # somebody else has committed for the group meanwhile, or its time was over
+            except BaseException:
+                self._reserve(-made)
+                raise
+        with self._lock:
+            for path in data:
+                self._committed_at[parent_of(parent_of(path))] = self._clock.monotonic()
+
+    def _reserve(self, count: int) -> None:
+        with self._lock:
+            self._count_nodes()
+            if count > 0 and self._node_count + count > self._most_nodes:
+                if not self._is_full:
+                    LOG.warning(
+                        "OffsetCommit 0: %d nodes below %s are all that kbroker.zookeeper.offsets.max.nodes allows",
+                        self._node_count,
+                        paths.CONSUMERS,
+                    )
+                self._is_full = True
+                raise ProtocolError(ErrorCode.INVALID_COMMIT_OFFSET_SIZE, "there is no room for more offsets")
+            self._node_count += count
+
+    def _count_nodes(self) -> None:
+        """Once. The caller holds the lock."""
+        if self._node_count >= 0:
+            return
+        count, now, left = 0, self._clock.monotonic(), [paths.CONSUMERS]
+        while left:
+            path = left.pop()
+            try:
+                names = self._store.children(path)
+            except NoNode:
+                continue
+            count += len(names)
+            left += (f"{path}/{name}" for name in names)
+            if path.endswith(f"/{OFFSETS}"):
+                self._committed_at.setdefault(path, now)
+        self._node_count = count
+
+    def expire(self) -> None:
+        """Removes the offsets of groups that have committed nothing for too long."""
+        with self._lock:
+            self._count_nodes()
+            latest = self._clock.monotonic() - self._retention_ms / 1000
+            due = [path for path, at in self._committed_at.items() if at <= latest]
+        for path in due:
+            gone = self._remove_offsets(path)
+            with self._lock:
+                self._node_count -= gone
+                self._is_full = self._is_full and self._node_count >= self._most_nodes
+                if self._committed_at.get(path, latest) <= latest:
+                    self._committed_at.pop(path, None)
+
+    def _remove_offsets(self, above: str) -> int:
+        """Those of the group whose topics are below a node, then what is empty on the way to it; how many nodes."""
+        removed = 0
+        for topic in self._children(above):
+            for partition_id in self._children(f"{above}/{topic}"):
+                removed += self._remove(f"{above}/{topic}/{partition_id}")
+            removed += self._remove(f"{above}/{topic}")
+        while above != paths.CONSUMERS and self._remove(above):
+            removed += 1
+            above = parent_of(above)
+        return removed
+
+    def _children(self, path: str) -> list[str]:
+        try:
+            return self._store.children(path)
+        except NoNode:
+            return []
+
+    def _remove(self, path: str) -> bool:
+        """False for a node with others below it: another group's name begins like this one's."""
+        try:
+            self._store.multi([Delete(path)])
+            return True
+        except (NotEmpty, NoNode):
+            return False
 
     def _operations(self, data: Mapping[str, bytes]) -> Iterator[Operation]:
         """The nodes that are missing, from the root on, and those that change."""
@@ -70,7 +183,7 @@ class ConsumerOffsets:
 
 def _path(group_id: str, at: TopicPartition) -> str:
     path = paths.consumer_offset_path(group_id, at.topic, at.partition_id)
-    if len(group_id) > LONGEST_GROUP_ID or group_id.count("/") >= MOST_NAMES:
+    if len(group_id.encode()) > LONGEST_GROUP_ID or group_id.count("/") >= MOST_NAMES:
         raise ProtocolError(ErrorCode.INVALID_GROUP_ID, "a group id that is too long for a path")
     try:
         check_path(path)

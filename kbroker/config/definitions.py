@@ -493,7 +493,7 @@ GROUPS = (
         "offset.metadata.max.bytes",
         INT,
         4096,
-        "The longest text that may be stored with an offset.",
+        "The longest text that may be stored with an offset, in UTF-8.",
         unit="bytes",
         limits=Limits(0),
     ),
@@ -541,6 +541,14 @@ GROUPS = (
         "How long offsets are kept after their group has become empty.",
         unit="minutes",
         limits=Limits(1),
+    ),
+    Setting(
+        "kbroker.zookeeper.offsets.max.nodes",
+        INT,
+        100_000,
+        "Nodes below /consumers, where OffsetCommit 0 stores offsets. One that needs more is refused with "
+        "INVALID_COMMIT_OFFSET_SIZE. Offsets go when their group has committed nothing for offsets.retention.minutes.",
+        limits=Limits(0),
     ),
     Setting(
         "offsets.retention.check.interval.ms",

@@ -62,11 +62,14 @@ class GroupCoordinator:
         deadlines: Deadlines | None = None,
         make_unique: Callable[[], str] = lambda: str(uuid.uuid4()),
         topics: Callable[[], NamedTopics] = NoTopics,
+        expire_others: Callable[[], object] = lambda: None,
     ):
+        """`expire_others` is called as often as offsets expire: for those that are kept elsewhere."""
         self.options = options
         self._clock = clock
         self._deadlines = deadlines or Deadlines("group-deadlines", clock)
         self._make_unique = make_unique
+        self._expire_others = expire_others
         self.shards = Shards("group", topic, make=self._make_shard, load=self._load, end=_end)
         """Where the groups are, partition by partition."""
         home = Home(self._acquire, self._settle, _deliver, self._deadlines.now_ms)
@@ -78,6 +81,7 @@ class GroupCoordinator:
         """Serves from now on; partitions that hold something are loaded in the background."""
         self.shards.start()
         self._deadlines.every(self.options.offsets_retention_check_interval_ms, self._expire)
+        self._deadlines.every(self.options.offsets_retention_check_interval_ms, self._expire_others)
 
     def stop(self) -> None:
         """Serves nobody any more; members that wait for others hear COORDINATOR_NOT_AVAILABLE."""
@@ -396,8 +400,8 @@ class GroupCoordinator:
         self, offsets: Mapping[TopicPartition, CommittedOffset]
     ) -> tuple[Mapping[TopicPartition, CommittedOffset], frozenset[TopicPartition]]:
         """What may be committed, and the partitions whose metadata is too long."""
-        longest = self.options.offset_metadata_max_length
-        refused = frozenset(p for p, committed in offsets.items() if len(committed.metadata) > longest)
+        longest = self.options.offset_metadata_max_bytes
+        refused = frozenset(p for p, committed in offsets.items() if not fits(committed.metadata, longest))
         return {p: one for p, one in offsets.items() if p not in refused} if refused else offsets, refused
 
     def _append_commit(

@@ -15,8 +15,8 @@ class GroupOptions(NamedTuple):
     min_session_timeout_ms: int = 6_000
     max_session_timeout_ms: int = 1_800_000
     max_size: int = 2**31 - 1
-    offset_metadata_max_length: int = 4096
-    """In characters, as Kafka counts `offset.metadata.max.bytes`."""
+    offset_metadata_max_bytes: int = 4096
+    """In UTF-8: Kafka counts characters."""
     offsets_retention_ms: int = 7 * 24 * 3_600_000
     offsets_retention_check_interval_ms: int = 600_000
     offsets_load_buffer_bytes: int = 5 << 20
@@ -43,7 +43,7 @@ class GroupOptions(NamedTuple):
             min_session_timeout_ms=settings["group.min.session.timeout.ms"],
             max_session_timeout_ms=settings["group.max.session.timeout.ms"],
             max_size=settings["group.max.size"],
-            offset_metadata_max_length=settings["offset.metadata.max.bytes"],
+            offset_metadata_max_bytes=settings["offset.metadata.max.bytes"],
             offsets_retention_ms=settings["offsets.retention.minutes"] * 60_000,
             offsets_retention_check_interval_ms=settings["offsets.retention.check.interval.ms"],
             offsets_load_buffer_bytes=settings["offsets.load.buffer.size"],

@@ -62,9 +62,9 @@ class GroupValue(NamedTuple):
 
 
 # --- writing ---------------------------------------------------------------------------------------------
-def fits(text: str) -> bool:
-    """Whether `text` can stand in a record. What comes in a request can; a member id is made longer than that."""
-    return len(text) * 4 <= MAX_STRING_SIZE or len(text.encode()) <= MAX_STRING_SIZE
+def fits(text: str, most_bytes: int = MAX_STRING_SIZE) -> bool:
+    """Whether `text` has at most so many bytes. What comes in a request fits into a record; a member id is longer."""
+    return len(text) * 4 <= most_bytes or len(text.encode()) <= most_bytes
 
 
 def offset_key(group_id: str, partition: TopicPartition) -> bytes:

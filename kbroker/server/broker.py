@@ -117,6 +117,12 @@ class Broker:
         logs.start(lambda at: self._partitions.resolve(self._topics, at), self.node_id, self._topics.cluster_id)
         self._flush_waits.start()
         self._on_stop("flush waits", self._flush_waits.stop)
+        self._consumer_offsets = ConsumerOffsets(
+            self._session,
+            self.clock,
+            config["kbroker.zookeeper.offsets.max.nodes"],
+            config["offsets.retention.minutes"] * 60_000,
+        )
         self._groups = OnDemand(lambda: self._make_groups(config))
         self._producer_ids = ProducerIds(self._session, self.node_id)
         self._markers = LocalMarkers(self._topics, logs, self._flush_waits, self._groups)
@@ -131,6 +137,7 @@ class Broker:
             GroupOptions.of(config, self._limits_of_group),
             self.clock,
             topics=lambda: image_topics(self._topics.image),
+            expire_others=self._consumer_offsets.expire,
         )
 
     def _make_transactions(self, config: BrokerConfig) -> TransactionCoordinator:
@@ -209,7 +216,7 @@ class Broker:
             groups=self._groups,
             transactions=self._transactions,
             markers=self._markers,
-            consumer_offsets=ConsumerOffsets(self._session),
+            consumer_offsets=self._consumer_offsets,
             producer_ids=self._producer_ids,
             endpoints_for=self._endpoints_for,
         )

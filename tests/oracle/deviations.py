@@ -277,6 +277,12 @@ DEVIATIONS: tuple[Deviation, ...] = (
         "Clients of Kafka 0.8.1 can commit; the nodes are there with or without a ZooKeeper.",
     ),
     Deviation(
+        ("offset_commit.metadata_too_large",),
+        ("*",),
+        "offset.metadata.max.bytes counts bytes. Kafka counts characters.",
+        "It is what the setting says, and what bounds memory.",
+    ),
+    Deviation(
         ("offset_fetch.several_groups",),
         ("*.groups[*#2]",),
         "A group that a request names twice for all of its offsets is answered once. Kafka answers it as often as it "

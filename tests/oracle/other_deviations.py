@@ -277,9 +277,17 @@ OTHERS: tuple[OtherDeviation, ...] = (
     ),
     OtherDeviation(
         "OffsetCommit 0 and OffsetFetch 0: a long group id",
-        "INVALID_GROUP_ID from 1025 characters or 17 names between slashes on. Kafka with a ZooKeeper makes the nodes.",
+        "INVALID_GROUP_ID from 256 bytes or 9 names between slashes on. Kafka with a ZooKeeper makes the nodes.",
         "The name is in the path of every node, and a small request would make nodes of hundreds of megabytes.",
         "tests/unit/cluster/test_consumer_offsets.py::test_what_is_in_no_path_or_too_long_is_refused_and_nothing_is_written",
+    ),
+    OtherDeviation(
+        "OffsetCommit 0: many offsets, and old ones",
+        "There are at most kbroker.zookeeper.offsets.max.nodes nodes; what needs more is INVALID_COMMIT_OFFSET_SIZE. "
+        "Offsets go when their group has committed nothing for offsets.retention.minutes, or since the broker has "
+        "started. Kafka with a ZooKeeper keeps all for ever.",
+        "A node takes many times what it takes in a request, and nothing else would remove it.",
+        "tests/unit/cluster/test_consumer_offsets.py::test_offsets_go_when_their_group_has_committed_nothing_for_too_long",
     ),
     OtherDeviation(
         "OffsetCommit 0: a partition twice",

@@ -20,6 +20,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from kbroker.errors import ErrorCode, KbrokerError
+from kbroker.groups.records import fits
 from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M
 from kbroker.rules.group_offsets import NO_EXPIRY, CommittedOffset
@@ -92,7 +93,7 @@ def _commit_to_store(services: Services, message: M.OffsetCommitRequest) -> M.Of
             code = ErrorCode.NONE
             if image.partition(at) is None:
                 code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            elif len(partition.committed_metadata or "") > longest:
+            elif not fits(partition.committed_metadata or "", longest):
                 code = ErrorCode.OFFSET_METADATA_TOO_LARGE
             else:
                 offsets[at] = partition.committed_offset

@@ -13,6 +13,7 @@ from kbroker.coordination import paths
 from kbroker.coordination.embedded import EmbeddedStore
 from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.model import TopicPartition
+from tests.kit.logs import ManualClock
 from tests.kit.threads import run_all
 from tests.kit.zookeeper import nodes_of
 
@@ -55,7 +56,7 @@ def test_offsets_are_there_after_the_store_was_opened_again(tmp_path: Path, stor
         again.stop()
 
 
-@pytest.mark.parametrize("group_id", ["a/b", "offsets", " ", "ü", "a" * 1024, "/".join("a" * 16)])
+@pytest.mark.parametrize("group_id", ["a/b", "offsets", " ", "ü", "a" * 255, "/".join("a" * 8)])
 def test_any_path_is_a_group(store: EmbeddedStore, group_id: str) -> None:
     offsets = ConsumerOffsets(store.connect())
     offsets.commit(group_id, {A: 5})
@@ -76,8 +77,9 @@ def test_any_path_is_a_group(store: EmbeddedStore, group_id: str) -> None:
         "\x80",
         "\uf000",
         "\U0001f600",
-        "a" * 1025,
-        "/".join("a" * 17),
+        "a" * 256,
+        "ü" * 128,
+        "/".join("a" * 9),
     ],
 )
 def test_what_is_in_no_path_or_too_long_is_refused_and_nothing_is_written(store: EmbeddedStore, group_id: str) -> None:
@@ -107,3 +109,39 @@ def test_many_who_make_a_group_at_once_all_commit(store: EmbeddedStore) -> None:
     run_all(*(partial(commit, number) for number in range(1, 9)))
     offsets = ConsumerOffsets(store.connect())
     assert [offsets.fetch("g", TopicPartition("t", number)) for number in range(9)] == [7, *range(1, 9)]
+
+
+def test_there_is_room_for_so_many_nodes_whoever_has_made_them(
+    store: EmbeddedStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    ConsumerOffsets(store.connect()).commit("before", {A: 1})
+    offsets = ConsumerOffsets(store.connect(), most_nodes=10)
+    offsets.commit("g", {A: 1, B: 1})
+    for _ in range(2):
+        with pytest.raises(ProtocolError) as refused:
+            offsets.commit("h", {A: 1})
+        assert refused.value.code == ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+    assert "kbroker.zookeeper.offsets.max.nodes" in caplog.text and len(caplog.records) == 1
+    assert len(nodes_of(store.connect())) == 2 + 9
+    offsets.commit("g", {A: 2, B: 2})
+    assert offsets.fetch("g", A) == 2
+
+
+def test_offsets_go_when_their_group_has_committed_nothing_for_too_long(store: EmbeddedStore) -> None:
+    clock = ManualClock()
+    ConsumerOffsets(store.connect()).commit("found", {A: 1})
+    offsets = ConsumerOffsets(store.connect(), clock, most_nodes=20, retention_ms=1000)
+    offsets.commit("a", {A: 1, B: 1})
+    offsets.commit("a/offsets/t", {A: 3})
+    clock.now_ms += 600
+    offsets.commit("a/offsets/t", {A: 4})
+    offsets.expire()
+    assert [offsets.fetch(group, A) for group in ("found", "a", "a/offsets/t")] == [1, 1, 4]
+    clock.now_ms += 500
+    offsets.expire()
+    assert [offsets.fetch(group, A) for group in ("found", "a", "a/offsets/t")] == [None, None, 4]
+    clock.now_ms += 600
+    offsets.expire()
+    assert set(nodes_of(store.connect())) == {"/", "/consumers"}
+    offsets.commit("b", {TopicPartition("t", number): 1 for number in range(17)})
+    assert len(nodes_of(store.connect())) == 2 + 20

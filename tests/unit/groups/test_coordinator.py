@@ -234,8 +234,8 @@ def test_offsets_are_committed_and_fetched(home: Home) -> None:
 
 
 def test_metadata_too_long_is_refused_for_its_partition_only(make_home: Callable[..., Home]) -> None:
-    home = make_home(offset_metadata_max_length=3)
-    offsets = {P0: CommittedOffset(1, -1, "long", 0), P1: CommittedOffset(2, -1, "üüü", 0)}
+    home = make_home(offset_metadata_max_bytes=3)
+    offsets = {P0: CommittedOffset(1, -1, "üü", 0), P1: CommittedOffset(2, -1, "üx", 0)}
     assert home.commit(offsets) == [(ErrorCode.NONE, frozenset({P0}))]
     assert home.fetch("g", P0, P1) == {"t-0": -1, "t-1": 2}
     assert home.commit({P0: CommittedOffset(1, -1, "long", 0)}) == [(ErrorCode.NONE, frozenset({P0}))]

@@ -180,7 +180,7 @@ def test_members_may_commit_in_the_middle_of_a_rebalance(home: Home) -> None:
 
 
 def test_metadata_that_is_too_long_is_left_out(make_home: type[Home]) -> None:
-    home = make_home(offset_metadata_max_length=3)
+    home = make_home(offset_metadata_max_bytes=3)
     assert commit(home, {P0: 5}, metadata="long") == [(ErrorCode.NONE, frozenset({P0}))]
     assert home.replica_of("g").batches == []
     assert commit(home, {P0: 5}, generation=4, member_id="m", metadata="long")[0] == (
