@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
-from pyspark.sql.window import Window
+from typing import TYPE_CHECKING
 
 import kbroker.spark
+
+if TYPE_CHECKING:  # at run time where it is used: session() says in one line what Spark needs and does not find
+    from pyspark.sql import DataFrame, SparkSession
 
 MOST_PAGES = 200
 """A member with more is a robot, and would be paired with everything."""
@@ -16,6 +16,9 @@ MOST_PAGES = 200
 
 def also_viewed(views: DataFrame, most: int) -> DataFrame:
     """page, also, members: the `most` pages that have most members in common with each; `views` has member and page."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.window import Window
+
     seen = views.select("member", "page").distinct()
     busy = seen.groupBy("member").count().where(F.col("count") > MOST_PAGES).select("member")
     seen = seen.join(busy, "member", "left_anti")
@@ -30,6 +33,8 @@ def also_viewed(views: DataFrame, most: int) -> DataFrame:
 
 
 def page_views(spark: SparkSession, lake: str) -> DataFrame:
+    from pyspark.sql import functions as F
+
     rows = spark.read.parquet(f"{lake}/topic=page_view")
     event = F.from_json(F.col("value").cast("string"), "member long, page string")
     return rows.select(event.alias("event")).select("event.*")
@@ -42,7 +47,12 @@ def main() -> None:
     parser.add_argument("--to", metavar="TOPIC", help="publish it to a topic too, keyed by page")
     parser.add_argument("--bootstrap-server", default="localhost:9092")
     given = parser.parse_args()
-    spark = kbroker.spark.session(spark_ui_enabled=False, spark_sql_shuffle_partitions=4)
+    try:
+        spark = kbroker.spark.session(spark_ui_enabled=False, spark_sql_shuffle_partitions=4)
+    except RuntimeError as error:
+        raise SystemExit(f"report: {error}") from None
+    from pyspark.sql import functions as F
+
     found = also_viewed(page_views(spark, given.lake), given.most).cache()
     found.orderBy(F.desc("members"), "page", "also").show(20, truncate=False)
     if given.to:

@@ -1,7 +1,7 @@
 """A site whose members view pages, search, and click on ads: `python -m examples.activity.site --rate 2000`.
 
-Publishes JSON to the topics page_view, search and ad_click, keyed by member, and counts what it sends into the audit
-topic. Members like the pages of some subjects, so that a report finds something.
+Publishes JSON to the topics page_view, search and ad_click, keyed by member, and counts what it sends, by minute, into
+the audit topic. Members like the pages of some subjects, so that a report finds something.
 """
 
 from __future__ import annotations
@@ -9,15 +9,17 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import signal
 import time
 from collections.abc import Iterator
 
-from kbroker.client import Producer
+from kbroker.client import AuditHandler, Producer
 
 SUBJECTS = ("climbing", "cooking", "sailing", "chess", "gardening", "astronomy", "trains", "jazz")
 PAGES = 25  #: of each subject
 MEMBERS = 10_000
 TICK_S = 0.05
+AUDIT_WINDOW_MS = 60_000
 
 Event = tuple[str, dict[str, object]]
 
@@ -46,10 +48,18 @@ class Site:
 
 
 def publish(producer: Producer, events: Iterator[Event], rate: float, seconds: float) -> int:
-    """So many events a second for so long; how many they were."""
+    """So many events a second for so long, or until Ctrl-C or SIGTERM; how many they were."""
+    ended = False
+
+    def end(*_: object) -> None:
+        nonlocal ended
+        ended = True
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, end)
     sent = 0
     began = time.monotonic()
-    while (passed := time.monotonic() - began) < seconds:
+    while (passed := time.monotonic() - began) < seconds and not ended:
         for _ in range(int(rate * passed) - sent):
             topic, event = next(events)
             producer.send_nowait(topic, json.dumps(event).encode(), key=b"%d" % event["member"])
@@ -65,7 +75,8 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
-    with Producer(bootstrap_servers=given.bootstrap_server, linger_ms=20) as producer:
+    audit = AuditHandler(window_ms=AUDIT_WINDOW_MS)
+    with Producer(bootstrap_servers=given.bootstrap_server, linger_ms=20, handlers=[audit]) as producer:
         sent = publish(producer, Site(given.seed).events(), given.rate, given.minutes * 60)
     print(f"{sent:,} events sent")
 

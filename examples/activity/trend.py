@@ -6,15 +6,18 @@ Every few seconds the counts of each subject in windows of a minute, as JSON key
 from __future__ import annotations
 
 import argparse
-
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from typing import TYPE_CHECKING
 
 import kbroker.spark
+
+if TYPE_CHECKING:  # at run time where it is used: session() says in one line what Spark needs and does not find
+    from pyspark.sql import DataFrame
 
 
 def counts(views: DataFrame) -> DataFrame:
     """window, subject, views; rows that come more than a minute late are not counted."""
+    from pyspark.sql import functions as F
+
     event = F.from_json(F.col("value").cast("string"), "page string")
     subject = F.split_part(event["page"], F.lit("/"), F.lit(1)).alias("subject")
     return (
@@ -31,7 +34,10 @@ def main() -> None:
     parser.add_argument("--checkpoint", default="./activity/checkpoint")
     parser.add_argument("--seconds", type=float, default=3600, help="how long it runs")
     given = parser.parse_args()
-    spark = kbroker.spark.session(spark_ui_enabled=False, spark_sql_shuffle_partitions=2)
+    try:
+        spark = kbroker.spark.session(spark_ui_enabled=False, spark_sql_shuffle_partitions=2)
+    except RuntimeError as error:
+        raise SystemExit(f"trend: {error}") from None
     views = (
         spark.readStream.format("kbroker")
         .option("kafka.bootstrap.servers", given.bootstrap_server)

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 from kbroker.errors import KbrokerError
@@ -91,6 +92,15 @@ def java_version(java: str) -> int:
 
 
 # --- the interpreter that Spark runs ----------------------------------------------------------------------
+
+
+def check_this_interpreter() -> None:
+    """That this one, which Spark runs for a format's sake, has pyarrow: without it Spark's next process dies."""
+    if find_spec("pyarrow") is None:
+        raise NotInstalled(
+            f"{sys.executable}, which Spark runs, has no pyarrow: name the interpreter that has kbroker[spark] in "
+            "PYSPARK_PYTHON, or begin with kbroker.spark.session()"
+        )
 
 
 def check_interpreter(python: str, why: str) -> None:

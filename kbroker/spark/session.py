@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kbroker.spark.installed import check_installed, check_interpreter
+
+LOGGING = Path(__file__).with_name("log4j2.properties").as_uri()
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,15 +57,14 @@ def session(master: str | None = None, app_name: str = "kbroker", **conf: str | 
 
 
 def loading_session(master: str, **conf: str | int | bool) -> SparkSession:
-    """For loads, whose JVM has little to do: no page, no bar, and none of the compiling that takes half a second of
-    each load's cores. On a cluster what its administrators say to JVMs is left alone."""
-    quiet: dict[str, str | int | bool] = {
-        "spark.ui.enabled": False,
-        "spark.ui.showConsoleProgress": False,
-        "spark.log.level": "ERROR",
-    }
+    """For loads, whose JVM has little to do: no page, no bar, errors only in its log, and none of the compiling that
+    takes half a second of each load's cores. On a cluster what its administrators say to JVMs is left alone."""
+    quiet: dict[str, str | int | bool] = {"spark.ui.enabled": False, "spark.ui.showConsoleProgress": False}
     if master.startswith("local"):
-        quiet["spark.driver.defaultJavaOptions"] = "-XX:TieredStopAtLevel=1"
+        # From the JVM's first line on, while spark.log.level holds from when there is a context.
+        quiet["spark.driver.defaultJavaOptions"] = f"-XX:TieredStopAtLevel=1 -Dlog4j2.configurationFile={LOGGING}"
+    else:
+        quiet["spark.log.level"] = "ERROR"
     return session(master, "kbroker load", **{**quiet, **conf})
 
 

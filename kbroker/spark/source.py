@@ -14,7 +14,7 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
 )
 
-from kbroker.spark.installed import check_pyspark
+from kbroker.spark.installed import check_pyspark, check_this_interpreter
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -29,6 +29,7 @@ class KbrokerSource(DataSource):
     def __init__(self, options: MutableMapping[str, str]):
         super().__init__(options)
         check_pyspark(pyspark.__version__)
+        check_this_interpreter()
 
     @classmethod
     def name(cls) -> str:

@@ -66,6 +66,24 @@ def test_the_trend_counts_views_in_windows(spark: SparkSession) -> None:
     assert found == expected
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_site_that_is_ended_says_what_it_has_sent(number: signal.Signals) -> None:
+    with Broker() as broker, ExitStack() as stack:
+        where = {"bootstrap_servers": broker.bootstrap_servers}
+        site = begin(stack, "site", "--bootstrap-server", broker.bootstrap_servers, "--minutes", "30")
+        with AdminClient(**where) as admin:
+            while "page_view" not in admin.list_topics():
+                assert site.poll() is None
+        site.send_signal(number)
+        assert site.wait(60) == 0 and site.stdout is not None
+        sent = int(site.stdout.read().removesuffix(" events sent\n").replace(",", ""))
+        with Consumer(**where, auto_offset_reset="earliest") as consumer:
+            consumer.assign_topics("_kbroker_audit")
+            counted = [json.loads(record.value or b"") for record in consumer.poll(20)]
+        assert sum(each["records"] for each in counted) == sent > 0
+        assert {each["window_ms"] for each in counted} == {60_000}
+
+
 @pytest.mark.skipif(shutil.which("npm") is None, reason="npm is not installed")
 @pytest.mark.timeout(400)
 def test_a_browser_shows_what_happens() -> None:
@@ -126,7 +144,7 @@ def for_test(line: str, port: int) -> str:
 def test_every_command_of_the_readme_does_what_it_says(tmp_path: Path) -> None:
     port = free_port()
     lines = [for_test(line, port) for line in shell_lines()]
-    assert len(lines) == 10
+    assert len(lines) == 11
     environment = os.environ | {"PYTHONPATH": build.python_path()}
     background: list[subprocess.Popen[bytes]] = []
     output = ""
@@ -146,7 +164,7 @@ def test_every_command_of_the_readme_does_what_it_says(tmp_path: Path) -> None:
             output += done.stdout.decode()
         for process in background[1:]:
             assert process.wait(120) == 0
-        assert "lake" in output
+        assert "lake" in output and "audit: producer" in output
         with Consumer(bootstrap_servers=f"127.0.0.1:{port}", auto_offset_reset="earliest") as consumer:
             for topic in ("trending", "recommendations"):
                 consumer.assign_topics(topic)

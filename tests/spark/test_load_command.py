@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -138,4 +139,6 @@ def test_a_process_of_its_own(broker: Broker, topic: str, common: list[str], tmp
     ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=250)
     assert (done.returncode, done.stdout.splitlines()[-1][:20]) == (0, "commit 1: 200 rows in "[:20])
+    # Of Spark's log nothing.
+    assert [line for line in done.stderr.splitlines() if re.search(r"WARN |log level|log4j", line)] == []
     assert visible(tmp_path / "lake") == on_broker(broker.bootstrap_servers, topic)

@@ -37,7 +37,10 @@ def read_audit(settings: Settings, audit_topic: str, lake_id: str = "", number: 
     }
     with AdminClient(client_options(settings.client, NETWORK)) as admin:
         if audit_topic not in admin.list_topics(internal=True):
-            raise LoadFailed(f"there is no topic {audit_topic} to compare with")
+            raise LoadFailed(
+                f"there is no topic {audit_topic} to compare with: a producer's AuditHandler makes it when its first "
+                "window is over"
+            )
         (described,) = admin.describe_topics([audit_topic]).values()
     last: dict[bytes | None, tuple[tuple[str, str, int], int]] = {}
     with Consumer(options) as consumer:

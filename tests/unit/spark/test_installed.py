@@ -12,6 +12,7 @@ import pytest
 
 from kbroker.spark import installed
 from kbroker.spark.installed import NotInstalled
+from tests.kit.build import ROOT
 
 
 def run(code: str, python: str = sys.executable, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -26,6 +27,24 @@ def complaint(code: str = "import kbroker.spark; kbroker.spark.session()", **env
     done = run(code, **environment)
     assert done.returncode == 1
     return done.stderr.strip().splitlines()[-1].removeprefix("kbroker.spark.installed.NotInstalled: ")
+
+
+def test_an_interpreter_without_pyarrow_is_named_before_sparks_next_process_dies_of_it() -> None:
+    said = complaint(
+        "import sys; sys.modules['pyarrow'] = None; from kbroker.spark.source import KbrokerSource; KbrokerSource({})"
+    )
+    assert said.startswith(f"{sys.executable}, which Spark runs, has no pyarrow: name the interpreter that has ")
+
+
+@pytest.mark.parametrize("program", ["report lake", "trend"])
+def test_an_example_without_pyspark_is_one_line(program: str) -> None:
+    name, *arguments = program.split()
+    code = (
+        f"import sys; sys.modules['pyspark'] = None; sys.argv[1:] = {arguments}; import examples.activity.{name} as it"
+    )
+    done = run(f"{code}; it.main()", PYTHONPATH=str(ROOT))
+    assert done.returncode == 1
+    assert done.stderr == f"{name}: pyspark is not installed; it comes with: pip install 'kbroker[spark]'\n"
 
 
 def program(folder: Path, text: str, name: str = "java") -> Path:
