@@ -284,7 +284,7 @@ cdef class FetchPartitions(Engine):
     # --- iteration: of those that hand out --------------------------------------------------------------------
 
     cdef bint find_unread(self, topic, partition, int64_t *position, int32_t *epoch) except -1:
-        """The position of a partition that iteration has not read to its end."""
+        """The position of a partition that iteration has not read to its end, or of which nobody got what a poll returned."""
         return False
 
     cdef int put_back(self) except -1:

@@ -1,18 +1,22 @@
 """Handing out what has been fetched; the contract is in consumer_poll.pxd."""
 
 from cpython.exc cimport PyErr_CheckSignals
+from cpython.object cimport PyObject
 from libc.stdint cimport int32_t, int64_t
 
 from kbroker._core.accumulator cimport now_ms
 from kbroker._core.consumer_batches cimport new_chunk
 from kbroker._core.consumer_chunk cimport chunk_t
 from kbroker._core.consumer_partitions cimport FetchPartitions, fetch_partition_t, ready_free, ready_t
-from kbroker._core.consumer_records cimport RecordIterator, Records, new_records
+from kbroker._core.consumer_records cimport Handout, RecordIterator, Records, new_records
 from kbroker._core.futex cimport futex_wait
 from kbroker._core.record_batch cimport BATCH_OK
 from kbroker._core.sync cimport atomic_add_i32, atomic_add_i64, atomic_load_i32, atomic_store_i32, mutex_lock, mutex_unlock
 
 from kbroker._core.consumer_record import UnreadableRecords
+
+cdef extern from "Python.h":
+    Py_ssize_t Py_REFCNT(PyObject *object) noexcept
 
 cdef enum:
     MOST_WAIT_MS = 500               # a signal that another thread was given is seen after so long
@@ -30,8 +34,8 @@ cdef class FetchPoll(FetchPartitions):
     def poll(self, int64_t timeout_ms, int64_t max_records, bint to_read=False, list into=None):
         """The next records, at most so many; none when there are none within the time, or after `interrupt`.
 
-        What `reading` has not given comes first. With `to_read` it is what gives these. They are appended to `into`: a signal
-        whose handler raises right behind the return cannot lose them then.
+        What `reading` has not given comes first, and what an earlier poll has returned to nobody. With `to_read` it is `reading` what gives these.
+        They are appended to `into`, and are the caller's at once.
 
         Raises what `raise_in_poll` was given, and UnreadableRecords once all before it has been given: then position stays where it is.
         Gives the GIL back while it waits; KeyboardInterrupt and other exceptions of signal handlers come out.
@@ -40,6 +44,8 @@ cdef class FetchPoll(FetchPartitions):
         cdef int64_t until_ms = now_ms() + timeout_ms
         cdef int64_t left_ms
         cdef int32_t seen
+        self.has_given = False
+        self.settle()
         while True:
             seen = atomic_load_i32(&self.signal)
             self.put_back()
@@ -54,10 +60,13 @@ cdef class FetchPoll(FetchPartitions):
                 self.take_again()
                 raise
             if records.count:
+                self.has_given = True
                 if to_read:
                     self.begin_reading(records)
-                if into is not None:
+                elif into is not None:
                     into.append(records)
+                else:
+                    self.handout = records.handout = Handout.__new__(Handout)
                 return records
             self.raise_one()
             left_ms = until_ms - now_ms()
@@ -82,6 +91,22 @@ cdef class FetchPoll(FetchPartitions):
     def stop_reading(self):
         """The rest of it is for the next poll."""
         self.put_back()
+
+    def settle(self):
+        """What the last poll has returned comes again if nobody has got it; else it never does."""
+        if self.is_lost():
+            self.take_again()
+        self.handout = None
+
+    def take_back(self):
+        """What the last poll has returned comes again, unless it is settled."""
+        if self.handout is not None:
+            self.take_again()
+        self.handout = None
+
+    cdef bint is_lost(self) noexcept:
+        """Whether nobody has looked at what the last poll has returned, and nobody can any more."""
+        return self.handout is not None and not self.handout.is_seen and Py_REFCNT(<PyObject *>self.handout) == 1
 
     def listen(self):
         """`on_told` is called once when poll has something to look at from now on, for who does not wait in it."""
@@ -245,7 +270,7 @@ cdef class FetchPoll(FetchPartitions):
         cdef int32_t number = self.unread_part((topic, partition))
         cdef int64_t next
         if number < 0:
-            return False
+            return self.find_lost((topic, partition), position, epoch)
         next = self.iterator.next_of(number)
         if next == self.iterator.records.parts[number].first:
             _, _, before, before_epoch = self.delivered[number]
@@ -254,6 +279,16 @@ cdef class FetchPoll(FetchPartitions):
         else:
             position[0] = self.iterator.position()
             epoch[0] = (<Chunk>self.iterator.records.chunks[number]).epoch_before(next)
+        return True
+
+    cdef bint find_lost(self, tuple key, int64_t *position, int32_t *epoch) except -1:
+        if not (key in self.taken and self.is_lost()):
+            return False
+        generation, before, before_epoch = self.taken[key]
+        if generation != self.find(key[0], key[1]).generation:
+            return False
+        position[0] = before
+        epoch[0] = before_epoch
         return True
 
     cdef int put_back(self) except -1:

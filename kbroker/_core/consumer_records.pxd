@@ -13,7 +13,12 @@ ctypedef struct part_t:
     int64_t end
     int64_t before           # records of the parts before this one
 
+cdef class Handout:
+    """Records that a poll has returned, between them and who has polled. Who else refers to it is the Records: while it does, somebody may have them."""
+    cdef bint is_seen            # somebody has looked at the records
+
 cdef class Records:
+    cdef Handout handout         # None: nobody has to know whether these are looked at, or it is known
     cdef list chunks
     cdef part_t *parts
     cdef int32_t part_count
@@ -25,6 +30,7 @@ cdef class Records:
     cdef RecordSource near_source
     cdef const uint8_t *near_header
     cdef record_t *near_records
+    cdef void note_seen(self) noexcept
     cdef int add(self, Chunk chunk, int64_t first, int64_t end) except -1
     cdef int load(self, int32_t part, int32_t batch) except -1
     cdef int32_t part_of(self, int64_t number) noexcept nogil

@@ -118,6 +118,12 @@ cdef class RecordIterator:
 
 
 @cython.final
+@cython.no_gc
+cdef class Handout:
+    pass
+
+
+@cython.final
 cdef class Records:
     """The records of one poll, a sequence of ConsumerRecord: those of a partition in order of their offsets, one partition after the other.
 
@@ -140,6 +146,11 @@ cdef class Records:
         free(self.parts)
         free(self.near_records)
 
+    cdef void note_seen(self) noexcept:
+        if self.handout is not None:
+            self.handout.is_seen = True
+            self.handout = None
+
     cdef int add(self, Chunk chunk, int64_t first, int64_t end) except -1:
         cdef part_t *grown = <part_t *>with_room(self.parts, self.part_count, &self.part_capacity, sizeof(part_t))
         if grown == NULL:
@@ -155,10 +166,12 @@ cdef class Records:
         return 0
 
     def __len__(self):
+        self.note_seen()
         return self.count
 
     def __iter__(self):
         cdef RecordIterator made = RecordIterator.__new__(RecordIterator)
+        self.note_seen()
         made.records = self
         made.part = -1
         return made
@@ -172,6 +185,7 @@ cdef class Records:
         cdef int32_t batch
         cdef Chunk chunk
         cdef ConsumerRecord made
+        self.note_seen()
         if isinstance(index, slice):
             start, stop, step = index.indices(self.count)
             if step != 1:
@@ -248,6 +262,7 @@ cdef class Records:
         """The partitions that have records here, in the order of their first ones."""
         cdef int32_t i
         cdef Chunk chunk
+        self.note_seen()
         found = {}
         for i in range(self.part_count):
             if self.parts[i].end > self.parts[i].first:
@@ -260,6 +275,7 @@ cdef class Records:
         cdef Records made = new_records()
         cdef int32_t i
         cdef Chunk chunk
+        self.note_seen()
         for i in range(self.part_count):
             chunk = <Chunk>self.chunks[i]
             if chunk.source.partition == partition and chunk.source.topic == topic:
@@ -270,6 +286,7 @@ cdef class Records:
         """Per partition the offset to go on with behind these records: what a commit of them says."""
         cdef int32_t i
         cdef Chunk chunk
+        self.note_seen()
         found = {}
         for i in range(self.part_count):
             chunk = <Chunk>self.chunks[i]
@@ -280,6 +297,7 @@ cdef class Records:
         """Flat columns of all records (kbroker._core.columns.Columns), or of those named: of what is not, nothing is copied."""
         cdef RecordColumns made = RecordColumns(INT64_MIN, INT64_MAX, columns)
         cdef int32_t i
+        self.note_seen()
         for i in range(self.part_count):
             self.collect(made, <Chunk>self.chunks[i], &self.parts[i])
         return made.finish()

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from kbroker._core.consumer_record import ConsumerRecord
 from kbroker._core.consumer_records import Records
@@ -19,13 +19,11 @@ from kbroker.client.consumer.consumer import (
     numpy_names,
 )
 from kbroker.client.consumer.group import Group
-from kbroker.client.errors import UsageError
+from kbroker.client.errors import ClientClosed, UsageError
 from kbroker.client.faces import Awaiting
 
 if TYPE_CHECKING:
     from kbroker.client.option_types import ConsumerOptions
-
-T = TypeVar("T")
 
 
 class AsyncConsumer(ConsumerOperations, Awaiting):
@@ -82,7 +80,7 @@ class AsyncConsumer(ConsumerOperations, Awaiting):
                 await self._run_steps(group)
                 group.check()
             records = self._engine.poll(0, most, to_read)
-            if len(records) or self._closing:
+            if self._engine.has_given or self._closing:
                 return records
             if came is None:
                 came = self._waiting.future()
@@ -102,14 +100,22 @@ class AsyncConsumer(ConsumerOperations, Awaiting):
                 if inspect.isawaitable(found):
                     await found
             finally:
+                step.is_called = True
                 group.steps.finish(step)
 
     async def poll_arrow(
         self, timeout: float = 1.0, max_records: int | None = None, columns: Iterable[str] | None = None
     ) -> Any:
-        """The same as a pyarrow.RecordBatch; see Records.arrow."""
+        """The same as a pyarrow.RecordBatch; see Records.arrow. What an exception keeps from being returned comes
+        again.
+        """
         names = arrow_names(columns)
-        return (await self.poll(timeout, max_records)).arrow(names)
+        self._engine.settle()
+        try:
+            return (await self._poll(timeout, max_records)).arrow(names)
+        except BaseException:
+            self._engine.take_back()
+            raise
 
     async def poll_numpy(
         self,
@@ -119,9 +125,16 @@ class AsyncConsumer(ConsumerOperations, Awaiting):
         *,
         dtypes: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """The same as NumPy arrays; see Records.numpy."""
+        """The same as NumPy arrays; see Records.numpy. What an exception keeps from being returned, be it a dtype that
+        does not fit, comes again.
+        """
         names = numpy_names(columns, dtypes)
-        return (await self.poll(timeout, max_records)).numpy(names, dtypes=dtypes)
+        self._engine.settle()
+        try:
+            return (await self._poll(timeout, max_records)).numpy(names, dtypes=dtypes)
+        except BaseException:
+            self._engine.take_back()
+            raise
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
         """Records until the consumer is closed. Only those that have come out count: positions and commits are behind
@@ -141,6 +154,8 @@ class AsyncConsumer(ConsumerOperations, Awaiting):
         group = self._group
         if group is not None and group.subscription is not None:
             await self._drive(group, group.unsubscribe("it has unsubscribed"))
+            if self._closing:
+                return  # by the listener
         await self._thread.awaited(self._fetching.assign({}))
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
@@ -169,8 +184,10 @@ class AsyncConsumer(ConsumerOperations, Awaiting):
         finally:
             await self._thread.stopped()
 
-    async def _drive(self, group: Group, coroutine: Coroutine[Any, Any, T]) -> T:
-        """What a coroutine of the client's thread returns that leaves the group; steps it waits for are run."""
+    async def _drive(self, group: Group, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Wait for a coroutine of the client's thread that leaves the group; steps it waits for are run. One of them,
+        or another task, may close the client meanwhile: then it has left.
+        """
         call = asyncio.ensure_future(self._thread.awaited(coroutine))
         try:
             while not call.done():
@@ -180,6 +197,9 @@ class AsyncConsumer(ConsumerOperations, Awaiting):
                 waited: set[asyncio.Future[Any]] = {call, came}
                 await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
             await self._run_steps(group, leaving=True)
-            return call.result()
+            call.result()
+        except ClientClosed:
+            if not self._closing:
+                raise
         finally:
             call.cancel()

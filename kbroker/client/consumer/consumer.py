@@ -300,16 +300,26 @@ class Consumer(ConsumerOperations, Blocking):
                 group.steps.run()
             group.check()
             records = self._engine.poll(int(left * 1000), most, to_read)
+            # Nothing that a signal's handler can interrupt before the return: `records` would stay in its traceback.
+            if self._engine.has_given:
+                return records
             left = until - time.monotonic()
-            if len(records) or left <= 0 or self._closing:
+            if left <= 0 or self._closing:
                 return records
 
     def poll_arrow(
         self, timeout: float = 1.0, max_records: int | None = None, columns: Iterable[str] | None = None
     ) -> Any:
-        """The same as a pyarrow.RecordBatch; see Records.arrow."""
+        """The same as a pyarrow.RecordBatch; see Records.arrow. What an exception keeps from being returned comes
+        again.
+        """
         names = arrow_names(columns)
-        return self.poll(timeout, max_records).arrow(names)
+        self._engine.settle()
+        try:
+            return self._poll(timeout, max_records).arrow(names)
+        except BaseException:
+            self._engine.take_back()
+            raise
 
     def poll_numpy(
         self,
@@ -319,11 +329,16 @@ class Consumer(ConsumerOperations, Blocking):
         *,
         dtypes: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """The same as NumPy arrays; see Records.numpy. Where a dtype may not fit what comes, use that on what `poll`
-        gives: the records are still there then.
+        """The same as NumPy arrays; see Records.numpy. What an exception keeps from being returned, be it a dtype that
+        does not fit, comes again.
         """
         names = numpy_names(columns, dtypes)
-        return self.poll(timeout, max_records).numpy(names, dtypes=dtypes)
+        self._engine.settle()
+        try:
+            return self._poll(timeout, max_records).numpy(names, dtypes=dtypes)
+        except BaseException:
+            self._engine.take_back()
+            raise
 
     def read_range(
         self, topic: str, partition: int, start: int, until: int, timeout: float = 60.0
@@ -397,6 +412,8 @@ class Consumer(ConsumerOperations, Blocking):
             raise UsageError("a blocking call on the client's own thread")
         if group is not None and group.subscription is not None:
             group.steps.drive(self._thread.submit(group.unsubscribe("it has unsubscribed")))
+            if self._closing:
+                return  # by the listener
         self._thread.call(self._fetching.assign({}))
 
     def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:

@@ -147,6 +147,7 @@ class Group:
             log.warning("group %r: leaving: %s", self.group_id, error or "it took too long")
         finally:
             self._membership = self._handed_to = None
+            self._holdings.are_lost = False  # nothing is left, and a later membership begins with nothing
 
     def leave_at_exit(self, timeout_s: float) -> None:
         """Without a commit: who has not closed may not have dealt with what he was given. Any thread."""

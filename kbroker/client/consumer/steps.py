@@ -2,28 +2,34 @@
 
 The client's thread posts steps, and waits for them or not. A poll takes them before it hands out records and while it
 waits for some; what is called then runs in the polling thread, or on the loop of who polls with asyncio.
+
+A signal's handler may raise at any call and at the beginning of any function, never between. A step is therefore in the
+queue until it is finished, and says how far it is: one that nobody has begun, or whose finish was interrupted, is for
+the next poll.
 """
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+from collections import deque
 from collections.abc import Callable
-from queue import Empty, SimpleQueue
-from typing import Any, TypeVar
-
-T = TypeVar("T")
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import Any
 
 
 class Step:
     """`call` it (and await what it returns, if that can be awaited), then `Steps.finish` it, whatever came of it."""
 
-    __slots__ = ("call", "done", "is_refusal")
+    __slots__ = ("call", "done", "is_begun", "is_called", "is_refusal")
 
     def __init__(self, call: Callable[[], Any], done: asyncio.Future[None], *, is_refusal: bool = False):
         self.call = call
         self.done = done
         self.is_refusal = is_refusal
+        self.is_begun = False
+        self.is_called = False
 
 
 class Steps:
@@ -33,12 +39,15 @@ class Steps:
         """`notify` is called after each post, on the client's thread: a poll that waits has to look."""
         self._loop = loop
         self._notify = notify
-        self._queue: SimpleQueue[Step | None] = SimpleQueue()  # None: look at what you wait for
+        self._steps: deque[Step] = deque()
+        self._driver: SimpleQueue[None] | None = None  # told that there is something to look at
 
     def post(self, call: Callable[[], Any], *, is_refusal: bool = False) -> asyncio.Future[None]:
         """Done once a poll has called it, even if that has raised."""
         step = Step(call, self._loop.create_future(), is_refusal=is_refusal)
-        self._queue.put(step)
+        self._steps.append(step)
+        if (driver := self._driver) is not None:
+            driver.put(None)
         self._notify()
         return step.done
 
@@ -51,57 +60,61 @@ class Steps:
         return self.post(throw, is_refusal=True)
 
     def take(self, *, leaving: bool = False) -> Step | None:
-        """The next one, None when there is none."""
-        try:
-            while (step := self._queue.get_nowait()) is None or not _counts(step, leaving):
-                pass
-            return step
-        except Empty:
-            return None
+        """The next one that nobody has begun; it is begun then. None when there is none."""
+        for step in list(self._steps):
+            if step.is_called:
+                self.finish(step)
+            elif step.done.cancelled() or (leaving and step.is_refusal):
+                self._remove(step)
+            elif not step.is_begun:
+                step.is_begun = True
+                return step
+        return None
 
     def finish(self, step: Step) -> None:
-        try:
+        with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(_finish, step.done)
-        except RuntimeError:  # the loop is closed
-            pass
+        self._remove(step)
+
+    def _remove(self, step: Step) -> None:
+        with suppress(ValueError):  # another thread has
+            self._steps.remove(step)
 
     @property
     def are_waiting(self) -> bool:
-        return not self._queue.empty()
+        return bool(self._steps)
 
     def run(self, *, leaving: bool = False) -> None:
         """All there are. What one raises comes out; it is finished even so, and the rest waits for the next time."""
         while (step := self.take(leaving=leaving)) is not None:
-            self._run(step)
+            try:
+                step.call()
+            finally:
+                step.is_called = True
+                self.finish(step)
 
-    def _run(self, step: Step) -> None:
-        try:
-            step.call()
-        finally:
-            self.finish(step)
-
-    def drive(self, future: concurrent.futures.Future[T]) -> T:
-        """What a future of the client's thread gives that leaves the group; steps it waits for are run."""
-        future.add_done_callback(lambda _: self._queue.put(None))
+    def drive(self, future: concurrent.futures.Future[None]) -> None:
+        """Wait for a future of the client's thread that leaves the group; steps it waits for are run. One of them, or
+        another thread, may close the client meanwhile: then it has left.
+        """
+        driver: SimpleQueue[None] = SimpleQueue()
+        self._driver = driver
+        driver.put(None)
+        future.add_done_callback(lambda _: driver.put(None))
         raised: BaseException | None = None
         try:
             while not future.done():
-                step = self._queue.get()
-                if step is not None and _counts(step, leaving=True):
-                    try:
-                        self._run(step)
-                    except Exception as error:
-                        raised = raised or error
+                driver.get()
+                try:
+                    self.run(leaving=True)
+                except Exception as error:
+                    raised = raised or error
         finally:
             future.cancel()
-        result = future.result()
+        if not future.cancelled():
+            future.result()
         if raised is not None:
             raise raised
-        return result
-
-
-def _counts(step: Step, leaving: bool) -> bool:
-    return not (step.done.cancelled() or (leaving and step.is_refusal))
 
 
 def _finish(done: asyncio.Future[None]) -> None:
