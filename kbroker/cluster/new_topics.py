@@ -6,7 +6,7 @@ Checks come in the order of Kafka's controller, and say what it says.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -41,8 +41,8 @@ class TopicDefaults(NamedTuple):
     replication_factor: int = 1
 
 
-def check_name(name: str, image: MetadataImage) -> None:
-    """ProtocolError unless a topic of that name may be created now."""
+def check_name(name: str, image: MetadataImage, doomed: Collection[str]) -> None:
+    """ProtocolError unless a topic of that name may be created now. `doomed`: topics whose deletion is not finished."""
     if name == METADATA_LOG_TOPIC:
         raise ProtocolError(ErrorCode.INVALID_REQUEST, f"Creation of internal topic {name} is prohibited.")
     problem = topic_name_problem(name)
@@ -50,7 +50,10 @@ def check_name(name: str, image: MetadataImage) -> None:
         raise ProtocolError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
     if name in image.topics:
         raise ProtocolError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
-    other = _colliding(name, image)
+    if name in doomed:
+        raise ProtocolError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' is marked for deletion.")
+    key = collision_key(name)
+    other = _colliding(name, image) or next((each for each in doomed if collision_key(each) == key), None)
     if other is not None:
         raise ProtocolError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}")
 

@@ -284,9 +284,7 @@ class Topics:
         return [refused.get(each.name, each) if isinstance(each, Topic) else each for each in results]
 
     def _planned(self, new: NewTopic) -> Topic:
-        check_name(new.name, self._image)
-        if new.name in self._doomed:
-            raise ProtocolError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{new.name}' is marked for deletion.")
+        check_name(new.name, self._image, self._doomed)
         configs = check_configs(new.configs)
         placed = plan_replicas(new, self._image, self._defaults, self._random)
         partitions = (self._new_partition(partition_id, replicas) for partition_id, replicas in enumerate(placed))

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from uuid import UUID
 
@@ -170,6 +173,44 @@ def test_a_deletion_cut_short_is_finished_by_the_next_start(cluster: Cluster) ->
     assert cluster.host.names() == []
     assert cluster.session.children(paths.TOPICS) == []
     create(cluster.topics, NewTopic("a", 2))
+
+
+def test_a_name_that_collides_with_a_topic_whose_deletion_was_cut_short_is_refused(cluster: Cluster) -> None:
+    create(cluster.topics, NewTopic("a.b"))
+    cluster.host.failing = {"a.b-0"}
+    cluster.topics.delete("a.b")
+    result = cluster.topics.create([NewTopic("a_b")])[0]
+    assert refusal(result) == (
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        "Topic 'a_b' collides with existing topic: a.b",
+    )
+
+
+def test_of_names_that_collide_several_threads_make_one(cluster: Cluster) -> None:
+    topics = cluster.topics
+    names = [f"{number}{each}n" for number in range(25) for each in "._"]
+    ways: list[Callable[[str], object]] = [
+        lambda name: topics.create([NewTopic(name)]),
+        lambda name: topics.ensure([name]),
+        lambda name: topics.set_group_configs(
+            name, lambda configs: {**configs, "consumer.session.timeout.ms": "50000"}
+        ),
+    ]
+    together = threading.Barrier(4)
+
+    def run(way: Callable[[str], object], order: int) -> None:
+        together.wait()
+        for name in names[::order]:
+            way(name)
+
+    with ThreadPoolExecutor(4) as pool:
+        rows = [(ways[0], 1), (ways[0], -1), (ways[1], -1), (ways[2], 1)]
+        for each in [pool.submit(run, *row) for row in rows]:
+            each.result()
+    found = sorted(name.replace(".", "_") for name in topics.image.topics)
+    assert found == sorted(name for name in names if "_" in name)
+    assert sorted(topics.image.group_configs) == sorted(names)
+    assert sorted(cluster.session.children(paths.TOPICS)) == sorted(topics.image.topics)
 
 
 def test_deleting_what_is_not_there_is_refused(cluster: Cluster) -> None:
