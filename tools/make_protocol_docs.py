@@ -12,15 +12,19 @@ HEAD = """\
 Written by `tools/make_protocol_docs.py` from `kbroker/protocol/api.py`; do not edit.
 
 The messages are those of Apache Kafka 3.9; consumer groups of the newer protocol (KIP-848) and transactions of version
-2 (KIP-890: Produce 12, EndTxn 5, TxnOffsetCommit 5) are as in 4.3. "Flexible from" is the first version with compact
-sizes and tagged fields (KIP-482). Where a range differs from that of Kafka 3.9, or an API is served only in part, the
-last column says so; `docs/DEVIATIONS.md` has the reasons.
+2 (KIP-890: Produce 12, EndTxn 5, TxnOffsetCommit 5) are as in 4.3, and so is ListConfigResources 1 (KIP-1142).
+"Flexible from" is the first version with compact sizes and tagged fields (KIP-482). Where a range differs from that of
+Kafka 3.9, or an API is served only in part, the last column says so; `docs/DEVIATIONS.md` has the reasons.
 
 """
 
 NOTES = {
     ApiKey.SASL_HANDSHAKE: "ILLEGAL_SASL_STATE on a listener without SASL, as in Kafka",
     ApiKey.SASL_AUTHENTICATE: "ILLEGAL_SASL_STATE on a listener without SASL, as in Kafka",
+    ApiKey.DESCRIBE_QUORUM: "one voter, the broker itself",
+    ApiKey.UPDATE_FEATURES: "whatever would change a feature is refused",
+    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: "no metrics are wanted",
+    ApiKey.LIST_CONFIG_RESOURCES: "version 0 is ListClientMetricsResources, of which there are none",
     ApiKey.API_VERSIONS: "an unknown version is answered in version 0 with UNSUPPORTED_VERSION (KIP-511)",
 }
 
@@ -30,6 +34,7 @@ LAST_OF_3_9 = {
     ApiKey.TXN_OFFSET_COMMIT: 4,
     ApiKey.CONSUMER_GROUP_HEARTBEAT: 0,
     ApiKey.CONSUMER_GROUP_DESCRIBE: 0,
+    ApiKey.LIST_CONFIG_RESOURCES: 0,
 }
 """Where the messages have versions of Kafka 4.3."""
 

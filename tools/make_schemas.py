@@ -36,9 +36,11 @@ STUB = ROOT / "kbroker" / "protocol" / "messages.pyi"
 ARTIFACTS = ("kafka-clients", "kafka-group-coordinator", "kafka-transaction-coordinator")
 DEFAULT_RELEASES = ("3.9.1",)
 # Messages, by the beginning of their name, that a later release has whole: of the consumer group protocol (KIP-848)
-# 3.9 has only a preview, of transactions of version 2 (KIP-890) a part.
+# 3.9 has only a preview, of transactions of version 2 (KIP-890) a part, of resources with configs (KIP-1142) one kind.
 LATER_RELEASE = "4.3.1"
-LATER = ("ConsumerGroup", "TransactionLogValue", "EndTxnRe", "TxnOffsetCommit", "Produce")
+LATER = ("ConsumerGroup", "TransactionLogValue", "EndTxnRe", "TxnOffsetCommit", "Produce", "ListConfigResources")
+# What those are called in 3.9 where it has another name.
+FORMER = ("ListClientMetricsResources",)
 # Of those, the last version that is taken.
 HIGHEST = {"ProduceRequest": 12, "ProduceResponse": 12}
 
@@ -305,6 +307,7 @@ def main() -> int:
     if not (options.jar or options.release):
         named = {n: d for n, d in read_definitions(release_jars(LATER_RELEASE)).items() if n.startswith(LATER)}
         messages = join_messages({name: compact_message(one) for name, one in named.items()}, messages)
+        messages = {name: one for name, one in messages.items() if not name.startswith(FORMER)}
         for name, highest in HIGHEST.items():
             messages[name] = up_to(messages[name], highest)
     stale = []

@@ -109,6 +109,8 @@ class Topics:
         self._host: PartitionHost | None = None
         self._listener: Callable[[], None] | None = None
         self._controller_epoch = 0
+        self.change_count = 0
+        """How often the image has changed since the start."""
         self._fence: list[Operation] = []
         self._failed: frozenset[tuple[int, TopicPartition]] = frozenset()
         registry.ensure_layout(store)
@@ -154,12 +156,18 @@ class Topics:
     def cluster_id(self) -> str:
         return self._image.cluster_id
 
+    @property
+    def controller_epoch(self) -> int:
+        """That of the last broker that became the controller, which is this one. After `register`."""
+        return self._controller_epoch
+
     def on_change(self, listener: Callable[[], None]) -> None:
         """Call whenever `image` is another one. `listener` must not wait for anything: changes wait for it."""
         self._listener = listener
 
     def _show(self, image: MetadataImage) -> None:
         self._image = image
+        self.change_count += 1
         if self._listener is not None:
             self._listener()
 

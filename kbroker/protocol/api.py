@@ -89,7 +89,7 @@ class ApiKey(IntEnum):
     GET_TELEMETRY_SUBSCRIPTIONS = 71
     PUSH_TELEMETRY = 72
     ASSIGN_REPLICAS_TO_DIRS = 73
-    LIST_CLIENT_METRICS_RESOURCES = 74
+    LIST_CONFIG_RESOURCES = 74
     DESCRIBE_TOPIC_PARTITIONS = 75
     SHARE_GROUP_HEARTBEAT = 76
     SHARE_GROUP_DESCRIBE = 77
@@ -154,12 +154,16 @@ SERVED: dict[ApiKey, ApiVersions] = {
     ApiKey.DELETE_GROUPS: ApiVersions(0, 2, 2),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: ApiVersions(0, 1, 1),
     ApiKey.OFFSET_DELETE: ApiVersions(0, 0, None),
+    ApiKey.DESCRIBE_QUORUM: ApiVersions(0, 2, 0),
+    ApiKey.UPDATE_FEATURES: ApiVersions(0, 1, 0),
     ApiKey.DESCRIBE_CLUSTER: ApiVersions(0, 1, 0),
     ApiKey.DESCRIBE_PRODUCERS: ApiVersions(0, 0, 0),
     ApiKey.DESCRIBE_TRANSACTIONS: ApiVersions(0, 0, 0),
     ApiKey.LIST_TRANSACTIONS: ApiVersions(0, 1, 0),
     ApiKey.CONSUMER_GROUP_HEARTBEAT: ApiVersions(0, 1, 0),
     ApiKey.CONSUMER_GROUP_DESCRIBE: ApiVersions(0, 1, 0),
+    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: ApiVersions(0, 0, 0),
+    ApiKey.LIST_CONFIG_RESOURCES: ApiVersions(0, 1, 0),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: ApiVersions(0, 0, 0),
 }
 

@@ -71,12 +71,16 @@ ROUTES: dict[ApiKey, Route] = {
     ApiKey.DELETE_GROUPS: Route("delete_groups"),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: Route("incremental_alter_configs"),
     ApiKey.OFFSET_DELETE: Route("offset_delete"),
+    ApiKey.DESCRIBE_QUORUM: Route("describe_quorum", blocking=False),
+    ApiKey.UPDATE_FEATURES: Route("update_features", blocking=False),
     ApiKey.DESCRIBE_CLUSTER: Route("describe_cluster", blocking=False),
     ApiKey.DESCRIBE_PRODUCERS: Route("describe_producers"),
     ApiKey.DESCRIBE_TRANSACTIONS: Route("describe_transactions"),
     ApiKey.LIST_TRANSACTIONS: Route("list_transactions"),
     ApiKey.CONSUMER_GROUP_HEARTBEAT: Route("consumer_group_heartbeat", blocking=False, appends=True),
     ApiKey.CONSUMER_GROUP_DESCRIBE: Route("consumer_group_describe"),
+    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: Route("get_telemetry_subscriptions", blocking=False),
+    ApiKey.LIST_CONFIG_RESOURCES: Route("list_config_resources"),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: Route("describe_topic_partitions", blocking=False),
 }
 

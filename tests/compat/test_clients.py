@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
+import urllib.request
 from typing import Any
 from uuid import uuid4
 
@@ -11,7 +13,7 @@ import pytest
 from tests.compat.clients import CLIENTS, CODECS, Client
 from tests.compat.conftest import new_broker
 from tests.compat.records import checksum
-from tests.kit.broker import BrokerProcess
+from tests.kit.broker import BrokerProcess, free_port
 
 
 def often(client: Client) -> Any:
@@ -36,6 +38,10 @@ EVERY = [
 def client(request: pytest.FixtureRequest) -> Client:
     chosen: Client = request.param
     return chosen
+
+
+ASK = ("confluent", "java-4.3", "java-3.9")
+"""Those that push metrics to brokers which want some."""
 
 
 def can(client: Client, scenario: str) -> None:
@@ -182,3 +188,25 @@ def test_a_producer_goes_on_through_a_restart_of_the_broker(client: Client) -> N
         assert done["acked"] > 10_000
         read = client.run("consume", bootstrap=broker.address, topic=topic, count=done["acked"], timeout_s=30)
         assert read["count"] >= done["acked"]
+
+
+@pytest.mark.parametrize(
+    "client", [pytest.param(one, marks=often(one), id=one.name) for one in CLIENTS if one.name in ASK]
+)
+def test_a_client_that_offers_its_metrics_is_told_once_that_none_are_wanted(client: Client) -> None:
+    """KIP-714: it pushes nothing, so that no connection is closed for a request that is not served."""
+    port = free_port()
+    with new_broker({"kbroker.http.address": f"127.0.0.1:{port}"}) as broker:
+        topic = create_topic(broker, 1)
+
+        def asked() -> int:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+                counted = re.search(
+                    r'kbroker_requests_total\{api="GetTelemetrySubscriptions"\} (\d+)', answer.read().decode()
+                )
+            return int(counted[1]) if counted else 0
+
+        before = asked()  # by the admin client that has made the topic
+        client.run("produce", **produce_arguments(broker, topic, count=100))
+        assert asked() == before + 1
+        assert "closed" not in broker.output

@@ -136,6 +136,54 @@ def test_configs_of_groups_are_read_and_altered(tools: Tools) -> None:
     assert "timeout" not in tools.run("ConfigCommand", *of_group, "--describe")
 
 
+def test_log_directories_are_described(tools: Tools, topic: str) -> None:
+    tools.run("TopicCommand", "--create", "--topic", topic, "--partitions", 2)
+    printed = tools.run("LogDirsCommand", "--describe", "--topic-list", topic)
+    (broker,) = json.loads(printed.splitlines()[-1])["brokers"]
+    (directory,) = broker["logDirs"]
+    assert (directory["logDir"], directory["error"]) == (str(tools.broker.data), None)
+    assert sorted(directory["partitions"], key=lambda one: str(one["partition"])) == [
+        {"partition": f"{topic}-{number}", "size": 0, "offsetLag": 0, "isFuture": False} for number in range(2)
+    ]
+
+
+def test_the_quorum_is_this_broker(tools: Tools) -> None:
+    status = tools.run("MetadataQuorumCommand", "describe", "--status")
+    assert re.search(r"CurrentVoters: +\[\{\"id\": 1,.*" + re.escape(tools.broker.address), status)
+    assert re.search(r"MaxFollowerLag: +0\n", status)
+    assert re.search(
+        r"^1\s+\S+\s+\d+\s+0\s+\d+\s+\d+\s+Leader",
+        tools.run("MetadataQuorumCommand", "describe", "--replication"),
+        re.M,
+    )
+
+
+@pytest.mark.slow
+def test_features_are_described_and_stay_as_they_are(tools: Tools) -> None:
+    assert re.search(r"Feature: transaction.version.*FinalizedVersionLevel: 2", tools.run("FeatureCommand", "describe"))
+    tools.run("FeatureCommand", "upgrade", "--feature", "transaction.version=2")
+    for command, feature, why in (
+        ("upgrade", "no.such=1", "no such feature"),
+        ("downgrade", "transaction.version=1", "transaction.version is always at level 2"),
+    ):
+        refused = tools.attempt("FeatureCommand", command, "--feature", feature)
+        assert refused.returncode == 1
+        assert why in refused.stdout
+
+
+@pytest.mark.slow
+def test_no_metrics_of_clients_are_subscribed_to(tools: Tools) -> None:
+    for words in (
+        ("ClientMetricsCommand", "--list"),
+        ("ConfigCommand", "--describe", "--entity-type", "client-metrics"),
+    ):
+        assert tools.run(*words).strip() == ""
+    wished = ("--entity-name", "x", "--alter", "--add-config", "interval.ms=1000")
+    refused = tools.attempt("ConfigCommand", "--entity-type", "client-metrics", *wished)
+    assert refused.returncode == 1
+    assert "metrics of clients are not collected here" in refused.stderr
+
+
 def test_the_console_producer_and_consumer_pass_lines_on(tools: Tools, topic: str) -> None:
     tools.run("TopicCommand", "--create", "--topic", topic, "--partitions", 3)
     lines = [f"k{number}:line {number} ü" for number in range(500)]

@@ -60,6 +60,33 @@ DEVIATIONS: tuple[Deviation, ...] = (
             "api_versions.names_of_software",
             "api_versions.bytes_behind*",
         ),
+        ("*.api_keys[71]",),
+        "GetTelemetrySubscriptions is served, and wants no metrics. Kafka serves it without a plugin that takes "
+        "metrics too, but does not say so.",
+        "A client gets its instance id (KIP-714).",
+        kafka="<absent>",
+    ),
+    Deviation(
+        (
+            "api_versions.what_is_served",
+            "api_versions.several_times*",
+            "api_versions.names_of_software",
+            "api_versions.bytes_behind*",
+        ),
+        ("*.api_keys[74].max_version",),
+        "ListConfigResources is served as Kafka 4.3 does, in versions 0 and 1. In 3.9 it is version 0 of "
+        "ListClientMetricsResources.",
+        "Tools of 4.3 list with it what has configs.",
+        kafka=0,
+        ours=1,
+    ),
+    Deviation(
+        (
+            "api_versions.what_is_served",
+            "api_versions.several_times*",
+            "api_versions.names_of_software",
+            "api_versions.bytes_behind*",
+        ),
         ("*.api_keys[68].max_version", "*.api_keys[69].max_version"),
         "ConsumerGroupHeartbeat and ConsumerGroupDescribe are served as Kafka 4.3 does, in versions 0 and 1.",
         "Clients of the consumer group protocol (KIP-848) ask for them; 3.9 has a preview of it.",
@@ -368,6 +395,28 @@ DEVIATIONS: tuple[Deviation, ...] = (
         ("[1 DescribeTopicPartitions]*",),
         "A name that no topic can have is INVALID_TOPIC_EXCEPTION.",
         KAFKA_FAILS,
+    ),
+    # --- what tools ask for -------------------------------------------------------------------------------------
+    Deviation(
+        ("describe_quorum.quorums_named_twice",),
+        ("*.topics*",),
+        "A partition that is named twice is answered once.",
+        LARGE_ANSWERS,
+        ours="<absent>",
+    ),
+    Deviation(
+        ("update_features.the_feature_of_transactions",),
+        ("*.error_code", "*.error_message"),
+        "transaction.version has the level 2, and stays there: an update to 2 succeeds, to 0 and 1 it is refused. "
+        "Kafka 3.9 has it at 0.",
+        NO_FEATURES,
+    ),
+    Deviation(
+        ("get_telemetry_subscriptions.subscriptions_asked_for_again",),
+        ("[1 GetTelemetrySubscriptions].*",),
+        "A client that asks again before its interval is over is answered. Kafka remembers it, and answers "
+        "THROTTLING_QUOTA_EXCEEDED.",
+        "There is nothing to remember: it is told each time that no metrics are wanted.",
     ),
     # --- configs ------------------------------------------------------------------------------------------------
     Deviation(

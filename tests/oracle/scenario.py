@@ -30,7 +30,7 @@ SCENARIOS: dict[str, Scenario] = {}
 """Those of versions that Kafka 3.9 has."""
 NEWER: dict[str, Scenario] = {}
 """Those of versions that only Kafka 4.3 has; each asks for the versions that it is about."""
-HIGHEST = {ApiKey.PRODUCE: 11, ApiKey.END_TXN: 4, ApiKey.TXN_OFFSET_COMMIT: 4}
+HIGHEST = {ApiKey.PRODUCE: 11, ApiKey.END_TXN: 4, ApiKey.TXN_OFFSET_COMMIT: 4, ApiKey.LIST_CONFIG_RESOURCES: 0}
 """The last version of Kafka 3.9, where more is served."""
 KEYS = {f"{key.label}Request": key for key in ApiKey}
 # Kafka without ZooKeeper has no place for the offsets of version 0, and refuses them: `test_znodes.py` compares them.

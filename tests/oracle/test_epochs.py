@@ -10,10 +10,10 @@ from tests.kit.broker import Kafka4InMemory
 from tests.oracle.answers import differences
 from tests.oracle.matrix import Case, Matrix
 from tests.oracle.scenario import NEWER
-from tests.oracle.scenarios import epochs
+from tests.oracle.scenarios import epochs, tools
 from tests.oracle.test_answers import answered
 
-_ = epochs
+_ = epochs, tools
 
 CASES: list[Case] = [(scenario, scenario.versions[0]) for scenario in NEWER.values()]
 SLOW = "end_txn.epochs_that_are_used_up"

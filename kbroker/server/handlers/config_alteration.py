@@ -25,7 +25,14 @@ from kbroker.coordination.paths import DEFAULT_ENTITY
 from kbroker.errors import ConfigError, ErrorCode, KbrokerError, ProtocolError
 from kbroker.rules.config_values import Kind, format_value
 from kbroker.server.handlers.changes import quoted, tell_change
-from kbroker.server.handlers.config_resources import ResourceType, broker_entity, broker_number, check_topic_name
+from kbroker.server.handlers.config_resources import (
+    CLIENT_METRICS,
+    NO_CLIENT_METRICS,
+    ResourceType,
+    broker_entity,
+    broker_number,
+    check_topic_name,
+)
 from kbroker.server.services import Services
 
 
@@ -62,6 +69,8 @@ def outcomes(
         try:
             if counts[resource_type, name] > 1:
                 raise ProtocolError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+            if resource_type == CLIENT_METRICS:
+                raise ProtocolError(ErrorCode.INVALID_REQUEST, NO_CLIENT_METRICS)
             if resource_type not in types:
                 raise ProtocolError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource_type}")
             check_wishes(wishes)

@@ -18,6 +18,11 @@ class ResourceType(IntEnum):
     GROUP = 32
 
 
+CLIENT_METRICS = 16
+"""Subscriptions to clients' metrics, of which there are none here."""
+NO_CLIENT_METRICS = "metrics of clients are not collected here"
+
+
 def check_topic_name(name: str) -> None:
     problem = topic_name_problem(name)
     if problem is not None:

@@ -23,7 +23,13 @@ from kbroker.cluster.config_entries import (
 from kbroker.cluster.image import MetadataImage
 from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.protocol import messages as M
-from kbroker.server.handlers.config_resources import ResourceType, broker_number, check_topic_name
+from kbroker.server.handlers.config_resources import (
+    CLIENT_METRICS,
+    NO_CLIENT_METRICS,
+    ResourceType,
+    broker_number,
+    check_topic_name,
+)
 from kbroker.server.handlers.naming import each_once
 from kbroker.server.services import Services
 
@@ -105,7 +111,8 @@ def _entries(resource_type: int, name: str, services: Services, image: MetadataI
         if name == "":
             raise ProtocolError(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
         return group_entries(name, image, services.broker_configs)
-    raise ProtocolError(ErrorCode.INVALID_REQUEST, UNKNOWN_RESOURCE)
+    is_of_metrics = resource_type == CLIENT_METRICS
+    raise ProtocolError(ErrorCode.INVALID_REQUEST, NO_CLIENT_METRICS if is_of_metrics else UNKNOWN_RESOURCE)
 
 
 def _logger_entry(name: str, level: str) -> ConfigEntry:

@@ -33,6 +33,7 @@ LATER = {
     ApiKey.PRODUCE: 12,
     ApiKey.END_TXN: 5,
     ApiKey.TXN_OFFSET_COMMIT: 5,
+    ApiKey.LIST_CONFIG_RESOURCES: 0,
 }
 """The first version that only the newer release has."""
 

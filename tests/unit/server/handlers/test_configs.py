@@ -191,6 +191,14 @@ def test_what_cannot_be_described_is_refused_in_kafkas_words(
     assert (result.error_code, result.error_message, result.configs) == (code, message, [])
 
 
+def test_nothing_is_set_for_all_brokers_until_somebody_does(ask: Ask) -> None:
+    assert describe(ask, BROKER, "") == {}
+    assert describe(ask, BROKER, "1", "min.insync.replicas") == {"min.insync.replicas": ("1", DEFAULT)}
+    setting = changing((BROKER, "", [("min.insync.replicas", SET, "2")]))
+    assert ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, setting).responses[0].error_code == 0
+    assert describe(ask, BROKER, "") == {"min.insync.replicas": ("2", OF_ALL_BROKERS)}
+
+
 def test_loggers_of_this_process_are_described(ask: Ask) -> None:
     logging.getLogger("kbroker.some.part").setLevel(logging.ERROR)
     found = describe(ask, BROKER_LOGGER, "1")

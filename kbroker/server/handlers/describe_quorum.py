@@ -1,0 +1,65 @@
+"""DescribeQuorum, key 55, versions 0 to 2: who votes on the metadata of the cluster (KIP-595).
+
+There is no metadata log and no quorum: this broker is the only voter. It tells of partition 0 of __cluster_metadata
+where that is all that is asked for; others are not hosted, as in Kafka. The log ends at the number of changes since
+the start.
+
+v0  first        v1  when a voter was last heard of (KIP-836)        v2  directories, endpoints, messages (KIP-853)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kbroker.errors import ErrorCode
+from kbroker.protocol import messages as M
+from kbroker.storage.directory import METADATA_LOG
+
+if TYPE_CHECKING:
+    from kbroker._core.request import Request
+    from kbroker.server.services import Services
+
+_Response = M.DescribeQuorumResponse
+FIRST_VERSION_WITH_NODES = 2
+
+
+def handle(services: Services, request: Request, message: M.DescribeQuorumRequest) -> M.DescribeQuorumResponse:
+    """A partition that is named twice is answered once."""
+    asked = [(topic.topic_name, part.partition_index) for topic in message.topics for part in topic.partitions]
+    if [f"{name}-{number}" for name, number in asked] == [METADATA_LOG]:
+        return _described(services, request)
+    by_topic: dict[str, dict[int, M.DescribeQuorumResponse.PartitionData]] = {
+        topic.topic_name: {} for topic in message.topics
+    }
+    for name, number in asked:
+        by_topic[name][number] = _Response.PartitionData(
+            partition_index=number, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, error_message=""
+        )
+    return _answer(
+        [_Response.TopicData(topic_name=name, partitions=[*found.values()]) for name, found in by_topic.items()]
+    )
+
+
+def _described(services: Services, request: Request) -> M.DescribeQuorumResponse:
+    end, now_ms, topic = services.cluster.change_count, services.clock.wall_ms(), METADATA_LOG.rpartition("-")[0]
+    voter = _Response.ReplicaState(
+        replica_id=services.node_id, log_end_offset=end, last_fetch_timestamp=now_ms, last_caught_up_timestamp=now_ms
+    )
+    partition = _Response.PartitionData(
+        partition_index=0,
+        error_message="",
+        leader_id=services.node_id,
+        leader_epoch=services.cluster.controller_epoch,
+        high_watermark=end,
+        current_voters=[voter],
+    )
+    answer = _answer([_Response.TopicData(topic_name=topic, partitions=[partition])])
+    here = services.endpoints_for(request.connection)
+    if request.api_version >= FIRST_VERSION_WITH_NODES:
+        listener = _Response.Listener(name=here.listener, host=here.host, port=here.port)
+        answer.nodes = [_Response.Node(node_id=services.node_id, listeners=[listener])]
+    return answer
+
+
+def _answer(topics: list[M.DescribeQuorumResponse.TopicData]) -> M.DescribeQuorumResponse:
+    return _Response(error_message="", topics=topics)

@@ -1,0 +1,52 @@
+"""ListConfigResources, key 74, versions 0 to 1: what may have configs of its own.
+
+v0  as ListClientMetricsResources (KIP-714): subscriptions to clients' metrics. There are none here
+v1  topics, brokers, their loggers and groups too (KIP-1142); without types, all of them
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING
+
+from kbroker.errors import ErrorCode, ProtocolError
+from kbroker.protocol import messages as M
+from kbroker.server.handlers.config_resources import CLIENT_METRICS, ResourceType
+from kbroker.server.handlers.naming import each_once
+
+if TYPE_CHECKING:
+    from kbroker._core.request import Request
+    from kbroker.cluster.image import MetadataImage
+    from kbroker.server.services import Services
+
+FIRST_VERSION_WITH_TYPES = 1
+
+
+def handle(
+    services: Services, request: Request, message: M.ListConfigResourcesRequest
+) -> M.ListConfigResourcesResponse:
+    """A type that is named twice is listed once."""
+    image = services.cluster.image
+    everything = [*ResourceType, CLIENT_METRICS]
+    wanted: Collection[int] = ()
+    if request.api_version >= FIRST_VERSION_WITH_TYPES:
+        wanted = each_once(message.resource_types) or everything
+    if not all(kind in everything for kind in wanted):
+        raise ProtocolError(ErrorCode.UNSUPPORTED_VERSION, "no resources of such a type")
+    return M.ListConfigResourcesResponse(
+        config_resources=[
+            M.ListConfigResourcesResponse.ConfigResource(resource_name=name, resource_type=kind)
+            for kind in wanted
+            for name in _names(image, kind)
+        ]
+    )
+
+
+def _names(image: MetadataImage, kind: int) -> Iterable[str]:
+    if kind == ResourceType.TOPIC:
+        return image.topics
+    if kind in (ResourceType.BROKER, ResourceType.BROKER_LOGGER):
+        return map(str, image.brokers)
+    if kind == ResourceType.GROUP:
+        return image.group_configs
+    return ()

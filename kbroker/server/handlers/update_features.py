@@ -1,0 +1,59 @@
+"""UpdateFeatures, key 57, versions 0 to 1: features of the cluster are switched up and down (KIP-584).
+
+Nothing can be switched: the only feature, transaction.version, has one level. Each update is judged as Kafka 3.9 does,
+by itself; those that would change something are refused with INVALID_UPDATE_VERSION.
+
+v0  first        v1  how a level may go down, and a check without effect (KIP-778)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kbroker.errors import ErrorCode
+from kbroker.protocol import messages as M
+from kbroker.rules.transaction import EPOCH_VERSION
+from kbroker.server.handlers.api_versions import TRANSACTION_FEATURE
+
+if TYPE_CHECKING:
+    from kbroker._core.request import Request
+    from kbroker.server.services import Services
+
+_Response = M.UpdateFeaturesResponse
+_UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE = 1, 2, 3
+
+
+def handle(services: Services, request: Request, message: M.UpdateFeaturesRequest) -> M.UpdateFeaturesResponse:
+    """A feature that is named twice is answered once, as its last update deserves."""
+    updates = {each.feature: each for each in message.feature_updates}
+    return _Response(error_message="", results=[_judged(each, request.api_version) for each in updates.values()])
+
+
+def _judged(
+    update: M.UpdateFeaturesRequest.FeatureUpdateKey, version: int
+) -> M.UpdateFeaturesResponse.UpdatableFeatureResult:
+    problem = _problem(update.feature, update.max_version_level, _kind_of(update, version))
+    return _Response.UpdatableFeatureResult(
+        feature=update.feature,
+        error_code=ErrorCode.NONE if problem is None else ErrorCode.INVALID_UPDATE_VERSION,
+        error_message=problem,
+    )
+
+
+def _kind_of(update: M.UpdateFeaturesRequest.FeatureUpdateKey, version: int) -> int:
+    if version == 0:
+        return _SAFE_DOWNGRADE if update.allow_downgrade else _UPGRADE
+    return update.upgrade_type
+
+
+def _problem(feature: str, level: int, kind: int) -> str | None:
+    """Why the update is refused, in few words: there may be many. None: nothing would change."""
+    if kind not in (_UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE):
+        return f"no upgrade type {kind}"
+    if level < 0:
+        return "below level 0"
+    if feature != TRANSACTION_FEATURE:
+        return "no such feature" if level > 0 else None
+    if level == EPOCH_VERSION:
+        return None
+    return f"{feature} is always at level {EPOCH_VERSION}"
