@@ -13,6 +13,7 @@ from kbroker.client import jaas, java_stores
 from kbroker.client.admin import AdminClient
 from kbroker.client.config import NETWORK, Option
 from kbroker.client.consumer.options import CONSUMER
+from kbroker.client.errors import ConnectionFailed
 from kbroker.client.producer.options import PRODUCER
 from kbroker.config.properties import read_properties
 from kbroker.errors import KbrokerError
@@ -85,6 +86,10 @@ def connect(arguments: argparse.Namespace) -> AdminClient:
     admin = make(AdminClient, client_options(arguments, NETWORK))
     try:
         admin.check_connection()
+    except ConnectionFailed as error:
+        admin.close()
+        error.hint = error.hint.replace("bootstrap.servers", f"-b or {args.BOOTSTRAP_VARIABLE}")
+        raise
     except BaseException:
         admin.close()
         raise

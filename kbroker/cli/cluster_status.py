@@ -21,6 +21,7 @@ from kbroker.client.admin_results import Broker, LogDirDescription
 from kbroker.client.errors import BrokerError, ConnectionFailed, PartialFailure
 from kbroker.errors import ErrorCode
 from kbroker.net.addresses import parse_bootstrap
+from kbroker.storage.disk_space import FULL_BELOW
 
 HTTP_ADDRESS = "kbroker.http.address"
 HTTP_TIMEOUT_S = 2.0
@@ -82,7 +83,8 @@ def _broker(admin: AdminClient, broker: Broker, directories: tuple[LogDirDescrip
         problems.append(str(error))
     problems += [str(each.error) for each in directories or () if each.error is not None]
     version, said = _by_http(broker, settings.get(HTTP_ADDRESS) or "")
-    problems += said
+    full = [each.path for each in directories or () if 0 <= each.usable_bytes < FULL_BELOW]
+    problems += said or [f"log directory {path} is full" for path in full]
     return {
         "id": broker.node_id,
         "address": f"{broker.host}:{broker.port}",

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterable
 
 from kbroker.cli import arguments as args
 from kbroker.cli.client_options import add_cluster, connect
 from kbroker.cli.known_settings import BROKER, GROUP, TOPIC, unknown_settings_named
+from kbroker.cli.outcome import USAGE
 from kbroker.cli.output import print_json, print_table, tell
+from kbroker.cli.topic_facts import missing_topics_named
 from kbroker.client.admin import AdminClient
 from kbroker.client.admin_results import ConfigEntry
 from kbroker.errors import KbrokerError
@@ -25,6 +28,7 @@ EXAMPLES = """examples:
 
 KINDS = (TOPIC, BROKER, GROUP)
 DEFAULT = "default"
+CHANGES = ("set", "append", "subtract", "unset")
 SOURCES = {
     "DYNAMIC_TOPIC_CONFIG": "topic",
     "DYNAMIC_BROKER_CONFIG": "broker",
@@ -58,6 +62,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.action == "alter" and not any(getattr(arguments, change) for change in CHANGES):
+        print(f"kbroker configs alter: say what to change: --{', --'.join(CHANGES)}", file=sys.stderr)
+        return USAGE
     with connect(arguments) as admin:
         if arguments.action == "describe":
             _describe(admin, arguments)
@@ -77,7 +84,8 @@ def _node_id(name: str) -> int | None:
 def _describe(admin: AdminClient, arguments: argparse.Namespace) -> None:
     configs: dict[str, ConfigEntry]
     if arguments.kind == TOPIC:
-        configs = admin.describe_topic_config(arguments.name)
+        with missing_topics_named(admin, [arguments.name]):
+            configs = admin.describe_topic_config(arguments.name)
     elif arguments.kind == BROKER:
         configs = admin.describe_broker_config(_node_id(arguments.name))
     else:
@@ -100,6 +108,8 @@ def _describe(admin: AdminClient, arguments: argparse.Namespace) -> None:
             ["setting", "value", "set by"],
             ([str(c["name"]), "[hidden]" if c["sensitive"] else c["value"], str(c["source"])] for c in found),
         )
+        if not found and not arguments.all:
+            tell("nothing is set; --all shows what holds by default")
 
 
 def _alter(admin: AdminClient, arguments: argparse.Namespace) -> None:
@@ -108,7 +118,8 @@ def _alter(admin: AdminClient, arguments: argparse.Namespace) -> None:
     only = arguments.validate_only
     with unknown_settings_named(arguments.kind, {**changes, **lists["append"], **lists["subtract"]}):
         if arguments.kind == TOPIC:
-            admin.alter_topic_config(arguments.name, changes, **lists, validate_only=only)
+            with missing_topics_named(admin, [arguments.name]):
+                admin.alter_topic_config(arguments.name, changes, **lists, validate_only=only)
         elif arguments.kind == BROKER:
             admin.alter_broker_config(_node_id(arguments.name), changes, **lists, validate_only=only)
         else:

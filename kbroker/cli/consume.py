@@ -21,6 +21,7 @@ from kbroker.client.consumer.consumer import Consumer
 from kbroker.client.consumer.holdings import RebalanceListener
 from kbroker.client.consumer.options import CONSUMER
 from kbroker.client.errors import CommitFailed
+from kbroker.errors import KbrokerError
 from kbroker.model import TopicPartition
 
 EXAMPLES = """examples:
@@ -152,9 +153,12 @@ def _start(
         return {}
     if arguments.from_beginning:
         return consumer.beginning_offsets(partitions)
-    if arguments.offset is not None and arguments.offset >= 0:
-        return dict.fromkeys(partitions, arguments.offset)
     ends = consumer.end_offsets(partitions)
+    if arguments.offset is not None and arguments.offset >= 0:
+        for partition, end in ends.items():
+            if arguments.offset > end:
+                raise KbrokerError(f"{partition}: there is no offset {arguments.offset}, it ends at {end}")
+        return dict.fromkeys(partitions, arguments.offset)
     if arguments.since is not None:
         found = consumer.offsets_for_times(dict.fromkeys(partitions, arguments.since))
         return {each: ends[each] if offset is None else offset for each, offset in found.items()}

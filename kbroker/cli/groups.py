@@ -24,9 +24,10 @@ from kbroker.cli.topic_facts import (
 from kbroker.client import OffsetAndMetadata
 from kbroker.client.admin import AdminClient
 from kbroker.client.admin_results import GroupDescription, MemberDescription
-from kbroker.client.errors import PartialFailure
-from kbroker.errors import KbrokerError
+from kbroker.client.errors import BrokerError, PartialFailure
+from kbroker.errors import ErrorCode, KbrokerError
 from kbroker.model import TopicPartition
+from kbroker.rules.group_state import GroupState
 from kbroker.rules.nearest import nearest
 
 EXAMPLES = """examples:
@@ -41,6 +42,7 @@ EXAMPLES = """examples:
   kbroker groups list --json -b broker.example.com:9093 --command-config client.properties
 """
 
+STATES = tuple(state.value for state in GroupState)
 GROUP_TYPES = ("classic", "consumer")
 GONE_STATES = frozenset({"Dead"})
 EMPTY_STATES = GONE_STATES | {"Empty"}
@@ -49,7 +51,14 @@ EMPTY_STATES = GONE_STATES | {"Empty"}
 def configure(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     listing = actions.add_parser("list", help="all groups and their states")
-    listing.add_argument("--state", action="append", default=[], help="only these, as in --state Empty (Kafka 2.6)")
+    listing.add_argument(
+        "--state",
+        type=_state,
+        action="append",
+        default=[],
+        metavar="STATE",
+        help=f"only these: {', '.join(STATES)} (Kafka 2.6)",
+    )
     listing.add_argument(
         "--type",
         action="append",
@@ -115,6 +124,16 @@ def run(arguments: argparse.Namespace) -> int:
     with connect(arguments) as admin:
         actions[arguments.action](admin, arguments)
     return 0
+
+
+def _state(text: str) -> str:
+    """In any case of letters."""
+    for state in STATES:
+        if text.lower() == state.lower():
+            return state
+    like = nearest(text, STATES)
+    advice = f"; did you mean {like}?" if like else ""
+    raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(STATES)}{advice}")
 
 
 def _list(admin: AdminClient, arguments: argparse.Namespace) -> None:
@@ -335,6 +354,15 @@ def _delete_offsets(admin: AdminClient, arguments: argparse.Namespace) -> None:
 
 
 def _delete(admin: AdminClient, arguments: argparse.Namespace) -> None:
+    """All of them, whatever becomes of one."""
+    errors: dict[str, BrokerError] = {}
     for group_id in arguments.group:
-        admin.delete_group(group_id)
-        tell(f"deleted group {group_id!r}")
+        try:
+            admin.delete_group(group_id)
+        except BrokerError as error:
+            errors[group_id] = error
+        else:
+            tell(f"deleted group {group_id!r}")
+    missing = [group_id for group_id, error in errors.items() if error.code == ErrorCode.GROUP_ID_NOT_FOUND]
+    for group_id, why in errors.items():
+        raise _no_group(admin, missing) if group_id in missing else why

@@ -40,9 +40,9 @@ def unknown_settings_named(kind: str, names: Collection[str]) -> Iterator[None]:
         if not meant:
             raise
         raise KbrokerError(f"{error.message}; did you mean {', '.join(meant.values())}?") from None
-    # Brokers take settings that they do not know: plugins may.
-    for name, like in _meant(kind, names).items() if kind == BROKER else ():
-        print(f"kbroker: {name} is set now, but is no setting of a broker; did you mean {like}?", file=sys.stderr)
+    # Brokers take settings of theirs that they do not know, for plugins may, and that any setting is taken back.
+    for name, like in _meant(kind, names).items():
+        print(f"kbroker: warning: {name} is no known setting of a {kind}; did you mean {like}?", file=sys.stderr)
 
 
 def _meant(kind: str, names: Collection[str]) -> dict[str, str]:

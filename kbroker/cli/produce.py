@@ -22,6 +22,7 @@ from kbroker.cli.client_options import add_cluster, client_options, connect, mak
 from kbroker.cli.message_lines import decode_line
 from kbroker.cli.output import counted, prompt, tell
 from kbroker.cli.progress import Progress
+from kbroker.cli.topic_facts import similar_topics
 from kbroker.client.admin import AdminClient
 from kbroker.client.errors import BrokerError
 from kbroker.client.producer.options import PRODUCER
@@ -114,7 +115,8 @@ def _say_what_is_awaited(admin: AdminClient, topic: str) -> None:
         admin.describe_topics([topic])
     except BrokerError as error:
         if error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            print(f"kbroker: topic {topic!r} is not there; waiting for the broker to make it", file=sys.stderr)
+            advice = similar_topics(admin, [topic])
+            print(f"kbroker: topic {topic!r} is not there{advice}; waiting for the broker to make it", file=sys.stderr)
 
 
 def _size_of(inputs: Sequence[BinaryIO]) -> int | None:

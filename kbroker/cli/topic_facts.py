@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 from kbroker.cli import arguments as args
 from kbroker.client.admin import EARLIEST, LATEST, AdminClient
@@ -38,16 +39,29 @@ def described_and_error(
         return admin.describe_topics(names), None
     except BrokerError as error:
         found = dict(error.results) if isinstance(error, PartialFailure) else {}
-        if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            return found, error
-        missing = list(error.errors) if isinstance(error, PartialFailure) else list(names)
-        return found, KbrokerError(f"{error.message}{_advice(admin, missing)}")
+        return found, _with_advice(admin, names, error)
 
 
-def _advice(admin: AdminClient, missing: Sequence[str]) -> str:
+@contextmanager
+def missing_topics_named(admin: AdminClient, names: Iterable[str]) -> Iterator[None]:
+    """Where something is done with topics: of those that are not there the error has the nearest that are."""
+    try:
+        yield
+    except BrokerError as error:
+        raise _with_advice(admin, names, error) from None
+
+
+def _with_advice(admin: AdminClient, names: Iterable[str], error: BrokerError) -> KbrokerError:
+    if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return error
+    return KbrokerError(f"{error.message}{similar_topics(admin, names) or '; kbroker topics list has all'}")
+
+
+def similar_topics(admin: AdminClient, names: Iterable[str]) -> str:
+    """`; did you mean ...?` of those names that no topic has; empty where none is like them."""
     known = admin.list_topics(internal=True)
-    like = [found for name in missing if (found := nearest(name, known))]
-    return f"; did you mean {', '.join(dict.fromkeys(like))}?" if like else "; kbroker topics list has all"
+    like = [found for name in names if name not in known and (found := nearest(name, known))]
+    return f"; did you mean {', '.join(dict.fromkeys(like))}?" if like else ""
 
 
 def chosen_partitions(admin: AdminClient, chosen: Sequence[Chosen]) -> list[TopicPartition]:

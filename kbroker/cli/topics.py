@@ -18,6 +18,7 @@ from kbroker.cli.topic_facts import (
     end_offsets,
     first_offsets,
     led_partitions,
+    missing_topics_named,
     replica_sizes,
     topic_partitions,
 )
@@ -122,7 +123,8 @@ def _delete(admin: AdminClient, arguments: argparse.Namespace) -> None:
         admin.delete_topics([name])
         tell(f"deleted topic {name!r}")
 
-    _each(arguments.topic, delete, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if arguments.if_exists else None)
+    with missing_topics_named(admin, arguments.topic):
+        _each(arguments.topic, delete, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if arguments.if_exists else None)
 
 
 def _each(names: Iterable[str], do: Callable[[str], None], forgiven: ErrorCode | None) -> None:
@@ -139,7 +141,8 @@ def _each(names: Iterable[str], do: Callable[[str], None], forgiven: ErrorCode |
 
 
 def _alter(admin: AdminClient, arguments: argparse.Namespace) -> None:
-    admin.create_partitions(arguments.topic, arguments.partitions)
+    with missing_topics_named(admin, [arguments.topic]):
+        admin.create_partitions(arguments.topic, arguments.partitions)
     tell(f"topic {arguments.topic!r} has {counted(arguments.partitions, 'partition')} now")
 
 

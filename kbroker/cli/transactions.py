@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from kbroker.cli import arguments as args
 from kbroker.cli.client_options import add_cluster, connect
 from kbroker.cli.output import print_json, print_table
+from kbroker.cli.topic_facts import described as described_topics
 from kbroker.client.admin import AdminClient
 from kbroker.client.admin_results import ProducerState
 from kbroker.client.errors import BrokerError
@@ -174,8 +175,8 @@ def _describe_producers(admin: AdminClient, arguments: argparse.Namespace) -> No
 
 def _partition(admin: AdminClient, arguments: argparse.Namespace) -> TopicPartition:
     """That of `--topic` and `--partition`. KbrokerError: there is none."""
-    described = admin.describe_topics([arguments.topic])[arguments.topic]
-    known = [each.partition for each in described.partitions]
+    topic = described_topics(admin, [arguments.topic])[arguments.topic]
+    known = [each.partition for each in topic.partitions]
     args.require_known_partitions(arguments.topic, [arguments.partition], known)
     return TopicPartition(arguments.topic, arguments.partition)
 
@@ -230,7 +231,7 @@ def _searched(admin: AdminClient, arguments: argparse.Namespace) -> list[TopicPa
     names = admin.list_topics(internal=True) if arguments.topic is None else [arguments.topic]
     return [
         TopicPartition(name, each.partition)
-        for name, topic in admin.describe_topics(names).items()
+        for name, topic in described_topics(admin, names).items()
         for each in topic.partitions
         if (each.leader >= 0 if arguments.broker_id is None else arguments.broker_id in each.replicas)
     ]

@@ -83,6 +83,8 @@ def test_offsets_partitions_times_and_limits_select_messages(kbroker: Run, topic
     assert error == f"kbroker: topic '{topic}' has no partition 9; it has 3\n"
     error = kbroker("consume", topic, "--partition", "1", "--offset", "99", code=1).stderr.decode()
     assert f"{topic}-1: there is no offset 99" in error
+    error = kbroker("consume", topic, "--partition", "1", "--offset", "11", "--exit", code=1).stderr.decode()
+    assert error == f"kbroker: {topic}-1: there is no offset 11, it ends at 10\n"
 
 
 def test_what_is_deleted_before_it_is_read_is_passed_over(
@@ -295,6 +297,8 @@ def test_settings_of_all_brokers_and_of_a_group(kbroker: Run) -> None:
     assert "log.retention.ms" not in values("broker", "default")
     kbroker("configs", "alter", "group", "readers", "--set", "consumer.session.timeout.ms=50000")
     assert values("group", "readers")["consumer.session.timeout.ms"] == ("50000", "group")
+    error = kbroker("configs", "alter", "broker", "default", code=2).stderr.decode()
+    assert error == "kbroker configs alter: say what to change: --set, --append, --subtract, --unset\n"
     error = kbroker("configs", "describe", "broker", "first", code=1).stderr.decode()
     assert error == "kbroker: broker 'first': it is neither a number nor default\n"
 

@@ -182,4 +182,21 @@ def test_groups_are_deleted_and_unknown_ones_are_an_error(kbroker: Run, here: Ru
     here("groups", "reset-offsets", group, "--topic", topic, "--to-latest", *MADE)
     here("groups", "delete", group)
     assert "there is no group" in here("groups", "describe", group, code=1).stderr.decode()
-    assert "GROUP_ID_NOT_FOUND" in here("groups", "delete", group, code=1).stderr.decode()
+    assert "there is no group" in here("groups", "delete", group, code=1).stderr.decode()
+
+
+def test_groups_are_deleted_though_one_of_them_is_missing(here: Run, topic: str) -> None:
+    groups = [f"{name}-of-{topic}" for name in ("gone", "kept")]
+    for group in groups:
+        here("groups", "reset-offsets", group, "--topic", topic, "--to-latest", *MADE)
+    error = here("groups", "delete", f"{groups[1]}x", groups[0], code=1).stderr.decode()
+    assert error == f"kbroker: there is no group '{groups[1]}x'; did you mean {groups[1]}?\n"
+    assert [each["group"] for each in from_json(here("groups", "list", "--json")) if topic in each["group"]] == groups[
+        1:
+    ]
+
+
+def test_groups_are_listed_by_state_and_a_slip_in_it_is_refused(here: Run, topic: str) -> None:
+    here("groups", "reset-offsets", f"empty-{topic}", "--topic", topic, "--to-latest", *MADE)
+    assert f"empty-{topic}".encode() in here("groups", "list", "--state", "empty").stdout
+    assert "did you mean Empty?" in here("groups", "list", "--state", "Emty", code=2).stderr.decode()

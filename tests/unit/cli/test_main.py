@@ -71,7 +71,8 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_broker_that_is_not_there_is_one_line(closed_port: int, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["topics", "list", "-b", f"127.0.0.1:{closed_port}"]) == 1
     address = f"127.0.0.1:{closed_port}"
-    says = f"cannot connect to {address}: connection refused (is a broker there, and bootstrap.servers right?)"
+    where = "-b or KBROKER_BOOTSTRAP_SERVERS"
+    says = f"cannot connect to {address}: connection refused (is a broker there, and {where} right?)"
     assert capsys.readouterr().err == f"kbroker: {says}\n"
     assert main(["topics", "list", "-b", "127.0.0.1:x"]) == 1
     assert capsys.readouterr().err == "kbroker: '127.0.0.1:x' is not HOST:PORT\n"

@@ -65,6 +65,16 @@ def test_a_topic_that_is_missing_hides_no_other_and_the_nearest_is_named(here: R
     assert f"'{topic}x'" in error and error.endswith(f"; did you mean {topic}?\n") and error.count("\n") == 1
     assert f"did you mean {topic}?" in here("consume", f"{topic}x", code=1).stderr.decode()
     assert "kbroker topics list has all" in here("topics", "describe", "zzz", code=1).stderr.decode()
+    for words in (
+        ["topics", "delete"],
+        ["topics", "alter", "-p", "9"],
+        ["topics", "delete-records", "--all"],
+        ["configs", "describe", "topic"],
+        ["configs", "alter", "topic", "--set", "retention.ms=5"],
+        ["transactions", "describe-producers", "--partition", "0", "--topic"],
+        ["transactions", "find-hanging", "--topic"],
+    ):
+        assert f"did you mean {topic}?" in here(*words, f"{topic}x", code=1).stderr.decode(), words
 
 
 def test_records_are_deleted_once_the_plan_is_executed(broker: BrokerProcess, here: Run, topic: str) -> None:
@@ -99,6 +109,8 @@ def test_a_slip_in_the_name_of_a_setting_is_answered_with_the_right_one(here: Ru
         (["configs", "alter", "topic", topic, "--append", "cleanup.polcy=compact"], "cleanup.policy"),
         (["configs", "alter", "group", "g", "--set", "session.timeout.ms=5"], "consumer.session.timeout.ms"),
         (["configs", "alter", "broker", "default", "--set", "log.retentionms=5"], "log.retention.ms"),
+        (["configs", "alter", "topic", topic, "--unset", "retentionms"], "retention.ms"),
     ):
-        error = here(*words, code=0 if "broker" in words else 1).stderr.decode()
+        is_taken = "broker" in words or "--unset" in words
+        error = here(*words, code=0 if is_taken else 1).stderr.decode()
         assert error.endswith(f"; did you mean {right}?\n") and error.count("\n") == 1, error
