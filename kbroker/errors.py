@@ -215,12 +215,13 @@ class StorageFailed(NotNow):
 
 
 class DiskDamaged(KbrokerError):
-    """Bytes on disk are not what they should be. Names the file and the position in bytes."""
+    """Bytes on disk are not what they should be. Names the file, the position in bytes (-1: none), what can be done."""
 
     code = ErrorCode.KAFKA_STORAGE_ERROR
 
-    def __init__(self, path: str, position: int, what: str):
-        super().__init__(f"{path}: {what} at byte {position}")
+    def __init__(self, path: str, position: int, what: str, advice: str = ""):
+        place = f" at byte {position}" if position >= 0 else ""
+        super().__init__(f"{path}: {what}{place}" + (f"; {advice}" if advice else ""))
         self.path = path
         self.position = position
         self.what = what

@@ -164,7 +164,7 @@ cdef int read_once(partition_t *p, int64_t offset, int64_t max_bytes, bint at_le
     result.position = start.position
     result.segment = s
     if committed and then.aborting:
-        code = collect_aborted(p, s, offset, &then, result, need)
+        code = collect_aborted(p, s, offset, may_block, &then, result, need)
         if code:
             free(result.aborted)
             result.aborted = NULL
@@ -175,8 +175,8 @@ cdef int read_once(partition_t *p, int64_t offset, int64_t max_bytes, bint at_le
 
 # --- aborted transactions -----------------------------------------------------------------------------
 
-cdef int collect_aborted(partition_t *p, segment_t *s, int64_t offset, const moment_t *then, read_result_t *result,
-                         need_t *need) noexcept nogil:
+cdef int collect_aborted(partition_t *p, segment_t *s, int64_t offset, bint may_block, const moment_t *then,
+                         read_result_t *result, need_t *need) noexcept nogil:
     """Those that overlap what is read, in Kafka's order and to its bound: the entry of the .index behind what is read.
 
     From the segment that is read on: a transaction may have been aborted much later. READ_AGAIN: segments have gone since
@@ -187,7 +187,7 @@ cdef int collect_aborted(partition_t *p, segment_t *s, int64_t offset, const mom
     cdef int64_t after = s.base_offset - 1
     cdef int64_t end = then.next_base if then.next_base >= 0 else then.log_end
     cdef int32_t count
-    cdef int code = find_end(p, s, result.position + result.size, &end, need)
+    cdef int code = find_end(p, s, result.position + result.size, may_block, &end, need)
     while code == 0:
         mutex_lock(&p.lock)
         if p.removals != then.removals:
@@ -249,9 +249,15 @@ cdef int take_aborted(const uint8_t *entries, int32_t count, int64_t offset, int
     return 0
 
 
-cdef int find_end(partition_t *p, segment_t *s, int64_t position, int64_t *end, need_t *need) noexcept nogil:
-    """The offset that an index entry of the segment tells for a place at or behind `position`; else `end` stays."""
+cdef int find_end(partition_t *p, segment_t *s, int64_t position, bint may_block, int64_t *end, need_t *need) noexcept nogil:
+    """The offset that an index entry of the segment tells for a place at or behind `position`; else `end` stays.
+
+    It stays as well where the entry was written before and its batch contradicts it: too many transactions do no harm.
+    """
     cdef const uint8_t *entries = NULL
+    cdef uint8_t[BATCH_HEADER_SIZE] header
+    cdef int64_t last_offset
+    cdef int64_t there
     cdef int64_t count
     cdef int64_t slot
     mutex_lock(&p.lock)
@@ -279,8 +285,15 @@ cdef int find_end(partition_t *p, segment_t *s, int64_t position, int64_t *end, 
         return 0
     mutex_unlock(&p.lock)
     slot = first_at_position(entries, count, position)
-    if slot < count:
-        end[0] = s.base_offset + index_relative_offset(entries, slot)
+    if slot == count:
+        return 0
+    there = io_read(s.fd, header, BATCH_HEADER_SIZE, index_position(entries, slot), may_block)
+    if there < BATCH_HEADER_SIZE and not may_block:
+        return NEEDS_HANDLER
+    if there == BATCH_HEADER_SIZE and header[BATCH_MAGIC] == 2:
+        last_offset = <int64_t>load_u64(header) + <int32_t>load_u32(header + BATCH_LAST_OFFSET_DELTA)
+        if last_offset == s.base_offset + index_relative_offset(entries, slot):
+            end[0] = last_offset
     return 0
 
 

@@ -59,6 +59,7 @@ ctypedef struct scan_t:
     producers_t *producers
     writer_t aborted             # entries of .txnindex
     bint marker_seen             # an end of a transaction whose begin nobody has followed
+    bint gaps                    # offsets without records
     bint memory_out
 
 
@@ -170,6 +171,8 @@ cdef bint walk(scan_t *scan, int64_t stop_at) noexcept nogil:
         ):
             scan.finding = OFFSETS_GO_BACK
             return True
+        if info.base_offset > scan.next_offset or info.record_count <= info.last_offset_delta:
+            scan.gaps = True
         if scan.position == 0:
             scan.first_timestamp = info.max_timestamp
         if info.max_timestamp > scan.max_timestamp:
@@ -204,6 +207,7 @@ cdef class SegmentScan:
     cdef readonly bytes time_index
     cdef readonly bytes aborted
     cdef readonly bint marker_seen
+    cdef readonly bint gaps
     cdef readonly list epochs
     cdef readonly object reason
 
@@ -245,6 +249,7 @@ cdef SegmentScan scan_result(scan_t *scan, int64_t size):
     result.time_index = written(&scan.time_index)
     result.aborted = written(&scan.aborted)
     result.marker_seen = scan.marker_seen
+    result.gaps = scan.gaps
     result.epochs = [
         (<int32_t>load_u32(scan.epochs.data + at), <int64_t>load_u64(scan.epochs.data + at + 4))
         for at in range(0, <int64_t>scan.epochs.size, 12)
@@ -261,7 +266,7 @@ def scan_segment(int fd, int64_t size, int64_t base_offset, *, int64_t position=
 
     `verify` checks CRCs. `index` and `time_index` of the result are entries for what was walked. Batches from
     `producers_from` on are replayed into `producers`; `aborted` are the entries of .txnindex for the transactions that end
-    among them. Without `producers`, `marker_seen` says that some end. `progress(bytes)` is called now and then. Raises
+    among them. Without `producers`, `marker_seen` says that some end. `gaps`: compaction has left offsets without records. `progress(bytes)` is called now and then. Raises
     OSError when the file cannot be read.
     """
     cdef scan_t scan

@@ -91,6 +91,7 @@ cdef int find_in(partition_t *p, segment_t *s, int64_t timestamp, time_result_t 
     cdef int64_t size = atomic_load_i64(&s.size)
     cdef int64_t position = result.position
     cdef int64_t relative = -1
+    cdef int64_t newest = INT64_MAX
     cdef found_t found
     cdef int code
     if s.fd < 0:
@@ -100,7 +101,7 @@ cdef int find_in(partition_t *p, segment_t *s, int64_t timestamp, time_result_t 
     atomic_store_i32(&s.touched, 1)
     if position < 0:
         position = 0
-        code = time_floor(p, s, timestamp, &relative, need)
+        code = time_floor(p, s, timestamp, &relative, &newest, need)
         if code:
             return code
         if relative >= 0:
@@ -108,7 +109,8 @@ cdef int find_in(partition_t *p, segment_t *s, int64_t timestamp, time_result_t 
             code = locate(p, s, s.base_offset + relative, True, &found, need)
             if code:
                 return code
-            if found.size:
+            # After a clean stop nobody has looked at written entries: one that its batch contradicts is passed over.
+            if found.size and (newest == INT64_MAX or newest_at(s.fd, found.position) == newest):
                 position = found.position
     while True:
         code = scan(p, s.fd, position, size, log_start_offset, timestamp, INT64_MAX, True, &found)
@@ -122,8 +124,20 @@ cdef int find_in(partition_t *p, segment_t *s, int64_t timestamp, time_result_t 
         position = found.position + found.size
 
 
-cdef int time_floor(partition_t *p, segment_t *s, int64_t timestamp, int64_t *relative, need_t *need) noexcept nogil:
-    """The relative offset up to which everything is older than `timestamp`, by the time index; -1 when it does not tell."""
+cdef int64_t newest_at(int32_t fd, int64_t position) noexcept nogil:
+    """The largest timestamp in the batch at a position, by its header; -1 where it has none or cannot be read."""
+    cdef uint8_t[BATCH_HEADER_SIZE] header
+    cdef int64_t there = io_read(fd, header, BATCH_HEADER_SIZE, position, True)
+    if there > BATCH_MAGIC and header[BATCH_MAGIC] >= 2:
+        return <int64_t>load_u64(header + BATCH_MAX_TIMESTAMP) if there == BATCH_HEADER_SIZE else -1
+    return <int64_t>load_u64(header + MESSAGE_TIMESTAMP) if there >= MESSAGE_TIMESTAMP + 8 and header[MESSAGE_MAGIC] == 1 else -1
+
+
+cdef int time_floor(partition_t *p, segment_t *s, int64_t timestamp, int64_t *relative, int64_t *newest, need_t *need) noexcept nogil:
+    """The relative offset up to which everything is older than `timestamp`, by the time index; -1 when it does not tell.
+
+    `newest`: the largest timestamp up to there, where it was read from the file.
+    """
     cdef int64_t count = 0
     cdef int64_t slot
     mutex_lock(&p.lock)
@@ -146,6 +160,7 @@ cdef int time_floor(partition_t *p, segment_t *s, int64_t timestamp, int64_t *re
         slot = time_index_find(s.time_index, count, timestamp - 1)
         if slot >= 0:
             relative[0] = time_index_relative_offset(s.time_index, slot)
+            newest[0] = time_index_timestamp(s.time_index, slot)
     return 0
 
 

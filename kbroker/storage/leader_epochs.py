@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
+from collections.abc import Sequence
 
 from kbroker.errors import DiskDamaged
 from kbroker.fs import FileSystem
@@ -22,6 +23,7 @@ class LeaderEpochs:
         self._path = f"{directory}/{checkpoints.LEADER_EPOCHS}"
         self._entries: list[tuple[int, int]] = []
         self._is_durable = True
+        self._log_start_offset = 0
 
     def load(self) -> bool:
         """Read the checkpoint; False when it is damaged, then it is empty and the log has to be scanned for it."""
@@ -58,22 +60,36 @@ class LeaderEpochs:
             self._entries = kept
             self._store(True)
 
+    def begin_at(self, start_offset: int) -> None:
+        """The log starts here: the epoch in force begins here in what is stored from now on.
+
+        So the file never says less than log-start-offset-checkpoint, if it is durable first: a start takes that for a
+        flipped bit.
+        """
+        self._log_start_offset = start_offset
+
     def truncate_from_start(self, start_offset: int) -> None:
-        """Forget epochs below the log's new start; the one in force there begins at it.
+        """Forget epochs below the log's new start, durably; the one in force there begins at it.
 
         On a full disk this is written down with the next change: what is not needed any more does no harm there.
         """
-        at = bisect_right([offset for _, offset in self._entries], start_offset)
-        if at:
-            kept = [(self._entries[at - 1][0], start_offset), *self._entries[at:]]
-            if kept != self._entries:
-                self._entries = kept
-                try:
-                    self._store(False)
-                except OSError as error:
-                    if error.errno not in DISK_FULL_ERRORS:
-                        raise
-                    self._is_durable = False
+        self.begin_at(start_offset)
+        if self._from_start() == self._entries and self._is_durable:
+            return
+        try:
+            self._store(True)
+        except OSError as error:
+            if error.errno not in DISK_FULL_ERRORS:
+                raise
+            self._is_durable = False
+
+    def _from_start(self) -> list[tuple[int, int]]:
+        at = bisect_right([offset for _, offset in self._entries], self._log_start_offset)
+        return [(self._entries[at - 1][0], self._log_start_offset), *self._entries[at:]] if at else self._entries
+
+    def forget(self) -> None:
+        """What is known is wrong: the log is asked. Nothing is written before."""
+        self._entries = []
 
     def replace_from(self, offset: int, entries: list[tuple[int, int]], end_offset: int) -> None:
         """What a scan has found from `offset` to the log's end takes the place of what was known there."""
@@ -106,8 +122,7 @@ class LeaderEpochs:
 
     def epoch_at(self, offset: int) -> int:
         """The epoch that wrote `offset`, -1 when unknown."""
-        at = bisect_right([start for _, start in self._entries], offset)
-        return self._entries[at - 1][0] if at else NO_LEADER_EPOCH
+        return epoch_at(self._entries, offset)
 
     def make_durable(self) -> None:
         """What was stored without a sync is synced."""
@@ -115,5 +130,12 @@ class LeaderEpochs:
             self._store(True)
 
     def _store(self, durable: bool) -> None:
+        self._entries = self._from_start()
         checkpoints.store_epochs(self._fs, self._path, self._entries, durable=durable)
         self._is_durable = durable
+
+
+def epoch_at(entries: Sequence[tuple[int, int]], offset: int) -> int:
+    """Of `(epoch, start offset)` ascending, the epoch that wrote `offset`; -1 when unknown."""
+    at = bisect_right([start for _, start in entries], offset)
+    return entries[at - 1][0] if at else NO_LEADER_EPOCH

@@ -25,7 +25,7 @@ from kbroker.storage.leader_epochs import LeaderEpochs
 from kbroker.storage.log_context import ActiveProducer, LogContext, StorageErrors
 from kbroker.storage.log_records import LogRecords
 from kbroker.storage.options import NEVER, LogOptions
-from kbroker.storage.recovery import LogLoader, Progress, create_segment
+from kbroker.storage.recovery import LogLoader, LogRefused, Progress, create_segment
 from kbroker.storage.segment import Segment
 from kbroker.storage.segment_files import SegmentFiles
 from kbroker.storage.segment_swap import begin_swap, discard_cleaned, finish_swap, rename_to_deleted
@@ -75,6 +75,8 @@ class Log(LogRecords):
         self._closed_size: int | None = None
         """Bytes of the segments on disk, as far as somebody has asked: nothing changes them before the log is open."""
         self._trouble = ""
+        self._is_refused = False
+        """For good, and `_trouble` tells why: it would lose what it has."""
         self.history = 0
         """Goes up when offsets may stand for other records than before."""
         self.truncated_to = NEVER
@@ -195,6 +197,8 @@ class Log(LogRecords):
             state = self.state.state
             if self._is_shut:
                 raise StorageFailed(f"{self}: the broker is stopping")
+            if self._is_refused:
+                raise StorageFailed(self._trouble)
             if state == "closed":
                 with self._storage_errors():
                     self._settle_topic_id()
@@ -229,8 +233,14 @@ class Log(LogRecords):
             log_start_offset=self._checkpointed_start_offset,
             progress=self._progress,
             may_have_gaps=self._may_have_gaps,
+            leader_epoch=self._leader_epoch,
         )
-        loaded = loader.load()
+        try:
+            loaded = loader.load()
+        except LogRefused as refusal:
+            self.tell_trouble(str(refusal))
+            self._is_refused = True
+            raise
         # As Kafka: what has expired while nobody looked is not taken up again.
         loaded.producers.expire(self._oldest_producer_ms())
         if loaded.cut_bytes:
@@ -238,7 +248,15 @@ class Log(LogRecords):
                 "%s: recovery cut %d bytes, the log ends at offset %d", self, loaded.cut_bytes, loaded.log_end_offset
             )
         is_lowered = loaded.flushed_offset < self._recovery_point
+        if is_lowered and self._is_clean:
+            logger.error(
+                "%s was stopped cleanly at offset %d by %s, and its files end at %d: records are lost, or that file is"
+                " wrong", self, self._recovery_point, checkpoints.RECOVERY_POINTS, loaded.flushed_offset,
+            )  # fmt: skip
         self._recovery_point = loaded.flushed_offset
+        self._durable_start_offset = min(self._durable_start_offset, loaded.log_start_offset)
+        self._files.unread = set(loaded.unread)
+        self._files.unread_aborted = {at.base_offset for at in loaded.segments if at.aborted_count} & loaded.unread
         if is_lowered:
             # Before anything is appended: the next recovery must not take for flushed what comes where something
             # was truncated or lost.
@@ -313,15 +331,22 @@ class Log(LogRecords):
 
     def offset_for_timestamp(self, timestamp: int) -> lookup.TimestampOffset | None:
         """The first record at or after `timestamp`, by segments' and batches' largest timestamps (KIP-33)."""
-        self.open()
+        self._confirm_times()
         with self._storage_errors():
             return lookup.offset_for_timestamp(self, timestamp)
 
     def offset_of_max_timestamp(self) -> lookup.TimestampOffset | None:
         """The first record with the log's largest timestamp (KIP-734); None when no record has one."""
-        self.open()
+        self._confirm_times()
         with self._storage_errors():
             return lookup.offset_of_max_timestamp(self)
+
+    def _confirm_times(self) -> None:
+        """Lookups by time choose segments by largest timestamps: the first one asks the log whether it has those."""
+        self.open()
+        while unread := list(self._files.unread)[:1]:
+            with self._lock, self._storage_errors():
+                self._files.confirm(unread, self._options.index_interval_bytes)
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """`(epoch, end offset)` of the largest epoch up to `epoch`; (-1, -1) when unknown (KIP-279)."""
@@ -377,9 +402,10 @@ class Log(LogRecords):
                     # Durable before anything is gone: a power cut must not bring back what was deleted. Retention alone
                     # may have moved the start as far, but that it does not make durable.
                     self.state.advance_log_start_offset(offset)
+                    # The epochs first: a checkpoint that knows of a later start than they is not believed (recovery).
+                    self._epochs.truncate_from_start(self.state.log_start_offset)
                     self.context.on_log_start_moved(self)
                     self._durable_start_offset = offset
-                    self._epochs.truncate_from_start(self.state.log_start_offset)
             return self.state.log_start_offset
 
     def delete_old_segments(self, policies: tuple[retention.DeletionPolicy, ...] | None = None) -> int:
@@ -387,11 +413,10 @@ class Log(LogRecords):
         with self._lock:
             self.open()
             policies = retention.policies_for(self._options) if policies is None else policies
-            view = retention.view_of(self, self.context.clock.wall_ms())
-            count = retention.count_of(policies, view)
-            if count == 0:
-                return 0
             with self._storage_errors():
+                view, count = self._done_with(policies)
+                if count == 0:
+                    return 0
                 if count == len(view.segments):
                     self._roll_locked(is_going=True)
                     # Appends go on meanwhile: what has come to the segment since may have to stay.
@@ -400,6 +425,15 @@ class Log(LogRecords):
                 segments = self.state.segments()
                 count = min(count, len(segments) - 1)
                 return self._remove_locked(segments[count][0]) if count else 0
+
+    def _done_with(self, policies: tuple[retention.DeletionPolicy, ...]) -> tuple[retention.LogView, int]:
+        """The log, and how many of its segments may go; of none of these an index alone says how old it is."""
+        while True:
+            view = retention.view_of(self, self.context.clock.wall_ms())
+            count = retention.count_of(policies, view)
+            bases = [at.base_offset for at in view.segments[:count]]
+            if not self._files.confirm(bases, self._options.index_interval_bytes):
+                return view, count
 
     def _remove_locked(self, before_offset: int) -> int:
         start_offset = max(before_offset, self.state.log_start_offset)

@@ -1,13 +1,15 @@
 """Snapshots of a partition's producers, open transactions included: `<offset, 20 digits>.snapshot`, in Kafka's format.
 
-    snapshot = version:i16 crc:u32 count:i32 producer* older?     crc: CRC-32C of everything behind it
+    snapshot = version:i16 crc:u32 count:i32 producer* (older aborted?)?     crc: CRC-32C of everything behind it
     producer = producer_id:i64 epoch:i16 last_sequence:i32 last_offset:i64 offset_delta:i32 timestamp:i64
                coordinator_epoch:i32 transaction_first_offset:i64
     older    = count:i32 batch*
     batch    = producer_id:i64 first_sequence:i32 last_sequence:i32 last_offset:i64 offset_delta:i32 timestamp:i64
+    aborted  = base_offset:i64 size:i32 crc:u32                   of a .txnindex: the check sum that it does not have
 
 Kafka remembers the last batch of a producer; what was sent in one go and not heard of is then stored twice when it is
-sent again after a stop. The others that are remembered follow as `older`, which Kafka takes no notice of.
+sent again after a stop. The others that are remembered follow as `older`, which Kafka takes no notice of; neither of
+`aborted`, which vouches for the .txnindex of the segment that ends at the snapshot's offset.
 
 A snapshot tells the state before the record at its offset. It is derived from the log, so it is not synced: a damaged
 one is dropped and the log read from the one before. On disk. Do not change.
@@ -18,6 +20,7 @@ from __future__ import annotations
 import logging
 import struct
 from operator import itemgetter
+from typing import NamedTuple
 
 from kbroker._core.crc import crc32c_of
 from kbroker._core.producers import ProducerTable
@@ -30,11 +33,21 @@ HEAD = struct.Struct(">hIi")
 PRODUCER = struct.Struct(">qhiqiqiq")
 COUNT = struct.Struct(">i")
 BATCH = struct.Struct(">qiiqiq")
+ABORTED = struct.Struct(">qiI")
 VERSION = 1
 CRC_FROM = 6
 
 
-def encode_snapshot(producers: ProducerTable) -> bytes:
+class AbortedIndex(NamedTuple):
+    """What a .txnindex was when the snapshot behind its segment was made."""
+
+    base_offset: int
+    size: int
+    crc: int
+    """CRC-32C."""
+
+
+def encode_snapshot(producers: ProducerTable, aborted: AbortedIndex | None = None) -> bytes:
     entries = producers.export()
     body = bytearray(HEAD.pack(VERSION, 0, len(entries)))
     for producer_id, epoch, coordinator_epoch, last_timestamp, transaction_first_offset, batches in entries:
@@ -50,10 +63,12 @@ def encode_snapshot(producers: ProducerTable) -> bytes:
             transaction_first_offset,
         )
     older = [(entry[0], *batch) for entry in entries for batch in entry[-1][:-1]]
-    if older:
+    if older or aborted is not None:
         body += COUNT.pack(len(older))
         for row in older:
             body += BATCH.pack(*row)
+    if aborted is not None:
+        body += ABORTED.pack(*aborted)
     struct.pack_into(">I", body, 2, crc32c_of(body[CRC_FROM:]))
     return bytes(body)
 
@@ -94,17 +109,33 @@ def decode_snapshot(data: bytes) -> ProducerTable:
 def older_batches(data: bytes) -> dict[int, list[tuple[int, int, int, int, int]]]:
     """What stands behind the producers: their older batches by producer id, oldest first. ValueError: it is damaged."""
     found: dict[int, list[tuple[int, int, int, int, int]]] = {}
-    if data:
-        if len(data) < COUNT.size or len(data) != COUNT.size + COUNT.unpack_from(data)[0] * BATCH.size:
-            raise ValueError(f"a snapshot with {len(data)} bytes behind its producers")
-        for producer_id, *batch in BATCH.iter_unpack(data[COUNT.size :]):
-            found.setdefault(producer_id, []).append(tuple(batch))
+    for producer_id, *batch in BATCH.iter_unpack(data[COUNT.size : _end_of_older(data)]):
+        found.setdefault(producer_id, []).append(tuple(batch))
     return found
 
 
-def store_snapshot(fs: FileSystem, directory: str, offset: int, producers: ProducerTable) -> None:
+def _end_of_older(data: bytes) -> int:
+    if not data:
+        return 0
+    end = COUNT.size + COUNT.unpack_from(data)[0] * BATCH.size if len(data) >= COUNT.size else -1
+    if end < COUNT.size or len(data) not in (end, end + ABORTED.size):
+        raise ValueError(f"a snapshot with {len(data)} bytes behind its producers")
+    return end
+
+
+def vouched_index(data: bytes) -> AbortedIndex | None:
+    """What a snapshot says of the .txnindex before it; None where it says nothing. Raises ValueError: it is damaged."""
+    decode_snapshot(data)
+    tail = data[HEAD.size + HEAD.unpack_from(data)[2] * PRODUCER.size :]
+    aborted = tail[_end_of_older(tail) :]
+    return AbortedIndex(*ABORTED.unpack(aborted)) if aborted else None
+
+
+def store_snapshot(
+    fs: FileSystem, directory: str, offset: int, producers: ProducerTable, aborted: AbortedIndex | None = None
+) -> None:
     path = f"{directory}/{segment.file_name(offset, segment.SNAPSHOT)}"
-    replace_file(fs, path, encode_snapshot(producers), durable=False)
+    replace_file(fs, path, encode_snapshot(producers, aborted), durable=False)
 
 
 def load_snapshot(fs: FileSystem, directory: str, offset: int) -> ProducerTable | None:

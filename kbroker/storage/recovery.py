@@ -5,6 +5,10 @@ point is read: lengths, CRCs, offsets. The log is cut at the first batch that is
 indexes, leader epochs and producers are made anew; all but the active segment is synced before the log serves. Segments
 below the recovery point were synced with their indexes and are not read again. What was aborted in a segment that is
 read is found again too; where no snapshot tells which transactions were open at its begin, the log before it is read.
+
+After a clean stop nothing is lost, so nothing is cut: a log that would lose records is refused (`LogRefused`), with
+what can be done. What a small file without a check sum claims counts as far as the batches do not contradict it
+(`Witness`).
 """
 
 from __future__ import annotations
@@ -16,20 +20,27 @@ from typing import NamedTuple
 
 from kbroker._core.producers import ProducerTable
 from kbroker._core.segment_scan import SegmentScan, find_batch, scan_segment
-from kbroker.errors import DiskDamaged
+from kbroker.errors import DiskDamaged, StorageFailed
 from kbroker.fs import FileSystem, read_file, write_file
+from kbroker.model import NO_LEADER_EPOCH
 from kbroker.storage import segment as names
+from kbroker.storage.checkpoints import LEADER_EPOCHS, LOG_START_OFFSETS
 from kbroker.storage.leader_epochs import LeaderEpochs
 from kbroker.storage.options import LogOptions
 from kbroker.storage.producer_state import load_snapshot
 from kbroker.storage.segment import Segment
 from kbroker.storage.segment_swap import finish_leftovers
+from kbroker.storage.witness import Header, Witness
 
 logger = logging.getLogger("kbroker.storage")
 
 Progress = Callable[[int], None]
 
 _INDEXES = {names.INDEX, names.TIME_INDEX}
+
+
+class LogRefused(DiskDamaged):
+    """A log would lose records that a clean stop has left. Nothing was changed; the message says what can be done."""
 
 
 class LoadedLog(NamedTuple):
@@ -43,12 +54,15 @@ class LoadedLog(NamedTuple):
     producers: ProducerTable
     cut_bytes: int
     """What recovery has cut off or removed."""
+    unread: frozenset[int]
+    """Base offsets of closed segments of which their files alone have told."""
 
 
 class LogLoader:
-    """Loads one partition's directory, once. Raises OSError and StorageFailed.
+    """Loads one partition's directory, once. Raises OSError, StorageFailed and LogRefused.
 
     `may_have_gaps`: nobody knows any more how far the log was flushed: what lies behind a gap may have been promised.
+    `leader_epoch`: what whoever makes epochs has said so far.
     """
 
     def __init__(
@@ -63,6 +77,7 @@ class LogLoader:
         log_start_offset: int,
         progress: Progress | None,
         may_have_gaps: bool,
+        leader_epoch: int = 0,
     ):
         self.fs = fs
         self.directory = directory
@@ -73,6 +88,11 @@ class LogLoader:
         self.log_start_offset = log_start_offset
         self.progress = progress
         self.may_have_gaps = may_have_gaps
+        self.leader_epoch = leader_epoch
+        self._witness = Witness(fs, directory)
+        self._seen: list[tuple[int, int]] = []
+        """Offsets and leader epochs of batches that were looked at anyhow."""
+        self._unread: set[int] = set()
         self._files: dict[int, set[str]] = {}
         """By base offset, the suffixes of the files that are there."""
         self._segments: list[Segment] = []
@@ -96,6 +116,8 @@ class LogLoader:
         epochs_known = self.epochs.load()
         segments = self._load_segments()
         log_end_offset = self._end_of(segments)
+        if segments:
+            self._settle_start_offset(segments[0].base_offset, log_end_offset)
         if log_end_offset < self.log_start_offset or not segments:
             # Records were deleted up to an offset that the log has lost: it goes on from there, offsets do not return.
             self._remove(segments)
@@ -103,10 +125,11 @@ class LogLoader:
             log_end_offset = self.log_start_offset
             segments = self._segments = [create_segment(self.fs, self.directory, log_end_offset)]
         log_start_offset = max(self.log_start_offset, segments[0].base_offset)
-        if not epochs_known:
+        self.epochs.begin_at(log_start_offset)
+        if not epochs_known or self._is_contradicted(segments, log_end_offset):
             self._scanned_from, self._scanned_epochs = segments[0].base_offset, self._scan_epochs(segments)
-        elif not self.is_clean:
-            self._cover_epochs(segments)
+        else:
+            self._cover_epochs(segments, log_start_offset)
         if self._scanned_from is not None:
             self.epochs.replace_from(self._scanned_from, self._scanned_epochs, log_end_offset)
         # The epoch that an empty log begins with stays.
@@ -116,7 +139,32 @@ class LogLoader:
         flushed_offset = log_end_offset
         if not self.is_clean:
             flushed_offset = max(segments[-1].base_offset, min(self.recovery_point, log_end_offset))
-        return LoadedLog(segments, log_start_offset, log_end_offset, flushed_offset, producers, self._cut_bytes)
+        if log_start_offset == log_end_offset:
+            self._settle_epoch_of_empty(segments, log_end_offset)
+        told = (producers, self._cut_bytes, frozenset(self._unread))
+        return LoadedLog(segments, log_start_offset, log_end_offset, flushed_offset, *told)
+
+    def _settle_start_offset(self, first_base: int, log_end_offset: int) -> None:
+        """What log-start-offset-checkpoint says, against the other file that knows: the first leader epoch begins where
+        the log does, durably before DeleteRecords writes the checkpoint."""
+        claimed, epochs = self.log_start_offset, self.epochs.entries
+        if claimed <= first_base:
+            return
+        checkpoint = f"{self.directory.rpartition('/')[0]}/{LOG_START_OFFSETS}"
+        name = self.directory.rpartition("/")[2]
+        if epochs and epochs[0][1] < claimed:
+            self.log_start_offset = max(first_base, epochs[0][1])
+            logger.error(
+                "%s: the log starts at offset %d by %s, at %d by its %s: it starts at %d, so that no record is hidden"
+                " or deleted", self.directory, claimed, checkpoint, epochs[0][1], LEADER_EPOCHS, self.log_start_offset,
+            )  # fmt: skip
+        elif claimed > log_end_offset and self.is_clean:
+            what = f"{name} starts at offset {claimed}, its log ends at {log_end_offset}: all of it would be removed"
+            advice = (
+                f"put the right offset into the line of {name}, or remove the line and lower the number above by one;"
+                f" or remove the segments in {self.directory} to go on from offset {claimed}; then start again"
+            )
+            raise LogRefused(checkpoint, -1, what, advice)
 
     # --- segments
 
@@ -159,6 +207,7 @@ class LogLoader:
             # Nothing but sizes and the last entries of its indexes: thousands of these are loaded at a start.
             loaded = self._trust_segment(base_offset, self._log_size(base_offset))
             if loaded is not None:
+                self._unread.add(base_offset)
                 return True, loaded
         fd = self.fs.open(self._path(base_offset, names.LOG), os.O_RDWR)
         try:
@@ -224,10 +273,28 @@ class LogLoader:
                 "%s: %s at byte %d after a clean stop", self._path(base_offset, names.LOG), scan.reason, scan.valid_size
             )
             return None
+        try:
+            first = Header(*find_batch(fd, size)) if size else None  # type: ignore[misc]
+        except StorageFailed:
+            return None  # whoever reads it from its start says what is wrong
+        # Without a last entry nothing is older than the tail, but for messages that have no timestamps.
+        is_told = loaded.time_index_count > 0 or position == 0 or first is None or first.max_timestamp < 0
+        if not is_told or (loaded.time_index_count and not self._witness.has_timestamp(loaded)):
+            what = f"its last entry tells of timestamp {loaded.max_timestamp}, which the log does not have there"
+            self._distrust(base_offset, names.TIME_INDEX, loaded.time_index_count * names.TIME_INDEX_ENTRY.size, what)
+            return None
+        if loaded.aborted_count:
+            aborted = self._witness.aborted_entries(base_offset, size, scan.next_offset)
+            if aborted is not None:
+                what = "it does not tell what was aborted in the log"
+                self._distrust(base_offset, names.TRANSACTION_INDEX, 0, what)
+                return None
         loaded.max_timestamp = scan.max_timestamp
         loaded.max_timestamp_offset = scan.max_timestamp_offset
-        first = find_batch(fd, size) if size else None
-        loaded.first_timestamp = first[4] if first else -1
+        if first is not None:
+            loaded.first_timestamp = first.max_timestamp
+            self._seen = [(first.base_offset, first.leader_epoch)]
+            self._seen += [(offset, epoch) for epoch, offset in scan.epochs]
         self._next_offset = scan.next_offset
         return loaded
 
@@ -250,6 +317,13 @@ class LogLoader:
             producers=self._producers, producers_from=self._replayed_to,
         )  # fmt: skip
         is_cut = scan.valid_size < size
+        if is_cut and self.is_clean:
+            path = self._path(base_offset, names.LOG)
+            what = f"{scan.reason} in a log that was stopped cleanly, which would lose what is there and behind it,"
+            advice = f"put a copy of the file back; or, to go on without, cut it there (truncate -s {scan.valid_size})"
+            if behind:
+                advice += ", and remove the files of the segments behind it"
+            raise LogRefused(path, scan.valid_size, what, f"{advice}; then start again")
         is_active = not behind or is_cut or self._has_gap(scan.next_offset, behind[0])
         if is_active and behind:
             # First those, durably: were the tail cut first, a power cut could leave them behind a hole.
@@ -269,7 +343,7 @@ class LogLoader:
         if self._producers is not None:
             self._replayed_to = scan.next_offset
         aborted = self._aborted_in(fd, base_offset, scan) if scan.marker_seen else scan.aborted
-        recovered, time_index = _segment_of(base_offset, scan, is_closed=not is_active)
+        recovered, time_index = segment_of(base_offset, scan, is_closed=not is_active)
         recovered.aborted_count = len(aborted) // names.ABORTED_TRANSACTION.size
         self._write_aborted(base_offset, aborted, durable=not is_active)
         # The active segment's indexes are made anew after every unclean stop: they need not survive a power cut.
@@ -344,11 +418,45 @@ class LogLoader:
             entry for entry in scan.epochs if not self._scanned_epochs or entry[0] > self._scanned_epochs[-1][0]
         ]
 
-    def _cover_epochs(self, segments: list[Segment]) -> None:
-        """Retention had forgotten the epochs of segments that are back."""
+    def _is_contradicted(self, segments: list[Segment], log_end_offset: int) -> bool:
+        """Whether batches that recovery has not read have other leader epochs than the checkpoint tells."""
+        end_offset = min(log_end_offset, *self._scanned) if self._scanned else log_end_offset
+        unread = [at for at in segments if at.size and at.base_offset < end_offset]
+        entries = [entry for entry in self.epochs.entries if entry[1] < end_offset]
+        seen = [(offset, epoch) for offset, epoch in self._seen if offset < end_offset]
+        found = self._witness.against_epochs(entries, unread, end_offset, seen) if unread else None
+        if found is None:
+            return False
+        logger.warning("%s/%s: %s; it is made anew from the log", self.directory, LEADER_EPOCHS, found)
+        self.epochs.forget()
+        return True
+
+    def _settle_epoch_of_empty(self, segments: list[Segment], end_offset: int) -> None:
+        """An epoch that no batch has yet counts as far as whoever makes epochs has said so: else a file alone would
+        fence everybody."""
+        known = max(self.leader_epoch, self._witness.epoch_before(end_offset, segments))
+        if self.epochs.latest > known:
+            logger.warning(
+                "%s/%s: epoch %d, which no batch has; it is %d as long as nobody says another",
+                self.directory, LEADER_EPOCHS, self.epochs.latest, max(known, 0),
+            )  # fmt: skip
+            self.epochs.forget()
+            self.epochs.assign(max(known, 0), end_offset)
+
+    def _cover_epochs(self, segments: list[Segment], log_start_offset: int) -> None:
+        """Retention had forgotten the epochs of segments that are back, or the first of them begins too late."""
         first_offset = self.epochs.entries[0][1] if self.epochs.entries else 1 << 63
+        if first_offset <= log_start_offset:
+            return
+        if self.is_clean and self._witness.epoch_before(log_start_offset + 1, segments) == NO_LEADER_EPOCH:
+            return  # messages of the old formats have none
         scanned_from = (1 << 63) if self._scanned_from is None else self._scanned_from
         back = [at for at in segments if at.size and at.base_offset < min(first_offset, scanned_from)]
+        if self.is_clean and back:
+            logger.warning(
+                "%s/%s: its first epoch begins at offset %d, the log at %d; it is completed from the log",
+                self.directory, LEADER_EPOCHS, first_offset, log_start_offset,
+            )  # fmt: skip
         self.epochs.cover(self._scan_epochs(back))
 
     def _scan_epochs(self, segments: list[Segment]) -> list[tuple[int, int]]:
@@ -437,7 +545,7 @@ class LogLoader:
         return f"{self.directory}/{names.file_name(base_offset, suffix)}"
 
 
-def _segment_of(base_offset: int, scan: SegmentScan, *, is_closed: bool) -> tuple[Segment, bytes]:
+def segment_of(base_offset: int, scan: SegmentScan, *, is_closed: bool) -> tuple[Segment, bytes]:
     """A segment as a scan tells, and its time index: a closed one's ends with the largest timestamp."""
     time_index, last_time_entry = scan.time_index, scan.last_time_entry
     if is_closed and scan.max_timestamp > last_time_entry:
@@ -465,7 +573,7 @@ def write_indexes(fs: FileSystem, directory: str, base_offset: int, scan: Segmen
     if scan.reason is not None:
         path = f"{directory}/{names.file_name(base_offset, names.LOG)}{state}"
         raise DiskDamaged(path, scan.valid_size, scan.reason)
-    segment, time_index = _segment_of(base_offset, scan, is_closed=True)
+    segment, time_index = segment_of(base_offset, scan, is_closed=True)
     for suffix, data in ((names.INDEX, scan.index), (names.TIME_INDEX, time_index)):
         write_file(fs, f"{directory}/{names.file_name(base_offset, suffix)}{state}", data)
     return segment

@@ -5,12 +5,17 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+from collections.abc import Iterable
 
+from kbroker._core.crc import crc32c_of
 from kbroker._core.partition_state import PartitionState
-from kbroker.fs import FileSystem
+from kbroker._core.segment_scan import scan_segment
+from kbroker.fs import FileSystem, read_file, replace_file
 from kbroker.storage import segment as names
-from kbroker.storage.producer_state import store_snapshot
-from kbroker.storage.recovery import create_segment, remove_segment
+from kbroker.storage.producer_state import AbortedIndex, store_snapshot
+from kbroker.storage.recovery import create_segment, remove_segment, segment_of
+from kbroker.storage.segment import Segment
+from kbroker.storage.witness import Witness
 
 logger = logging.getLogger("kbroker.storage")
 
@@ -23,6 +28,10 @@ class SegmentFiles:
         self._fs = fs
         self._state = state
         self._snapshot_offset = -1
+        self.unread: set[int] = set()
+        """Base offsets of closed segments whose largest timestamps are told by their indexes alone."""
+        self.unread_aborted: set[int] = set()
+        """Likewise of those with a .txnindex."""
 
     def path_of(self, base_offset: int, suffix: str) -> str:
         return f"{self.path}/{names.file_name(base_offset, suffix)}"
@@ -89,11 +98,87 @@ class SegmentFiles:
         if self._state.segment(base_offset) is None:
             return
         path = self.path_of(base_offset, names.TRANSACTION_INDEX)
+        if base_offset in self.unread_aborted and self._mend_aborted(base_offset, path):
+            return
         try:
             fd, is_new = self._fs.open(path, os.O_RDWR), False
         except FileNotFoundError:
             fd, is_new = self._fs.open(path, os.O_RDWR | os.O_CREAT), True
         self._state.set_aborted_file(base_offset, fd, is_new)
+
+    # --- doubted
+
+    def confirm(self, bases: Iterable[int], index_interval_bytes: int) -> bool:
+        """Whether what is known of the times of one of these segments was wrong; now the log has been asked."""
+        is_changed = False
+        for base_offset in self.unread.intersection(bases):
+            is_changed |= self._mend(base_offset, index_interval_bytes)
+            self.unread.discard(base_offset)
+        return is_changed
+
+    def _mend(self, base_offset: int, index_interval_bytes: int) -> bool:
+        """Make a closed segment's indexes anew, unless its largest timestamp is where it is said to be."""
+        at = self._state.segment(base_offset)
+        if at is None:
+            return False
+        size, max_timestamp = at[1], at[2]
+        told = Segment(base_offset, size, max_timestamp=max_timestamp, max_timestamp_offset=at[3])
+        if Witness(self._fs, self.path).has_timestamp(told):
+            return False
+        fd = self._fs.open(self.path_of(base_offset, names.LOG), os.O_RDONLY)
+        try:
+            scan = scan_segment(fd, size, base_offset, verify=False, index_interval_bytes=index_interval_bytes)
+        finally:
+            self._fs.close(fd)
+        segment, time_index = segment_of(base_offset, scan, is_closed=True)
+        if scan.reason is None and scan.max_timestamp == max_timestamp:
+            return False
+        logger.warning(
+            "%s: its last entry tells of timestamp %d, which the log does not have there; indexes are made anew",
+            self.path_of(base_offset, names.TIME_INDEX), max_timestamp,
+        )  # fmt: skip
+        if scan.reason is not None:
+            path = self.path_of(base_offset, names.LOG)
+            logger.error("%s: %s at byte %d; it counts as old as the file", path, scan.reason, scan.valid_size)
+            segment.size = size
+            segment.max_timestamp = max(segment.max_timestamp, names.changed_ms(path))
+        self._replace(segment, scan.index, time_index)
+        return True
+
+    def _replace(self, segment: Segment, index: bytes, time_index: bytes) -> None:
+        """A closed segment has other indexes. Whoever reads it has those that were there."""
+        path = self.path_of(segment.base_offset, names.TRANSACTION_INDEX)
+        try:
+            segment.aborted_count = self._fs.size_of(path) // names.ABORTED_TRANSACTION.size
+        except FileNotFoundError:
+            segment.aborted_count = 0
+        for suffix, data in ((names.INDEX, index), (names.TIME_INDEX, time_index)):
+            replace_file(self._fs, self.path_of(segment.base_offset, suffix), data)
+        self._state.replace_segments(segment, segment.base_offset + 1)
+
+    def _mend_aborted(self, base_offset: int, path: str) -> bool:
+        """Whether a closed segment's .txnindex was made anew, which it is where it does not tell what the log does."""
+        self.unread_aborted.discard(base_offset)
+        base_offsets = [at[0] for at in self._state.segments()]
+        place = base_offsets.index(base_offset)
+        if place + 1 == len(base_offsets):
+            return False
+        _, size, max_timestamp, max_timestamp_offset, first_timestamp, _, index_count, time_index_count, _ = (
+            self._state.segments()[place]
+        )
+        data = Witness(self._fs, self.path).aborted_entries(base_offset, size, base_offsets[place + 1])
+        if data is None:
+            return False
+        logger.warning("%s: it does not tell what was aborted in the log; it is made anew", path)
+        replace_file(self._fs, path, data)
+        segment = Segment(
+            base_offset, size, max_timestamp=max_timestamp, max_timestamp_offset=max_timestamp_offset,
+            first_timestamp=first_timestamp, index_count=index_count, time_index_count=time_index_count,
+            last_time_entry=max_timestamp,
+        )  # fmt: skip
+        segment.aborted_count = len(data) // names.ABORTED_TRANSACTION.size
+        self._state.replace_segments(segment, base_offset + 1)
+        return True
 
     # --- written
 
@@ -126,11 +211,30 @@ class SegmentFiles:
         if offset in (0, self._snapshot_offset):  # before the first record there are no producers
             return
         try:
-            store_snapshot(self._fs, self.path, offset, producers)
+            if self.active[1] == 0 and self._has_snapshot(offset):
+                return  # that of the roll, which vouches for the segment before
+            store_snapshot(self._fs, self.path, offset, producers, self._aborted_index())
             self._snapshot_offset = offset
         except OSError as error:
             # Derived state: without it the next start reads a little more.
             logger.warning("%s: no producer snapshot: %s", self.path, error)
+
+    def _has_snapshot(self, offset: int) -> bool:
+        try:
+            return self._fs.size_of(self.path_of(offset, names.SNAPSHOT)) > 0
+        except FileNotFoundError:
+            return False
+
+    def _aborted_index(self) -> AbortedIndex | None:
+        """The active segment's .txnindex as it is now."""
+        if not self._state.aborted_count:
+            return None
+        base_offset = self.active[0]
+        try:
+            data = read_file(self._fs, self.path_of(base_offset, names.TRANSACTION_INDEX))
+        except FileNotFoundError:
+            return None
+        return AbortedIndex(base_offset, len(data), crc32c_of(data))
 
     def sync_names(self, base_offset: int) -> None:
         """The names of a segment's files, and the log's own, survive from here on."""

@@ -72,6 +72,7 @@ def test_leader_epochs_that_contradict_a_new_one_go(tmp_path: Path) -> None:
     assert epochs.entries == [(1, 15), (4, 20)]
     epochs.truncate_from_end(20)
     assert epochs.entries == [(1, 15)]
+    epochs.begin_at(12)
     epochs.replace_from(12, [(0, 12), (3, 14)], 100)
     assert epochs.entries == [(0, 12), (3, 14)]
     again = LeaderEpochs(FS, str(tmp_path))

@@ -174,11 +174,6 @@ def forget_what_is_open(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(recovery, "load_snapshot", load_and_forget)
 
 
-def go_back_beyond_the_log(patch: pytest.MonkeyPatch) -> None:
-    """Recovery takes a snapshot from before the log's first segment: ends of transactions may stand between."""
-    patch.setattr(LogLoader, "_oldest_snapshot", lambda self, end_offset: 0)
-
-
 def leave_topic_ids(patch: pytest.MonkeyPatch) -> None:
     """A partition.metadata that is torn stays so."""
     patch.setattr(checkpoints, "load_topic_id", lambda *_: TOPIC_ID)
@@ -203,7 +198,6 @@ def nothing(patch: pytest.MonkeyPatch) -> None:
         (ignore_aborts, CrashFileSystem),
         (forget_aborts, CrashFileSystem),
         (forget_what_is_open, CrashFileSystem),
-        (go_back_beyond_the_log, CrashFileSystem),
         (leave_topic_ids, CrashFileSystem),
     ],
 )  # fmt: skip

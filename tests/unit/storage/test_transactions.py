@@ -547,3 +547,24 @@ def test_a_producer_in_a_transaction_is_not_forgotten() -> None:
     table.expire(1000)
     assert [row[0] for row in table.export()] == list(range(50))
     assert table.first_undecided_offset == 0
+
+
+def test_a_snapshot_from_before_the_first_segment_is_not_taken(tmp_path: Path) -> None:
+    """The end of a transaction that it knows as open may have stood between."""
+    home = LogHome(tmp_path, options=UNVERIFIED)
+    log = home.create()
+    log.append(batch(1, 0))
+    log.roll()
+    older = home.log_path / names.file_name(1, names.SNAPSHOT)
+    known = older.read_bytes()
+    log.append_marker(1, 0, 0, commit=True)
+    log.roll()
+    log.append(batch(2, 0, transactional=False))
+    log.flush()
+    assert log.delete_old_segments((lambda view: 2,)) == 2
+    home.recovery_point = log.recovery_point
+    home.abandon()
+    older.write_bytes(known)
+    (home.log_path / names.file_name(2, names.SNAPSHOT)).write_bytes(b"torn")
+    log = home.reopen(clean=False)
+    assert log.last_stable_offset == log.log_end_offset == 3

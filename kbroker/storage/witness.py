@@ -1,0 +1,184 @@
+"""What a log's own batches say of what its small files claim.
+
+Leader epochs, offset checkpoints and indexes have no check sum: one flipped bit makes another number of a number.
+Before anything is deleted, fenced or cut on their word, the batch that they tell of is asked.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from kbroker._core.crc import crc32c_of
+from kbroker._core.producers import ProducerTable
+from kbroker._core.segment_scan import find_batch, scan_segment
+from kbroker.errors import StorageFailed
+from kbroker.fs import FileSystem, read_file
+from kbroker.model import NO_LEADER_EPOCH
+from kbroker.storage import segment as names
+from kbroker.storage.leader_epochs import epoch_at
+from kbroker.storage.producer_state import AbortedIndex, load_snapshot, vouched_index
+from kbroker.storage.segment import Segment
+
+_WALKED = 1 << 16
+"""A segment of so many bytes is walked from its start: that is one read."""
+
+
+class Header(NamedTuple):
+    """A batch."""
+
+    position: int
+    size: int
+    base_offset: int
+    last_offset: int
+    max_timestamp: int
+    leader_epoch: int
+    """-1 where its format has none."""
+
+
+class Witness:
+    """Finds batches in the files of a log, by its indexes where these lead to them, else from a segment's start."""
+
+    def __init__(self, fs: FileSystem, directory: str):
+        self._fs = fs
+        self._directory = directory
+
+    def header_at(self, base_offset: int, size: int, offset: int) -> Header | None:
+        """The first batch of a segment with a record at or above `offset`; None without one.
+
+        Raises OSError; StorageFailed where the segment is damaged before it.
+        """
+        fd = self._fs.open(self._path(base_offset, names.LOG), os.O_RDONLY)
+        try:
+            position = self._floor(base_offset, offset) if size > _WALKED else 0
+            if not self._is_before(fd, size, position, offset):
+                position = 0
+            found = find_batch(fd, size, position=position, offset=offset) if size else None
+            return None if found is None else Header(*found)
+        finally:
+            self._fs.close(fd)
+
+    def _is_before(self, fd: int, size: int, position: int, offset: int) -> bool:
+        if not 0 < position < size:
+            return False
+        try:
+            found = find_batch(fd, size, position=position)
+        except StorageFailed:
+            return False
+        return found is not None and found[2] <= offset
+
+    def _floor(self, base_offset: int, offset: int) -> int:
+        """The position in the last entry of the .index that is not above `offset`."""
+        try:
+            fd = self._fs.open(self._path(base_offset, names.INDEX), os.O_RDONLY)
+        except FileNotFoundError:
+            return 0
+        try:
+            entry, position = names.INDEX_ENTRY, 0
+            low, high = 0, self._fs.file_size(fd) // entry.size
+            while low < high:
+                middle = (low + high) // 2
+                relative_offset, there = entry.unpack(self._fs.pread(fd, entry.size, middle * entry.size))
+                if base_offset + relative_offset <= offset:
+                    low, position = middle + 1, there
+                else:
+                    high = middle
+            return position
+        finally:
+            self._fs.close(fd)
+
+    def _path(self, base_offset: int, suffix: str) -> str:
+        return f"{self._directory}/{names.file_name(base_offset, suffix)}"
+
+    def has_timestamp(self, at: Segment) -> bool:
+        """Whether a segment's largest timestamp is that of the batch it is said to be in; -1 of one without any."""
+        try:
+            offset = at.max_timestamp_offset if at.max_timestamp >= 0 else at.base_offset
+            found = self.header_at(at.base_offset, at.size, offset)
+        except StorageFailed:
+            return False
+        return at.max_timestamp == (-1 if found is None else found.max_timestamp)
+
+    def aborted_entries(self, base_offset: int, size: int, end_offset: int) -> bytes | None:
+        """What a segment's .txnindex has to hold, if it holds something else; None: it is right, or nobody can tell.
+
+        The snapshot behind the segment tells its check sum. Without that the segment is walked, if what was open at its
+        begin is known and compaction has taken nothing out of it.
+        """
+        try:
+            data = read_file(self._fs, self._path(base_offset, names.TRANSACTION_INDEX))
+        except FileNotFoundError:
+            data = b""
+        vouched = self._vouched(end_offset)
+        if vouched == AbortedIndex(base_offset, len(data), crc32c_of(data)):
+            return None
+        producers = self._producers_at(base_offset)
+        if producers is None:
+            return None
+        fd = self._fs.open(self._path(base_offset, names.LOG), os.O_RDONLY)
+        try:
+            scan = scan_segment(
+                fd, size, base_offset, verify=False, index_interval_bytes=(1 << 31) - 1, producers=producers,
+                producers_from=base_offset,
+            )  # fmt: skip
+        finally:
+            self._fs.close(fd)
+        return None if scan.gaps or scan.reason is not None or scan.aborted == data else scan.aborted
+
+    def _vouched(self, offset: int) -> AbortedIndex | None:
+        try:
+            return vouched_index(read_file(self._fs, self._path(offset, names.SNAPSHOT)))
+        except (FileNotFoundError, ValueError):
+            return None
+
+    def _producers_at(self, base_offset: int) -> ProducerTable | None:
+        if base_offset == 0:
+            return ProducerTable()
+        try:
+            return load_snapshot(self._fs, self._directory, base_offset)
+        except FileNotFoundError:
+            return None
+
+    def against_epochs(
+        self,
+        entries: Sequence[tuple[int, int]],
+        segments: Sequence[Segment],
+        end_offset: int,
+        seen: Iterable[tuple[int, int]],
+    ) -> str | None:
+        """What batches say against leader epochs, `(epoch, start offset)` ascending; None: nothing.
+
+        Where an epoch begins the batches to both sides are looked at. `seen`: offsets and epochs of batches that are
+        known already.
+        """
+        known = {offset for offset, _ in seen}
+        offsets = {start for _, start in entries} | {start - 1 for _, start in entries[1:]} | {end_offset - 1}
+        for offset, epoch in (*seen, *self._epochs_at(sorted(offsets - known), segments)):
+            expected = epoch_at(entries, offset)
+            if expected == NO_LEADER_EPOCH:
+                is_contradicted = bool(entries) and epoch > entries[0][0]
+            else:
+                is_contradicted = epoch not in (NO_LEADER_EPOCH, expected)
+            if is_contradicted:
+                return f"epoch {expected} at offset {offset}, where the batch has {epoch}"
+        return None
+
+    def epoch_before(self, end_offset: int, segments: Sequence[Segment]) -> int:
+        """The leader epoch of the last batch; -1 without one."""
+        with_batches = [at for at in segments if at.size]
+        return max((epoch for _, epoch in self._epochs_at([end_offset - 1], with_batches)), default=NO_LEADER_EPOCH)
+
+    def _epochs_at(self, offsets: Iterable[int], segments: Sequence[Segment]) -> Iterable[tuple[int, int]]:
+        bases = [at.base_offset for at in segments]
+        for offset in offsets:
+            at = bisect_right(bases, offset) - 1
+            if at < 0:
+                continue
+            try:
+                found = self.header_at(bases[at], segments[at].size, offset)
+            except StorageFailed:
+                continue
+            if found is not None:
+                yield max(found.base_offset, offset), found.leader_epoch
