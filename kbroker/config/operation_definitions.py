@@ -14,6 +14,13 @@ OPERATION = (
         "port 0 lets the system pick one.",
     ),
     Setting(
+        "kbroker.metrics.lag.partitions.max",
+        Kind.INT,
+        1000,
+        "Of how many committed offsets /metrics tells how far they are behind; of others, only how many there are.",
+        limits=Limits(0),
+    ),
+    Setting(
         "kbroker.disk.free.warning.percent",
         Kind.INT,
         5,

@@ -13,6 +13,7 @@ import functools
 import logging
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any, TypeAlias, cast
 
 from kbroker.clock import Clock
@@ -551,6 +552,25 @@ class GroupCoordinator:
                 for served in shard.groups.values():
                     counts[served.machine.state] += 1
         return counts
+
+    def committed_offsets(self, most: int) -> tuple[list[tuple[str, TopicPartition, int]], int]:
+        """Group, partition and offset, for metrics: at most so many, in the order of the groups' names. And how many
+        more there are."""
+        sizes: dict[str, tuple[GroupShard, int]] = {}
+        for shard in self.shards.active():
+            with shard.lock:
+                sizes.update((name, (shard, len(served.offsets.committed))) for name, served in shard.groups.items())
+        found: list[tuple[str, TopicPartition, int]] = []
+        for group_id in sorted(sizes):
+            if len(found) == most:
+                break
+            shard, _ = sizes[group_id]
+            with shard.lock:
+                served = shard.groups.get(group_id)
+                offsets = {} if served is None else served.offsets.committed
+                of_group = islice(offsets.items(), most - len(found))
+                found += [(group_id, at, committed.offset) for at, committed in of_group]
+        return found, max(0, sum(size for _, size in sizes.values()) - len(found))
 
     # --- expiry ------------------------------------------------------------------------------------------
     def _expire(self) -> None:

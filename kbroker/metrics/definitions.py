@@ -145,6 +145,24 @@ _ROWS = (
     ),
     Metric("kbroker_log_cleaner_uncleanable_bytes", Kind.GAUGE, "Their size (uncleanable-bytes).", ("directory",)),
     # Groups.
+    Metric(
+        "kbroker_group_lag_records",
+        Kind.GAUGE,
+        "Records that a group has not committed yet, up to the high watermark.",
+        ("group", "topic", "partition"),
+    ),
+    Metric(
+        "kbroker_group_lag_seconds",
+        Kind.GAUGE,
+        "Age of the oldest record that a group has not committed, by its batch's timestamp; 0 without one. Not told of "
+        "logs that nobody has used since the start.",
+        ("group", "topic", "partition"),
+    ),
+    Metric(
+        "kbroker_group_lag_left_out",
+        Kind.GAUGE,
+        "Committed offsets whose lag is not told, for there are more than kbroker.metrics.lag.partitions.max.",
+    ),
     Metric("kbroker_groups", Kind.GAUGE, "Consumer groups.", ("state",)),
     # Transactions.
     Metric("kbroker_transactional_ids", Kind.GAUGE, "Transactional ids; Ongoing: open transactions.", ("state",)),

@@ -29,7 +29,7 @@ from kbroker.net.endpoints import AdvertisedEndpoints
 from kbroker.replication.local_replica import FlushWaits
 from kbroker.server.acceptor import Acceptor, AddressLimits, ConnectionLimits, raise_descriptor_limit
 from kbroker.server.dispatch import Dispatcher
-from kbroker.server.found_logs import find_store, found_partitions
+from kbroker.server.found_logs import find_store, found_partitions, refuse_foreign
 from kbroker.server.group_topics import image_topics
 from kbroker.server.handler_pool import HandlerPool
 from kbroker.server.local_markers import LocalMarkers
@@ -90,6 +90,7 @@ class Broker:
     def _open_cluster(self) -> None:
         """Directories, coordination store, what the cluster has agreed on, and the logs that belong to it."""
         config, logs = self.config, self._logs
+        refuse_foreign(config.log_dirs)
         identity = logs.take_directories()
         self._on_stop("logs", lambda: logs.stop(config["kbroker.stop.timeout.ms"] / 1000))
         self._store_path = find_store(logs)
@@ -316,6 +317,8 @@ class Broker:
             groups=self._groups.get(),
             transactions=self._transactions.get(),
             is_ready=lambda: self.is_ready,
+            clock=self.clock,
+            most_lags=self.config["kbroker.metrics.lag.partitions.max"],
         )
         self._http.start()
         self._on_stop("http", self._http.stop)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -13,12 +14,47 @@ from kbroker.coordination.embedded import store_path
 from kbroker.errors import StorageFailed
 from kbroker.fs import FileSystem, RealFileSystem
 from kbroker.model import NO_UUID
-from kbroker.storage import checkpoints
+from kbroker.rules.topic_names import listed
+from kbroker.storage import checkpoints, directory
+from kbroker.storage import segment as names
 from kbroker.storage.directory import WrongDirectory, is_directory, parse_partition_directory
 from kbroker.storage.leader_epochs import LeaderEpochs
 from kbroker.storage.log_manager import LogManager
 
 LOG = logging.getLogger(__name__)
+
+_NOBODYS = frozenset({"lost+found", directory.LOCK})
+"""What is in directories that nobody has used yet: a file system's own, the lock of a start that came no further."""
+_OF_BROKERS = frozenset({
+    STORE_FILE, directory.META_PROPERTIES, directory.CLEAN_MARK, checkpoints.RECOVERY_POINTS,
+    checkpoints.LOG_START_OFFSETS, checkpoints.HIGH_WATERMARKS, checkpoints.CLEANER_OFFSETS,
+})  # fmt: skip
+_MOST_NAMES = 3
+"""Files that are named as somebody else's."""
+
+
+def refuse_foreign(log_dirs: Iterable[str | Path]) -> None:
+    """WrongDirectory for a directory that is somebody else's: there are files in it, and none that a broker makes.
+
+    Before anything is made in it. One that cannot be listed is not looked at: whoever takes it tells why.
+    """
+    for log_dir in log_dirs:
+        try:
+            found = os.listdir(log_dir)  # noqa: PTH208
+        except OSError:
+            continue
+        foreign = sorted(name for name in found if name not in _NOBODYS and not _is_of_a_partition(name))
+        if foreign and not _OF_BROKERS.intersection(found):
+            raise WrongDirectory(
+                f"log directory {log_dir} has files that are no broker's ({listed(foreign, _MOST_NAMES)}): choose an "
+                f"empty or a new one, such as {Path(log_dir) / 'kbroker'}"
+            )
+
+
+def _is_of_a_partition(name: str) -> bool:
+    return parse_partition_directory(name) is not None or name.endswith(
+        (names.DIRECTORY_DELETE, names.DIRECTORY_STRAY, names.DIRECTORY_FUTURE)
+    )
 
 
 def found_partitions(log_dirs: Iterable[str | Path], fs: FileSystem | None = None) -> Iterator[FoundPartition]:

@@ -14,10 +14,12 @@ from kbroker.errors import ErrorCode
 from kbroker.metrics.registry import Distribution, Registry, Sample
 from kbroker.protocol.api import ApiKey
 from kbroker.server.http import HttpServer, metrics_route, problems_route
+from kbroker.server.lag import measure_lag
 from kbroker.storage.disk_space import space_of
 
 if TYPE_CHECKING:
     from kbroker._core.processor import Processor
+    from kbroker.clock import Clock
     from kbroker.groups.coordinator import GroupCoordinator
     from kbroker.server.acceptor import Acceptor
     from kbroker.server.handler_pool import HandlerPool
@@ -39,6 +41,8 @@ def observe(
     groups: GroupCoordinator,
     transactions: TransactionCoordinator,
     is_ready: Callable[[], bool],
+    clock: Clock,
+    most_lags: int,
 ) -> HttpServer:
     """The server of /metrics, /health and /ready over the parts of one broker; the caller starts and stops it."""
     server = ServerMeasurements(processors, channel, handlers)
@@ -57,6 +61,7 @@ def observe(
     registry.add(lambda: measure_cleaner(logs))
     registry.add(lambda: measure_groups(groups))
     registry.add(lambda: measure_transactions(transactions))
+    registry.add(lambda: measure_lag(groups, logs, clock, most_lags))
 
     def health() -> list[str]:
         return [f"log directory {path} has failed" for path in logs.offline_directories]

@@ -3,9 +3,14 @@
 from pathlib import Path
 from uuid import UUID
 
+import pytest
+
 from kbroker.cluster.topics import FoundPartition
+from kbroker.config.broker_config import load_config
 from kbroker.model import TopicPartition
-from kbroker.server.found_logs import found_partitions
+from kbroker.server.broker import Broker
+from kbroker.server.found_logs import found_partitions, refuse_foreign
+from kbroker.storage.directory import WrongDirectory
 
 TOPIC_ID = UUID("a62fec1a-2062-4220-a19e-256b2a9c611e")
 
@@ -35,6 +40,37 @@ def test_what_is_no_topics_log_is_passed_over(tmp_path: Path) -> None:
         partition(tmp_path, name, None, None)
     (tmp_path / "meta.properties").write_text("version=1\n")
     assert list(found_partitions([tmp_path])) == []
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        [],
+        ["lost+found"],
+        [".lock"],
+        ["orders-0", "orders-1.0123456789abcdef0123456789abcdef-delete"],
+        ["meta.properties", "notes.txt"],
+        ["recovery-point-offset-checkpoint", "notes.txt"],
+        ["coordination.sqlite", "coordination.sqlite-wal", "notes.txt"],
+        ["__cluster_metadata-0", "lost+found"],
+    ],
+)
+def test_a_directory_is_taken_that_is_empty_or_has_been_a_brokers(tmp_path: Path, entries: list[str]) -> None:
+    for name in entries:
+        (tmp_path / name).touch()
+    refuse_foreign([tmp_path, tmp_path / "not-there"])
+
+
+@pytest.mark.parametrize("entries", [["bin", "lib", "python-3", "share"], ["notes.txt"], [".bashrc", "lost+found"]])
+def test_a_directory_of_somebody_else_is_refused_and_left_as_it_is(tmp_path: Path, entries: list[str]) -> None:
+    for name in entries:
+        (tmp_path / "theirs").mkdir(exist_ok=True)
+        (tmp_path / "theirs" / name).touch()
+    broker = Broker(load_config(None, ["listeners=PLAINTEXT://127.0.0.1:0"], tmp_path / "theirs", environment={}))
+    with pytest.raises(WrongDirectory, match=r"theirs has files that are no broker's \(.*choose an empty or a new one"):
+        broker.start()
+    broker.stop()
+    assert sorted(path.name for path in (tmp_path / "theirs").iterdir()) == sorted(entries)
 
 
 def test_damaged_notes_beside_a_log_do_not_hide_it(tmp_path: Path) -> None:
