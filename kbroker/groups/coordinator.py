@@ -21,6 +21,7 @@ from kbroker.errors import ErrorCode, KbrokerError
 from kbroker.groups import records
 from kbroker.groups.answers import DescribedGroup, FetchedOffset, ListedGroup, described, fetched
 from kbroker.groups.consumer_groups import ConsumerGroups, Home, NamedTopics, NoTopics
+from kbroker.groups.given_ids import GivenId, GivenIds, id_given_by
 from kbroker.groups.options import GroupOptions
 from kbroker.groups.records import fits
 from kbroker.groups.shard import GroupShard, ServedGroup, beat_error, commit_error, store_error
@@ -47,6 +48,9 @@ NOTHING_BEHIND = 1 << 62
 MOST_LOOKED_UP_LOCKED = 1000
 """Offsets that are fetched with the shard's lock held; more are looked up in a copy, and other groups go on."""
 
+MEMBERS_LOOKED_AT_PER_MS = 100
+"""A large group is not looked at for each of its members' deadlines."""
+
 _LONGEST_UNIQUE = str(uuid.UUID(int=0))
 
 Answers: TypeAlias = list[tuple[Token, object]]
@@ -71,6 +75,7 @@ class GroupCoordinator:
         self._deadlines = deadlines or Deadlines("group-deadlines", clock)
         self._make_unique = make_unique
         self._expire_others = expire_others
+        self._given_ids = GivenIds()
         self.shards = Shards("group", topic, make=self._make_shard, load=self._load, end=_end)
         """Where the groups are, partition by partition."""
         home = Home(self._acquire, self._settle, _deliver, self._deadlines.now_ms)
@@ -144,9 +149,12 @@ class GroupCoordinator:
         _deliver(answers)
 
     def _arm(self, shard: GroupShard, served: ServedGroup) -> None:
-        if served.machine.wake_ms < served.armed_ms:
-            due_ms = served.armed_ms = served.machine.wake_ms
-            self._deadlines.schedule(due_ms, functools.partial(self._advance, shard, served, due_ms))
+        due_ms = max(served.machine.wake_ms, served.rests_until_ms)
+        if due_ms < served.armed_ms:
+            if served.alarm is not None:
+                served.alarm.cancel()
+            served.armed_ms = due_ms
+            served.alarm = self._deadlines.schedule(due_ms, functools.partial(self._advance, shard, served, due_ms))
 
     def _advance(self, shard: GroupShard, served: ServedGroup, due_ms: int) -> None:
         with shard.lock:
@@ -160,7 +168,9 @@ class GroupCoordinator:
                 gone = [member_id for member_id in before if member_id not in machine.members]
                 if gone:
                     LOG.info("group %r loses members that were not heard of in time: %s", machine.group_id, gone)
+                served.rests_until_ms = now_ms + len(before) // MEMBERS_LOOKED_AT_PER_MS
             answers = self._settle(shard, served) + self.consumers.maybe_downgrade(shard, served)
+            shard.remove_if_never_used(served)
         _deliver(answers)
 
     # --- members -----------------------------------------------------------------------------------------
@@ -171,6 +181,7 @@ class GroupCoordinator:
             answer(JoinAnswer(shard, joining.member_id))
             return
         answers: Answers = []
+        given: str | None = None
         try:
             low, high = self.options.min_session_timeout_ms, self.options.max_session_timeout_ms
             served = shard.groups.get(group_id)
@@ -191,8 +202,24 @@ class GroupCoordinator:
                 unique = "" if joining.member_id else self._make_unique()
                 cast("Group", served.machine).join(answer, joining, unique, self._deadlines.now_ms())
                 answers = self._settle(shard, served)
+                given = next(filter(None, (id_given_by(told) for _, told in answers)), None)
+                shard.remove_if_never_used(served)
         finally:
             shard.lock.release()
+        _deliver(answers)
+        if given is not None:
+            oldest = self._given_ids.add(GivenId(shard, group_id, given))
+            if oldest is not None:
+                self._forget_given(*oldest)
+
+    def _forget_given(self, shard: GroupShard, group_id: str, member_id: str) -> None:
+        answers: Answers = []
+        with shard.lock:
+            served = shard.groups.get(group_id)
+            if served is not None and served.classic is not None:
+                served.classic.forget_pending(member_id, self._deadlines.now_ms())
+                answers = self._settle(shard, served)
+                shard.remove_if_never_used(served)
         _deliver(answers)
 
     def _make_classic(self, shard: GroupShard, served: ServedGroup) -> ErrorCode:
@@ -309,6 +336,8 @@ class GroupCoordinator:
                     error = outcome
             elif error:
                 refused = frozenset()  # whoever may not commit hears of nothing else
+            if served is not None:
+                shard.remove_if_never_used(served)
         finally:
             shard.lock.release()
         answer(error, refused)
@@ -384,6 +413,8 @@ class GroupCoordinator:
                 outcome = self._append_commit(
                     shard, served, accepted, lambda ended: answer(ended, refused), producer, guard
                 )
+            if (made := shard.groups.get(group_id)) is not None:
+                shard.remove_if_never_used(made)
         if outcome is not None:
             answer(outcome, refused)
 

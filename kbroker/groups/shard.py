@@ -20,6 +20,7 @@ from kbroker.rules.group_member import Store, StoreAssignment, StoreReplacement,
 from kbroker.rules.group_offsets import CommittedOffset, GroupOffsets, StagedOffsets
 from kbroker.rules.group_state import NEVER, GroupState
 from kbroker.rules.mixed_group import MixedGroup
+from kbroker.state_log.deadlines import Alarm
 from kbroker.state_log.partition import NO_PRODUCER, KeyValue, Phase, Producer, StatePartition
 from kbroker.state_log.replica import Committed
 
@@ -76,7 +77,7 @@ class ServedGroup:
     The machine is of either protocol, and another when the group changes from one to the other.
     """
 
-    __slots__ = ("armed_ms", "machine", "offsets", "state_timestamp_ms")
+    __slots__ = ("alarm", "armed_ms", "machine", "offsets", "rests_until_ms", "state_timestamp_ms")
 
     def __init__(
         self,
@@ -89,7 +90,11 @@ class ServedGroup:
         self.state_timestamp_ms = state_timestamp_ms
         """Wall clock of the state in the newest record; NO_TIMESTAMP when no record says it."""
         self.armed_ms = NEVER
-        """When a call to look at the group is scheduled; NEVER when none is that counts."""
+        """When a call to look at the group is scheduled; NEVER when none is."""
+        self.alarm: Alarm | None = None
+        """That call."""
+        self.rests_until_ms = 0
+        """It is not looked at before: each look is at all members."""
 
     @property
     def classic(self) -> Group | None:
@@ -282,6 +287,11 @@ class GroupShard:
         if self.is_replaceable(served) and not (served.offsets.committed or served.offsets.is_busy):
             self.remove_group(served)
 
+    def remove_if_never_used(self, served: ServedGroup) -> None:
+        """Forgets a group of which there has not even been a record: somebody has named it."""
+        if not self.has_group_record(served):
+            self.remove_if_nothing_left(served)
+
     def remove_group(self, served: ServedGroup) -> ErrorCode:
         """Forgets a group that has no members, with all its offsets, in the log too."""
         machine = served.machine
@@ -291,6 +301,8 @@ class GroupShard:
         if not error:
             machine.end(ErrorCode.COORDINATOR_NOT_AVAILABLE)
             del self.groups[machine.group_id]
+            if served.alarm is not None:
+                served.alarm.cancel()
         return error
 
     def _group_keys(self, served: ServedGroup) -> list[bytes]:

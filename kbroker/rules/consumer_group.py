@@ -86,7 +86,7 @@ class ConsumerGroup(ConsumerGroupState):
         super().__init__(group_id, limits)
         self._first_changes = list(first_changes)
         self.apply(self._first_changes)
-        self.pending_members: Mapping[str, int] = {}
+        self.pending_members = ()
         """Nobody: ids are made by who joins. As in `Group`."""
         self.wake_ms = NEVER
         """Lower bound of every deadline."""

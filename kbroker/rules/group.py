@@ -29,6 +29,7 @@ from kbroker.rules.group_member import (
 )
 from kbroker.rules.group_members import GroupMembers
 from kbroker.rules.group_state import NEVER, GroupState
+from kbroker.rules.pending_ids import PendingIds
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
 """How long the JoinGroup of somebody new may wait: it does not know its id yet, so it cannot heartbeat."""
@@ -49,8 +50,7 @@ class Group:
         self.protocol_name: str | None = None
         self.generation = 0
         self._members = GroupMembers()
-        self.pending_members: dict[str, int] = {}
-        """Deadline by id: ids that were given away and have not come back yet (KIP-394)."""
+        self.pending_members = PendingIds()
         self.wake_ms = NEVER
         """Lower bound of every deadline."""
         self._awaiting_join = 0
@@ -159,7 +159,7 @@ class Group:
             else:
                 self._add(token, joining, member_id, now_ms)
         elif joining.known_member_id_required:
-            self.pending_members[member_id] = self._due(now_ms + joining.session_timeout_ms)
+            self.pending_members.add(member_id, self._due(now_ms + joining.session_timeout_ms))
             self._refuse_join(token, member_id, ErrorCode.MEMBER_ID_REQUIRED)
         else:
             self._add(token, joining, member_id, now_ms)
@@ -216,7 +216,7 @@ class Group:
         if not self.members:
             self.protocol_type = joining.protocol_type
         self._members.add(member)
-        self.pending_members.pop(member_id, None)
+        self.pending_members.discard(member_id)
         self._awaiting_join += 1
         member.deadline_ms = self._due(now_ms + NEW_MEMBER_JOIN_TIMEOUT_MS)
         self._maybe_prepare_rebalance(now_ms)
@@ -482,13 +482,18 @@ class Group:
         self._remove_and_rebalance(self.members[member_id], now_ms)
         return ErrorCode.NONE
 
+    def forget_pending(self, member_id: str, now_ms: int) -> None:
+        """An id that was given away is not waited for any longer; whoever comes back with it has to ask anew."""
+        if self.pending_members.discard(member_id):
+            self._maybe_complete_join(now_ms)
+
     def _remove_and_rebalance(self, member: Member, now_ms: int) -> None:
         self._remove(member.member_id)
         self._maybe_prepare_rebalance(now_ms)
         self._maybe_complete_join(now_ms)
 
     def _remove(self, member_id: str) -> None:
-        self.pending_members.pop(member_id, None)
+        self.pending_members.discard(member_id)
         self._unsynced.discard(member_id)
         member = self.members.get(member_id)
         if member is None:
@@ -532,8 +537,7 @@ class Group:
         if self._sync_deadline_ms <= now_ms:
             self._sync_deadline_ms = NEVER
             self._drop_unsynced(now_ms)
-        for pending_id in [known for known, deadline_ms in self.pending_members.items() if deadline_ms <= now_ms]:
-            del self.pending_members[pending_id]
+        if self.pending_members.take_due(now_ms):
             self._maybe_complete_join(now_ms)
         for member in [m for m in self.members.values() if m.deadline_ms is not None and m.deadline_ms <= now_ms]:
             if member.deadline_ms is None or member.deadline_ms > now_ms or member.member_id not in self.members:
@@ -545,9 +549,7 @@ class Group:
         self.wake_ms = min(
             (deadline for m in self.members.values() if (deadline := m.deadline_ms) is not None), default=NEVER
         )
-        self.wake_ms = min(self.wake_ms, self._join_deadline_ms, self._sync_deadline_ms)
-        if self.pending_members:
-            self.wake_ms = min(self.wake_ms, *self.pending_members.values())
+        self.wake_ms = min(self.wake_ms, self._join_deadline_ms, self._sync_deadline_ms, self.pending_members.next_ms)
 
     def _drop_unsynced(self, now_ms: int) -> None:
         if not self._unsynced or self.state not in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE):

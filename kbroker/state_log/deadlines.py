@@ -13,18 +13,36 @@ from kbroker.clock import Clock
 LOG = logging.getLogger(__name__)
 
 
+MOST_CANCELLED = 64
+"""Calls that were cancelled and are still in the heap; of more they are taken out when they are most of it."""
+
+
+class Alarm:
+    """A call that is to come."""
+
+    __slots__ = ("_deadlines", "call")
+
+    def __init__(self, deadlines: Deadlines, call: Callable[[], None]):
+        self._deadlines = deadlines
+        self.call: Callable[[], None] | None = call
+
+    def cancel(self) -> None:
+        """It is not to come any more; no-op when it has."""
+        self._deadlines.cancel(self)
+
+
 class Deadlines:
     """Calls back when a time has come. The thread begins with the first call that is scheduled.
 
-    Nothing is ever taken out of the heap: who no longer wants to be called ignores the call. Without `threaded`
-    somebody else calls `run_due`.
+    Without `threaded` somebody else calls `run_due`.
     """
 
     def __init__(self, name: str, clock: Clock, threaded: bool = True):
         self._threaded = threaded
         self._name = name
         self._clock = clock
-        self._heap: list[tuple[int, int, Callable[[], None]]] = []
+        self._heap: list[tuple[int, int, Alarm]] = []
+        self._cancelled = 0
         self._numbers = itertools.count()
         self._wake = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -34,18 +52,32 @@ class Deadlines:
         """Monotonic milliseconds, the time that `schedule` counts in."""
         return int(self._clock.monotonic() * 1000)
 
-    def schedule(self, due_ms: int, call: Callable[[], None]) -> None:
+    def schedule(self, due_ms: int, call: Callable[[], None]) -> Alarm:
         """Calls `call` on the thread, once, not before `due_ms`."""
+        alarm = Alarm(self, call)
         with self._wake:
             if self._stopping:
-                return
+                return alarm
             is_next = not self._heap or due_ms < self._heap[0][0]
-            heapq.heappush(self._heap, (due_ms, next(self._numbers), call))
+            heapq.heappush(self._heap, (due_ms, next(self._numbers), alarm))
             if self._thread is None and self._threaded:
                 self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 self._thread.start()
             elif is_next:
                 self._wake.notify()
+        return alarm
+
+    def cancel(self, alarm: Alarm) -> None:
+        """`alarm` is not to come any more; no-op when it has."""
+        with self._wake:
+            if alarm.call is None:
+                return
+            alarm.call = None
+            self._cancelled += 1
+            if self._cancelled > max(MOST_CANCELLED, len(self._heap) // 2):
+                self._heap = [entry for entry in self._heap if entry[2].call is not None]
+                heapq.heapify(self._heap)
+                self._cancelled = 0
 
     def every(self, interval_ms: int, call: Callable[[], object]) -> None:
         """Calls `call` on the thread, again and again, the first time in `interval_ms`."""
@@ -78,7 +110,11 @@ class Deadlines:
                 due_ms = self._heap[0][0]
                 if due_ms > now_ms:
                     return due_ms
-                call = heapq.heappop(self._heap)[2]
+                alarm = heapq.heappop(self._heap)[2]
+                call, alarm.call = alarm.call, None
+                if call is None:
+                    self._cancelled -= 1
+                    continue
             try:
                 call()
             except Exception:

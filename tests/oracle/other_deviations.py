@@ -289,6 +289,20 @@ OTHERS: tuple[OtherDeviation, ...] = (
         "tests/unit/cluster/test_consumer_offsets.py::test_what_is_in_no_path_or_too_long_is_refused_and_nothing_is_written",
     ),
     OtherDeviation(
+        "JoinGroup: member ids that are given away and not used",
+        "Of all groups together the last 10,000 are waited for, each for its session timeout. Who comes with an older "
+        "one is told UNKNOWN_MEMBER_ID, and joins anew. Kafka keeps all.",
+        "Each takes memory that nobody has asked for in earnest.",
+        "tests/unit/groups/test_coordinator.py::test_ids_that_were_given_away_are_bounded_whatever_groups_they_are_of",
+    ),
+    OtherDeviation(
+        "Groups of which nothing has come",
+        "Are forgotten at once: a join or a commit that was refused makes no group. Kafka lists it until it looks for "
+        "groups without offsets.",
+        "Whoever names groups would fill the memory.",
+        "tests/unit/groups/test_coordinator.py::test_a_group_that_nothing_has_come_of_is_forgotten_at_once",
+    ),
+    OtherDeviation(
         "OffsetCommit 0: many offsets, and old ones",
         "There are at most kbroker.zookeeper.offsets.max.nodes nodes; what needs more is INVALID_COMMIT_OFFSET_SIZE. "
         "Offsets go when their group has committed nothing for offsets.retention.minutes, or since the broker has "

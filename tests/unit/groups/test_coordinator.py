@@ -8,10 +8,14 @@ from typing import Any
 import pytest
 
 from kbroker.errors import ErrorCode
+from kbroker.groups import given_ids
 from kbroker.groups.answers import DescribedGroup, ListedGroup
+from kbroker.groups.shard import GroupShard, ServedGroup
 from kbroker.model import TopicPartition
-from kbroker.rules.group_member import JoinAnswer, Leaving, SyncAnswer
+from kbroker.rules.group import Group
+from kbroker.rules.group_member import JoinAnswer, Leaving, Member, SyncAnswer
 from kbroker.rules.group_offsets import CommittedOffset
+from kbroker.state_log.deadlines import MOST_CANCELLED
 from tests.kit.memory_replica import MemoryOffsetsTopic
 
 from .conftest import Home, subscription
@@ -432,3 +436,77 @@ def test_groups_with_nothing_go_at_the_next_check(home: Home) -> None:
     home.coordinator.leave("g", [Leaving(joined.member_id)])
     home.advance(600_000)
     assert home.coordinator.list_groups()[1] == []
+
+
+# --- what nobody has used ----------------------------------------------------------------------------------------
+def groups_of(home: Home) -> set[str]:
+    return {group_id for shard in home.coordinator.shards.active() for group_id in shard.groups}
+
+
+def test_a_group_that_nothing_has_come_of_is_forgotten_at_once(home: Home) -> None:
+    home.join("no-protocol", protocols={})
+    home.join("no-type", protocol_type="")
+    home.commit({P0: CommittedOffset(1, -1, "x" * 5000, 0)}, "too-long")
+    home.commit({P0: 1}, "a-generation", generation=3)
+    assert groups_of(home) == set()
+
+
+def test_a_group_of_ids_that_nobody_came_back_with_goes_with_them(home: Home) -> None:
+    (given,) = home.join("g", known_member_id_required=True)
+    (used,) = home.join("used", known_member_id_required=True)
+    home.join("used", used.member_id, known_member_id_required=True)
+    assert groups_of(home) == {"g", "used"}
+    home.advance(10_001)
+    assert groups_of(home) == {"used"}
+    (answer,) = home.join("g", given.member_id)
+    assert answer.error is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_ids_that_were_given_away_are_bounded_whatever_groups_they_are_of(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(given_ids, "MOST_GIVEN_IDS", 50)
+    first = home.join("g", known_member_id_required=True)[0].member_id
+    for number in range(500):
+        home.join(f"h{number}", known_member_id_required=True, session_timeout_ms=10_000 + number)
+    assert groups_of(home) == {f"h{number}" for number in range(450, 500)}
+    assert home.join("g", first)[0].error is ErrorCode.UNKNOWN_MEMBER_ID
+    assert len(home.deadlines._heap) < 50 + 2 * MOST_CANCELLED
+    last = home.join("h499", known_member_id_required=True)[0].member_id
+    assert home.join("h499", last)[0].error is ErrorCode.NONE
+
+
+def test_a_rebalance_does_not_wait_for_an_id_that_is_forgotten(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(given_ids, "MOST_GIVEN_IDS", 1)
+    first = home.form()
+    home.join(known_member_id_required=True)
+    waiting = home.join(member_id=first.member_id, protocols={"range": subscription("t", "u")})
+    assert waiting == []
+    home.join("other", known_member_id_required=True)
+    assert [answer.error for answer in waiting] == [ErrorCode.NONE]
+
+
+def test_a_large_group_is_not_looked_at_for_each_of_its_members(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand sessions that end one after the other; each look is at all members that are left."""
+    looks = 0
+    advance = Group.advance
+
+    def counted(group: Group, now_ms: int) -> None:
+        nonlocal looks
+        looks += 1
+        advance(group, now_ms)
+
+    monkeypatch.setattr(Group, "advance", counted)
+    members = [Member(f"m{number}", None, "c", "/h", 10**9, 10_000 + number, {"range": b""}) for number in range(1000)]
+    group = Group.restore("g", "consumer", "range", 1, "m0", members)
+    shard = home.coordinator._acquire("g")
+    assert isinstance(shard, GroupShard)
+    try:
+        shard.groups["g"] = ServedGroup(group)
+        group.start(home.deadlines.now_ms())
+        home.coordinator._settle(shard, shard.groups["g"])
+    finally:
+        shard.lock.release()
+    for _ in range(11_100):
+        home.advance(1)
+    assert (len(group.members), looks < 500) == (0, True)

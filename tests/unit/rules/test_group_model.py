@@ -244,7 +244,7 @@ class GroupAgainstModel(RuleBasedStateMachine):
         group, model = self.group, self.model
         assert (group.state, group.generation, group.leader) == (model.state, model.generation, model.leader)
         assert (group.protocol_type, group.protocol_name) == (model.type, model.protocol)
-        assert list(group.pending_members.items()) == model.pending
+        assert list(group.pending_members) == model.pending
         mine = [
             (m.member_id, m.instance_id, list(m.protocols.items()), m.assignment, m.is_new, m.deadline_ms)
             for m in group.members.values()
