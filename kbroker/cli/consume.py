@@ -16,6 +16,7 @@ from typing import Any
 from kbroker.cli import arguments as args
 from kbroker.cli import message_formats as formats
 from kbroker.cli.client_options import add_cluster, client_options, connect, make
+from kbroker.cli.output import tell
 from kbroker.cli.topic_facts import described
 from kbroker.client.consumer.consumer import Consumer
 from kbroker.client.consumer.holdings import RebalanceListener
@@ -81,6 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
         topic = described(admin, [arguments.topic])[arguments.topic]
     known = [each.partition for each in topic.partitions]
     args.require_known_partitions(arguments.topic, arguments.partition or [], known)
+    _say_what_is_awaited(arguments)
     with make(Consumer, _options(arguments)) as consumer:
         reader = _Reader(consumer, arguments)
         if arguments.group is not None:
@@ -97,6 +99,13 @@ def run(arguments: argparse.Namespace) -> int:
             if reader.poll() and arguments.group is not None:
                 _commit(consumer)
     return 0
+
+
+def _say_what_is_awaited(arguments: argparse.Namespace) -> None:
+    """Who sees nothing is to know why."""
+    is_from_now = arguments.offset is None and arguments.since is None and not arguments.from_beginning
+    if is_from_now and not arguments.exit and arguments.group is None:
+        tell("messages from now on; --from-beginning shows what is there, Ctrl-C ends")
 
 
 def _options(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -147,6 +147,8 @@ def test_a_person_at_a_terminal_is_asked_and_told(broker: BrokerProcess, kbroker
     assert told == f"topic {topic!r} has 2 messages more"
     assert "> " in shown and read(kbroker, topic) == [b"one", b"two"]
     assert kbroker(*words[:-2], stdin=b"three\n").stderr == b""
+    code, shown = on_a_terminal(["consume", topic, "--idle", "0.1", "-b", broker.address])
+    assert (code, shown) == (0, "messages from now on; --from-beginning shows what is there, Ctrl-C ends\n")
 
 
 def test_a_line_without_key_is_named_by_its_number_in_its_file(kbroker: Run, topic: str, tmp_path: Path) -> None:
