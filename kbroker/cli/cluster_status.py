@@ -13,6 +13,7 @@ from collections import Counter
 from typing import Any
 
 from kbroker.cli.client_options import connect
+from kbroker.cli.full_disks import full_directories
 from kbroker.cli.outcome import FAILED
 from kbroker.cli.output import counted, print_json, print_table
 from kbroker.cli.progress import in_units
@@ -21,7 +22,6 @@ from kbroker.client.admin_results import Broker, LogDirDescription
 from kbroker.client.errors import BrokerError, ConnectionFailed, PartialFailure
 from kbroker.errors import ErrorCode
 from kbroker.net.addresses import parse_bootstrap
-from kbroker.storage.disk_space import FULL_BELOW
 
 HTTP_ADDRESS = "kbroker.http.address"
 HTTP_TIMEOUT_S = 2.0
@@ -83,8 +83,7 @@ def _broker(admin: AdminClient, broker: Broker, directories: tuple[LogDirDescrip
         problems.append(str(error))
     problems += [str(each.error) for each in directories or () if each.error is not None]
     version, said = _by_http(broker, settings.get(HTTP_ADDRESS) or "")
-    full = [each.path for each in directories or () if 0 <= each.usable_bytes < FULL_BELOW]
-    problems += said or [f"log directory {path} is full" for path in full]
+    problems += said or [f"log directory {path} is full" for path in full_directories(directories or ())]
     return {
         "id": broker.node_id,
         "address": f"{broker.host}:{broker.port}",

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from kbroker.cli import arguments as args
 from kbroker.cli import perf_consume, perf_latency, perf_produce
 from kbroker.cli.client_options import add_cluster, connect
+from kbroker.cli.full_disks import full_disks_named
 from kbroker.cli.outcome import INTERRUPTED
 from kbroker.cli.perf_payload import DEFAULT_SIZE
 from kbroker.cli.perf_report import Finding, report
@@ -133,7 +134,8 @@ def run(arguments: argparse.Namespace) -> int:
         "consume": perf_consume.measure,
         "latency": perf_latency.measure,
     }
-    finding = loads[arguments.load](arguments, partitions, shown)
+    with full_disks_named(arguments):
+        finding = loads[arguments.load](arguments, partitions, shown)
     told = {"produce": perf_produce.latency_of, "latency": perf_latency.latency_of}.get(arguments.load)
     report(finding, arguments, told(arguments) if told is not None else "")
     return INTERRUPTED if finding.interrupted else 0

@@ -19,6 +19,7 @@ from typing import BinaryIO
 from kbroker._core.delivery import Deliveries, Delivery
 from kbroker.cli import arguments as args
 from kbroker.cli.client_options import add_cluster, client_options, connect, make
+from kbroker.cli.full_disks import full_disks_named
 from kbroker.cli.message_lines import decode_line
 from kbroker.cli.output import counted, prompt, tell
 from kbroker.cli.progress import Progress
@@ -89,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     with connect(arguments) as admin:
         _say_what_is_awaited(admin, arguments.topic)
-    with ExitStack() as stack:
+    with full_disks_named(arguments), ExitStack() as stack:
         inputs: list[BinaryIO] = [stack.enter_context(Path(name).open("rb")) for name in arguments.file] or [
             sys.stdin.buffer
         ]
