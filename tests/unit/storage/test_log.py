@@ -8,6 +8,8 @@ import pytest
 
 from kbroker._core import record_batch
 from kbroker.errors import ErrorCode, ProtocolError
+from kbroker.protocol.records import encode_batch
+from kbroker.storage import segment as names
 from kbroker.storage.log import Log
 from kbroker.storage.options import LogOptions
 from tests.kit.logs import LogHome, batch_of, read_all
@@ -91,6 +93,35 @@ def test_offsets_by_time_are_of_the_first_record_that_late(home: LogHome) -> Non
         assert log.offset_for_timestamp(991 + at * 10)[:2] == (1000 + at * 10, at)
     assert log.offset_for_timestamp(1000 + 59 * 10 + 1) is None
     assert log.offset_of_max_timestamp()[:2] == (1590, 59)
+
+
+@pytest.mark.parametrize("codec", [0, 3])
+@pytest.mark.parametrize("entries", ["last offsets", "offsets of the records"])
+def test_lookups_by_time_are_exact_whichever_offset_of_the_batch_an_index_has(
+    home: LogHome, entries: str, codec: int
+) -> None:
+    """Ours had the offset of the first record with the largest time, before they had the batch's last one."""
+    log = home.create()
+    times = [1000 + at * 6 + step for at in range(40) for step in (3, 9, 0, 9, 5)]
+    for at in range(0, len(times), 5):
+        log.append(encode_batch([(time_ms, None, b"x" * 60) for time_ms in times[at : at + 5]], codec=codec))
+    log.close()
+    for path in home.log_path.glob("*.timeindex"):
+        base, data = int(path.stem), path.read_bytes()
+        read = [*names.TIME_INDEX_ENTRY.iter_unpack(data)]
+        assert read and all((base + relative) % 5 == 4 for _, relative in read)
+        if entries == "offsets of the records":
+            first = [(time_ms, times.index(time_ms, base) - base) for time_ms, _ in read]
+            path.write_bytes(b"".join(names.TIME_INDEX_ENTRY.pack(*each) for each in first))
+    log = home.reopen(clean=True)
+    assert len(log.state.segments()) > 2
+    for wanted in range(990, max(times) + 2):
+        first = next(((time_ms, offset) for offset, time_ms in enumerate(times) if time_ms >= wanted), None)
+        found = log.offset_for_timestamp(wanted)
+        assert (found and found[:2]) == first
+    newest = log.offset_of_max_timestamp()
+    assert newest is not None
+    assert newest[:2] == (max(times), times.index(max(times)))
 
 
 def test_deleted_records_are_gone_and_their_segments_too(home: LogHome) -> None:
