@@ -103,9 +103,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _say_what_is_awaited(arguments: argparse.Namespace) -> None:
     """Who sees nothing is to know why."""
-    is_from_now = arguments.offset is None and arguments.since is None and not arguments.from_beginning
-    if is_from_now and not arguments.exit and arguments.group is None:
+    if not _names_a_start(arguments) and not arguments.exit and arguments.group is None:
         tell("messages from now on; --from-beginning shows what is there, Ctrl-C ends")
+
+
+def _names_a_start(arguments: argparse.Namespace) -> bool:
+    """Whether the user has said where to begin."""
+    return bool(arguments.from_beginning or arguments.offset is not None or arguments.since is not None)
 
 
 def _options(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -146,6 +150,9 @@ class _Member(RebalanceListener):
     def on_assigned(self, partitions: list[TopicPartition]) -> None:
         committed = self._consumer.committed(partitions)
         fresh = [each for each in partitions if committed[each] is None]
+        if len(fresh) < len(partitions) and _names_a_start(self._arguments):
+            group = self._arguments.group
+            tell(f"group {group!r} goes on where it was; kbroker groups reset-offsets {group} moves it")
         for partition, offset in _start(self._consumer, self._arguments, fresh).items():
             self._consumer.seek(*partition, offset)
         self._reader.add(partitions)

@@ -167,6 +167,8 @@ def _describe(admin: AdminClient, arguments: argparse.Namespace) -> None:
         print_json(shown)
     else:
         _print_groups(shown, with_members=arguments.members)
+        if not shown and error is None:
+            tell("there are no groups")
     if error is not None:
         raise error
 

@@ -106,7 +106,9 @@ def serve(
     faulthandler.enable()
 
     def load() -> BrokerConfig:
-        config = load_config(properties, overrides, data)
+        if properties is not None and Path(properties).is_dir():
+        raise KbrokerError(f"{properties} is a directory, and no file of settings; --data {properties} has the data there")
+    config = load_config(properties, overrides, data)
         if strict:
             refuse_unknown(config)
         return config

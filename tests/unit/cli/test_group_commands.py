@@ -7,12 +7,14 @@ import signal
 import subprocess
 
 from tests.kit.broker import BrokerProcess
-from tests.kit.commands import Run, command_of, commands_of, from_json, lines
+from tests.kit.commands import Run, command_of, commands_of, from_json, lines, on_a_terminal
 
 MADE = ["--new-group", "--execute"]
 
 
-def test_a_group_goes_on_where_it_stopped_and_shows_its_lag(kbroker: Run, here: Run, topic: str) -> None:
+def test_a_group_goes_on_where_it_stopped_and_shows_its_lag(
+    broker: BrokerProcess, kbroker: Run, here: Run, topic: str
+) -> None:
     group = f"group-of-{topic}"
     kbroker("produce", topic, "--partition", "1", stdin=b"1\n2\n3\n")
     words = ["--group", group, "--from-beginning", "--idle", "1"]
@@ -25,6 +27,9 @@ def test_a_group_goes_on_where_it_stopped_and_shows_its_lag(kbroker: Run, here: 
         here("groups", "list", "--json")
     )
     assert group.encode() in here("groups", "list").stdout
+    code, shown = on_a_terminal(["consume", topic, *words, "-b", broker.address])
+    assert code == 0
+    assert shown == f"group {group!r} goes on where it was; kbroker groups reset-offsets {group} moves it\n"
 
 
 def test_who_waits_for_the_other_members_is_not_idle() -> None:
