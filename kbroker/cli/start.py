@@ -107,8 +107,8 @@ def serve(
 
     def load() -> BrokerConfig:
         if properties is not None and Path(properties).is_dir():
-        raise KbrokerError(f"{properties} is a directory, and no file of settings; --data {properties} has the data there")
-    config = load_config(properties, overrides, data)
+            raise KbrokerError(f"{properties} is a directory, and no file of settings: --data {properties}")
+        config = load_config(properties, overrides, data)
         if strict:
             refuse_unknown(config)
         return config

@@ -106,7 +106,7 @@ def test_where_brokers_are_is_no_setting_of_a_broker() -> None:
         (["--override", "log.segment.byte=10", "--strict"], "did you mean log.segment.bytes?"),
         (["nowhere.properties"], "nowhere.properties: cannot read it: no such file or directory"),
         (["--override", "x"], "--override x: not NAME=VALUE"),
-        (["."], ". is a directory, and no file of settings; --data . has the data there"),
+        (["."], ". is a directory, and no file of settings: --data ."),
     ],
 )
 def test_a_start_that_cannot_be_is_one_line_and_exit_code_1(words: list[str], says: str, tmp_path: Path) -> None:
