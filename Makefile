@@ -8,7 +8,7 @@ BUILD ?= release
 PIP := PYTHONWARNINGS=ignore $(PY) -m pip install --quiet --disable-pip-version-check
 SOURCES := $(wildcard kbroker/_core/*.pyx kbroker/_core/*.pxd kbroker/_core/*.h)
 
-.PHONY: run build test test-all test-spark check bench profile fuzz asan debug crash soak docs wheel clean
+.PHONY: run build test test-all test-spark check bench profile fuzz asan debug crash bits soak docs wheel clean
 
 # --- building ---------------------------------------------------------------------------------------
 $(VENV)/made: pyproject.toml
@@ -92,6 +92,10 @@ crash: build $(VENV)/test-installed
 	$(PY) -m tests.crash.transaction_rounds --rounds $(ROUNDS)
 	$(PY) -m tests.crash.client_rounds --rounds $(ROUNDS)
 	$(PY) tools/crash.py $(SEEDS) --first $(FIRST)
+
+# Every bit of every small file of a stopped broker, one in each partition at a start; BITS="--rounds 100" for less.
+bits: build $(VENV)/test-installed
+	$(PY) -m tests.crash.bit_rounds $(BITS)
 
 SOAK_SECONDS ?= 3600
 soak: build $(VENV)/test-installed

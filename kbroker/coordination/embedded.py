@@ -5,6 +5,9 @@ passed as one SQLite transaction (WAL, synchronous=FULL) before any caller hears
 nodes are never written: they end with the process. Whole trees are small (a broker with 5,000 partitions has some
 15,000 nodes), so reads never touch the disk.
 
+SQLite has no check sums: a bit that flips in a row is another name, number or setting, one in a page's head a row less.
+So beside the nodes stands the sum (XOR) of the CRCs of all rows, written with each change and compared at a start.
+
 The file is opened in exclusive mode: a second process is refused, and no shared-memory file appears beside it.
 
 On a full disk the store lives on its reserve (`reserve.py`): what deletes nodes or sets them to something else goes on,
@@ -22,6 +25,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from zlib import crc32
 
 from kbroker.coordination import paths
 from kbroker.coordination.reserve import CHECKPOINT_PAGES, StoreReserve
@@ -52,13 +56,13 @@ FILE_NAME = "coordination.sqlite"
 
 DISK_FULL = "the disk is full"
 
-FORMAT = 1
-"""On disk, as SQLite's user_version. Do not renumber."""
+FORMAT = 2
+"""On disk, as SQLite's user_version. Do not renumber. In 1 there was no sum: one is made when it is opened."""
 
 _SCHEMA = """
 CREATE TABLE node (path TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
-CREATE TABLE opened (epoch INTEGER NOT NULL);
-INSERT INTO opened VALUES (0);
+CREATE TABLE opened (epoch INTEGER NOT NULL, sum INTEGER);
+INSERT INTO opened VALUES (0, NULL);
 INSERT INTO node VALUES ('/', zeroblob(40));
 """
 
@@ -126,8 +130,10 @@ class EmbeddedStore:
         """Of the writer: whether the disk is full."""
         self._database = self._open()
         with self._reading():
+            self._sum = 0
+            """XOR of the CRCs of the nodes' rows. The one on the disk has the epoch in it, too."""
             self._tree = Tree(self._load())
-            epoch = self._next_epoch()
+            self._epoch = epoch = self._next_epoch()
         self._last_id = epoch << 32
         self._last_session_id = epoch << 32
         self._writer = threading.Thread(target=self._write_changes, name="coordination-writer", daemon=True)
@@ -182,11 +188,14 @@ class EmbeddedStore:
                 database.execute(f"PRAGMA wal_autocheckpoint={CHECKPOINT_PAGES}")
                 database.execute("BEGIN IMMEDIATE")
                 found = database.execute("PRAGMA user_version").fetchone()[0]
-                if found not in (0, FORMAT):
+                if found not in (0, 1, FORMAT):
                     raise StoreUnavailable(f"{self._path} has format {found}; this version of kbroker reads {FORMAT}")
                 if found == 0:
                     for statement in filter(str.strip, _SCHEMA.split(";")):
                         database.execute(statement)
+                if found == 1:
+                    database.execute("ALTER TABLE opened ADD COLUMN sum INTEGER")
+                if found != FORMAT:
                     database.execute(f"PRAGMA user_version={FORMAT}")
             except BaseException:
                 database.close()
@@ -197,12 +206,17 @@ class EmbeddedStore:
         values: dict[str, bytes] = dict(self._database.execute("SELECT path, value FROM node"))
         if "/" not in values or min(map(len, values.values())) < HEADER.size:
             raise StoreDamaged(self._path, "nodes are missing or cut short")
+        epoch, told = self._database.execute("SELECT epoch, sum FROM opened").fetchone()
+        for path, value in values.items():
+            self._sum ^= _crc_of(path, value)
+        if told is not None and told != self._sum ^ epoch:
+            raise StoreDamaged(self._path, "its rows are not those that were written")
         return values
 
     def _next_epoch(self) -> int:
         """Count this opening, so that ids of sessions and changes never repeat, not even those of ephemeral nodes."""
-        self._database.execute("UPDATE opened SET epoch = epoch + 1")
-        epoch = int(self._database.execute("SELECT epoch FROM opened").fetchone()[0])
+        epoch = int(self._database.execute("SELECT epoch FROM opened").fetchone()[0]) + 1
+        self._database.execute("UPDATE opened SET epoch = ?, sum = ?", (epoch, self._sum ^ epoch))
         if not self._reserve.is_needed():
             self._reserve.hold_pages(self._database)
         self._database.execute("COMMIT")
@@ -229,30 +243,34 @@ class EmbeddedStore:
         """Make the persistent part of `draft` durable; sqlite3.Error if that failed and nothing was changed."""
         removed: list[tuple[str]] = []
         written: list[tuple[str, bytes]] = []
+        new_sum = self._sum
         for path, node in draft.nodes.items():
+            before = self._tree.node(path)
+            if before is not None and not before.owner:
+                new_sum ^= _crc_of(path, self._tree.values[path])
             if node is not None and not node.owner:
                 written.append((path, node.encode()))
-            else:
-                before = self._tree.node(path)
-                if before is not None and not before.owner:
-                    removed.append((path,))
+                new_sum ^= _crc_of(*written[-1])
+            elif before is not None and not before.owner:
+                removed.append((path,))
         if not removed and not written:
             return
         try:
-            self._transact(removed, written)
+            self._transact(removed, written, new_sum)
         except sqlite3.OperationalError as error:
             if not _is_full(error):
                 raise
             # What has moved into the database leaves its room in the write-ahead log.
             self._database.execute("PRAGMA wal_checkpoint(RESTART)")
-            self._transact(removed, written)
+            self._transact(removed, written, new_sum)
 
-    def _transact(self, removed: list[tuple[str]], written: list[tuple[str, bytes]]) -> None:
+    def _transact(self, removed: list[tuple[str]], written: list[tuple[str, bytes]], new_sum: int) -> None:
         execute, executemany = self._database.execute, self._database.executemany
         execute("BEGIN IMMEDIATE")
         try:
             executemany("DELETE FROM node WHERE path = ?", removed)
             executemany("INSERT OR REPLACE INTO node VALUES (?, ?)", written)
+            execute("UPDATE opened SET sum = ?", (new_sum ^ self._epoch,))
             if not self._lives_on_reserve:
                 self._reserve.hold_pages(self._database)
             execute("COMMIT")
@@ -260,6 +278,7 @@ class EmbeddedStore:
             if self._database.in_transaction:
                 execute("ROLLBACK")
             raise
+        self._sum = new_sum
 
     # --- the writer ---------------------------------------------------------------------------------------------------
 
@@ -460,6 +479,11 @@ class EmbeddedStore:
                 callback()
             except Exception:
                 log.exception("a watcher of the coordination store failed")
+
+
+def _crc_of(path: str, value: bytes) -> int:
+    """Of a node's row."""
+    return crc32(value, crc32(path.encode()))
 
 
 class EmbeddedSession:

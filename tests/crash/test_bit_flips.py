@@ -1,7 +1,8 @@
 """One bit flips, anywhere in any file of a stopped directory: what starts then serves what was there, or says where it
 is wrong and gives up that batch or that log's tail; other partitions do not notice.
 
-Batches are compared as a consumer gets them that checks CRCs: one that fails the check is found, not served.
+Batches are compared as a consumer gets them that checks CRCs: one that fails the check is found, not served. Retention
+is the default, and has looked at the log before; what was aborted, and lookups by time, are compared too.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from tests.kit.quick_disk import UnsyncedFileSystem, quick_directory
 
 FLIPS = 1000
 """After a clean stop, and as many after a kill."""
-OPTIONS = LogOptions(index_interval_bytes=kit.INDEX_INTERVAL, retention_ms=-1)
+OPTIONS = LogOptions(index_interval_bytes=kit.INDEX_INTERVAL)
 CLUSTER_ID = "kb-K3-kraft-or-not-3wA"
 HEAD = struct.Struct(">qi")
 
@@ -71,6 +72,10 @@ class Served:
     """Partitions that cannot be served, in whole or in part, and why."""
     said: str = ""
     """What it logged."""
+    aborted: dict[TopicPartition, list[tuple[int, int]]] = field(default_factory=dict)
+    """Producer ids and first offsets of what was aborted, by partitions that were served whole."""
+    newest: dict[TopicPartition, int] = field(default_factory=dict)
+    """Largest timestamps, likewise."""
 
 
 def consume(log: Log, offsets: list[int], served: Served, at: TopicPartition) -> None:
@@ -91,6 +96,18 @@ def consume(log: Log, offsets: list[int], served: Served, at: TopicPartition) ->
             served.failed[at] = "a batch that no consumer takes"
 
 
+def aborted_in(log: Log) -> Iterator[tuple[int, int]]:
+    """As readers of committed records are told, batch by batch."""
+    offset = log.log_start_offset
+    while offset < log.last_stable_offset:
+        yield from log.aborted_transactions(offset, 1)
+        data = log.read(offset, 1)
+        if not data:
+            break
+        size = int.from_bytes(data[23:27], "big") + 1 if data[16] == 2 else 1
+        offset = max(offset + 1, int.from_bytes(data[:8], "big") + size)
+
+
 def serve(root: Path, good: dict[TopicPartition, Batches], caplog: pytest.LogCaptureFixture) -> Served:
     served = Served()
     caplog.clear()
@@ -107,7 +124,12 @@ def serve(root: Path, good: dict[TopicPartition, Batches], caplog: pytest.LogCap
             at = log.topic_partition
             try:
                 log.open()
+                log.delete_old_segments()
                 consume(log, list(good[at]), served, at)
+                if at not in served.failed:
+                    newest = log.offset_of_max_timestamp()
+                    served.newest[at] = newest.timestamp if newest else -1
+                    served.aborted[at] = sorted(set(aborted_in(log)))
             except KbrokerError as error:
                 served.failed[at] = str(error)
     finally:
@@ -178,8 +200,10 @@ def after_kill(root: Path) -> None:
     checkpoints.store_offsets(kit.FILES, str(root / checkpoints.RECOVERY_POINTS), {})
 
 
-def judge(flip: Flip, good: dict[TopicPartition, Batches], served: Served, where: tuple[int, int] | None) -> None:
-    """`where`: of a flip in a log, see `Flip.batch`."""
+def judge(
+    flip: Flip, good: dict[TopicPartition, Batches], whole: Served, served: Served, where: tuple[int, int] | None
+) -> None:
+    """`whole`: without a flip. `where`: of a flip in a log, see `Flip.batch`."""
     if served.refusal:
         assert flip.file.name == directory.META_PROPERTIES, served.refusal
         assert str(flip.root) in served.refusal
@@ -190,10 +214,15 @@ def judge(flip: Flip, good: dict[TopicPartition, Batches], served: Served, where
             assert f"{flip.file}: topic_id" in served.failed[at]
             assert f"{flip.file}: topic_id" in served.said
             continue
+        if where is not None and str(at) == flip.partition and f"{flip.file}: " in served.failed.get(at, ""):
+            assert "truncate -s" in served.said, "it does not say what to do"
+            continue
         found = served.batches[at]
         if where is None or str(at) != flip.partition:
             assert at not in served.failed, served.failed[at]
             assert found == batches, at
+            assert served.newest[at] == whole.newest[at], at
+            assert served.aborted[at] == whole.aborted[at], at
             continue
         base_offset, byte = where
         altered = [offset for offset, batch in found.items() if batch != batches[offset]]
@@ -216,6 +245,11 @@ def test_a_flipped_bit_is_harmless_or_found_and_costs_no_more_than_it_must(
 ) -> None:
     caplog.set_level(logging.WARNING)
     expected = batches_in(good)
+    shutil.copytree(good, good.parent / "whole")
+    whole = serve(good.parent / "whole", expected, caplog)
+    shutil.rmtree(good.parent / "whole")
+    assert whole.batches == expected, whole.failed
+    assert any(whole.aborted.values())
     root = good.parent / "flipped"
     told = 0
     for flip in flips_of(good, root, is_clean):
@@ -226,7 +260,7 @@ def test_a_flipped_bit_is_harmless_or_found_and_costs_no_more_than_it_must(
         )
         served = serve(root, expected, caplog)
         try:
-            judge(flip, expected, served, where)
+            judge(flip, expected, whole, served, where)
             assert located, "verify-log does not find it"
             if where is not None and not is_clean and where[1] >= 17:
                 assert names_place(flip, served.said), served.said

@@ -19,6 +19,7 @@ from kbroker.coordination.store import (
     SessionExpired,
     StoreUnavailable,
 )
+from kbroker.errors import KbrokerError
 from tests.kit.small_disk import disk, fill
 from tests.kit.threads import run_all
 
@@ -283,3 +284,51 @@ def test_a_session_ends_even_while_the_disk_is_full(store: EmbeddedStore) -> Non
     session.close()
     thread.join()
     assert other.exists("/alive") is None
+
+
+def test_a_flipped_bit_of_the_file_changes_no_node_unseen(path: str) -> None:
+    store = EmbeddedStore(path)
+    session = store.connect()
+    for number in range(60):
+        session.create(f"/n{number}", b"%d" % number * 50)
+    session.set("/n1", b"other")
+    session.delete("/n2")
+    store.stop()
+    good = {**store._tree.values}
+    data = Path(path).read_bytes()
+    places = [at for at in range(0, len(data), 61) if any(data[at : at + 64])]  # but few of those of the reserve
+    refused = 0
+    for number, at in enumerate(places[:: max(1, len(places) // 150)]):
+        damaged = bytearray(data)
+        damaged[at] ^= 1 << number % 8
+        Path(path).write_bytes(damaged)
+        for beside in ("-wal", "-reserve"):
+            Path(path + beside).unlink(missing_ok=True)
+        try:
+            again = EmbeddedStore(path)
+        except KbrokerError:
+            refused += 1
+        else:
+            assert again._tree.values == good, at
+            again.stop()
+    assert refused > 50
+
+
+def test_a_file_without_a_sum_gets_one(path: str) -> None:
+    store = EmbeddedStore(path)
+    store.connect().create("/a", b"x")
+    store.stop()
+    database = sqlite3.connect(path)
+    database.execute("ALTER TABLE opened DROP COLUMN sum")
+    database.execute("PRAGMA user_version=1")
+    database.commit()
+    database.close()
+    store = EmbeddedStore(path)
+    store.connect().create("/b", b"y")
+    store.stop()
+    database = sqlite3.connect(path)
+    database.execute("UPDATE node SET value = ? WHERE path = '/a'", (bytes(40) + b"z",))
+    database.commit()
+    database.close()
+    with pytest.raises(StoreDamaged, match="not those that were written"):
+        EmbeddedStore(path)

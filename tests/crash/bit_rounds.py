@@ -1,0 +1,305 @@
+"""One flipped bit in a small file of each partition of a stopped broker, over and over (`make bits`: every bit).
+
+The broker that starts on it has the default retention, looks for what to delete ten times a second, and is read by our
+client, kafka-python and librdkafka. All records come back, the same as before the flip, or the partition is refused and
+the broker's log names the file. Nothing is deleted, hidden or invented; no partition keeps another one, or the broker,
+from being served. What a bit in a `.log` does is seen without a broker (test_bit_flips.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import confluent_kafka
+import kafka
+from confluent_kafka import Producer
+
+from kbroker.client import AdminClient, ClientError, Consumer
+from kbroker.storage import checkpoints
+from kbroker.storage import segment as names
+from kbroker.testing import Broker
+from tests.kit.quick_disk import quick_directory
+
+TOPIC = "bits"
+PARTITIONS = 12
+SECONDS = 20.0
+SETTINGS = {"log.retention.check.interval.ms": 100, "log.cleaner.backoff.ms": 100}
+CONFIGS = {"segment_bytes": 1500, "index_interval_bytes": 200}
+IN_ROOT = (
+    checkpoints.RECOVERY_POINTS, checkpoints.HIGH_WATERMARKS, checkpoints.CLEANER_OFFSETS,
+    checkpoints.LOG_START_OFFSETS,
+)  # fmt: skip
+DELETED_BELOW = 9
+"""In each second partition, as somebody has asked for."""
+
+Rows = dict[int, list[tuple[int, bytes]]]
+"""Offsets and values by partition."""
+
+
+@dataclass(frozen=True)
+class Flip:
+    """A bit of a file, by its path in the data directory."""
+
+    file: str
+    position: int
+    bit: int
+
+    def __str__(self) -> str:
+        return f"bit {self.bit} of byte {self.position} of {self.file}"
+
+    def do(self, root: Path) -> None:
+        path = root / self.file
+        data = bytearray(path.read_bytes())
+        data[self.position] ^= 1 << self.bit
+        path.write_bytes(data)
+
+
+# --- the directory ----------------------------------------------------------------------------------------
+
+
+def make_data(data: Path, *, clean: bool) -> None:
+    """Several leader epochs, segments, transactions of both ends, deleted records."""
+    with Broker(directory=data, settings=SETTINGS, log_level="warning") as broker:
+        broker.create_topic(TOPIC, PARTITIONS, **CONFIGS)
+        produce(broker, "one", 12)
+        broker.restart(kill=True)
+        produce(broker, "two", 12)
+        for number in range(4):
+            transact(broker, f"t{number}", commit=number % 2 == 0)
+        with AdminClient(bootstrap_servers=broker.bootstrap_servers) as admin:
+            admin.delete_records({(TOPIC, partition): DELETED_BELOW for partition in range(0, PARTITIONS, 2)})
+        produce(broker, "three", 3)
+        if clean:
+            broker.stop()
+            # The end of the block wants a broker that lives.
+            kept = data.parent / "kept"
+            shutil.copytree(data, kept)
+            broker.start()
+        else:
+            broker.restart()
+            produce(broker, "four", 3)
+            broker.kill()
+            kept = data.parent / "kept"
+            shutil.copytree(data, kept)
+            broker.start()
+    shutil.rmtree(data)
+    kept.rename(data)
+
+
+def produce(broker: Broker, name: str, count: int, **options: object) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 0, **options})
+    for number in range(count):
+        for partition in range(PARTITIONS):
+            producer.produce(TOPIC, f"{name} {number}".encode() * 3, partition=partition)
+        assert producer.flush(SECONDS) == 0
+
+
+def transact(broker: Broker, name: str, *, commit: bool) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 0, "transactional.id": name})
+    producer.init_transactions(SECONDS)
+    producer.begin_transaction()
+    for number in range(4):
+        for partition in range(PARTITIONS):
+            producer.produce(TOPIC, f"{name} {number}".encode() * 3, partition=partition)
+        assert producer.flush(SECONDS) == 0
+    if commit:
+        producer.commit_transaction(SECONDS)
+    else:
+        producer.abort_transaction(SECONDS)
+
+
+# --- three clients ----------------------------------------------------------------------------------------
+
+
+def read_ours(broker: Broker, partitions: list[int], count: int) -> Rows:
+    found: Rows = {partition: [] for partition in partitions}
+    options = {"isolation_level": "read_committed", "auto_offset_reset": "earliest"}
+    with Consumer(bootstrap_servers=broker.bootstrap_servers, **options) as consumer:  # type: ignore[arg-type]
+        consumer.assign([(TOPIC, partition) for partition in partitions])
+        for taken in until(count, found):
+            for record in consumer.poll(taken):
+                found[record.partition].append((record.offset, record.value or b""))
+    return found
+
+
+def read_librdkafka(broker: Broker, partitions: list[int], count: int) -> Rows:
+    found: Rows = {partition: [] for partition in partitions}
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": broker.bootstrap_servers, "group.id": "bits", "enable.auto.commit": False}
+    )
+    start = confluent_kafka.OFFSET_BEGINNING
+    consumer.assign([confluent_kafka.TopicPartition(TOPIC, partition, start) for partition in partitions])
+    for taken in until(count, found):
+        for message in consumer.consume(100, taken):
+            assert message.error() is None, message.error()
+            found[message.partition()].append((message.offset(), message.value()))
+    consumer.close()
+    return found
+
+
+def read_kafka_python(broker: Broker, partitions: list[int], count: int) -> Rows:
+    found: Rows = {partition: [] for partition in partitions}
+    consumer = kafka.KafkaConsumer(
+        bootstrap_servers=broker.bootstrap_servers, isolation_level="read_committed", enable_auto_commit=False
+    )
+    consumer.assign([kafka.TopicPartition(TOPIC, partition) for partition in partitions])
+    consumer.seek_to_beginning()
+    for taken in until(count, found):
+        for records in consumer.poll(int(taken * 1000)).values():
+            for record in records:
+                found[record.partition].append((record.offset, record.value))
+    consumer.close()
+    return found
+
+
+def until(count: int, found: Rows) -> Iterator[float]:
+    """How long to poll, until there are so many records, and once more: nothing may come behind them."""
+    until_s = time.monotonic() + SECONDS
+    while sum(map(len, found.values())) < count and time.monotonic() < until_s:
+        yield 0.5
+    yield 0.05
+
+
+CLIENTS: dict[str, Callable[[Broker, list[int], int], Rows]] = {
+    "ours": read_ours, "librdkafka": read_librdkafka, "kafka-python": read_kafka_python,
+}  # fmt: skip
+
+
+def offsets_by_time(broker: Broker, partitions: list[int], times: list[int]) -> list[dict[int, int | None]]:
+    with Consumer(bootstrap_servers=broker.bootstrap_servers) as consumer:
+        asked = [consumer.offsets_for_times({(TOPIC, at): time_ms for at in partitions}) for time_ms in times]  # type: ignore[misc]
+    return [{at.partition_id: offset for at, offset in each.items()} for each in asked]
+
+
+def refused_by(broker: Broker) -> list[int]:
+    """Partitions that are not served."""
+    refused = []
+    options = {"request_timeout_ms": 2000, "default_api_timeout_ms": 2000, "retry_backoff_ms": 20}
+    with Consumer(bootstrap_servers=broker.bootstrap_servers, **options) as consumer:  # type: ignore[arg-type]
+        for partition in range(PARTITIONS):
+            try:
+                consumer.end_offsets([(TOPIC, partition)])
+            except ClientError:
+                refused.append(partition)
+    return refused
+
+
+def may_start_earlier(partition: int, flips: list[Flip]) -> bool:
+    """Whether a file was touched that says where the log starts."""
+    files = (checkpoints.LOG_START_OFFSETS, f"{TOPIC}-{partition}/{checkpoints.LEADER_EPOCHS}")
+    return partition % 2 == 0 and any(flip.file in files for flip in flips)
+
+
+# --- rounds -----------------------------------------------------------------------------------------------
+
+
+class Campaign:
+    """A directory, and what a broker serves of it that nobody has touched."""
+
+    def __init__(self, home: Path, *, clean: bool):
+        self.good = home / "good"
+        self.work = home / "work"
+        make_data(self.good, clean=clean)
+        everything = list(range(PARTITIONS))
+        with self._served([]) as broker:
+            assert refused_by(broker) == [], broker.log
+            # Four of each transaction that was committed; the last three that are plain only after an unclean stop.
+            self.count = PARTITIONS * ((27 if clean else 30) + 8) - PARTITIONS // 2 * DELETED_BELOW
+            self.expected = read_ours(broker, everything, self.count)
+            assert sum(map(len, self.expected.values())) == self.count
+            assert self.expected == read_librdkafka(broker, everything, self.count)
+            assert self.expected == read_kafka_python(broker, everything, self.count)
+            self.times = [0, int(time.time() * 1000) - 10**7]
+            self.by_time = offsets_by_time(broker, everything, self.times)
+
+    @contextmanager
+    def _served(self, flips: list[Flip]) -> Iterator[Broker]:
+        shutil.copytree(self.good, self.work)
+        try:
+            for flip in flips:
+                flip.do(self.work)
+            with Broker(directory=self.work, settings=SETTINGS, log_level="warning") as broker:
+                yield broker
+        finally:
+            shutil.rmtree(self.work)
+
+    def flips(self) -> dict[str, list[Flip]]:
+        """Every bit of every small file, by the directory that it is in; "" is the data directory."""
+        found: dict[str, list[Flip]] = {}
+        for path in sorted(self.good.glob(f"{TOPIC}-*/*")):
+            if path.suffix != names.LOG:
+                found.setdefault(path.parent.name, []).extend(self._of(path))
+        found[""] = [flip for name in IN_ROOT for flip in self._of(self.good / name)]
+        return found
+
+    def _of(self, path: Path) -> Iterator[Flip]:
+        size = path.stat().st_size if path.exists() else 0
+        return (Flip(str(path.relative_to(self.good)), at, bit) for at in range(size) for bit in range(8))
+
+    def round(self, flips: list[Flip]) -> None:
+        """A start with these; AssertionError with the flip that did harm."""
+        told = ", ".join(map(str, flips))
+        with self._served(flips) as broker:
+            refused = refused_by(broker)
+            for partition in refused:
+                where = f"{TOPIC}-{partition}/{checkpoints.PARTITION_METADATA}"
+                assert any(flip.file == where for flip in flips), (partition, told, broker.log)
+                assert f"{where}: topic_id" in broker.log, (told, broker.log)
+            served = [partition for partition in range(PARTITIONS) if partition not in refused]
+            expected = {partition: self.expected[partition] for partition in served}
+            count = sum(map(len, expected.values()))
+            for name, read in CLIENTS.items():
+                found = read(broker, served, count)
+                for partition in served:
+                    # Where two files contradict each other, what was deleted may be back: the log starts at the less.
+                    rows = [row for row in found[partition] if row[0] >= expected[partition][0][0]]
+                    assert rows == expected[partition], (name, partition, told, broker.log)
+                    assert rows == found[partition] or may_start_earlier(partition, flips), (partition, told)
+            for time_ms, known in zip(self.times, self.by_time, strict=True):
+                for partition, offset in offsets_by_time(broker, served, [time_ms])[0].items():
+                    assert offset is not None, (partition, told)
+                    assert offset == known[partition] or may_start_earlier(partition, flips), (partition, told)
+            assert not list(self.work.glob(f"{TOPIC}-*/*{names.DELETED}")), (told, broker.log)
+
+
+def run(*, clean: bool, rounds: int | None, seed: int) -> int:
+    """How many bits were flipped; all of them without `rounds`."""
+    chance = random.Random(seed)
+    flipped = 0
+    with quick_directory() as home:
+        campaign = Campaign(home, clean=clean)
+        waiting = campaign.flips()
+        for flips in waiting.values():
+            chance.shuffle(flips)
+        while any(waiting.values()) and rounds != 0:
+            now = [flips.pop() for name, flips in waiting.items() if flips and name]
+            if waiting[""]:
+                now.append(waiting[""].pop())
+            campaign.round(now)
+            flipped += len(now)
+            if rounds is not None:
+                rounds -= 1
+            elif flipped % 1000 < len(now):
+                print(f"{flipped} bits flipped, {sum(map(len, waiting.values()))} to go", flush=True)
+    return flipped
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, help="starts of a broker, a bit in each partition; default: every bit")
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    for clean in (True, False):
+        count = run(clean=clean, rounds=arguments.rounds, seed=arguments.seed)
+        print(f"{count} bits flipped after a {'clean' if clean else 'unclean'} stop: nothing was lost")
+
+
+if __name__ == "__main__":
+    main()
