@@ -18,7 +18,7 @@ from kbroker.cli.outcome import FAILED
 from kbroker.cli.output import counted, print_json, print_table
 from kbroker.cli.progress import in_units
 from kbroker.client.admin import AdminClient
-from kbroker.client.admin_results import Broker, LogDirDescription
+from kbroker.client.admin_results import Broker, ClusterDescription, LogDirDescription
 from kbroker.client.errors import BrokerError, ConnectionFailed, PartialFailure
 from kbroker.errors import ErrorCode
 from kbroker.net.addresses import parse_bootstrap
@@ -26,7 +26,8 @@ from kbroker.net.addresses import parse_bootstrap
 HTTP_ADDRESS = "kbroker.http.address"
 HTTP_TIMEOUT_S = 2.0
 EVERY_ADDRESS = ("", "0.0.0.0", "::")
-VERSION = re.compile(r'^kbroker_info\{[^}\n]*version="([^"]*)"', re.MULTILINE)
+ABOUT = re.compile(r"^kbroker_info\{([^}\n]*)\}", re.MULTILINE)
+LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -42,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _status(admin: AdminClient) -> dict[str, Any]:
     cluster = admin.describe_cluster()
     directories = _log_dirs(admin)
-    brokers = [_broker(admin, broker, directories.get(broker.node_id)) for broker in cluster.brokers]
+    brokers = [_broker(admin, cluster, broker, directories.get(broker.node_id)) for broker in cluster.brokers]
     names = admin.list_topics(internal=True)
     topics = admin.describe_topics(names).values() if names else ()
     partitions = [partition for topic in topics for partition in topic.partitions]
@@ -74,7 +75,9 @@ def _log_dirs(admin: AdminClient) -> dict[int, tuple[LogDirDescription, ...]]:
         return {}
 
 
-def _broker(admin: AdminClient, broker: Broker, directories: tuple[LogDirDescription, ...] | None) -> dict[str, Any]:
+def _broker(
+    admin: AdminClient, cluster: ClusterDescription, broker: Broker, directories: tuple[LogDirDescription, ...] | None
+) -> dict[str, Any]:
     problems: list[str] = []
     settings: dict[str, str | None] = {}
     try:
@@ -82,7 +85,7 @@ def _broker(admin: AdminClient, broker: Broker, directories: tuple[LogDirDescrip
     except (BrokerError, ConnectionFailed) as error:
         problems.append(str(error))
     problems += [str(each.error) for each in directories or () if each.error is not None]
-    version, said = _by_http(broker, settings.get(HTTP_ADDRESS) or "")
+    version, said = _by_http(cluster, broker, settings.get(HTTP_ADDRESS) or "")
     problems += said or [f"log directory {path} is full" for path in full_directories(directories or ())]
     return {
         "id": broker.node_id,
@@ -106,8 +109,11 @@ def _broker(admin: AdminClient, broker: Broker, directories: tuple[LogDirDescrip
     }
 
 
-def _by_http(broker: Broker, address: str) -> tuple[str | None, list[str]]:
-    """The broker's version, if it tells, and what it says to be wrong with it."""
+def _by_http(cluster: ClusterDescription, broker: Broker, address: str) -> tuple[str | None, list[str]]:
+    """The broker's version, if it tells, and what it says to be wrong with it.
+
+    Nothing of another broker that answers there: an address of a machine's own is another machine's too.
+    """
     if not address:
         return None, []
     ((host, port),) = parse_bootstrap(address if not address.startswith(":") else f"0.0.0.0{address}")
@@ -117,8 +123,11 @@ def _by_http(broker: Broker, address: str) -> tuple[str | None, list[str]]:
         status, ready = _get(host, port, "/ready")
     except (OSError, http.client.HTTPException):
         return None, []  # it is not open to us, or no more
-    found = VERSION.search(metrics)
-    return found[1] if found else None, [] if status == http.client.OK else ready.splitlines()
+    found = ABOUT.search(metrics)
+    about = dict(LABEL.findall(found[1])) if found else {}
+    if (about.get("node_id"), about.get("cluster_id")) != (str(broker.node_id), cluster.cluster_id):
+        return None, []
+    return about.get("version"), [] if status == http.client.OK else ready.splitlines()
 
 
 def _get(host: str, port: int, path: str) -> tuple[int, str]:

@@ -47,16 +47,23 @@ def test_the_broker_its_topics_and_its_groups_are_shown(broker: BrokerProcess, h
 def test_what_a_broker_says_to_be_wrong_is_told_and_ends_with_1(
     broker: BrokerProcess, here: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    with AdminClient(bootstrap_servers=broker.address) as admin:
+        cluster = admin.describe_cluster()
     asked: list[str] = []
+    node_id = cluster.controller_id
 
     def answer(host: str, port: int, path: str) -> tuple[int, str]:
         asked.append(path)
-        return (503, "the disk is full\n") if path == "/ready" else (200, 'kbroker_info{version="9.9"} 1\n')
+        about = f'kbroker_info{{version="9.9",node_id="{node_id}",cluster_id="{cluster.cluster_id}"}} 1\n'
+        return (503, "the disk is full\n") if path == "/ready" else (200, about)
 
     monkeypatch.setattr("kbroker.cli.cluster_status._get", answer)
     done = here("cluster", "status", code=1)
     assert "kbroker 9.9: NOT ready\n  the disk is full\n" in done.stdout.decode()
     assert asked == ["/metrics", "/ready"]
+    node_id += 1  # another one answers there
+    (found,) = from_json(here("cluster", "status", "--json"))["brokers"]
+    assert found["version"] is None and found["ready"]
 
 
 def test_without_an_http_port_nothing_is_asked_there(here: Run, monkeypatch: pytest.MonkeyPatch) -> None:
