@@ -359,6 +359,28 @@ OTHERS: tuple[OtherDeviation, ...] = (
         "tests/oracle/test_files.py::test_files_are_those_that_kafka_leaves",
     ),
     OtherDeviation(
+        "Files: what the log contradicts",
+        "The last entry of a .timeindex before a segment is deleted by its age, leader epochs, start offsets and a "
+        ".txnindex are held against the log, and are made anew with a line where it says something else. Kafka "
+        "believes them.",
+        "They have no check sum: one flipped bit deleted, hid or fenced what was there.",
+        "tests/unit/storage/test_witness.py::test_no_bit_of_a_last_time_entry_deletes_or_hides_anything",
+    ),
+    OtherDeviation(
+        "Files: a log that a clean stop has left and that would lose records",
+        "Is refused (KAFKA_STORAGE_ERROR), with a line that says what can be done: its end is damaged, or it is said "
+        "to start behind its end. Kafka removes or cuts it.",
+        "A clean stop loses nothing; who wants to go on without those records decides that.",
+        "tests/unit/storage/test_witness.py::test_a_log_that_would_be_cut_after_a_clean_stop_is_refused_until_it_is_cut_by_hand",
+    ),
+    OtherDeviation(
+        "Transactions: a clock that is set",
+        "A transaction times out by the monotonic clock; only one that was open before the start has its age by the "
+        "wall clock, once. In Kafka a clock that is set an hour back keeps it open for an hour more.",
+        "Readers of committed records wait for its end.",
+        "tests/crash/test_set_clock.py::test_produce_consume_groups_and_transactions_go_on_whatever_the_clock_is_set_to",
+    ),
+    OtherDeviation(
         "Files: leader-epoch-checkpoint",
         "The entry of a new epoch is written when the log is first used in it. Kafka writes it when the epoch begins.",
         "A start with thousands of partitions writes nothing for those that nobody uses.",
