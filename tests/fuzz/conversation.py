@@ -31,6 +31,7 @@ from kbroker.protocol.messages import RequestHeader, Struct
 from kbroker.protocol.records import encode_batch, read_records
 from kbroker.server.broker import Broker
 from tests.fuzz.batches import FIX_CRC, FIX_LENGTH, put_right
+from tests.fuzz.costs import Traffic, check_costs
 from tests.fuzz.stretching import LENGTHS, choice, filled, places_of, stretched
 from tests.fuzz.target import LONG, Target
 from tests.kit.wire import WireClient
@@ -92,6 +93,8 @@ class FuzzedBroker:
         sys.unraisablehook = lambda found: self.findings.found.append(f"{found.err_msg}: {found.exc_value!r}")
         self.broker: Broker | None = None
         self.inputs = 0
+        self.runs = 0
+        """Programs that were run: what one makes has a number in its name."""
         atexit.register(self.stop)
 
     def start(self) -> None:
@@ -239,7 +242,8 @@ def mend_records(records: bytes | memoryview | None) -> bytes | None:
 class Peer:
     """One hostile connection, and what it may expect."""
 
-    def __init__(self, port: int):
+    def __init__(self, port: int, traffic: Traffic):
+        self.traffic = traffic
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.expected: list[tuple[int, int, int]] | None = []
@@ -248,6 +252,7 @@ class Peer:
         self.is_closed = False
 
     def send(self, data: bytes, in_pieces: bool) -> None:
+        self.traffic.sent += len(data)
         try:
             if in_pieces and len(data) > 1:
                 self.socket.sendall(data[: len(data) // 2])
@@ -282,6 +287,7 @@ class Peer:
                 part = b""
             self.is_closed = not part
             self.received += part
+            self.traffic.received += len(part)
 
     def is_satisfied(self) -> bool:
         return self.expected is not None and len(list(self.answers())) >= len(self.expected)
@@ -346,8 +352,15 @@ def check_codes(value: object, key: ApiKey) -> None:
 
 
 def feed_frames(data: bytes) -> None:
-    """Frames on two connections, whole, lying or in pieces: answers that belong to them, and nobody is disturbed."""
+    """Frames on two connections, whole, lying or in pieces: answers that belong to them, that cost no more than they
+    weigh, and nobody is disturbed."""
     BROKER.ready()
+    check_costs(lambda: exchange(data))
+    BROKER.check_log()
+
+
+def exchange(data: bytes) -> Traffic:
+    traffic = Traffic()
     peers: dict[int, Peer] = {}
     try:
         for number, (how, frame) in enumerate(frames_of(data)):
@@ -355,7 +368,7 @@ def feed_frames(data: bytes) -> None:
                 break
             which = how & OTHER_CONNECTION
             if which not in peers:
-                peers[which] = Peer(BROKER.port)
+                peers[which] = Peer(BROKER.port, traffic)
             peers[which].send_frame(how, frame)
         for peer in peers.values():
             peer.receive()
@@ -363,7 +376,7 @@ def feed_frames(data: bytes) -> None:
     finally:
         for peer in peers.values():
             peer.socket.close()
-    BROKER.check_log()
+    return traffic
 
 
 def frame_seeds() -> Iterator[bytes]:

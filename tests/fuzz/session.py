@@ -15,6 +15,7 @@ from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.records import Record, encode_batch, read_batches
 from tests.fuzz.conversation import BROKER, check_codes
+from tests.fuzz.costs import CountingClient, Traffic, check_costs
 from tests.fuzz.program import Program
 from tests.fuzz.target import Target
 from tests.kit.producer_model import ProducerModel
@@ -56,7 +57,8 @@ class Run:
         self.program = program
         self.prefix = f"s{number}-"
         self.port = port
-        self.client = WireClient("127.0.0.1", port, client_id="session")
+        self.traffic = Traffic()
+        self.client = CountingClient(self.traffic, port, "session")
         self.topics: dict[str, list[Part]] = {}
         self.members: list[Member] = []
         self.committed: dict[tuple[str, int], int] = {}
@@ -309,7 +311,7 @@ class Run:
         """One of up to three, when it does not wait for anything; a new one where there is none."""
         number = self.program.byte() % 3
         if number >= len(self.members):
-            self.members.append(Member(WireClient("127.0.0.1", self.port, client_id="member")))
+            self.members.append(Member(CountingClient(self.traffic, self.port, "member")))
             return self.members[-1]
         self.take_answer(self.members[number], 0.0)
         return self.members[number] if self.members[number].waits_for is None else None
@@ -471,9 +473,16 @@ STEPS_BY_OPCODE: list[Callable[[Run], None]] = [
 
 
 def feed_session(data: bytes) -> None:
-    """A program of requests: every answer is what the model says, and everybody else goes on."""
+    """A program of requests: every answer is what the model says, none costs more than it weighs, and everybody else
+    goes on."""
     BROKER.ready()
-    run = Run(Program(data), BROKER.port, BROKER.inputs)
+    check_costs(lambda: run_program(data))
+    BROKER.check_log()
+
+
+def run_program(data: bytes) -> Traffic:
+    BROKER.runs += 1
+    run = Run(Program(data), BROKER.port, BROKER.runs)
     try:
         for _ in range(STEPS):
             if run.program.is_over:
@@ -482,7 +491,7 @@ def feed_session(data: bytes) -> None:
         run.finish()
     finally:
         run.close()
-    BROKER.check_log()
+    return run.traffic
 
 
 def session_seeds() -> Iterator[bytes]:
