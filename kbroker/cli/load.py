@@ -17,12 +17,14 @@ from functools import partial
 from pathlib import Path
 
 from kbroker.cli import arguments as args
-from kbroker.cli.client_options import add_cluster, client_options
+from kbroker.cli.client_options import add_cluster, client_options, connect
 from kbroker.cli.load_every import run_every
 from kbroker.cli.outcome import FAILED, USAGE
 from kbroker.cli.output import print_json, print_table
 from kbroker.cli.progress import Progress, in_units
+from kbroker.cli.topic_facts import missing_topics_named
 from kbroker.client.consumer.options import CONSUMER
+from kbroker.client.errors import BrokerError
 from kbroker.client.producer.audit import AUDIT_TOPIC
 from kbroker.client.producer.options import PRODUCER
 from kbroker.errors import KbrokerError
@@ -178,6 +180,14 @@ def run(arguments: argparse.Namespace) -> int:
         print("kbroker load: --every is for loads", file=sys.stderr)
         return USAGE
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that nothing is left behind
+    try:
+        return _run(arguments)
+    except BrokerError as error:
+        with connect(arguments) as admin, missing_topics_named(admin, arguments.topic):
+            raise error
+
+
+def _run(arguments: argparse.Namespace) -> int:
     watcher = _Progress(shown=sys.stderr.isatty() and not arguments.quiet)
     settings, tasks = (
         _settings(arguments),

@@ -15,7 +15,7 @@ from kbroker.cli.parser import CommandParser, add_examples
 COMMANDS = {
     "start": "run a broker",
     "topics": "list, create, describe, alter and delete topics, delete old messages",
-    "produce": "write messages from the standard input to a topic",
+    "produce": "write messages from files or the standard input to a topic",
     "consume": "print the messages of a topic",
     "load": "load topics into a lake of Parquet files, with Spark",
     "perf": "measure throughput and latency of a broker",

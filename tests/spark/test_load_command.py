@@ -98,7 +98,7 @@ def test_what_is_wrong_is_one_line(
     assert main([*decoding, "--dry-run"]) == 1
     assert "option valueSchema is missing" in capsys.readouterr().err
     assert main([*common, f"{topic}-none"]) == 1
-    assert "UNKNOWN_TOPIC_OR_PARTITION" in capsys.readouterr().err
+    assert f"UNKNOWN_TOPIC_OR_PARTITION; did you mean {topic}?" in capsys.readouterr().err
     (tmp_path / "lake").mkdir()
     (tmp_path / "lake/thesis.txt").touch()
     assert main([*common, topic]) == 1
