@@ -372,6 +372,14 @@ GROUPS = (
         limits=Limits(0),
     ),
     Setting(
+        "kbroker.groups.max",
+        INT,
+        100_000,
+        "The most groups that this broker coordinates, those included of which only offsets are left. "
+        "One more is GROUP_MAX_SIZE_REACHED.",
+        limits=Limits(1),
+    ),
+    Setting(
         "group.max.size",
         INT,
         INT32_MAX,

@@ -17,6 +17,14 @@ TRANSACTIONS = (
         limits=Limits(1),
     ),
     Setting(
+        "kbroker.transactional.ids.max",
+        Kind.INT,
+        100_000,
+        "The most transactional ids that this broker coordinates. A new one beyond is POLICY_VIOLATION; those that "
+        "nobody uses go after transactional.id.expiration.ms.",
+        limits=Limits(1),
+    ),
+    Setting(
         "transactional.id.expiration.ms",
         Kind.INT,
         7 * 24 * HOUR_MS,

@@ -78,6 +78,8 @@ class Home(NamedTuple):
     """Gives answers; the caller holds no lock."""
     now_ms: Callable[[], int]
     """Monotonic milliseconds."""
+    has_room: Callable[[], bool]
+    """Whether there may be one more group."""
 
 
 class DescribedConsumerGroup(NamedTuple):
@@ -160,6 +162,8 @@ class ConsumerGroups:
             return served, machine
         joins = beat.member_epoch == JOINING_EPOCH
         if served is None and joins:
+            if not self._home.has_room():
+                raise ProtocolError(ErrorCode.GROUP_MAX_SIZE_REACHED, "There is no room for another group.")
             return ServedGroup(machine := MixedGroup(group_id, self._options.limits_of(group_id))), machine
         if served is None:
             what = "Consumer group" if beat.member_epoch > JOINING_EPOCH else "Group"

@@ -17,7 +17,7 @@ from itertools import islice
 from typing import Any, TypeAlias, cast
 
 from kbroker.clock import Clock
-from kbroker.errors import ErrorCode, KbrokerError
+from kbroker.errors import ErrorCode, KbrokerError, ProtocolError
 from kbroker.groups import records
 from kbroker.groups.answers import DescribedGroup, FetchedOffset, ListedGroup, described, fetched
 from kbroker.groups.consumer_groups import ConsumerGroups, Home, NamedTopics, NoTopics
@@ -36,6 +36,7 @@ from kbroker.rules.mixed_group import MixedGroup
 from kbroker.state_log.deadlines import Deadlines
 from kbroker.state_log.partition import NO_PRODUCER, Phase, Producer, StatePartition
 from kbroker.state_log.replica import NO_GUARD, Replica
+from kbroker.state_log.room import Room
 from kbroker.state_log.shards import Shards
 from kbroker.state_log.topic import StateTopic
 
@@ -47,6 +48,12 @@ NOTHING_BEHIND = 1 << 62
 
 MOST_LOOKED_UP_LOCKED = 1000
 """Offsets that are fetched with the shard's lock held; more are looked up in a copy, and other groups go on."""
+
+MOST_LEAVING_LOCKED = 1000
+"""Members that leave with the shard's lock held; other groups go on before the next of the same request."""
+
+MOST_PROTOCOLS = 100
+"""Protocols that a member may name: it keeps them for as long as it is there."""
 
 MEMBERS_LOOKED_AT_PER_MS = 100
 """A large group is not looked at for each of its members' deadlines."""
@@ -78,7 +85,8 @@ class GroupCoordinator:
         self._given_ids = GivenIds()
         self.shards = Shards("group", topic, make=self._make_shard, load=self._load, end=_end)
         """Where the groups are, partition by partition."""
-        home = Home(self._acquire, self._settle, _deliver, self._deadlines.now_ms)
+        self._room = Room("kbroker.groups.max", options.most_groups, self._count_groups)
+        home = Home(self._acquire, self._settle, _deliver, self._deadlines.now_ms, self._room.has_room)
         self.consumers = ConsumerGroups(home, options, clock, topics)
         """Groups of the consumer protocol (KIP-848)."""
 
@@ -111,6 +119,9 @@ class GroupCoordinator:
         if not group_id and not empty_id_allowed:
             return ErrorCode.INVALID_GROUP_ID
         return self.shards.acquire(group_id)
+
+    def _count_groups(self) -> int:
+        return sum(len(shard.groups) for shard in self.shards.active())
 
     # --- what a state machine asks for -------------------------------------------------------------------
     def _settle(self, shard: GroupShard, served: ServedGroup) -> Answers:
@@ -189,12 +200,14 @@ class GroupCoordinator:
             mixed = None if served is None else served.consumer
             if not low <= joining.session_timeout_ms <= high:
                 answers.append((answer, JoinAnswer(ErrorCode.INVALID_SESSION_TIMEOUT, joining.member_id)))
-            elif not fits(f"{joining.instance_id or joining.client_id}-{_LONGEST_UNIQUE}"):
+            elif not _is_keepable(joining):
                 answers.append((answer, JoinAnswer(ErrorCode.INVALID_REQUEST, joining.member_id)))
             elif served is None and joining.member_id:
                 answers.append((answer, JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID, joining.member_id)))
             elif refused:
                 answers.append((answer, JoinAnswer(refused, joining.member_id)))
+            elif served is None and not self._room.has_room():
+                answers.append((answer, JoinAnswer(ErrorCode.GROUP_MAX_SIZE_REACHED, "")))
             elif served is not None and mixed is not None:
                 answers = self.consumers.join(shard, served, mixed, joining, answer, self._make_unique())
             else:
@@ -283,6 +296,15 @@ class GroupCoordinator:
 
     def leave(self, group_id: str, leaving: list[Leaving]) -> tuple[ErrorCode, list[ErrorCode]]:
         """LeaveGroup: the error of all of it, and of each member."""
+        errors: list[ErrorCode] = []
+        for first in range(0, max(len(leaving), 1), MOST_LEAVING_LOCKED):
+            error, more = self._leave_some(group_id, leaving[first : first + MOST_LEAVING_LOCKED])
+            if error:
+                return error, []
+            errors += more
+        return ErrorCode.NONE, errors
+
+    def _leave_some(self, group_id: str, leaving: list[Leaving]) -> tuple[ErrorCode, list[ErrorCode]]:
         shard = self._acquire(group_id)
         if isinstance(shard, ErrorCode):
             return shard, []
@@ -319,6 +341,8 @@ class GroupCoordinator:
             served = shard.groups.get(group_id)
             if served is None and generation >= 0:
                 error = ErrorCode.ILLEGAL_GENERATION
+            elif served is None and not self._room.has_room():
+                error = ErrorCode.GROUP_MAX_SIZE_REACHED
             else:
                 served = served or shard.create(group_id)
                 who = (generation, member_id, instance_id)
@@ -367,6 +391,8 @@ class GroupCoordinator:
         is_nobody = min(producer) < 0  # of whom the log knows nothing
         try:
             if group_id not in shard.groups:
+                if not self._room.has_room():
+                    raise ProtocolError(ErrorCode.GROUP_MAX_SIZE_REACHED)
                 shard.create(group_id)
             guard = shard.partition.replica.verify(*producer, adds=adds)
             known = ErrorCode.NONE
@@ -621,3 +647,9 @@ def _deliver(answers: Answers) -> None:
             cast("Callable[[object], None]", answer)(what)
         except Exception:
             LOG.exception("an answer could not be given")
+
+
+def _is_keepable(joining: Joining) -> bool:
+    """Whether a member of that name and with so many protocols can be stored."""
+    name = joining.instance_id or joining.client_id
+    return len(joining.protocols) <= MOST_PROTOCOLS and fits(f"{name}-{_LONGEST_UNIQUE}")

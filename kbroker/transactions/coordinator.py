@@ -26,6 +26,7 @@ from kbroker.rules.transaction import EPOCH_VERSION, FIRST_VERSION, Expected, Tr
 from kbroker.state_log.deadlines import Deadlines
 from kbroker.state_log.partition import Phase, StatePartition
 from kbroker.state_log.replica import Replica
+from kbroker.state_log.room import Room
 from kbroker.state_log.shards import Shards
 from kbroker.state_log.topic import StateTopic
 from kbroker.transactions.answers import DescribedTransaction, EndedTransaction, InitializedProducer, ListedTransaction
@@ -62,6 +63,7 @@ class TransactionCoordinator:
         self._deadlines = deadlines or Deadlines("transaction-deadlines", clock)
         self.shards = Shards("transaction", topic, make=self._make_shard, load=self._load, end=_end)
         """Where the transactional ids are, partition by partition."""
+        self._room = Room("kbroker.transactional.ids.max", options.most_ids, self._count_ids)
         self._lock = threading.Lock()
         """Guards `_aborted_by_timeout`; nothing else inside."""
         self._aborted_by_timeout = 0
@@ -120,6 +122,9 @@ class TransactionCoordinator:
 
         self._with_producer_id(attempt, lambda error: answer(InitializedProducer(error)))
 
+    def _count_ids(self) -> int:
+        return sum(len(shard.transactions) for shard in self.shards.active())
+
     def _with_producer_id(self, attempt: Callable[[int | None], Callable[[], None] | None], refuse: Answer) -> None:
         """Does what `attempt` says is to be done without the lock; it says nothing when it needs a new producer id."""
         new_producer_id: int | None = None
@@ -145,6 +150,8 @@ class TransactionCoordinator:
             return functools.partial(answer, InitializedProducer(shard))
         try:
             transaction = shard.transactions.get(transactional_id)
+            if transaction is None and not self._room.has_room():
+                return functools.partial(answer, InitializedProducer(ErrorCode.POLICY_VIOLATION))
             if new_producer_id is None and (transaction is None or transaction.needs_producer_id(expected)):
                 return None
             now_ms = self._clock.wall_ms()

@@ -10,6 +10,7 @@ class TransactionOptions(NamedTuple):
     """Limits and times of transactions, by the names of Kafka's settings with the unit last."""
 
     max_timeout_ms: int = 900_000
+    most_ids: int = 100_000
     id_expiration_ms: int = 7 * 24 * 3_600_000
     abort_interval_ms: int = 10_000
     """How often transactions that have been open for too long are looked for."""
@@ -27,6 +28,7 @@ class TransactionOptions(NamedTuple):
         """From the broker's settings."""
         return cls(
             max_timeout_ms=settings["transaction.max.timeout.ms"],
+            most_ids=settings["kbroker.transactional.ids.max"],
             id_expiration_ms=settings["transactional.id.expiration.ms"],
             abort_interval_ms=settings["transaction.abort.timed.out.transaction.cleanup.interval.ms"],
             expiration_interval_ms=settings["transaction.remove.expired.transaction.cleanup.interval.ms"],

@@ -296,6 +296,13 @@ OTHERS: tuple[OtherDeviation, ...] = (
         "tests/unit/groups/test_coordinator.py::test_ids_that_were_given_away_are_bounded_whatever_groups_they_are_of",
     ),
     OtherDeviation(
+        "How many groups and transactional ids there may be",
+        "kbroker.groups.max and kbroker.transactional.ids.max, 100,000 each; one more is GROUP_MAX_SIZE_REACHED or "
+        "POLICY_VIOLATION. A member names at most 100 protocols, else it is INVALID_REQUEST. Kafka has no limits.",
+        "Whoever makes names up would fill the memory.",
+        "tests/unit/groups/test_coordinator.py::test_there_is_room_for_so_many_groups_whatever_makes_them",
+    ),
+    OtherDeviation(
         "Groups of which nothing has come",
         "Are forgotten at once: a join or a commit that was refused makes no group. Kafka lists it until it looks for "
         "groups without offsets.",

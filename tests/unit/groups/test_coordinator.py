@@ -510,3 +510,41 @@ def test_a_large_group_is_not_looked_at_for_each_of_its_members(home: Home, monk
     for _ in range(11_100):
         home.advance(1)
     assert (len(group.members), looks < 500) == (0, True)
+
+
+def test_there_is_room_for_so_many_groups_whatever_makes_them(make_home: Callable[..., Home]) -> None:
+    home = make_home(most_groups=3)
+    home.commit({P0: 1}, "a")
+    home.form("b")
+    home.beat("m", 0, "c", topics=("t",))
+    full = ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert home.join("d")[0].error is full
+    assert home.commit({P0: 1}, "d")[0][0] is full
+    assert home.beat("m", 0, "d", topics=("t",)).error is full
+    assert home.commit({P0: 2}, "a")[0][0] is ErrorCode.NONE
+    assert groups_of(home) == {"a", "b", "c"}
+
+
+def test_a_member_names_no_more_protocols_than_it_could_have(home: Home) -> None:
+    protocols = {f"p{number}": b"" for number in range(101)}
+    assert home.join(protocols=protocols)[0].error is ErrorCode.INVALID_REQUEST
+    assert groups_of(home) == set()
+
+
+def test_other_groups_go_on_while_many_members_leave(home: Home) -> None:
+    """The lock of the partition is given back in between."""
+    taken = 0
+    acquire = home.coordinator._acquire
+
+    def counted(group_id: str, empty_id_allowed: bool = False) -> GroupShard | ErrorCode:
+        nonlocal taken
+        taken += 1
+        return acquire(group_id, empty_id_allowed)
+
+    home.coordinator._acquire = counted  # type: ignore[method-assign]
+    member_id = home.form().member_id
+    taken = 0
+    leaving = [*(Leaving(f"nobody-{number}") for number in range(5000)), Leaving(member_id)]
+    error, errors = home.coordinator.leave("g", leaving)
+    assert (error, taken) == (ErrorCode.NONE, 6)
+    assert (set(errors[:-1]), errors[-1]) == ({ErrorCode.UNKNOWN_MEMBER_ID}, ErrorCode.NONE)

@@ -500,3 +500,8 @@ def test_many_threads_on_few_ids_get_one_answer_each(make_home: MakeHome) -> Non
     before = {name: home.coordinator.describe(name) for name in names}
     home.restart()
     assert {name: home.coordinator.describe(name) for name in names} == before
+
+
+def test_there_is_room_for_so_many_ids(make_home: Callable[..., Home]) -> None:
+    home = make_home(most_ids=2)
+    assert [home.init(name).error for name in ("a", "b", "c", "a")] == [0, 0, ErrorCode.POLICY_VIOLATION, 0]
