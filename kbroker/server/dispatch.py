@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import logging
+import threading
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -89,6 +91,10 @@ LARGE_REQUEST_SIZE = 16 << 10
 """Bytes from which a request that has to be decoded is handed over: reading it must not hold up a processor."""
 
 
+HUGE_REQUEST_SIZE = 1 << 20
+"""Bytes from which requests that are decoded are served one after the other: each may take seventy times its bytes."""
+
+
 class _Served(NamedTuple):
     handle: Handler
     decode: Callable[[memoryview, int], tuple[Message, int]] | None
@@ -123,6 +129,9 @@ class Dispatcher:
         self._channel = channel
         self._routes = routes
         self._served = _ServedApis(routes)
+        self._huge_lock = threading.Lock()  # guards the two below; taken alone
+        self._huge: deque[Request] = deque()
+        self._serves_huge = False
 
     def load_all(self) -> None:
         """Import what no request has asked for yet, so that nothing is read from the package any more."""
@@ -143,7 +152,24 @@ class Dispatcher:
 
     def serve(self, request: Request) -> None:
         """Decode, handle, answer. Never raises."""
-        self._serve(request, self._served[request.api_key], may_block=True)
+        served = self._served[request.api_key]
+        if served.decode is None or len(request.body) <= HUGE_REQUEST_SIZE:
+            self._serve(request, served, may_block=True)
+            return
+        with self._huge_lock:
+            self._huge.append(request)
+            if self._serves_huge:
+                return  # whoever does takes this one next; nobody waits
+            self._serves_huge = True
+        del request  # not kept while others are served
+        while (huge := self._next_huge()) is not None:
+            self._serve(huge, self._served[huge.api_key], may_block=True)
+            del huge
+
+    def _next_huge(self) -> Request | None:
+        with self._huge_lock:
+            self._serves_huge = bool(self._huge)
+            return self._huge.popleft() if self._huge else None
 
     def _serve(self, request: Request, served: _Served, *, may_block: bool) -> bool:
         """False if it would block and may not; nothing has been done then."""

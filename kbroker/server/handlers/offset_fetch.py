@@ -115,14 +115,17 @@ def _fetch_group(
 
 
 def _topics(fetched: Iterable[FetchedOffset], topic: Any, partition: Any) -> list[Any]:
-    topics: dict[str, list[Any]] = {}
+    def partitions(of_topic: Iterable[FetchedOffset]) -> Iterator[Any]:
+        for one in of_topic:
+            yield partition(
+                partition_index=one.partition.partition_id,
+                committed_offset=one.offset,
+                committed_leader_epoch=one.leader_epoch,
+                metadata=one.metadata,
+                error_code=one.error,
+            )
+
+    topics: dict[str, list[FetchedOffset]] = {}
     for one in fetched:
-        found = partition(
-            partition_index=one.partition.partition_id,
-            committed_offset=one.offset,
-            committed_leader_epoch=one.leader_epoch,
-            metadata=one.metadata,
-            error_code=one.error,
-        )
-        topics.setdefault(one.partition.topic, []).append(found)
-    return [topic(name=name, partitions=partitions) for name, partitions in topics.items()]
+        topics.setdefault(one.partition.topic, []).append(one)
+    return [topic(name=name, partitions=lazily(len(found), partitions(found))) for name, found in topics.items()]

@@ -6,6 +6,8 @@ import importlib
 import logging
 import subprocess
 import sys
+import threading
+from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -15,6 +17,7 @@ from kbroker.errors import ErrorCode, NotNow, ProtocolError
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import SERVED, ApiKey
 from kbroker.protocol.messages import Message
+from kbroker.server import dispatch
 from kbroker.server.dispatch import LARGE_REQUEST_SIZE, ROUTES, Dispatcher, Route
 from kbroker.server.handlers import heartbeat
 from kbroker.server.request_channel import RequestChannel
@@ -81,6 +84,7 @@ def test_every_served_api_has_a_handler() -> None:
 HANDLERS = """
 import sys
 from typing import Any, cast
+from kbroker.server import dispatch
 from kbroker.server.dispatch import ROUTES, Dispatcher
 from kbroker.server.request_channel import RequestChannel
 
@@ -204,3 +208,36 @@ def test_what_appends_is_handed_over_while_writers_have_to_wait(handled: list[An
     asked = Asked()
     assert serving.on_request(cast(Any, asked), NOTHING)
     assert len(asked.answers) == 1
+
+
+def test_huge_requests_are_served_one_after_the_other_and_no_handler_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes many times its bytes while it is served."""
+    begun, go_on = SimpleQueue[str](), threading.Semaphore(0)
+
+    def handle(services: Any, request: Any, message: M.HeartbeatRequest) -> M.HeartbeatResponse:
+        begun.put(message.member_id)
+        assert go_on.acquire(timeout=10)
+        return M.HeartbeatResponse()
+
+    monkeypatch.setattr(heartbeat, "handle", handle)
+    monkeypatch.setattr(dispatch, "HUGE_REQUEST_SIZE", 1000)
+    serving = dispatcher()[0]
+
+    def asked(name: str) -> Asked:
+        return Asked(M.HeartbeatRequest(group_id="g" * 1000, generation_id=1, member_id=name).encode(4))
+
+    requests = [asked(name) for name in "abc"]
+    first = threading.Thread(target=serving.serve, args=(requests[0],))
+    first.start()
+    assert begun.get(timeout=10) == "a"
+    for request in requests[1:]:
+        serving.serve(cast(Any, request))
+        assert not request.answers
+    go_on.release()
+    assert begun.get(timeout=10) == "b"
+    go_on.release(2)
+    first.join(10)
+    assert [len(request.answers) for request in requests] == [1, 1, 1]
+    go_on.release()
+    serving.serve(cast(Any, last := asked("d")))
+    assert len(last.answers) == 1
