@@ -21,6 +21,10 @@ EXAMPLES = """examples:
   kbroker verify-log data/views-0 data/views-1/00000000000000000000.index
   kbroker verify-log --json data | jq .file
 """
+WHAT_TO_DO = (
+    "a start makes anew what the log tells (indexes, epochs, snapshots) and cuts a log after an unclean stop only;"
+    " one that would lose records after a clean stop it refuses, and says what can be done"
+)
 _EVERY_S = 0.2
 
 
@@ -48,6 +52,8 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.json:
         found = "nothing is wrong" if not count else f"{count} problem{'s' if count > 1 else ''} found"
         print(f"kbroker: {found}; {verifier.totals}", file=sys.stderr)
+        if count:
+            print(f"kbroker: {WHAT_TO_DO}", file=sys.stderr)
     return 1 if count else 0
 
 

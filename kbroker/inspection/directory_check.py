@@ -36,6 +36,12 @@ _LOCK = struct.Struct("hhqqi4x")  # struct flock
 _LOOKS = 3
 _PAUSE_S = 0.1
 
+_ADVICE = {
+    checkpoints.LOG_START_OFFSETS: ": a start refuses the log after a clean stop; put the right offset into this line,"
+    " or remove it and lower the number above by one"
+}
+"""What can be done about an offset beyond a log's end."""
+
 Offsets = dict[TopicPartition, tuple[int, int]]
 """Of a checkpoint: the offset, and the byte of its line."""
 
@@ -263,7 +269,16 @@ class LogDirectory:
         for name, known in offsets.items():
             offset, position = known.get(partition, (0, 0))
             if offset > end_offset:
-                yield Finding(str(self.path / name), position, f"{partition} at {offset}, its log ends at {end_offset}")
+                what = f"{partition} at {offset}, its log ends at {end_offset}"
+                yield Finding(str(self.path / name), position, what + _ADVICE.get(name, ""))
+        starts = offsets.get(checkpoints.LOG_START_OFFSETS, {})
+        if partition in starts and checked.first_epoch_offset is not None:
+            offset, position = starts[partition]
+            if checked.first_epoch_offset < offset <= end_offset:
+                what = f"{partition} at {offset}, its first leader epoch begins at {checked.first_epoch_offset}"
+                yield Finding(
+                    str(self.path / checkpoints.LOG_START_OFFSETS), position, f"{what}: a start takes the less"
+                )
 
     def lost_partitions(self) -> Iterator[Finding]:
         """Entries of checkpoints without a directory. A crash may leave some; a clean stop none."""

@@ -97,6 +97,8 @@ class PartitionCheck:
     """None when the log was not read to its end, or there is none."""
     size: int = 0
     topic_id: str | None = None
+    first_epoch_offset: int | None = None
+    """Where the first leader epoch begins."""
 
 
 class PartitionChecker:
@@ -316,6 +318,7 @@ class PartitionChecker:
         epochs = [entry.fields["epoch"] for entry in entries]
         if starts != sorted(starts):
             return
+        self.result.first_epoch_offset = starts[0] if starts else None
         for log, epoch, position, first, last in self._runs:
             for offset in (first, last):
                 at = bisect_right(starts, offset) - 1

@@ -279,7 +279,7 @@ class LogLoader:
             return None  # whoever reads it from its start says what is wrong
         # Without a last entry nothing is older than the tail, but for messages that have no timestamps.
         is_told = loaded.time_index_count > 0 or position == 0 or first is None or first.max_timestamp < 0
-        if not is_told or (loaded.time_index_count and not self._witness.has_timestamp(loaded)):
+        if not is_told or (loaded.time_index_count and not self._witness.has_timestamp(loaded, fd)):
             what = f"its last entry tells of timestamp {loaded.max_timestamp}, which the log does not have there"
             self._distrust(base_offset, names.TIME_INDEX, loaded.time_index_count * names.TIME_INDEX_ENTRY.size, what)
             return None

@@ -45,12 +45,14 @@ class Witness:
         self._fs = fs
         self._directory = directory
 
-    def header_at(self, base_offset: int, size: int, offset: int) -> Header | None:
-        """The first batch of a segment with a record at or above `offset`; None without one.
+    def header_at(self, base_offset: int, size: int, offset: int, fd: int = -1) -> Header | None:
+        """The first batch of a segment with a record at or above `offset`; None without one. `fd`: its .log, if open.
 
         Raises OSError; StorageFailed where the segment is damaged before it.
         """
-        fd = self._fs.open(self._path(base_offset, names.LOG), os.O_RDONLY)
+        is_open = fd >= 0
+        if not is_open:
+            fd = self._fs.open(self._path(base_offset, names.LOG), os.O_RDONLY)
         try:
             position = self._floor(base_offset, offset) if size > _WALKED else 0
             if not self._is_before(fd, size, position, offset):
@@ -58,7 +60,8 @@ class Witness:
             found = find_batch(fd, size, position=position, offset=offset) if size else None
             return None if found is None else Header(*found)
         finally:
-            self._fs.close(fd)
+            if not is_open:
+                self._fs.close(fd)
 
     def _is_before(self, fd: int, size: int, position: int, offset: int) -> bool:
         if not 0 < position < size:
@@ -92,11 +95,11 @@ class Witness:
     def _path(self, base_offset: int, suffix: str) -> str:
         return f"{self._directory}/{names.file_name(base_offset, suffix)}"
 
-    def has_timestamp(self, at: Segment) -> bool:
+    def has_timestamp(self, at: Segment, fd: int = -1) -> bool:
         """Whether a segment's largest timestamp is that of the batch it is said to be in; -1 of one without any."""
         try:
             offset = at.max_timestamp_offset if at.max_timestamp >= 0 else at.base_offset
-            found = self.header_at(at.base_offset, at.size, offset)
+            found = self.header_at(at.base_offset, at.size, offset, fd)
         except StorageFailed:
             return False
         return at.max_timestamp == (-1 if found is None else found.max_timestamp)

@@ -222,6 +222,15 @@ def test_ids_must_agree_over_all_directories(data: Path, good: Path, tmp_path: P
     ]
 
 
+def test_a_start_offset_that_other_files_contradict_is_found_with_what_can_be_done(data: Path) -> None:
+    path = data / checkpoints.LOG_START_OFFSETS
+    path.write_bytes(b"0\n2\ncodecs 0 90\nelected 0 9\n")
+    found = findings(data)
+    assert [(one.path, one.position) for one in found] == [(str(path), 4), (str(path), 16)]
+    assert "put the right offset into this line, or remove it" in found[0].what
+    assert found[1].what == "elected-0 at 9, its first leader epoch begins at 0: a start takes the less"
+
+
 def test_checkpoints_that_know_too_much_are_found(data: Path) -> None:
     path = data / checkpoints.RECOVERY_POINTS
     path.write_bytes(b"0\n2\ncodecs 0 31\nnobody 3 1\n")
