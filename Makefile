@@ -8,7 +8,7 @@ BUILD ?= release
 PIP := PYTHONWARNINGS=ignore $(PY) -m pip install --quiet --disable-pip-version-check
 SOURCES := $(wildcard kbroker/_core/*.pyx kbroker/_core/*.pxd kbroker/_core/*.h)
 
-.PHONY: run build test test-all test-spark check bench profile fuzz asan debug crash bits soak docs wheel clean
+.PHONY: run build test test-all amplification test-spark check bench profile fuzz asan debug crash bits soak docs wheel clean
 
 # --- building ---------------------------------------------------------------------------------------
 $(VENV)/made: pyproject.toml
@@ -81,6 +81,10 @@ SECONDS ?= 1800
 fuzz: $(VENV)/made $(VENV)/test-installed
 	KBROKER_BUILD=none $(PIP) --no-build-isolation -e .[fuzz]
 	$(PY) tools/variant_tree.py fuzz --run $(CURDIR)/$(PY) -m tests.fuzz.run --seconds $(SECONDS) $(TARGETS) $(ARGS)
+
+# What the most demanding requests of every API and version cost a full broker, held against tests/amplification/bounds.py.
+amplification: build $(VENV)/test-installed
+	$(PY) -m pytest tests/amplification
 
 # kill -9 of real brokers under load, transactions and our own clients under faults of all kinds, then power cuts of simulated ones over the injected file system.
 ROUNDS ?= 100

@@ -1,0 +1,73 @@
+"""The table of what a request may cost: a constant, and so much for each of its bytes.
+
+A constant is what may be told or done once, however short the question: all that a full broker knows of one thing, and
+what the interpreter takes now and then. A factor is for the shortest element of an array, one byte, which becomes an
+object, is looked up and is answered with an error of its own. Bounds have room for slow machines, and are far below
+anything that is worth sending as an attack.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kbroker.protocol.api import ApiKey
+from tests.amplification.figures import ENDED, MIB, Figures
+
+MS = 1_000_000
+
+
+class Bound(NamedTuple):
+    constant: int
+    factor: float
+    """For each byte of the request."""
+    why: str
+
+    def of(self, request: int) -> int:
+        return int(self.constant + self.factor * request)
+
+
+BOUNDS: dict[str, Bound] = {
+    "answer": Bound(1 * MIB, 32, "an empty name is answered with its error and nothing else: 30 bytes for one"),
+    "memory": Bound(32 * MIB, 96, "an element and its answer as objects, with a place in a list each"),
+    "time": Bound(400 * MS, 3000, "an element is read, looked up and answered in Python: 1 us where it is one byte"),
+    "stands": Bound(150 * MS, 200, "small requests are served where they were read, others in the interpreter's turns"),
+    "written": Bound(256 << 10, 4, "records, with what is written of each batch beside it"),
+    "stays": Bound(32 * MIB, 1, "caches and what the allocator keeps; nothing of a connection that is gone"),
+}
+EXCEPTIONS: dict[tuple[ApiKey, str], Bound] = {
+    (ApiKey.FETCH, "stands"): Bound(150 * MS, 100, "served by the processor, compiled: 30 ns for a byte"),
+    (ApiKey.OFFSET_COMMIT, "written"): Bound(
+        256 << 10, 512, "version 0: a node is some pages of the store, written twice"
+    ),
+    (ApiKey.FIND_COORDINATOR, "answer"): Bound(
+        1 * MIB, 128, "an empty key of a kind that is not served: told in words"
+    ),
+    (ApiKey.FIND_COORDINATOR, "memory"): Bound(24 * MIB, 16, "a key as a text, with a place in a list"),
+    (ApiKey.DESCRIBE_CONFIGS, "answer"): Bound(
+        1 * MIB, 80, "8 bytes name a group that is not there: its settings with their documentation, as in Kafka"
+    ),
+    (ApiKey.WRITE_TXN_MARKERS, "stays"): Bound(32 * MIB, 64, "a producer, till producer.id.expiration.ms"),
+    (ApiKey.CREATE_TOPICS, "answer"): Bound(1 * MIB, 128, "35 bytes name a topic: all its settings (KIP-525)"),
+    (ApiKey.CREATE_TOPICS, "time"): Bound(400 * MS, 40_000, "35 bytes name a topic: its folder, its files"),
+    (ApiKey.CREATE_TOPICS, "memory"): Bound(32 * MIB, 1_000, "a topic with a partition takes 20 KiB"),
+    (ApiKey.CREATE_TOPICS, "stays"): Bound(32 * MIB, 1_000, "a topic with a partition takes 20 KiB"),
+    (ApiKey.CREATE_TOPICS, "written"): Bound(256 << 10, 400, "what the store writes of a topic"),
+    (ApiKey.WRITE_TXN_MARKERS, "written"): Bound(256 << 10, 32, "4 bytes name a partition, 78 are the marker in it"),
+}
+
+
+def limit_of(api_key: ApiKey, request: int) -> Figures:
+    """The most of everything that a request of this size may cost."""
+    return Figures(**{name: EXCEPTIONS.get((api_key, name), bound).of(request) for name, bound in BOUNDS.items()})
+
+
+def excess(figures: Figures, limit: Figures) -> str | None:
+    """What is over its bound, in words."""
+    if figures.outcome == ENDED:
+        return figures.outcome
+    over = [
+        f"{name} {getattr(figures, name):,} > {getattr(limit, name):,}"
+        for name in BOUNDS
+        if getattr(figures, name) > getattr(limit, name)
+    ]
+    return ", ".join(over) or None

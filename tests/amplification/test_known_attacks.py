@@ -1,0 +1,75 @@
+"""What was seen to work once: one connection that makes a broker spend far more than was sent to it."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+
+from tests.amplification import attacks
+from tests.amplification.bounds import MS, limit_of
+from tests.amplification.figures import NO_LIMIT, Figures
+from tests.amplification.furnished_broker import FurnishedBroker
+from tests.kit.broker import BrokerProcess, free_port
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[FurnishedBroker]:
+    made = FurnishedBroker()
+    yield made
+    made.discard()
+
+
+@pytest.mark.parametrize("name", attacks.BY_NAME)
+def test_one_connection_spends_what_it_sends(broker: FurnishedBroker, name: str) -> None:
+    attack, api_key = attacks.BY_NAME[name]
+    finding = broker.finding(attack, partial(limit_of, api_key))
+    assert finding is None, finding
+
+
+def limit_above(figures: Figures) -> Figures:
+    """About as much time again, and any amount of everything else."""
+    return Figures(
+        answer=1 << 40, memory=1 << 40, written=1 << 40, stays=1 << 40, stands=1 << 60, time=2 * figures.time + 50 * MS
+    )
+
+
+def test_ids_that_are_given_away_do_not_slow_down_the_end_of_others(broker: FurnishedBroker) -> None:
+    last_ms = 300
+
+    def give_and_forget(broker: FurnishedBroker) -> None:
+        broker.scales.exchange(attacks.member_ids(range(1, last_ms)))
+        threading.Event().wait(2 * last_ms / 1000)  # until all have ended, one by one
+
+    def weigh(broker: FurnishedBroker) -> tuple[Figures, Figures]:
+        few = broker.scales.weigh_while(lambda: give_and_forget(broker), Figures(), NO_LIMIT)
+        broker.scales.exchange(attacks.member_ids([600_000] * 45_000))
+        many = broker.scales.weigh_while(lambda: give_and_forget(broker), Figures(), NO_LIMIT)
+        return many, limit_above(few)
+
+    finding = broker.finding_of(weigh)
+    assert finding is None, finding
+
+
+def test_ids_of_producers_cannot_be_chosen_so_that_they_are_slow_to_find(broker: FurnishedBroker) -> None:
+    def weigh(broker: FurnishedBroker) -> tuple[Figures, Figures]:
+        count = 15_000
+        plain = broker.scales.weigh(attacks.producers(iter(range(1 << 40, (1 << 40) + count))), NO_LIMIT)
+        return broker.scales.weigh(attacks.producers(attacks.colliding_producers(count)), NO_LIMIT), limit_above(plain)
+
+    finding = broker.finding_of(weigh)
+    assert finding is None, finding
+
+
+def test_silent_connections_do_not_keep_others_from_the_health_of_a_broker() -> None:
+    port = free_port()
+    with BrokerProcess({"kbroker.http.address": f"127.0.0.1:{port}"}):
+        silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(8)]
+        with socket.create_connection(("127.0.0.1", port), timeout=8) as asking:
+            asking.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            assert asking.recv(12) == b"HTTP/1.1 200"
+        for connection in silent:
+            connection.close()

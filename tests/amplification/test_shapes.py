@@ -1,0 +1,91 @@
+"""Requests of every served API and version, asking for as much as the schemas let them, cost what they weigh."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+
+from kbroker.protocol.api import SERVED, ApiKey
+from tests.amplification.bounds import limit_of
+from tests.amplification.furnished_broker import FurnishedBroker
+from tests.amplification.furnishing import Furnisher
+from tests.amplification.naming import RESTORED, given_for, variants_of
+from tests.amplification.shapes import Repeated, Shape, shapes_of
+
+APIS = [api_key for api_key in SERVED if api_key != ApiKey.FETCH]
+ENOUGH = 3
+"""Findings of one API."""
+SMALL, LARGE, LARGEST = 64 << 10, 1 << 20, 16 << 20
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[FurnishedBroker]:
+    made = FurnishedBroker()
+    yield made
+    made.discard()
+
+
+def findings(broker: FurnishedBroker, shapes: Iterator[tuple[Shape, dict[str, object]]], size: int) -> list[str]:
+    """A line for each shape that costs too much."""
+    found = []
+    for shape, variant in shapes:
+
+        def build(furnisher: Furnisher, shape: Shape = shape, variant: dict[str, object] = variant) -> list[bytes]:
+            if shape.api_key in RESTORED:
+                getattr(furnisher, RESTORED[shape.api_key])()
+            return [shape.build(given_for(shape.api_key, furnisher) | variant, size)]
+
+        what = broker.finding(build, partial(limit_of, shape.api_key))
+        if what is not None:
+            found.append(f"{shape} {variant or ''}: {what}")
+            if len(found) == ENOUGH:
+                break
+    return found
+
+
+def all_shapes(api_key: ApiKey, versions: range) -> Iterator[tuple[Shape, dict[str, object]]]:
+    """Arrays with each of the values that the fields around them may have; of everything else one shape."""
+    for version in versions:
+        for variant in variants_of(api_key, version):
+            for shape in shapes_of(api_key, version):
+                if not variant or isinstance(shape.build, Repeated):
+                    yield shape, variant
+
+
+def repeated_names(api_key: ApiKey, versions: range) -> Iterator[tuple[Shape, dict[str, object]]]:
+    for version in versions:
+        for shape in shapes_of(api_key, version):
+            if isinstance(shape.build, Repeated) and shape.build.filling == "same":
+                yield shape, {}
+
+
+@pytest.mark.parametrize("api_key", APIS, ids=lambda key: key.label)
+def test_the_newest_version_costs_what_it_weighs(broker: FurnishedBroker, api_key: ApiKey) -> None:
+    newest = SERVED[api_key].max
+    assert not findings(broker, all_shapes(api_key, range(newest, newest + 1)), SMALL)
+
+
+@pytest.mark.parametrize("api_key", APIS, ids=lambda key: key.label)
+def test_in_older_versions_a_name_said_again_and_again_costs_what_it_weighs(
+    broker: FurnishedBroker, api_key: ApiKey
+) -> None:
+    assert not findings(broker, repeated_names(api_key, range(SERVED[api_key].min, SERVED[api_key].max)), SMALL)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("api_key", APIS, ids=lambda key: key.label)
+def test_older_versions_cost_what_they_weigh(broker: FurnishedBroker, api_key: ApiKey) -> None:
+    older = range(SERVED[api_key].min, SERVED[api_key].max)
+    assert not findings(broker, all_shapes(api_key, older), SMALL)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("api_key", APIS, ids=lambda key: key.label)
+def test_large_requests_cost_what_they_weigh(broker: FurnishedBroker, api_key: ApiKey) -> None:
+    newest = SERVED[api_key].max
+    large = (one for one in all_shapes(api_key, range(newest, newest + 1)) if isinstance(one[0].build, Repeated))
+    assert not findings(broker, large, LARGE)
