@@ -13,6 +13,7 @@ from kbroker.model import INTERNAL_TOPICS
 from kbroker.protocol import messages as M
 from kbroker.rules.topic_names import missing_topic_error
 from kbroker.server.handlers import authorized_operations
+from kbroker.server.handlers.naming import in_order
 from kbroker.server.services import Services
 
 R = M.DescribeTopicPartitionsResponse
@@ -23,7 +24,7 @@ def handle(
     services: Services, request: Request, message: M.DescribeTopicPartitionsRequest
 ) -> M.DescribeTopicPartitionsResponse:
     image = services.cluster.image
-    names = sorted({topic.name for topic in message.topics} or image.topics)
+    names = in_order(topic.name for topic in message.topics) if message.topics else sorted(image.topics)
     first_partition_id = 0
     cursor = message.cursor
     if cursor is not None:
