@@ -63,6 +63,18 @@ OTHERS: tuple[OtherDeviation, ...] = (
         "tests/unit/server/test_full_disk.py::test_producers_and_whoever_asks_are_told_that_the_disk_is_full_until_it_is_not",
     ),
     OtherDeviation(
+        "SIGHUP",
+        "Has the broker read its settings again, and never ends it. It ends a Kafka, as any JVM.",
+        "Service managers reload by it.",
+        "tests/unit/cli/test_start.py::test_sighup_takes_the_settings_that_may_change_and_says_what_needs_a_restart",
+    ),
+    OtherDeviation(
+        "Log directories with files of somebody else",
+        "Are refused where nothing in them is a broker's. Kafka begins to write there.",
+        "It was a slip, such as `--data /usr`.",
+        "tests/unit/server/test_found_logs.py::test_a_directory_of_somebody_else_is_refused_and_left_as_it_is",
+    ),
+    OtherDeviation(
         "A full disk: what is deleted",
         "Goes at once where appends were refused for lack of space, and a topic's changed settings are looked at at "
         "once. Kafka waits for file.delete.delay.ms and for the next check of retention, and its log directory goes "

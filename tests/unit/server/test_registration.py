@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import logging
@@ -17,6 +18,7 @@ from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
 from kazoo.protocol.states import WatchedEvent
 
 from kbroker.cluster.new_topics import NewTopic
@@ -94,7 +96,8 @@ class Registered:
                 changed.set()
 
             if self.client.exists(path, tell) is not None:
-                self.client.get_children(path, tell)
+                with contextlib.suppress(NoNodeError):  # it has gone in between, which the other watch tells
+                    self.client.get_children(path, tell)
             if is_so():
                 return
             assert changed.wait(max(0.0, deadline - time.monotonic())), path
