@@ -200,7 +200,7 @@ class GroupCoordinator:
             mixed = None if served is None else served.consumer
             if not low <= joining.session_timeout_ms <= high:
                 answers.append((answer, JoinAnswer(ErrorCode.INVALID_SESSION_TIMEOUT, joining.member_id)))
-            elif not _is_keepable(joining):
+            elif not _is_keepable(joining, self.options.member_metadata_max_bytes):
                 answers.append((answer, JoinAnswer(ErrorCode.INVALID_REQUEST, joining.member_id)))
             elif served is None and joining.member_id:
                 answers.append((answer, JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID, joining.member_id)))
@@ -649,7 +649,11 @@ def _deliver(answers: Answers) -> None:
             LOG.exception("an answer could not be given")
 
 
-def _is_keepable(joining: Joining) -> bool:
-    """Whether a member of that name and with so many protocols can be stored."""
-    name = joining.instance_id or joining.client_id
-    return len(joining.protocols) <= MOST_PROTOCOLS and fits(f"{name}-{_LONGEST_UNIQUE}")
+def _is_keepable(joining: Joining, most_metadata: int) -> bool:
+    """Whether a member of that name, with so many protocols and so much metadata, can be stored."""
+    name, protocols = joining.instance_id or joining.client_id, joining.protocols
+    return (
+        len(protocols) <= MOST_PROTOCOLS
+        and sum(map(len, protocols.values())) <= most_metadata
+        and fits(f"{name}-{_LONGEST_UNIQUE}")
+    )

@@ -16,6 +16,8 @@ class GroupOptions(NamedTuple):
     max_session_timeout_ms: int = 1_800_000
     max_size: int = 2**31 - 1
     most_groups: int = 100_000
+    member_metadata_max_bytes: int = 1 << 20
+    """Of all protocols together: more could not be stored in a record."""
     offset_metadata_max_bytes: int = 4096
     """In UTF-8: Kafka counts characters."""
     offsets_retention_ms: int = 7 * 24 * 3_600_000
@@ -45,6 +47,7 @@ class GroupOptions(NamedTuple):
             max_session_timeout_ms=settings["group.max.session.timeout.ms"],
             max_size=settings["group.max.size"],
             most_groups=settings["kbroker.groups.max"],
+            member_metadata_max_bytes=settings["message.max.bytes"],
             offset_metadata_max_bytes=settings["offset.metadata.max.bytes"],
             offsets_retention_ms=settings["offsets.retention.minutes"] * 60_000,
             offsets_retention_check_interval_ms=settings["offsets.retention.check.interval.ms"],

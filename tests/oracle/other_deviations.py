@@ -310,7 +310,8 @@ OTHERS: tuple[OtherDeviation, ...] = (
     OtherDeviation(
         "How many groups and transactional ids there may be",
         "kbroker.groups.max and kbroker.transactional.ids.max, 100,000 each; one more is GROUP_MAX_SIZE_REACHED or "
-        "POLICY_VIOLATION. A member names at most 100 protocols, else it is INVALID_REQUEST. Kafka has no limits.",
+        "POLICY_VIOLATION. A member names at most 100 protocols, with message.max.bytes of metadata, else it is "
+        "INVALID_REQUEST. Kafka has no limits.",
         "Whoever makes names up would fill the memory.",
         "tests/unit/groups/test_coordinator.py::test_there_is_room_for_so_many_groups_whatever_makes_them",
     ),

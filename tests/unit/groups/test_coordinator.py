@@ -525,10 +525,13 @@ def test_there_is_room_for_so_many_groups_whatever_makes_them(make_home: Callabl
     assert groups_of(home) == {"a", "b", "c"}
 
 
-def test_a_member_names_no_more_protocols_than_it_could_have(home: Home) -> None:
-    protocols = {f"p{number}": b"" for number in range(101)}
-    assert home.join(protocols=protocols)[0].error is ErrorCode.INVALID_REQUEST
+def test_a_member_that_no_record_could_hold_is_refused(make_home: Callable[..., Home]) -> None:
+    """It would stay in memory for as long as its session."""
+    home = make_home(member_metadata_max_bytes=1000)
+    for protocols in ({f"p{number}": b"" for number in range(101)}, {"a": bytes(500), "b": bytes(501)}):
+        assert home.join(protocols=protocols)[0].error is ErrorCode.INVALID_REQUEST
     assert groups_of(home) == set()
+    assert home.join(protocols={"a": bytes(500), "b": bytes(500)})[0].error is ErrorCode.NONE
 
 
 def test_other_groups_go_on_while_many_members_leave(home: Home) -> None:
