@@ -23,6 +23,8 @@ class LeaderEpochs:
         self._path = f"{directory}/{checkpoints.LEADER_EPOCHS}"
         self._entries: list[tuple[int, int]] = []
         self._is_durable = True
+        self.is_stored = True
+        """Whether the file says what is known here; not where a full disk was in the way."""
         self._log_start_offset = 0
 
     def load(self) -> bool:
@@ -69,19 +71,11 @@ class LeaderEpochs:
         self._log_start_offset = start_offset
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Forget epochs below the log's new start, durably; the one in force there begins at it.
-
-        On a full disk this is written down with the next change: what is not needed any more does no harm there.
-        """
+        """Forget epochs below the log's new start, durably; the one in force there begins at it."""
         self.begin_at(start_offset)
         if self._from_start() == self._entries and self._is_durable:
             return
-        try:
-            self._store(True)
-        except OSError as error:
-            if error.errno not in DISK_FULL_ERRORS:
-                raise
-            self._is_durable = False
+        self._store(True)
 
     def _from_start(self) -> list[tuple[int, int]]:
         at = bisect_right([offset for _, offset in self._entries], self._log_start_offset)
@@ -125,14 +119,28 @@ class LeaderEpochs:
         return epoch_at(self._entries, offset)
 
     def make_durable(self) -> None:
-        """What was stored without a sync is synced."""
+        """What was stored without a sync is synced. Raises OSError."""
         if not self._is_durable:
-            self._store(True)
+            self._write(True)
+
+    def settle(self) -> None:
+        """What a full disk has kept from being written down is written down, before checkpoints say that the log is
+        flushed so far, or begins there: until then recovery finds the epochs in the records. Raises OSError."""
+        if not self.is_stored:
+            self._write(True)
 
     def _store(self, durable: bool) -> None:
+        try:
+            self._write(durable)
+        except OSError as error:
+            if error.errno not in DISK_FULL_ERRORS:
+                raise
+            self._is_durable = self.is_stored = False
+
+    def _write(self, durable: bool) -> None:
         self._entries = self._from_start()
         checkpoints.store_epochs(self._fs, self._path, self._entries, durable=durable)
-        self._is_durable = durable
+        self._is_durable, self.is_stored = durable, True
 
 
 def epoch_at(entries: Sequence[tuple[int, int]], offset: int) -> int:

@@ -7,6 +7,7 @@ an append or a read takes it only to open a file.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import threading
@@ -293,6 +294,7 @@ class Log(LogRecords):
             with self._storage_errors():
                 self._files.write_indexes(final=True, sync=True)
                 self.state.flush()
+                self._epochs.settle()
                 self._files.store_snapshot()
                 self._release_allocated(*self._files.active[:2])
                 # Indexes may have been made anew: after a clean stop nobody looks whether they tell of this log.
@@ -353,6 +355,18 @@ class Log(LogRecords):
         self.open()
         with self._lock:
             return self._epochs.end_offset_for(epoch, self.state.log_end_offset)
+
+    def settle_epochs(self) -> None:
+        """Write down what a full disk has kept of the leader epochs, before a checkpoint builds on it. Raises
+        OSError, also where somebody else has the log's lock: he may wait for that checkpoint."""
+        if self._epochs.is_stored:
+            return
+        if not self._lock.acquire(blocking=False):
+            raise OSError(errno.EAGAIN, f"leader epochs of {self} are not written down yet")
+        try:
+            self._epochs.settle()
+        finally:
+            self._lock.release()
 
     def epoch_at(self, offset: int) -> int:
         """Leader epoch that wrote `offset`, -1 when unknown."""

@@ -179,6 +179,7 @@ class OpenDirectory:
             departed = set(self._departed)
             logs = self.logs()
             points = {log.topic_partition: log.recovery_point for log in logs}
+            _settle_epochs(logs)
             self._store(checkpoints.RECOVERY_POINTS, points)
             for log in logs:
                 log.written_recovery_point = points[log.topic_partition]
@@ -191,7 +192,9 @@ class OpenDirectory:
     def write_start_offsets(self) -> None:
         """Write down where each log starts. Raises OSError."""
         with self._checkpoint_lock:
-            self._store_start_offsets(self.logs())
+            logs = self.logs()
+            _settle_epochs(logs)
+            self._store_start_offsets(logs)
 
     def _store_start_offsets(self, logs: list[Log]) -> None:
         starts = {log.topic_partition: offset for log in logs if (offset := log.checkpointed_start_offset) > 0}
@@ -199,3 +202,8 @@ class OpenDirectory:
 
     def _store(self, name: str, offsets: dict[TopicPartition, int]) -> None:
         checkpoints.store_offsets(self._fs, f"{self.path}/{name}", offsets)
+
+
+def _settle_epochs(logs: list[Log]) -> None:
+    for log in logs:
+        log.settle_epochs()

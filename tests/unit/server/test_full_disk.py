@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from kbroker.client import Consumer
 from kbroker.client.admin import AdminClient
 from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
@@ -62,6 +63,18 @@ class FullBroker:
         asked = M.ProduceRequest(acks=-1, timeout_ms=30000, topic_data=topics)
         (answer,) = self.wire.call(ApiKey.PRODUCE, 9, asked).responses[0].partition_responses
         return answer.error_code, answer.error_message
+
+    def read(self, topic: str) -> int:
+        """How many records there are."""
+        with Consumer(
+            bootstrap_servers=self.broker.address, auto_offset_reset="earliest", enable_auto_commit=False
+        ) as consumer:
+            consumer.assign([(topic, 0)])
+            count = 0
+            deadline = time.monotonic() + WAIT_S
+            while count < 50 and time.monotonic() < deadline:
+                count += len(consumer.poll(timeout=1.0))
+            return count
 
     def get(self, path: str) -> tuple[int, str]:
         served = re.findall(r"on (http://127\.0\.0\.1:\d+)", self.broker.output)
@@ -134,6 +147,26 @@ def test_topics_are_deleted_with_no_byte_left_and_there_is_room(full: FullBroker
     if not is_restarted:  # where an append was refused deleted files do not stay for a while
         await_that(lambda: full.size_of("doomed") == 0 and not list(full.directory.glob("doomed*")))
         await_that(lambda: full.produce("several")[0] == 0)
+
+
+def test_a_broker_that_was_killed_on_a_full_disk_starts_there_and_serves_all_once_a_topic_is_deleted(
+    full: FullBroker,
+) -> None:
+    """Its logs have a new leader epoch, which cannot be written down, and indexes to be made anew."""
+    full.broker.kill()
+    fill(full.directory.parent)
+    full.broker.start()
+    full.wire.close()
+    full.wire = WireClient("127.0.0.1", full.broker.port)
+    assert full.produce("several")[0] == ErrorCode.KAFKA_STORAGE_ERROR
+    full.admin.delete_topics(["doomed"])
+    assert full.read("several") == full.read("one") == 50
+    await_that(lambda: full.produce("several")[0] == 0)
+    full.broker.stop()
+    assert (full.directory / ".kafka_cleanshutdown").exists()
+    full.broker.start()
+    assert (full.read("several"), full.read("one")) == (51, 50)
+    assert "Traceback" not in full.broker.output
 
 
 @pytest.mark.parametrize("topic", ["one", "several"])
