@@ -100,6 +100,8 @@ class LogLoader:
         self._producers: ProducerTable | None = None
         self._replayed_to = -1
         """The producers are what the log tells up to here."""
+        self._taken = -1
+        """The offset of the snapshot that they come from."""
         self._scanned_epochs: list[tuple[int, int]] = []
         self._scanned_from: int | None = None
         self._scanned: set[int] = set()
@@ -489,7 +491,7 @@ class LogLoader:
             if self._oldest_snapshot(newest) <= offset <= newest:
                 self._producers = load_snapshot(self.fs, self.directory, offset)
                 if self._producers is not None:
-                    self._replayed_to = offset
+                    self._replayed_to = self._taken = offset
                     return True
                 self._drop_snapshot(offset)
         return False
@@ -502,7 +504,8 @@ class LogLoader:
             self._drop_snapshot(offset)
         bases = {at.base_offset for at in self._segments}
         for offset in self._snapshots()[1:]:
-            if offset not in bases:
+            # The one that was taken for want of a segment's stays: the next recovery is to find what this one has.
+            if offset not in bases and offset != self._taken:
                 self._drop_snapshot(offset)
         if beyond:
             # Durably: other records will stand below that offset, and it must not come back to tell of these.
