@@ -28,7 +28,7 @@ cdef enum:
     SLOT_READY = 1           # `out` and `splices` are what to send
     SLOT_SILENT = 2          # no response (Produce with acks=0); dropped when it reaches the head
     SLOT_CLOSE = 3           # close the connection when it reaches the head
-    SLOT_PREPARED = 4        # an outcome only: a Fetch that another thread has prepared is to be served now
+    SLOT_PARKED = 4          # an outcome only: a Fetch that another thread has served so far has to wait
 
     TIMER_FETCH = 0          # timer_node_t.kind: in a fetch_t
     TIMER_IDLE = 1           # in a conn_t
@@ -74,10 +74,7 @@ ctypedef struct slot_t:
     splice_t *splices
     int32_t splice_count
     int32_t splice_capacity
-    uint8_t *frame           # of a prepared Fetch: an owned buffer, and the request in it
-    int64_t frame_capacity   # as of receive_buffers.pxd
-    int64_t frame_at
-    int64_t frame_size
+    void *fetch              # the fetch_t that another thread works for, or has worked for
     ack_waiter_t *waiters    # one per waiting partition of a Produce; these three are one allocation
     int16_t *waiter_errors   # parallel to waiters, and where in `out` each one's error code stands:
     uint32_t *waiter_positions
@@ -127,6 +124,7 @@ ctypedef struct conn_t:
     int64_t last_active_ms   # monotonic
     timer_node_t idle
     void *fetch              # the parked fetch_t, if any
+    int32_t has_sessions     # of fetches; they are the first to be evicted when it is closed
     warm_t *warm             # cold bytes of the head slot on their way into memory
     segment_t *warm_segment  # not a reference: what of the head slot is in memory, from here to there
     int64_t warm_from

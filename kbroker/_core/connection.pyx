@@ -68,9 +68,6 @@ cdef void slot_free(processor_t *p, slot_t *slot) noexcept nogil:
         free(slot.splices)
         slot.splices = NULL
         slot.splice_capacity = 0
-    if slot.frame != NULL:
-        buffer_free(slot.frame, slot.frame_capacity)
-        slot.frame = NULL
     free(slot.waiters)
     slot.waiters = NULL
     slot.waiter_count = 0

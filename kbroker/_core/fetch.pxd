@@ -1,12 +1,13 @@
 """Fetch (key 1), versions 0 to 17, whole: sessions (KIP-227), limits (KIP-74), long polls, file regions.
 
 A fetch that can be answered is answered on the processor, in one call. One that has too little to send is parked on the
-waiter lists of its partitions and in the processor's timer wheel. One that would block (a log or a segment to open, an
-index that is not in memory) is prepared by another thread first and then served on its processor after all: only there is
-a connection touched. Versions 0 to 3 read messages of magic 0 or 1: another thread converts what they get.
+waiter lists of its partitions and in the processor's timer wheel. What would block (a log or a segment to open, an index
+that is not in memory) or hold up the processor's other connections (many partitions, much to read of the log to find an
+offset) is served by another thread, which writes the answer into the slot, or has it parked: only its processor touches a
+connection. Versions 0 to 3 read messages of magic 0 or 1: another thread converts what they get.
 
 `fetch.pyx` decides; `fetch_request.pyx` reads the request, `fetch_entries.pyx` finds the partitions it is about,
-`fetch_response.pyx` writes the answer, `fetch_sessions.pyx` keeps the sessions.
+`fetch_look.pyx` finds what can be sent of them, `fetch_response.pyx` writes the answer, `fetch_sessions.pyx` keeps the sessions.
 """
 
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t
@@ -28,6 +29,10 @@ cdef enum:
 
     FIRST_BATCH_VERSION = 4      # lower ones read messages: magic 0 in versions 0 and 1, magic 1 in 2 and 3
     CONVERTED_AT_ONCE = 8 << 20  # bytes of the log that one of their responses converts; the client comes again for the rest
+
+    # What a processor serves itself: a fraction of a millisecond. Most consumers have far fewer partitions of one broker.
+    SERVED_AT_ONCE = 1000        # partitions
+    LARGE_REQUEST = 64 << 10     # bytes of a request that is not even read there
 
     INITIAL_EPOCH = 0            # fetch_t.session_epoch besides those of sessions that go on
     FINAL_EPOCH = -1
@@ -76,6 +81,11 @@ ctypedef struct fetch_t:
     timer_node_t timer           # max_wait_ms
     slot_t *slot                 # NULL until it is parked
     int32_t dead                 # answered or abandoned, but its mail is still under way: freed when that arrives
+    int8_t away                  # another thread works for it: mail that comes meanwhile is
+    int8_t woken                 # remembered here, by the processor's thread
+    int8_t timed_out             # to be answered, whatever there is
+    void *peer                   # another thread: the Connection, borrowed while it works
+    int64_t owner                # id of the connection
     int64_t bytes_missing        # atomic
     fetch_waiter_t *waiters      # one per entry that it waits on
     int32_t waiter_count
@@ -96,23 +106,21 @@ ctypedef struct fetch_t:
     fetch_entry_t *entries
     int32_t entry_count
     int32_t entry_capacity
-    int32_t first                # of the entries in the response, while another thread converts them; -1 none
+    int32_t first                # of the entries in the response, when only their bytes have still to be converted; else -1
     uint8_t *names               # owned copies of names that no partition keeps, once parked
     int64_t bytes_ready          # of the last look: what could be sent,
     int8_t answer_now            # and whether something else than bytes makes an answer due
 
 # Processor's thread. 0: answered or parked. NEEDS_HANDLER: nothing was answered and nothing was put in the connection's
-# queue; call fetch_prepare on another thread, then this again with the slot that keeps the request's place. -1: the
-# request does not parse; close the connection. `slot` NULL: the request has no slot yet. With a slot the call never asks
-# for a handler again: what is still not at hand is left out of the response, and the client asks again.
-cdef int fetch(Processor processor, conn_t *conn, request_t *request, slot_t *slot) noexcept nogil
-# A thread that may block: opens what the request reads from.
-cdef void fetch_prepare(Processor processor, request_t *request) noexcept nogil
-# A thread that may block: convert what `f` (see handover.hand_over_answer) has read and write the response. Frees `f`;
-# returns what becomes of the slot (SLOT_*).
-cdef int32_t fetch_convert(Processor processor, slot_t *slot, fetch_t *f) noexcept nogil
-# Instead of fetch_convert. Any thread.
-cdef void fetch_discard(fetch_t *f) noexcept nogil
+# queue; call fetch_elsewhere on another thread. -1: the request does not parse; close the connection.
+cdef int fetch(Processor processor, conn_t *conn, request_t *request) noexcept nogil
+# A thread that may block: the whole fetch. Returns what becomes of the slot (SLOT_*), which goes to fetch_came. `peer` is the
+# Connection, `owner` its id.
+cdef int32_t fetch_elsewhere(Processor processor, slot_t *slot, request_t *request, void *peer, int64_t owner) noexcept nogil
+# The same for one that was parked, or has only to be converted, and was handed over then: slot.fetch.
+cdef int32_t fetch_go_on(Processor processor, slot_t *slot, void *peer) noexcept nogil
+# Processor's thread: the other one has done its work, or has dropped the request. True: `slot.outcome` is what becomes of it.
+cdef bint fetch_came(Processor processor, slot_t *slot) noexcept nogil
 # Processor's thread: mail or timer of a parked fetch; answers it, or parks it again, or frees a dead one.
 cdef void fetch_resume(Processor processor, fetch_t *parked, bint timed_out) noexcept nogil
 # Processor's thread: the connection is gone. `parked` is not to be used any more.

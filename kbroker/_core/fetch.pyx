@@ -9,54 +9,45 @@ v11 rack, preferred read replica (KIP-392)                                  v17 
 
 Left out: rack and preferred read replica (there is one replica), last fetched epoch (only followers send it).
 
-A look at a fetch reads every partition's place without copying a byte; it is answered when the look finds enough, an
-error, or no reason to wait, and parked otherwise.
+A look at a fetch (fetch_look.pyx) reads every partition's place without copying a byte; it is answered when the look finds
+enough, an error, or no reason to wait, and parked otherwise.
+
+Who frees what. A fetch_t may have mail under way once it has been parked, so only its processor's thread frees the struct:
+a handler gives it back with the slot (`slot_t.fetch`), but frees what hangs on it.
 """
 
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 
 from kbroker._core.connection cimport (
-    SLOT_CLOSE, SLOT_READY, TIMER_FETCH, conn_t, request_t, slot_begin_response, slot_finish, slot_new, slot_settle, slot_t,
+    SLOT_CLOSE, SLOT_PARKED, SLOT_READY, TIMER_FETCH, conn_close, conn_t, request_t, slot_begin_response, slot_finish, slot_new,
+    slot_settle, slot_t,
 )
 from kbroker._core.cursor cimport reader_t
 from kbroker._core.fetch_entries cimport open_session, refuse_all
+from kbroker._core.fetch_look cimport drop_read, look
 from kbroker._core.fetch_request cimport parse_request
 from kbroker._core.fetch_response cimport write_response
 from kbroker._core.fetch_sessions cimport (
-    FetchSessions, cached_partition_t, fetch_session_t, next_epoch, session_add, session_list, session_move_last, session_new,
-    session_touch, session_unref,
+    SESSION_PARTITIONS, FetchSessions, cached_partition_t, fetch_session_t, may_be_cached, next_epoch, session_add, session_list,
+    session_move_last, session_new, session_touch, session_unref, sessions_abandon,
 )
-from kbroker._core.handover cimport hand_over_answer
+from kbroker._core.handover cimport hand_over_fetch
 from kbroker._core.mailbox cimport MAIL_FETCH
-from kbroker._core.log_position cimport partition_read
 from kbroker._core.partition cimport (
     NEEDS_HANDLER, fetch_waiter_t, partition_await_bytes, partition_forget_bytes, partition_ref, partition_unref,
-    partition_visible_end, segment_unref,
 )
 from kbroker._core.processor cimport Processor
-from kbroker._core.sync cimport atomic_load_i32, atomic_store_i64, mutex_lock, mutex_unlock
+from kbroker._core.sending cimport monotonic_ns
+from kbroker._core.sync cimport atomic_load_i32, atomic_store_i64, mutex_lock, mutex_trylock, mutex_unlock
 from kbroker._core.timer_wheel cimport wheel_add, wheel_remove
 
 cdef enum:
-    # How a look treats a log or segment that is not open.
-    LOOK_FRESH = 0               # NEEDS_HANDLER
-    LOOK_AGAIN = 1               # of a fetch that was prepared or parked: leave it out
-    LOOK_PREPARE = 2             # open it
-
     FIRST_ZSTD_VERSION = 10      # older clients may not read a topic that is compressed with zstd by its config (KIP-110)
     CODEC_ZSTD = 4
 
 # --- memory -------------------------------------------------------------------------------------------
-
-cdef inline void drop_read(fetch_entry_t *e) noexcept nogil:
-    if e.read.segment != NULL:
-        segment_unref(e.read.segment)
-        e.read.segment = NULL
-    free(e.read.aborted)
-    e.read.aborted = NULL
-    e.read.aborted_count = 0
 
 cdef void drop_entries(fetch_t *f) noexcept nogil:
     cdef int32_t i
@@ -66,95 +57,28 @@ cdef void drop_entries(fetch_t *f) noexcept nogil:
             partition_unref(f.entries[i].partition)
     f.entry_count = 0
 
-cdef void fetch_free(fetch_t *f) noexcept nogil:
-    """Not parked any more. The shell stays until its mail has arrived, if that is under way."""
+cdef void release(fetch_t *f) noexcept nogil:
+    """What hangs on it; any thread. It is not linked to partitions."""
     drop_entries(f)
     free(f.entries)
     f.entries = NULL
-    free(f.waiters)
-    f.waiters = NULL
-    free(f.names)
-    f.names = NULL
+    if f.waiters != NULL:
+        free(f.waiters)
+        f.waiters = NULL
+    if f.names != NULL:
+        free(f.names)
+        f.names = NULL
     if f.session != NULL:
         session_unref(f.session)
         f.session = NULL
+
+cdef void fetch_free(fetch_t *f) noexcept nogil:
+    """Not parked any more. The shell stays until its mail has arrived, if that is under way."""
+    release(f)
     if atomic_load_i32(&f.mail.posted):
         f.dead = True
     else:
         free(f)
-
-# --- the look -----------------------------------------------------------------------------------------
-
-cdef int read_entry(fetch_t *f, fetch_entry_t *e, int64_t left, bint at_least_one, int mode) noexcept nogil:
-    cdef int64_t limit = min(<int64_t>e.max_bytes, left)
-    cdef int32_t leader_epoch
-    cdef int code
-    if e.current_leader_epoch >= 0:
-        leader_epoch = atomic_load_i32(&e.partition.leader_epoch)
-        if e.current_leader_epoch < leader_epoch:
-            return FENCED_LEADER_EPOCH
-        if e.current_leader_epoch > leader_epoch:
-            return UNKNOWN_LEADER_EPOCH
-    if f.replica_id >= 0:
-        # A follower that is not among the partition's replicas.
-        return NOT_LEADER_OR_FOLLOWER if e.current_leader_epoch < 0 else UNKNOWN_LEADER_EPOCH
-    e.visible_end = partition_visible_end(e.partition, f.committed)
-    code = partition_read(e.partition, e.offset, max(limit, 0), at_least_one, f.committed, mode == LOOK_PREPARE, &e.read)
-    if code == 0 and e.read.segment != NULL and limit < 0:
-        return UNKNOWN_SERVER_ERROR      # as Kafka's log answers a negative size
-    return code
-
-cdef int look(fetch_t *f, int mode) noexcept nogil:
-    """Read every partition's place under the limits of KIP-74. 0, or NEEDS_HANDLER under LOOK_FRESH."""
-    cdef int64_t left = min(f.max_bytes, f.cache.fetch_max_bytes)
-    cdef bint at_least_one = True
-    cdef bint interesting = False
-    cdef fetch_entry_t *e
-    cdef int32_t i
-    cdef int code
-    f.bytes_ready = 0
-    f.answer_now = f.max_wait_ms <= 0
-    for i in range(f.entry_count):
-        e = &f.entries[i]
-        drop_read(e)
-        if e.unknown:
-            continue
-        interesting = True
-        code = read_entry(f, e, left, at_least_one, mode)
-        if code == NEEDS_HANDLER:
-            drop_read(e)
-            if mode == LOOK_FRESH:
-                return NEEDS_HANDLER
-            f.answer_now = True  # the client asks again at once, and that request can be prepared
-            code = 0
-        e.error = <int16_t>code
-        if code != 0:
-            drop_read(e)
-            f.answer_now = True
-        elif e.read.segment != NULL:
-            at_least_one = False
-            f.bytes_ready += e.read.size
-            left -= e.read.size
-        left = max(left, 0)      # a negative max_bytes is an error of the first partition only, as in Kafka
-    if not interesting or f.bytes_ready >= min(f.min_bytes, min(f.max_bytes, f.cache.fetch_max_bytes)):
-        f.answer_now = True
-    if not f.answer_now and f.bytes_ready > 0:
-        f.answer_now = has_older_segment(f)
-    return 0
-
-cdef bint has_older_segment(fetch_t *f) noexcept nogil:
-    """A range at the end of a segment that is not appended to any more cannot grow: waiting for more is no use."""
-    cdef fetch_entry_t *e
-    cdef bint older = False
-    cdef int32_t i
-    for i in range(f.entry_count):
-        e = &f.entries[i]
-        if e.read.segment != NULL and not older:
-            mutex_lock(&e.partition.lock)
-            older = (e.partition.segment_count == 0
-                     or e.partition.segments[e.partition.segment_count - 1] != e.read.segment)
-            mutex_unlock(&e.partition.lock)
-    return older
 
 # --- the answer ---------------------------------------------------------------------------------------
 
@@ -211,13 +135,13 @@ cdef int32_t link_entries(fetch_t *f) noexcept nogil:
     return first
 
 cdef int32_t make_session(fetch_t *f, int32_t first, int64_t now_ms) noexcept nogil:
-    """A session of what a full fetch asked for. Its id, 0 when the cache has no room."""
+    """A session of what a full fetch asked for. Its id, 0 when it would be too large or the cache has no room."""
     cdef fetch_session_t *session
     cdef cached_partition_t *cached
     cdef fetch_entry_t *e
     cdef int32_t place
     cdef int32_t session_id
-    if f.cache.slots <= 0:
+    if f.cache.slots <= 0 or f.entry_count > SESSION_PARTITIONS:
         return 0
     session = session_new(f.replica_id >= 0, f.version >= 13)
     if session == NULL:
@@ -225,7 +149,9 @@ cdef int32_t make_session(fetch_t *f, int32_t first, int64_t now_ms) noexcept no
     while first >= 0:
         e = &f.entries[first]
         first = e.next
-        place = session_add(session, e.topic, e.topic_size, e.topic_id, e.partition_id)
+        place = -1
+        if may_be_cached(e.topic_size):
+            place = session_add(session, e.topic, e.topic_size, e.topic_id, e.partition_id)
         if place < 0:
             session_unref(session)
             return 0
@@ -239,14 +165,14 @@ cdef int32_t make_session(fetch_t *f, int32_t first, int64_t now_ms) noexcept no
         cached.leader_epoch = e.current_leader_epoch
         cached.high_watermark = e.read.high_watermark
         cached.log_start_offset = e.read.log_start_offset
-    session_id = session_list(f.cache, session, now_ms)
+    session_id = session_list(f.cache, session, f.owner, now_ms)
     if session_id == 0:
         session_unref(session)
     return session_id
 
-cdef void answer(Processor processor, fetch_t *f, slot_t *slot) noexcept nogil:
-    """Session lock held if there is one: it is given up here, and the fetch is freed."""
-    cdef int64_t now_ms = processor.now_ns // 1000000
+cdef void compose(Processor processor, fetch_t *f, slot_t *slot, int64_t now_ms, bint may_convert) noexcept nogil:
+    """The response. Session lock held if there is one: it is given up here. Unless it `may_convert`, only `f.first` is set where
+    bytes have to be converted."""
     cdef int32_t session_id = 0
     cdef int16_t error = 0
     cdef int32_t first = -1
@@ -265,65 +191,45 @@ cdef void answer(Processor processor, fetch_t *f, slot_t *slot) noexcept nogil:
         elif f.context == CONTEXT_REFUSED:
             error = UNKNOWN_SERVER_ERROR
             session_id = f.session_id
-    if f.version < FIRST_BATCH_VERSION and has_bytes(f, first):
+    if not may_convert and f.version < FIRST_BATCH_VERSION and has_bytes(f, first):
         f.first = first
-        convert_elsewhere(processor, f, slot)
         return
     write_response(processor, f, slot, first, error, session_id)
     if f.session != NULL:
         mutex_unlock(&f.session.lock)
-    fetch_free(f)
-    slot_finish(slot)
-
-# --- versions 0 to 3 ----------------------------------------------------------------------------------
 
 cdef inline bint has_bytes(fetch_t *f, int32_t i) noexcept nogil:
     while i >= 0 and f.entries[i].read.segment == NULL:
         i = f.entries[i].next
     return i >= 0
 
-cdef void convert_elsewhere(Processor processor, fetch_t *f, slot_t *slot) noexcept nogil:
-    """What has been read goes to a request handler; the shell stays for mail that may be under way to it."""
-    cdef fetch_t *moved = <fetch_t *>calloc(1, sizeof(fetch_t))
-    if moved == NULL or not own_names(f):
-        free(moved)
+cdef void answer(Processor processor, fetch_t *f, slot_t *slot) noexcept nogil:
+    """Processor's thread. Session lock held if there is one: it is given up here, and the fetch is freed."""
+    compose(processor, f, slot, processor.now_ns // 1000000, False)
+    if f.first < 0:
+        fetch_free(f)
+        slot_finish(slot)
+    elif own_names(f):
+        give_away(processor, f, slot)
+    else:
         fetch_free(f)
         slot_settle(slot, SLOT_CLOSE)
-        return
-    moved.version = f.version
-    moved.context = f.context
-    moved.first = f.first
-    moved.entries = f.entries
-    moved.entry_count = f.entry_count
-    moved.names = f.names
-    f.entries = NULL
-    f.entry_count = 0
-    f.names = NULL
-    fetch_free(f)
-    hand_over_answer(processor, slot, moved)
-
-cdef void fetch_discard(fetch_t *f) noexcept nogil:
-    fetch_free(f)
-
-cdef int32_t fetch_convert(Processor processor, slot_t *slot, fetch_t *f) noexcept nogil:
-    write_response(processor, f, slot, f.first, 0, 0)
-    fetch_free(f)
-    return SLOT_READY
 
 # --- parking ------------------------------------------------------------------------------------------
 
-cdef void unpark(Processor processor, fetch_t *f) noexcept nogil:
+cdef void unlink(fetch_t *f) noexcept nogil:
     cdef int32_t i
-    wheel_remove(processor.wheel, &f.timer)
     for i in range(f.waiter_count):
         partition_forget_bytes(&f.waiters[i])
     f.waiter_count = 0
 
 cdef bint own_names(fetch_t *f) noexcept nogil:
-    """Names that stand in the frame or in the session move to where they last as long as the fetch."""
+    """Names that stand in the frame or in the session move to where they last as long as the fetch; one that several entries
+    share, once."""
     cdef size_t size = 0
     cdef int32_t i
     cdef fetch_entry_t *e
+    cdef const uint8_t *name = NULL
     cdef uint8_t *at
     if f.version >= 13 or f.names != NULL:
         return True
@@ -331,7 +237,8 @@ cdef bint own_names(fetch_t *f) noexcept nogil:
         e = &f.entries[i]
         if e.partition != NULL:
             e.topic = <const uint8_t *>e.partition.topic
-        else:
+        elif e.topic != name:
+            name = e.topic
             size += e.topic_size
     if size == 0:
         return True
@@ -339,12 +246,16 @@ cdef bint own_names(fetch_t *f) noexcept nogil:
     if at == NULL:
         return False
     f.names = at
+    name = NULL
     for i in range(f.entry_count):
         e = &f.entries[i]
-        if e.partition == NULL:
-            memcpy(at, e.topic, e.topic_size)
-            e.topic = at
+        if e.partition != NULL:
+            continue
+        if e.topic != name:
+            name = e.topic
+            memcpy(at, name, e.topic_size)
             at += e.topic_size
+        e.topic = at - e.topic_size
     return True
 
 cdef bint wait_for_bytes(fetch_t *f) noexcept nogil:
@@ -365,19 +276,17 @@ cdef bint wait_for_bytes(fetch_t *f) noexcept nogil:
         waiter.bytes_missing = &f.bytes_missing
         waiter.mail = &f.mail
         if not partition_await_bytes(e.partition, waiter, e.visible_end, f.committed):
-            for i in range(f.waiter_count):
-                partition_forget_bytes(&f.waiters[i])
-            f.waiter_count = 0
+            unlink(f)
             return False
         f.waiter_count += 1
     return True
 
-cdef int look_and_wait(fetch_t *f, int mode) noexcept nogil:
+cdef int look_and_wait(fetch_t *f, bint may_block) noexcept nogil:
     """0: to be answered now. 1: linked to its partitions. NEEDS_HANDLER as look."""
     while True:
-        if look(f, mode) == NEEDS_HANDLER:
+        if look(f, may_block) == NEEDS_HANDLER:
             return NEEDS_HANDLER
-        if f.answer_now:
+        if f.answer_now or f.timed_out:
             return 0
         if f.waiters == NULL:
             f.waiters = <fetch_waiter_t *>malloc(<size_t>f.entry_count * sizeof(fetch_waiter_t))
@@ -386,52 +295,70 @@ cdef int look_and_wait(fetch_t *f, int mode) noexcept nogil:
         if wait_for_bytes(f):
             return 1
 
-# --- what the processor calls -------------------------------------------------------------------------
+# --- beginning ----------------------------------------------------------------------------------------
 
-cdef fetch_t *fetch_begin(Processor processor, request_t *request) noexcept nogil:
-    """The request, read, its session open and locked if it has one. NULL when it does not parse or memory is out."""
+cdef int begin(Processor processor, request_t *request, int64_t owner, int64_t now_ms, bint may_block, fetch_t **begun) noexcept nogil:
+    """The request, read, its session open and locked if it has one. -1: it does not parse, or memory is out. NEEDS_HANDLER as
+    open_session."""
     cdef reader_t forgotten
+    cdef int code = 0
     cdef fetch_t *f = <fetch_t *>calloc(1, sizeof(fetch_t))
     if f == NULL:
-        return NULL
+        return -1
     f.mail.kind = MAIL_FETCH
     f.mail.box = &processor.mailbox
     f.timer.kind = TIMER_FETCH
+    f.first = -1
+    f.owner = owner
     f.version = request.api_version
     f.cache = (<FetchSessions>processor.fetch_sessions).cache
     if not parse_request(f, request, &forgotten):
-        fetch_free(f)
-        return NULL
-    if f.isolation != READ_UNCOMMITTED and f.isolation != READ_COMMITTED:
+        code = -1
+    elif f.isolation != READ_UNCOMMITTED and f.isolation != READ_COMMITTED:
         refuse_all(f)
-    elif open_session(f, processor.registry, forgotten) < 0:
+    else:
+        code = open_session(f, processor.registry, forgotten, now_ms, may_block)
+    if code:
         fetch_free(f)
-        return NULL
-    return f
+        return code
+    f.timer.due_ms = now_ms + f.max_wait_ms
+    begun[0] = f
+    return 0
 
-cdef int fetch(Processor processor, conn_t *conn, request_t *request, slot_t *slot) noexcept nogil:
+cdef inline void go_on_with_session(fetch_t *f, int64_t now_ms) noexcept nogil:
+    """Its lock held: from here on the client may send the next request of it."""
+    f.session.epoch = next_epoch(f.session_epoch)
+    session_touch(f.cache, f.session, f.owner, now_ms)
+
+cdef void give_up(fetch_t *f) noexcept nogil:
+    """Processor's thread: before anything was answered."""
+    unlink(f)
+    if f.session != NULL:
+        mutex_unlock(&f.session.lock)
+    fetch_free(f)
+
+cdef int fetch(Processor processor, conn_t *conn, request_t *request) noexcept nogil:
+    cdef int64_t now_ms = processor.now_ns // 1000000
+    cdef fetch_t *f = NULL
+    cdef slot_t *slot
     cdef int outcome
-    cdef fetch_t *f = fetch_begin(processor, request)
-    if f == NULL:
-        return -1
-    outcome = look_and_wait(f, LOOK_FRESH if slot == NULL else LOOK_AGAIN)
-    if outcome == NEEDS_HANDLER:
-        if f.session != NULL:
-            mutex_unlock(&f.session.lock)
-        fetch_free(f)
+    if request.frame_size > LARGE_REQUEST:
         return NEEDS_HANDLER
+    outcome = begin(processor, request, conn.id, now_ms, False, &f)
+    if outcome:
+        return outcome
+    outcome = look_and_wait(f, False) if f.entry_count <= SERVED_AT_ONCE else NEEDS_HANDLER
+    if outcome == NEEDS_HANDLER:
+        give_up(f)
+        return NEEDS_HANDLER
+    slot = slot_new(conn, request)
     if slot == NULL:
-        slot = slot_new(conn, request)
-    if slot == NULL:
-        unpark(processor, f)
-        if f.session != NULL:
-            mutex_unlock(&f.session.lock)
-        fetch_free(f)
+        give_up(f)
         return -1
     slot_begin_response(slot, request)
+    note_sessions(f, conn)
     if f.session != NULL:
-        f.session.epoch = next_epoch(f.session_epoch)
-        session_touch(f.cache, f.session, processor.now_ns // 1000000)
+        go_on_with_session(f, now_ms)
     if outcome == 0:
         answer(processor, f, slot)
         return 0
@@ -439,35 +366,110 @@ cdef int fetch(Processor processor, conn_t *conn, request_t *request, slot_t *sl
         mutex_unlock(&f.session.lock)
     f.slot = slot
     conn.fetch = f
-    wheel_add(processor.wheel, &f.timer, processor.now_ns // 1000000 + f.max_wait_ms)
+    wheel_add(processor.wheel, &f.timer, f.timer.due_ms)
     return 0
 
-cdef void fetch_prepare(Processor processor, request_t *request) noexcept nogil:
-    cdef fetch_t *f = fetch_begin(processor, request)
-    if f == NULL:
-        return
-    if f.session != NULL:
-        mutex_unlock(&f.session.lock)
-    look(f, LOOK_PREPARE)
-    fetch_free(f)
+cdef inline void note_sessions(fetch_t *f, conn_t *conn) noexcept nogil:
+    if f.context == CONTEXT_FULL or f.context == CONTEXT_INCREMENTAL:
+        conn.has_sessions = True
+
+# --- going on -----------------------------------------------------------------------------------------
 
 cdef void fetch_resume(Processor processor, fetch_t *parked, bint timed_out) noexcept nogil:
-    cdef slot_t *slot
+    cdef slot_t *slot = parked.slot
+    cdef int outcome = NEEDS_HANDLER
     if parked.dead:
         free(parked)
         return
-    slot = parked.slot
-    unpark(processor, parked)
-    if timed_out:
-        look(parked, LOOK_AGAIN)
-    elif look_and_wait(parked, LOOK_AGAIN):
-        wheel_add(processor.wheel, &parked.timer, parked.timer.due_ms)
+    if parked.away:
+        parked.woken = True
         return
+    wheel_remove(processor.wheel, &parked.timer)
+    parked.timed_out |= timed_out
+    if parked.entry_count <= SERVED_AT_ONCE:
+        unlink(parked)
+        outcome = look_and_wait(parked, False)
+        if outcome == 1:
+            wheel_add(processor.wheel, &parked.timer, parked.timer.due_ms)
+            return
     slot.conn.fetch = NULL
-    if parked.session != NULL:
-        mutex_lock(&parked.session.lock)
-    answer(processor, parked, slot)
+    if outcome == NEEDS_HANDLER or (parked.session != NULL and mutex_trylock(&parked.session.lock) != 0):
+        give_away(processor, parked, slot)
+    else:
+        answer(processor, parked, slot)
 
 cdef void fetch_abandon(Processor processor, fetch_t *parked) noexcept nogil:
-    unpark(processor, parked)
+    wheel_remove(processor.wheel, &parked.timer)
+    unlink(parked)
     fetch_free(parked)
+
+# --- on other threads ---------------------------------------------------------------------------------
+
+cdef void give_away(Processor processor, fetch_t *f, slot_t *slot) noexcept nogil:
+    f.away = True
+    f.woken = False
+    slot.fetch = f
+    hand_over_fetch(processor, slot)
+
+cdef bint fetch_came(Processor processor, slot_t *slot) noexcept nogil:
+    cdef fetch_t *f = <fetch_t *>slot.fetch
+    cdef conn_t *conn = slot.conn
+    slot.fetch = NULL
+    f.away = False
+    if conn != NULL:
+        note_sessions(f, conn)
+    elif f.context == CONTEXT_FULL or f.context == CONTEXT_INCREMENTAL:
+        sessions_abandon(f.cache, f.owner)
+    if conn == NULL or slot.outcome != SLOT_PARKED:
+        fetch_abandon(processor, f)
+        return True
+    conn.fetch = f
+    if atomic_load_i32(&processor.p.stopping):
+        conn_close(conn, NULL)       # parked too late to be found by begin_stop
+    elif f.woken:
+        fetch_resume(processor, f, False)
+    else:
+        wheel_add(processor.wheel, &f.timer, f.timer.due_ms)
+    return False
+
+cdef int32_t work(Processor processor, slot_t *slot, fetch_t *f, int64_t now_ms) noexcept nogil:
+    """What becomes of the slot."""
+    if look_and_wait(f, True) == 1:
+        return SLOT_PARKED
+    if f.session != NULL:
+        mutex_lock(&f.session.lock)
+    compose(processor, f, slot, now_ms, True)
+    release(f)
+    return SLOT_READY
+
+cdef int32_t fetch_elsewhere(Processor processor, slot_t *slot, request_t *request, void *peer, int64_t owner) noexcept nogil:
+    cdef int64_t now_ms = monotonic_ns() // 1000000
+    cdef fetch_t *f = NULL
+    cdef int32_t outcome = SLOT_CLOSE
+    if begin(processor, request, owner, now_ms, True, &f) != 0:
+        return SLOT_CLOSE
+    slot.fetch = f
+    f.slot = slot
+    f.away = True
+    f.peer = peer
+    slot_begin_response(slot, request)
+    if f.session != NULL:
+        go_on_with_session(f, now_ms)
+        mutex_unlock(&f.session.lock)
+    if f.session == NULL or own_names(f):
+        outcome = work(processor, slot, f, now_ms)
+    f.peer = NULL
+    return outcome
+
+cdef int32_t fetch_go_on(Processor processor, slot_t *slot, void *peer) noexcept nogil:
+    cdef fetch_t *f = <fetch_t *>slot.fetch
+    cdef int32_t outcome = SLOT_READY
+    f.peer = peer
+    if f.first >= 0:
+        write_response(processor, f, slot, f.first, 0, 0)
+        release(f)
+    else:
+        unlink(f)
+        outcome = work(processor, slot, f, monotonic_ns() // 1000000)
+    f.peer = NULL
+    return outcome

@@ -25,13 +25,13 @@ logger = logging.getLogger("kbroker.server")
 cdef inline bint follows_of_topic(fetch_t *f, fetch_entry_t *a, fetch_entry_t *b) noexcept nogil:
     if f.version >= 13:
         return memcmp(a.topic_id, b.topic_id, 16) == 0
-    return a.topic_size == b.topic_size and memcmp(a.topic, b.topic, a.topic_size) == 0
+    return a.topic == b.topic or (a.topic_size == b.topic_size and memcmp(a.topic, b.topic, a.topic_size) == 0)
 
 cdef inline bint names_leader(fetch_t *f, fetch_entry_t *e) noexcept nogil:
     """Whether the client is told who leads the partition instead (KIP-951)."""
     return f.version >= 16 and (e.error == FENCED_LEADER_EPOCH or e.error == NOT_LEADER_OR_FOLLOWER)
 
-cdef int32_t write_own_endpoint(Processor processor, conn_t *conn, writer_t *w) noexcept with gil:
+cdef int32_t write_own_endpoint(Processor processor, fetch_t *f, conn_t *conn, writer_t *w) noexcept with gil:
     """An entry of node_endpoints: this broker as who came in on that connection reaches it. The node id, -1 for none."""
     cdef FetchSessions sessions = <FetchSessions>processor.fetch_sessions
     cdef bytes host
@@ -39,7 +39,7 @@ cdef int32_t write_own_endpoint(Processor processor, conn_t *conn, writer_t *w) 
     try:
         if sessions.endpoint_of is None:
             return -1
-        endpoint = sessions.endpoint_of(processor.connection_of(conn))
+        endpoint = sessions.endpoint_of(<object>f.peer if f.peer != NULL else processor.connection_of(conn))
         host = endpoint[1].encode()
         write_i32(w, endpoint[0])
         write_string(w, <const char *>host, <int32_t>len(host), True)
@@ -145,7 +145,7 @@ cdef void write_response(Processor processor, fetch_t *f, slot_t *slot, int32_t 
         e = &f.entries[i]
         i = e.next
         if endpoint.size == 0 and names_leader(f, e):
-            node_id = write_own_endpoint(processor, slot.conn, &endpoint)
+            node_id = write_own_endpoint(processor, f, slot.conn, &endpoint)
         if i < 0 or not follows_of_topic(f, e, &f.entries[i]):
             topic_count += 1
     write_array_count(w, topic_count, flexible)

@@ -9,7 +9,13 @@ session, registry, partition. The cache's lock is never held over anything else.
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from kbroker._core.partition cimport partition_t
+from kbroker._core.registry cimport MOST_TOPIC_NAME
 from kbroker._core.sync cimport mutex_t
+
+cdef enum:
+    SESSION_PARTITIONS = 10000   # of one session: each fetch of it looks at all of them, on the word of some sixty bytes
+    SLOT_PARTITIONS = 100        # of all sessions together, for each slot of the cache
+    ABANDONED = -(1LL << 60)     # fetch_session_t.last_used_ms
 
 ctypedef struct cached_partition_t:
     # A partition of a session: what the client asked for last, and what it was told last.
@@ -49,7 +55,8 @@ ctypedef struct fetch_session_t:
     # Guarded by the cache's lock:
     int8_t listed                # is in the cache
     int32_t listed_size          # partitions when last used
-    int64_t last_used_ms
+    int64_t last_used_ms         # ABANDONED: its connection is gone
+    int64_t owner                # id of the connection that used it last
     fetch_session_t *id_next     # chain of the cache's table
 
 ctypedef struct session_cache_t:
@@ -59,6 +66,7 @@ ctypedef struct session_cache_t:
     int32_t fetch_max_bytes      # fetch.max.bytes
     int32_t count
     int64_t partition_count
+    int64_t most_partitions      # in all sessions together
     int64_t evictions
     uint64_t random
     int64_t set_ms               # a clock set by hand, -1: the processors' own
@@ -73,15 +81,22 @@ cdef void session_remove(session_cache_t *cache, int32_t session_id) noexcept no
 # An empty session, not in the cache, without an id yet; NULL when memory is out.
 cdef fetch_session_t *session_new(bint privileged, bint by_id) noexcept nogil
 # Give it an id and a slot of the cache, evicting as KIP-227 says. 0: no room, the caller keeps the only reference.
-cdef int32_t session_list(session_cache_t *cache, fetch_session_t *session, int64_t now_ms) noexcept nogil
-# It was used: when, and how large it is now.
-cdef void session_touch(session_cache_t *cache, fetch_session_t *session, int64_t now_ms) noexcept nogil
+cdef int32_t session_list(session_cache_t *cache, fetch_session_t *session, int64_t owner, int64_t now_ms) noexcept nogil
+# It was used: by whom and when.
+cdef void session_touch(session_cache_t *cache, fetch_session_t *session, int64_t owner, int64_t now_ms) noexcept nogil
+# Count the partitions it has now. False: the cache has no room for so many, it has to end. Session.lock held.
+cdef bint session_resize(session_cache_t *cache, fetch_session_t *session, int64_t now_ms) noexcept nogil
+# The connection is gone: its sessions are the first to be evicted.
+cdef void sessions_abandon(session_cache_t *cache, int64_t owner) noexcept nogil
 cdef int32_t next_epoch(int32_t epoch) noexcept nogil
 
 # Session.lock held. The place of a partition, -1 when it is not there.
 cdef int32_t session_place(fetch_session_t *session, const uint8_t *topic, int16_t topic_size, const uint8_t *topic_id,
                            int32_t partition_id) noexcept nogil
-# Its place, made at the end of the order when it was not there; -1 when memory is out.
+# Whether a session may hold a topic of that name: longer than any topic's it would only cost memory.
+cdef inline bint may_be_cached(int16_t topic_size) noexcept nogil:
+    return topic_size <= MOST_TOPIC_NAME
+# Its place, made at the end of the order when it was not there; -1 when memory is out. `may_be_cached` holds for its topic.
 cdef int32_t session_add(fetch_session_t *session, const uint8_t *topic, int16_t topic_size, const uint8_t *topic_id,
                          int32_t partition_id) noexcept nogil
 cdef void session_drop(fetch_session_t *session, int32_t place) noexcept nogil

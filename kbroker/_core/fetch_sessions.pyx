@@ -8,6 +8,7 @@ from libc.string cimport memcmp, memcpy, memset
 
 from kbroker._core.arrays cimport with_room
 from kbroker._core.partition cimport partition_unref
+from kbroker._core.seeded_hash cimport seeded_hash
 from kbroker._core.sync cimport atomic_add_i32, mutex_destroy, mutex_init, mutex_lock, mutex_unlock
 
 cdef enum:
@@ -24,22 +25,11 @@ cdef int32_t next_epoch(int32_t epoch) noexcept nogil:
 
 # --- a session's partitions ---------------------------------------------------------------------------
 
-cdef inline uint32_t partition_hash(const uint8_t *name, int32_t size, int32_t partition_id) noexcept nogil:
-    """FNV-1a, finished so that all bits count."""
-    cdef uint32_t h = 2166136261u
-    cdef int32_t i
-    for i in range(size):
-        h = (h ^ name[i]) * 16777619u
-    h ^= <uint32_t>partition_id * 0x9e3779b1u
-    h ^= h >> 15
-    h *= 0x85ebca6bu
-    return h ^ (h >> 13)
-
 cdef inline uint32_t hash_of(fetch_session_t *session, const uint8_t *topic, int16_t topic_size, const uint8_t *topic_id,
                              int32_t partition_id) noexcept nogil:
     if session.by_id:
-        return partition_hash(topic_id, 16, partition_id)
-    return partition_hash(topic, topic_size, partition_id)
+        return <uint32_t>seeded_hash(topic_id, 16, <uint32_t>partition_id)
+    return <uint32_t>seeded_hash(topic, topic_size, <uint32_t>partition_id)
 
 cdef int32_t find_slot(fetch_session_t *session, const uint8_t *topic, int16_t topic_size, const uint8_t *topic_id,
                        int32_t partition_id, uint32_t h) noexcept nogil:
@@ -61,7 +51,7 @@ cdef int32_t find_slot(fetch_session_t *session, const uint8_t *topic, int16_t t
 cdef int32_t session_place(fetch_session_t *session, const uint8_t *topic, int16_t topic_size, const uint8_t *topic_id,
                            int32_t partition_id) noexcept nogil:
     cdef uint32_t h
-    if session.count == 0:
+    if session.count == 0 or not may_be_cached(topic_size):
         return -1
     h = hash_of(session, topic, topic_size, topic_id, partition_id)
     return session.table[find_slot(session, topic, topic_size, topic_id, partition_id, h)]
@@ -283,12 +273,12 @@ cdef inline int compare_value(bint privileged_a, int32_t size_a, int32_t id_a,
         return -1 if id_a < id_b else 1
     return 0
 
-cdef fetch_session_t *evict_locked(session_cache_t *cache, bint privileged, int32_t size, int64_t now_ms) noexcept nogil:
-    """Make room for a session of `size` partitions: the cache's reference of the one that had to go, NULL when none may.
+cdef fetch_session_t *evict_locked(session_cache_t *cache, const fetch_session_t *new_one, int64_t now_ms) noexcept nogil:
+    """Make room for a session: the cache's reference of the one that had to go, NULL when none may.
 
     A new session may take the place of one that was not used for long, else of one that is worth less than itself and
     that was in use for longer than the minimum; a follower's also of a younger one of a consumer (KIP-227). Searched
-    over the whole table: this happens only once the cache is full.
+    over the whole table: this happens only once the cache is full. `new_one` NULL: only one that was not used for long goes.
     """
     cdef fetch_session_t *session
     cdef fetch_session_t *stalest = NULL
@@ -302,7 +292,7 @@ cdef fetch_session_t *evict_locked(session_cache_t *cache, bint privileged, int3
                     session.last_used_ms == stalest.last_used_ms and session.id < stalest.id):
                 stalest = session
             settled = session.last_used_ms - session.created_ms > cache.min_eviction_ms
-            if settled or (privileged and not session.privileged):
+            if settled or (new_one != NULL and new_one.privileged and not session.privileged):
                 if cheapest == NULL or compare_value(session.privileged, session.listed_size, session.id,
                                                      cheapest.privileged, cheapest.listed_size, cheapest.id) < 0:
                     cheapest = session
@@ -310,8 +300,8 @@ cdef fetch_session_t *evict_locked(session_cache_t *cache, bint privileged, int3
     if stalest == NULL:
         return NULL
     if now_ms - stalest.last_used_ms <= cache.min_eviction_ms:
-        if cheapest == NULL or compare_value(privileged, size, 0, cheapest.privileged, cheapest.listed_size,
-                                             cheapest.id) < 0:
+        if new_one == NULL or cheapest == NULL or compare_value(
+                new_one.privileged, new_one.count, 0, cheapest.privileged, cheapest.listed_size, cheapest.id) < 0:
             return NULL
         stalest = cheapest
     unlist_locked(cache, stalest)
@@ -329,39 +319,82 @@ cdef inline int32_t random_id(session_cache_t *cache) noexcept nogil:
 cdef inline int64_t clock_of(session_cache_t *cache, int64_t now_ms) noexcept nogil:
     return cache.set_ms if cache.set_ms >= 0 else now_ms
 
-cdef int32_t session_list(session_cache_t *cache, fetch_session_t *session, int64_t now_ms) noexcept nogil:
+cdef bint make_room_locked(session_cache_t *cache, int32_t more, fetch_session_t **evicted, int64_t now_ms) noexcept nogil:
+    """Whether all sessions together may have `more` partitions; who has to go for that is put before `evicted`."""
+    cdef fetch_session_t *gone
+    while cache.partition_count + more > cache.most_partitions:
+        gone = evict_locked(cache, NULL, now_ms)
+        if gone == NULL:
+            return False
+        gone.id_next = evicted[0]
+        evicted[0] = gone
+    return True
+
+cdef void let_go(fetch_session_t *evicted) noexcept nogil:
+    cdef fetch_session_t *gone
+    while evicted != NULL:
+        gone = evicted
+        evicted = gone.id_next
+        session_unref(gone)
+
+cdef int32_t session_list(session_cache_t *cache, fetch_session_t *session, int64_t owner, int64_t now_ms) noexcept nogil:
     cdef fetch_session_t *evicted = NULL
     cdef fetch_session_t **bucket
     cdef int32_t session_id = 0
     mutex_lock(&cache.lock)
     now_ms = clock_of(cache, now_ms)
-    if cache.count >= cache.slots:
-        evicted = evict_locked(cache, session.privileged, session.count, now_ms)
-    if cache.count < cache.slots:
-        session_id = random_id(cache)
-        while find_locked(cache, session_id) != NULL:
+    if make_room_locked(cache, session.count, &evicted, now_ms):
+        if cache.count >= cache.slots:
+            evicted = evict_locked(cache, session, now_ms)
+        if cache.count < cache.slots:
             session_id = random_id(cache)
-        session.id = session_id
-        session.created_ms = now_ms
-        session.last_used_ms = now_ms
-        session.listed_size = session.count
-        session.listed = True
-        bucket = bucket_of(cache, session_id)
-        session.id_next = bucket[0]
-        bucket[0] = session
-        cache.count += 1
-        cache.partition_count += session.count
+            while find_locked(cache, session_id) != NULL:
+                session_id = random_id(cache)
+            session.id = session_id
+            session.created_ms = now_ms
+            session.last_used_ms = now_ms
+            session.owner = owner
+            session.listed_size = session.count
+            session.listed = True
+            bucket = bucket_of(cache, session_id)
+            session.id_next = bucket[0]
+            bucket[0] = session
+            cache.count += 1
+            cache.partition_count += session.count
     mutex_unlock(&cache.lock)
-    if evicted != NULL:
-        session_unref(evicted)
+    let_go(evicted)
     return session_id
 
-cdef void session_touch(session_cache_t *cache, fetch_session_t *session, int64_t now_ms) noexcept nogil:
+cdef void session_touch(session_cache_t *cache, fetch_session_t *session, int64_t owner, int64_t now_ms) noexcept nogil:
     mutex_lock(&cache.lock)
     session.last_used_ms = clock_of(cache, now_ms)
+    session.owner = owner
+    mutex_unlock(&cache.lock)
+
+cdef bint session_resize(session_cache_t *cache, fetch_session_t *session, int64_t now_ms) noexcept nogil:
+    cdef fetch_session_t *evicted = NULL
+    cdef bint fits = True
+    mutex_lock(&cache.lock)
     if session.listed:
-        cache.partition_count += session.count - session.listed_size
-        session.listed_size = session.count
+        session.last_used_ms = clock_of(cache, now_ms)       # not the one that has to go
+        fits = make_room_locked(cache, session.count - session.listed_size, &evicted, session.last_used_ms)
+        if fits:
+            cache.partition_count += session.count - session.listed_size
+            session.listed_size = session.count
+    mutex_unlock(&cache.lock)
+    let_go(evicted)
+    return fits
+
+cdef void sessions_abandon(session_cache_t *cache, int64_t owner) noexcept nogil:
+    cdef fetch_session_t *session
+    cdef int32_t bucket
+    mutex_lock(&cache.lock)
+    for bucket in range(cache.bucket_count):
+        session = cache.buckets[bucket]
+        while session != NULL:
+            if session.owner == owner:
+                session.last_used_ms = ABANDONED
+            session = session.id_next
     mutex_unlock(&cache.lock)
 
 
@@ -380,6 +413,7 @@ cdef class FetchSessions:
         cache.slots = slots
         cache.min_eviction_ms = min_eviction_ms
         cache.fetch_max_bytes = fetch_max_bytes
+        cache.most_partitions = <int64_t>SLOT_PARTITIONS * max(slots, SESSION_PARTITIONS // SLOT_PARTITIONS)
         cache.set_ms = -1
         cache.random = int.from_bytes(os.urandom(8), "big") | 1
         cache.bucket_count = 64
@@ -416,6 +450,24 @@ cdef class FetchSessions:
             evictions = self.cache.evictions
             mutex_unlock(&self.cache.lock)
         return count, partition_count, evictions
+
+    @property
+    def longest_search(self):
+        """Places that are looked at, in any session, to find the partition that stands farthest from its own. While no fetch is
+        served."""
+        cdef fetch_session_t *session
+        cdef int32_t bucket
+        cdef int32_t at
+        cdef int32_t longest = 0
+        for bucket in range(self.cache.bucket_count):
+            session = self.cache.buckets[bucket]
+            while session != NULL:
+                for at in range(session.table_size):
+                    if session.table[at] >= 0:
+                        longest = max(longest, 1 + (
+                            (at - <int32_t>session.cached[session.table[at]].hash) & (session.table_size - 1)))
+                session = session.id_next
+        return longest
 
     def set_clock_ms(self, long long now_ms):
         """From now on the time is what it is set to."""

@@ -4,7 +4,6 @@ On the processor's thread; Python answers from any thread, by the slot's mail.
 """
 
 from kbroker._core.connection cimport conn_t, request_t, slot_t
-from kbroker._core.fetch cimport fetch_t
 from kbroker._core.processor cimport Processor
 
 # Give the request to Python, in memory of its own: a large buffer changes its owner, anything else is copied. The
@@ -13,8 +12,8 @@ from kbroker._core.processor cimport Processor
 cdef void hand_over(Processor processor, conn_t *conn, request_t *request) noexcept nogil
 # Give Python the requests that were gathered, several for each time that the GIL is taken, and send what it answers.
 cdef void give_gathered(Processor processor) noexcept nogil
-# Give Python an answer to Fetch whose bytes have to be converted; `f` and the slot are its own until the slot's mail.
-cdef void hand_over_answer(Processor processor, slot_t *slot, fetch_t *f) noexcept nogil
+# Give Python a Fetch in progress, `slot.fetch`; that and the slot are its own until the slot's mail.
+cdef void hand_over_fetch(Processor processor, slot_t *slot) noexcept nogil
 # One of the slot's mails has come.
 cdef void slot_came(Processor processor, slot_t *slot, bint from_handler) noexcept nogil
 # The request channel has room again: first for the requests that are held, then the connections are read from.

@@ -6,15 +6,14 @@ from libc.string cimport memcpy
 
 from kbroker._core.arrays cimport with_room
 from kbroker._core.connection cimport (
-    SLOT_PREPARED, conn_close, conn_ready, conn_t, partial_free, read_header, request_t, slot_free, slot_mute, slot_new,
-    slot_settle, slot_t, slot_unmute,
+    conn_close, conn_ready, conn_t, partial_free, request_t, slot_free, slot_mute, slot_new, slot_settle, slot_t, slot_unmute,
 )
-from kbroker._core.fetch cimport fetch, fetch_t
+from kbroker._core.fetch cimport fetch_came
 from kbroker._core.processor cimport Processor
 from kbroker._core.produce cimport produce_discard, produce_t
 from kbroker._core.receive_buffers cimport LARGE_BUFFER, SMALL_BUFFERS_END, buffer_take
 from kbroker._core.request cimport Frame, Request
-from kbroker._core.sync cimport atomic_add_i32, atomic_load_i32, atomic_store_i32
+from kbroker._core.sync cimport atomic_add_i32, atomic_store_i32
 
 
 cdef enum:
@@ -98,16 +97,14 @@ cdef void give_gathered(Processor processor) noexcept nogil:
         processor.send_dirty()
 
 
-cdef void hand_over_answer(Processor processor, slot_t *slot, fetch_t *f) noexcept nogil:
+cdef void hand_over_fetch(Processor processor, slot_t *slot) noexcept nogil:
     slot.outstanding = 1
     slot_mute(slot)
-    call_on_answer(processor, slot, f)
+    give_fetch(processor, slot)
 
 
-cdef void call_on_answer(Processor processor, slot_t *slot, fetch_t *f) noexcept with gil:
-    cdef Request request = new_request(processor, slot)
-    request.converting = f
-    put(processor, slot.conn, request)
+cdef void give_fetch(Processor processor, slot_t *slot) noexcept with gil:
+    put(processor, slot.conn, new_request(processor, slot))
 
 
 cdef Request new_request(Processor processor, slot_t *slot):
@@ -138,6 +135,8 @@ cdef void slot_came(Processor processor, slot_t *slot, bint from_handler) noexce
     cdef int32_t outstanding = atomic_add_i32(&slot.outstanding, -1)
     if conn == NULL:
         if outstanding == 0:
+            if slot.fetch != NULL:
+                fetch_came(processor, slot)
             slot_free(processor.p, slot)
             processor.p.orphans -= 1
         return
@@ -145,20 +144,9 @@ cdef void slot_came(Processor processor, slot_t *slot, bint from_handler) noexce
         if from_handler and slot.mutes:
             slot_unmute(slot)         # appended; only its acks are missing, the next requests go on
         return
-    if slot.outcome == SLOT_PREPARED:
-        serve_prepared(processor, slot)
+    if slot.fetch != NULL and not fetch_came(processor, slot):
         return
     slot_settle(slot, slot.outcome)
-
-
-cdef void serve_prepared(Processor processor, slot_t *slot) noexcept nogil:
-    cdef conn_t *conn = slot.conn
-    cdef request_t request
-    read_header(processor.p, &request, slot.frame + slot.frame_at, slot.frame_size)
-    if fetch(processor, conn, &request, slot) != 0:
-        conn_close(conn, "a request that does not parse")
-    elif conn.fetch != NULL and atomic_load_i32(&processor.p.stopping):
-        conn_close(conn, NULL)        # parked too late to be found by begin_stop
 
 
 cdef void give(Processor processor, handed_t *handed, int32_t count) noexcept with gil:

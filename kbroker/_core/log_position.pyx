@@ -25,8 +25,11 @@ cdef enum:
     NO_BATCH = -201
     ALL_TAKEN = -202
     READ_AGAIN = -203
+    TOO_MANY_ABORTED = -204
 
-    SCAN_SIZE = 4096             # bytes of one pread while looking for a batch's header
+    SCAN_SIZE = 4096             # bytes of one pread while looking for a batch's header: a piece
+    ABORTED_PIECE = 256          # so many entries of a .txnindex are as long in looking at as a piece
+    MOST_ABORTED = 1 << 16       # aborted transactions that come with more than one batch
 
 ctypedef struct held_t:
     segment_t **segments         # references
@@ -43,7 +46,7 @@ ctypedef struct moment_t:
 
 
 cdef int partition_read(partition_t *p, int64_t offset, int64_t max_bytes, bint at_least_one, bint committed,
-                        bint may_block, read_result_t *result) noexcept nogil:
+                        patience_t *patience, read_result_t *result) noexcept nogil:
     cdef need_t need
     cdef held_t held
     cdef int code = 0
@@ -58,10 +61,10 @@ cdef int partition_read(partition_t *p, int64_t offset, int64_t max_bytes, bint 
         result.aborted_capacity = 0
         result.position = 0
         result.size = 0
-        code = read_once(p, offset, max_bytes, at_least_one, committed, may_block, result, &need)
+        code = read_once(p, offset, max_bytes, at_least_one, committed, patience, result, &need)
         if code == READ_AGAIN:
             continue
-        if code != NEEDS_HANDLER or not may_block:
+        if code != NEEDS_HANDLER or not patience.may_block:
             break
         code = prepare(p, need.kind, need.base_offset)
         if code != 0:
@@ -91,7 +94,7 @@ cdef void hold(partition_t *p, int64_t base_offset, held_t *held) noexcept nogil
     mutex_unlock(&p.lock)
 
 
-cdef int read_once(partition_t *p, int64_t offset, int64_t max_bytes, bint at_least_one, bint committed, bint may_block,
+cdef int read_once(partition_t *p, int64_t offset, int64_t max_bytes, bint at_least_one, bint committed, patience_t *patience,
                    read_result_t *result, need_t *need) noexcept nogil:
     cdef segment_t *s
     cdef found_t start
@@ -116,6 +119,8 @@ cdef int read_once(partition_t *p, int64_t offset, int64_t max_bytes, bint at_le
         return code
     if offset < result.log_start_offset or offset > atomic_load_i64(&p.log_end_offset):
         return OFFSET_OUT_OF_RANGE
+    if max_bytes <= 0 and not at_least_one:
+        return 0
     while offset < end:
         s = segment_at(p, offset, after, &then)
         if s == NULL:
@@ -131,13 +136,13 @@ cdef int read_once(partition_t *p, int64_t offset, int64_t max_bytes, bint at_le
             segment_unref(s)
             return NEEDS_HANDLER
         atomic_store_i32(&s.touched, 1)
-        code = locate(p, s, offset, may_block, &start, need)
+        code = locate(p, s, offset, patience, &start, need)
         if code == 0 and start.size:
             # A visible end in this segment has to be found as well; usually it is the segment's own.
             if end >= (then.next_base if then.next_base >= 0 else then.log_end):
                 end_position = then.size
             else:
-                code = locate(p, s, end, may_block, &limit, need)
+                code = locate(p, s, end, patience, &limit, need)
                 end_position = limit.position
         if code:
             segment_unref(s)
@@ -164,7 +169,14 @@ cdef int read_once(partition_t *p, int64_t offset, int64_t max_bytes, bint at_le
     result.position = start.position
     result.segment = s
     if committed and then.aborting:
-        code = collect_aborted(p, s, offset, may_block, &then, result, need)
+        end = then.next_base if then.next_base >= 0 else then.log_end
+        code = find_end(p, s, result.position + result.size, patience.may_block, &end, need)
+        if code == 0:
+            code = collect_aborted(p, s, offset, end, &then, MOST_ABORTED, patience, result, need)
+        if code == TOO_MANY_ABORTED:
+            result.size = min(result.size, start.size)
+            result.aborted_count = 0
+            code = collect_aborted(p, s, offset, start.end, &then, INT32_MAX, patience, result, need)
         if code:
             free(result.aborted)
             result.aborted = NULL
@@ -175,19 +187,19 @@ cdef int read_once(partition_t *p, int64_t offset, int64_t max_bytes, bint at_le
 
 # --- aborted transactions -----------------------------------------------------------------------------
 
-cdef int collect_aborted(partition_t *p, segment_t *s, int64_t offset, bint may_block, const moment_t *then,
-                         read_result_t *result, need_t *need) noexcept nogil:
-    """Those that overlap what is read, in Kafka's order and to its bound: the entry of the .index behind what is read.
+cdef int collect_aborted(partition_t *p, segment_t *s, int64_t offset, int64_t end, const moment_t *then, int32_t most,
+                         patience_t *patience, read_result_t *result, need_t *need) noexcept nogil:
+    """Those that overlap with `offset` to `end`, in Kafka's order. What is read of them ends where Kafka has it end: at the
+    entry of the .index behind what is sent.
 
     From the segment that is read on: a transaction may have been aborted much later. READ_AGAIN: segments have gone since
-    this one was found, perhaps with what tells of its transactions.
+    this one was found, perhaps with what tells of its transactions. TOO_MANY_ABORTED: more than `most`.
     """
     cdef segment_t *at
     cdef const uint8_t *entries
     cdef int64_t after = s.base_offset - 1
-    cdef int64_t end = then.next_base if then.next_base >= 0 else then.log_end
     cdef int32_t count
-    cdef int code = find_end(p, s, result.position + result.size, may_block, &end, need)
+    cdef int code = 0
     while code == 0:
         mutex_lock(&p.lock)
         if p.removals != then.removals:
@@ -209,7 +221,7 @@ cdef int collect_aborted(partition_t *p, segment_t *s, int64_t offset, bint may_
         segment_ref(at)
         atomic_store_i32(&at.touched, 1)
         mutex_unlock(&p.lock)
-        code = take_aborted(entries, count, offset, end, result)
+        code = take_aborted(entries, count, offset, end, most, patience, result)
         segment_unref(at)
     return 0 if code == ALL_TAKEN else code
 
@@ -220,7 +232,8 @@ cdef segment_t *next_aborting(partition_t *p, int64_t after) noexcept nogil:
     return p.aborting[at] if at < p.aborting_count else NULL
 
 
-cdef int take_aborted(const uint8_t *entries, int32_t count, int64_t offset, int64_t end, read_result_t *result) noexcept nogil:
+cdef int take_aborted(const uint8_t *entries, int32_t count, int64_t offset, int64_t end, int32_t most, patience_t *patience,
+                      read_result_t *result) noexcept nogil:
     """Of one .txnindex, which ascends by last offset. ALL_TAKEN: no later transaction began before `end`."""
     cdef const uint8_t *entry
     cdef aborted_t *grown
@@ -233,9 +246,17 @@ cdef int take_aborted(const uint8_t *entries, int32_t count, int64_t offset, int
             low = middle + 1
         else:
             high = middle
+    high = low
     while low < count:
+        if low - high >= ABORTED_PIECE:
+            high = low
+            patience.pieces -= 1
+            if patience.pieces < 0 and not patience.may_block:
+                return NEEDS_HANDLER
         entry = entries + low * <int64_t>ABORTED_SIZE
         if <int64_t>load_u64(entry + ABORTED_FIRST_OFFSET) < end:
+            if result.aborted_count == most:
+                return TOO_MANY_ABORTED
             grown = <aborted_t *>with_room(result.aborted, result.aborted_count, &result.aborted_capacity, sizeof(aborted_t))
             if grown == NULL:
                 return UNKNOWN_SERVER_ERROR
@@ -351,7 +372,7 @@ cdef int let_go(partition_t *p) noexcept nogil:
     return code if code else NEEDS_HANDLER
 
 
-cdef int locate(partition_t *p, segment_t *s, int64_t offset, bint may_block, found_t *found, need_t *need) noexcept nogil:
+cdef int locate(partition_t *p, segment_t *s, int64_t offset, patience_t *patience, found_t *found, need_t *need) noexcept nogil:
     """The first batch of the segment with records at or above `offset`: tail ring, else index and headers.
 
     0 with found.size 0 and the segment's end as position: there is none. NEEDS_HANDLER: not in memory, or see `need`.
@@ -389,11 +410,12 @@ cdef int locate(partition_t *p, segment_t *s, int64_t offset, bint may_block, fo
             position = -1
     mutex_unlock(&p.lock)
     if position < 0:
-        return locate_by_index(p, s, size, offset, may_block, found)
-    return scan(p, s.fd, position, size, offset, INT64_MIN, INT64_MAX, may_block, found)
+        return locate_by_index(p, s, size, offset, patience, found)
+    return scan(p, s.fd, position, size, offset, INT64_MIN, INT64_MAX, patience, found)
 
 
-cdef int locate_by_index(partition_t *p, segment_t *s, int64_t size, int64_t offset, bint may_block, found_t *found) noexcept nogil:
+cdef int locate_by_index(partition_t *p, segment_t *s, int64_t size, int64_t offset, patience_t *patience,
+                         found_t *found) noexcept nogil:
     """From the written entries. After a clean stop nobody has looked at them: one that is wrong is passed over."""
     cdef int64_t slot = index_find(s.index, s.index_entries, offset - s.base_offset)
     cdef int64_t position
@@ -401,11 +423,11 @@ cdef int locate_by_index(partition_t *p, segment_t *s, int64_t size, int64_t off
     while slot >= 0:
         position = index_position(s.index, slot)
         if 0 <= position < size:
-            code = scan(p, s.fd, position, size, offset, INT64_MIN, offset, may_block, found)
+            code = scan(p, s.fd, position, size, offset, INT64_MIN, offset, patience, found)
             if code != NO_BATCH:
                 return code
         slot -= 1
-    return scan(p, s.fd, 0, size, offset, INT64_MIN, INT64_MAX, may_block, found)
+    return scan(p, s.fd, 0, size, offset, INT64_MIN, INT64_MAX, patience, found)
 
 
 cdef inline int64_t floor_position(const uint8_t *entries, int32_t count, int64_t relative_offset) noexcept nogil:
@@ -430,6 +452,7 @@ cdef inline bint locate_in_tail(partition_t *p, segment_t *s, int64_t offset, fo
             high = middle
     found.position = p.tail[low & (TAIL_RING - 1)].position
     found.size = (p.tail[(low + 1) & (TAIL_RING - 1)].position if low + 1 < newest else s.size) - found.position
+    found.end = p.tail[(low + 1) & (TAIL_RING - 1)].base_offset if low + 1 < newest else p.log_end_offset
     return True
 
 
@@ -444,7 +467,7 @@ cdef bint map_index(partition_t *p, segment_t *s) noexcept nogil:
 
 
 cdef int scan(partition_t *p, int32_t fd, int64_t position, int64_t end, int64_t offset, int64_t timestamp, int64_t first_offset,
-              bint may_block, found_t *found) noexcept nogil:
+              patience_t *patience, found_t *found) noexcept nogil:
     cdef uint8_t[SCAN_SIZE] buffer
     cdef int64_t begin = position
     cdef int64_t start = position      # of what is in `buffer`
@@ -462,10 +485,13 @@ cdef int scan(partition_t *p, int32_t fd, int64_t position, int64_t end, int64_t
             wanted = BATCH_HEADER_SIZE
         if position + wanted > start + there:
             start = position
-            there = io_read(fd, buffer, SCAN_SIZE if end - start > SCAN_SIZE else end - start, start, may_block)
+            patience.pieces -= 1
+            if patience.pieces < 0 and not patience.may_block:
+                return NEEDS_HANDLER
+            there = io_read(fd, buffer, SCAN_SIZE if end - start > SCAN_SIZE else end - start, start, patience.may_block)
             if there < wanted:
                 # Fewer bytes than the segment has: only a part of them is in memory, or the file was cut from outside.
-                if not may_block and (there >= 0 or there == -EAGAIN):
+                if not patience.may_block and (there >= 0 or there == -EAGAIN):
                     return NEEDS_HANDLER
                 if there < 0:
                     directory_failed(p, <int>there)
@@ -492,6 +518,7 @@ cdef int scan(partition_t *p, int32_t fd, int64_t position, int64_t end, int64_t
         if last_offset >= offset and newest >= timestamp:
             found.position = position
             found.size = LOG_OVERHEAD + length
+            found.end = last_offset + 1
             return 0
         position += LOG_OVERHEAD + length
     found.position = end

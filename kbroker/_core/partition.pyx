@@ -38,7 +38,6 @@ from kbroker.errors import KbrokerError
 logger = logging.getLogger("kbroker.storage")
 
 cdef extern from "<pthread.h>" nogil:
-    int mutex_trylock "pthread_mutex_trylock"(mutex_t *mutex)
     int mutex_clocklock "pthread_mutex_clocklock"(mutex_t *mutex, int clock, const timespec *until)
 
 cdef enum:

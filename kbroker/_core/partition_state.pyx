@@ -15,7 +15,7 @@ from kbroker._core.log_flush cimport (
     complete_acks, drop_refs, partition_flush, recovery_point_locked, request_flush,
 )
 from kbroker._core.log_io cimport io_read, monotonic_ns
-from kbroker._core.log_position cimport partition_read
+from kbroker._core.log_position cimport endless, partition_read, patience_t
 from kbroker._core.partition cimport *
 from kbroker._core.producers cimport (
     FROM_CLIENT, FROM_COORDINATOR, ProducerTable, producers_copy, producers_expire, producers_first_undecided, producers_free,
@@ -380,10 +380,12 @@ cdef class PartitionState(SegmentList):
     def locate(self, int64_t offset, int64_t max_bytes, bint at_least_one=True, bint committed=False, bint may_block=True):
         """Where a fetch would read: (code, base offset of the segment or -1, position, size). -101: needs a handler."""
         cdef partition_t *p = self.p
+        cdef patience_t patience = endless()
         cdef read_result_t found
         cdef int code
+        patience.may_block = may_block
         with nogil:
-            code = partition_read(p, offset, max_bytes, at_least_one, committed, may_block, &found)
+            code = partition_read(p, offset, max_bytes, at_least_one, committed, &patience, &found)
         free(found.aborted)
         if code or found.segment == NULL:
             return code, -1, 0, 0
@@ -395,10 +397,12 @@ cdef class PartitionState(SegmentList):
         """What a fetch of committed records is told besides what it reads: (code, size of that, [(producer id, first offset),
         ...])."""
         cdef partition_t *p = self.p
+        cdef patience_t patience = endless()
         cdef read_result_t found
         cdef int code
+        patience.may_block = may_block
         with nogil:
-            code = partition_read(p, offset, max_bytes, at_least_one, True, may_block, &found)
+            code = partition_read(p, offset, max_bytes, at_least_one, True, &patience, &found)
         if found.segment != NULL:
             segment_unref(found.segment)
         try:
@@ -430,13 +434,14 @@ cdef class PartitionState(SegmentList):
     def read(self, int64_t offset, int64_t max_bytes, bint at_least_one=True, bint committed=False):
         """(code, bytes): what a fetch from `offset` gets; the last batch may be cut. May block."""
         cdef partition_t *p = self.p
+        cdef patience_t patience = endless()
         cdef read_result_t found
         cdef int code
         cdef int64_t got = 0
         cdef bytes data
         cdef uint8_t *target
         with nogil:
-            code = partition_read(p, offset, max_bytes, at_least_one, committed, True, &found)
+            code = partition_read(p, offset, max_bytes, at_least_one, committed, &patience, &found)
         free(found.aborted)
         if code or found.segment == NULL:
             return code, b""

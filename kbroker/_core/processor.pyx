@@ -24,6 +24,7 @@ from kbroker._core.epoll cimport (
     EPOLL_CLOEXEC, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, close, epoll_create1, epoll_event, epoll_wait,
 )
 from kbroker._core.fetch cimport fetch_abandon, fetch_resume, fetch_t
+from kbroker._core.fetch_sessions cimport FetchSessions, sessions_abandon
 from kbroker._core.handover cimport give_gathered, resume_held, slot_came
 from kbroker._core.mailbox cimport (
     MAIL_ACKS, MAIL_CONNECTION, MAIL_FETCH, MAIL_SLOT, mail_t, mailbox_awake, mailbox_close, mailbox_is_empty,
@@ -493,6 +494,8 @@ cdef class Processor:
         p.doomed = conn.next_doomed
         if conn.fetch != NULL:
             fetch_abandon(self, <fetch_t *>conn.fetch)
+        if conn.has_sessions:
+            sessions_abandon((<FetchSessions>self.fetch_sessions).cache, conn.id)
         wheel_remove(p.wheel, &conn.idle)
         conn_unlink(conn)
         slot = conn.slots

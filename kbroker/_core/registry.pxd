@@ -5,6 +5,9 @@ from libc.stdint cimport int32_t, uint8_t
 from kbroker._core.partition cimport partition_t
 from kbroker._core.sync cimport mutex_t
 
+cdef enum:
+    MOST_TOPIC_NAME = 249      # bytes: a longer name is no topic's
+
 ctypedef struct topic_id_t:
     uint8_t topic_id[16]
     int32_t partitions         # how many of it are registered

@@ -108,7 +108,10 @@ cdef class Registry:
     cdef partition_t *find(self, const uint8_t *topic, int32_t topic_size, int32_t partition_id) noexcept nogil:
         cdef registry_t *table = self.table
         cdef partition_t *p
-        cdef uint32_t value = hash_of(topic, topic_size, partition_id)
+        cdef uint32_t value
+        if topic_size > MOST_TOPIC_NAME:
+            return NULL          # not hashed either: a request may name it once for each four bytes that it is long
+        value = hash_of(topic, topic_size, partition_id)
         mutex_lock(&table.lock)
         p = table.by_name[value & <uint32_t>(table.bucket_count - 1)]
         while p != NULL and not (

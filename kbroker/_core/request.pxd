@@ -32,7 +32,6 @@ cdef class Request:
     cdef Frame frame
     cdef int64_t body_at
     cdef void *work                    # produce_t: what is read and appended already
-    cdef void *converting              # fetch_t: an answer whose bytes are to be converted
     cdef int32_t answered              # atomic
     cdef bint flexible
     cdef readonly int api_key
@@ -46,4 +45,4 @@ cdef class Request:
     cdef void deliver(self, slot_t *slot, int32_t outcome) noexcept
     cdef void fail(self, error) noexcept
     cdef int32_t produce(self, slot_t *slot, codes) except? -1
-    cdef bint give_frame(self, slot_t *slot) noexcept
+    cdef int32_t fetch(self, slot_t *slot) noexcept

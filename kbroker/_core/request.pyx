@@ -6,18 +6,17 @@ import threading
 cimport cython
 
 from cpython.buffer cimport PyBuffer_FillInfo
-from libc.string cimport memcpy
 
 from kbroker._core.connection cimport (
-    SLOT_CLOSE, SLOT_PREPARED, SLOT_READY, SLOT_SILENT, begin_response, read_header, request_t,
+    SLOT_CLOSE, SLOT_READY, SLOT_SILENT, begin_response, read_header, request_t,
 )
 from kbroker._core.cursor cimport write_raw, writer_free
-from kbroker._core.fetch cimport fetch_convert, fetch_discard, fetch_prepare, fetch_t
+from kbroker._core.fetch cimport fetch_elsewhere, fetch_go_on
 from kbroker._core.handover cimport slot_came
 from kbroker._core.mailbox cimport post
 from kbroker._core.message_encode cimport encode_into
 from kbroker._core.produce cimport produce_answered, produce_asked, produce_discard, produce_prepare, produce_run, produce_t
-from kbroker._core.receive_buffers cimport buffer_free, buffer_take
+from kbroker._core.receive_buffers cimport buffer_free
 from kbroker._core.sync cimport atomic_claim_i32, atomic_store_i32
 
 from kbroker.errors import AnswerTooLarge, ErrorCode
@@ -116,8 +115,6 @@ cdef class Request:
     def __dealloc__(self):
         if self.work != NULL:
             produce_discard(<produce_t *>self.work)
-        if self.converting != NULL:
-            fetch_discard(<fetch_t *>self.converting)
         if self.slot != NULL:
             self.deliver(self.slot, SLOT_CLOSE)
 
@@ -223,28 +220,26 @@ cdef class Request:
         them no transaction may begin.
         """
         cdef slot_t *slot
-        cdef Frame frame = self.frame
-        cdef request_t header
-        cdef int32_t outcome
-        cdef fetch_t *read
         if self.api_key != API_PRODUCE and self.api_key != API_FETCH:
             raise RuntimeError(f"{self!r} is not one that run_blocking can serve")
         slot = self.claim()
-        if self.api_key == API_PRODUCE:
-            outcome = self.produce(slot, codes)
-        elif self.converting != NULL:
-            read = <fetch_t *>self.converting
-            self.converting = NULL
+        self.deliver(slot, self.produce(slot, codes) if self.api_key == API_PRODUCE else self.fetch(slot))
+
+    cdef int32_t fetch(self, slot_t *slot) noexcept:
+        """A claimed Fetch; its outcome."""
+        cdef Frame frame = self.frame
+        cdef request_t header
+        cdef int32_t outcome
+        if slot.fetch != NULL:
             with nogil:
-                outcome = fetch_convert(self.processor, slot, read)
-        else:
-            outcome = SLOT_PREPARED
-            with nogil:
-                read_header(self.processor.p, &header, frame.buffer + frame.at, frame.size)
-                fetch_prepare(self.processor, &header)
-            if not self.give_frame(slot):
-                outcome = SLOT_CLOSE
-        self.deliver(slot, outcome)
+                outcome = fetch_go_on(self.processor, slot, <void *>self.connection)
+            return outcome
+        with nogil:
+            read_header(self.processor.p, &header, frame.buffer + frame.at, frame.size)
+            outcome = fetch_elsewhere(self.processor, slot, &header, <void *>self.connection, self.connection.id)
+        if outcome == SLOT_CLOSE:
+            self.connection.close_reason = "a request that does not parse"
+        return outcome
 
     cdef int32_t produce(self, slot_t *slot, codes) except? -1:
         """A claimed Produce; its outcome."""
@@ -263,23 +258,6 @@ cdef class Request:
         with nogil:
             outcome = produce_run(self.processor, slot, work, frame.buffer + frame.at)
         return outcome
-
-    cdef bint give_frame(self, slot_t *slot) noexcept:
-        """The slot gets the frame; false when memory is out."""
-        cdef Frame frame = self.frame
-        slot.frame_size = frame.size
-        if frame.exports:
-            slot.frame_at = 0
-            slot.frame = buffer_take(max(frame.size, 1), &slot.frame_capacity)
-            if slot.frame != NULL:
-                memcpy(slot.frame, frame.buffer + frame.at, frame.size)
-            return slot.frame != NULL
-        slot.frame = frame.buffer
-        slot.frame_at = frame.at
-        slot.frame_capacity = frame.capacity
-        frame.buffer = NULL
-        self.frame = None
-        return True
 
     def __repr__(self) -> str:
         return (f"<Request {self.api_key} v{self.api_version}, correlation id {self.correlation_id}, "

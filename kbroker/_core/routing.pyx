@@ -46,7 +46,7 @@ cdef void serve(Processor processor, conn_t *conn, uint8_t *frame, int64_t size)
     if request.api_key == API_PRODUCE:
         outcome = produce(processor, conn, &request)
     elif request.api_key == API_FETCH:
-        outcome = fetch(processor, conn, &request, NULL)
+        outcome = fetch(processor, conn, &request)
         if conn.fetch != NULL:
             slot_mute(conn.slots_tail)
     else:

@@ -10,6 +10,7 @@ cdef extern from "<pthread.h>" nogil:
     int mutex_init "pthread_mutex_init"(mutex_t *mutex, void *attributes)
     int mutex_destroy "pthread_mutex_destroy"(mutex_t *mutex)
     int mutex_lock "pthread_mutex_lock"(mutex_t *mutex)
+    int mutex_trylock "pthread_mutex_trylock"(mutex_t *mutex)
     int mutex_unlock "pthread_mutex_unlock"(mutex_t *mutex)
     int condition_init "pthread_cond_init"(condition_t *condition, void *attributes)
     int condition_destroy "pthread_cond_destroy"(condition_t *condition)

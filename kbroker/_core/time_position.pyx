@@ -6,7 +6,7 @@ from libc.stdlib cimport free, malloc
 from kbroker._core.cursor cimport load_u64
 from kbroker._core.layout cimport *
 from kbroker._core.log_io cimport io_read
-from kbroker._core.log_position cimport found_t, let_go, locate, scan
+from kbroker._core.log_position cimport endless, found_t, let_go, locate, patience_t, scan
 from kbroker._core.offset_index cimport time_index_find, time_index_relative_offset, time_index_timestamp
 from kbroker._core.partition cimport *
 from kbroker._core.record cimport record_t, take_deltas
@@ -92,6 +92,7 @@ cdef int find_in(partition_t *p, segment_t *s, int64_t timestamp, time_result_t 
     cdef int64_t position = result.position
     cdef int64_t relative = -1
     cdef int64_t newest = INT64_MAX
+    cdef patience_t patience = endless()
     cdef found_t found
     cdef int code
     if s.fd < 0:
@@ -106,14 +107,14 @@ cdef int find_in(partition_t *p, segment_t *s, int64_t timestamp, time_result_t 
             return code
         if relative >= 0:
             # Everything up to that offset is older.
-            code = locate(p, s, s.base_offset + relative, True, &found, need)
+            code = locate(p, s, s.base_offset + relative, &patience, &found, need)
             if code:
                 return code
             # After a clean stop nobody has looked at written entries: one that its batch contradicts is passed over.
             if found.size and (newest == INT64_MAX or newest_at(s.fd, found.position) == newest):
                 position = found.position
     while True:
-        code = scan(p, s.fd, position, size, log_start_offset, timestamp, INT64_MAX, True, &found)
+        code = scan(p, s.fd, position, size, log_start_offset, timestamp, INT64_MAX, &patience, &found)
         if code or found.size == 0:
             return code
         result.position = found.position

@@ -231,7 +231,8 @@ SERVER = (
         "max.incremental.fetch.session.cache.slots",
         INT,
         1000,
-        "Fetch sessions (KIP-227) that are remembered; 0 turns sessions off.",
+        "Fetch sessions (KIP-227) that are remembered, each of at most 10,000 partitions, all together of 100 for each "
+        "of them; 0 turns sessions off.",
         limits=Limits(0),
     ),
     Setting(

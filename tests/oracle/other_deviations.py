@@ -98,6 +98,25 @@ OTHERS: tuple[OtherDeviation, ...] = (
         "tests/oracle/test_fetch_session_slots.py::test_a_slot_is_free_for_whoever_comes",
     ),
     OtherDeviation(
+        "Fetch sessions: how large they are",
+        "A session has at most 10,000 partitions, all of them together 100 for each slot of the cache, and no topic "
+        "with a name that no topic can have. Who asks for more gets none, as where the cache is full; one that grows "
+        "beyond it ends (FETCH_SESSION_ID_NOT_FOUND). Those of a connection that was closed are evicted first, however "
+        "young. Kafka counts sessions only.",
+        "What stays of a request is bounded, and each fetch of a session looks at all its partitions.",
+        "tests/unit/server/test_fetch_costs.py::test_a_session_has_a_bounded_number_of_partitions",
+    ),
+    OtherDeviation(
+        "Fetch: what one answer does not look for",
+        "Once there is something to send, partitions whose offsets take very much reading to find get no records in "
+        "this answer, nor do those whose aborted transactions fetch.max.bytes has no room for (sixteen bytes each). A "
+        "read that overlaps with more than 65,536 aborted transactions is one batch long. More than 1,000 partitions "
+        "that are not known are a reason not to wait. Kafka bounds none of these.",
+        "The work and the memory of one request are bounded; the client comes again for the rest.",
+        "tests/unit/server/test_fetch_costs.py::"
+        "test_aborted_transactions_are_told_of_as_many_partitions_as_an_answer_has_room_for",
+    ),
+    OtherDeviation(
         "Consumer groups (KIP-848): when a target assignment is made",
         "At the next heartbeat after a change, as often as there is one: group.consumer.assignment.interval.ms is 0. "
         "Kafka's default is 1000, and it is changed while the broker runs; here only for single groups.",
