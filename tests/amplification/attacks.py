@@ -185,9 +185,13 @@ BY_NAME = {
         (producers_of_one_partition, ApiKey.DESCRIBE_PRODUCERS),
         (one_transaction, ApiKey.DESCRIBE_TRANSACTIONS),
         (offsets_of_all_segments, ApiKey.LIST_OFFSETS),
+        (batches_between_entries_of_an_index, ApiKey.FETCH),
+        (aborted_transactions, ApiKey.FETCH),
+        (colliding_partitions, ApiKey.FETCH),
         (groups_that_are_not_there, ApiKey.DESCRIBE_CONFIGS),
         (coordinators, ApiKey.FIND_COORDINATOR),
         (deletions_of_records, ApiKey.DELETE_RECORDS),
+        (sessions, ApiKey.FETCH),
         (offsets_in_the_store, ApiKey.OFFSET_COMMIT),
     )
 }

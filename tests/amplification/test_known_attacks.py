@@ -9,11 +9,15 @@ from functools import partial
 
 import pytest
 
+from kbroker.protocol.api import ApiKey
+from kbroker.protocol.records import encode_batch
 from tests.amplification import attacks
 from tests.amplification.bounds import MS, limit_of
 from tests.amplification.figures import NO_LIMIT, Figures
 from tests.amplification.furnished_broker import FurnishedBroker
+from tests.amplification.furnishing import HEAVY, TIME, Furnisher
 from tests.kit.broker import BrokerProcess, free_port
+from tests.kit.wire import WireClient
 
 
 @pytest.fixture(scope="module")
@@ -27,6 +31,24 @@ def broker() -> Iterator[FurnishedBroker]:
 def test_one_connection_spends_what_it_sends(broker: FurnishedBroker, name: str) -> None:
     attack, api_key = attacks.BY_NAME[name]
     finding = broker.finding(attack, partial(limit_of, api_key))
+    assert finding is None, finding
+
+
+def test_waiting_fetches_of_a_partition_do_not_slow_down_who_writes_to_it(broker: FurnishedBroker) -> None:
+    def produce(furnisher: Furnisher) -> None:
+        furnisher.produce(HEAVY, (encode_batch([(TIME, None, b"")]) for _ in range(400)))
+
+    def weigh(broker: FurnishedBroker) -> tuple[Figures, Figures]:
+        alone = broker.scales.weigh_while(lambda: produce(broker.furnisher), Figures(), NO_LIMIT)
+        with WireClient("127.0.0.1", broker.scales.port) as waiting:
+            end = broker.furnisher.end_offset(HEAVY)
+            waits = attacks.fetching(end, 50_000, max_wait_ms=60_000, min_bytes=1 << 30)
+            waiting.send_raw(attacks.frame(ApiKey.FETCH, 4, waits))
+            broker.scales.settle(NO_LIMIT.time)
+            beside = broker.scales.weigh_while(lambda: produce(broker.furnisher), Figures(), NO_LIMIT)
+        return beside, limit_above(alone)
+
+    finding = broker.finding_of(weigh)
     assert finding is None, finding
 
 

@@ -14,7 +14,6 @@ from tests.amplification.furnishing import Furnisher
 from tests.amplification.naming import RESTORED, given_for, variants_of
 from tests.amplification.shapes import Repeated, Shape, shapes_of
 
-APIS = [api_key for api_key in SERVED if api_key != ApiKey.FETCH]
 ENOUGH = 3
 """Findings of one API."""
 SMALL, LARGE, LARGEST = 64 << 10, 1 << 20, 16 << 20
@@ -50,24 +49,28 @@ def all_shapes(api_key: ApiKey, versions: range) -> Iterator[tuple[Shape, dict[s
     for version in versions:
         for variant in variants_of(api_key, version):
             for shape in shapes_of(api_key, version):
-                if not variant or isinstance(shape.build, Repeated):
+                if not variant or is_repeated(shape, "same", "unknown", "empty"):
                     yield shape, variant
 
 
 def repeated_names(api_key: ApiKey, versions: range) -> Iterator[tuple[Shape, dict[str, object]]]:
     for version in versions:
         for shape in shapes_of(api_key, version):
-            if isinstance(shape.build, Repeated) and shape.build.filling == "same":
+            if is_repeated(shape, "same"):
                 yield shape, {}
 
 
-@pytest.mark.parametrize("api_key", APIS, ids=lambda key: key.label)
+def is_repeated(shape: Shape, *fillings: str) -> bool:
+    return isinstance(shape.build, Repeated) and shape.build.filling in fillings
+
+
+@pytest.mark.parametrize("api_key", SERVED, ids=lambda key: key.label)
 def test_the_newest_version_costs_what_it_weighs(broker: FurnishedBroker, api_key: ApiKey) -> None:
     newest = SERVED[api_key].max
     assert not findings(broker, all_shapes(api_key, range(newest, newest + 1)), SMALL)
 
 
-@pytest.mark.parametrize("api_key", APIS, ids=lambda key: key.label)
+@pytest.mark.parametrize("api_key", SERVED, ids=lambda key: key.label)
 def test_in_older_versions_a_name_said_again_and_again_costs_what_it_weighs(
     broker: FurnishedBroker, api_key: ApiKey
 ) -> None:
@@ -76,7 +79,7 @@ def test_in_older_versions_a_name_said_again_and_again_costs_what_it_weighs(
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("api_key", APIS, ids=lambda key: key.label)
+@pytest.mark.parametrize("api_key", SERVED, ids=lambda key: key.label)
 def test_older_versions_cost_what_they_weigh(broker: FurnishedBroker, api_key: ApiKey) -> None:
     older = range(SERVED[api_key].min, SERVED[api_key].max)
     assert not findings(broker, all_shapes(api_key, older), SMALL)
@@ -84,8 +87,18 @@ def test_older_versions_cost_what_they_weigh(broker: FurnishedBroker, api_key: A
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("api_key", APIS, ids=lambda key: key.label)
+@pytest.mark.parametrize("api_key", SERVED, ids=lambda key: key.label)
 def test_large_requests_cost_what_they_weigh(broker: FurnishedBroker, api_key: ApiKey) -> None:
     newest = SERVED[api_key].max
-    large = (one for one in all_shapes(api_key, range(newest, newest + 1)) if isinstance(one[0].build, Repeated))
+    shapes = all_shapes(api_key, range(newest, newest + 1))
+    large = (one for one in shapes if is_repeated(one[0], "same", "unknown", "empty"))
     assert not findings(broker, large, LARGE)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("api_key", SERVED, ids=lambda key: key.label)
+def test_the_largest_requests_cost_what_they_weigh(broker: FurnishedBroker, api_key: ApiKey) -> None:
+    newest = SERVED[api_key].max
+    shapes = ((one, {}) for one in shapes_of(api_key, newest) if is_repeated(one, "same", "empty"))
+    assert not findings(broker, shapes, LARGEST)
