@@ -13,7 +13,9 @@ Families, so that a handler can tell what to do from the type alone:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum
+from typing import Any
 
 
 class ErrorCode(IntEnum):
@@ -268,6 +270,7 @@ RETRIABLE = frozenset(
 HINTS = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "create the topic, or look for a slip in its name",
     ErrorCode.MESSAGE_TOO_LARGE: "send less at once, or raise the topic's max.message.bytes",
+    ErrorCode.KAFKA_STORAGE_ERROR: "the broker cannot write: its disk is full or has failed, its log says which",
     ErrorCode.INVALID_TOPIC_EXCEPTION: "names have 1 to 249 letters, digits, '.', '_' and '-'",
     ErrorCode.NOT_ENOUGH_REPLICAS: "fewer replicas are in sync than the topic's min.insync.replicas asks for",
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: "an administrator has to grant the operation on the topic",
@@ -303,6 +306,17 @@ class ClientError(KbrokerError):
 
     def __str__(self) -> str:
         return f"{self.message} ({self.hint})" if self.hint else self.message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For pickle and copy, which would call `__init__` with the message alone."""
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+def _restored(kind: type[ClientError], arguments: tuple[Any, ...], values: Mapping[str, Any]) -> ClientError:
+    """A ClientError of what its `__reduce__` gives."""
+    made = kind.__new__(kind, *arguments)
+    made.__dict__.update(values)
+    return made
 
 
 class UsageError(ClientError):

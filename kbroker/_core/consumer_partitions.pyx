@@ -253,6 +253,11 @@ cdef class FetchPartitions(Engine):
         return list(self.by_name)
 
     @property
+    def is_assigned(self):
+        """Whether there is something that is assigned."""
+        return len(self.by_name) > 0
+
+    @property
     def buffered_bytes(self):
         return atomic_load_i64(&self.ready_bytes)
 

@@ -23,6 +23,7 @@ cdef class FetchPoll(FetchPartitions):
     cdef list errors
     cdef bint interrupted
 
+    cdef int settle_handout(self) except -1
     cdef bint is_lost(self) noexcept
     cdef bint find_lost(self, tuple key, int64_t *position, int32_t *epoch) except -1
     cdef int begin_reading(self, Records records) except -1

@@ -45,7 +45,7 @@ cdef class FetchPoll(FetchPartitions):
         cdef int64_t left_ms
         cdef int32_t seen
         self.has_given = False
-        self.settle()
+        self.settle_handout()
         while True:
             seen = atomic_load_i32(&self.signal)
             self.put_back()
@@ -94,9 +94,13 @@ cdef class FetchPoll(FetchPartitions):
 
     def settle(self):
         """What the last poll has returned comes again if nobody has got it; else it never does."""
+        self.settle_handout()
+
+    cdef int settle_handout(self) except -1:
         if self.is_lost():
             self.take_again()
         self.handout = None
+        return 0
 
     def take_back(self):
         """What the last poll has returned comes again, unless it is settled."""

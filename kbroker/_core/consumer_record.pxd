@@ -9,7 +9,7 @@ cdef class RecordSource:
     """What keeps the bytes of records: the response's buffer, and for a compressed batch what it inflates to."""
     cdef readonly str topic
     cdef readonly int32_t partition
-    cdef fetch_buffer_t *buffer    # a reference
+    cdef fetch_buffer_t *buffer    # a reference; NULL: `inflated` is all there is
     cdef bytes inflated
     cdef const uint8_t *start      # what the buffer protocol shows
     cdef Py_ssize_t size

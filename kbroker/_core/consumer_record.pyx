@@ -2,16 +2,20 @@
 
 cimport cython
 from cpython.buffer cimport PyBuffer_FillInfo
-from cpython.bytes cimport PyBytes_AS_STRING
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.memoryview cimport PyMemoryView_FromObject
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.string cimport memcpy
 
 from kbroker._core.consumer_chunk cimport fetch_buffer_ref, fetch_buffer_t, fetch_buffer_unref
 from kbroker._core.cursor cimport load_u16, load_u32, load_u64
 from kbroker._core.layout cimport (
-    ATTRIBUTE_LOG_APPEND_TIME, BATCH_ATTRIBUTES, BATCH_BASE_OFFSET, BATCH_BASE_TIMESTAMP, BATCH_LEADER_EPOCH, BATCH_MAX_TIMESTAMP,
+    ATTRIBUTE_LOG_APPEND_TIME, BATCH_ATTRIBUTES, BATCH_BASE_OFFSET, BATCH_BASE_TIMESTAMP, BATCH_HEADER_SIZE, BATCH_LEADER_EPOCH,
+    BATCH_MAX_TIMESTAMP,
 )
+from kbroker._core.record cimport take_record
 from kbroker._core.records cimport bytes_or_none, read_headers
+from kbroker._core.varint cimport put_varlong, varlong_size
 
 from kbroker.errors import BadInput, ClientError, ErrorCode
 
@@ -128,6 +132,44 @@ cdef class ConsumerRecord:
         """Pairs of a name and bytes or None."""
         return read_headers(&self.record) if self.record.header_count else ()
 
+    def __copy__(self):
+        return self
+
+    def __deepcopy__(self, _):
+        return self
+
+    def __reduce__(self):
+        """For pickle: the header of its batch and the record as it stands in one, not all that was fetched with it."""
+        cdef Py_ssize_t rest = self.record.stop - self.record.rest
+        cdef int64_t body = 1 + varlong_size(self.record.timestamp_delta) + varlong_size(self.record.offset_delta) + rest
+        cdef bytes data = PyBytes_FromStringAndSize(NULL, BATCH_HEADER_SIZE + varlong_size(body) + body)
+        cdef uint8_t *p = <uint8_t *>PyBytes_AS_STRING(data)
+        memcpy(p, self.header, BATCH_HEADER_SIZE)
+        p += BATCH_HEADER_SIZE
+        p += put_varlong(p, body)
+        p[0] = self.record.attributes
+        p += 1
+        p += put_varlong(p, self.record.timestamp_delta)
+        p += put_varlong(p, self.record.offset_delta)
+        memcpy(p, self.record.rest, <size_t>rest)
+        return restored_record, (self.topic, self.partition, data)
+
     def __repr__(self):
         return (f"ConsumerRecord(topic={self.topic!r}, partition={self.partition}, offset={self.offset}, "
                 f"timestamp={self.timestamp}, key={self.key!r}, value={self.value!r}, headers={self.headers!r})")
+
+
+def restored_record(str topic not None, int32_t partition, bytes data not None):
+    """A ConsumerRecord of what its `__reduce__` gives. ValueError for anything else."""
+    cdef RecordSource source = RecordSource.__new__(RecordSource)
+    cdef ConsumerRecord made
+    source.topic = topic
+    source.partition = partition
+    source.inflated = data
+    source.start = <const uint8_t *>PyBytes_AS_STRING(data)
+    source.size = len(data)
+    made = new_record(source, source.start)
+    if source.size < BATCH_HEADER_SIZE or take_record(
+            source.start + BATCH_HEADER_SIZE, source.start + source.size, &made.record) != source.start + source.size:
+        raise ValueError("these bytes are not a record")
+    return made

@@ -119,6 +119,7 @@ cdef class RecordIterator:
 
 @cython.final
 @cython.no_gc
+@cython.freelist(8)
 cdef class Handout:
     pass
 
@@ -185,7 +186,8 @@ cdef class Records:
         cdef int32_t batch
         cdef Chunk chunk
         cdef ConsumerRecord made
-        self.note_seen()
+        if self.handout is not None:
+            self.note_seen()
         if isinstance(index, slice):
             start, stop, step = index.indices(self.count)
             if step != 1:
@@ -337,6 +339,15 @@ cdef class Records:
         """A dict of NumPy arrays; see kbroker._core.consumer_columns.numpy_arrays for what is in it."""
         from kbroker._core.consumer_columns import numpy_arrays
         return numpy_arrays(self.columns(columns), dtypes)
+
+    def __copy__(self):
+        return self
+
+    def __deepcopy__(self, _):
+        return self
+
+    def __reduce__(self):
+        raise TypeError("the Records of a poll are views of what was fetched and cannot be pickled; list(records) can")
 
     def __repr__(self):
         return f"<Records: {self.count} of {', '.join(map(str, self.partitions())) or 'no partition'}>"

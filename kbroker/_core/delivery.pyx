@@ -25,7 +25,7 @@ from kbroker._core.sync cimport atomic_add_i32, atomic_claim_i32, atomic_load_i3
 
 import logging
 
-from kbroker.errors import ForkedClient, TimedOut
+from kbroker.errors import ForkedClient, TimedOut, UsageError
 
 cdef enum:
     LONGEST_SLEEP_MS = 250       # a signal that comes just before the sleep is seen after it
@@ -113,7 +113,7 @@ cdef class Delivery:
         cdef outgoing_t *batch = self.settled(timeout, &index)
         if atomic_load_i32(&batch.state) != OUTGOING_FAILED:
             return None
-        return <object>batch.exception if batch.exception != NULL else RuntimeError("the producer is gone")
+        return <object>batch.exception if batch.exception != NULL else UsageError("the producer is gone")
 
     def result(self, timeout=None):
         """This Delivery, once the record is delivered. Raises why it failed; TimedOut after `timeout` seconds."""
@@ -195,6 +195,15 @@ cdef class Delivery:
             waiters.futures = [future]
             self.add_done_callback(waiters)
         return future
+
+    def __copy__(self):
+        return self
+
+    def __deepcopy__(self, _):
+        return self
+
+    def __reduce__(self):
+        raise TypeError("a Delivery belongs to its producer and cannot be pickled; its topic, partition and offset can")
 
     def __repr__(self):
         state = "pending"
@@ -295,6 +304,15 @@ cdef class Deliveries:
 
     def __len__(self):
         return self.count
+
+    def __copy__(self):
+        return self
+
+    def __deepcopy__(self, _):
+        return self
+
+    def __reduce__(self):
+        raise TypeError("Deliveries belong to their producer and cannot be pickled; what result() returns can")
 
     @staticmethod
     def of(deliveries, on_delivery=None) -> Deliveries:
@@ -433,7 +451,7 @@ cdef object failure_of(outgoing_t *batch, int32_t first, int32_t last, int64_t d
     if not await_batch(batch, deadline):
         raise TimedOut("no answer in time; the records may still be delivered")
     if batch.state == OUTGOING_FAILED:
-        return <object>batch.exception if batch.exception != NULL else RuntimeError("the producer is gone")
+        return <object>batch.exception if batch.exception != NULL else UsageError("the producer is gone")
     if batch.state == OUTGOING_SPLIT:
         batch = batch.parts
         while batch != NULL and last >= 0:

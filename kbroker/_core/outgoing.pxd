@@ -47,8 +47,9 @@ ctypedef struct outgoing_t:
     bint compressing             # it is with the compressor, or has to go there
     bint compressed
     int16_t producer_epoch
-    # What the broker said of it at last; `text` belongs to it.
+    # What the broker said of it at last; `text` belongs to it. Of one that has expired `error` says that, and `refusal` what the broker said.
     int16_t error
+    int16_t refusal
     char *text
     int32_t leader
     int32_t leader_epoch

@@ -136,6 +136,7 @@ cdef class ProduceEngine(Engine):
             if batch == queue.open:
                 seal_open(self.a, queue)
             list_remove(&queue.sealed, batch)
+            batch.refusal = batch.error
             batch.error = EXPIRED
             list_insert(&queue.held, batch)
             found = True

@@ -5,6 +5,7 @@ from kbroker._core.produce_engine import ProduceEngine
 
 class TroubledBatch(NamedTuple):
     error: int
+    refusal: int
     text: str | None
     record_count: int
     attempts: int

@@ -14,7 +14,7 @@ from kbroker._core.sync cimport mutex_lock, mutex_unlock
 
 from collections import namedtuple
 
-TroubledBatch = namedtuple("TroubledBatch", "error text record_count attempts base_sequence age_ms leader leader_epoch")
+TroubledBatch = namedtuple("TroubledBatch", "error refusal text record_count attempts base_sequence age_ms leader leader_epoch")
 
 
 cdef void renumber_from(queue_t *queue, outgoing_t *batch) noexcept nogil:
@@ -58,7 +58,7 @@ def troubles(ProduceEngine engine not None) -> list:
         batch = waiting.held.head
         while batch != NULL:
             text = batch.text.decode("utf-8", "replace") if batch.text != NULL else None
-            trouble.batches.append(TroubledBatch(batch.error, text, batch.count, batch.attempts, batch.base_sequence,
+            trouble.batches.append(TroubledBatch(batch.error, batch.refusal, text, batch.count, batch.attempts, batch.base_sequence,
                                                  now - batch.made_ms, batch.leader, batch.leader_epoch))
             batch = batch.next
         found.append(trouble)

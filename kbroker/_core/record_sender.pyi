@@ -3,6 +3,7 @@ from typing import Any
 
 from kbroker._core.accumulator import Accumulator
 from kbroker._core.delivery import Deliveries, Delivery
+from kbroker.errors import ClientError
 
 _Headers = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
 
@@ -42,7 +43,7 @@ class RecordSender:
         partition: int | None = None,
         timestamp: int | None = None,
         *,
-        on_delivery: Callable[[BaseException | None, Delivery], object] | None = None,
+        on_delivery: Callable[[ClientError | None, Delivery], object] | None = None,
     ) -> Delivery: ...
     def send_many(
         self,
@@ -53,7 +54,7 @@ class RecordSender:
         partitions: int | Sequence[int | None] | Any | None = None,
         timestamps: int | Sequence[int] | Any | None = None,
         *,
-        on_delivery: Callable[[BaseException | None, Deliveries], object] | None = None,
+        on_delivery: Callable[[ClientError | None, Deliveries], object] | None = None,
     ) -> Deliveries: ...
     def send_some(
         self,

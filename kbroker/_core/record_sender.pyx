@@ -171,7 +171,7 @@ cdef class RecordSender:
                 asked = True
                 if self.has_partition(topic.name, partition[0]):
                     continue
-            self.refuse(finding, topic, partition[0], record.key_size + record.value_size)
+            self.refuse(finding, topic, partition[0], max(0, record.key_size) + max(0, record.value_size))
 
     cdef int send_one(self, str topic, value, key, headers, partition, timestamp, bint keep, outgoing_t **batch, int32_t *index,
                       int32_t *chosen, int64_t *sent_timestamp) except -1:

@@ -16,6 +16,7 @@ from kbroker.client.cluster_view import ClusterView, Node, PartitionView, TopicV
 from kbroker.client.config import Options
 from kbroker.client.connection import Connection, Network, chance, connect
 from kbroker.client.errors import (
+    HINTS,
     STALE_METADATA,
     BrokerError,
     ClientError,
@@ -70,6 +71,9 @@ class Cluster:
         """Called with each new view."""
         self.creates_topics = False
         """Whether brokers may make the topics that somebody has an interest in."""
+        self.tells_of_missing = False
+        """Whether the log says which of them are not there."""
+        self._missing: dict[str, bool] = {}  # topics that were not there at last, and whether the log has said it
         self._loop = network.thread.loop
         self._bootstrap: tuple[tuple[str, int], ...] = options["bootstrap.servers"]
         self._bootstrap_keys: dict[tuple[str, int], int] = {}  # what their connections are kept under, below 0
@@ -195,10 +199,23 @@ class Cluster:
     async def _refresh(self) -> ClusterView:
         topics = None if self._everything > 0 else list(self._topics)
         await self.metadata(topics, allow_auto_creation=self.creates_topics and topics is not None)
+        if self.tells_of_missing:
+            self._tell_of_missing()
         if self._aging is not None:
             self._aging.cancel()
         self._aging = self._loop.call_later(self.network.options.seconds("metadata.max.age.ms"), self.refresh_soon)
         return self.view
+
+    def _tell_of_missing(self) -> None:
+        """Once of each, until it is there. One that brokers may make has until the next refresh."""
+        for name in self._topics:
+            found = self.view.topics.get(name)
+            if found is not None and found.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                self._missing.pop(name, None)
+            elif not self._missing.get(name):
+                self._missing[name] = is_due = name in self._missing or not self.creates_topics
+                if is_due:
+                    log.warning("topic %r is not there: %s", name, HINTS[ErrorCode.UNKNOWN_TOPIC_OR_PARTITION])
 
     def _publish(self, view: ClusterView) -> None:
         if view is self.view:

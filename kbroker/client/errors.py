@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from kbroker.errors import HINTS as HINTS
 from kbroker.errors import RETRIABLE as RETRIABLE
 from kbroker.errors import ClientError as ClientError
 from kbroker.errors import ErrorCode
@@ -36,6 +37,7 @@ STALE_METADATA = frozenset(
 """Codes after which what the client knows of the cluster is asked for again."""
 
 FAILURES_TOLD = 3
+NO_SUCH_PARTITION = "choose a partition that is there, or add some to the topic"
 
 
 class BrokerError(ClientError):
@@ -130,6 +132,15 @@ def topic_refusal(error_code: int, what: str) -> BrokerError:
     found = refusal(error_code, None, what)
     found.retriable |= error_code == ErrorCode.INVALID_REPLICATION_FACTOR
     return found
+
+
+def partition_refusal(error_code: int, partition: TopicPartition, count: int) -> BrokerError:
+    """What `topic_refusal` gives for a partition that has no leader; `count`: how many its topic has, 0 not known."""
+    if error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and count:
+        found = refusal(error_code, f"the topic has partitions 0 to {count - 1}", str(partition))
+        found.hint = NO_SUCH_PARTITION
+        return found
+    return topic_refusal(error_code, str(partition))
 
 
 def refusal(error_code: int, message: str | None = None, what: str = "") -> BrokerError:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from kbroker.client.cluster import Cluster
-from kbroker.client.errors import raise_for
+from kbroker.client.errors import partition_refusal, raise_for
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
 
@@ -28,8 +28,9 @@ async def by_leader(cluster: Cluster, partitions: Iterable[TopicPartition]) -> d
         topic = cluster.view.topics.get(partition.topic)
         if view is None:
             code = topic.error_code if topic is not None else 0
-            raise_for(code or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None, str(partition))
-        elif view.leader_id < 0:
+            count = len(topic.partitions) if topic is not None else 0
+            raise partition_refusal(code or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, partition, count)
+        if view.leader_id < 0:
             raise_for(view.error_code or ErrorCode.LEADER_NOT_AVAILABLE, None, str(partition))
         else:
             found[view.leader_id].append(partition)

@@ -25,7 +25,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Coroutine, Mapping
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, NoReturn, SupportsIndex, TypeVar
 
 from kbroker._core.client_pump import Pump
 from kbroker.client.errors import ClientClosed, ForkedClient, TimedOut, UsageError
@@ -265,6 +265,10 @@ class ThreadOwner:
     """
 
     _thread: ClientThread
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        """Neither pickle nor copy can take a thread and its connections along."""
+        raise TypeError(f"{type(self).__name__} has a thread and connections: make one where it is needed")
 
     def __del__(self) -> None:
         thread: ClientThread | None = self.__dict__.get("_thread")

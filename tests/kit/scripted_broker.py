@@ -160,3 +160,4 @@ class ScriptedBroker:
         finally:
             with contextlib.suppress(OSError):
                 peer.socket.shutdown(socket.SHUT_RDWR)
+            peer.socket.close()  # a client of a broker that lies comes back thousands of times

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Any, TypeVar
 
 from kbroker.client.cluster import Cluster
-from kbroker.client.errors import RETRIABLE, BrokerError, ClientError, PartialFailure, refusal
+from kbroker.client.errors import RETRIABLE, BrokerError, ClientError, PartialFailure, partition_refusal, refusal
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
 
@@ -106,7 +106,7 @@ async def by_leader(
         else:
             there = topic is not None and each.partition_id in topic.partitions
             code = ErrorCode.LEADER_NOT_AVAILABLE if there else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            leaderless[each] = refusal(code, None, str(each))
+            leaderless[each] = partition_refusal(code, each, len(topic.partitions) if topic is not None else 0)
     return led, leaderless
 
 

@@ -67,6 +67,7 @@ class ConsumerOperations:
     async def _start(self, options: Options) -> None:
         cluster = Cluster(Network(self._thread, options))
         cluster.creates_topics = options["allow.auto.create.topics"]
+        cluster.tells_of_missing = True
         self._fetching = Fetching(self._engine, cluster)
         if options["group.id"] is not None:
             self._group = Group(self._fetching)
@@ -122,7 +123,9 @@ class ConsumerOperations:
             subscription = Subscription(_topic_names(topics))
         if listener is not None and not isinstance(listener, RebalanceListener):
             raise TypeError(f"listener must be a RebalanceListener, not {listener!r}")
-        if group.subscription is None and self._engine.assigned():
+        if group.subscription is None and self._engine.is_assigned:
+            if group.is_leaving:
+                raise UsageError("its partitions are being given up", hint="subscribe when unsubscribe has returned")
             raise UsageError("partitions are assigned by hand", hint="unsubscribe first")
         await group.subscribe(subscription, listener)
 
@@ -263,7 +266,13 @@ class ConsumerOperations:
         most: int = self.options["max.poll.records"] if max_records is None else max_records
         if most < 1:
             raise ValueError(f"max_records={most}: at least 1")
-        return seconds(timeout), most
+        timeout_s = seconds(timeout)
+        if not (self._engine.is_assigned or (self._group is not None and self._group.subscription is not None)):
+            raise UsageError(
+                "nothing is subscribed to, and nothing is assigned",
+                hint="call subscribe, assign or assign_topics before",
+            )
+        return timeout_s, most
 
 
 class Consumer(ConsumerOperations, Blocking):

@@ -122,12 +122,11 @@ class ConsumerMembership(Membership):
         self._news.set()
 
     def _care(self, names: frozenset[str]) -> None:
-        """The coordinator knows them, but it is who asks for their metadata that may have them made."""
-        wanted = names if self.cluster.creates_topics else frozenset()
-        self.cluster.remove_topics(self._interest - wanted)
-        if self.cluster.add_topics(wanted - self._interest):
+        """The coordinator knows them, but who asks for their metadata hears that one is not there, or has it made."""
+        self.cluster.remove_topics(self._interest - names)
+        if self.cluster.add_topics(names - self._interest):
             self.cluster.refresh_soon()
-        self._interest = wanted
+        self._interest = names
 
     def rejoin(self, reason: str) -> None:
         log.warning(

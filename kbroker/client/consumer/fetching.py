@@ -19,14 +19,15 @@ from kbroker.client.cluster import Backoff, Cluster
 from kbroker.client.cluster_view import ClusterView
 from kbroker.client.config import Options
 from kbroker.client.errors import (
+    NO_SUCH_PARTITION,
     RETRIABLE,
     BrokerError,
     ClientError,
     LogTruncated,
     MalformedAnswer,
     error_of,
+    partition_refusal,
     refusal,
-    topic_refusal,
 )
 from kbroker.client.versions import choose
 from kbroker.errors import ErrorCode
@@ -80,6 +81,7 @@ class Fetching:
         """Where a group has come to in partitions, as far as it has."""
         self._unproven: set[TopicPartition] = set()  # have a leader that may not have what was read
         self._failures: dict[TopicPartition, tuple[int, Backoff]] = {}  # offset that fails, again and again
+        self._missing: set[TopicPartition] = set()  # of `_stale`: their topics do not have them, as the log has said
         self._resting: dict[TopicPartition, tuple[int, int]] = {}  # by whom they are not tried for a while
         self._mending: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -235,9 +237,13 @@ class Fetching:
     def _say_what_is_refused(self) -> None:
         """Partitions that have no leader because the broker does not let us have them."""
         for partition in self._stale:
-            refused = topic_refusal(self._leaderless(partition), str(partition))
+            refused = self._refusal_of(partition)
             if not refused.retriable:
                 self._say(refused, partition)
+            elif refused.hint == NO_SUCH_PARTITION and partition not in self._missing:
+                self._missing.add(partition)
+                log.warning("%s", refused)
+        self._missing &= self._stale
 
     def _say(self, error: ClientError, partition: TopicPartition | None = None) -> None:
         """It is tried again whatever it is; what will not pass by itself is raised by the next poll."""
@@ -412,7 +418,7 @@ class Fetching:
         for partition in missing:
             view = self.cluster.leader(*partition)
             if view is None:
-                refused[partition] = topic_refusal(self._leaderless(partition), str(partition))
+                refused[partition] = self._refusal_of(partition)
             else:
                 by_leader[view.leader_id][partition] = asked[partition]
 
@@ -426,6 +432,11 @@ class Fetching:
         if refused:
             self.cluster.refresh_soon()
         return refused
+
+    def _refusal_of(self, partition: TopicPartition) -> BrokerError:
+        """Of one that nobody leads."""
+        topic = self.cluster.view.topics.get(partition.topic)
+        return partition_refusal(self._leaderless(partition), partition, len(topic.partitions) if topic else 0)
 
     def _leaderless(self, partition: TopicPartition) -> int:
         """Why nobody leads it."""

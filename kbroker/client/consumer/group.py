@@ -97,6 +97,11 @@ class Group:
         identity = self.identity
         return identity if identity.generation_id >= 0 else self._handed_to or identity
 
+    @property
+    def is_leaving(self) -> bool:
+        """Whether what is assigned is the group's still, though nothing is subscribed to any more."""
+        return self.subscription is None and self._membership is not None
+
     # --- subscribing ----------------------------------------------------------------------------------------
 
     async def subscribe(self, subscription: Subscription, listener: RebalanceListener | None) -> None:

@@ -120,8 +120,8 @@ CONSUMER = NETWORK | table_of(
     Option(
         "allow.auto.create.topics",
         flag,
-        True,
-        "a topic that is subscribed to or assigned and is not there may be made by the broker",
+        False,
+        "whether the broker may make a topic that is subscribed to or assigned and is not there; Java's consumer: true",
     ),
     Option("exclude.internal.topics", flag, True, "whether a pattern leaves out the topics of the brokers themselves"),
     Option(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kbroker._core.delivery import Deliveries, Delivery
+from kbroker.client.errors import ClientError
 from kbroker.client.producer.columns import queued_records
 from kbroker.client.producer.handlers import ProducerHandler, QueuedRecord, entered, entering
 
@@ -31,7 +32,7 @@ class Calls:
         partition: Any = None,
         timestamp: Any = None,
         *,
-        on_delivery: Callable[[BaseException | None, Delivery], object] | None = None,
+        on_delivery: Callable[[ClientError | None, Delivery], object] | None = None,
     ) -> Delivery | None:
         """None: a handler has dropped the record."""
         delivery = self._enqueue(QueuedRecord(topic, value, key, headers, partition, timestamp), on_delivery)
@@ -57,7 +58,7 @@ class Calls:
         partitions: Any = None,
         timestamps: Any = None,
         *,
-        on_delivery: Callable[[BaseException | None, Deliveries], object] | None = None,
+        on_delivery: Callable[[ClientError | None, Deliveries], object] | None = None,
     ) -> Deliveries:
         """With handlers the records go one by one; those that one has dropped are not in what is returned."""
         if self._handlers:
@@ -79,7 +80,7 @@ class Calls:
         return deliveries
 
     def _enqueue(
-        self, record: QueuedRecord, on_delivery: Callable[[BaseException | None, Delivery], object] | None = None
+        self, record: QueuedRecord, on_delivery: Callable[[ClientError | None, Delivery], object] | None = None
     ) -> Delivery | None:
         left = entering(self._handlers, record)
         if left is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kbroker.client.errors import BrokerError, ClientClosed, ClientError
+from kbroker.client.errors import NO_SUCH_PARTITION, BrokerError, ClientClosed, ClientError
 from kbroker.errors import ErrorCode
 
 
@@ -18,12 +18,14 @@ class RecordTooLarge(ClientError, ValueError):
     """The record is larger than max.request.size, or than buffer.memory."""
 
     code = ErrorCode.MESSAGE_TOO_LARGE
+    hint = "send less at once, or raise max.request.size; the topic's max.message.bytes has to allow it too"
 
 
 class NoSuchPartition(ClientError, ValueError):
     """The topic has fewer partitions."""
 
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    hint = NO_SUCH_PARTITION
 
 
 class BrokerTooOld(BrokerError):

@@ -22,7 +22,7 @@ from kbroker.client.faces import Blocking
 from kbroker.client.producer.background import Background
 from kbroker.client.producer.calls import Calls
 from kbroker.client.producer.compression import CompressionThread
-from kbroker.client.producer.errors import REFUSALS, NoSuchPartition
+from kbroker.client.producer.errors import REFUSALS, NoSuchPartition, RecordTooLarge
 from kbroker.client.producer.handlers import guarded, leaving, seeing_batches, seeing_records
 from kbroker.client.producer.older import older_form
 from kbroker.client.producer.options import PRODUCER
@@ -146,7 +146,9 @@ class Producer(RecordSender, TransactionOperations, Blocking):
         """Until its metadata are there; BrokerError or TimedOut when they are not within max.block.ms."""
         self._thread.check()
         if not topic:
-            raise NoSuchPartition("a topic's name is empty", code=ErrorCode.INVALID_TOPIC_EXCEPTION)
+            raise NoSuchPartition(
+                "a topic's name is empty", code=ErrorCode.INVALID_TOPIC_EXCEPTION, hint="name a topic"
+            )
         if self._thread.is_own_thread:
             raise UsageError(f"topic {topic!r} is not known yet, and a callback cannot wait for it")
         self._thread.call(self._background.learn(topic, self._learning_s))
@@ -187,6 +189,8 @@ class Producer(RecordSender, TransactionOperations, Blocking):
                 return self._background.broken
             if self._background.transactions is not None:
                 return self._background.transactions.refusal()
+        if kind == "too_large" and self.options["buffer.memory"] < self.options["max.request.size"]:
+            return RecordTooLarge(text, hint="send less at once, or raise buffer.memory")
         return REFUSALS[kind](text)
 
     def flush(self, timeout: float | None = None) -> None:

@@ -16,6 +16,7 @@ from kbroker._core.produce_trouble import Trouble, TroubledBatch, troubles
 from kbroker.client.cluster import Backoff
 from kbroker.client.cluster_view import Node
 from kbroker.client.errors import (
+    HINTS,
     RETRIABLE,
     STALE_METADATA,
     BrokerError,
@@ -126,11 +127,13 @@ class Sender:
         count = next((i for i, each in enumerate(trouble.batches) if each.error != EXPIRED), len(trouble.batches))
         # What was sent and not answered may have been appended: its sequences cannot be used for anything else.
         unsure = any(each.attempts for each in trouble.batches[:count])
-        self._failed(trouble, self._too_late(trouble), count, unsure)
+        refused = next((each for each in trouble.batches[:count] if each.refusal), None)
+        error = self._too_late(trouble, refused.refusal if refused else 0, refused.text if refused else None)
+        self._failed(trouble, error, count, unsure)
 
     def _fail(self, trouble: Trouble, first: TroubledBatch) -> None:
         late = first.error in RETRIABLE and first.age_ms >= self.delivery_timeout_ms
-        error = self._too_late(trouble, first) if late else failure(trouble, first)
+        error = self._too_late(trouble, first.error, first.text) if late else failure(trouble, first)
         self._failed(trouble, error, 1, first.error in RETRIABLE or first.error in LOST_STATE)
 
     def _failed(self, trouble: Trouble, error: ClientError, count: int, unsure: bool) -> None:
@@ -146,11 +149,18 @@ class Sender:
         else:
             trouble.resend()
 
-    def _too_late(self, trouble: Trouble, last: TroubledBatch | None = None) -> TimedOut:
-        because = f"; at last {error_of(last.error).name}: {last.text}" if last is not None else ""
+    def _too_late(self, trouble: Trouble, refusal: int, text: str | None) -> TimedOut:
+        """`refusal`, `text`: what the broker said at last; 0: it said nothing."""
+        code = error_of(refusal)
+        because = ""
+        if code == ErrorCode.NETWORK_EXCEPTION:
+            because = f"; at last: {text}" if text else "; at last its broker was not reached"
+        elif code:
+            because = f"; the last answer was {code.name}" + (f": {text}" if text else "")
         return TimedOut(
             f"{trouble.topic}-{trouble.partition}: not delivered within {self.delivery_timeout_ms} ms "
-            f"(delivery.timeout.ms){because}"
+            f"(delivery.timeout.ms){because}",
+            hint=HINTS.get(code),
         )
 
     def _begin_anew(self, trouble: Trouble) -> None:

@@ -107,12 +107,14 @@ def send(producer: Producer) -> int | None:
     delivery = assert_type(producer.send("a", "value", key=b"key", headers=[("name", "value")]), Delivery)
     delivery.add_done_callback(lambda done: print(done.topic, done.partition, done.offset, done.timestamp))
     assert_type(delivery.done(), bool)
-    assert_type(delivery.exception(timeout=1.5), BaseException | None)
+    assert_type(delivery.exception(timeout=1.5), ClientError | None)
     many = assert_type(producer.send_many("a", [b"1", b"2"], keys=["k", None], partitions=0), Deliveries)
     assert_type(many.result(10), int)
     assert_type(len(many), int)
     many.add_done_callback(lambda done: print(assert_type(done, Deliveries).result()))
     producer.send("a", "value", on_delivery=delivered)
+    producer.send("a", "value", on_delivery=delivered_or_not)
+    producer.send_many("a", ["value"], on_delivery=all_delivered)
     producer.send_many("a", ["value"], on_delivery=lambda error, done: print(error or len(done)))
     producer.flush(timeout=10)
     producer.close()
@@ -121,7 +123,15 @@ def send(producer: Producer) -> int | None:
     return assert_type(delivery.result(timeout=1), Delivery).offset
 
 
-def delivered(error: BaseException | None, delivery: Delivery) -> None:
+def delivered(error: ClientError | None, delivery: Delivery) -> None:
+    print(error.code if error else delivery.offset)
+
+
+def all_delivered(error: ClientError | None, deliveries: Deliveries) -> None:
+    print(error or len(deliveries))
+
+
+def delivered_or_not(error: Exception | None, delivery: Delivery) -> None:
     print(error or delivery.offset)
 
 

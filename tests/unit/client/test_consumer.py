@@ -207,7 +207,8 @@ def test_names_of_older_consumers_and_of_librdkafka(given: dict[str, Any], name:
         assert consumer.options[name] == value
 
 
-def test_close_ends_a_poll_that_waits(broker: WholeBroker) -> None:
+def test_close_ends_a_poll_that_waits(broker: WholeBroker, topic: str) -> None:
     consumer = consumer_of(broker)
+    consumer.assign([(topic, 0)])
     threading.Timer(0.1, consumer.close).start()
     assert len(consumer.poll(SECONDS)) == 0

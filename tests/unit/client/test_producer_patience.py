@@ -5,6 +5,9 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import pytest
+
+from kbroker.client import NoSuchPartition, RecordTooLarge, TimedOut
 from kbroker.client.cluster_view import Node
 from kbroker.client.producer.sender import nodes_of
 from kbroker.errors import ErrorCode
@@ -111,3 +114,53 @@ def test_the_waits_for_a_producer_id_and_for_a_leader_double() -> None:
     assert len(broker.ids_asked) == WAITS + 1
     for asked in (broker.ids_asked, broker.leaders_asked):
         assert asked[-1] - asked[0] >= SHORTEST_S
+
+
+class Full(ProduceBroker):
+    """Its disk is."""
+
+    def produce(self, peer: Peer, asked: Asked) -> bool:
+        message = asked.message
+        assert isinstance(message, M.ProduceRequest)
+        topics = []
+        for topic in message.topic_data:
+            answers = [
+                Response.PartitionProduceResponse(
+                    index=partition.index,
+                    error_code=ErrorCode.KAFKA_STORAGE_ERROR,
+                    base_offset=-1,
+                    error_message="no space left on device",
+                )
+                for partition in topic.partition_data
+            ]
+            topics.append(Response.TopicProduceResponse(name=topic.name, partition_responses=answers))
+        peer.respond(asked, Response(responses=topics))
+        return True
+
+
+def test_what_is_not_delivered_in_time_says_what_the_broker_said() -> None:
+    with Full(1) as broker, producer_of(broker, delivery_timeout_ms=300, request_timeout_ms=200) as producer:
+        error = producer.send("t", b"a").exception(SECONDS)
+        behind = producer.send("t", b"b").exception(SECONDS)
+        for each in (error, behind):
+            assert isinstance(each, TimedOut)
+            assert each.message == (
+                "t-0: not delivered within 300 ms (delivery.timeout.ms); "
+                "the last answer was KAFKA_STORAGE_ERROR: no space left on device"
+            )
+            assert each.hint == "the broker cannot write: its disk is full or has failed, its log says which"
+
+
+def test_what_is_too_large_or_has_no_partition_points_to_the_right_setting() -> None:
+    with ProduceBroker(4) as broker:
+        with producer_of(broker, max_request_size=1000) as producer:
+            with pytest.raises(RecordTooLarge, match="a record of 2000 bytes") as large:
+                producer.send("t", b"x" * 2000)
+            assert large.value.hint.startswith("send less at once, or raise max.request.size;")
+            with pytest.raises(NoSuchPartition, match="t has partitions 0 to 3, not 9") as none:
+                producer.send("t", b"x", partition=9)
+            assert none.value.hint == "choose a partition that is there, or add some to the topic"
+        with producer_of(broker, buffer_memory=1024) as producer:
+            with pytest.raises(RecordTooLarge) as large:
+                producer.send("t", b"x" * 2000)
+            assert large.value.hint == "send less at once, or raise buffer.memory"

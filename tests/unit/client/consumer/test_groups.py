@@ -211,13 +211,12 @@ def test_polls_commit_what_earlier_ones_have_handed_out(members_of: MakeMembers,
     partition = TopicPartition(members.topic, 0)
     members.append(0, [b"a", b"b", b"c"])
     consumer = members.join(group_protocol=protocol, auto_commit_interval_ms=0)
-    asking = members.consumer()
     for number in (1, 2, 3):
         while not consumer.poll(30, 1):
             pass
-        (found,) = asking.committed([partition]).values()
+        (found,) = consumer.committed([partition]).values()
         assert found is None or found.offset <= number - 1
-    members.poll_until(lambda: asking.committed([partition])[partition] == OffsetAndMetadata(3, leader_epoch=0))
+    members.poll_until(lambda: consumer.committed([partition])[partition] == OffsetAndMetadata(3, leader_epoch=0))
 
 
 def test_the_broker_matches_a_pattern(members_of: MakeMembers) -> None:
