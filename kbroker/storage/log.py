@@ -404,6 +404,15 @@ class Log(LogRecords):
         Raises ProtocolError(OFFSET_OUT_OF_RANGE) for an offset above the high watermark.
         """
         with self._lock:
+            if self.move_start(offset):
+                with self._storage_errors():
+                    self.context.on_log_start_moved(self)
+                self.note_durable_start(self.state.log_start_offset)
+            return self.state.log_start_offset
+
+    def move_start(self, offset: int) -> bool:
+        """As `delete_records_before`, without the checkpoint. Whether one has to be written."""
+        with self._lock:
             self.open()
             high_watermark = self.state.high_watermark
             offset = high_watermark if offset == -1 else offset
@@ -411,16 +420,20 @@ class Log(LogRecords):
                 raise ProtocolError(
                     ErrorCode.OFFSET_OUT_OF_RANGE, f"{self}: offset {offset} is not in 0..{high_watermark}"
                 )
-            if offset > self._durable_start_offset:
-                with self._storage_errors():
-                    # Durable before anything is gone: a power cut must not bring back what was deleted. Retention alone
-                    # may have moved the start as far, but that it does not make durable.
-                    self.state.advance_log_start_offset(offset)
-                    # The epochs first: a checkpoint that knows of a later start than they is not believed (recovery).
-                    self._epochs.truncate_from_start(self.state.log_start_offset)
-                    self.context.on_log_start_moved(self)
-                    self._durable_start_offset = offset
-            return self.state.log_start_offset
+            # Durable before it is answered: a power cut must not bring back what was deleted. Retention alone may have
+            # moved the start as far, but that it does not make durable.
+            if offset <= self._durable_start_offset:
+                return False
+            with self._storage_errors():
+                self.state.advance_log_start_offset(offset)
+                # The epochs first: a checkpoint that knows of a later start than they is not believed (recovery).
+                self._epochs.truncate_from_start(self.state.log_start_offset)
+            return True
+
+    def note_durable_start(self, offset: int) -> None:
+        """A checkpoint on the disk has this start of the log, or a later one."""
+        with self._lock:
+            self._durable_start_offset = max(self._durable_start_offset, min(offset, self.checkpointed_start_offset))
 
     def delete_old_segments(self, policies: tuple[retention.DeletionPolicy, ...] | None = None) -> int:
         """Delete whole segments that the policies are done with; how many. Files go after file.delete.delay.ms."""

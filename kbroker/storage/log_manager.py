@@ -10,7 +10,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from uuid import UUID
 
@@ -28,7 +28,7 @@ from kbroker.storage.cleaner import LogCleaner
 from kbroker.storage.disk_space import CHECK_INTERVAL_MS, SpaceWatch, is_full
 from kbroker.storage.flush import request_due_flushes
 from kbroker.storage.log import Log
-from kbroker.storage.log_context import DISK_ERRORS, LogContext
+from kbroker.storage.log_context import DISK_ERRORS, LogContext, StorageErrors
 from kbroker.storage.open_directory import OpenDirectory
 from kbroker.storage.open_segments import OpenSegments
 from kbroker.storage.options import LogOptions, StorageOptions
@@ -432,6 +432,29 @@ class LogManager:
                     logger.error("%s: checkpoints: %s", home.path, error)
                     if error.errno in DISK_ERRORS:
                         home.directory.fail(f"checkpoints: {error}")
+
+    def delete_records_before(self, offsets: Mapping[Log, int]) -> dict[Log, int | KbrokerError]:
+        """What each log's own does, with one checkpoint for each log directory: its start, or why it was not moved."""
+        outcomes: dict[Log, int | KbrokerError] = {}
+        moved: dict[OpenDirectory, dict[Log, int]] = {}
+        for log, offset in offsets.items():
+            try:
+                is_to_write = log.move_start(offset)
+                outcomes[log] = start = log.log_start_offset
+                if is_to_write:
+                    moved.setdefault(self._home_of(log), {})[log] = start
+            except KbrokerError as error:
+                outcomes[log] = error
+        for home, starts in moved.items():
+            try:
+                with StorageErrors(next(iter(starts))):
+                    home.write_start_offsets()
+            except StorageFailed as error:
+                outcomes.update(dict.fromkeys(starts, error))
+                continue
+            for log, start in starts.items():
+                log.note_durable_start(start)
+        return outcomes
 
     def _store_start_offsets(self, log: Log) -> None:
         self._home_of(log).write_start_offsets()

@@ -4,9 +4,13 @@ v2 flexible (KIP-482)
 
 Offset -1 stands for the high watermark. Whole segments below the new log start go with the next round of retention.
 Refused: internal topics, and topics that are only compacted. `timeout_ms` is not used: no follower is waited for.
+Each log directory writes one checkpoint for a request.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from kbroker._core.processor import Request
 from kbroker.errors import ErrorCode, KbrokerError, ProtocolError
@@ -15,6 +19,7 @@ from kbroker.protocol import messages as M
 from kbroker.server.handlers.changes import tell_change
 from kbroker.server.handlers.leader import leader_log
 from kbroker.server.services import Services
+from kbroker.storage.log import Log
 
 HIGH_WATERMARK = -1
 
@@ -27,12 +32,15 @@ def handle(services: Services, request: Request, message: M.DeleteRecordsRequest
     for topic in message.topics:
         if topic.partitions:
             last.setdefault(topic.name, {}).update((part.partition_index, part) for part in topic.partitions)
+    checked = {name: [_checked(services, name, part) for part in parts.values()] for name, parts in last.items()}
+    offsets = {one.log: one.offset for each in checked.values() for one in each if one.log is not None}
+    outcomes = services.logs.delete_records_before(offsets)
     response = M.DeleteRecordsResponse(
         topics=[
             M.DeleteRecordsResponse.DeleteRecordsTopicResult(
-                name=name, partitions=[_delete(services, name, part) for part in partitions.values()]
+                name=name, partitions=[_answer(one, outcomes) for one in each]
             )
-            for name, partitions in last.items()
+            for name, each in checked.items()
         ]
     )
     deleted = [
@@ -45,7 +53,15 @@ def handle(services: Services, request: Request, message: M.DeleteRecordsRequest
     return response
 
 
-def _delete(services: Services, topic: str, part: Asked) -> Deleted:
+class _Checked(NamedTuple):
+    partition_id: int
+    log: Log | None
+    """None: refused."""
+    offset: int = -1
+    error_code: ErrorCode = ErrorCode.NONE
+
+
+def _checked(services: Services, topic: str, part: Asked) -> _Checked:
     try:
         log = leader_log(services, topic, part.partition_index)
         if topic in INTERNAL_TOPICS:
@@ -55,7 +71,14 @@ def _delete(services: Services, topic: str, part: Asked) -> Deleted:
         offset = log.high_watermark if part.offset == HIGH_WATERMARK else part.offset
         if not 0 <= offset <= log.high_watermark:
             raise ProtocolError(ErrorCode.OFFSET_OUT_OF_RANGE)
-        low_watermark = log.delete_records_before(offset)
-        return Deleted(partition_index=part.partition_index, low_watermark=low_watermark)
+        return _Checked(part.partition_index, log, offset)
     except KbrokerError as error:
-        return Deleted(partition_index=part.partition_index, low_watermark=-1, error_code=error.code)
+        return _Checked(part.partition_index, None, error_code=error.code)
+
+
+def _answer(one: _Checked, outcomes: Mapping[Log, int | KbrokerError]) -> Deleted:
+    outcome = outcomes[one.log] if one.log is not None else None
+    if isinstance(outcome, int):
+        return Deleted(partition_index=one.partition_id, low_watermark=outcome)
+    code = outcome.code if outcome is not None else one.error_code
+    return Deleted(partition_index=one.partition_id, low_watermark=-1, error_code=code)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 
 from kbroker.errors import ErrorCode
@@ -9,7 +11,7 @@ from kbroker.model import GROUP_OFFSETS_TOPIC
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.records import encode_batch
-from kbroker.storage.log import Log
+from kbroker.storage.open_directory import OpenDirectory
 from tests.kit.fetch_machine import fetch_request, partition_request, produce_request
 from tests.kit.small_broker import SmallBroker
 from tests.kit.wire import WireClient
@@ -48,24 +50,44 @@ def test_the_log_starts_where_it_was_told_to(client: WireClient, topic: str, ver
     assert delete(client, version, topic, 1, 0) == (0, 0)
 
 
-def test_a_partition_that_is_named_again_and_again_is_cut_once(
+def test_a_request_is_one_checkpoint_whatever_it_names(
     client: WireClient, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each cut is durable by a checkpoint of its own."""
-    cuts: list[int] = []
-    cut = Log.delete_records_before
+    """Of a partition that is named again and again, the last offset counts."""
+    written: list[str] = []
+    write = OpenDirectory.write_start_offsets
 
-    def counted(log: Log, offset: int) -> int:
-        cuts.append(offset)
-        return cut(log, offset)
+    def counted(home: OpenDirectory) -> None:
+        written.append(home.path)
+        write(home)
 
-    monkeypatch.setattr(Log, "delete_records_before", counted)
+    monkeypatch.setattr(OpenDirectory, "write_start_offsets", counted)
+    client.call(ApiKey.PRODUCE, 9, produce_request(topic, 1, encode_batch([(1, None, b"v")] * 3)))
     P, T = M.DeleteRecordsRequest.DeleteRecordsPartition, M.DeleteRecordsRequest.DeleteRecordsTopic
-    parts = [P(partition_index=0, offset=offset) for offset in (1, 2, 5, 4)]
+    parts = [P(partition_index=at, offset=offset) for at, offset in ((0, 1), (0, 2), (0, 5), (0, 4), (1, 2), (9, 0))]
     asked = M.DeleteRecordsRequest(topics=[T(name=topic, partitions=parts)] * 2, timeout_ms=1000)
     (answered,) = client.call(ApiKey.DELETE_RECORDS, 2, asked).topics
-    assert [part.low_watermark for part in answered.partitions] == [4]
-    assert cuts == [4]
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert [(part.low_watermark, part.error_code) for part in answered.partitions] == [(4, 0), (2, 0), (-1, unknown)]
+    assert len(written) == 1
+
+
+def test_a_checkpoint_that_cannot_be_written_is_told_to_all_that_needed_it(
+    client: WireClient, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(home: OpenDirectory) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    client.call(ApiKey.PRODUCE, 9, produce_request(topic, 1, encode_batch([(1, None, b"v")] * 3)))
+    P, T = M.DeleteRecordsRequest.DeleteRecordsPartition, M.DeleteRecordsRequest.DeleteRecordsTopic
+    parts = [P(partition_index=at, offset=1) for at in (0, 1)]
+    asked = M.DeleteRecordsRequest(topics=[T(name=topic, partitions=parts)], timeout_ms=1000)
+    with monkeypatch.context() as disk:
+        disk.setattr(OpenDirectory, "write_start_offsets", full)
+        (answered,) = client.call(ApiKey.DELETE_RECORDS, 2, asked).topics
+    assert {part.error_code for part in answered.partitions} == {ErrorCode.KAFKA_STORAGE_ERROR}
+    (answered,) = client.call(ApiKey.DELETE_RECORDS, 2, asked).topics
+    assert [(part.low_watermark, part.error_code) for part in answered.partitions] == [(1, 0), (1, 0)]
 
 
 @pytest.mark.parametrize("version", range(3))
