@@ -49,6 +49,7 @@ cdef enum:
 
     FIRST_BATCH_VERSION = 3
     FIRST_ADDING_VERSION = 12
+    APPENDED_AT_ONCE = 500       # batches that a processor appends, each with a write(2): about a millisecond
     KEPT_ENTRIES = 64            # room for so many partitions stays with the processor
 
 # --- memory -------------------------------------------------------------------------------------------
@@ -288,7 +289,8 @@ cdef int produce(Processor processor, conn_t *conn, request_t *request) noexcept
         return -1
     w.only_verifies = False
     w.prepared = False
-    if not produce_check(processor, w, frame) or not append_all(w, frame, processor.now_ms, False):
+    if (not produce_check(processor, w, frame) or w.count > APPENDED_AT_ONCE
+            or not append_all(w, frame, processor.now_ms, False)):
         processor.handed = w
         processor.work = NULL
         return NEEDS_HANDLER

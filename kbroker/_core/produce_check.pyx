@@ -3,7 +3,7 @@
 from cpython.buffer cimport PyBUF_READ
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport INT64_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t, uint64_t
-from libc.stdlib cimport malloc
+from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy
 
 from kbroker._core.layout cimport (
@@ -65,12 +65,25 @@ cdef bint produce_check(Processor processor, produce_t *w, uint8_t *frame) noexc
 
 
 cdef void produce_check_rest(Processor processor, produce_t *w, uint8_t *frame) noexcept nogil:
+    cdef int64_t made = 0
     cdef int32_t i
+    cdef entry_t *e
     for i in range(w.count):
-        if w.entries[i].unconverted:
-            convert(processor, &w.entries[i], frame)
-        elif w.entries[i].unchecked:
-            check_compressed(processor, &w.entries[i], frame, 0)
+        e = &w.entries[i]
+        if e.unconverted:
+            convert(processor, e, frame)
+        elif e.unchecked:
+            check_compressed(processor, e, frame, 0)
+        if e.made == NULL:
+            continue
+        # All are kept until the last is checked. What a topic wants without its codec may be a thousand times as long.
+        if e.info.size > e.partition.options.max_message_bytes or made + e.info.size > processor.max_inflated_size:
+            free(e.made)
+            e.made = NULL
+            if not e.done:
+                refuse(e, MESSAGE_TOO_LARGE, True)
+        else:
+            made += e.info.size
 
 
 cdef void refuse_all(produce_t *w, int16_t error) noexcept nogil:
