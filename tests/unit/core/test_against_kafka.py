@@ -23,7 +23,7 @@ def accept(batch: bytes, *, compacted: bool, log_append_time: bool, bounds_ms: i
     info = record_batch.check(batch)
     record_batch.check_trailing(batch, info)
     payload = inflate_shared(info.codec, memoryview(batch)[61 : info.size], 1 << 20, strict=True)
-    newest, _ = record_batch.walk(payload, info, compacted)
+    newest = record_batch.walk(payload, info, compacted)
     record_batch.check_timestamps(info, log_append_time, NOW, bounds_ms, bounds_ms)
     stored = bytearray(batch[: info.size])
     record_batch.stamp(stored, 1000, 5)
