@@ -116,6 +116,8 @@ ctypedef struct conn_t:
     slot_t *slots_tail
     int32_t slot_count
     int64_t sent             # of the head slot, splices included
+    int32_t passed           # of its splices, those that have left whole,
+    int64_t passed_size      # and what they and the bytes before them are together
     int64_t unsent           # bytes of memory in ready slots
     uint8_t *partial         # received and not served yet: an incomplete frame, or what came in while muted
     int64_t partial_at       # where it begins in `partial`
@@ -170,6 +172,7 @@ ctypedef struct processor_t:
     int64_t waiting_since_ns # atomic; since when it does, 0 while none, -1 while idle_ns is being brought up to date
     int64_t started_ns
     int64_t turns
+    int64_t looked_at        # pieces of responses, each time that something was to be sent
     api_t apis[96]
     counters_t counters[96]
 

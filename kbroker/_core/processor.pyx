@@ -271,6 +271,11 @@ cdef class Processor:
         """Turns of the loop, each one epoll_wait."""
         return self.p.turns
 
+    @property
+    def looked_at(self) -> int:
+        """Pieces of responses, bytes or file regions, each time that something was to be sent."""
+        return self.p.looked_at
+
     def count_error(self, int16_t api_key, int16_t code) -> None:
         """One more answer with that error. Any thread."""
         if not 0 <= api_key < MAX_API_KEY:

@@ -116,7 +116,8 @@ cdef int64_t wall_ms() noexcept nogil:
 cdef int gather(conn_t *conn, gather_t *g, bint copy_all) noexcept nogil:
     """Collect what comes next as vectors. `copy_all`: every byte goes through the scratch (for encryption)."""
     cdef slot_t *slot = conn.slots
-    cdef int64_t skip = conn.sent        # of the slot, then of the piece
+    cdef int64_t skip = conn.sent - conn.passed_size     # of the piece
+    cdef int32_t first = conn.passed
     cdef int64_t start
     cdef int64_t size
     cdef int32_t i
@@ -128,8 +129,9 @@ cdef int gather(conn_t *conn, gather_t *g, bint copy_all) noexcept nogil:
         if slot.state == SLOT_CLOSE:
             return GATHER_END
         if slot.state == SLOT_READY:
-            start = 0
-            for i in range(slot.splice_count + 1):
+            start = slot.splices[first - 1].at if first else 0
+            for i in range(first, slot.splice_count + 1):
+                conn.processor.looked_at += 1
                 size = <int64_t>(slot.splices[i].at if i < slot.splice_count else slot.out.size) - start
                 if skip < size:
                     outcome = gather_bytes(conn, g, slot.out.data + start + skip, size - skip, copy_all)
@@ -149,6 +151,7 @@ cdef int gather(conn_t *conn, gather_t *g, bint copy_all) noexcept nogil:
                         skip -= slot.splices[i].size
         slot = slot.next
         skip = 0
+        first = 0
     return GATHER_END
 
 
@@ -240,6 +243,19 @@ cdef const char *why_closed(slot_t *slot) noexcept nogil:
     return "a request that could not be answered"
 
 
+cdef void pass_regions(conn_t *conn, slot_t *slot) noexcept nogil:
+    """Those that have left are not looked at again: a response may have very many."""
+    cdef int64_t size
+    while conn.passed < slot.splice_count:
+        size = slot.splices[conn.passed].at + slot.splices[conn.passed].size
+        if conn.passed:
+            size -= slot.splices[conn.passed - 1].at
+        if conn.sent - conn.passed_size < size:
+            return
+        conn.passed_size += size
+        conn.passed += 1
+
+
 cdef bint passed(conn_t *conn, int64_t size) noexcept nogil:
     """`size` more bytes of the queue have left; false when that closed the connection."""
     cdef slot_t *slot = conn.slots
@@ -255,8 +271,11 @@ cdef bint passed(conn_t *conn, int64_t size) noexcept nogil:
             return False
         if slot.state == SLOT_READY:
             if conn.sent < slot.size:
+                pass_regions(conn, slot)
                 break
             conn.sent -= slot.size
+            conn.passed = 0
+            conn.passed_size = 0
         if now_ns == 0:
             now_ns = clock_ns()
         slot_pop(conn, now_ns)

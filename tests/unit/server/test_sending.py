@@ -106,6 +106,31 @@ def test_a_reader_of_one_byte_after_the_other_disturbs_nobody(rig: ProcessorRig,
     plain.close()
 
 
+@pytest.mark.parametrize("listener, size", [(0, 10), (1, 2000)])
+def test_of_many_regions_those_that_have_left_are_not_looked_at_again(
+    rig: ProcessorRig, listener: int, size: int
+) -> None:
+    """A call on the socket takes some of them; each such call began at the first of all."""
+    count = 200
+    rig.create("many", count)
+    for number in range(count):
+        log = rig.logs.get(TopicPartition("many", number))
+        assert log is not None
+        log.append(batch_of([bytes(size)]))
+    client = rig.connect(listener=listener)
+    if listener:
+        scrambled(client)
+    request = rig.fetch_request("many", 0)
+    request.topics[0].partitions = [
+        rig.fetch_request("many", 0, number).topics[0].partitions[0] for number in range(count)
+    ]
+    before = rig.processors[0].looked_at
+    answer = client.call(ApiKey.FETCH, 11, request)
+    stored = (rig.directory / "many-0" / f"{0:020}.log").read_bytes()
+    assert [part.records for part in answer.responses[0].partitions] == [stored] * count
+    assert count < rig.processors[0].looked_at - before < 2 * count
+
+
 def test_cold_data_is_read_by_another_thread(rig: ProcessorRig) -> None:
     data = fill(rig, sizes=[900_000] * 6)
     forget(rig)
