@@ -227,12 +227,6 @@ DEVIATIONS: tuple[Deviation, ...] = (
     ),
     # --- Fetch --------------------------------------------------------------------------------------------------
     Deviation(
-        ("fetch.the_same_partition_twice",),
-        ("*",),
-        "A partition that a request names twice is answered twice. Kafka answers the last one only.",
-        TWICE,
-    ),
-    Deviation(
         ("fetch.epochs_that_diverge",),
         ("[2 Fetch]*", "[3 Fetch]*", "[4 Fetch]*"),
         "The epoch of the record that was fetched last is not looked at.",
