@@ -39,6 +39,9 @@ cdef enum:
     # A compressed batch of at most so many bytes, that inflates to at most so many, is looked at on the processor.
     SMALL_BATCH = 4 << 10
     SMALL_INFLATED = 64 << 10
+    # All of a request together, where each of them counts as so many at least.
+    INFLATED_AT_ONCE = 1 << 20
+    LEAST_INFLATED = 4 << 10
 
     # check_compressed
     TOO_LARGE_HERE = 1
@@ -46,6 +49,7 @@ cdef enum:
 
 cdef bint produce_check(Processor processor, produce_t *w, uint8_t *frame) noexcept nogil:
     cdef bint complete = True
+    cdef int64_t left = INFLATED_AT_ONCE
     cdef int32_t i
     cdef entry_t *e
     if is_foreign_transaction(w, frame):
@@ -55,8 +59,8 @@ cdef bint produce_check(Processor processor, produce_t *w, uint8_t *frame) noexc
         e = &w.entries[i]
         check(processor, w, e, frame)
         if e.unchecked:
-            if (e.unconverted or e.batch_size > SMALL_BATCH or must_recompress(e)
-                    or check_compressed(processor, e, frame, SMALL_INFLATED)):
+            if (not complete or e.unconverted or e.batch_size > SMALL_BATCH or must_recompress(e) or left <= 0
+                    or check_compressed(processor, e, frame, &left)):
                 complete = False
     if w.transactional_id_at >= 0 and has_several_producers(w):
         refuse_all(w, INVALID_PRODUCER_ID_MAPPING)
@@ -73,7 +77,7 @@ cdef void produce_check_rest(Processor processor, produce_t *w, uint8_t *frame) 
         if e.unconverted:
             convert(processor, e, frame)
         elif e.unchecked:
-            check_compressed(processor, e, frame, 0)
+            check_compressed(processor, e, frame, NULL)
         if e.made == NULL:
             continue
         # All are kept until the last is checked. What a topic wants without its codec may be a thousand times as long.
@@ -212,27 +216,32 @@ cdef void find_bad_records(entry_t *e, const uint8_t *p, const uint8_t *end, int
             e.bad_count += 1
 
 
-cdef int check_compressed(Processor processor, entry_t *e, uint8_t *frame, int64_t limit) noexcept with gil:
-    """Inflate, walk, and compress again where the topic wants another codec. TOO_LARGE_HERE: more than `limit` bytes.
+cdef int check_compressed(Processor processor, entry_t *e, uint8_t *frame, int64_t *left) noexcept with gil:
+    """Inflate, walk, and compress again where the topic wants another codec.
 
-    `limit` 0 is the broker's own, beyond which a batch is refused.
+    `left`: what a processor may still inflate of this request; it becomes less. TOO_LARGE_HERE: more than SMALL_INFLATED.
+    Without it the broker's own limit is meant, beyond which a batch is refused.
     """
     cdef uint8_t *batch = frame + e.batch_at
     cdef const uint8_t[::1] plain
     cdef const uint8_t[::1] made
     cdef int codec = e.info.attributes & ATTRIBUTE_CODEC_MASK
-    cdef int64_t allowed = min(limit, processor.max_inflated_size) if limit else processor.max_inflated_size
+    cdef int64_t allowed = min(SMALL_INFLATED, processor.max_inflated_size) if left != NULL else processor.max_inflated_size
     try:
         records = PyMemoryView_FromMemory(<char *>batch + BATCH_HEADER_SIZE, e.info.size - BATCH_HEADER_SIZE, PyBUF_READ)
         try:
             inflated = processor.inflate(codec, records, allowed)
         except KbrokerError as error:
-            if limit and error.code == MESSAGE_TOO_LARGE:
-                return TOO_LARGE_HERE
+            if left != NULL:
+                left[0] -= SMALL_INFLATED
+                if error.code == MESSAGE_TOO_LARGE:
+                    return TOO_LARGE_HERE
             e.unchecked = False
             refuse(e, error.code, False)
             return 0
         plain = inflated
+        if left != NULL:
+            left[0] -= max(plain.shape[0], <Py_ssize_t>LEAST_INFLATED)
         with nogil:
             check_records(e, &plain[0] if plain.shape[0] else batch, plain.shape[0], wall_ms())
         if e.error or not must_recompress(e):

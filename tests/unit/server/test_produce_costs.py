@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.compression import Codec
 from kbroker.protocol.records import encode_batch
+from kbroker.server.handlers.produce import inflate
 from tests.kit.processors import ProcessorRig
 
 
@@ -25,24 +27,54 @@ def produced(rig: ProcessorRig, batch: bytes, count: int) -> list[int]:
     return [part.error_code for part in answer.responses[0].partition_responses]
 
 
+def noted(rig: ProcessorRig, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Of each request that a handler gets: its correlation id."""
+    put = rig.channel.put
+    handed_over: list[int] = []
+
+    def note(request: Any, processor: Any) -> bool:
+        handed_over.append(request.correlation_id)
+        return put(request, processor)
+
+    monkeypatch.setattr(rig.channel, "put", note)
+    return handed_over
+
+
 @pytest.mark.parametrize("count, handed", [(400, 0), (600, 1)])
 def test_many_batches_are_not_appended_by_the_processor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, handed: int
 ) -> None:
     with ProcessorRig(tmp_path) as rig:
         rig.create("orders", 4)
-        put = rig.channel.put
-        handed_over: list[Any] = []
-
-        def note(request: Any, processor: Any) -> bool:
-            handed_over.append(request.correlation_id)
-            return put(request, processor)
-
-        monkeypatch.setattr(rig.channel, "put", note)
+        handed_over = noted(rig, monkeypatch)
         produced(rig, encode_batch([(1, None, b"v")]), 4)  # opens the logs
         handed_over.clear()
         assert produced(rig, encode_batch([(1, None, b"v")]), count) == [0] * count
         assert len(handed_over) == handed
+
+
+@pytest.mark.parametrize(
+    "count, size, handed, on_processor",
+    [(200, 100, 0, 200), (400, 100, 1, 256), (16, 60_000, 0, 16), (400, 60_000, 1, 18)],
+)
+def test_small_batches_are_inflated_by_the_processor_up_to_a_limit_for_all_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, size: int, handed: int, on_processor: int
+) -> None:
+    """A request of hundreds kept a processor for the time of 32 MB."""
+    inflated: list[threading.Thread] = []
+
+    def note(*arguments: Any) -> memoryview:
+        inflated.append(threading.current_thread())
+        return inflate(*arguments)
+
+    monkeypatch.setattr("tests.kit.processors.inflate", note)
+    with ProcessorRig(tmp_path) as rig:
+        rig.create("orders", 4)
+        produced(rig, encode_batch([(1, None, b"v")]), 4)  # opens the logs
+        handed_over = noted(rig, monkeypatch)
+        assert produced(rig, encode_batch([(1, None, bytes(size))], codec=Codec.GZIP), count) == [0] * count
+        assert (len(inflated), len(handed_over)) == (count, handed)
+        assert sum(thread in rig.threads for thread in inflated) == on_processor
 
 
 def test_what_a_request_becomes_without_its_codec_is_bounded(tmp_path: Path) -> None:
