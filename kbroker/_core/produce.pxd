@@ -29,7 +29,7 @@ ctypedef struct entry_t:
     int64_t batch_at             # -1: null
     int64_t batch_size
     uint8_t *made                # owned: the batch to append instead of the producer's
-    int32_t *bad_records         # owned: the places of the records for which the batch is refused, if they are known
+    int32_t *bad_records         # owned: the places of the first records for which the batch is refused, if they are known
     int32_t bad_count
     batch_info_t info
     append_result_t result

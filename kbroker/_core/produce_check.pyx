@@ -43,6 +43,8 @@ cdef enum:
     INFLATED_AT_ONCE = 1 << 20
     LEAST_INFLATED = 4 << 10
 
+    MOST_NAMED = 100             # bad records of a batch: millions of them may be a few kilobytes, compressed
+
     # check_compressed
     TOO_LARGE_HERE = 1
 
@@ -195,7 +197,10 @@ cdef void check_records(entry_t *e, const uint8_t *records, int64_t size, int64_
 
 
 cdef void find_bad_records(entry_t *e, const uint8_t *p, const uint8_t *end, int finding, int64_t now_ms) noexcept nogil:
-    """Note which records have no key, or a timestamp out of bounds; those behind one that cannot be read are not looked at."""
+    """Note which records have no key, or a timestamp out of bounds, up to MOST_NAMED.
+
+    Those behind one that cannot be read are not looked at.
+    """
     cdef record_t record
     cdef int64_t timestamp
     cdef int64_t oldest = now_ms - e.partition.options.timestamp_before_max_ms
@@ -203,7 +208,7 @@ cdef void find_bad_records(entry_t *e, const uint8_t *p, const uint8_t *end, int
     cdef int32_t i
     if e.partition.options.timestamp_after_max_ms < INT64_MAX - now_ms:
         newest = now_ms + e.partition.options.timestamp_after_max_ms
-    e.bad_records = <int32_t *>malloc(<size_t>e.info.record_count * sizeof(int32_t))
+    e.bad_records = <int32_t *>malloc(min(e.info.record_count, MOST_NAMED) * sizeof(int32_t))
     if e.bad_records == NULL:
         return
     for i in range(e.info.record_count):
@@ -212,6 +217,8 @@ cdef void find_bad_records(entry_t *e, const uint8_t *p, const uint8_t *end, int
             return
         timestamp = <int64_t>(<uint64_t>e.info.base_timestamp + <uint64_t>record.timestamp_delta)
         if record.key_size < 0 if finding == BATCH_NO_KEY else timestamp != -1 and not oldest <= timestamp <= newest:
+            if e.bad_count == MOST_NAMED:
+                return
             e.bad_records[e.bad_count] = i
             e.bad_count += 1
 

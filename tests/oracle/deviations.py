@@ -120,6 +120,13 @@ DEVIATIONS: tuple[Deviation, ...] = (
         TWICE,
     ),
     Deviation(
+        ("produce.many_without_a_key_into_a_compacted_topic",),
+        ("[1 Produce]*.record_errors*",),
+        "Of the records for which a batch is refused the first 100 are named. Kafka names all.",
+        LARGE_ANSWERS,
+        ours="<absent>",
+    ),
+    Deviation(
         ("produce.no_records",),
         ("[1 Produce still waits]",),
         "Null in the place of records is INVALID_RECORD. Kafka never answers.",

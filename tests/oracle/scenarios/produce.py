@@ -358,6 +358,13 @@ def without_a_key_into_a_compacted_topic(t: Talk) -> None:
     t.ask(produce(topic, records()))
 
 
+@scenario(PRODUCE, since=8)
+def many_without_a_key_into_a_compacted_topic(t: Talk) -> None:
+    topic = t.topic(cleanup_policy="compact")
+    t.ask(produce(topic, encode_batch([(T0, None, b"v")] * 100)))
+    t.ask(produce(topic, encode_batch([(T0, None, b"v")] * 103)))
+
+
 @scenario(PRODUCE)
 def too_few_replicas(t: Talk) -> None:
     topic = t.topic(min_insync_replicas=2)

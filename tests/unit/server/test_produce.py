@@ -243,6 +243,17 @@ def test_records_without_a_key_are_named_one_by_one(rig: ProcessorRig) -> None:
     assert produced(client, "table", encode_batch([(1, b"k", None)])).error_code == 0
 
 
+@pytest.mark.parametrize("codec", [0, 1])
+def test_of_bad_records_without_end_the_first_hundred_are_named(rig: ProcessorRig, codec: int) -> None:
+    """A batch of millions is small when it is compressed, and what names them all is not."""
+    rig.create("table", compacted=True)
+    records = [(1, b"k", b"v"), (2, None, b"v")] * 1000
+    answer = produced(rig.connect(), "table", encode_batch(records, codec=codec))
+    assert answer.error_code == ErrorCode.INVALID_RECORD
+    assert [each.batch_index for each in answer.record_errors] == list(range(1, 200, 2))
+    assert answer.error_message is not None
+
+
 def test_timestamps_out_of_bounds_are_refused_with_a_message(rig: ProcessorRig) -> None:
     rig.create("orders", timestamp_before_max_ms=1000, timestamp_after_max_ms=1000)
     client = rig.connect()
