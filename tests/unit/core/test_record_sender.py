@@ -19,6 +19,7 @@ from kbroker._core.accumulator import Accumulator
 from kbroker._core.delivery import Delivery
 from kbroker._core.producer_probe import deliver
 from kbroker._core.record_sender import RecordSender
+from kbroker.errors import UsageError
 from kbroker.protocol.records import read_records
 
 SECONDS = 20.0
@@ -271,8 +272,8 @@ def test_what_a_producer_leaves_behind_fails() -> None:
     accumulator, sender = made()
     sent, many = sender.send("t", b"1"), sender.send_many("t", [b"1"])
     del accumulator, sender
-    assert isinstance(sent.exception(0), RuntimeError)
-    assert isinstance(many.exception(0), RuntimeError)
+    assert isinstance(sent.exception(0), UsageError)
+    assert isinstance(many.exception(0), UsageError)
 
 
 # --- columns ------------------------------------------------------------------------------------------
