@@ -46,9 +46,12 @@ class FolderHost:
                 raise StorageFailed(f"{name}: input/output error")
             self._step()
             if (self.folder / name).exists():
-                (self.folder / name / "topic_id").unlink()
-                (self.folder / name).rmdir()
+                self.remove(name)
             self._step()
+
+    def remove(self, name: str) -> None:
+        (self.folder / name / "topic_id").unlink()
+        (self.folder / name).rmdir()
 
     def _step(self) -> None:
         if self.steps_until_crash is not None:

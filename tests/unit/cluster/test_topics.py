@@ -20,6 +20,7 @@ from kbroker.coordination import paths
 from kbroker.errors import ErrorCode, ProtocolError, StorageFailed
 from kbroker.model import TopicPartition
 from tests.kit.cluster import Cluster
+from tests.kit.folder_host import Crash
 
 
 def create(topics: Topics, *wanted: NewTopic) -> list[Topic]:
@@ -101,6 +102,20 @@ def test_a_topic_whose_logs_cannot_be_made_is_taken_back_whole(cluster: Cluster)
     assert cluster.session.children(paths.DELETE_TOPICS) == []
     assert cluster.session.children(paths.TOPIC_CONFIGS) == ["b"]
     create(cluster.topics, NewTopic("a", 2))
+
+
+def test_a_crash_while_a_growth_is_taken_back_leaves_a_log_that_is_nobodys(cluster: Cluster) -> None:
+    """The store is right first: the start finds an empty log beyond the topic's end, and puts it aside."""
+    create(cluster.topics, NewTopic("a", 1))
+    cluster.host.failing, cluster.host.steps_until_crash = {"a-2"}, 2
+    with pytest.raises(Crash):
+        cluster.topics.add_partitions("a", 3)
+    cluster.host.failing, cluster.host.steps_until_crash = set(), None
+    assert cluster.host.names() == ["a-0", "a-1"]
+    topics = cluster.reopen()
+    assert len(topics.image.topics["a"].partitions) == 1
+    assert topics.owner_of(TopicPartition("a", 1)) is None
+    assert cluster.host.names() == ["a-0"]
 
 
 @pytest.mark.parametrize("grow", [False, True])
