@@ -372,9 +372,15 @@ def test_warnings_name_settings_that_are_unknown_old_or_not_used(tmp_path: Path)
     assert "WARNING PLAINTEXT://0.0.0.0:0 takes everybody who reaches it: there is no authentication" in said
 
 
-def test_metrics_health_and_readiness_are_served_on_their_own_port(broker: BrokerProcess) -> None:
-    broker.overrides["kbroker.http.address"] = "127.0.0.1:0"
-    with broker:
+class TellingBroker(BrokerProcess):
+    """Ready when it says so: a client may have its first answer just before."""
+
+    def is_ready(self) -> bool:
+        return "; ready in " in self.output
+
+
+def test_metrics_health_and_readiness_are_served_on_their_own_port() -> None:
+    with TellingBroker({"kbroker.http.address": "127.0.0.1:0"}) as broker:
         served = re.search(r"on (http://127\.0\.0\.1:\d+)", broker.output)
         assert served is not None
 
