@@ -221,7 +221,7 @@ class GroupCoordinator:
             shard.lock.release()
         _deliver(answers)
         if given is not None:
-            oldest = self._given_ids.add(GivenId(shard, group_id, given))
+            oldest = self._given_ids.add(joining.client_host, GivenId(shard, group_id, given))
             if oldest is not None:
                 self._forget_given(*oldest)
 

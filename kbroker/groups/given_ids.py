@@ -11,6 +11,7 @@ from kbroker.groups.shard import GroupShard
 from kbroker.rules.group_member import JoinAnswer
 
 MOST_GIVEN_IDS = 10_000
+MOST_GIVEN_IDS_OF_A_HOST = 1_000
 """Whoever comes with an older one gets another."""
 
 
@@ -24,14 +25,32 @@ class GivenIds:
     """The last ids that were given away, used since or not. Thread-safe."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # guards _given; taken alone
-        self._given: deque[GivenId] = deque()
+        self._lock = threading.Lock()  # guards what follows; taken alone
+        self._of_hosts: dict[str, deque[GivenId]] = {}
+        """By host; the host that was given none for longest is first."""
+        self._count = 0
 
-    def add(self, given: GivenId) -> GivenId | None:
-        """One more; the one that is not to be waited for any longer, if there are too many."""
+    def add(self, host: str, given: GivenId) -> GivenId | None:
+        """One more; the one that is not to be waited for any longer, if there are too many.
+
+        A host that has too many loses its own. With too many of all, the host that was given none for longest does.
+        """
         with self._lock:
-            self._given.append(given)
-            return self._given.popleft() if len(self._given) > MOST_GIVEN_IDS else None
+            own = self._of_hosts.pop(host, None) or deque()
+            self._of_hosts[host] = own
+            own.append(given)
+            self._count += 1
+            if len(own) > MOST_GIVEN_IDS_OF_A_HOST:
+                loser = host
+            elif self._count > MOST_GIVEN_IDS:
+                loser = next(iter(self._of_hosts))
+            else:
+                return None
+            self._count -= 1
+            oldest = self._of_hosts[loser].popleft()
+            if not self._of_hosts[loser]:
+                del self._of_hosts[loser]
+            return oldest
 
 
 def id_given_by(answer: object) -> str | None:
