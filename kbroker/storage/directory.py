@@ -49,20 +49,6 @@ class MetaProperties(NamedTuple):
     directory_id: UUID | None
 
 
-class DiskSpace(NamedTuple):
-    """Bytes of a file system."""
-
-    total: int
-    usable: int
-    """By a process without privileges."""
-
-
-def space_of(path: str) -> DiskSpace:
-    """The file system that `path` is in. Raises OSError."""
-    found = os.statvfs(path)
-    return DiskSpace(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)
-
-
 class DirectoryLock:
     """`.lock` with flock, as Kafka; the holder's pid is in it, for people."""
 

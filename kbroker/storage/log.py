@@ -346,9 +346,9 @@ class Log(LogRecords):
     def _confirm_times(self) -> None:
         """Lookups by time choose segments by largest timestamps: the first one asks the log whether it has those."""
         self.open()
-        while unread := list(self._files.unread)[:1]:
+        for base_offset in tuple(self._files.unread):
             with self._lock, self._storage_errors():
-                self._files.confirm(unread, self._options.index_interval_bytes)
+                self._files.confirm((base_offset,), self._options.index_interval_bytes)
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """`(epoch, end offset)` of the largest epoch up to `epoch`; (-1, -1) when unknown (KIP-279)."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M
-from kbroker.storage.directory import space_of
+from kbroker.storage.disk_space import space_of
 
 if TYPE_CHECKING:
     from kbroker._core.request import Request
@@ -57,8 +57,10 @@ def _describe(path: str, logs: list[Log]) -> Described:
             with contextlib.suppress(FileNotFoundError):  # the topic was deleted meanwhile
                 part = _Response.DescribeLogDirsPartition(partition_index=partition_id, partition_size=log.size)
                 topics[topic].append(part)
-        space = space_of(path)
     except OSError:
+        return _offline(path)
+    space = space_of(path)
+    if space is None:
         return _offline(path)
     return _Response.DescribeLogDirsResult(
         log_dir=str(Path(path).absolute()),
@@ -66,7 +68,7 @@ def _describe(path: str, logs: list[Log]) -> Described:
             _Response.DescribeLogDirsTopic(name=name, partitions=partitions) for name, partitions in topics.items()
         ],
         total_bytes=space.total,
-        usable_bytes=space.usable,
+        usable_bytes=space.free,
     )
 
 
