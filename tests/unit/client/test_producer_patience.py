@@ -20,6 +20,22 @@ from tests.unit.client.test_producer import SECONDS, producer_of
 Response = M.ProduceResponse
 
 
+def refusals(asked: Asked, **says: Any) -> list[M.ProduceResponse.TopicProduceResponse]:
+    """Each partition of a Produce is refused, with these fields of its answer."""
+    message = asked.message
+    assert isinstance(message, M.ProduceRequest)
+    return [
+        Response.TopicProduceResponse(
+            name=topic.name,
+            partition_responses=[
+                Response.PartitionProduceResponse(index=partition.index, base_offset=-1, **says)
+                for partition in topic.partition_data
+            ],
+        )
+        for topic in message.topic_data
+    ]
+
+
 class FormerLeader(ProduceBroker):
     """Tells who leads now and where that is; its metadata never do."""
 
@@ -29,20 +45,11 @@ class FormerLeader(ProduceBroker):
         self.refused = 0
 
     def produce(self, peer: Peer, asked: Asked) -> bool:
-        message = asked.message
-        assert isinstance(message, M.ProduceRequest)
-        topics = []
-        for topic in message.topic_data:
-            answers = [
-                Response.PartitionProduceResponse(
-                    index=partition.index,
-                    error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                    base_offset=-1,
-                    current_leader=Response.LeaderIdAndEpoch(leader_id=2, leader_epoch=5),
-                )
-                for partition in topic.partition_data
-            ]
-            topics.append(Response.TopicProduceResponse(name=topic.name, partition_responses=answers))
+        topics = refusals(
+            asked,
+            error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            current_leader=Response.LeaderIdAndEpoch(leader_id=2, leader_epoch=5),
+        )
         self.refused += 1
         peer.respond(asked, Response(responses=topics, node_endpoints=[self.now]))
         return True
@@ -120,20 +127,7 @@ class Full(ProduceBroker):
     """Its disk is."""
 
     def produce(self, peer: Peer, asked: Asked) -> bool:
-        message = asked.message
-        assert isinstance(message, M.ProduceRequest)
-        topics = []
-        for topic in message.topic_data:
-            answers = [
-                Response.PartitionProduceResponse(
-                    index=partition.index,
-                    error_code=ErrorCode.KAFKA_STORAGE_ERROR,
-                    base_offset=-1,
-                    error_message="no space left on device",
-                )
-                for partition in topic.partition_data
-            ]
-            topics.append(Response.TopicProduceResponse(name=topic.name, partition_responses=answers))
+        topics = refusals(asked, error_code=ErrorCode.KAFKA_STORAGE_ERROR, error_message="no space left on device")
         peer.respond(asked, Response(responses=topics))
         return True
 
