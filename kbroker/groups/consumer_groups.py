@@ -1,7 +1,7 @@
 """The consumer protocol's side of the coordinator (KIP-848): heartbeats, descriptions, what members may commit.
 
 What a group does is decided by `rules/consumer_group.py`. Groups of both kinds are in the same shards, under the same
-locks, and get into the log in the same way (`GroupCoordinator.settle`).
+locks, and get into the log in the same way (`Home.settle`).
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol
 
 from kbroker.clock import Clock
 from kbroker.errors import BadInput, ErrorCode, KbrokerError, ProtocolError, client_text
+from kbroker.groups.home import Answers, Home
 from kbroker.groups.migration import assignment_bytes, can_downgrade, downgrade, upgrade, wanted_of
 from kbroker.groups.options import GroupOptions
 from kbroker.groups.shard import GroupShard, ServedGroup
@@ -43,7 +44,6 @@ MAX_PATTERN_CPU_S = 5.0
 """What looking for the topics of one pattern may cost."""
 
 BeatReply = Callable[[BeatAnswer], None]
-Answers: TypeAlias = list[tuple[Token, object]]
 
 
 class NamedTopics(TopicView, Protocol):
@@ -65,21 +65,6 @@ class NoTopics:
 
     def names(self) -> Iterable[str]:
         return ()
-
-
-class Home(NamedTuple):
-    """What consumer groups ask of the coordinator that they live with."""
-
-    acquire: Callable[[str], GroupShard | ErrorCode]
-    """The group's shard with its lock held, for the caller to release; or why the group is not served here now."""
-    settle: Callable[[GroupShard, ServedGroup], Answers]
-    """Stores what has to be stored; returns the answers to be given once the lock is released."""
-    deliver: Callable[[Answers], None]
-    """Gives answers; the caller holds no lock."""
-    now_ms: Callable[[], int]
-    """Monotonic milliseconds."""
-    has_room: Callable[[], bool]
-    """Whether there may be one more group."""
 
 
 class DescribedConsumerGroup(NamedTuple):

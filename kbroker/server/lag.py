@@ -30,7 +30,7 @@ _LOG_APPEND_TIME = 1 << 3
 
 def measure_lag(groups: GroupCoordinator, logs: LogManager, clock: Clock, most: int) -> Iterator[Sample]:
     """Of `most` committed offsets, in the order of their groups' names, and how many more there are."""
-    committed, left_out = groups.committed_offsets(most)
+    committed, left_out = groups.offsets.committed(most)
     now_ms = clock.wall_ms()
     for group_id, at, offset in committed:
         log = logs.get(at)

@@ -56,7 +56,9 @@ class LocalMarkers:
 
         def durable(error: ErrorCode, offset: int) -> None:
             if partition.topic == GROUP_OFFSETS_TOPIC and not error:
-                self._groups.get().end_transaction(partition.partition_id, marker.producer_id, marker.commit, offset)
+                self._groups.get().offsets.end_transaction(
+                    partition.partition_id, marker.producer_id, marker.commit, offset
+                )
             done(error)
 
         if appended.must_wait:

@@ -119,7 +119,7 @@ class LocalPartitions:
                 coordinator.shards.resign(partition.partition_id)
             self._logs.delete(TopicPartition(topic.name, partition.partition_id))
         if topic.name != GROUP_OFFSETS_TOPIC and (groups := self._made_groups()) is not None:
-            groups.forget_topics([topic.name])
+            groups.offsets.forget_topics([topic.name])
 
     def _made_groups(self) -> GroupCoordinator | None:
         """None where there are no groups yet, and nothing to tell them."""

@@ -69,7 +69,7 @@ def handle(services: Services, request: Request, message: M.OffsetCommitRequest)
     def committed(error: ErrorCode, too_long: frozenset[TopicPartition]) -> None:
         answer(request, _response(unknown, offsets, error, too_long), error)
 
-    services.groups.commit(
+    services.groups.offsets.commit(
         message.group_id,
         message.generation_id_or_member_epoch,
         message.member_id,

@@ -30,7 +30,7 @@ def handle(services: Services, request: Request, message: M.OffsetDeleteRequest)
                 unknown[topic_partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             else:
                 known[topic_partition] = None
-    error, errors = services.groups.delete_offsets(message.group_id, known)
+    error, errors = services.groups.offsets.delete(message.group_id, known)
     if error:
         return M.OffsetDeleteResponse(error_code=error)
     R = M.OffsetDeleteResponse

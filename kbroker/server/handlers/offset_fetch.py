@@ -51,7 +51,7 @@ def handle(services: Services, request: Request, message: M.OffsetFetchRequest) 
     if version == 0:
         error, fetched = ErrorCode.NONE, _fetch_from_store(services, message.group_id, partitions or [])
     else:
-        error, fetched = services.groups.fetch_offsets(message.group_id, partitions, message.require_stable)
+        error, fetched = services.groups.offsets.fetch(message.group_id, partitions, message.require_stable)
     if error and version < GROUP_ERROR_FROM:
         fetched = [FetchedOffset(partition, -1, -1, "", error) for partition in partitions or ()]
         error = ErrorCode.NONE
@@ -106,7 +106,7 @@ def _fetch_one_from_store(services: Services, group_id: str, partition: TopicPar
 def _fetch_group(
     services: Services, group: _Group, partitions: list[TopicPartition] | None, require_stable: bool
 ) -> M.OffsetFetchResponse.OffsetFetchResponseGroup:
-    error, fetched = services.groups.fetch_offsets(
+    error, fetched = services.groups.offsets.fetch(
         group.group_id, partitions, require_stable, group.member_id, group.member_epoch
     )
     R = M.OffsetFetchResponse

@@ -66,7 +66,7 @@ def handle(services: Services, request: Request, message: M.TxnOffsetCommitReque
         told = _told(error, version)
         answer(request, _response(unknown, offsets, told, too_long), told)
 
-    services.groups.commit_transactional(
+    services.groups.offsets.commit_transactional(
         message.group_id,
         Producer(message.producer_id, message.producer_epoch),
         message.generation_id,

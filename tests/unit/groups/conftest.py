@@ -110,13 +110,13 @@ class Home:
             else CommittedOffset(committed, -1, metadata, self.clock.wall_ms())
             for partition, committed in offsets.items()
         }
-        self.coordinator.commit(
+        self.coordinator.offsets.commit(
             group_id, generation, member_id, instance_id, given, lambda error, long: answers.append((error, long))
         )
         return answers
 
     def fetch(self, group_id: str = "g", *partitions: TopicPartition, stable: bool = False) -> dict[str, int]:
-        error, fetched = self.coordinator.fetch_offsets(group_id, partitions or None, stable)
+        error, fetched = self.coordinator.offsets.fetch(group_id, partitions or None, stable)
         assert error is ErrorCode.NONE
         return {str(one.partition): one.offset for one in fetched}
 

@@ -166,7 +166,7 @@ def test_offsets_are_committed_and_fetched_with_member_epochs(home: Home) -> Non
     assert home.commit({P0: 7}, generation=4, member_id="a")[0][0] is ErrorCode.STALE_MEMBER_EPOCH
     assert home.commit({P0: 7}, generation=3, member_id="x")[0][0] is ErrorCode.UNKNOWN_MEMBER_ID
     assert home.commit({P0: 7})[0][0] is ErrorCode.UNKNOWN_MEMBER_ID
-    fetch = home.coordinator.fetch_offsets
+    fetch = home.coordinator.offsets.fetch
     assert [one.offset for one in fetch("g", [P0], False, "a", 3)[1]] == [6]
     assert fetch("g", [P0], False, "a", 2) == (ErrorCode.STALE_MEMBER_EPOCH, [])
     assert fetch("g", [P0], False, "x", 3) == (ErrorCode.UNKNOWN_MEMBER_ID, [])
@@ -200,7 +200,7 @@ def test_offsets_of_transactions_are_committed_with_member_epochs(home: Home) ->
 def test_a_commit_of_an_old_version_is_refused_to_members(home: Home) -> None:
     home.enter("a")
     heard: list[ErrorCode] = []
-    home.coordinator.commit("g", 2, "a", None, {}, lambda error, _: heard.append(error), 8)
+    home.coordinator.offsets.commit("g", 2, "a", None, {}, lambda error, _: heard.append(error), 8)
     assert heard == [ErrorCode.UNSUPPORTED_VERSION]
 
 
@@ -225,7 +225,7 @@ def test_offsets_of_topics_that_members_want_are_not_deleted(home: Home) -> None
     home.enter("a")
     other = TopicPartition("u", 0)
     home.commit({P0: 5, other: 6}, generation=2, member_id="a")
-    error, errors = home.coordinator.delete_offsets("g", [P0, other])
+    error, errors = home.coordinator.offsets.delete("g", [P0, other])
     assert error is ErrorCode.NONE
     assert errors == {P0: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC, other: ErrorCode.NONE}
 
@@ -299,7 +299,7 @@ def test_topics_of_a_pattern_are_found_beside_the_heartbeat(home: Home) -> None:
     assert home.beat("a", 1).assignment == {T: {0: 2}, topic_id("t2"): {0: 2}}
     home.restart()
     assert home.beat("a", 2) == BeatAnswer(ErrorCode.NONE, None, "a", 2, 5000, None)
-    assert home.coordinator.delete_offsets("g", [P0])[1] == {P0: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC}
+    assert home.coordinator.offsets.delete("g", [P0])[1] == {P0: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC}
 
 
 def test_a_pattern_that_is_too_costly_matches_nothing_and_is_told_of(

@@ -50,7 +50,7 @@ def test_members_need_a_group_with_a_name(home: Home) -> None:
     assert home.sync("", 1, "m")[0].error is ErrorCode.INVALID_GROUP_ID
     assert home.coordinator.heartbeat("", 1, "m", None) is ErrorCode.INVALID_GROUP_ID
     assert home.coordinator.leave("", [Leaving("m")]) == (ErrorCode.INVALID_GROUP_ID, [])
-    assert home.coordinator.delete_offsets("", [P0]) == (ErrorCode.INVALID_GROUP_ID, {})
+    assert home.coordinator.offsets.delete("", [P0]) == (ErrorCode.INVALID_GROUP_ID, {})
 
 
 def test_the_empty_group_id_is_allowed_where_only_offsets_are_concerned(home: Home) -> None:
@@ -100,7 +100,7 @@ def test_while_a_partition_is_loading_clients_are_kept_waiting(home: Home) -> No
     assert home.sync("g", 1, "m")[0].error is ErrorCode.REBALANCE_IN_PROGRESS
     assert home.coordinator.heartbeat("g", 1, "c-1", None) is ErrorCode.NONE
     assert home.commit({P0: 1})[0][0] is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    assert home.coordinator.fetch_offsets("g", None, False)[0] is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert home.coordinator.offsets.fetch("g", None, False)[0] is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert home.coordinator.describe("g").error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert home.coordinator.delete_group("g") is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert home.coordinator.list_groups()[0] is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -250,7 +250,7 @@ def test_a_commit_waits_for_the_log_and_stable_readers_for_the_commit(home: Home
     home.replica_of("g").hold = True
     answers = home.commit({P0: 6})
     assert answers == [] and home.fetch("g", P0) == {"t-0": 5}
-    error, fetched = home.coordinator.fetch_offsets("g", [P0, P1], require_stable=True)
+    error, fetched = home.coordinator.offsets.fetch("g", [P0, P1], require_stable=True)
     assert error is ErrorCode.NONE
     assert [one.error for one in fetched] == [ErrorCode.UNSTABLE_OFFSET_COMMIT, ErrorCode.NONE]
     home.replica_of("g").release()
@@ -285,7 +285,7 @@ def test_commits_with_a_generation_are_for_members_only(home: Home) -> None:
 
 def test_offsets_of_deleted_topics_are_forgotten_for_good(home: Home) -> None:
     home.commit({P0: 1, TopicPartition("u", 0): 2})
-    home.coordinator.forget_topics(["t"])
+    home.coordinator.offsets.forget_topics(["t"])
     assert home.fetch() == {"u-0": 2}
     home.restart()
     assert home.fetch() == {"u-0": 2}
@@ -354,15 +354,15 @@ def test_deleting_many_offsets_is_not_one_batch_too_large(home: Home) -> None:
 
 def test_offsets_are_deleted_but_for_topics_that_a_member_is_subscribed_to(home: Home) -> None:
     other = TopicPartition("u", 0)
-    assert home.coordinator.delete_offsets("g", [P0]) == (ErrorCode.GROUP_ID_NOT_FOUND, {})
+    assert home.coordinator.offsets.delete("g", [P0]) == (ErrorCode.GROUP_ID_NOT_FOUND, {})
     home.commit({P0: 1, other: 2})
     joined = home.form()
     expected = {P0: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC, other: ErrorCode.NONE}
-    assert home.coordinator.delete_offsets("g", [P0, other]) == (ErrorCode.NONE, expected)
+    assert home.coordinator.offsets.delete("g", [P0, other]) == (ErrorCode.NONE, expected)
     assert home.fetch() == {"t-0": 1}
     home.coordinator.leave("g", [Leaving(joined.member_id)])
     never = TopicPartition("never", 3)
-    assert home.coordinator.delete_offsets("g", [P0, never])[1] == {P0: ErrorCode.NONE, never: ErrorCode.NONE}
+    assert home.coordinator.offsets.delete("g", [P0, never])[1] == {P0: ErrorCode.NONE, never: ErrorCode.NONE}
     assert home.coordinator.list_groups()[1] == [], "a group with neither members nor offsets is no more"
     home.restart()
     assert home.fetch() == {} and home.coordinator.list_groups()[1] == []
@@ -371,19 +371,19 @@ def test_offsets_are_deleted_but_for_topics_that_a_member_is_subscribed_to(home:
 def test_offsets_of_a_group_of_another_kind_stay_while_it_has_members(home: Home) -> None:
     home.commit({P0: 1})
     home.form(protocol_type="connect")
-    assert home.coordinator.delete_offsets("g", [P0]) == (ErrorCode.NON_EMPTY_GROUP, {})
+    assert home.coordinator.offsets.delete("g", [P0]) == (ErrorCode.NON_EMPTY_GROUP, {})
 
 
 def test_offsets_stay_when_the_members_subscriptions_cannot_be_read(home: Home) -> None:
     home.commit({P0: 1})
     home.form(protocols={"range": b"\0"})
-    assert home.coordinator.delete_offsets("g", [P0])[1] == {P0: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC}
+    assert home.coordinator.offsets.delete("g", [P0])[1] == {P0: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC}
 
 
 def test_subscriptions_of_versions_to_come_are_understood(home: Home) -> None:
     home.commit({P0: 1, TopicPartition("u", 0): 2})
     home.form(protocols={"range": subscription("t", version=9)})
-    assert home.coordinator.delete_offsets("g", [TopicPartition("u", 0)])[1] == {TopicPartition("u", 0): ErrorCode.NONE}
+    assert home.coordinator.offsets.delete("g", [TopicPartition("u", 0)])[1] == {TopicPartition("u", 0): ErrorCode.NONE}
 
 
 # --- expiry --------------------------------------------------------------------------------------------------
@@ -539,10 +539,10 @@ def test_other_groups_go_on_while_many_members_leave(home: Home) -> None:
     taken = 0
     acquire = home.coordinator._acquire
 
-    def counted(group_id: str, empty_id_allowed: bool = False) -> GroupShard | ErrorCode:
+    def counted(group_id: str) -> GroupShard | ErrorCode:
         nonlocal taken
         taken += 1
-        return acquire(group_id, empty_id_allowed)
+        return acquire(group_id)
 
     home.coordinator._acquire = counted  # type: ignore[method-assign]
     member_id = home.form().member_id

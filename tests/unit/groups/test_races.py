@@ -114,7 +114,7 @@ def end_transaction(coordinator: GroupCoordinator, replica: MemoryReplica, produ
     marker = encode_control_batch(kind, 1, producer_id=producer_id, producer_epoch=0, coordinator_epoch=0)
     with shard_of(coordinator).lock:  # the replica has no lock of its own
         offset = replica.put(marker)
-    coordinator.end_transaction(0, producer_id, commit, offset)
+    coordinator.offsets.end_transaction(0, producer_id, commit, offset)
 
 
 @pytest.mark.usefixtures("quick_switches")
@@ -168,7 +168,7 @@ def test_everybody_is_answered_once_whatever_happens_at_the_same_time(
                 def committed(error: ErrorCode, _: object, number: int = number) -> None:
                     answers.came(number)
 
-                coordinator.commit(group_id, generation, member_id, None, offsets, committed)
+                coordinator.offsets.commit(group_id, generation, member_id, None, offsets, committed)
             elif kind == 5:
                 offsets = {TopicPartition("t", seed): CommittedOffset(number, -1, "", 1)}
 
@@ -176,7 +176,7 @@ def test_everybody_is_answered_once_whatever_happens_at_the_same_time(
                     answers.came(number)
 
                 producer = Producer(seed % PRODUCERS, 0)
-                coordinator.commit_transactional(group_id, producer, -1, "", None, offsets, verify, pending)
+                coordinator.offsets.commit_transactional(group_id, producer, -1, "", None, offsets, verify, pending)
             elif kind == 6:
                 end_transaction(coordinator, replica, seed % PRODUCERS, choose.random() < 0.5)
                 answers.came(number)
@@ -187,7 +187,7 @@ def test_everybody_is_answered_once_whatever_happens_at_the_same_time(
                     coordinator.delete_group(group_id)
                 else:
                     coordinator.describe(group_id)
-                    coordinator.fetch_offsets(group_id, None, require_stable=True)
+                    coordinator.offsets.fetch(group_id, None, require_stable=True)
                 answers.came(number)
 
     run_all(*(partial(work, seed) for seed in range(THREADS)))

@@ -123,9 +123,9 @@ def test_whatever_has_happened_a_restart_changes_nothing(steps: list[tuple[Any, 
         elif kind == "delete":
             home.coordinator.delete_group(arguments[0])
         elif kind == "delete offsets":
-            home.coordinator.delete_offsets(arguments[0], [TopicPartition("tuv"[arguments[1] % 3], arguments[1])])
+            home.coordinator.offsets.delete(arguments[0], [TopicPartition("tuv"[arguments[1] % 3], arguments[1])])
         elif kind == "forget topic":
-            home.coordinator.forget_topics(["u"])
+            home.coordinator.offsets.forget_topics(["u"])
         elif kind == "advance":
             home.advance(arguments[0])
         else:
@@ -183,7 +183,7 @@ def test_offsets_of_transactions_count_when_they_are_committed(
         home.replica_of("g").put(batch())
     home.restart()
     assert home.fetch("g", P0) == {"t-0": offset}
-    _, (fetched,) = home.coordinator.fetch_offsets("g", [P0], require_stable=True)
+    _, (fetched,) = home.coordinator.offsets.fetch("g", [P0], require_stable=True)
     assert fetched.error is (ErrorCode.NONE if stable else ErrorCode.UNSTABLE_OFFSET_COMMIT)
 
 

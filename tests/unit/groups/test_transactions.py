@@ -37,7 +37,7 @@ def commit(
     """TxnOffsetCommit."""
     answers: list[Answer] = []
     given = {p: CommittedOffset(offset, -1, metadata, home.clock.wall_ms()) for p, offset in offsets.items()}
-    home.coordinator.commit_transactional(
+    home.coordinator.offsets.commit_transactional(
         group_id, producer, generation, member_id, instance_id, given,
         lambda partition, asked: asked(verify(partition)),
         lambda error, long: answers.append((error, long)),
@@ -57,12 +57,12 @@ def write_marker(home: Home, is_commit: bool, group_id: str = "g", producer: Pro
 def end(home: Home, is_commit: bool, group_id: str = "g", producer: Producer = PRODUCER) -> None:
     marker_offset = write_marker(home, is_commit, group_id, producer)
     partition_id = home.coordinator.shards.partition_for(group_id)
-    home.coordinator.end_transaction(partition_id, producer.producer_id, is_commit, marker_offset)
+    home.coordinator.offsets.end_transaction(partition_id, producer.producer_id, is_commit, marker_offset)
 
 
 def stable(home: Home, *partitions: TopicPartition, group_id: str = "g") -> list[int | str]:
     """What a consumer that wants stable offsets is told: offsets, or names of errors."""
-    _, fetched = home.coordinator.fetch_offsets(group_id, partitions, require_stable=True)
+    _, fetched = home.coordinator.offsets.fetch(group_id, partitions, require_stable=True)
     return [one.error.name if one.error else one.offset for one in fetched]
 
 
@@ -100,10 +100,10 @@ def test_a_marker_in_another_partition_ends_nothing_here(home: Home) -> None:
     mine = home.coordinator.shards.partition_for("g")
     for partition_id in range(4):
         if partition_id != mine:
-            home.coordinator.end_transaction(partition_id, PRODUCER.producer_id, True)
-    home.coordinator.end_transaction(99, PRODUCER.producer_id, True)
+            home.coordinator.offsets.end_transaction(partition_id, PRODUCER.producer_id, True)
+    home.coordinator.offsets.end_transaction(99, PRODUCER.producer_id, True)
     assert stable(home, P0) == ["UNSTABLE_OFFSET_COMMIT"]
-    home.coordinator.end_transaction(mine, PRODUCER.producer_id, True)
+    home.coordinator.offsets.end_transaction(mine, PRODUCER.producer_id, True)
     assert stable(home, P0) == [5]
 
 
@@ -112,7 +112,7 @@ def test_a_marker_that_is_told_late_does_not_end_the_next_transaction(home: Home
     marker_offset = write_marker(home, True)
     commit(home, {P0: 9})
     for _ in range(2):
-        home.coordinator.end_transaction(home.coordinator.shards.partition_for("g"), 7, True, marker_offset)
+        home.coordinator.offsets.end_transaction(home.coordinator.shards.partition_for("g"), 7, True, marker_offset)
         assert stable(home, P0, P1) == ["UNSTABLE_OFFSET_COMMIT", 5]
     end(home, True)
     assert stable(home, P0, P1) == [9, 5]
@@ -261,7 +261,7 @@ def test_a_producer_without_an_id_is_asked_for_too(home: Home) -> None:
 # --- removal and expiry ------------------------------------------------------------------------------------------
 def test_deleted_offsets_do_not_come_back_with_the_marker(home: Home) -> None:
     commit(home, {P0: 5, P1: 6})
-    assert home.coordinator.delete_offsets("g", [P0]) == (ErrorCode.NONE, {P0: ErrorCode.NONE})
+    assert home.coordinator.offsets.delete("g", [P0]) == (ErrorCode.NONE, {P0: ErrorCode.NONE})
     end(home, True)
     assert stable(home, P0, P1) == [-1, 6]
     home.restart()
@@ -270,7 +270,7 @@ def test_deleted_offsets_do_not_come_back_with_the_marker(home: Home) -> None:
 
 def test_a_group_whose_only_pending_offset_is_deleted_stays_until_the_marker(home: Home) -> None:
     commit(home, {P0: 5})
-    home.coordinator.delete_offsets("g", [P0])
+    home.coordinator.offsets.delete("g", [P0])
     home.advance(8 * DAY)
     assert home.coordinator.describe("g").state == "Empty"
     assert stable(home, P0) == [-1]
@@ -290,7 +290,7 @@ def test_a_deleted_group_does_not_come_back_with_the_marker(home: Home) -> None:
 
 def test_offsets_of_deleted_topics_do_not_come_back_with_the_marker(home: Home) -> None:
     commit(home, {P0: 5, OTHER: 6})
-    home.coordinator.forget_topics(["t"])
+    home.coordinator.offsets.forget_topics(["t"])
     end(home, True)
     assert stable(home, P0, OTHER) == [-1, 6]
     home.restart()
@@ -302,7 +302,7 @@ def test_a_group_with_an_open_transaction_does_not_expire(home: Home) -> None:
     commit(home, {P0: 5})
     home.advance(8 * DAY)
     assert home.fetch("g", P0, P1) == {"t-0": 1, "t-1": -1}, "nor what the transaction is about to replace"
-    home.coordinator.delete_offsets("g", [P0])
+    home.coordinator.offsets.delete("g", [P0])
     commit(home, {P0: 5})
     home.advance(8 * DAY)
     assert home.coordinator.describe("g").state == "Empty"
@@ -314,7 +314,7 @@ def test_a_group_with_an_open_transaction_does_not_expire(home: Home) -> None:
 def test_members_that_are_subscribed_change_nothing_of_it(home: Home) -> None:
     joined = home.form(protocols={"range": subscription("t")})
     commit(home, {P0: 5}, generation=1, member_id=joined.member_id)
-    _, errors = home.coordinator.delete_offsets("g", [P0])
+    _, errors = home.coordinator.offsets.delete("g", [P0])
     assert errors == {P0: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC}
     assert home.coordinator.delete_group("g") is ErrorCode.NON_EMPTY_GROUP
     end(home, True)
@@ -332,7 +332,7 @@ def test_a_marker_that_comes_while_the_partition_is_loaded_is_not_lost(home: Hom
     replica, offset = home.replica_of("g"), -1
     end_of_log = replica.log_end_offset
     offset = write_marker(home, True)
-    home.coordinator.end_transaction(partition_id, 7, True, offset)
+    home.coordinator.offsets.end_transaction(partition_id, 7, True, offset)
     replica.log_end_offset = end_of_log  # the replay was past it when the marker came
     loads[0]()
     replica.log_end_offset = offset + 1
@@ -350,7 +350,7 @@ def test_a_real_log_verifies_takes_and_keeps_transactions(tmp_path: Path) -> Non
 
     def end_here(is_commit: bool, producer: Producer) -> None:
         ended = topic.log.append_marker(*producer, 0, commit=is_commit)
-        home.coordinator.end_transaction(0, producer.producer_id, is_commit, ended.base_offset)
+        home.coordinator.offsets.end_transaction(0, producer.producer_id, is_commit, ended.base_offset)
 
     for offset in range(3):
         assert commit(home, {P0: offset}, verify=verify) == DONE, "batches of one transaction have no sequence"
@@ -434,12 +434,12 @@ class OffsetsAgainstModel(RuleBasedStateMachine):
     @rule(twice=st.booleans())
     def markers_are_told(self, twice: bool) -> None:
         for told in self.untold * (1 + twice):
-            self.home.coordinator.end_transaction(0, *told)
+            self.home.coordinator.offsets.end_transaction(0, *told)
         self.untold = []
 
     @rule(group_id=GROUP, places=PLACES)
     def offsets_are_deleted(self, group_id: str, places: set[TopicPartition]) -> None:
-        self.home.coordinator.delete_offsets(group_id, sorted(places))
+        self.home.coordinator.offsets.delete(group_id, sorted(places))
         self.events.append(Removal(frozenset((group_id, p) for p in places)))
 
     @rule(group_id=GROUP)
@@ -449,7 +449,7 @@ class OffsetsAgainstModel(RuleBasedStateMachine):
 
     @rule()
     def a_topic_is_deleted(self) -> None:
-        self.home.coordinator.forget_topics(["t"])
+        self.home.coordinator.offsets.forget_topics(["t"])
         self.events.append(Removal(frozenset((group_id, p) for group_id in GROUPS for p in (P0, P1))))
 
     @rule()

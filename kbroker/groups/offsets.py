@@ -1,0 +1,307 @@
+"""Offsets of the groups: committed, also as parts of transactions, fetched, deleted, expired.
+
+What may be committed is decided by the group's state machine, what counts as committed by `rules/group_offsets.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
+
+from kbroker.errors import ErrorCode, KbrokerError, ProtocolError
+from kbroker.groups import records
+from kbroker.groups.answers import FetchedOffset, fetched
+from kbroker.groups.consumer_groups import ConsumerGroups
+from kbroker.groups.home import Home
+from kbroker.groups.options import GroupOptions
+from kbroker.groups.records import fits
+from kbroker.groups.shard import GroupShard, ServedGroup, commit_error, store_error
+from kbroker.groups.subscription import subscribed_topics
+from kbroker.model import TopicPartition
+from kbroker.rules.group_offsets import CommittedOffset, GroupOffsets
+from kbroker.rules.group_state import GroupState
+from kbroker.rules.mixed_group import MixedGroup
+from kbroker.state_log.partition import NO_PRODUCER, Phase, Producer
+from kbroker.state_log.replica import NO_GUARD
+from kbroker.state_log.shards import Shards
+
+LOG = logging.getLogger(__name__)
+
+NOTHING_BEHIND = 1 << 62
+"""In the place of a marker's offset: it ends all that is there."""
+
+MOST_LOOKED_UP_LOCKED = 1000
+"""Offsets that are fetched with the shard's lock held; more are looked up in a copy, and other groups go on."""
+
+
+class Offsets:
+    """Serves the offsets of groups of both protocols; the empty group id is one of them, of clients without a group."""
+
+    def __init__(self, shards: Shards[GroupShard], home: Home, consumers: ConsumerGroups, options: GroupOptions):
+        self._shards = shards
+        self._home = home
+        self._consumers = consumers
+        self._options = options
+
+    def commit(
+        self,
+        group_id: str,
+        generation: int,
+        member_id: str,
+        instance_id: str | None,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        answer: Callable[[ErrorCode, frozenset[TopicPartition]], None],
+        version: int = 9,
+    ) -> None:
+        """OffsetCommit, in that version. Answered when it is stored, with the partitions whose metadata is too long:
+        they are not."""
+        shard = self._shards.acquire(group_id)
+        if isinstance(shard, ErrorCode):
+            answer(shard, frozenset())
+            return
+        accepted, refused = self._split_too_long(offsets)
+        try:
+            served = shard.groups.get(group_id)
+            if served is None and generation >= 0:
+                error = ErrorCode.ILLEGAL_GENERATION
+            elif served is None and not self._home.has_room():
+                error = ErrorCode.GROUP_MAX_SIZE_REACHED
+            else:
+                served = served or shard.create(group_id)
+                who = (generation, member_id, instance_id)
+                if (consumer := served.consumer) is not None:
+                    error = self._consumers.check_commit(consumer, *who, offsets, version=version)
+                else:
+                    error = served.machine.check_commit(*who)
+            if served is not None and not error:
+                served.machine.committed(member_id, self._home.now_ms())
+                self._home.arm(shard, served)
+                if accepted:
+                    outcome = self._append_commit(shard, served, accepted, lambda ended: answer(ended, refused))
+                    if outcome is None:
+                        return
+                    error = outcome
+            elif error:
+                refused = frozenset()  # whoever may not commit hears of nothing else
+            if served is not None:
+                shard.remove_if_never_used(served)
+        finally:
+            shard.lock.release()
+        answer(error, refused)
+
+    def commit_transactional(
+        self,
+        group_id: str,
+        producer: Producer,
+        generation: int,
+        member_id: str,
+        instance_id: str | None,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        ask: Callable[[TopicPartition, Callable[[ErrorCode], None]], None],
+        answer: Callable[[ErrorCode, frozenset[TopicPartition]], None],
+        *,
+        adds: bool = False,
+    ) -> None:
+        """TxnOffsetCommit: `offsets` count when the producer's transaction is committed. Answered as `commit` is.
+
+        `ask` asks the transaction's coordinator whether the group's partition is in the transaction, or with `adds` to
+        add it (KIP-890); it is called without a lock, and only where a transaction begins in that partition.
+        """
+        shard = self._home.acquire(group_id)
+        if isinstance(shard, ErrorCode):
+            answer(shard, frozenset())
+            return
+        is_nobody = min(producer) < 0  # of whom the log knows nothing
+        try:
+            if group_id not in shard.groups:
+                if not self._home.has_room():
+                    raise ProtocolError(ErrorCode.GROUP_MAX_SIZE_REACHED)
+                shard.create(group_id)
+            guard = shard.partition.replica.verify(*producer, adds=adds)
+            known = ErrorCode.NONE
+        except KbrokerError as refused:
+            guard, known = NO_GUARD, refused.code
+        finally:
+            shard.lock.release()
+        who = (generation, member_id, instance_id)
+
+        def asked(error: ErrorCode) -> None:
+            self._commit_asked(shard, group_id, producer, guard, who, offsets, error, answer)
+
+        if guard == NO_GUARD and (known or not is_nobody):
+            asked(known)
+        else:
+            ask(shard.partition.name, asked)
+
+    def _commit_asked(
+        self,
+        shard: GroupShard,
+        group_id: str,
+        producer: Producer,
+        guard: int,
+        who: tuple[int, str, str | None],
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        error: ErrorCode,
+        answer: Callable[[ErrorCode, frozenset[TopicPartition]], None],
+    ) -> None:
+        """The transaction's coordinator has said whether the producer may write here."""
+        accepted, refused = self._split_too_long(offsets)
+        with shard.lock:
+            if not error and shard.partition.phase is not Phase.ACTIVE:
+                error = ErrorCode.NOT_COORDINATOR
+            outcome: ErrorCode | None = commit_error(error)
+            if not outcome:
+                served = shard.groups.get(group_id) or shard.create(group_id)
+                if (consumer := served.consumer) is not None:
+                    outcome = self._consumers.check_commit(consumer, *who, offsets, transactional=True)
+                else:
+                    outcome = served.machine.check_commit(*who, transactional=True)
+            if outcome:
+                refused = frozenset()  # whoever may not commit hears of nothing else
+            elif accepted:
+                outcome = self._append_commit(
+                    shard, served, accepted, lambda ended: answer(ended, refused), producer, guard
+                )
+            if (made := shard.groups.get(group_id)) is not None:
+                shard.remove_if_never_used(made)
+        if outcome is not None:
+            answer(outcome, refused)
+
+    def end_transaction(
+        self, partition_id: int, producer_id: int, commit: bool, marker_offset: int = NOTHING_BEHIND
+    ) -> None:
+        """A marker of the producer is in that partition of `__consumer_offsets`: what its transaction has committed
+        there before is what the groups have committed, or is forgotten. Telling it twice changes nothing."""
+        shard = self._shards.get(partition_id)
+        if shard is not None:
+            with shard.lock:
+                shard.end_transaction(producer_id, commit, marker_offset)
+
+    def _split_too_long(
+        self, offsets: Mapping[TopicPartition, CommittedOffset]
+    ) -> tuple[Mapping[TopicPartition, CommittedOffset], frozenset[TopicPartition]]:
+        """What may be committed, and the partitions whose metadata is too long."""
+        longest = self._options.offset_metadata_max_bytes
+        refused = frozenset(p for p, committed in offsets.items() if not fits(committed.metadata, longest))
+        return {p: one for p, one in offsets.items() if p not in refused} if refused else offsets, refused
+
+    def _append_commit(
+        self,
+        shard: GroupShard,
+        served: ServedGroup,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        later: Callable[[ErrorCode], None],
+        producer: Producer = NO_PRODUCER,
+        guard: int = NO_GUARD,
+    ) -> ErrorCode | None:
+        """How the commit ended; None: `later` is told. The caller holds the shard's lock."""
+        outcome: ErrorCode | None = None
+
+        def committed(error: ErrorCode, base_offset: int) -> None:
+            nonlocal outcome
+            with shard.lock:
+                shard.end_commit(served, staged, error, base_offset)
+                outcome = commit_error(error)
+                if shard.settling:
+                    return
+            later(outcome)
+
+        group_id = served.machine.group_id
+        changed = [(records.offset_key(group_id, p), records.offset_value(c)) for p, c in offsets.items()]
+        staged = shard.begin_commit(served, offsets, producer)
+        shard.settling = True
+        try:
+            shard.partition.append(changed, committed, producer, guard)
+        finally:
+            shard.settling = False
+        return outcome
+
+    def fetch(
+        self,
+        group_id: str,
+        partitions: Sequence[TopicPartition] | None,
+        require_stable: bool,
+        member_id: str | None = None,
+        member_epoch: int = -1,
+    ) -> tuple[ErrorCode, list[FetchedOffset]]:
+        """OffsetFetch; `partitions` None: all that the group has committed."""
+        shard = self._shards.acquire(group_id)
+        if isinstance(shard, ErrorCode):
+            return shard, []
+        try:
+            served = shard.groups.get(group_id)
+            if served is not None and (consumer := served.consumer) is not None:
+                error = consumer.check_fetch(member_id, member_epoch)
+                if error:
+                    return error, []
+            if served is not None and (partitions is None or len(partitions) <= MOST_LOOKED_UP_LOCKED):
+                return ErrorCode.NONE, fetched(served.offsets, partitions, require_stable)
+            offsets = GroupOffsets() if served is None else served.offsets.copy()
+        finally:
+            shard.lock.release()
+        return ErrorCode.NONE, fetched(offsets, partitions, require_stable)
+
+    def delete(
+        self, group_id: str, partitions: Iterable[TopicPartition]
+    ) -> tuple[ErrorCode, dict[TopicPartition, ErrorCode]]:
+        """OffsetDelete: the error of all of it, or of each partition."""
+        shard = self._home.acquire(group_id)
+        if isinstance(shard, ErrorCode):
+            return shard, {}
+        try:
+            served = shard.groups.get(group_id)
+            if served is None:
+                return ErrorCode.GROUP_ID_NOT_FOUND, {}
+            machine = served.machine
+            errors = dict.fromkeys(partitions, ErrorCode.NONE)
+            if isinstance(machine, MixedGroup):
+                for partition in errors:
+                    if machine.is_subscribed(partition.topic):
+                        errors[partition] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+            elif machine.state is not GroupState.EMPTY:
+                if not machine.is_consumer_group:
+                    return ErrorCode.NON_EMPTY_GROUP, {}
+                topics = subscribed_topics(machine)
+                for partition in errors:
+                    if topics is None or partition.topic in topics:
+                        errors[partition] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+            failed = shard.remove_offsets(served, [partition for partition, error in errors.items() if not error])
+            shard.remove_if_nothing_left(served)
+            return store_error(failed), {} if failed else errors
+        finally:
+            shard.lock.release()
+
+    def forget_topics(self, topics: Iterable[str]) -> None:
+        """The topics are deleted, so are the offsets of everybody in them."""
+        for shard in self._shards.active():
+            with shard.lock:
+                for served in list(shard.groups.values()):
+                    had_offsets = [shard.remove_topic(served, topic) for topic in topics]
+                    if any(had_offsets):
+                        shard.remove_if_nothing_left(served)
+
+    def committed(self, most: int) -> tuple[list[tuple[str, TopicPartition, int]], int]:
+        """Group, partition and offset, for metrics: at most so many, in the order of the groups' names. And how many
+        more there are."""
+        sizes: dict[str, tuple[GroupShard, int]] = {}
+        for shard in self._shards.active():
+            with shard.lock:
+                sizes.update((name, (shard, len(served.offsets.committed))) for name, served in shard.groups.items())
+        found: list[tuple[str, TopicPartition, int]] = []
+        for group_id in sorted(sizes):
+            if len(found) == most:
+                break
+            shard, _ = sizes[group_id]
+            with shard.lock:
+                served = shard.groups.get(group_id)
+                offsets = {} if served is None else served.offsets.committed
+                of_group = islice(offsets.items(), most - len(found))
+                found += [(group_id, at, committed.offset) for at, committed in of_group]
+        return found, max(0, sum(size for _, size in sizes.values()) - len(found))
+
+    def expire(self) -> None:
+        """Removes offsets that are due, and groups that have nothing any more."""
+        removed = sum(shard.expire() for shard in self._shards.active())
+        if removed:
+            LOG.info("%d offsets expired", removed)
