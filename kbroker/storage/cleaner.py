@@ -27,7 +27,7 @@ from kbroker.storage.compaction import (
     first_timestamps,
 )
 from kbroker.storage.log import Log
-from kbroker.storage.log_context import DISK_FULL_ERRORS, StorageErrors
+from kbroker.storage.log_context import DISK_FULL_ERRORS
 from kbroker.storage.options import NEVER, CleanerOptions
 
 logger = logging.getLogger("kbroker.storage")
@@ -271,7 +271,7 @@ class LogCleaner:
     def _clean_and_store(self, chosen: DirtyLog, offset_map: DedupeMap) -> Cleaned:
         log = chosen.log
         io_size = max(1, self._options.io_buffer_size // self._options.threads // 2)
-        with StorageErrors(log):
+        with log.storage_errors:
             try:
                 done = clean_log(log, offset_map, chosen.first_dirty_offset, io_size, partial(self._on_io, log))
             except FileNotFoundError as reason:

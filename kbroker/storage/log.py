@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import logging
-import os
 import threading
 import weakref
 from uuid import UUID
@@ -20,13 +19,13 @@ from kbroker._core.segment_list import SegmentHandle
 from kbroker.errors import DiskDamaged, ErrorCode, ProtocolError, StorageFailed
 from kbroker.model import TopicPartition
 from kbroker.storage import checkpoints, lookup, retention
-from kbroker.storage import segment as names
+from kbroker.storage.closed_log import ClosedLog
 from kbroker.storage.directory import delete_directory_name
 from kbroker.storage.leader_epochs import LeaderEpochs
 from kbroker.storage.log_context import ActiveProducer, LogContext, StorageErrors
 from kbroker.storage.log_records import LogRecords
 from kbroker.storage.options import NEVER, LogOptions
-from kbroker.storage.recovery import LogLoader, LogRefused, Progress, create_segment
+from kbroker.storage.recovery import Progress, create_segment
 from kbroker.storage.segment import Segment
 from kbroker.storage.segment_files import SegmentFiles
 from kbroker.storage.segment_swap import begin_swap, discard_cleaned, finish_swap, rename_to_deleted
@@ -59,25 +58,25 @@ class Log(LogRecords):
         self.topic_id = topic_id
         self.directory = directory
         self.context = context
+        self.storage_errors = StorageErrors(topic_partition, directory)
         self._fs = context.fs
         self._options = options
         self._lock = threading.RLock()
-        self._is_clean = is_clean
-        self._recovery_point = recovery_point
+        self._closed = ClosedLog(
+            is_clean=is_clean,
+            recovery_point=recovery_point,
+            start_offset=log_start_offset,
+            progress=progress,
+            may_have_gaps=may_have_gaps,
+        )
         self.written_recovery_point = recovery_point
         """What recovery-point-offset-checkpoint on the disk says."""
-        self._checkpointed_start_offset = log_start_offset
         self._durable_start_offset = log_start_offset
-        self._progress = progress
-        self._may_have_gaps = may_have_gaps
         self._leader_epoch = 0
         self._epochs = LeaderEpochs(self._fs, path)
         self._is_shut = False
         self._closed_size: int | None = None
         """Bytes of the segments on disk, as far as somebody has asked: nothing changes them before the log is open."""
-        self._trouble = ""
-        self._is_refused = False
-        """For good, and `_trouble` tells why: it would lose what it has."""
         self.history = 0
         """Goes up when offsets may stand for other records than before."""
         self.truncated_to = NEVER
@@ -108,7 +107,7 @@ class Log(LogRecords):
         """Make the directory of a new, empty log. Its name is durable with the first flush."""
         context.fs.mkdir(path)
         log = cls(path, topic_partition, topic_id, options, directory, context)
-        with log._storage_errors():
+        with log.storage_errors:
             checkpoints.store_topic_id(context.fs, f"{path}/{checkpoints.PARTITION_METADATA}", topic_id)
             create_segment(context.fs, path, 0, options.allocated_bytes)
         return log
@@ -161,7 +160,7 @@ class Log(LogRecords):
     @property
     def recovery_point(self) -> int:
         """Segments that end below need no recovery after a power cut; known without opening the log."""
-        return self.state.recovery_point if self.state.state == "open" else self._recovery_point
+        return self.state.recovery_point if self.state.state == "open" else self._closed.recovery_point
 
     @property
     def checkpointed_start_offset(self) -> int:
@@ -169,7 +168,7 @@ class Log(LogRecords):
 
         Said even where the first segment's name says the same: deleted segments' names may come back in a power cut.
         """
-        return self.state.log_start_offset if self.state.state == "open" else self._checkpointed_start_offset
+        return self.state.log_start_offset if self.state.state == "open" else self._closed.start_offset
 
     @property
     def leader_epoch(self) -> int:
@@ -198,89 +197,39 @@ class Log(LogRecords):
             state = self.state.state
             if self._is_shut:
                 raise StorageFailed(f"{self}: the broker is stopping")
-            if self._is_refused:
-                raise StorageFailed(self._trouble)
+            if self._closed.refusal:
+                raise StorageFailed(self._closed.refusal)
             if state == "closed":
-                with self._storage_errors():
-                    self._settle_topic_id()
-                    self._open_locked()
-                    self._trouble = ""
+                with self.storage_errors:
+                    try:
+                        checkpoints.settle_topic_id(self._fs, self.path, self.topic_id)
+                        self._open_locked()
+                    except DiskDamaged as damage:
+                        self.storage_errors.tell(str(damage))
+                        raise
+                    self.storage_errors.told = ""
             elif state == "deleted":
                 raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             elif state == "offline":
                 raise StorageFailed(f"{self}: log directory {self.directory.path} is offline")
 
-    def _settle_topic_id(self) -> None:
-        try:
-            checkpoints.settle_topic_id(self._fs, self.path, self.topic_id)
-        except DiskDamaged as damage:
-            self.tell_trouble(str(damage))
-            raise
-
-    def tell_trouble(self, what: str) -> None:
-        """One line about an error that keeps this log from what it is asked for, not again for each request."""
-        if what != self._trouble:
-            self._trouble = what
-            logger.error("%s: %s", self, what)
-
     def _open_locked(self) -> None:
-        loader = LogLoader(
-            self._fs,
-            self.path,
-            self._options,
-            self._epochs,
-            is_clean=self._is_clean,
-            recovery_point=self._recovery_point,
-            log_start_offset=self._checkpointed_start_offset,
-            progress=self._progress,
-            may_have_gaps=self._may_have_gaps,
-            leader_epoch=self._leader_epoch,
+        promised = self._closed.recovery_point
+        loaded = self._closed.load(
+            self.topic_partition, self._fs, self.path, self._options, self._epochs, self._leader_epoch
         )
-        try:
-            loaded = loader.load()
-        except LogRefused as refusal:
-            self.tell_trouble(str(refusal))
-            self._is_refused = True
-            raise
         # As Kafka: what has expired while nobody looked is not taken up again.
         loaded.producers.expire(self._oldest_producer_ms())
-        if loaded.cut_bytes:
-            logger.warning(
-                "%s: recovery cut %d bytes, the log ends at offset %d", self, loaded.cut_bytes, loaded.log_end_offset
-            )
-        is_lowered = loaded.flushed_offset < self._recovery_point
-        if is_lowered and self._is_clean:
-            logger.error(
-                "%s was stopped cleanly at offset %d by %s, and its files end at %d: records are lost, or that file is"
-                " wrong", self, self._recovery_point, checkpoints.RECOVERY_POINTS, loaded.flushed_offset,
-            )  # fmt: skip
-        self._recovery_point = loaded.flushed_offset
+        self._closed.recovery_point = loaded.flushed_offset
         self._durable_start_offset = min(self._durable_start_offset, loaded.log_start_offset)
-        self._files.unread = set(loaded.unread)
-        self._files.unread_aborted = {at.base_offset for at in loaded.segments if at.aborted_count} & loaded.unread
-        if is_lowered:
+        if loaded.flushed_offset < promised:
             # Before anything is appended: the next recovery must not take for flushed what comes where something
             # was truncated or lost.
             self.context.on_recovery_point_lowered(self)
         # Once it is open others append at once.
         self._begin_epoch(loaded.log_end_offset)
-        fds: list[int] = []
-        try:
-            active = loaded.segments[-1]
-            fds.append(self._fs.open(self.path_of(active.base_offset, names.LOG), os.O_RDWR))
-            self.state.open(
-                [(at, fds[0] if at is active else -1, self._roll_jitter_ms(), at is active) for at in loaded.segments],
-                loaded.log_start_offset,
-                loaded.log_end_offset,
-                loaded.flushed_offset,
-                loaded.producers,
-            )
-            fds.clear()
-        finally:
-            for fd in fds:
-                self._fs.close(fd)
-        self._is_clean = True
-        self._may_have_gaps = False
+        self._files.open(loaded, self._roll_jitter_ms)
+        self._closed.opened()
         if self._options.flushed_visibility and loaded.flushed_offset < loaded.log_end_offset:
             self.state.request_flush()
 
@@ -291,7 +240,7 @@ class Log(LogRecords):
                 return
             # Nobody may append between the snapshot and the end.
             self.state.begin_roll()
-            with self._storage_errors():
+            with self.storage_errors:
                 self._files.write_indexes(final=True, sync=True)
                 self.state.flush()
                 self._epochs.settle()
@@ -307,11 +256,11 @@ class Log(LogRecords):
         with self._lock:
             self._is_shut = True
             self.close()
-            return self._is_clean and self.state.state == "closed"
+            return self._closed.is_clean and self.state.state == "closed"
 
     def _keep_offsets(self) -> None:
-        self._checkpointed_start_offset = self.checkpointed_start_offset
-        self._recovery_point = self.state.recovery_point
+        self._closed.start_offset = self.checkpointed_start_offset
+        self._closed.recovery_point = self.state.recovery_point
 
     # --- producers and flushes
 
@@ -334,20 +283,20 @@ class Log(LogRecords):
     def offset_for_timestamp(self, timestamp: int) -> lookup.TimestampOffset | None:
         """The first record at or after `timestamp`, by segments' and batches' largest timestamps (KIP-33)."""
         self._confirm_times()
-        with self._storage_errors():
+        with self.storage_errors:
             return lookup.offset_for_timestamp(self, timestamp)
 
     def offset_of_max_timestamp(self) -> lookup.TimestampOffset | None:
         """The first record with the log's largest timestamp (KIP-734); None when no record has one."""
         self._confirm_times()
-        with self._storage_errors():
+        with self.storage_errors:
             return lookup.offset_of_max_timestamp(self)
 
     def _confirm_times(self) -> None:
         """Lookups by time choose segments by largest timestamps: the first one asks the log whether it has those."""
         self.open()
         for base_offset in tuple(self._files.unread):
-            with self._lock, self._storage_errors():
+            with self._lock, self.storage_errors:
                 self._files.confirm((base_offset,), self._options.index_interval_bytes)
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
@@ -387,7 +336,7 @@ class Log(LogRecords):
             self._leader_epoch = max(epoch, self._leader_epoch)
             end_offset = self.state.set_leader_epoch(self._leader_epoch)
             if self.state.state == "open":
-                with self._storage_errors():
+                with self.storage_errors:
                     self._begin_epoch(end_offset)
 
     def _begin_epoch(self, end_offset: int) -> None:
@@ -405,7 +354,7 @@ class Log(LogRecords):
         """
         with self._lock:
             if self.move_start(offset):
-                with self._storage_errors():
+                with self.storage_errors:
                     self.context.on_log_start_moved(self)
                 self.note_durable_start(self.state.log_start_offset)
             return self.state.log_start_offset
@@ -424,7 +373,7 @@ class Log(LogRecords):
             # moved the start as far, but that it does not make durable.
             if offset <= self._durable_start_offset:
                 return False
-            with self._storage_errors():
+            with self.storage_errors:
                 self.state.advance_log_start_offset(offset)
                 # The epochs first: a checkpoint that knows of a later start than they is not believed (recovery).
                 self._epochs.truncate_from_start(self.state.log_start_offset)
@@ -440,7 +389,7 @@ class Log(LogRecords):
         with self._lock:
             self.open()
             policies = retention.policies_for(self._options) if policies is None else policies
-            with self._storage_errors():
+            with self.storage_errors:
                 view, count = self._done_with(policies)
                 if count == 0:
                     return 0
@@ -495,7 +444,7 @@ class Log(LogRecords):
             if not old or old[0][0] != base_offset:
                 discard_cleaned(self._fs, self.path, base_offset)
                 return False
-            with self._storage_errors():
+            with self.storage_errors:
                 begin_swap(self._fs, self.path, base_offset)
                 try:
                     paths = finish_swap(self._fs, self.path, base_offset, [at[0] for at in old])
@@ -517,7 +466,7 @@ class Log(LogRecords):
             self.open()
             if offset >= self.state.log_end_offset:
                 return
-            with self._storage_errors():
+            with self.storage_errors:
                 self.state.begin_roll()
                 self._keep_offsets()
                 segments = self.state.segments()
@@ -531,11 +480,7 @@ class Log(LogRecords):
                     base_offset, position = next(at[:2] for at in reversed(segments) if at[0] <= offset)
                 self.history += 1
                 self.truncated_to = min(self.truncated_to, offset)
-                # Indexes, epochs and producers are made from what is left, however much that is. A gap that was served
-                # is not its end.
-                self._is_clean = False
-                self._may_have_gaps = True
-                self._checkpointed_start_offset = min(self._checkpointed_start_offset, offset)
+                self._closed.cut(offset)
                 self._files.truncate([at[0] for at in segments], base_offset, position)
                 self._open_locked()
                 # The one on the disk may be beyond that of this log, which knows what its indexes have not synced.
@@ -548,7 +493,7 @@ class Log(LogRecords):
             handles = self.state.delete()
             directory = self.path.rpartition("/")[0]
             target = f"{directory}/{delete_directory_name(self.topic_partition, self.context.random)}"
-            with self._storage_errors():
+            with self.storage_errors:
                 self._fs.rename(self.path, target)
                 self._fs.sync_directory(directory)
             self._files.path = target
@@ -569,7 +514,7 @@ class Log(LogRecords):
         if kind == _OPEN:
             self.open()
             return
-        with self._lock, self._storage_errors():
+        with self._lock, self.storage_errors:
             if self.state.state != "open":
                 return
             if kind == _ROLL:
@@ -593,7 +538,7 @@ class Log(LogRecords):
         """Close the active segment and begin a new one, unless it is empty."""
         with self._lock:
             self.open()
-            with self._storage_errors():
+            with self.storage_errors:
                 self._roll_locked()
 
     def _roll_locked(self, *, is_going: bool = False) -> None:
@@ -631,6 +576,3 @@ class Log(LogRecords):
     def _roll_jitter_ms(self) -> int:
         limit = min(self._options.segment_jitter_ms, self._options.segment_ms)
         return self.context.random.randrange(limit) if limit > 0 else 0
-
-    def _storage_errors(self) -> StorageErrors:
-        return StorageErrors(self)

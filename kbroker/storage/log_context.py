@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import errno
+import logging
 import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
+from kbroker._core.log_directory import LogDirectory
 from kbroker._core.segment_list import SegmentHandle
 from kbroker.clock import Clock
 from kbroker.errors import StorageFailed
 from kbroker.fs import FileSystem
+from kbroker.model import TopicPartition
 
 if TYPE_CHECKING:
     from kbroker.storage.log import Log
+
+logger = logging.getLogger("kbroker.storage")
 
 #: Errors of the disk, after which nothing that it holds can be trusted to be written.
 DISK_ERRORS = frozenset({errno.EIO, errno.EROFS, errno.ENODEV, errno.ENXIO, errno.ESTALE, errno.EUCLEAN})
@@ -77,10 +82,22 @@ class LogContext:
 
 
 class StorageErrors:
-    """OSError becomes StorageFailed and is told; one that means a broken disk takes the log directory offline."""
+    """Around what a log asks of its disk: an OSError becomes StorageFailed and is told. One that means a broken disk
+    takes the log directory offline."""
 
-    def __init__(self, log: Log):
-        self._log = log
+    __slots__ = ("_directory", "_name", "told")
+
+    def __init__(self, name: TopicPartition, directory: LogDirectory):
+        self._name = name
+        self._directory = directory
+        self.told = ""
+        """What has last been told."""
+
+    def tell(self, what: str) -> None:
+        """One line about an error that keeps the log from what it is asked for, not again for each request."""
+        if what != self.told:
+            self.told = what
+            logger.error("%s: %s", self._name, what)
 
     def __enter__(self) -> None:
         pass
@@ -88,9 +105,9 @@ class StorageErrors:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, OSError):
             if error.errno in DISK_ERRORS:
-                self._log.directory.fail(f"{self._log}: {error}")
+                self._directory.fail(f"{self._name}: {error}")
             elif error.errno in DISK_FULL_ERRORS:
-                self._log.directory.tell_full(str(self._log))
+                self._directory.tell_full(str(self._name))
             else:
-                self._log.tell_trouble(str(error))
-            raise StorageFailed(f"{self._log}: {error}") from error
+                self.tell(str(error))
+            raise StorageFailed(f"{self._name}: {error}") from error

@@ -28,7 +28,7 @@ from kbroker.storage.cleaner import LogCleaner
 from kbroker.storage.disk_space import CHECK_INTERVAL_MS, SpaceWatch, is_full
 from kbroker.storage.flush import request_due_flushes
 from kbroker.storage.log import Log
-from kbroker.storage.log_context import DISK_ERRORS, LogContext, StorageErrors
+from kbroker.storage.log_context import DISK_ERRORS, LogContext
 from kbroker.storage.open_directory import OpenDirectory
 from kbroker.storage.open_segments import OpenSegments
 from kbroker.storage.options import LogOptions, StorageOptions
@@ -447,7 +447,7 @@ class LogManager:
                 outcomes[log] = error
         for home, starts in moved.items():
             try:
-                with StorageErrors(next(iter(starts))):
+                with next(iter(starts)).storage_errors:
                     home.write_start_offsets()
             except StorageFailed as error:
                 outcomes.update(dict.fromkeys(starts, error))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from kbroker._core.crc import crc32c_of
 from kbroker._core.partition_state import PartitionState
@@ -13,7 +13,7 @@ from kbroker._core.segment_scan import scan_segment
 from kbroker.fs import FileSystem, read_file, replace_file
 from kbroker.storage import segment as names
 from kbroker.storage.producer_state import AbortedIndex, store_snapshot
-from kbroker.storage.recovery import create_segment, remove_segment, segment_of
+from kbroker.storage.recovery import LoadedLog, create_segment, remove_segment, segment_of
 from kbroker.storage.segment import Segment
 from kbroker.storage.witness import Witness
 
@@ -55,6 +55,26 @@ class SegmentFiles:
         return size
 
     # --- opened: the state owns the descriptors that it takes
+
+    def open(self, loaded: LoadedLog, jitter_ms: Callable[[], int]) -> None:
+        """The log serves from here on: others append at once. `jitter_ms` tells of each segment how much earlier than
+        segment.ms it is rolled."""
+        self.unread = set(loaded.unread)
+        self.unread_aborted = {at.base_offset for at in loaded.segments if at.aborted_count} & loaded.unread
+        active = loaded.segments[-1]
+        fds = [self._fs.open(self.path_of(active.base_offset, names.LOG), os.O_RDWR)]
+        try:
+            self._state.open(
+                [(at, fds[0] if at is active else -1, jitter_ms(), at is active) for at in loaded.segments],
+                loaded.log_start_offset,
+                loaded.log_end_offset,
+                loaded.flushed_offset,
+                loaded.producers,
+            )
+            fds = []
+        finally:
+            for fd in fds:
+                self._fs.close(fd)
 
     def open_segment(self, base_offset: int) -> bool:
         """A closed segment's messages and offsets. False where it is open already, or gone."""
