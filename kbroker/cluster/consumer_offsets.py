@@ -7,8 +7,8 @@ nothing. Whether a partition exists is the caller's to know.
 
 from __future__ import annotations
 
-import logging
 import threading
+from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from kbroker.clock import Clock, SystemClock
@@ -28,8 +28,7 @@ from kbroker.coordination.store import (
 )
 from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.model import TopicPartition
-
-LOG = logging.getLogger(__name__)
+from kbroker.room import Room
 
 MOST_NAMES = 8
 LONGEST_GROUP_ID = 255
@@ -42,8 +41,8 @@ OFFSETS = "offsets"
 class ConsumerOffsets:
     """Thread-safe. Waits for the store: not for a processor's thread.
 
-    At most `most_nodes` are below /consumers. Those of a group go when it has committed nothing for `retention_ms`,
-    counted from the start of the broker at the earliest.
+    At most `most_nodes` are below /consumers, and clients of one host make at most half of them. Those of a group go
+    when it has committed nothing for `retention_ms`, counted from the start of the broker at the earliest.
     """
 
     def __init__(
@@ -55,17 +54,18 @@ class ConsumerOffsets:
     ):
         self._store = store
         self._clock = clock or SystemClock()
-        self._most_nodes = most_nodes
         self._retention_ms = retention_ms
         self._lock = threading.Lock()
-        """Guards the two below; held over the walk that finds them, once, and over no other call of the store."""
+        """Guards the three below; held over the walk that finds them, once, and over no other call of the store."""
         self._node_count = -1
         """Below /consumers, those on their way included; -1: not counted yet."""
         self._committed_at: dict[str, float] = {}
         """Monotonic time of the last commit, by the path of the node above a group's topics."""
-        self._is_full = False
+        self._made_by: dict[str, Counter[str]] = {}
+        """How many nodes the clients of each host have made for a group, by the same paths."""
+        self._room = Room("kbroker.zookeeper.offsets.max.nodes", most_nodes, lambda: self._node_count, self._clock)
 
-    def commit(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+    def commit(self, group_id: str, offsets: Mapping[TopicPartition, int], client_host: str = "") -> None:
         """All of them or none, durable on return.
 
         INVALID_GROUP_ID for a name that no path can have, or is too long; INVALID_COMMIT_OFFSET_SIZE where there is no
@@ -75,32 +75,34 @@ class ConsumerOffsets:
         while True:
             operations = list(self._operations(data))
             made = sum(isinstance(operation, Create) for operation in operations)
-            self._reserve(made)
+            self._reserve(made, client_host)
             try:
                 self._store.multi(operations)
                 break
             except (NodeExists, NoNode):
-                self._reserve(-made)  # somebody else has committed for the group meanwhile, or its time was over
+                # Somebody else has committed for the group meanwhile, or its time was over.
+                self._give_back(made, client_host)
             except BaseException:
-                self._reserve(-made)
+                self._give_back(made, client_host)
                 raise
+        above = {parent_of(parent_of(path)) for path in data}  # one: all of them are the group's
         with self._lock:
-            for path in data:
-                self._committed_at[parent_of(parent_of(path))] = self._clock.monotonic()
+            for path in above:
+                self._committed_at[path] = self._clock.monotonic()
+                self._made_by.setdefault(path, Counter())[client_host] += made
 
-    def _reserve(self, count: int) -> None:
+    def _reserve(self, count: int, host: str) -> None:
         with self._lock:
             self._count_nodes()
-            if count > 0 and self._node_count + count > self._most_nodes:
-                if not self._is_full:
-                    LOG.warning(
-                        "OffsetCommit 0: %d nodes below %s are all that kbroker.zookeeper.offsets.max.nodes allows",
-                        self._node_count,
-                        paths.CONSUMERS,
-                    )
-                self._is_full = True
+            if count and not self._room.has_room(host, count):
                 raise ProtocolError(ErrorCode.INVALID_COMMIT_OFFSET_SIZE, "there is no room for more offsets")
             self._node_count += count
+            self._room.made(host, count)
+
+    def _give_back(self, count: int, host: str) -> None:
+        with self._lock:
+            self._node_count -= count
+            self._room.gone(host, count)
 
     def _count_nodes(self) -> None:
         """Once. The caller holds the lock."""
@@ -126,10 +128,13 @@ class ConsumerOffsets:
             latest = self._clock.monotonic() - self._retention_ms / 1000
             due = [path for path, at in self._committed_at.items() if at <= latest]
         for path in due:
+            with self._lock:
+                made_by = self._made_by.pop(path, Counter())
             gone = self._remove_offsets(path)
             with self._lock:
                 self._node_count -= gone
-                self._is_full = self._is_full and self._node_count >= self._most_nodes
+                for host, count in made_by.items():
+                    self._room.gone(host, count)
                 if self._committed_at.get(path, latest) <= latest:
                     self._committed_at.pop(path, None)
 

@@ -377,7 +377,7 @@ GROUPS = (
         INT,
         100_000,
         "The most groups that this broker coordinates, those included of which only offsets are left. "
-        "One more is GROUP_MAX_SIZE_REACHED.",
+        "One more is GROUP_MAX_SIZE_REACHED. Clients of one host make at most half of them.",
         limits=Limits(1),
     ),
     Setting(
@@ -556,7 +556,8 @@ GROUPS = (
         INT,
         100_000,
         "Nodes below /consumers, where OffsetCommit 0 stores offsets. One that needs more is refused with "
-        "INVALID_COMMIT_OFFSET_SIZE. Offsets go when their group has committed nothing for offsets.retention.minutes.",
+        "INVALID_COMMIT_OFFSET_SIZE. Clients of one host make at most half of them. Offsets go when their group has "
+        "committed nothing for offsets.retention.minutes.",
         limits=Limits(0),
     ),
     Setting(

@@ -20,8 +20,8 @@ TRANSACTIONS = (
         "kbroker.transactional.ids.max",
         Kind.INT,
         100_000,
-        "The most transactional ids that this broker coordinates. A new one beyond is POLICY_VIOLATION; those that "
-        "nobody uses go after transactional.id.expiration.ms.",
+        "The most transactional ids that this broker coordinates. A new one beyond is POLICY_VIOLATION. Clients of "
+        "one host make at most half of them. Those that nobody uses go after transactional.id.expiration.ms.",
         limits=Limits(1),
     ),
     Setting(

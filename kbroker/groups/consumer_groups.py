@@ -147,9 +147,10 @@ class ConsumerGroups:
             return served, machine
         joins = beat.member_epoch == JOINING_EPOCH
         if served is None and joins:
-            if not self._home.has_room():
+            if not self._home.has_room(beat.client_host):
                 raise ProtocolError(ErrorCode.GROUP_MAX_SIZE_REACHED, "There is no room for another group.")
-            return ServedGroup(machine := MixedGroup(group_id, self._options.limits_of(group_id))), machine
+            machine = MixedGroup(group_id, self._options.limits_of(group_id))
+            return ServedGroup(machine, made_by=beat.client_host), machine
         if served is None:
             what = "Consumer group" if beat.member_epoch > JOINING_EPOCH else "Group"
             raise ProtocolError(ErrorCode.GROUP_ID_NOT_FOUND, f"{what} {group_id} not found.")

@@ -26,6 +26,7 @@ from kbroker.groups.options import GroupOptions
 from kbroker.groups.records import fits
 from kbroker.groups.shard import GroupShard, ServedGroup, beat_error, store_error
 from kbroker.model import GROUP_OFFSETS_TOPIC, TopicPartition
+from kbroker.room import Room
 from kbroker.rules.consumer_group_member import StoreChanges
 from kbroker.rules.group import Group
 from kbroker.rules.group_member import JoinAnswer, Joining, Leaving, Store, SyncAnswer
@@ -34,7 +35,6 @@ from kbroker.rules.mixed_group import MixedGroup
 from kbroker.state_log.deadlines import Deadlines
 from kbroker.state_log.partition import StatePartition
 from kbroker.state_log.replica import Replica
-from kbroker.state_log.room import Room
 from kbroker.state_log.shards import Shards
 from kbroker.state_log.topic import StateTopic
 
@@ -76,7 +76,7 @@ class GroupCoordinator:
         self._given_ids = GivenIds()
         self.shards = Shards("group", topic, make=self._make_shard, load=self._load, end=_end)
         """Where the groups are, partition by partition."""
-        self._room = Room("kbroker.groups.max", options.most_groups, self._count_groups)
+        self._room = Room("kbroker.groups.max", options.most_groups, self._count_groups, clock)
         home = Home(self._acquire, self._settle, self._arm, _deliver, self._deadlines.now_ms, self._room.has_room)
         self.consumers = ConsumerGroups(home, options, clock, topics)
         """Groups of the consumer protocol (KIP-848)."""
@@ -99,7 +99,7 @@ class GroupCoordinator:
     def _make_shard(self, partition_id: int, replica: Replica) -> GroupShard:
         name = TopicPartition(GROUP_OFFSETS_TOPIC, partition_id)
         partition = StatePartition(name, replica, self._clock, self.options.offsets_topic_codec)
-        return GroupShard(partition, self.options, self._clock)
+        return GroupShard(partition, self.options, self._clock, self._room)
 
     def _load(self, shard: GroupShard) -> None:
         for served in shard.load(self._deadlines.now_ms()):
@@ -197,12 +197,12 @@ class GroupCoordinator:
                 answers.append((answer, JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID, joining.member_id)))
             elif refused:
                 answers.append((answer, JoinAnswer(refused, joining.member_id)))
-            elif served is None and not self._room.has_room():
+            elif served is None and not self._room.has_room(joining.client_host):
                 answers.append((answer, JoinAnswer(ErrorCode.GROUP_MAX_SIZE_REACHED, "")))
             elif served is not None and mixed is not None:
                 answers = self.consumers.join(shard, served, mixed, joining, answer, self._make_unique())
             else:
-                served = served or shard.create(group_id)
+                served = served or shard.create(group_id, joining.client_host)
                 unique = "" if joining.member_id else self._make_unique()
                 cast("Group", served.machine).join(answer, joining, unique, self._deadlines.now_ms())
                 answers = self._settle(shard, served)

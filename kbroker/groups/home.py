@@ -26,5 +26,5 @@ class Home(NamedTuple):
     """Gives answers; the caller holds no lock."""
     now_ms: Callable[[], int]
     """Monotonic milliseconds."""
-    has_room: Callable[[], bool]
-    """Whether there may be one more group."""
+    has_room: Callable[[str], bool]
+    """Whether clients of that host may make one more group."""

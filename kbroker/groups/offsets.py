@@ -53,6 +53,7 @@ class Offsets:
         offsets: Mapping[TopicPartition, CommittedOffset],
         answer: Callable[[ErrorCode, frozenset[TopicPartition]], None],
         version: int = 9,
+        client_host: str = "",
     ) -> None:
         """OffsetCommit, in that version. Answered when it is stored, with the partitions whose metadata is too long:
         they are not."""
@@ -65,10 +66,10 @@ class Offsets:
             served = shard.groups.get(group_id)
             if served is None and generation >= 0:
                 error = ErrorCode.ILLEGAL_GENERATION
-            elif served is None and not self._home.has_room():
+            elif served is None and not self._home.has_room(client_host):
                 error = ErrorCode.GROUP_MAX_SIZE_REACHED
             else:
-                served = served or shard.create(group_id)
+                served = served or shard.create(group_id, client_host)
                 who = (generation, member_id, instance_id)
                 if (consumer := served.consumer) is not None:
                     error = self._consumers.check_commit(consumer, *who, offsets, version=version)
@@ -102,6 +103,7 @@ class Offsets:
         answer: Callable[[ErrorCode, frozenset[TopicPartition]], None],
         *,
         adds: bool = False,
+        client_host: str = "",
     ) -> None:
         """TxnOffsetCommit: `offsets` count when the producer's transaction is committed. Answered as `commit` is.
 
@@ -115,9 +117,9 @@ class Offsets:
         is_nobody = min(producer) < 0  # of whom the log knows nothing
         try:
             if group_id not in shard.groups:
-                if not self._home.has_room():
+                if not self._home.has_room(client_host):
                     raise ProtocolError(ErrorCode.GROUP_MAX_SIZE_REACHED)
-                shard.create(group_id)
+                shard.create(group_id, client_host)
             guard = shard.partition.replica.verify(*producer, adds=adds)
             known = ErrorCode.NONE
         except KbrokerError as refused:
@@ -127,7 +129,7 @@ class Offsets:
         who = (generation, member_id, instance_id)
 
         def asked(error: ErrorCode) -> None:
-            self._commit_asked(shard, group_id, producer, guard, who, offsets, error, answer)
+            self._commit_asked(shard, group_id, client_host, producer, guard, who, offsets, error, answer)
 
         if guard == NO_GUARD and (known or not is_nobody):
             asked(known)
@@ -138,6 +140,7 @@ class Offsets:
         self,
         shard: GroupShard,
         group_id: str,
+        client_host: str,
         producer: Producer,
         guard: int,
         who: tuple[int, str, str | None],
@@ -152,7 +155,7 @@ class Offsets:
                 error = ErrorCode.NOT_COORDINATOR
             outcome: ErrorCode | None = commit_error(error)
             if not outcome:
-                served = shard.groups.get(group_id) or shard.create(group_id)
+                served = shard.groups.get(group_id) or shard.create(group_id, client_host)
                 if (consumer := served.consumer) is not None:
                     outcome = self._consumers.check_commit(consumer, *who, offsets, transactional=True)
                 else:

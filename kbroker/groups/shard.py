@@ -14,6 +14,7 @@ from kbroker.groups.records import GroupValue
 from kbroker.groups.replay import PartitionReplay
 from kbroker.groups.subscription import subscribed_topics
 from kbroker.model import TopicPartition
+from kbroker.room import Room
 from kbroker.rules.consumer_group_member import Change, StoreChanges
 from kbroker.rules.group import Group
 from kbroker.rules.group_member import Store, StoreAssignment, StoreReplacement, Token
@@ -77,15 +78,18 @@ class ServedGroup:
     The machine is of either protocol, and another when the group changes from one to the other.
     """
 
-    __slots__ = ("alarm", "armed_ms", "machine", "offsets", "rests_until_ms", "state_timestamp_ms")
+    __slots__ = ("alarm", "armed_ms", "machine", "made_by", "offsets", "rests_until_ms", "state_timestamp_ms")
 
     def __init__(
         self,
         machine: Group | MixedGroup,
         offsets: GroupOffsets | None = None,
         state_timestamp_ms: int = NO_TIMESTAMP,
+        made_by: str | None = None,
     ):
         self.machine = machine
+        self.made_by = made_by
+        """The host of the client that made it; None for one that was loaded."""
         self.offsets = GroupOffsets() if offsets is None else offsets
         self.state_timestamp_ms = state_timestamp_ms
         """Wall clock of the state in the newest record; NO_TIMESTAMP when no record says it."""
@@ -113,7 +117,7 @@ class GroupShard:
     The lock is reentrant because an append may be committed before it returns, and then calls back.
     """
 
-    def __init__(self, partition: StatePartition, options: GroupOptions, clock: Clock):
+    def __init__(self, partition: StatePartition, options: GroupOptions, clock: Clock, room: Room):
         self.partition = partition
         self.lock = threading.RLock()
         self.groups: dict[str, ServedGroup] = {}
@@ -124,6 +128,7 @@ class GroupShard:
         self._ended_while_loading: list[tuple[int, bool, int]] = []
         self._options = options
         self._clock = clock
+        self._room = room
 
     # --- loading -----------------------------------------------------------------------------------------
     def load(self, now_ms: int) -> list[ServedGroup]:
@@ -171,15 +176,18 @@ class GroupShard:
         return ServedGroup(machine, offsets, value.state_timestamp_ms)
 
     # --- groups ------------------------------------------------------------------------------------------
-    def create(self, group_id: str) -> ServedGroup:
-        """A new, empty group."""
+    def create(self, group_id: str, host: str) -> ServedGroup:
+        """A new, empty group, made by a client of that host."""
         machine = Group(group_id, self._options.max_size, self._options.initial_rebalance_delay_ms)
-        served = self.groups[group_id] = ServedGroup(machine)
+        served = self.groups[group_id] = ServedGroup(machine, made_by=host)
+        self._room.made(host)
         return served
 
     def adopt(self, served: ServedGroup, machine: MixedGroup) -> None:
         """The group is one of the consumer protocol from now on; `served` may be new. The caller holds the lock."""
         served.machine = machine
+        if machine.group_id not in self.groups and served.made_by is not None:
+            self._room.made(served.made_by)
         self.groups[machine.group_id] = served
 
     def forsake(self, served: ServedGroup, before: Group | MixedGroup) -> None:
@@ -227,6 +235,7 @@ class GroupShard:
             for served in self.groups.values():
                 served.machine.end(error)
                 answers += served.machine.take_answers()
+                self._give_back_room(served)
             self.groups = {}
         return answers
 
@@ -301,9 +310,14 @@ class GroupShard:
         if not error:
             machine.end(ErrorCode.COORDINATOR_NOT_AVAILABLE)
             del self.groups[machine.group_id]
+            self._give_back_room(served)
             if served.alarm is not None:
                 served.alarm.cancel()
         return error
+
+    def _give_back_room(self, served: ServedGroup) -> None:
+        if served.made_by is not None:
+            self._room.gone(served.made_by)
 
     def _group_keys(self, served: ServedGroup) -> list[bytes]:
         """Keys of the records that there are of the group itself."""

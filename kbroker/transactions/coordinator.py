@@ -22,11 +22,11 @@ from typing import TypeAlias
 from kbroker.clock import Clock
 from kbroker.errors import ErrorCode, NotNow
 from kbroker.model import NO_PRODUCER_ID, TRANSACTION_STATE_TOPIC, TopicPartition
+from kbroker.room import Room
 from kbroker.rules.transaction import EPOCH_VERSION, FIRST_VERSION, Expected, Transaction, TransactionState, Transit
 from kbroker.state_log.deadlines import Deadlines
 from kbroker.state_log.partition import Phase, StatePartition
 from kbroker.state_log.replica import Replica
-from kbroker.state_log.room import Room
 from kbroker.state_log.shards import Shards
 from kbroker.state_log.topic import StateTopic
 from kbroker.transactions.answers import DescribedTransaction, EndedTransaction, InitializedProducer, ListedTransaction
@@ -63,7 +63,7 @@ class TransactionCoordinator:
         self._deadlines = deadlines or Deadlines("transaction-deadlines", clock)
         self.shards = Shards("transaction", topic, make=self._make_shard, load=self._load, end=_end)
         """Where the transactional ids are, partition by partition."""
-        self._room = Room("kbroker.transactional.ids.max", options.most_ids, self._count_ids)
+        self._room = Room("kbroker.transactional.ids.max", options.most_ids, self._count_ids, clock)
         self._lock = threading.Lock()
         """Guards `_aborted_by_timeout`; nothing else inside."""
         self._aborted_by_timeout = 0
@@ -82,7 +82,7 @@ class TransactionCoordinator:
 
     def _make_shard(self, partition_id: int, replica: Replica) -> TransactionShard:
         name = TopicPartition(TRANSACTION_STATE_TOPIC, partition_id)
-        return TransactionShard(StatePartition(name, replica, self._clock))
+        return TransactionShard(StatePartition(name, replica, self._clock), self._room)
 
     def _load(self, shard: TransactionShard) -> None:
         for transaction in shard.load(self.options.load_buffer_bytes, self._take_up):
@@ -108,6 +108,7 @@ class TransactionCoordinator:
         timeout_ms: int,
         expected: Expected | None,
         answer: Callable[[InitializedProducer], None],
+        client_host: str = "",
     ) -> None:
         """InitProducerId with a transactional id; `expected` is what the producer has already. May block."""
         if not transactional_id:
@@ -118,7 +119,7 @@ class TransactionCoordinator:
             return
 
         def attempt(new_producer_id: int | None) -> Callable[[], None] | None:
-            return self._try_init(transactional_id, timeout_ms, expected, new_producer_id, answer)
+            return self._try_init(transactional_id, timeout_ms, expected, new_producer_id, answer, client_host)
 
         self._with_producer_id(attempt, lambda error: answer(InitializedProducer(error)))
 
@@ -143,6 +144,7 @@ class TransactionCoordinator:
         expected: Expected | None,
         new_producer_id: int | None,
         answer: Callable[[InitializedProducer], None],
+        client_host: str,
     ) -> Callable[[], None] | None:
         """What to do without the lock; None: with a new producer id once more."""
         shard = self.shards.acquire(transactional_id)
@@ -150,7 +152,7 @@ class TransactionCoordinator:
             return functools.partial(answer, InitializedProducer(shard))
         try:
             transaction = shard.transactions.get(transactional_id)
-            if transaction is None and not self._room.has_room():
+            if transaction is None and not self._room.has_room(client_host):
                 return functools.partial(answer, InitializedProducer(ErrorCode.POLICY_VIOLATION))
             if new_producer_id is None and (transaction is None or transaction.needs_producer_id(expected)):
                 return None
@@ -158,7 +160,7 @@ class TransactionCoordinator:
             if transaction is None:
                 assert new_producer_id is not None
                 transaction = Transaction(transactional_id, new_producer_id, timeout_ms, now_ms)
-                shard.transactions[transactional_id] = transaction
+                shard.add(transaction, client_host)
             transit = transaction.init_producer_id(timeout_ms, expected, new_producer_id, now_ms)
             if isinstance(transit, ErrorCode):
                 return functools.partial(answer, InitializedProducer(transit))

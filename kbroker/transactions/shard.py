@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterable
 
 from kbroker.errors import ErrorCode
+from kbroker.room import Room
 from kbroker.rules.transaction import Transaction, Transit
 from kbroker.state_log.partition import Phase, StatePartition
 from kbroker.transactions import records
@@ -36,9 +37,9 @@ class TransactionShard:
     The lock is reentrant because an append may be committed before it returns, and then calls back.
     """
 
-    __slots__ = ("endings", "lock", "partition", "transactions", "waiting")
+    __slots__ = ("_made_by", "_room", "endings", "lock", "partition", "transactions", "waiting")
 
-    def __init__(self, partition: StatePartition):
+    def __init__(self, partition: StatePartition, room: Room):
         self.partition = partition
         self.lock = threading.RLock()
         self.transactions: dict[str, Transaction] = {}
@@ -46,6 +47,9 @@ class TransactionShard:
         """Of those, the ones whose markers are on their way."""
         self.waiting: dict[str, list[Callable[[], None]]] = {}
         """What is to be called when they are written, by transactional id."""
+        self._room = room
+        self._made_by: dict[str, str] = {}
+        """The hosts of the clients that made them, by transactional id; not of those that were loaded."""
 
     # --- life --------------------------------------------------------------------------------------------
     def load(self, load_buffer_bytes: int, take_up: Callable[[Iterable[Transaction]], None]) -> list[Transaction]:
@@ -71,7 +75,22 @@ class TransactionShard:
         """This broker is not the coordinator any more. Appends that are on their way answer for themselves."""
         with self.lock:
             self.partition.end()
-            self.transactions, self.endings = {}, {}
+            for host in self._made_by.values():
+                self._room.gone(host)
+            self.transactions, self.endings, self._made_by = {}, {}, {}
+
+    def add(self, transaction: Transaction, host: str) -> None:
+        """A new id, made by a client of that host. The caller holds the lock."""
+        self.transactions[transaction.transactional_id] = transaction
+        self._made_by[transaction.transactional_id] = host
+        self._room.made(host)
+
+    def _remove(self, transactional_id: str) -> None:
+        if self.transactions.pop(transactional_id, None) is None:
+            return
+        host = self._made_by.pop(transactional_id, None)
+        if host is not None:
+            self._room.gone(host)
 
     # --- writing; the caller holds the lock --------------------------------------------------------------
     def store(
@@ -143,7 +162,7 @@ class TransactionShard:
                     if error:
                         transaction.not_stored(transit)
                     else:
-                        self.transactions.pop(transaction.transactional_id, None)
+                        self._remove(transaction.transactional_id)
             if error:
                 LOG.warning("%s: %d expired ids could not be removed: %s", self.partition.name, len(dying), error.name)
 

@@ -34,6 +34,7 @@ class Caller:
     local_host: str = "127.0.0.1"
     local_port: int = 9092
     peer: str = "127.0.0.1:50000"
+    peer_host: str = "127.0.0.1"
     principal: str = "User:ANONYMOUS"
 
 

@@ -121,15 +121,17 @@ class TransactionHome:
             self.advance(1000)
         raise AssertionError("it does not get on")
 
-    def init(self, name: str = "id", expected: Expected | None = None, timeout_ms: int = 60_000) -> InitializedProducer:
-        (answer,) = self.ask_init(name, expected, timeout_ms)
+    def init(
+        self, name: str = "id", expected: Expected | None = None, timeout_ms: int = 60_000, host: str = ""
+    ) -> InitializedProducer:
+        (answer,) = self.ask_init(name, expected, timeout_ms, host)
         return answer
 
     def ask_init(
-        self, name: str = "id", expected: Expected | None = None, timeout_ms: int = 60_000
+        self, name: str = "id", expected: Expected | None = None, timeout_ms: int = 60_000, host: str = ""
     ) -> list[InitializedProducer]:
         answers: list[InitializedProducer] = []
-        self.coordinator.init_producer_id(name, timeout_ms, expected, answers.append)
+        self.coordinator.init_producer_id(name, timeout_ms, expected, answers.append, host)
         return answers
 
     def add(self, who: tuple[int, int], *partitions: TopicPartition, name: str = "id", version: int = 0) -> ErrorCode:

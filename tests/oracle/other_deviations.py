@@ -329,8 +329,8 @@ OTHERS: tuple[OtherDeviation, ...] = (
     OtherDeviation(
         "How many groups and transactional ids there may be",
         "kbroker.groups.max and kbroker.transactional.ids.max, 100,000 each; one more is GROUP_MAX_SIZE_REACHED or "
-        "POLICY_VIOLATION. A member names at most 100 protocols, with message.max.bytes of metadata, else it is "
-        "INVALID_REQUEST. Kafka has no limits.",
+        "POLICY_VIOLATION. Clients of one host make at most half of them. A member names at most 100 protocols, with "
+        "message.max.bytes of metadata, else it is INVALID_REQUEST. Kafka has no limits.",
         "Whoever makes names up would fill the memory.",
         "tests/unit/groups/test_coordinator.py::test_there_is_room_for_so_many_groups_whatever_makes_them",
     ),
@@ -343,7 +343,8 @@ OTHERS: tuple[OtherDeviation, ...] = (
     ),
     OtherDeviation(
         "OffsetCommit 0: many offsets, and old ones",
-        "There are at most kbroker.zookeeper.offsets.max.nodes nodes; what needs more is INVALID_COMMIT_OFFSET_SIZE. "
+        "There are at most kbroker.zookeeper.offsets.max.nodes nodes, half of them at most by clients of one host; "
+        "what needs more is INVALID_COMMIT_OFFSET_SIZE. "
         "Offsets go when their group has committed nothing for offsets.retention.minutes, or since the broker has "
         "started. Kafka with a ZooKeeper keeps all for ever.",
         "A node takes many times what it takes in a request, and nothing else would remove it.",

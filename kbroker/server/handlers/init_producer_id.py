@@ -41,7 +41,11 @@ def handle(services: Services, request: Request, message: M.InitProducerIdReques
     is_new = message.producer_id == NO_PRODUCER_ID
     expected = None if is_new else (message.producer_id, message.producer_epoch)
     services.transactions.init_producer_id(
-        message.transactional_id, message.transaction_timeout_ms, expected, initialized
+        message.transactional_id,
+        message.transaction_timeout_ms,
+        expected,
+        initialized,
+        request.connection.peer_host,
     )
     return None
 

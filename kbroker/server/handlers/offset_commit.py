@@ -42,7 +42,7 @@ def blocks(services: Services, request: Request, message: M.OffsetCommitRequest)
 def handle(services: Services, request: Request, message: M.OffsetCommitRequest) -> M.OffsetCommitResponse | None:
     """Answers when the offsets are stored; at once when there is none whose partition exists."""
     if request.api_version == 0:
-        return _commit_to_store(services, message)
+        return _commit_to_store(services, message, request.connection.peer_host)
     now_ms = services.clock.wall_ms()
     retention_ms = message.retention_time_ms
     expiry_ms = NO_EXPIRY if retention_ms == NO_RETENTION_TIME else now_ms + retention_ms
@@ -77,11 +77,12 @@ def handle(services: Services, request: Request, message: M.OffsetCommitRequest)
         offsets,
         committed,
         request.api_version,
+        f"/{request.connection.peer_host}",
     )
     return None
 
 
-def _commit_to_store(services: Services, message: M.OffsetCommitRequest) -> M.OffsetCommitResponse:
+def _commit_to_store(services: Services, message: M.OffsetCommitRequest, client_host: str) -> M.OffsetCommitResponse:
     """Version 0: no coordinator, members or generations. Of a partition that is named twice the last offset stays."""
     image = services.cluster.image
     longest = services.config["offset.metadata.max.bytes"]
@@ -101,7 +102,7 @@ def _commit_to_store(services: Services, message: M.OffsetCommitRequest) -> M.Of
     stored = ErrorCode.NONE
     if offsets:
         try:
-            services.consumer_offsets.commit(message.group_id, offsets)
+            services.consumer_offsets.commit(message.group_id, offsets, client_host)
         except KbrokerError as error:
             stored = error.code
     return _answer((at, code or stored) for at, code in checked)

@@ -76,6 +76,7 @@ def handle(services: Services, request: Request, message: M.TxnOffsetCommitReque
         ask,
         committed,
         adds=adds,
+        client_host=f"/{request.connection.peer_host}",
     )
     return None
 

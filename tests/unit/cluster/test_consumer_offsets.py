@@ -119,7 +119,7 @@ def test_there_is_room_for_so_many_nodes_whoever_has_made_them(
     offsets.commit("g", {A: 1, B: 1})
     for _ in range(2):
         with pytest.raises(ProtocolError) as refused:
-            offsets.commit("h", {A: 1})
+            offsets.commit("h", {A: 1}, "another")
         assert refused.value.code == ErrorCode.INVALID_COMMIT_OFFSET_SIZE
     assert "kbroker.zookeeper.offsets.max.nodes" in caplog.text and len(caplog.records) == 1
     assert len(nodes_of(store.connect())) == 2 + 9
@@ -130,7 +130,7 @@ def test_there_is_room_for_so_many_nodes_whoever_has_made_them(
 def test_offsets_go_when_their_group_has_committed_nothing_for_too_long(store: EmbeddedStore) -> None:
     clock = ManualClock()
     ConsumerOffsets(store.connect()).commit("found", {A: 1})
-    offsets = ConsumerOffsets(store.connect(), clock, most_nodes=20, retention_ms=1000)
+    offsets = ConsumerOffsets(store.connect(), clock, most_nodes=40, retention_ms=1000)
     offsets.commit("a", {A: 1, B: 1})
     offsets.commit("a/offsets/t", {A: 3})
     clock.now_ms += 600
@@ -145,3 +145,29 @@ def test_offsets_go_when_their_group_has_committed_nothing_for_too_long(store: E
     assert set(nodes_of(store.connect())) == {"/", "/consumers"}
     offsets.commit("b", {TopicPartition("t", number): 1 for number in range(17)})
     assert len(nodes_of(store.connect())) == 2 + 20
+
+
+def test_clients_of_one_host_make_half_of_the_nodes_and_get_them_back(
+    store: EmbeddedStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = ManualClock()
+    ConsumerOffsets(store.connect()).commit("found", {A: 1})
+    offsets = ConsumerOffsets(store.connect(), clock, most_nodes=40, retention_ms=1000)
+
+    def commit(group_id: str, host: str, count: int) -> bool:
+        try:
+            offsets.commit(group_id, {TopicPartition("t", number): 1 for number in range(count)}, host)
+        except ProtocolError as refused:
+            assert refused.code == ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+            return False
+        return True
+
+    for _ in range(2):
+        assert commit("a", "greedy", 17)
+        assert not commit("b", "greedy", 1) and not commit("a", "greedy", 18)
+        assert commit("a", "greedy", 17) and commit("a", "modest", 18)
+        assert commit("b", "modest", 7)
+        clock.now_ms += 2000
+        offsets.expire()
+        assert offsets.fetch("a", A) is None
+    assert "greedy" in caplog.text and "kbroker.zookeeper.offsets.max.nodes" in caplog.text

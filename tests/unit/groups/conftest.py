@@ -90,7 +90,8 @@ class Home:
     def beat(self, member_id: str, epoch: int, group_id: str = "g", **fields: Any) -> BeatAnswer:
         """A ConsumerGroupHeartbeat that is answered at once."""
         answers: list[BeatAnswer] = []
-        self.coordinator.consumers.heartbeat(group_id, Beat(member_id, epoch, "c", "/h", **fields), answers.append)
+        beat = Beat(member_id, epoch, "c", **{"client_host": "/h", **fields})
+        self.coordinator.consumers.heartbeat(group_id, beat, answers.append)
         (answer,) = answers
         return answer
 
@@ -101,7 +102,7 @@ class Home:
 
     def commit(
         self, offsets: Mapping[TopicPartition, int | CommittedOffset], group_id: str = "g", generation: int = -1,
-        member_id: str = "", metadata: str = "", instance_id: str | None = None,
+        member_id: str = "", metadata: str = "", instance_id: str | None = None, host: str = "/127.0.0.1",
     ) -> list[tuple[ErrorCode, frozenset[TopicPartition]]]:  # fmt: skip
         answers: list[tuple[ErrorCode, frozenset[TopicPartition]]] = []
         given = {
@@ -111,8 +112,9 @@ class Home:
             for partition, committed in offsets.items()
         }
         self.coordinator.offsets.commit(
-            group_id, generation, member_id, instance_id, given, lambda error, long: answers.append((error, long))
-        )
+            group_id, generation, member_id, instance_id, given, lambda error, long: answers.append((error, long)),
+            client_host=host,
+        )  # fmt: skip
         return answers
 
     def fetch(self, group_id: str = "g", *partitions: TopicPartition, stable: bool = False) -> dict[str, int]:

@@ -16,6 +16,7 @@ from kbroker.rules.group import Group
 from kbroker.rules.group_member import JoinAnswer, Leaving, Member, SyncAnswer
 from kbroker.rules.group_offsets import CommittedOffset
 from kbroker.state_log.deadlines import MOST_CANCELLED
+from kbroker.state_log.partition import Producer
 from tests.kit.memory_replica import MemoryOffsetsTopic
 
 from .conftest import Home, subscription
@@ -514,15 +515,60 @@ def test_a_large_group_is_not_looked_at_for_each_of_its_members(home: Home, monk
 
 def test_there_is_room_for_so_many_groups_whatever_makes_them(make_home: Callable[..., Home]) -> None:
     home = make_home(most_groups=3)
-    home.commit({P0: 1}, "a")
+    home.commit({P0: 1}, "a", host="/10.0.0.7")
     home.form("b")
     home.beat("m", 0, "c", topics=("t",))
     full = ErrorCode.GROUP_MAX_SIZE_REACHED
-    assert home.join("d")[0].error is full
-    assert home.commit({P0: 1}, "d")[0][0] is full
-    assert home.beat("m", 0, "d", topics=("t",)).error is full
+    assert home.join("d", client_host="/10.0.0.8")[0].error is full
+    assert home.commit({P0: 1}, "d", host="/10.0.0.8")[0][0] is full
+    assert home.beat("m", 0, "d", topics=("t",), client_host="/10.0.0.8").error is full
     assert home.commit({P0: 2}, "a")[0][0] is ErrorCode.NONE
     assert groups_of(home) == {"a", "b", "c"}
+
+
+def transactional(home: Home, group_id: str) -> ErrorCode:
+    """The answer to a TxnOffsetCommit."""
+    answers: list[ErrorCode] = []
+    home.coordinator.offsets.commit_transactional(
+        group_id, Producer(1, 0), -1, "", None, {P0: CommittedOffset(1, -1, "", home.clock.wall_ms())},
+        lambda partition, asked: asked(ErrorCode.NONE), lambda error, long: answers.append(error),
+        client_host="/127.0.0.1",
+    )  # fmt: skip
+    (answer,) = answers
+    return answer
+
+
+def test_one_host_makes_half_of_the_groups_whatever_makes_them_and_gets_them_back(
+    make_home: Callable[..., Home], caplog: pytest.LogCaptureFixture
+) -> None:
+    home = make_home(most_groups=6)
+    home.commit({P0: 1}, "a")
+    home.form("b")
+    transactional(home, "c")
+    full = ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert home.join("d")[0].error is full
+    assert home.commit({P0: 1}, "d")[0][0] is full
+    assert home.beat("m", 0, "d", topics=("t",), client_host="/127.0.0.1").error is full
+    assert transactional(home, "d") is full
+    assert "127.0.0.1" in caplog.text and "kbroker.groups.max" in caplog.text and len(caplog.records) == 1
+    assert home.commit({P0: 2}, "a")[0][0] is ErrorCode.NONE  # what is there goes on
+    assert home.commit({P0: 1}, "d", host="/10.0.0.7")[0][0] is ErrorCode.NONE
+    assert home.coordinator.delete_group("a") is ErrorCode.NONE
+    assert home.beat("m", 0, "e", topics=("t",), client_host="/127.0.0.1").error is ErrorCode.NONE
+    assert home.join("f")[0].error is full
+
+
+def test_groups_that_nothing_has_come_of_or_that_were_loaded_are_no_hosts(make_home: Callable[..., Home]) -> None:
+    home = make_home(most_groups=6)
+    for number in range(100):
+        assert home.commit({P0: 1}, f"g{number}", metadata="x" * 5000)[0][1]
+        assert home.beat("m", 0, f"h{number}", topics=(), regex="(").error is not ErrorCode.NONE
+        assert home.join(f"i{number}", protocols={})[0].error is not ErrorCode.NONE
+    for group_id in "abc":
+        home.commit({P0: 1}, group_id)
+    home.restart()
+    assert [home.commit({P0: 1}, group_id)[0][0] for group_id in "def"] == [ErrorCode.NONE] * 3
+    assert groups_of(home) == set("abcdef")
 
 
 def test_a_member_that_no_record_could_hold_is_refused(make_home: Callable[..., Home]) -> None:

@@ -504,4 +504,19 @@ def test_many_threads_on_few_ids_get_one_answer_each(make_home: MakeHome) -> Non
 
 def test_there_is_room_for_so_many_ids(make_home: Callable[..., Home]) -> None:
     home = make_home(most_ids=2)
-    assert [home.init(name).error for name in ("a", "b", "c", "a")] == [0, 0, ErrorCode.POLICY_VIOLATION, 0]
+    asked = [("a", "x"), ("b", "y"), ("c", "z"), ("a", "z")]
+    assert [home.init(name, host=host).error for name, host in asked] == [0, 0, ErrorCode.POLICY_VIOLATION, 0]
+
+
+def test_one_host_makes_half_of_the_ids_and_gets_them_back_when_they_expire(
+    make_home: Callable[..., Home], caplog: pytest.LogCaptureFixture
+) -> None:
+    home = make_home(most_ids=4)
+    told = [home.init(name, host="x").error for name in ("a", "b", "c", "a")]
+    assert told == [0, 0, ErrorCode.POLICY_VIOLATION, 0]
+    assert "x has made" in caplog.text and "kbroker.transactional.ids.max" in caplog.text
+    assert home.init("d", host="y").error == 0
+    home.advance(home.coordinator.options.id_expiration_ms + home.coordinator.options.expiration_interval_ms)
+    assert [home.init(name, host="x").error for name in ("c", "e", "f")] == [0, 0, ErrorCode.POLICY_VIOLATION]
+    home.restart()
+    assert [home.init(name, host="x").error for name in ("f", "g", "h")] == [0, 0, ErrorCode.POLICY_VIOLATION]
