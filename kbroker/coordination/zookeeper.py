@@ -138,7 +138,7 @@ class _Threads(SequentialThreadingHandler):  # type: ignore[misc]
 class ZooKeeperStore:
     """A session with `HOST:PORT[,HOST:PORT...][/CHROOT]`. A chroot that is not there holds nothing.
 
-    Locks: `_changed` guards `_link`, `_end_callbacks` and `_set`; no call is made under it.
+    Locks: `_changed` guards `_link`, `_is_heard`, `_end_callbacks` and `_set`; no call is made under it.
     """
 
     def __init__(
@@ -166,6 +166,8 @@ class ZooKeeperStore:
         self._event_thread = 0
         self._is_started = False
         self._stopped: threading.Thread | None = None
+        self._is_heard = True
+        """A close waits for the end. Not when there was no connection: kazoo may be in the middle of an attempt."""
         # Kazoo's own account of every attempt to connect says nothing that is not said here.
         quiet = logging.getLogger("kbroker.zookeeper")
         quiet.setLevel(logging.CRITICAL + 1)
@@ -382,13 +384,13 @@ class ZooKeeperStore:
 
     def close(self) -> None:
         with self._changed:
-            is_heard = self._link is not _Link.LOST
-            if self._link is not _Link.EXPIRED:
+            if self._link not in (_Link.EXPIRED, _Link.CLOSED):
+                self._is_heard = self._link is _Link.CONNECTED
                 self._link = _Link.CLOSED
                 self._changed.notify_all()
         self._stop_client()
         # Of a watcher that closes the session it is in, nothing may wait.
-        if is_heard and self._stopped is not None and threading.get_ident() != self._event_thread:
+        if self._is_heard and self._stopped is not None and threading.get_ident() != self._event_thread:
             self._stopped.join(CLOSE_S)
 
     def _stop_client(self) -> None:

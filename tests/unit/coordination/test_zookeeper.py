@@ -304,6 +304,27 @@ def test_a_session_outlives_the_kill_of_its_server() -> None:
         server.start()
 
 
+def test_who_gives_up_on_a_zookeeper_that_never_answers_does_not_wait_for_it() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        # An attempt ends after a quarter of it; a close that waits, when the attempt has ended.
+        store = ZooKeeperStore(f"127.0.0.1:{silent.getsockname()[1]}", 16.0, connects=False)
+
+        def connect_and_be_given_up() -> None:
+            with pytest.raises(SessionExpired):
+                store.connect()
+
+        connecting = threading.Thread(target=connect_and_be_given_up)
+        connecting.start()
+        silent.settimeout(WAIT_S)
+        peer, _ = silent.accept()
+        store.close()
+        connecting.join(WAIT_S)
+        assert store._stopped is not None
+        with peer:
+            assert store._stopped.is_alive(), "the end of the attempt to connect was waited for"
+            assert not connecting.is_alive()
+
+
 def test_nobody_there_is_one_clear_error_in_time() -> None:
     started = time.monotonic()
     with pytest.raises(StoreUnavailable, match="cannot be reached"):
