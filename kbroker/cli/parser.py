@@ -62,7 +62,10 @@ class CommandParser(argparse.ArgumentParser):
 
     def _refuse(self, unknown: Sequence[str]) -> None:
         if unknown:
-            advice = self._advice(unknown[0], self._option_string_actions)
+            # Their dashes are alike in all of them, and would make short names look so too.
+            options = {each.lstrip("-"): each for each in self._option_string_actions}
+            like = nearest(unknown[0].lstrip("-"), options)
+            advice = f"; did you mean {options[like]}?" if like else ""
             self.error(f"unrecognized arguments: {' '.join(unknown)}{advice}")
 
     def _unknown_names(self, words: Sequence[str]) -> Iterator[str]:
@@ -79,13 +82,9 @@ class CommandParser(argparse.ArgumentParser):
         try:
             super()._check_value(action, value)
         except argparse.ArgumentError as error:
-            error.message += self._advice(value, map(str, action.choices or ()))
+            like = nearest(str(value), map(str, action.choices or ()))
+            error.message += f"; did you mean {like}?" if like else ""
             raise
-
-    @staticmethod
-    def _advice(name: Any, known: Any) -> str:
-        like = nearest(str(name), known)
-        return f"; did you mean {like}?" if like else ""
 
 
 def add_examples(parser: CommandParser, examples: str, command: str) -> None:

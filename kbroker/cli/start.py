@@ -197,7 +197,8 @@ def _read_again(broker: Broker, load: Callable[[], BrokerConfig]) -> None:
         config = load()
         reading = broker.read_again(config)
     except KbrokerError as error:
-        LOG.error("settings were read again on SIGHUP, and nothing is changed: %s", error)
+        said = "; ".join(line.strip() for line in str(error).splitlines()).replace(":;", ":")
+        LOG.error("settings were read again on SIGHUP, and nothing is changed: %s", said)
         return
     _tell_notices(config)
     LOG.info("settings were read again on SIGHUP: %s", ", ".join(reading.taken) or "nothing new that can be taken")

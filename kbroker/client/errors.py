@@ -144,8 +144,9 @@ def partition_refusal(error_code: int, partition: TopicPartition, count: int) ->
 
 
 def refusal(error_code: int, message: str | None = None, what: str = "") -> BrokerError:
-    """What `raise_for` raises."""
+    """What `raise_for` raises. Without the end of a broker's sentence: hints and other errors follow."""
     code = error_of(error_code)
+    message = message.removesuffix(".") if message else None
     name = code.name if code == error_code else f"the unknown error code {error_code}"
-    text = f"{name}: {message}" if message and message != name else name
+    text = f"{name}: {message}" if message not in (None, name) else name
     return BrokerError(f"{what}: {text}" if what else text, code=code)

@@ -101,6 +101,9 @@ class ConsumerOperations:
     @operation
     async def assign_topics(self, *topics: str) -> None:
         """Read all partitions that these topics have now. BrokerError when one is not there."""
+        for topic in topics:
+            if not isinstance(topic, str):
+                raise TypeError(f"a topic is a name, and several are arguments of their own: not {topic!r}")
         await self._assign(await self._fetching.partitions_of(topics))
 
     @operation

@@ -83,12 +83,19 @@ def outcomes(
             else:
                 _alter_loggers(services, name, wishes, validate_only)
             if not validate_only:
-                what = f"configs of {ResourceType(resource_type).name.lower()} {quoted(name)}"
+                what = f"configs of {_named(resource_type, name)}"
                 words = [_worded(wish, services.broker_configs) for wish in wishes]
                 tell_change(request, f"{what} changed:" if keeps_others else f"{what} replaced by:", words or ["none"])
             yield Outcome(resource_type, name, ErrorCode.NONE, None)
         except KbrokerError as error:
             yield Outcome(resource_type, name, error.code, error.client_message)
+
+
+def _named(resource_type: int, name: str) -> str:
+    """For the log."""
+    if resource_type == ResourceType.BROKER and not name:
+        return "all brokers"
+    return f"{ResourceType(resource_type).name.lower()} {quoted(name)}"
 
 
 def _worded(wish: Wish, broker: BrokerConfigs) -> str:

@@ -46,6 +46,7 @@ def test_options_stand_anywhere(words: str, expected: dict[str, object]) -> None
         ("produce views --compression zst", "did you mean zstd?"),
         ("perf prodce x", "did you mean produce?"),
         ("--verson", "did you mean --version?"),
+        ("configs alter topic t --delete a", "unrecognized arguments: --delete\n"),
         ("topics", "the following arguments are required: ACTION: one of list, create, "),
         ("produce", "the following arguments are required: topic\n"),
     ],

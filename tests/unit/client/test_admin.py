@@ -118,6 +118,9 @@ def test_of_several_topics_each_has_its_own_answer(admin: AdminClient) -> None:
     assert (told.value.code, told.value.results) == (ErrorCode.TOPIC_ALREADY_EXISTS, {"fine": None})
     assert "fine" in admin.list_topics()
     assert admin.create_topics([]) is None
+    # Each is a sentence of a broker's, and what follows it is another.
+    with pytest.raises(PartialFailure, match=r"topic-partition; topic 'y': .*topic-partition \(create the topic"):
+        admin.delete_topics(["x", "y"])
 
 
 def test_a_broker_that_takes_all_settings_at_once_keeps_the_others(broker: WholeBroker) -> None:

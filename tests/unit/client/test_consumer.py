@@ -171,6 +171,8 @@ def test_misuse_is_refused_with_the_reason(broker: WholeBroker, topic: str) -> N
         for wrong, says in (("t", r"a list of partitions, .* not 't'"), (["t"], r"\(topic, number\), not 't'")):
             with pytest.raises(TypeError, match=says):
                 consumer.assign(wrong)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=r"several are arguments of their own: not \['t'\]"):
+            consumer.assign_topics(["t"])  # type: ignore[arg-type]
         consumer.assign([(topic, 0)])
         with pytest.raises(ValueError, match="time -1 is negative"):
             consumer.offsets_for_times({TopicPartition(topic, 0): -1})
