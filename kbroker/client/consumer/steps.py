@@ -40,13 +40,13 @@ class Steps:
         self._loop = loop
         self._notify = notify
         self._steps: deque[Step] = deque()
-        self._driver: SimpleQueue[None] | None = None  # told that there is something to look at
+        self._drivers: list[SimpleQueue[None]] = []  # of who leaves the group: told that there is something to look at
 
     def post(self, call: Callable[[], Any], *, is_refusal: bool = False) -> asyncio.Future[None]:
         """Done once a poll has called it, even if that has raised."""
         step = Step(call, self._loop.create_future(), is_refusal=is_refusal)
         self._steps.append(step)
-        if (driver := self._driver) is not None:
+        for driver in tuple(self._drivers):
             driver.put(None)
         self._notify()
         return step.done
@@ -98,11 +98,11 @@ class Steps:
         another thread, may close the client meanwhile: then it has left.
         """
         driver: SimpleQueue[None] = SimpleQueue()
-        self._driver = driver
         driver.put(None)
         future.add_done_callback(lambda _: driver.put(None))
         raised: BaseException | None = None
         try:
+            self._drivers.append(driver)
             while not future.done():
                 driver.get()
                 try:
@@ -111,6 +111,8 @@ class Steps:
                     raised = raised or error
         finally:
             future.cancel()
+            with suppress(ValueError):  # a signal's handler was faster
+                self._drivers.remove(driver)
         if not future.cancelled():
             future.result()
         if raised is not None:
