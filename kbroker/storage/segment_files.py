@@ -118,8 +118,11 @@ class SegmentFiles:
         if self._state.segment(base_offset) is None:
             return
         path = self.path_of(base_offset, names.TRANSACTION_INDEX)
-        if base_offset in self.unread_aborted and self._mend_aborted(base_offset, path):
-            return
+        if base_offset in self.unread_aborted:
+            is_mended = self._mend_aborted(base_offset, path)
+            self.unread_aborted.discard(base_offset)
+            if is_mended:
+                return
         try:
             fd, is_new = self._fs.open(path, os.O_RDWR), False
         except FileNotFoundError:
@@ -178,15 +181,14 @@ class SegmentFiles:
 
     def _mend_aborted(self, base_offset: int, path: str) -> bool:
         """Whether a closed segment's .txnindex was made anew, which it is where it does not tell what the log does."""
-        self.unread_aborted.discard(base_offset)
-        base_offsets = [at[0] for at in self._state.segments()]
-        place = base_offsets.index(base_offset)
-        if place + 1 == len(base_offsets):
+        segments = self._state.segments()
+        place = [at[0] for at in segments].index(base_offset)
+        if place + 1 == len(segments):
             return False
-        _, size, max_timestamp, max_timestamp_offset, first_timestamp, _, index_count, time_index_count, _ = (
-            self._state.segments()[place]
-        )
-        data = Witness(self._fs, self.path).aborted_entries(base_offset, size, base_offsets[place + 1])
+        _, size, max_timestamp, max_timestamp_offset, first_timestamp, _, index_count, time_index_count, _ = segments[
+            place
+        ]
+        data = Witness(self._fs, self.path).aborted_entries(base_offset, size, segments[place + 1][0])
         if data is None:
             return False
         logger.warning("%s: it does not tell what was aborted in the log; it is made anew", path)

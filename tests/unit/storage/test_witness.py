@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 from pathlib import Path
@@ -9,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from kbroker._core.crc import crc32c_of
-from kbroker.errors import KbrokerError
+from kbroker.errors import KbrokerError, ProtocolError
 from kbroker.protocol.records import encode_batch
 from kbroker.storage import checkpoints
 from kbroker.storage.log import Log
 from kbroker.storage.options import LogOptions
 from tests.kit.committed import read_committed
+from tests.kit.crash_fs import CrashFileSystem
 from tests.kit.logs import LogHome, batch_of, read_all
 
 NOW = 1_700_000_000_000
@@ -263,3 +265,24 @@ def test_no_bit_of_an_index_hides_or_invents_an_aborted_transaction(
             log.close()
             path.write_bytes(data)
     assert ("does not tell what was aborted" in caplog.text) == (suffix == ".txnindex")
+
+
+def test_an_index_that_a_full_disk_keeps_from_being_mended_is_not_believed(tmp_path: Path) -> None:
+    is_full = False
+    fs = CrashFileSystem(tmp_path, lambda call, _: errno.ENOSPC if is_full and call == "create" else 0)
+    options = LogOptions(segment_bytes=4000, index_interval_bytes=200, verify_transactions=False)
+    home = LogHome(tmp_path, fs, options=options)
+    log = home.create()
+    fill_with_transactions(log, 32)
+    stop(log, home)
+    log = home.reopen(clean=True)
+    good = read_committed(log)
+    log.close()
+    flip(min(home.log_path.glob("*.txnindex")), 9, 2)
+    log = home.reopen(clean=True)
+    is_full = True
+    for _ in range(2):
+        with pytest.raises(ProtocolError):
+            read_committed(log)
+    is_full = False
+    assert read_committed(log) == good
