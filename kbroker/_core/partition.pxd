@@ -57,7 +57,7 @@ ctypedef struct log_dir_t:
     int64_t flush_count        # atomic counters, for metrics
     int64_t flush_ns
     int64_t acks_flushed
-    int64_t full_told_ns       # atomic; when it was last said that there is no space
+    int64_t full_told_ns       # atomic; when something was last refused for lack of space; 0 when there is some
     int64_t stalled_until_ns   # atomic; while in the future, appends go to the handler threads (a write took too long)
 
 ctypedef struct pending_index_t:

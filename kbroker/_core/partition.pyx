@@ -479,7 +479,7 @@ cdef int append_locked(partition_t *p, uint8_t *batch, batch_info_t *info, const
 cdef inline void note_write_time(partition_t *p, int64_t started_ns) noexcept nogil:
     """Of a write that has succeeded."""
     cdef int64_t now_ns = monotonic_ns()
-    if p.dir.full_told_ns:
+    if atomic_load_i64(&p.dir.full_told_ns):
         atomic_store_i64(&p.dir.full_told_ns, 0)
     if now_ns - started_ns > STALL_NS:
         atomic_store_i64(&p.dir.stalled_until_ns, now_ns + STALLED_FOR_NS)

@@ -121,7 +121,7 @@ cdef class Request:
     @property
     def body(self) -> memoryview:
         if self.frame is None:
-            raise RuntimeError("what run_blocking serves has no body any more")
+            raise RuntimeError("a Fetch that a processor has begun has no body: run_blocking goes on with it")
         return memoryview(self.frame)[self.body_at:]
 
     @property

@@ -63,8 +63,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     # To give a topic no settings is a change where nobody knows which it had: its records may be deleted again.
-    is_change = arguments.action == "alter" and arguments.kind != TOPIC
-    if is_change and not any(getattr(arguments, change) for change in CHANGES):
+    must_change = arguments.action == "alter" and arguments.kind != TOPIC
+    if must_change and not any(getattr(arguments, change) for change in CHANGES):
         print(f"kbroker configs alter: say what to change: --{', --'.join(CHANGES)}", file=sys.stderr)
         return USAGE
     with connect(arguments) as admin:

@@ -366,5 +366,6 @@ def _delete(admin: AdminClient, arguments: argparse.Namespace) -> None:
         else:
             tell(f"deleted group {group_id!r}")
     missing = [group_id for group_id, error in errors.items() if error.code == ErrorCode.GROUP_ID_NOT_FOUND]
-    for group_id, why in errors.items():
+    if errors:
+        group_id, why = next(iter(errors.items()))
         raise _no_group(admin, missing) if group_id in missing else why

@@ -27,7 +27,7 @@ from kbroker.client.consumer.options import CONSUMER
 from kbroker.client.errors import BrokerError
 from kbroker.client.producer.audit import AUDIT_TOPIC
 from kbroker.client.producer.options import PRODUCER
-from kbroker.errors import KbrokerError
+from kbroker.errors import ErrorCode, KbrokerError
 from kbroker.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from kbroker.spark.installed import check_installed
 from kbroker.spark.kafka_options import ISOLATION, READ_COMMITTED, REFUSED
@@ -183,6 +183,8 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         return _run(arguments)
     except BrokerError as error:
+        if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise
         with connect(arguments) as admin, missing_topics_named(admin, arguments.topic):
             raise error
 
