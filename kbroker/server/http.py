@@ -111,7 +111,7 @@ class HttpServer:
         if self._socket is None or self._thread is None:
             return
         self._stopping.set()
-        self._socket.shutdown(socket.SHUT_RDWR)  # wakes accept
+        self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread
         self._thread.join()
         self._socket.close()
 

@@ -26,7 +26,6 @@ from kbroker.errors import ConfigError, ErrorCode, KbrokerError, ProtocolError
 from kbroker.rules.config_values import Kind, format_value
 from kbroker.server.handlers.changes import quoted, tell_change
 from kbroker.server.handlers.config_resources import (
-    CLIENT_METRICS,
     NO_CLIENT_METRICS,
     ResourceType,
     broker_entity,
@@ -69,7 +68,7 @@ def outcomes(
         try:
             if counts[resource_type, name] > 1:
                 raise ProtocolError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
-            if resource_type == CLIENT_METRICS:
+            if resource_type == ResourceType.CLIENT_METRICS:
                 raise ProtocolError(ErrorCode.INVALID_REQUEST, NO_CLIENT_METRICS)
             if resource_type not in types:
                 raise ProtocolError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource_type}")
@@ -101,10 +100,10 @@ def _named(resource_type: int, name: str) -> str:
 def _worded(wish: Wish, broker: BrokerConfigs) -> str:
     """For the log."""
     name, operation, value = wish
-    is_secret = _kind_of(name, broker) is Kind.PASSWORD
-    return f"{Op(operation).name.lower()} {quoted(name)}" + (
-        "" if operation == Op.DELETE else "=[hidden]" if is_secret else f"={quoted(value)}"
-    )
+    what = f"{Op(operation).name.lower()} {quoted(name)}"
+    if operation == Op.DELETE:
+        return what
+    return f"{what}={'[hidden]' if _kind_of(name, broker) is Kind.PASSWORD else quoted(value)}"
 
 
 class _OnlyValidated(Exception):

@@ -15,11 +15,11 @@ class ResourceType(IntEnum):
     TOPIC = 2
     BROKER = 4
     BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    """Subscriptions to clients' metrics, of which there are none here."""
     GROUP = 32
 
 
-CLIENT_METRICS = 16
-"""Subscriptions to clients' metrics, of which there are none here."""
 NO_CLIENT_METRICS = "metrics of clients are not collected here"
 
 

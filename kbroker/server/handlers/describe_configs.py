@@ -24,7 +24,6 @@ from kbroker.cluster.image import MetadataImage
 from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.protocol import messages as M
 from kbroker.server.handlers.config_resources import (
-    CLIENT_METRICS,
     NO_CLIENT_METRICS,
     ResourceType,
     broker_number,
@@ -54,12 +53,13 @@ def _results(
     services: Services, request: Request, message: M.DescribeConfigsRequest, asked: Iterable[_Asked]
 ) -> Iterator[Result]:
     image = services.cluster.image
-    of_any_group: dict[frozenset[str] | None, list[ResultConfig]] = {}
+    of_groups_without_own: dict[frozenset[str] | None, list[ResultConfig]] = {}
+    """By the keys that are wanted: a request may name very many groups, of which most have the broker's configs."""
     for resource_type, name, keys in asked:
         result = Result(resource_type=resource_type, resource_name=name, error_message="")
-        is_any_group = resource_type == ResourceType.GROUP and name and name not in image.group_configs
-        if is_any_group and keys in of_any_group:
-            result.configs = of_any_group[keys]
+        has_no_own = resource_type == ResourceType.GROUP and name and name not in image.group_configs
+        if has_no_own and keys in of_groups_without_own:
+            result.configs = of_groups_without_own[keys]
             yield result
             continue
         try:
@@ -67,8 +67,8 @@ def _results(
             result.configs = [
                 _config(entry, request.api_version, message) for entry in entries if keys is None or entry.name in keys
             ]
-            if is_any_group:
-                of_any_group[keys] = result.configs
+            if has_no_own:
+                of_groups_without_own[keys] = result.configs
         except ProtocolError as error:
             result.error_code, result.error_message = error.code, error.message or ""
         yield result
@@ -111,8 +111,9 @@ def _entries(resource_type: int, name: str, services: Services, image: MetadataI
         if name == "":
             raise ProtocolError(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
         return group_entries(name, image, services.broker_configs)
-    is_of_metrics = resource_type == CLIENT_METRICS
-    raise ProtocolError(ErrorCode.INVALID_REQUEST, NO_CLIENT_METRICS if is_of_metrics else UNKNOWN_RESOURCE)
+    if resource_type == ResourceType.CLIENT_METRICS:
+        raise ProtocolError(ErrorCode.INVALID_REQUEST, NO_CLIENT_METRICS)
+    raise ProtocolError(ErrorCode.INVALID_REQUEST, UNKNOWN_RESOURCE)
 
 
 def _logger_entry(name: str, level: str) -> ConfigEntry:

@@ -62,7 +62,7 @@ def _describe(path: str, logs: list[Log]) -> Described:
     space = space_of(path)
     if space is None:
         return _offline(path)
-    return _Response.DescribeLogDirsResult(
+    return Described(
         log_dir=str(Path(path).absolute()),
         topics=[
             _Response.DescribeLogDirsTopic(name=name, partitions=partitions) for name, partitions in topics.items()
@@ -73,4 +73,4 @@ def _describe(path: str, logs: list[Log]) -> Described:
 
 
 def _offline(path: str) -> Described:
-    return _Response.DescribeLogDirsResult(log_dir=str(Path(path).absolute()), error_code=ErrorCode.KAFKA_STORAGE_ERROR)
+    return Described(log_dir=str(Path(path).absolute()), error_code=ErrorCode.KAFKA_STORAGE_ERROR)

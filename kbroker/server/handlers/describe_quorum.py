@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kbroker.cluster.new_topics import METADATA_LOG_TOPIC
 from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
-from kbroker.storage.directory import METADATA_LOG
 
 if TYPE_CHECKING:
     from kbroker._core.request import Request
@@ -26,7 +26,7 @@ FIRST_VERSION_WITH_NODES = 2
 def handle(services: Services, request: Request, message: M.DescribeQuorumRequest) -> M.DescribeQuorumResponse:
     """A partition that is named twice is answered once."""
     asked = [(topic.topic_name, part.partition_index) for topic in message.topics for part in topic.partitions]
-    if [f"{name}-{number}" for name, number in asked] == [METADATA_LOG]:
+    if asked == [(METADATA_LOG_TOPIC, 0)]:
         return _described(services, request)
     by_topic: dict[str, dict[int, M.DescribeQuorumResponse.PartitionData]] = {
         topic.topic_name: {} for topic in message.topics
@@ -41,7 +41,7 @@ def handle(services: Services, request: Request, message: M.DescribeQuorumReques
 
 
 def _described(services: Services, request: Request) -> M.DescribeQuorumResponse:
-    end, now_ms, topic = services.cluster.change_count, services.clock.wall_ms(), METADATA_LOG.rpartition("-")[0]
+    end, now_ms = services.cluster.change_count, services.clock.wall_ms()
     voter = _Response.ReplicaState(
         replica_id=services.node_id, log_end_offset=end, last_fetch_timestamp=now_ms, last_caught_up_timestamp=now_ms
     )
@@ -53,9 +53,9 @@ def _described(services: Services, request: Request) -> M.DescribeQuorumResponse
         high_watermark=end,
         current_voters=[voter],
     )
-    answer = _answer([_Response.TopicData(topic_name=topic, partitions=[partition])])
-    here = services.endpoints_for(request.connection)
+    answer = _answer([_Response.TopicData(topic_name=METADATA_LOG_TOPIC, partitions=[partition])])
     if request.api_version >= FIRST_VERSION_WITH_NODES:
+        here = services.endpoints_for(request.connection)
         listener = _Response.Listener(name=here.listener, host=here.host, port=here.port)
         answer.nodes = [_Response.Node(node_id=services.node_id, listeners=[listener])]
     return answer

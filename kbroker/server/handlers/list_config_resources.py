@@ -6,12 +6,12 @@ v1  topics, brokers, their loggers and groups too (KIP-1142); without types, all
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.protocol import messages as M
-from kbroker.server.handlers.config_resources import CLIENT_METRICS, ResourceType
+from kbroker.server.handlers.config_resources import ResourceType
 from kbroker.server.handlers.naming import each_once
 
 if TYPE_CHECKING:
@@ -26,27 +26,28 @@ def handle(
     services: Services, request: Request, message: M.ListConfigResourcesRequest
 ) -> M.ListConfigResourcesResponse:
     """A type that is named twice is listed once."""
-    image = services.cluster.image
-    everything = [*ResourceType, CLIENT_METRICS]
+    names = _names_of(services.cluster.image)
     wanted: Collection[int] = ()
     if request.api_version >= FIRST_VERSION_WITH_TYPES:
-        wanted = each_once(message.resource_types) or everything
-    if not all(kind in everything for kind in wanted):
+        wanted = each_once(message.resource_types) or names
+    if not all(kind in names for kind in wanted):
         raise ProtocolError(ErrorCode.UNSUPPORTED_VERSION, "no resources of such a type")
     return M.ListConfigResourcesResponse(
         config_resources=[
             M.ListConfigResourcesResponse.ConfigResource(resource_name=name, resource_type=kind)
             for kind in wanted
-            for name in _names(image, kind)
+            for name in names[kind]
         ]
     )
 
 
-def _names(image: MetadataImage, kind: int) -> Iterable[str]:
-    if kind == ResourceType.TOPIC:
-        return image.topics
-    if kind in (ResourceType.BROKER, ResourceType.BROKER_LOGGER):
-        return map(str, image.brokers)
-    if kind == ResourceType.GROUP:
-        return image.group_configs
-    return ()
+def _names_of(image: MetadataImage) -> Mapping[int, Collection[str]]:
+    """The resources that there are, by their type."""
+    brokers = [str(node_id) for node_id in image.brokers]
+    return {
+        ResourceType.TOPIC: image.topics,
+        ResourceType.BROKER: brokers,
+        ResourceType.BROKER_LOGGER: brokers,
+        ResourceType.CLIENT_METRICS: (),
+        ResourceType.GROUP: image.group_configs,
+    }
