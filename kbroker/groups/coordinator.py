@@ -185,21 +185,11 @@ class GroupCoordinator:
         answers: Answers = []
         given: str | None = None
         try:
-            low, high = self.options.min_session_timeout_ms, self.options.max_session_timeout_ms
             served = shard.groups.get(group_id)
-            refused = ErrorCode.NONE if served is None else self._make_classic(shard, served)
-            mixed = None if served is None else served.consumer
-            if not low <= joining.session_timeout_ms <= high:
-                answers.append((answer, JoinAnswer(ErrorCode.INVALID_SESSION_TIMEOUT, joining.member_id)))
-            elif not _is_keepable(joining, self.options.member_metadata_max_bytes):
-                answers.append((answer, JoinAnswer(ErrorCode.INVALID_REQUEST, joining.member_id)))
-            elif served is None and joining.member_id:
-                answers.append((answer, JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID, joining.member_id)))
-            elif refused:
+            refused = self._join_refusal(shard, served, joining)
+            if refused:
                 answers.append((answer, JoinAnswer(refused, joining.member_id)))
-            elif served is None and not self._room.has_room(joining.client_host):
-                answers.append((answer, JoinAnswer(ErrorCode.GROUP_MAX_SIZE_REACHED, "")))
-            elif served is not None and mixed is not None:
+            elif served is not None and (mixed := served.consumer) is not None:
                 answers = self.consumers.join(shard, served, mixed, joining, answer, self._make_unique())
             else:
                 served = served or shard.create(group_id, joining.client_host)
@@ -226,8 +216,19 @@ class GroupCoordinator:
                 shard.remove_if_never_used(served)
         _deliver(answers)
 
-    def _make_classic(self, shard: GroupShard, served: ServedGroup) -> ErrorCode:
-        """A consumer group without members becomes a classic one when somebody joins who speaks that protocol."""
+    def _join_refusal(self, shard: GroupShard, served: ServedGroup | None, joining: Joining) -> ErrorCode:
+        """Why the group takes nobody who joins so; NONE if it may.
+
+        A consumer group without members becomes a classic one for somebody who speaks that protocol.
+        """
+        if not self.options.min_session_timeout_ms <= joining.session_timeout_ms <= self.options.max_session_timeout_ms:
+            return ErrorCode.INVALID_SESSION_TIMEOUT
+        if not _is_keepable(joining, self.options.member_metadata_max_bytes):
+            return ErrorCode.INVALID_REQUEST
+        if served is None and joining.member_id:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        if served is None:
+            return ErrorCode.NONE if self._room.has_room(joining.client_host) else ErrorCode.GROUP_MAX_SIZE_REACHED
         if served.classic is None and shard.is_replaceable(served):
             return store_error(shard.make_classic(served))
         return ErrorCode.NONE

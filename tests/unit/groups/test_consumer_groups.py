@@ -363,6 +363,14 @@ def test_a_group_without_members_goes_over_to_the_classic_protocol_with_its_offs
     assert home.fetch("g", P0) == {"t-0": 5}
 
 
+def test_who_is_refused_does_not_make_a_group_classic(home: Home) -> None:
+    home.enter("a")
+    home.beat("a", -1)
+    (refused,) = home.join(session_timeout_ms=1)
+    assert refused.error is ErrorCode.INVALID_SESSION_TIMEOUT
+    assert home.coordinator.list_groups()[1][0].kind == "consumer"
+
+
 def test_a_change_over_that_the_log_refuses_has_not_happened(home: Home) -> None:
     joined = home.form()
     home.coordinator.leave("g", [Leaving(joined.member_id)])
