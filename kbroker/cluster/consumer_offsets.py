@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from kbroker.clock import Clock, SystemClock
 from kbroker.coordination import paths
 from kbroker.coordination.store import (
+    ANY_VERSION,
+    BadVersion,
     Create,
     Delete,
     InvalidPath,
@@ -72,10 +74,11 @@ class ConsumerOffsets:
         room for more.
         """
         data = {_path(group_id, at): paths.encode_consumer_offset(offset) for at, offset in offsets.items()}
+        above = {parent_of(parent_of(path)) for path in data}  # one: all of them are the group's
         while True:
             operations = list(self._operations(data))
             made = sum(isinstance(operation, Create) for operation in operations)
-            self._reserve(made, client_host)
+            self._reserve(made, client_host, above)
             try:
                 self._store.multi(operations)
                 break
@@ -85,19 +88,21 @@ class ConsumerOffsets:
             except BaseException:
                 self._give_back(made, client_host)
                 raise
-        above = {parent_of(parent_of(path)) for path in data}  # one: all of them are the group's
         with self._lock:
             for path in above:
                 self._committed_at[path] = self._clock.monotonic()
                 self._made_by.setdefault(path, Counter())[client_host] += made
 
-    def _reserve(self, count: int, host: str) -> None:
+    def _reserve(self, count: int, host: str, groups: Iterable[str]) -> None:
         with self._lock:
             self._count_nodes()
             if count and not self._room.has_room(host, count):
                 raise ProtocolError(ErrorCode.INVALID_COMMIT_OFFSET_SIZE, "there is no room for more offsets")
             self._node_count += count
             self._room.made(host, count)
+            for path in groups:
+                if path in self._committed_at:  # before the store has it: `expire` may be at work on the group
+                    self._committed_at[path] = self._clock.monotonic()
 
     def _give_back(self, count: int, host: str) -> None:
         with self._lock:
@@ -128,22 +133,30 @@ class ConsumerOffsets:
             latest = self._clock.monotonic() - self._retention_ms / 1000
             due = [path for path, at in self._committed_at.items() if at <= latest]
         for path in due:
-            with self._lock:
-                made_by = self._made_by.pop(path, Counter())
-            gone = self._remove_offsets(path)
+            gone = self._remove_offsets(path, latest)
             with self._lock:
                 self._node_count -= gone
-                for host, count in made_by.items():
+                if self._committed_at[path] > latest:
+                    continue
+                del self._committed_at[path]
+                for host, count in self._made_by.pop(path, Counter()).items():
                     self._room.gone(host, count)
-                if self._committed_at.get(path, latest) <= latest:
-                    self._committed_at.pop(path, None)
 
-    def _remove_offsets(self, above: str) -> int:
-        """Those of the group whose topics are below a node, then what is empty on the way to it; how many nodes."""
+    def _remove_offsets(self, above: str, latest: float) -> int:
+        """Those of the group whose topics are below a node, then what is empty on the way to it; how many nodes.
+
+        Nothing more once the group has committed something after `latest`.
+        """
         removed = 0
         for topic in self._children(above):
             for partition_id in self._children(f"{above}/{topic}"):
-                removed += self._remove(f"{above}/{topic}/{partition_id}")
+                path = f"{above}/{topic}/{partition_id}"
+                found = self._store.exists(path)
+                with self._lock:
+                    if self._committed_at[above] > latest:
+                        return removed
+                # Who commits from here on changes the version, or finds the node gone.
+                removed += found is not None and self._remove(path, found.version)
             removed += self._remove(f"{above}/{topic}")
         while above != paths.CONSUMERS and self._remove(above):
             removed += 1
@@ -156,12 +169,12 @@ class ConsumerOffsets:
         except NoNode:
             return []
 
-    def _remove(self, path: str) -> bool:
-        """False for a node with others below it: another group's name begins like this one's."""
+    def _remove(self, path: str, version: int = ANY_VERSION) -> bool:
+        """False for a node of another version, or with others below it: another group's name begins like this one's."""
         try:
-            self._store.multi([Delete(path)])
+            self._store.multi([Delete(path, version)])
             return True
-        except (NotEmpty, NoNode):
+        except (BadVersion, NotEmpty, NoNode):
             return False
 
     def _operations(self, data: Mapping[str, bytes]) -> Iterator[Operation]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kbroker.cluster.consumer_offsets import ConsumerOffsets
 from kbroker.coordination import paths
 from kbroker.coordination.embedded import EmbeddedStore
+from kbroker.coordination.store import Delete, Operation
 from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.model import TopicPartition
 from tests.kit.logs import ManualClock
@@ -171,3 +173,24 @@ def test_clients_of_one_host_make_half_of_the_nodes_and_get_them_back(
         offsets.expire()
         assert offsets.fetch("a", A) is None
     assert "greedy" in caplog.text and "kbroker.zookeeper.offsets.max.nodes" in caplog.text
+
+
+def test_what_is_committed_while_old_offsets_go_stays(store: EmbeddedStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    session, clock = store.connect(), ManualClock()
+    offsets = ConsumerOffsets(session, clock, retention_ms=1000)
+    offsets.commit("g", {A: 5, B: 5})
+    clock.now_ms += 1000
+    multi = session.multi
+    late = [6]
+
+    def interrupted(operations: Sequence[Operation]) -> Any:
+        if isinstance(operations[0], Delete) and late:
+            offsets.commit("g", {A: late.pop()})
+        return multi(operations)
+
+    monkeypatch.setattr(session, "multi", interrupted)
+    offsets.expire()
+    assert offsets.fetch("g", A) == 6
+    clock.now_ms += 1000
+    offsets.expire()
+    assert (offsets.fetch("g", A), offsets.fetch("g", B)) == (None, None)
