@@ -29,6 +29,30 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition_id}"
 
 
+def number_key(number: int) -> bytes:
+    """A number that others choose, as a key of a dict or a set.
+
+    An int is its own hash, and a tuple of ints is hashed without a secret: who chooses the numbers chooses where they
+    go in a table, and a table whose keys all meet takes a time that grows with the square of their number. The hash of
+    bytes is under a secret of the process.
+    """
+    return number.to_bytes(8, signed=True)
+
+
+def number_of(key: bytes) -> int:
+    """The number of a `number_key`."""
+    return int.from_bytes(key, signed=True)
+
+
+def partition_key(topic: str, partition_id: int) -> tuple[str, bytes]:
+    """A partition that may not exist, as a key of a dict or a set.
+
+    A `TopicPartition` is as good where the topic exists: the hash of its name is under the secret. That of no name is
+    0, whatever the secret.
+    """
+    return topic, number_key(partition_id)
+
+
 class Endpoint(NamedTuple):
     """Where a listener is reached. `host` is a name or address without brackets; port 0 means not bound yet."""
 

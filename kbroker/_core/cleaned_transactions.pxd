@@ -15,8 +15,8 @@ cdef class LastBatches:
 
 cdef class Transactions:
     cdef object waiting
-    cdef dict aborted            # producer id -> [entry, data was met]
-    cdef set committed           # producer ids, of transactions of which data was met
+    cdef dict aborted            # `number_key` of a producer id -> [entry, data was met]
+    cdef set committed           # keys of producer ids, of transactions of which data was met
     cdef readonly list kept
     cdef int begin_to(self, int64_t offset) except -1
 

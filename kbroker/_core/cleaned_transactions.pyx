@@ -9,6 +9,8 @@ from kbroker._core.record_batch cimport batch_info_t
 
 from collections import deque
 
+from kbroker.model import number_key
+
 cdef enum:
     MARKER_ABORT = 0             # types of control records
     MARKER_COMMIT = 1
@@ -75,15 +77,16 @@ cdef class Transactions:
     cdef int begin_to(self, int64_t offset) except -1:
         while self.waiting and self.waiting[0][1] <= offset:
             entry = self.waiting.popleft()
-            self.aborted.setdefault(entry[0], [entry, False])
+            self.aborted.setdefault(number_key(entry[0]), [entry, False])
         return 0
 
 
 cdef int data_is_aborted(Transactions transactions, const batch_info_t *info) except -1 with gil:
     transactions.begin_to(info.base_offset + info.last_offset_delta)
-    known = transactions.aborted.get(info.producer_id)
+    producer = number_key(info.producer_id)
+    known = transactions.aborted.get(producer)
     if known is None:
-        transactions.committed.add(info.producer_id)
+        transactions.committed.add(producer)
         return False
     known[1] = True
     return True
@@ -92,14 +95,15 @@ cdef int data_is_aborted(Transactions transactions, const batch_info_t *info) ex
 cdef int marker_is_spent(Transactions transactions, const batch_info_t *info, int marker) except -1 with gil:
     """Whether a transaction's end is the end of nothing: no data of it was met."""
     transactions.begin_to(info.base_offset + info.last_offset_delta)
+    producer = number_key(info.producer_id)
     if marker == MARKER_ABORT:
-        known = transactions.aborted.pop(info.producer_id, None)
+        known = transactions.aborted.pop(producer, None)
         if known is None or not known[1]:
             return True
         transactions.kept.append(known[0])
         return False
     if marker == MARKER_COMMIT:
-        if info.producer_id not in transactions.committed:
+        if producer not in transactions.committed:
             return True
-        transactions.committed.discard(info.producer_id)
+        transactions.committed.discard(producer)
     return False

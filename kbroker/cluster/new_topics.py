@@ -13,6 +13,7 @@ from typing import NamedTuple
 from kbroker.cluster.image import MetadataImage, Topic
 from kbroker.cluster.topic_configs import validate_topic_configs
 from kbroker.errors import ConfigError, ErrorCode, ProtocolError
+from kbroker.model import number_key
 from kbroker.rules.placement import place_replicas
 from kbroker.rules.topic_names import collision_key, topic_name_problem
 
@@ -125,17 +126,18 @@ def _manual(new: NewTopic, image: MetadataImage) -> list[Replicas]:
             ErrorCode.INVALID_REQUEST,
             "A manual partition assignment was specified, but numPartitions was not set to -1.",
         )
-    planned: dict[int, Replicas] = {}
+    planned: dict[bytes, Replicas] = {}
     factor = 0
     for partition_id, replicas in new.assignment:
-        if partition_id in planned:
+        if number_key(partition_id) in planned:
             raise _bad_assignment(f"Found multiple manual partition assignments for partition {partition_id}")
         _check_replicas(replicas, image, factor)
         factor = len(replicas)
-        planned[partition_id] = replicas
-    if sorted(planned) != list(range(len(planned))):
+        planned[number_key(partition_id)] = replicas
+    in_order = [planned.get(number_key(partition_id)) for partition_id in range(len(planned))]
+    if None in in_order:
         raise _bad_assignment("partitions should be a consecutive 0-based integer sequence")
-    return [planned[partition_id] for partition_id in range(len(planned))]
+    return [replicas for replicas in in_order if replicas is not None]
 
 
 def _check_replicas(replicas: Replicas, image: MetadataImage, factor: int) -> None:

@@ -49,7 +49,11 @@ _version = struct.Struct(">h")
 def wanted_of(metadata: bytes, topics: TopicView) -> Wanted:
     """What a member's metadata says. Raises BadInput."""
     read: Any = _read(M.ConsumerProtocolSubscription, metadata)
-    owned = _ids(read.owned_partitions, topics)
+    owned: dict[bytes, list[int]] = {}
+    for one in read.owned_partitions:
+        topic = topics.find(one.topic)
+        if topic is not None:
+            owned.setdefault(topic[0], []).extend(one.partitions)
     return Wanted(tuple(sorted(set(read.topics))), owned, read.rack_id)
 
 
@@ -62,12 +66,14 @@ def _read(kind: Any, data: bytes) -> Any:
     return kind.decode_prefix(memoryview(data)[_version.size :], min(version, MAX_VERSION))[0]
 
 
-def _ids(named: Any, topics: TopicView) -> dict[bytes, frozenset[int]]:
+def _existing(named: Any, topics: TopicView) -> dict[bytes, frozenset[int]]:
+    """Those of the partitions that are named that there are."""
     found: dict[bytes, frozenset[int]] = {}
     for one in named:
-        topic = topics.find(one.topic)
-        if topic is not None:
-            found[topic[0]] = found.get(topic[0], frozenset()) | frozenset(one.partitions)
+        topic_id, count = topics.find(one.topic) or (b"", 0)
+        if count:
+            there = frozenset(partition for partition in one.partitions if 0 <= partition < count)
+            found[topic_id] = found.get(topic_id, frozenset()) | there
     return found
 
 
@@ -126,7 +132,7 @@ def _as_newer(group: Group, member: Member, topics: TopicView) -> tuple[Subscrip
         read = _read(M.ConsumerProtocolAssignment, member.assignment)
         if read.user_data and name not in BUILT_IN:
             raise _cannot(group, "an unsupported custom assignor is in use")
-        assigned = _ids(read.assigned_partitions, topics)
+        assigned = _existing(read.assigned_partitions, topics)
     subscription = Subscription(
         member.instance_id,
         wanted.rack_id,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from enum import IntEnum
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -18,6 +18,8 @@ UNCHANGED = -1
 
 Assignment: TypeAlias = Mapping[bytes, frozenset[int]]
 """Partitions by topic id."""
+Claimed: TypeAlias = Mapping[bytes, Collection[int]]
+"""What a member says that it has: any numbers, so they are looked up, and no table is made of them."""
 EpochsByPartition: TypeAlias = Mapping[bytes, Mapping[int, int]]
 """Partitions by topic id, each with the epoch it was assigned in (KIP-1251)."""
 
@@ -111,7 +113,7 @@ class Beat(NamedTuple):
     """Sorted, each once."""
     regex: str | None = None
     assignor: str | None = None
-    owned: Assignment | None = None
+    owned: Claimed | None = None
 
     @property
     def is_full(self) -> bool:

@@ -15,8 +15,8 @@ from kbroker.rules.consumer_group import ConsumerGroup, Step
 from kbroker.rules.consumer_group_member import (
     JOINING_EPOCH,
     NOTHING,
-    Assignment,
     Beat,
+    Claimed,
     ClassicMetadata,
     ConsumerMember,
     MemberState,
@@ -32,7 +32,7 @@ class Wanted(NamedTuple):
 
     topics: tuple[str, ...]
     """Sorted, each once."""
-    owned: Assignment = NOTHING
+    owned: Claimed = NOTHING
     rack_id: str | None = None
 
 

@@ -16,6 +16,7 @@ from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.rules.consumer_group_member import (
     NO_PARTITIONS,
     Assignment,
+    Claimed,
     Current,
     EpochsByPartition,
     MemberState,
@@ -34,7 +35,7 @@ class Reconciliation:
         target_epoch: int,
         target: Assignment,
         is_owned: IsOwned,
-        owned: Assignment | None,
+        owned: Claimed | None,
         subscribed: Collection[bytes],
     ):
         self._current = current
@@ -72,7 +73,7 @@ class Reconciliation:
         if self._owned is None:
             return True
         return any(
-            not partitions.isdisjoint(revoking[topic_id])
+            any(partition in revoking[topic_id] for partition in partitions)
             for topic_id, partitions in self._owned.items()
             if topic_id in revoking
         )
@@ -132,8 +133,11 @@ class Reconciliation:
         return Current(epoch, self._current.member_epoch, state, assigned, revoking)
 
 
-def is_within(owned: Assignment | None, assigned: Mapping[bytes, Mapping[int, int]]) -> bool:
+def is_within(owned: Claimed | None, assigned: Mapping[bytes, Mapping[int, int]]) -> bool:
     """Whether the member says what it has, and has nothing but what it was given."""
     if owned is None:
         return False
-    return all(partitions <= assigned.get(topic_id, {}).keys() for topic_id, partitions in owned.items())
+    return all(
+        all(partition in assigned.get(topic_id, {}) for partition in partitions)
+        for topic_id, partitions in owned.items()
+    )

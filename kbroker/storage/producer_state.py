@@ -25,6 +25,7 @@ from typing import NamedTuple
 from kbroker._core.crc import crc32c_of
 from kbroker._core.producers import ProducerTable
 from kbroker.fs import FileSystem, read_file, replace_file
+from kbroker.model import number_key
 from kbroker.storage import segment
 
 logger = logging.getLogger("kbroker.storage")
@@ -98,7 +99,7 @@ def decode_snapshot(data: bytes) -> ProducerTable:
         coordinator_epoch,
         first_offset,
     ) in sorted(PRODUCER.iter_unpack(data[HEAD.size : end]), key=itemgetter(-1)):
-        batches = older.get(producer_id, [])
+        batches = older.get(number_key(producer_id), [])
         if last_offset >= 0:
             first_sequence = (last_sequence - offset_delta) & 0x7FFFFFFF
             batches.append((first_sequence, last_sequence, last_offset, offset_delta, timestamp))
@@ -106,11 +107,13 @@ def decode_snapshot(data: bytes) -> ProducerTable:
     return producers
 
 
-def older_batches(data: bytes) -> dict[int, list[tuple[int, int, int, int, int]]]:
-    """What stands behind the producers: their older batches by producer id, oldest first. ValueError: it is damaged."""
-    found: dict[int, list[tuple[int, int, int, int, int]]] = {}
+def older_batches(data: bytes) -> dict[bytes, list[tuple[int, int, int, int, int]]]:
+    """What stands behind the producers: the older batches of each by `number_key` of its id, oldest first.
+
+    Raises ValueError if it is damaged."""
+    found: dict[bytes, list[tuple[int, int, int, int, int]]] = {}
     for producer_id, *batch in BATCH.iter_unpack(data[COUNT.size : _end_of_older(data)]):
-        found.setdefault(producer_id, []).append(tuple(batch))
+        found.setdefault(number_key(producer_id), []).append(tuple(batch))
     return found
 
 

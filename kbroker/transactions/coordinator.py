@@ -21,7 +21,7 @@ from typing import TypeAlias
 
 from kbroker.clock import Clock
 from kbroker.errors import ErrorCode, NotNow
-from kbroker.model import NO_PRODUCER_ID, TRANSACTION_STATE_TOPIC, TopicPartition
+from kbroker.model import NO_PRODUCER_ID, TRANSACTION_STATE_TOPIC, TopicPartition, number_key
 from kbroker.room import Room
 from kbroker.rules.transaction import EPOCH_VERSION, FIRST_VERSION, Expected, Transaction, TransactionState, Transit
 from kbroker.state_log.deadlines import Deadlines
@@ -520,7 +520,7 @@ class TransactionCoordinator:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE, [], []
         if self.shards.is_loading:
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, [], []
-        wanted_ids, wanted_states = frozenset(producer_ids), frozenset(states)
+        wanted_ids, wanted_states = frozenset(map(number_key, producer_ids)), frozenset(states)
         now_ms = self._clock.wall_ms()
         listed: list[ListedTransaction] = []
         for shard in self.shards.active():
@@ -528,7 +528,7 @@ class TransactionCoordinator:
                 listed += [
                     ListedTransaction(each.transactional_id, each.producer_id, each.state)
                     for each in shard.transactions.values()
-                    if (not wanted_ids or each.producer_id in wanted_ids)
+                    if (not wanted_ids or number_key(each.producer_id) in wanted_ids)
                     and (not wanted_states or each.state in wanted_states)
                     and (longer_than_ms < 0 or now_ms - each.start_ms > longer_than_ms)
                 ]

@@ -9,6 +9,7 @@ from kbroker.protocol.api import ApiKey
 from kbroker.protocol.headers import encode_request
 from kbroker.protocol.records import encode_batch
 from tests.amplification.furnishing import DOOMED, HEAVY, SEGMENTS, TIME, Furnisher
+from tests.kit.collisions import triples_of_one_hash
 
 Frames = list[bytes]
 
@@ -83,6 +84,17 @@ def colliding_partitions(furnisher: Furnisher) -> Frames:
     partitions = [R.FetchPartition(partition=partition_of(at << 16), partition_max_bytes=1) for at in range(40_000)]
     topic = R.FetchTopic(topic=name, partitions=partitions)
     return [frame(ApiKey.FETCH, 7, R(max_wait_ms=0, min_bytes=0, session_epoch=0, topics=[topic]))]
+
+
+def markers_of_one_hash(furnisher: Furnisher) -> Frames:
+    """WriteTxnMarkers: producers and epochs whose tuples have the same hash, without a secret."""
+    R = M.WriteTxnMarkersRequest
+    topic = R.WritableTxnMarkerTopic(name="x", partition_indexes=[0])
+    markers = [
+        R.WritableTxnMarker(producer_id=first, producer_epoch=second, coordinator_epoch=third, topics=[topic])
+        for first, second, third in triples_of_one_hash(20_000)
+    ]
+    return [frame(ApiKey.WRITE_TXN_MARKERS, 1, R(markers=markers))]
 
 
 def groups_that_are_not_there(furnisher: Furnisher) -> Frames:
@@ -188,6 +200,7 @@ BY_NAME = {
         (batches_between_entries_of_an_index, ApiKey.FETCH),
         (aborted_transactions, ApiKey.FETCH),
         (colliding_partitions, ApiKey.FETCH),
+        (markers_of_one_hash, ApiKey.WRITE_TXN_MARKERS),
         (groups_that_are_not_there, ApiKey.DESCRIBE_CONFIGS),
         (coordinators, ApiKey.FIND_COORDINATOR),
         (deletions_of_records, ApiKey.DELETE_RECORDS),

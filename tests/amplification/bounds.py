@@ -61,6 +61,13 @@ def limit_of(api_key: ApiKey, request: int) -> Figures:
     return Figures(**{name: EXCEPTIONS.get((api_key, name), bound).of(request) for name, bound in BOUNDS.items()})
 
 
+def limit_above(figures: Figures) -> Figures:
+    """About as much time again, and any amount of everything else."""
+    return Figures(
+        answer=1 << 40, memory=1 << 40, written=1 << 40, stays=1 << 40, stands=1 << 60, time=2 * figures.time + 50 * MS
+    )
+
+
 def excess(figures: Figures, limit: Figures) -> str | None:
     """What is over its bound, in words."""
     if figures.outcome == ENDED:

@@ -13,7 +13,8 @@ Around it stand the elements that make the broker work: one in each array, with 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,7 @@ from tests.kit.message_model import INTEGERS, Field, fields_of
 
 FIRST_COUNT = 64
 """Elements whose size tells how many there must be."""
+LARGE_NUMBERS = ("int32", "int64")
 LONGEST_TEXT = 32_767
 """Bytes, whatever the length field could say."""
 
@@ -60,6 +62,19 @@ def shapes_of(api_key: ApiKey, version: int) -> Iterator[Shape]:
     yield Shape(api_key, version, "nulls", Nulls(api_key, version))
     if is_flexible(api_key, version):
         yield Shape(api_key, version, "tagged", Tagged(api_key, version))
+
+
+def numbered_arrays(api_key: ApiKey) -> dict[str, Numbered]:
+    """Arrays of numbers of 32 bits and more, or of what is named by one, each in the newest version that has it."""
+    found = {}
+    cls = request_class(api_key)
+    for version in range(SERVED[api_key].min, SERVED[api_key].max + 1):
+        for path in arrays_in(cls, version):
+            _, _, field = holder_of(filled(cls, version, {}), cls, version, path)
+            is_named = field.is_struct and first_number(cls, field.element, version) is not None
+            if is_named or field.element in LARGE_NUMBERS:
+                found[path] = Numbered(api_key, version, path)
+    return found
 
 
 def served() -> Iterator[tuple[ApiKey, int]]:
@@ -107,6 +122,12 @@ def unknown_value(field: Field, number: int) -> Any:
     if field.element == "uuid":
         return number.to_bytes(16)
     return f"{number:x}" if field.element == "string" else number % INTEGERS[field.element][1]
+
+
+def first_number(cls: type[Message], struct: str, version: int) -> Field | None:
+    """The first field of a struct that is a number of 32 bits or more."""
+    fields = (one for one in known_fields(cls, struct, version) if not one.is_array and not one.tagged(version))
+    return next((one for one in fields if one.element in LARGE_NUMBERS), None)
 
 
 def named_by(cls: type[Message], version: int, struct: str) -> set[str]:
@@ -215,6 +236,27 @@ class Repeated(Builder):
         if field.is_struct:
             return filled(self.cls, self.version, given, field.element, number)
         return value_of(field, self.version, struct, given) if number is None else unknown_value(field, number)
+
+
+@dataclass(frozen=True)
+class Numbered(Builder):
+    """An array whose elements, or their first numbers, are given ones."""
+
+    path: str
+
+    def __call__(self, given: Given, numbers: Sequence[int]) -> bytes:
+        message = self.message(given)
+        holder, _, field = holder_of(message, self.cls, self.version, self.path)
+        elements: list[Any] = list(numbers)
+        if field.is_struct:
+            number_field = first_number(self.cls, field.element, self.version)
+            assert number_field is not None
+            one = filled(self.cls, self.version, given, field.element)
+            elements = [copy(one) for _ in numbers]
+            for element, number in zip(elements, numbers, strict=True):
+                setattr(element, number_field.name, number)
+        setattr(holder, field.name, elements)
+        return self.frame(message)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import pytest
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.records import encode_batch
 from tests.amplification import attacks
-from tests.amplification.bounds import MS, limit_of
+from tests.amplification.bounds import limit_above, limit_of
 from tests.amplification.figures import NO_LIMIT, Figures
 from tests.amplification.furnished_broker import FurnishedBroker
 from tests.amplification.furnishing import HEAVY, TIME, Furnisher
@@ -50,13 +50,6 @@ def test_waiting_fetches_of_a_partition_do_not_slow_down_who_writes_to_it(broker
 
     finding = broker.finding_of(weigh)
     assert finding is None, finding
-
-
-def limit_above(figures: Figures) -> Figures:
-    """About as much time again, and any amount of everything else."""
-    return Figures(
-        answer=1 << 40, memory=1 << 40, written=1 << 40, stays=1 << 40, stands=1 << 60, time=2 * figures.time + 50 * MS
-    )
 
 
 def test_ids_that_are_given_away_do_not_slow_down_the_end_of_others(broker: FurnishedBroker) -> None:

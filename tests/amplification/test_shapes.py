@@ -8,11 +8,13 @@ from functools import partial
 import pytest
 
 from kbroker.protocol.api import SERVED, ApiKey
-from tests.amplification.bounds import limit_of
+from tests.amplification.bounds import limit_above, limit_of
+from tests.amplification.figures import NO_LIMIT, Figures
 from tests.amplification.furnished_broker import FurnishedBroker
 from tests.amplification.furnishing import Furnisher
 from tests.amplification.naming import RESTORED, given_for, variants_of
-from tests.amplification.shapes import Repeated, Shape, shapes_of
+from tests.amplification.shapes import Numbered, Repeated, Shape, numbered_arrays, shapes_of
+from tests.kit.collisions import PLAIN, colliding_in_a_dict
 
 ENOUGH = 3
 """Findings of one API."""
@@ -75,6 +77,25 @@ def test_in_older_versions_a_name_said_again_and_again_costs_what_it_weighs(
     broker: FurnishedBroker, api_key: ApiKey
 ) -> None:
     assert not findings(broker, repeated_names(api_key, range(SERVED[api_key].min, SERVED[api_key].max)), SMALL)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [one for key in SERVED for one in numbered_arrays(key).values()],
+    ids=lambda one: f"{one.api_key.label}-{one.path}",
+)
+def test_numbers_cannot_be_chosen_so_that_they_meet_in_a_table(broker: FurnishedBroker, shape: Numbered) -> None:
+    """Beside as many others of the same size. A key of a table that a request chooses is a `number_key`."""
+
+    def weigh(broker: FurnishedBroker) -> tuple[Figures, Figures]:
+        plain, colliding = (
+            broker.scales.weigh([shape(given_for(shape.api_key, broker.furnisher), numbers)], NO_LIMIT)
+            for numbers in (PLAIN, colliding_in_a_dict())
+        )
+        return colliding, limit_above(plain)
+
+    finding = broker.finding_of(weigh)
+    assert finding is None, finding
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ v5  TRANSACTION_ABORTABLE (KIP-890)
 from __future__ import annotations
 
 import threading
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container
 from typing import TYPE_CHECKING
 
 from kbroker.errors import ErrorCode
@@ -31,6 +31,7 @@ FENCED_FROM = 2
 SEVERAL_FROM = 4
 
 _Response = M.AddPartitionsToTxnResponse
+_CodeOf = Callable[[TopicPartition], ErrorCode]
 _Topics = list[M.AddPartitionsToTxnRequest.AddPartitionsToTxnTopic]
 _Transaction = M.AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction
 
@@ -48,7 +49,7 @@ def handle(
 
     def added(error: ErrorCode) -> None:
         error = for_version(error, request.api_version, FENCED_FROM)
-        results = _results(message.v3_and_below_topics, dict.fromkeys(partitions, error))
+        results = _results(message.v3_and_below_topics, lambda _: error)
         answer(request, _Response(results_by_topic_v3_and_below=results), error)
 
     services.transactions.add_partitions(
@@ -69,9 +70,9 @@ def _several(
     results: list[M.AddPartitionsToTxnResponse.AddPartitionsToTxnResult] = []
     lock = threading.Lock()
 
-    def came(wanted: _Transaction, codes: Mapping[TopicPartition, ErrorCode]) -> None:
+    def came(wanted: _Transaction, code_of: _CodeOf) -> None:
         result = _Response.AddPartitionsToTxnResult(
-            transactional_id=wanted.transactional_id, topic_results=_results(wanted.topics, codes)
+            transactional_id=wanted.transactional_id, topic_results=_results(wanted.topics, code_of)
         )
         with lock:
             results.append(result)
@@ -86,11 +87,11 @@ def _several(
         if refused:
             came(wanted, refused)
         elif wanted.verify_only:
-            came(wanted, services.transactions.verify(*who, partitions))
+            came(wanted, services.transactions.verify(*who, partitions).__getitem__)
         else:
 
-            def added(error: ErrorCode, at: _Transaction = wanted, given: list[TopicPartition] = partitions) -> None:
-                came(at, dict.fromkeys(given, error))
+            def added(error: ErrorCode, at: _Transaction = wanted) -> None:
+                came(at, lambda _: error)
 
             services.transactions.add_partitions(*who, partitions, added, EPOCH_VERSION)
     return None
@@ -100,26 +101,27 @@ def _partitions(topics: _Topics) -> list[TopicPartition]:
     return [TopicPartition(topic.name, partition_id) for topic in topics for partition_id in topic.partitions]
 
 
-def _refused(
-    services: Services, partitions: list[TopicPartition], forbidden: Container[str] = ()
-) -> dict[TopicPartition, ErrorCode]:
-    """All of them if one does not exist or is of a topic that is not for clients; else none."""
+def _refused(services: Services, partitions: list[TopicPartition], forbidden: Container[str] = ()) -> _CodeOf | None:
+    """What each of them is told if one does not exist or is of a topic that is not for clients; else None."""
     image = services.cluster.image
-    wrong = {each: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for each in partitions if image.partition(each) is None}
-    wrong |= {each: ErrorCode.TOPIC_AUTHORIZATION_FAILED for each in partitions if each.topic in forbidden}
-    return dict.fromkeys(partitions, ErrorCode.OPERATION_NOT_ATTEMPTED) | wrong if wrong else {}
+
+    def code_of(each: TopicPartition) -> ErrorCode:
+        if each.topic in forbidden:
+            return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        is_known = image.partition(each) is not None
+        return ErrorCode.OPERATION_NOT_ATTEMPTED if is_known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    return code_of if any(code_of(each) is not ErrorCode.OPERATION_NOT_ATTEMPTED for each in partitions) else None
 
 
-def _results(
-    asked: _Topics, codes: Mapping[TopicPartition, ErrorCode]
-) -> list[M.AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult]:
+def _results(asked: _Topics, code_of: _CodeOf) -> list[M.AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult]:
     """What is asked for twice is answered twice, as Kafka does."""
     return [
         _Response.AddPartitionsToTxnTopicResult(
             name=topic.name,
             results_by_partition=[
                 _Response.AddPartitionsToTxnPartitionResult(
-                    partition_index=partition_id, partition_error_code=codes[TopicPartition(topic.name, partition_id)]
+                    partition_index=partition_id, partition_error_code=code_of(TopicPartition(topic.name, partition_id))
                 )
                 for partition_id in topic.partitions
             ],

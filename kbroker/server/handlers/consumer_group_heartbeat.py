@@ -17,9 +17,9 @@ from kbroker.rules.consumer_group_member import (
     LEAVING_EPOCH,
     LEAVING_STATIC_EPOCH,
     UNCHANGED,
-    Assignment,
     Beat,
     BeatAnswer,
+    Claimed,
     EpochsByPartition,
 )
 from kbroker.server.answering import answer
@@ -94,13 +94,12 @@ def _check(message: M.ConsumerGroupHeartbeatRequest, version: int, assignors: tu
         )
 
 
-def _owned(message: M.ConsumerGroupHeartbeatRequest) -> Assignment | None:
+def _owned(message: M.ConsumerGroupHeartbeatRequest) -> Claimed | None:
     if message.topic_partitions is None:
         return None
-    owned: dict[bytes, frozenset[int]] = {}
+    owned: dict[bytes, list[int]] = {}
     for topic in message.topic_partitions:
-        topic_id = bytes(topic.topic_id)
-        owned[topic_id] = owned.get(topic_id, frozenset()) | frozenset(topic.partitions)
+        owned.setdefault(bytes(topic.topic_id), []).extend(topic.partitions)
     return owned
 
 

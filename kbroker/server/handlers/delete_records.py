@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from kbroker._core.processor import Request
 from kbroker.errors import ErrorCode, KbrokerError, ProtocolError
-from kbroker.model import INTERNAL_TOPICS
+from kbroker.model import INTERNAL_TOPICS, number_key
 from kbroker.protocol import messages as M
 from kbroker.server.handlers.changes import tell_change
 from kbroker.server.handlers.leader import leader_log
@@ -28,10 +28,11 @@ Deleted = M.DeleteRecordsResponse.DeleteRecordsPartitionResult
 
 
 def handle(services: Services, request: Request, message: M.DeleteRecordsRequest) -> M.DeleteRecordsResponse:
-    last: dict[str, dict[int, Asked]] = {}
+    last: dict[str, dict[bytes, Asked]] = {}
     for topic in message.topics:
         if topic.partitions:
-            last.setdefault(topic.name, {}).update((part.partition_index, part) for part in topic.partitions)
+            by_number = ((number_key(part.partition_index), part) for part in topic.partitions)
+            last.setdefault(topic.name, {}).update(by_number)
     checked = {name: [_checked(services, name, part) for part in parts.values()] for name, parts in last.items()}
     offsets = {one.log: one.offset for each in checked.values() for one in each if one.log is not None}
     outcomes = services.logs.delete_records_before(offsets)

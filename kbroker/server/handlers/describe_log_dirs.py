@@ -45,8 +45,8 @@ def handle(services: Services, request: Request, message: M.DescribeLogDirsReque
 def _wanted(services: Services, message: M.DescribeLogDirsRequest) -> Iterable[Log]:
     if message.topics is None:
         return services.logs.logs()
-    named = {TopicPartition(topic.topic, number) for topic in message.topics for number in topic.partitions}
-    return [log for log in map(services.logs.get, named) if log is not None]
+    named = (TopicPartition(topic.topic, number) for topic in message.topics for number in topic.partitions)
+    return dict.fromkeys(log for log in map(services.logs.get, named) if log is not None)
 
 
 def _describe(path: str, logs: list[Log]) -> Described:

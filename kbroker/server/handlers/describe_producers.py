@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 
 from kbroker._core.codec import lazily
 from kbroker.errors import ErrorCode, client_text
-from kbroker.model import TopicPartition
+from kbroker.model import TopicPartition, number_key
 from kbroker.protocol import messages as M
 from kbroker.rules.topic_names import topic_name_problem
-from kbroker.server.handlers.naming import each_once
 
 if TYPE_CHECKING:
     from kbroker._core.request import Request
@@ -26,10 +25,10 @@ _Response = M.DescribeProducersResponse
 
 def handle(services: Services, request: Request, message: M.DescribeProducersRequest) -> M.DescribeProducersResponse:
     """Answers at once, but for logs that have to be opened."""
-    once: dict[str, dict[int, None]] = {}
+    once: dict[str, dict[bytes, int]] = {}
     for topic in message.topics:
-        once.setdefault(topic.name, {}).update(each_once(topic.partition_indexes))
-    return _Response(topics=lazily(len(once), (_topic(services, name, ids) for name, ids in once.items())))
+        once.setdefault(topic.name, {}).update((number_key(each), each) for each in topic.partition_indexes)
+    return _Response(topics=lazily(len(once), (_topic(services, name, ids.values()) for name, ids in once.items())))
 
 
 def _topic(services: Services, name: str, partition_ids: Collection[int]) -> M.DescribeProducersResponse.TopicResponse:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from kbroker.cluster.new_topics import METADATA_LOG_TOPIC
 from kbroker.errors import ErrorCode
+from kbroker.model import number_key
 from kbroker.protocol import messages as M
 
 if TYPE_CHECKING:
@@ -28,11 +29,11 @@ def handle(services: Services, request: Request, message: M.DescribeQuorumReques
     asked = [(topic.topic_name, part.partition_index) for topic in message.topics for part in topic.partitions]
     if asked == [(METADATA_LOG_TOPIC, 0)]:
         return _described(services, request)
-    by_topic: dict[str, dict[int, M.DescribeQuorumResponse.PartitionData]] = {
+    by_topic: dict[str, dict[bytes, M.DescribeQuorumResponse.PartitionData]] = {
         topic.topic_name: {} for topic in message.topics
     }
     for name, number in asked:
-        by_topic[name][number] = _Response.PartitionData(
+        by_topic[name][number_key(number)] = _Response.PartitionData(
             partition_index=number, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, error_message=""
         )
     return _answer(

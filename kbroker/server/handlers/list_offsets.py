@@ -25,6 +25,7 @@ from kbroker.model import (
     LATEST_TIMESTAMP,
     MAX_TIMESTAMP,
     NO_LEADER_EPOCH,
+    partition_key,
 )
 from kbroker.protocol import messages as M
 from kbroker.server.handlers.leader import leader_log
@@ -49,12 +50,14 @@ Found = M.ListOffsetsResponse.ListOffsetsPartitionResponse
 
 
 def handle(services: Services, request: Request, message: M.ListOffsetsRequest) -> M.ListOffsetsResponse:
-    asked_for = Counter((topic.name, part.partition_index) for topic in message.topics for part in topic.partitions)
+    asked_for = Counter(
+        partition_key(topic.name, part.partition_index) for topic in message.topics for part in topic.partitions
+    )
     twice = {named for named, count in asked_for.items() if count > 1}
 
     def answers(topic: str, parts: Sequence[Asked]) -> Iterator[Found]:
         for part in parts:
-            if (topic, part.partition_index) in twice:
+            if twice and partition_key(topic, part.partition_index) in twice:
                 yield _refused(part, ErrorCode.INVALID_REQUEST)
             else:
                 yield _answer(services, request.api_version, message, topic, part)

@@ -7,6 +7,7 @@ v0  first
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from kbroker.errors import ErrorCode
@@ -21,13 +22,13 @@ if TYPE_CHECKING:
 def handle(services: Services, request: Request, message: M.OffsetDeleteRequest) -> M.OffsetDeleteResponse:
     """Answers at once."""
     image = services.cluster.image
-    unknown: dict[TopicPartition, ErrorCode] = {}
+    unknown: list[TopicPartition] = []
     known: dict[TopicPartition, None] = {}
     for topic in message.topics:
         for partition in topic.partitions:
             topic_partition = TopicPartition(topic.name, partition.partition_index)
             if image.partition(topic_partition) is None:
-                unknown[topic_partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                unknown.append(topic_partition)
             else:
                 known[topic_partition] = None
     error, errors = services.groups.offsets.delete(message.group_id, known)
@@ -35,7 +36,8 @@ def handle(services: Services, request: Request, message: M.OffsetDeleteRequest)
         return M.OffsetDeleteResponse(error_code=error)
     R = M.OffsetDeleteResponse
     topics: dict[str, list[M.OffsetDeleteResponse.OffsetDeleteResponsePartition]] = {}
-    for (name, partition_id), code in (unknown | errors).items():
+    refused = ((at, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) for at in unknown)
+    for (name, partition_id), code in chain(refused, errors.items()):
         result = R.OffsetDeleteResponsePartition(partition_index=partition_id, error_code=code)
         topics.setdefault(name, []).append(result)
     return R(topics=[R.OffsetDeleteResponseTopic(name=name, partitions=listed) for name, listed in topics.items()])

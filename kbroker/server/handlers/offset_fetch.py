@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from kbroker._core.codec import lazily
 from kbroker.errors import ErrorCode, KbrokerError
 from kbroker.groups.answers import FetchedOffset
-from kbroker.model import TopicPartition
+from kbroker.model import TopicPartition, partition_key
 from kbroker.protocol import messages as M
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def handle(services: Services, request: Request, message: M.OffsetFetchRequest) 
         asked = list(_once(message.groups))
         groups = (_fetch_group(services, group, partitions, message.require_stable) for group, partitions in asked)
         return M.OffsetFetchResponse(groups=lazily(len(asked), groups))
-    partitions = None if message.topics is None else list(_named(message.topics))
+    partitions = None if message.topics is None else list(_named(message.topics).values())
     if version == 0:
         error, fetched = ErrorCode.NONE, _fetch_from_store(services, message.group_id, partitions or [])
     else:
@@ -65,7 +65,7 @@ def _once(groups: Iterable[_Group]) -> Iterator[tuple[_Group, list[TopicPartitio
 
     What was asked before is left out, and so is a group of which nothing else is asked.
     """
-    known: dict[str, set[TopicPartition]] = {}
+    known: dict[str, set[tuple[str, bytes]]] = {}
     whole: set[str] = set()
     for group in groups:
         if group.topics is None:
@@ -75,17 +75,20 @@ def _once(groups: Iterable[_Group]) -> Iterator[tuple[_Group, list[TopicPartitio
             continue
         is_first = group.group_id not in known
         before = known.setdefault(group.group_id, set())
-        partitions = [partition for partition in _named(group.topics) if partition not in before]
-        before.update(partitions)
+        named = _named(group.topics)
+        partitions = [partition for key, partition in named.items() if key not in before]
+        before.update(named)
         if partitions or is_first:
             yield group, partitions
 
 
-def _named(topics: Iterable[Any]) -> dict[TopicPartition, None]:
-    """Each partition once, however often it is named."""
-    return dict.fromkeys(
-        TopicPartition(topic.name, partition_id) for topic in topics for partition_id in topic.partition_indexes
-    )
+def _named(topics: Iterable[Any]) -> dict[tuple[str, bytes], TopicPartition]:
+    """Each partition once, however often it is named, by its key."""
+    return {
+        partition_key(topic.name, partition_id): TopicPartition(topic.name, partition_id)
+        for topic in topics
+        for partition_id in topic.partition_indexes
+    }
 
 
 def _fetch_from_store(services: Services, group_id: str, partitions: list[TopicPartition]) -> list[FetchedOffset]:

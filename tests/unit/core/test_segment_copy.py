@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from kbroker._core.segment_copy import SegmentCopy, copy_segment, feed_map
 from kbroker.errors import KbrokerError
 from kbroker.protocol.compression import Codec, deflate, inflate_shared
 from tests.kit import compaction_model as model
+from tests.kit.collisions import takes_as_long
 from tests.kit.compaction_model import CONTROL, HORIZON, LOG_APPEND_TIME, TRANSACTIONAL
 from tests.kit.record_batch_model import Batch, Record, encode_batch
 
@@ -368,6 +370,14 @@ def test_an_aborted_transaction_goes_and_its_marker_a_retention_later() -> None:
     assert [
         r[0] for r in rows(copied(twice, found, now_ms=NOW + RETENTION, transactions=Transactions(aborted)).output)
     ] == [2]
+
+
+def test_producers_that_abort_cannot_be_chosen_so_that_a_copy_is_slow() -> None:
+    def copy(producer_ids: Sequence[int]) -> None:
+        aborted = [(producer_id, at) for at, producer_id in enumerate(producer_ids)]
+        copied(log_of(marker(len(aborted), 1, model.ABORT)), transactions=Transactions(aborted))
+
+    assert takes_as_long(copy)
 
 
 @pytest.mark.parametrize("codec", [codec for codec in Codec if codec])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,16 @@ from kbroker._core.producers import ProducerTable
 from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.fs import RealFileSystem
 from kbroker.storage.options import LogOptions
-from kbroker.storage.producer_state import decode_snapshot, encode_snapshot, load_snapshot, store_snapshot
+from kbroker.storage.producer_state import (
+    BATCH,
+    COUNT,
+    decode_snapshot,
+    encode_snapshot,
+    load_snapshot,
+    older_batches,
+    store_snapshot,
+)
+from tests.kit.collisions import takes_as_long
 from tests.kit.logs import LogHome, batch_of
 from tests.kit.producer_model import WRAP, ProducerModel
 
@@ -233,3 +242,11 @@ def test_chosen_producer_ids_do_not_meet_in_one_place_of_the_table() -> None:
     for producer_id in chosen[:4096]:
         table.put(producer_id, 0, -1, 0, -1, [])
     assert table.longest_search < 200
+
+
+def test_ids_of_producers_cannot_be_chosen_so_that_a_snapshot_is_slow_to_read() -> None:
+    def read(producer_ids: Sequence[int]) -> None:
+        batches = b"".join(BATCH.pack(producer_id, 0, 0, 0, 0, 0) for producer_id in producer_ids)
+        older_batches(COUNT.pack(len(producer_ids)) + batches)
+
+    assert takes_as_long(read)
