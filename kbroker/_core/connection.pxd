@@ -97,7 +97,7 @@ ctypedef struct conn_t:
     int32_t fd
     int64_t id
     int32_t listener
-    int64_t token            # the acceptor's own, given back by take_closed
+    int64_t token            # the acceptor's own, one for each host that has connections; given back by take_closed
     int32_t muted
     int32_t closing
     int32_t readable         # the socket may hold bytes that were not received

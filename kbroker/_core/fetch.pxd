@@ -86,6 +86,7 @@ ctypedef struct fetch_t:
     int8_t timed_out             # to be answered, whatever there is
     void *peer                   # another thread: the Connection, borrowed while it works
     int64_t owner                # id of the connection
+    int64_t host                 # its token
     int64_t bytes_missing        # atomic
     fetch_waiter_t *waiters      # one per entry that it waits on
     int32_t waiter_count
@@ -115,8 +116,9 @@ ctypedef struct fetch_t:
 # queue; call fetch_elsewhere on another thread. -1: the request does not parse; close the connection.
 cdef int fetch(Processor processor, conn_t *conn, request_t *request) noexcept nogil
 # A thread that may block: the whole fetch. Returns what becomes of the slot (SLOT_*), which goes to fetch_came. `peer` is the
-# Connection, `owner` its id.
-cdef int32_t fetch_elsewhere(Processor processor, slot_t *slot, request_t *request, void *peer, int64_t owner) noexcept nogil
+# Connection, `owner` its id, `host` its token.
+cdef int32_t fetch_elsewhere(Processor processor, slot_t *slot, request_t *request, void *peer, int64_t owner,
+                             int64_t host) noexcept nogil
 # The same for one that was parked, or has only to be converted, and was handed over then: slot.fetch.
 cdef int32_t fetch_go_on(Processor processor, slot_t *slot, void *peer) noexcept nogil
 # Processor's thread: the other one has done its work, or has dropped the request. True: `slot.outcome` is what becomes of it.

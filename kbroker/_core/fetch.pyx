@@ -165,7 +165,7 @@ cdef int32_t make_session(fetch_t *f, int32_t first, int64_t now_ms) noexcept no
         cached.leader_epoch = e.current_leader_epoch
         cached.high_watermark = e.read.high_watermark
         cached.log_start_offset = e.read.log_start_offset
-    session_id = session_list(f.cache, session, f.owner, now_ms)
+    session_id = session_list(f.cache, session, f.owner, f.host, now_ms)
     if session_id == 0:
         session_unref(session)
     return session_id
@@ -297,7 +297,8 @@ cdef int look_and_wait(fetch_t *f, bint may_block) noexcept nogil:
 
 # --- beginning ----------------------------------------------------------------------------------------
 
-cdef int begin(Processor processor, request_t *request, int64_t owner, int64_t now_ms, bint may_block, fetch_t **begun) noexcept nogil:
+cdef int begin(Processor processor, request_t *request, int64_t owner, int64_t host, int64_t now_ms, bint may_block,
+               fetch_t **begun) noexcept nogil:
     """The request, read, its session open and locked if it has one. -1: it does not parse, or memory is out. NEEDS_HANDLER as
     open_session."""
     cdef reader_t forgotten
@@ -310,6 +311,7 @@ cdef int begin(Processor processor, request_t *request, int64_t owner, int64_t n
     f.timer.kind = TIMER_FETCH
     f.first = -1
     f.owner = owner
+    f.host = host
     f.version = request.api_version
     f.cache = (<FetchSessions>processor.fetch_sessions).cache
     if not parse_request(f, request, &forgotten):
@@ -344,7 +346,7 @@ cdef int fetch(Processor processor, conn_t *conn, request_t *request) noexcept n
     cdef int outcome
     if request.frame_size > LARGE_REQUEST:
         return NEEDS_HANDLER
-    outcome = begin(processor, request, conn.id, now_ms, False, &f)
+    outcome = begin(processor, request, conn.id, conn.token, now_ms, False, &f)
     if outcome:
         return outcome
     outcome = look_and_wait(f, False) if f.entry_count <= SERVED_AT_ONCE else NEEDS_HANDLER
@@ -442,11 +444,12 @@ cdef int32_t work(Processor processor, slot_t *slot, fetch_t *f, int64_t now_ms)
     release(f)
     return SLOT_READY
 
-cdef int32_t fetch_elsewhere(Processor processor, slot_t *slot, request_t *request, void *peer, int64_t owner) noexcept nogil:
+cdef int32_t fetch_elsewhere(Processor processor, slot_t *slot, request_t *request, void *peer, int64_t owner,
+                             int64_t host) noexcept nogil:
     cdef int64_t now_ms = monotonic_ns() // 1000000
     cdef fetch_t *f = NULL
     cdef int32_t outcome = SLOT_CLOSE
-    if begin(processor, request, owner, now_ms, True, &f) != 0:
+    if begin(processor, request, owner, host, now_ms, True, &f) != 0:
         return SLOT_CLOSE
     slot.fetch = f
     f.slot = slot

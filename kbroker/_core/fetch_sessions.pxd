@@ -57,6 +57,7 @@ ctypedef struct fetch_session_t:
     int32_t listed_size          # partitions when last used
     int64_t last_used_ms         # ABANDONED: its connection is gone
     int64_t owner                # id of the connection that used it last
+    int64_t host                 # token of the one that made it
     fetch_session_t *id_next     # chain of the cache's table
 
 ctypedef struct session_cache_t:
@@ -80,8 +81,10 @@ cdef void session_unref(fetch_session_t *session) noexcept nogil
 cdef void session_remove(session_cache_t *cache, int32_t session_id) noexcept nogil
 # An empty session, not in the cache, without an id yet; NULL when memory is out.
 cdef fetch_session_t *session_new(bint privileged, bint by_id) noexcept nogil
-# Give it an id and a slot of the cache, evicting as KIP-227 says. 0: no room, the caller keeps the only reference.
-cdef int32_t session_list(session_cache_t *cache, fetch_session_t *session, int64_t owner, int64_t now_ms) noexcept nogil
+# Give it an id and a slot of the cache, evicting as KIP-227 says; but a host that has more than half of the cache gives to
+# the others, and takes nothing of theirs. 0: no room, the caller keeps the only reference.
+cdef int32_t session_list(session_cache_t *cache, fetch_session_t *session, int64_t owner, int64_t host,
+                          int64_t now_ms) noexcept nogil
 # It was used: by whom and when.
 cdef void session_touch(session_cache_t *cache, fetch_session_t *session, int64_t owner, int64_t now_ms) noexcept nogil
 # Count the partitions it has now. False: the cache has no room for so many, it has to end. Session.lock held.

@@ -15,6 +15,7 @@ cdef enum:
     FIRST_TABLE = 16
     MAX_BUCKETS = 1 << 16
     MAX_SESSION_ID = 0x7ffffffe
+    NO_HOST = -(1LL << 60)
 
 
 cdef int32_t next_epoch(int32_t epoch) noexcept nogil:
@@ -273,26 +274,73 @@ cdef inline int compare_value(bint privileged_a, int32_t size_a, int32_t id_a,
         return -1 if id_a < id_b else 1
     return 0
 
-cdef fetch_session_t *evict_locked(session_cache_t *cache, const fetch_session_t *new_one, int64_t now_ms) noexcept nogil:
-    """Make room for a session: the cache's reference of the one that had to go, NULL when none may.
+cdef inline int64_t weight_of(const fetch_session_t *session, bint by_partitions) noexcept nogil:
+    return session.listed_size if by_partitions else 1
+
+cdef int64_t greedy_host_locked(session_cache_t *cache, bint by_partitions) noexcept nogil:
+    """The host whose sessions have more than half of the slots, or of the partitions that all may have; NO_HOST: none has."""
+    cdef int64_t most = cache.most_partitions if by_partitions else cache.slots
+    cdef fetch_session_t *session
+    cdef int64_t host = NO_HOST
+    cdef int64_t lead = 0
+    cdef int64_t weight
+    cdef int32_t bucket
+    # The one that has the majority is left when what each has is set off against what the others have (Boyer and Moore).
+    for bucket in range(cache.bucket_count):
+        session = cache.buckets[bucket]
+        while session != NULL:
+            weight = weight_of(session, by_partitions)
+            if session.host == host:
+                lead += weight
+            elif lead >= weight:
+                lead -= weight
+            else:
+                host = session.host
+                lead = weight - lead
+            session = session.id_next
+    weight = 0
+    for bucket in range(cache.bucket_count):
+        session = cache.buckets[bucket]
+        while session != NULL:
+            if session.host == host:
+                weight += weight_of(session, by_partitions)
+            session = session.id_next
+    return host if weight > (most + 1) // 2 else NO_HOST
+
+cdef inline bint was_silent_longer(const fetch_session_t *session, const fetch_session_t *than) noexcept nogil:
+    if than == NULL or session.last_used_ms != than.last_used_ms:
+        return than == NULL or session.last_used_ms < than.last_used_ms
+    return session.id < than.id
+
+cdef fetch_session_t *evict_locked(session_cache_t *cache, const fetch_session_t *new_one, int64_t host,
+                                   int64_t now_ms) noexcept nogil:
+    """Make room for a session of the host: the cache's reference of the one that had to go, NULL when none may.
 
     A new session may take the place of one that was not used for long, else of one that is worth less than itself and
-    that was in use for longer than the minimum; a follower's also of a younger one of a consumer (KIP-227). Searched
-    over the whole table: this happens only once the cache is full. `new_one` NULL: only one that was not used for long goes.
+    that was in use for longer than the minimum; a follower's also of a younger one of a consumer (KIP-227). But a host
+    that has more than half takes only its own place, and any other takes that host's: the one that was silent for
+    longest, consumers' first. Searched over the whole table: this happens only once the cache is full. `new_one` NULL:
+    partitions are what there is no room for, and only one that was not used for long goes, or the greedy host's.
     """
+    cdef int64_t greedy = greedy_host_locked(cache, new_one == NULL)
     cdef fetch_session_t *session
     cdef fetch_session_t *stalest = NULL
     cdef fetch_session_t *cheapest = NULL
+    cdef fetch_session_t *excess = NULL
     cdef int32_t bucket
     cdef bint settled
     for bucket in range(cache.bucket_count):
         session = cache.buckets[bucket]
         while session != NULL:
-            if stalest == NULL or session.last_used_ms < stalest.last_used_ms or (
-                    session.last_used_ms == stalest.last_used_ms and session.id < stalest.id):
+            if was_silent_longer(session, stalest):
                 stalest = session
+            if greedy == session.host and greedy != host and (
+                    excess == NULL or session.privileged < excess.privileged
+                    or (session.privileged == excess.privileged and was_silent_longer(session, excess))):
+                excess = session
             settled = session.last_used_ms - session.created_ms > cache.min_eviction_ms
-            if settled or (new_one != NULL and new_one.privileged and not session.privileged):
+            if (greedy != host or session.host == host) and (
+                    settled or (new_one != NULL and new_one.privileged and not session.privileged)):
                 if cheapest == NULL or compare_value(session.privileged, session.listed_size, session.id,
                                                      cheapest.privileged, cheapest.listed_size, cheapest.id) < 0:
                     cheapest = session
@@ -300,10 +348,10 @@ cdef fetch_session_t *evict_locked(session_cache_t *cache, const fetch_session_t
     if stalest == NULL:
         return NULL
     if now_ms - stalest.last_used_ms <= cache.min_eviction_ms:
-        if new_one == NULL or cheapest == NULL or compare_value(
-                new_one.privileged, new_one.count, 0, cheapest.privileged, cheapest.listed_size, cheapest.id) < 0:
+        if excess == NULL and (new_one == NULL or cheapest == NULL or compare_value(
+                new_one.privileged, new_one.count, 0, cheapest.privileged, cheapest.listed_size, cheapest.id) < 0):
             return NULL
-        stalest = cheapest
+        stalest = excess if excess != NULL else cheapest
     unlist_locked(cache, stalest)
     cache.evictions += 1
     return stalest
@@ -319,11 +367,12 @@ cdef inline int32_t random_id(session_cache_t *cache) noexcept nogil:
 cdef inline int64_t clock_of(session_cache_t *cache, int64_t now_ms) noexcept nogil:
     return cache.set_ms if cache.set_ms >= 0 else now_ms
 
-cdef bint make_room_locked(session_cache_t *cache, int32_t more, fetch_session_t **evicted, int64_t now_ms) noexcept nogil:
+cdef bint make_room_locked(session_cache_t *cache, int32_t more, int64_t host, fetch_session_t **evicted,
+                           int64_t now_ms) noexcept nogil:
     """Whether all sessions together may have `more` partitions; who has to go for that is put before `evicted`."""
     cdef fetch_session_t *gone
     while cache.partition_count + more > cache.most_partitions:
-        gone = evict_locked(cache, NULL, now_ms)
+        gone = evict_locked(cache, NULL, host, now_ms)
         if gone == NULL:
             return False
         gone.id_next = evicted[0]
@@ -337,15 +386,16 @@ cdef void let_go(fetch_session_t *evicted) noexcept nogil:
         evicted = gone.id_next
         session_unref(gone)
 
-cdef int32_t session_list(session_cache_t *cache, fetch_session_t *session, int64_t owner, int64_t now_ms) noexcept nogil:
+cdef int32_t session_list(session_cache_t *cache, fetch_session_t *session, int64_t owner, int64_t host,
+                          int64_t now_ms) noexcept nogil:
     cdef fetch_session_t *evicted = NULL
     cdef fetch_session_t **bucket
     cdef int32_t session_id = 0
     mutex_lock(&cache.lock)
     now_ms = clock_of(cache, now_ms)
-    if make_room_locked(cache, session.count, &evicted, now_ms):
+    if make_room_locked(cache, session.count, host, &evicted, now_ms):
         if cache.count >= cache.slots:
-            evicted = evict_locked(cache, session, now_ms)
+            evicted = evict_locked(cache, session, host, now_ms)
         if cache.count < cache.slots:
             session_id = random_id(cache)
             while find_locked(cache, session_id) != NULL:
@@ -354,6 +404,7 @@ cdef int32_t session_list(session_cache_t *cache, fetch_session_t *session, int6
             session.created_ms = now_ms
             session.last_used_ms = now_ms
             session.owner = owner
+            session.host = host
             session.listed_size = session.count
             session.listed = True
             bucket = bucket_of(cache, session_id)
@@ -377,7 +428,7 @@ cdef bint session_resize(session_cache_t *cache, fetch_session_t *session, int64
     mutex_lock(&cache.lock)
     if session.listed:
         session.last_used_ms = clock_of(cache, now_ms)       # not the one that has to go
-        fits = make_room_locked(cache, session.count - session.listed_size, &evicted, session.last_used_ms)
+        fits = make_room_locked(cache, session.count - session.listed_size, session.host, &evicted, session.last_used_ms)
         if fits:
             cache.partition_count += session.count - session.listed_size
             session.listed_size = session.count

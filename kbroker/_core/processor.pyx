@@ -581,6 +581,7 @@ cdef class Processor:
         cdef ConnectionType connection
         if conn.info == NULL:
             connection = ConnectionType.__new__(ConnectionType, conn.id, self.listeners[conn.listener], conn.fd)
+            connection.token = conn.token
             Py_INCREF(connection)
             conn.info = <PyObject *>connection
         return <object>conn.info

@@ -16,6 +16,7 @@ cdef class Frame:
 cdef class Connection:
     """A connection, as handlers know it."""
     cdef readonly int64_t id
+    cdef int64_t token                 # conn_t.token
     cdef readonly str listener
     cdef readonly str peer_host
     cdef readonly int peer_port

@@ -236,7 +236,8 @@ cdef class Request:
             return outcome
         with nogil:
             read_header(self.processor.p, &header, frame.buffer + frame.at, frame.size)
-            outcome = fetch_elsewhere(self.processor, slot, &header, <void *>self.connection, self.connection.id)
+            outcome = fetch_elsewhere(self.processor, slot, &header, <void *>self.connection, self.connection.id,
+                                      self.connection.token)
         if outcome == SLOT_CLOSE:
             self.connection.close_reason = "a request that does not parse"
         return outcome

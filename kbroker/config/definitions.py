@@ -232,7 +232,7 @@ SERVER = (
         INT,
         1000,
         "Fetch sessions (KIP-227) that are remembered, each of at most 10,000 partitions, all together of 100 for each "
-        "of them; 0 turns sessions off.",
+        "of them; 0 turns sessions off. Where there is no room, a host that has more than half gives to the others.",
         limits=Limits(0),
     ),
     Setting(

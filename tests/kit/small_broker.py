@@ -156,14 +156,15 @@ class SmallBroker:
         self.logs.stop()
 
     def _accept(self) -> None:
+        tokens: dict[str, int] = {}
         for processor in itertools.cycle(self.processors.all):
             try:
-                connection, _ = self.listener.accept()
+                connection, (host, _) = self.listener.accept()
             except OSError:
                 return
             connection.setblocking(False)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            processor.adopt(connection.detach())
+            processor.adopt(connection.detach(), token=tokens.setdefault(host, len(tokens)))
 
     def _on_request(self, request: Request, processor: Processor) -> bool:
         if request.api_key not in SERVED:

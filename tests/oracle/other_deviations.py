@@ -107,6 +107,15 @@ OTHERS: tuple[OtherDeviation, ...] = (
         "tests/unit/server/test_fetch_costs.py::test_a_session_has_a_bounded_number_of_partitions",
     ),
     OtherDeviation(
+        "Fetch sessions: a host that has more than half of them",
+        "Where there is no room, such a host (of the slots, or of the partitions in sessions) takes only the place of "
+        "its own sessions, and another host takes the one of it that was silent for longest, however young. In Kafka "
+        "whoever fills the cache first keeps it as long as it uses it.",
+        "One host would have every other fetch without a session.",
+        "tests/unit/server/test_fetch.py::"
+        "test_a_host_with_more_than_half_of_the_sessions_gives_to_the_others_and_takes_only_its_own",
+    ),
+    OtherDeviation(
         "Fetch: what one answer does not look for",
         "Once there is something to send, partitions whose offsets take very much reading to find get no records in "
         "this answer, nor do those whose aborted transactions fetch.max.bytes has no room for (sixteen bytes each). A "

@@ -414,6 +414,60 @@ def test_who_gets_a_slot_of_the_session_cache(tmp_path: Path) -> None:
         assert broker.sessions.counts() == (2, 4, 2)
 
 
+class SessionMaker:
+    """A client of one host that makes sessions and uses them."""
+
+    def __init__(self, broker: SmallBroker, host: str):
+        self.name = broker.new_name()
+        self.client = WireClient("127.0.0.1", broker.port, source=(host, 0))
+
+    def make(self, size: int = 1) -> int:
+        """Its id, 0 for none."""
+        request = fetch_request(12, [partition_request(self.name, each, 0) for each in range(size)], session_epoch=0)
+        return int(self.client.call(ApiKey.FETCH, 12, request).session_id)
+
+    def use(self, session_id: int, epoch: int = 1, grows_to: int = 0) -> int:
+        parts = [partition_request(self.name, each, 0) for each in range(grows_to)]
+        request = fetch_request(12, parts, session_id=session_id, session_epoch=epoch)
+        return int(self.client.call(ApiKey.FETCH, 12, request).error_code)
+
+
+def test_a_host_with_more_than_half_of_the_sessions_gives_to_the_others_and_takes_only_its_own(tmp_path: Path) -> None:
+    with SmallBroker(tmp_path, session_slots=5, min_eviction_ms=1000) as broker:
+        broker.advance_ms(0)
+        greedy, modest = SessionMaker(broker, "127.0.0.2"), SessionMaker(broker, "127.0.0.3")
+        with greedy.client, modest.client:
+            made = [greedy.make(2) for _ in range(5)]
+            assert all(made) and greedy.make(2) == 0
+            broker.advance_ms(1)
+            assert all(greedy.use(each) == 0 for each in made[1:])
+            of_modest = modest.make()
+            assert of_modest, "all of the greedy host's are young: the one that was silent for longest goes"
+            assert greedy.use(made[0]) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+            broker.advance_ms(1001)
+            assert modest.use(of_modest) == 0
+            assert all(greedy.use(each, 2) == 0 for each in made[1:])
+            assert greedy.make(3), "a larger one takes the place of a smaller one,"
+            assert modest.use(of_modest, 2) == 0, "but of its own"
+            assert modest.make(), "the greedy host has four"
+            assert modest.make(1) == 0, "three is half, rounded up"
+
+
+def test_a_host_with_more_than_half_of_the_partitions_in_sessions_gives_to_the_others(tmp_path: Path) -> None:
+    with SmallBroker(tmp_path, session_slots=10) as broker:
+        greedy, modest = SessionMaker(broker, "127.0.0.2"), SessionMaker(broker, "127.0.0.3")
+        with greedy.client, modest.client:
+            of_modest = modest.make()
+            made = greedy.make(5001), greedy.make(4998)
+            assert all(made) and broker.sessions.counts()[1] == 10_000
+            assert greedy.make() == 0
+            assert modest.use(of_modest, grows_to=2) == 0, "there is room for what it adds"
+            assert broker.sessions.counts()[1] == 2 + 4998
+            assert [greedy.use(each) for each in made] == [ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0]
+            assert greedy.make(5000) and broker.sessions.counts()[1] == 10_000
+            assert modest.make(2), "and for another session of it"
+
+
 def test_a_session_that_is_evicted_while_its_fetch_waits_answers_all_the_same(tmp_path: Path) -> None:
     with (
         SmallBroker(tmp_path, session_slots=1, min_eviction_ms=-1) as broker,

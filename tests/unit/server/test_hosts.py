@@ -11,6 +11,7 @@ import pytest
 from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
+from tests.kit.fetch_machine import fetch_request, partition_request
 from tests.kit.whole_broker import WholeBroker
 from tests.kit.wire import WireClient
 
@@ -18,6 +19,7 @@ SETTINGS = {
     "kbroker.groups.max": 2,
     "kbroker.transactional.ids.max": 2,
     "kbroker.zookeeper.offsets.max.nodes": 8,
+    "max.incremental.fetch.session.cache.slots": 2,
     "group.initial.rebalance.delay.ms": 0,
     "offsets.topic.num.partitions": 1,
     "transaction.state.log.num.partitions": 1,
@@ -69,6 +71,12 @@ def init(client: WireClient, transactional_id: str) -> int:
     return code
 
 
+def new_session(client: WireClient) -> int:
+    request = fetch_request(12, [partition_request("t", 0, 0)], session_epoch=0)
+    session_id: int = client.call(ApiKey.FETCH, 12, request).session_id
+    return session_id
+
+
 class Hosts(NamedTuple):
     """A client on each of two hosts."""
 
@@ -106,3 +114,10 @@ def test_transactional_ids(hosts: Hosts) -> None:
 def test_nodes_of_old_offsets(hosts: Hosts) -> None:
     assert [commit(hosts.greedy, name, 0) for name in "aba"] == [0, ErrorCode.INVALID_COMMIT_OFFSET_SIZE, 0]
     assert commit(hosts.modest, "b", 0) == 0
+
+
+def test_fetch_sessions(hosts: Hosts) -> None:
+    made = [
+        new_session(client) != 0 for client in (hosts.greedy, hosts.greedy, hosts.greedy, hosts.modest, hosts.modest)
+    ]
+    assert made == [True, True, False, True, False]
