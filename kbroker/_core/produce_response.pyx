@@ -36,24 +36,22 @@ cdef const char *storage_text(entry_t *e) noexcept nogil:
 
 cdef void write_errors(writer_t *out, produce_t *w, entry_t *e) noexcept nogil:
     """Version 8 on: which records were wrong, and a text, where Kafka has them."""
-    cdef const char *text = refusal_text(e.error)
+    cdef const char *refusal = refusal_text(e.error)
+    cdef const char *text = NULL
     cdef int32_t i
     write_array_count(out, e.bad_count, w.flexible)
     for i in range(e.bad_count):
         write_i32(out, e.bad_records[i])
-        write_string(out, text, <int32_t>strlen(text), w.flexible)
+        write_string(out, refusal, <int32_t>strlen(refusal), w.flexible)
         if w.flexible:
             write_uvarint(out, 0)
     if e.unverified and (e.error == INVALID_TXN_STATE or e.error == NOT_ENOUGH_REPLICAS):
         text = b"the transaction's coordinator does not know of this partition, or cannot tell"
-        write_string(out, text, <int32_t>strlen(text), w.flexible)
     elif e.bad_count or e.error == INVALID_TIMESTAMP:
-        write_string(out, text, <int32_t>strlen(text), w.flexible)
-    elif e.error == KAFKA_STORAGE_ERROR and storage_text(e) != NULL:
-        text = storage_text(e)
-        write_string(out, text, <int32_t>strlen(text), w.flexible)
-    else:
-        write_string(out, NULL, -1, w.flexible)
+        text = refusal
+    elif e.error == KAFKA_STORAGE_ERROR:
+        text = storage_text(e)       # asked once: another append may find space meanwhile
+    write_string(out, text, <int32_t>strlen(text) if text != NULL else -1, w.flexible)
 
 
 cdef int32_t write_partition(slot_t *slot, produce_t *w, entry_t *e) noexcept nogil:
