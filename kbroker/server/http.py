@@ -84,6 +84,9 @@ class HttpServer:
         self._socket: socket.socket | None = None
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
+        self._selector: selectors.BaseSelector
+        self._peers: dict[int, _Peer] = {}
+        """By descriptor; of the thread alone."""
 
     @property
     def address(self) -> tuple[str, int]:
@@ -102,9 +105,9 @@ class HttpServer:
         host = f"[{self._host}]" if ":" in self._host else self._host
         LOG.info("%s on http://%s:%d", ", ".join(self._routes), host, self.address[1])
         self._socket.setblocking(False)
-        selector = selectors.DefaultSelector()
-        selector.register(self._socket, selectors.EVENT_READ)
-        self._thread = threading.Thread(target=self._run, args=(selector,), name="http", daemon=True)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._socket, selectors.EVENT_READ)
+        self._thread = threading.Thread(target=self._run, name="http", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -115,29 +118,32 @@ class HttpServer:
         self._thread.join()
         self._socket.close()
 
-    def _run(self, selector: selectors.BaseSelector) -> None:
-        with selector:
-            peers: dict[int, _Peer] = {}
+    def _run(self) -> None:
+        with self._selector:
             try:
                 while not self._stopping.is_set():
-                    due = min((peer.deadline for peer in peers.values()), default=None)
-                    ready = selector.select(None if due is None else max(due - time.monotonic(), 0.0))
-                    began = time.monotonic()
-                    for key, _ in ready:
-                        if key.fileobj is self._socket:
-                            self._accept(selector, peers)
-                        elif key.fd in peers and self._serve(selector, peers[key.fd]):
-                            _close(selector, peers, peers[key.fd])
-                    now = time.monotonic()
-                    for peer in list(peers.values()):
-                        if peer.deadline <= began:
-                            _close(selector, peers, peer)
-                        peer.deadline += now - began  # others' answers were made meanwhile
+                    self._turn()
             finally:
-                for peer in list(peers.values()):
-                    _close(selector, peers, peer)
+                for peer in list(self._peers.values()):
+                    self._close(peer)
 
-    def _accept(self, selector: selectors.BaseSelector, peers: dict[int, _Peer]) -> None:
+    def _turn(self) -> None:
+        """What there is to do, when there is something."""
+        due = min((peer.deadline for peer in self._peers.values()), default=None)
+        ready = self._selector.select(None if due is None else max(due - time.monotonic(), 0.0))
+        began = time.monotonic()
+        for key, _ in ready:
+            if key.fileobj is self._socket:
+                self._accept()
+            elif (peer := self._peers.get(key.fd)) is not None and self._serve(peer):
+                self._close(peer)
+        now = time.monotonic()
+        for peer in list(self._peers.values()):
+            if peer.deadline <= began:
+                self._close(peer)
+            peer.deadline += now - began  # others' answers were made meanwhile
+
+    def _accept(self) -> None:
         assert self._socket is not None
         try:
             connection, _ = self._socket.accept()
@@ -147,20 +153,25 @@ class HttpServer:
             self._stopping.wait(RETRY_S)  # no descriptor left, or the end
             return
         connection.setblocking(False)
-        if len(peers) >= MOST_CONNECTIONS:
-            silent = (peer for peer in peers.values() if not peer.unsent)
-            _close(selector, peers, next(silent, next(iter(peers.values()))))
-        peers[connection.fileno()] = _Peer(connection, time.monotonic() + self._deadline_s)
-        selector.register(connection, selectors.EVENT_READ)
+        if len(self._peers) >= MOST_CONNECTIONS:
+            silent = (peer for peer in self._peers.values() if not peer.unsent)
+            self._close(next(silent, next(iter(self._peers.values()))))
+        self._peers[connection.fileno()] = _Peer(connection, time.monotonic() + self._deadline_s)
+        self._selector.register(connection, selectors.EVENT_READ)
 
-    def _serve(self, selector: selectors.BaseSelector, peer: _Peer) -> bool:
+    def _close(self, peer: _Peer) -> None:
+        del self._peers[peer.connection.fileno()]
+        self._selector.unregister(peer.connection)
+        peer.connection.close()
+
+    def _serve(self, peer: _Peer) -> bool:
         """Goes on with a connection; whether it is done with."""
         try:
             if not peer.unsent:
                 if not self._receive(peer):
                     return False
                 peer.deadline = time.monotonic() + self._deadline_s
-                selector.modify(peer.connection, selectors.EVENT_WRITE)
+                self._selector.modify(peer.connection, selectors.EVENT_WRITE)
             peer.unsent = peer.unsent[peer.connection.send(peer.unsent) :]
         except BlockingIOError:
             return False
@@ -208,12 +219,6 @@ class _Peer:
         self.deadline = deadline
         self.head = b""
         self.unsent = memoryview(b"")
-
-
-def _close(selector: selectors.BaseSelector, peers: dict[int, _Peer], peer: _Peer) -> None:
-    del peers[peer.connection.fileno()]
-    selector.unregister(peer.connection)
-    peer.connection.close()
 
 
 def _encoded(answer: Answer, with_body: bool) -> memoryview:

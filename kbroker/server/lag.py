@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from kbroker.storage.log import Log
     from kbroker.storage.log_manager import LogManager
 
-_HEAD = 61
-_BATCH = struct.Struct(">16xb4xhi2q")  # magic, attributes, last offset delta, first and largest timestamp
-_MESSAGE = struct.Struct(">18xq")  # of a message of magic 1: timestamp
+_MAGIC_AT = 16
+_BATCH = struct.Struct(">21xh4x2q")  # attributes, first and largest timestamp
+_MESSAGE = struct.Struct(">18xq")  # of a message of magic 1, which may be shorter than a batch's head: timestamp
 _LOG_APPEND_TIME = 1 << 3
 
 
@@ -56,14 +56,19 @@ def _timestamp_at(log: Log, offset: int) -> int | None:
         return None
     try:
         with open(log.path_of(base_offset, names.LOG), "rb", buffering=0) as file:  # noqa: PTH123
-            head = os.pread(file.fileno(), _HEAD, position)
+            head = os.pread(file.fileno(), _BATCH.size, position)
     except OSError:  # it is just being deleted; of a disk that fails others tell
         return None
-    if len(head) < _HEAD:
-        return None
-    magic, attributes, _, first, largest = _BATCH.unpack_from(head)
-    if magic == 1:
-        timestamp = _MESSAGE.unpack_from(head)[0]
-    else:
-        timestamp = largest if attributes & _LOG_APPEND_TIME else first
-    return timestamp if magic and timestamp >= 0 else None
+    timestamp = _timestamp_in(head)
+    return timestamp if timestamp >= 0 else None
+
+
+def _timestamp_in(head: bytes) -> int:
+    """Of the first record of what begins so; -1 for none."""
+    magic = head[_MAGIC_AT] if len(head) > _MAGIC_AT else 0
+    if magic == 1 and len(head) >= _MESSAGE.size:
+        return int(_MESSAGE.unpack_from(head)[0])
+    if magic != 2 or len(head) < _BATCH.size:
+        return -1
+    attributes, first, largest = _BATCH.unpack(head)
+    return int(largest if attributes & _LOG_APPEND_TIME else first)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,8 @@ from kbroker.protocol.api import ApiKey
 from kbroker.server.broker import Broker
 from kbroker.server.lag import measure_lag
 from tests.kit.group_load import await_coordinator
-from tests.kit.logs import batch_of
+from tests.kit.log_directory import NOW, message, write_partition
+from tests.kit.logs import LogHome, batch_of
 from tests.kit.wire import WireClient
 
 
@@ -122,3 +124,18 @@ def test_a_topic_that_is_gone_has_no_lag(topics: tuple[Broker, WireClient]) -> N
     commit(client, "some", "views", 3)
     client.call(ApiKey.DELETE_TOPICS, 3, M.DeleteTopicsRequest(topic_names=["views"], timeout_ms=30000))
     assert lags(broker) == {("left_out",): 0}
+
+
+@pytest.mark.parametrize(("magic", "seconds"), [(0, []), (1, [10])])
+def test_messages_of_old_formats_have_an_age_if_they_have_a_timestamp(
+    tmp_path: Path, magic: int, seconds: list[float]
+) -> None:
+    """Of the last one of a log, too, which may be shorter than the head of a batch."""
+    at = TopicPartition("t", 0)
+    write_partition(tmp_path, at, [(0, [message(0, magic, b"")])])
+    home = LogHome(tmp_path, topic_partition=at)
+    log = home.reopen(clean=True)
+    groups = SimpleNamespace(offsets=SimpleNamespace(committed=lambda most: ([("g", at, 0)], 0)))
+    clock = SimpleNamespace(wall_ms=lambda: NOW + 10_000)
+    samples = list(measure_lag(groups, {at: log}, clock, 1))  # type: ignore[arg-type]
+    assert [sample.value for sample in samples if sample.name == "kbroker_group_lag_seconds"] == seconds
