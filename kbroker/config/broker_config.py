@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -364,10 +364,9 @@ def _settle_log_times(values: dict[str, Value | None]) -> None:
 
 
 def _check_pairs(
-    values: Mapping[str, Value | None], given: Mapping[str, Given], unread: Iterable[str], wrong: list[str]
+    values: Mapping[str, Value | None], given: Mapping[str, Given], unread: Set[str], wrong: list[str]
 ) -> None:
     """Settings that must not be larger than others, where both could be read."""
-    unread = set(unread)
     for small, large in (
         ("group.min.session.timeout.ms", "group.max.session.timeout.ms"),
         ("group.consumer.min.session.timeout.ms", "group.consumer.session.timeout.ms"),
