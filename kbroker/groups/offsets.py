@@ -70,11 +70,7 @@ class Offsets:
                 error = ErrorCode.GROUP_MAX_SIZE_REACHED
             else:
                 served = served or shard.create(group_id, client_host)
-                who = (generation, member_id, instance_id)
-                if (consumer := served.consumer) is not None:
-                    error = self._consumers.check_commit(consumer, *who, offsets, version=version)
-                else:
-                    error = served.machine.check_commit(*who)
+                error = self._check(served, (generation, member_id, instance_id), offsets, version=version)
             if served is not None and not error:
                 served.machine.committed(member_id, self._home.now_ms())
                 self._home.arm(shard, served)
@@ -156,10 +152,7 @@ class Offsets:
             outcome: ErrorCode | None = commit_error(error)
             if not outcome:
                 served = shard.groups.get(group_id) or shard.create(group_id, client_host)
-                if (consumer := served.consumer) is not None:
-                    outcome = self._consumers.check_commit(consumer, *who, offsets, transactional=True)
-                else:
-                    outcome = served.machine.check_commit(*who, transactional=True)
+                outcome = self._check(served, who, offsets, transactional=True)
             if outcome:
                 refused = frozenset()  # whoever may not commit hears of nothing else
             elif accepted:
@@ -180,6 +173,20 @@ class Offsets:
         if shard is not None:
             with shard.lock:
                 shard.end_transaction(producer_id, commit, marker_offset)
+
+    def _check(
+        self,
+        served: ServedGroup,
+        who: tuple[int, str, str | None],
+        partitions: Iterable[TopicPartition],
+        *,
+        version: int = 9,
+        transactional: bool = False,
+    ) -> ErrorCode:
+        """Whether somebody with that generation or epoch, member id and instance id may commit offsets of these."""
+        if (consumer := served.consumer) is not None:
+            return self._consumers.check_commit(consumer, *who, partitions, version, transactional)
+        return served.machine.check_commit(*who, transactional)
 
     def _split_too_long(
         self, offsets: Mapping[TopicPartition, CommittedOffset]
