@@ -269,9 +269,10 @@ RETRIABLE = frozenset(
 
 HINTS = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "create the topic, or look for a slip in its name",
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: "a broker begins, or cannot make the topic for it: the brokers' logs say why",
     ErrorCode.MESSAGE_TOO_LARGE: "send less at once, or raise the topic's max.message.bytes",
     ErrorCode.KAFKA_STORAGE_ERROR: "the broker cannot write: its disk is full or has failed, its log says which",
-    ErrorCode.INVALID_TOPIC_EXCEPTION: "names have 1 to 249 letters, digits, '.', '_' and '-'",
+    ErrorCode.INVALID_TOPIC_EXCEPTION: "names have 1 to 249 letters, digits, '.', '_' and '-'; '.' is as good as '_'",
     ErrorCode.NOT_ENOUGH_REPLICAS: "fewer replicas are in sync than the topic's min.insync.replicas asks for",
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: "an administrator has to grant the operation on the topic",
     ErrorCode.GROUP_AUTHORIZATION_FAILED: "an administrator has to grant Read on the group",

@@ -35,7 +35,7 @@ T = TypeVar("T")
 log = logging.getLogger("kbroker.client")
 
 CANONICAL = "resolve_canonical_bootstrap_servers_only"
-UNREACHED_S = 5.0  #: without a broker, until the log says so
+UNREACHED_S = 5.0  #: without a broker, or a coordinator, until the log says so
 UNREACHED_AGAIN_S = 60.0
 NEVER_REACHED = "is a broker there, and bootstrap.servers right?"
 DATA = "data"  #: the purpose of connections that engines use
@@ -88,6 +88,8 @@ class Cluster:
         self._lost_nodes: dict[int, float] = {}
         """Brokers that were not reached, and when the log says so again."""
         self._coordinators: dict[tuple[str, int], int] = {}
+        self._no_coordinator: dict[tuple[str, int], float] = {}
+        """When the log says so next, on the loop's clock, of those that are looked for."""
         self._beginning: asyncio.Task[Connection] | None = None
         self._refreshing: asyncio.Task[ClusterView] | None = None
         self._background: set[asyncio.Task[Any]] = set()
@@ -447,10 +449,22 @@ class Cluster:
             raise BrokerError(f"{connection.address} has no transactions", code=ErrorCode.UNSUPPORTED_VERSION)
         else:
             answer = await connection.call(M.FindCoordinatorRequest(key=key, key_type=kind))
-        raise_for(answer.error_code, answer.error_message, what)
+        try:
+            raise_for(answer.error_code, answer.error_message, what)
+        except BrokerError as error:
+            self._note_no_coordinator((key, kind), error)
+            raise
+        self._no_coordinator.pop((key, kind), None)
         self._publish(self.view.with_node(Node(answer.node_id, answer.host, answer.port)))
         self._coordinators[key, kind] = int(answer.node_id)
         return int(answer.node_id)
+
+    def _note_no_coordinator(self, wanted: tuple[str, int], error: BrokerError) -> None:
+        """Groups look for it for as long as it takes, and a broker may not be able to make its topic."""
+        now = self._loop.time()
+        if now >= self._no_coordinator.setdefault(wanted, now + UNREACHED_S):
+            log.warning("%s", error)
+            self._no_coordinator[wanted] = now + UNREACHED_AGAIN_S
 
     def forget_coordinator(self, key: str, kind: int = GROUP) -> None:
         """It answered that it is not, or is not reached: it is looked for again."""

@@ -186,6 +186,25 @@ def test_the_log_says_when_nobody_has_been_reached_for_some_time(
         ]
 
 
+def test_the_log_says_that_a_coordinator_has_not_been_there_for_some_time(
+    cluster_of: MakeCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+    def answer(peer: Peer, asked: Asked) -> None:
+        found = M.FindCoordinatorResponse.Coordinator(key="g", error_code=code, node_id=5)
+        peer.respond(asked, M.FindCoordinatorResponse(coordinators=[found]))
+
+    for after_s, said in ((3600.0, 0), (0.0, 1)):
+        monkeypatch.setattr("kbroker.client.cluster.UNREACHED_S", after_s)
+        with OneBroker(answer).broker as broker:
+            cluster = cluster_of(broker.port)
+            for _ in range(3):
+                with pytest.raises(BrokerError):
+                    run(cluster, cluster.coordinator("g"))
+        assert caplog.text.count("group 'g': COORDINATOR_NOT_AVAILABLE (a broker begins, or ") == said
+
+
 def test_the_log_says_once_that_a_broker_is_not_reached_until_it_was(
     cluster_of: MakeCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
