@@ -134,10 +134,10 @@ def _manual(new: NewTopic, image: MetadataImage) -> list[Replicas]:
         _check_replicas(replicas, image, factor)
         factor = len(replicas)
         planned[number_key(partition_id)] = replicas
-    in_order = [planned.get(number_key(partition_id)) for partition_id in range(len(planned))]
-    if None in in_order:
+    in_order = [planned[key] for key in map(number_key, range(len(planned))) if key in planned]
+    if len(in_order) < len(planned):
         raise _bad_assignment("partitions should be a consecutive 0-based integer sequence")
-    return [replicas for replicas in in_order if replicas is not None]
+    return in_order
 
 
 def _check_replicas(replicas: Replicas, image: MetadataImage, factor: int) -> None:
