@@ -115,7 +115,7 @@ class Broker:
         dynamic = self._topics.dynamic_broker_configs()
         if dynamic:
             self._partitions.update_broker_configs(dynamic)
-        logs.start(lambda at: self._partitions.resolve(self._topics, at), self.node_id, self._topics.cluster_id)
+        logs.start(self._partitions.resolver(self._topics), self.node_id, self._topics.cluster_id)
         self._flush_waits.start()
         self._on_stop("flush waits", self._flush_waits.stop)
         self._consumer_offsets = ConsumerOffsets(

@@ -17,7 +17,7 @@ from kbroker.model import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPar
 from kbroker.replication.local_replica import FlushWaits, LocalReplica
 from kbroker.rules.topic_names import listed
 from kbroker.server.log_options import cleaner_options, log_options
-from kbroker.storage.log_manager import LogManager
+from kbroker.storage.log_manager import LogManager, Resolve
 from kbroker.storage.options import LogOptions
 
 if TYPE_CHECKING:
@@ -58,6 +58,10 @@ def internal_topics(config: BrokerConfig) -> dict[str, NewTopic]:
     return {GROUP_OFFSETS_TOPIC: offsets, TRANSACTION_STATE_TOPIC: transactions}
 
 
+_Own = tuple[bool, frozenset[tuple[str, str]]]
+"""All of a topic that the options of its logs depend on: whether its settings are given, and which."""
+
+
 class LocalPartitions:
     """Keeps this broker's logs as the cluster wants them (`cluster.topics.PartitionHost`)."""
 
@@ -71,10 +75,25 @@ class LocalPartitions:
         self._groups: OnDemand[GroupCoordinator] | None = None
         self._transactions: OnDemand[TransactionCoordinator] | None = None
 
-    def resolve(self, topics: Topics, topic_partition: TopicPartition) -> tuple[UUID, LogOptions] | None:
-        """What the cluster knows of a log found on disk."""
-        topic = topics.owner_of(topic_partition)
-        return None if topic is None else (topic.topic_id, self._options_of(topic))
+    def resolver(self, topics: Topics) -> Resolve:
+        """What tells, for one start, what the cluster knows of a log found on disk.
+
+        Topics with the same settings of their own share one options object: to make it costs more than all else of a
+        log that is found.
+        """
+        shared: dict[_Own, LogOptions] = {}
+
+        def resolve(topic_partition: TopicPartition) -> tuple[UUID, LogOptions] | None:
+            topic = topics.owner_of(topic_partition)
+            if topic is None:
+                return None
+            own = (topic.configs_given, frozenset(topic.configs.items()))
+            options = shared.get(own)
+            if options is None:
+                options = shared[own] = self._options_of(topic)
+            return topic.topic_id, options
+
+        return resolve
 
     def serve(
         self, topics: Topics, groups: OnDemand[GroupCoordinator], transactions: OnDemand[TransactionCoordinator]
@@ -176,7 +195,7 @@ class LocalPartitions:
 
     def _follow_configs(self, topics: Iterable[Topic], before: BrokerConfig) -> None:
         """Touch the logs whose options are others now; topics with the same settings of their own share the work."""
-        changed: dict[tuple[bool, frozenset[tuple[str, str]]], LogOptions | None] = {}
+        changed: dict[_Own, LogOptions | None] = {}
         for topic in topics:
             own = (topic.configs_given, frozenset(topic.configs.items()))
             if own not in changed:

@@ -64,8 +64,7 @@ def calls_in(body: Callable[[], object]) -> dict[str, int]:
     return counts
 
 
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[tuple[LocalPartitions, LogManager, ListingOf]]:
+def made(tmp_path: Path) -> tuple[LocalPartitions, LogManager, ListingOf, Topics]:
     # Every fifth topic has its own settings, the same for all of them.
     topics = [topic_of(at, KEEP if at % 5 == 0 else {}) for at in range(PARTITIONS)]
     image = MetadataImage("c").with_topics(topics)
@@ -76,8 +75,13 @@ def broker(tmp_path: Path) -> Iterator[tuple[LocalPartitions, LogManager, Listin
     def owner_of(at: TopicPartition) -> Topic | None:
         return image.topic(at.topic)
 
-    known = cast("Topics", SimpleNamespace(node_id=1, image=image, owner_of=owner_of))
-    logs.start(lambda at: local.resolve(known, at), background=False)
+    return local, logs, fs, cast("Topics", SimpleNamespace(node_id=1, image=image, owner_of=owner_of))
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[tuple[LocalPartitions, LogManager, ListingOf]]:
+    local, logs, fs, known = made(tmp_path)
+    logs.start(local.resolver(known), background=False)
     local.serve(known, cast("GroupCoordinator", None), cast("TransactionCoordinator", None))
     fs.opened = 0
     yield local, logs, fs
@@ -125,3 +129,13 @@ def test_a_changed_topic_touches_its_own_logs(broker: tuple[LocalPartitions, Log
     changed = logs.get(TopicPartition("t1", 0))
     assert changed is not None
     assert changed.options.max_message_bytes == 10
+
+
+def test_a_start_makes_options_once_for_all_topics_with_the_same_settings(tmp_path: Path) -> None:
+    local, logs, _, known = made(tmp_path)
+    counts = calls_in(lambda: logs.start(local.resolver(known), background=False))
+    found = logs.logs()
+    logs.abandon()
+    assert counts["log_options"] == 2
+    assert len(found) == PARTITIONS
+    assert [log.options.retention_ms for log in found].count(1000) == PARTITIONS // 5
