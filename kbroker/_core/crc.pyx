@@ -1,6 +1,8 @@
 """CRC-32C and CRC-32 with the CPU's own instructions; how is in crc.h."""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 from libc.stdint cimport uint8_t, uint32_t
 
 cdef extern from "crc.h" nogil:
@@ -52,6 +54,21 @@ def crc32c_of(data, uint32_t crc=0):
 def crc32_of(data, uint32_t crc=0):
     """CRC-32 (zlib's) of a contiguous buffer; `crc` is the checksum of what came before it."""
     return checksum_of(crc32, data, crc)
+
+
+def crc32_of_rows(dict rows):
+    """The XOR of the CRC-32 of all rows, each of its name in UTF-8 and its bytes behind that. 0 of none."""
+    cdef uint32_t total = 0
+    cdef uint32_t crc
+    cdef Py_ssize_t size
+    cdef const char *name
+    cdef str key
+    cdef bytes value
+    for key, value in rows.items():
+        name = PyUnicode_AsUTF8AndSize(key, &size)
+        crc = crc32(0, <const uint8_t *>name, <size_t>size)
+        total ^= crc32(crc, <const uint8_t *>PyBytes_AS_STRING(value), <size_t>PyBytes_GET_SIZE(value))
+    return total
 
 
 def implementations():

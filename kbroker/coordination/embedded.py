@@ -25,8 +25,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from zlib import crc32
 
+from kbroker._core.crc import crc32_of, crc32_of_rows
 from kbroker.coordination import paths
 from kbroker.coordination.reserve import CHECKPOINT_PAGES, StoreReserve
 from kbroker.coordination.store import (
@@ -207,8 +207,7 @@ class EmbeddedStore:
         if "/" not in values or min(map(len, values.values())) < HEADER.size:
             raise StoreDamaged(self._path, "nodes are missing or cut short")
         epoch, told = self._database.execute("SELECT epoch, sum FROM opened").fetchone()
-        for path, value in values.items():
-            self._sum ^= _crc_of(path, value)
+        self._sum = crc32_of_rows(values)
         if told is not None and told != self._sum ^ epoch:
             raise StoreDamaged(self._path, "its rows are not those that were written")
         return values
@@ -483,7 +482,7 @@ class EmbeddedStore:
 
 def _crc_of(path: str, value: bytes) -> int:
     """Of a node's row."""
-    return crc32(value, crc32(path.encode()))
+    return crc32_of(value, crc32_of(path.encode()))
 
 
 class EmbeddedSession:

@@ -14,7 +14,9 @@ import sqlite3
 LEAST_FREE_PAGES = 16
 """Of the database; the mark of a deletion, or a setting, takes one or two."""
 FREE_PAGES = 64
-"""What it has again when there are fewer."""
+"""What it has again when there are fewer, once it is as large itself."""
+FIRST_FREE_PAGES = 24
+"""Before: each page is written while a new broker starts."""
 LOG_SIZE = 2 << 20
 """Bytes of the write-ahead log, and as many more as the database has: a change may touch all of it."""
 CHECKPOINT_PAGES = 250
@@ -50,9 +52,12 @@ class StoreReserve:
         """In a transaction: the database has free pages enough when that is done."""
         free = database.execute("PRAGMA freelist_count").fetchone()[0]
         if free < LEAST_FREE_PAGES:
-            page_size = database.execute("PRAGMA page_size").fetchone()[0]
+            page_size, page_count = (
+                database.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_size", "page_count")
+            )
+            wanted = FREE_PAGES if page_count >= FREE_PAGES else FIRST_FREE_PAGES
             # Free pages are taken first: so many more have to be asked for.
-            database.execute(_FILLER, ((free + FREE_PAGES) * page_size,))
+            database.execute(_FILLER, ((free + wanted) * page_size,))
             database.execute("DELETE FROM node WHERE path = ''")
 
     def hold_log(self) -> None:

@@ -332,3 +332,23 @@ def test_a_file_without_a_sum_gets_one(path: str) -> None:
     database.close()
     with pytest.raises(StoreDamaged, match="not those that were written"):
         EmbeddedStore(path)
+
+
+def test_a_start_runs_no_python_for_each_node(path: str) -> None:
+    def calls_of_a_start() -> int:
+        calls: list[str] = []
+        sys.setprofile(lambda frame, event, _: calls.append(event) if event == "call" else None)
+        try:
+            opened = EmbeddedStore(path)
+        finally:
+            sys.setprofile(None)
+        opened.stop()
+        return len(calls)
+
+    calls_of_a_start()
+    of_an_empty_one = calls_of_a_start()
+    store = EmbeddedStore(path)
+    session = store.connect()
+    session.multi([Create(f"/{number}", b"x" * 30) for number in range(1000)])
+    store.stop()
+    assert calls_of_a_start() <= of_an_empty_one + 50

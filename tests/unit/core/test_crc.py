@@ -87,3 +87,14 @@ def test_any_contiguous_buffer_is_taken_and_others_are_refused() -> None:
     assert crc.crc32c_of(bytearray(b"123456789")) == crc.crc32c_of(memoryview(b"0123456789")[1:])
     with pytest.raises(BufferError):
         crc.crc32c_of(memoryview(b"123456789")[::2])
+
+
+def test_the_checksum_of_rows_is_that_of_each_one_in_any_order() -> None:
+    rows = {"": b"", "/a": b"\0" * 40, "/ä/\u65e5": bytes(range(256)), "/b": b""}
+    sums = [zlib.crc32(name.encode() + value) for name, value in rows.items()]
+    assert crc.crc32_of_rows(rows) == sums[0] ^ sums[1] ^ sums[2] ^ sums[3]
+    assert crc.crc32_of_rows(dict(reversed(rows.items()))) == crc.crc32_of_rows(rows)
+    assert crc.crc32_of_rows({}) == 0
+    for wrong in ({"/a": "text"}, {b"/a": b""}, {"/\udc80": b""}):
+        with pytest.raises((TypeError, UnicodeEncodeError)):
+            crc.crc32_of_rows(wrong)  # type: ignore[arg-type]
