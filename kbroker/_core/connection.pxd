@@ -93,10 +93,14 @@ ctypedef struct request_t:
     reader_t body            # at the first byte behind the header
 
 ctypedef struct conn_t:
+    # There may be ten thousand: what is small stands where it leaves no hole.
     mail_t mail              # first; MAIL_CONNECTION while on its way from the acceptor
     int32_t fd
+    int32_t has_sessions     # of fetches; they are the first to be evicted when it is closed
     int64_t id
     int32_t listener
+    int16_t api_key          # of the newest request, for what is logged when the connection is closed
+    int16_t api_version
     int64_t token            # the acceptor's own, one for each host that has connections; given back by take_closed
     int32_t muted
     int32_t closing
@@ -115,9 +119,9 @@ ctypedef struct conn_t:
     slot_t *slots            # oldest first
     slot_t *slots_tail
     int32_t slot_count
-    int64_t sent             # of the head slot, splices included
-    int32_t passed           # of its splices, those that have left whole,
+    int32_t passed           # of the head slot's splices, those that have left whole,
     int64_t passed_size      # and what they and the bytes before them are together
+    int64_t sent             # of the head slot, splices included
     int64_t unsent           # bytes of memory in ready slots
     uint8_t *partial         # received and not served yet: an incomplete frame, or what came in while muted
     int64_t partial_at       # where it begins in `partial`
@@ -126,7 +130,6 @@ ctypedef struct conn_t:
     int64_t last_active_ms   # monotonic
     timer_node_t idle
     void *fetch              # the parked fetch_t, if any
-    int32_t has_sessions     # of fetches; they are the first to be evicted when it is closed
     warm_t *warm             # cold bytes of the head slot on their way into memory
     segment_t *warm_segment  # not a reference: what of the head slot is in memory, from here to there
     int64_t warm_from
@@ -137,8 +140,6 @@ ctypedef struct conn_t:
     const char *wire_data
     int64_t wire_size
     int64_t wire_at
-    int16_t api_key          # of the newest request, for what is logged when the connection is closed
-    int16_t api_version
     processor_t *processor
     const char *reason       # why it is being closed; NULL: nothing to log
     uint64_t bytes_in
