@@ -325,6 +325,8 @@ class Broker:
 
     def load_handlers(self) -> None:
         """Import what a start has left for later. A broker whose files are replaced while it runs stays what it was."""
+        import kbroker.storage.compaction  # noqa: F401
+
         self._groups.get()
         self._transactions.get()
         self._dispatcher.load_all()

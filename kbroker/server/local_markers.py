@@ -10,7 +10,6 @@ from kbroker.cluster.topics import Topics
 from kbroker.errors import ErrorCode, KbrokerError
 from kbroker.model import GROUP_OFFSETS_TOPIC, TopicPartition
 from kbroker.replication.local_replica import FlushWaits
-from kbroker.rules.transaction import EPOCH_VERSION
 from kbroker.storage.log_manager import LogManager
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ class LocalMarkers:
                 marker.producer_epoch,
                 marker.coordinator_epoch,
                 commit=marker.commit,
-                bumped=marker.client_version >= EPOCH_VERSION,
+                bumped=marker.bumped,
                 wait=False,
             )
         except KbrokerError as error:

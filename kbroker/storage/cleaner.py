@@ -10,25 +10,19 @@ import logging
 import threading
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker._core.dedupe_map import DedupeMap
 from kbroker.clock import Clock
 from kbroker.errors import KbrokerError, ProtocolError
 from kbroker.model import TopicPartition
 from kbroker.storage.cleaner_checkpoint import CleanerCheckpoint
-from kbroker.storage.compaction import (
-    CleanableSegment,
-    Cleaned,
-    CleaningAborted,
-    clean_log,
-    cleanable_segments,
-    dirty_ratio,
-    first_timestamps,
-)
 from kbroker.storage.log import Log
-from kbroker.storage.log_context import DISK_FULL_ERRORS
+from kbroker.storage.log_context import DISK_FULL_ERRORS, CleaningAborted
 from kbroker.storage.options import NEVER, CleanerOptions
+
+if TYPE_CHECKING:
+    from kbroker.storage.compaction import CleanableSegment, Cleaned
 
 logger = logging.getLogger("kbroker.storage")
 
@@ -203,15 +197,17 @@ class LogCleaner:
 
     def _look_at(self, log: Log) -> DirtyLog | None:
         """None for a log that cannot be looked at now."""
+        from kbroker.storage import compaction  # which a start without compacted logs does not need
+
         try:
             log.open()
             first_dirty_offset = self._first_dirty_offset(log)
-            segments = cleanable_segments(log, first_dirty_offset)
+            segments = compaction.cleanable_segments(log, first_dirty_offset)
             return DirtyLog(
                 log,
                 first_dirty_offset,
                 segments,
-                dirty_ratio(segments, first_dirty_offset),
+                compaction.dirty_ratio(segments, first_dirty_offset),
                 self._overdue_ms(log, first_dirty_offset),
             )
         except (KbrokerError, FileNotFoundError) as error:
@@ -240,6 +236,8 @@ class LogCleaner:
         return start_offset
 
     def _overdue_ms(self, log: Log, first_dirty_offset: int) -> int:
+        from kbroker.storage.compaction import first_timestamps
+
         if log.options.max_compaction_lag_ms == NEVER:
             return 0
         oldest = min((at for at in first_timestamps(log, first_dirty_offset) if at > 0), default=NEVER)
@@ -269,6 +267,8 @@ class LogCleaner:
         return False
 
     def _clean_and_store(self, chosen: DirtyLog, offset_map: DedupeMap) -> Cleaned:
+        from kbroker.storage.compaction import clean_log
+
         log = chosen.log
         io_size = max(1, self._options.io_buffer_size // self._options.threads // 2)
         with log.storage_errors:

@@ -20,6 +20,7 @@ from kbroker.fs import read_file, write_all, write_file
 from kbroker.protocol.compression import deflate, inflate_shared
 from kbroker.protocol.records import INFLATED_LIMIT
 from kbroker.storage import segment as names
+from kbroker.storage.log_context import CleaningAborted
 from kbroker.storage.recovery import write_indexes
 from kbroker.storage.segment_swap import discard_cleaned
 
@@ -39,10 +40,6 @@ class CleanableSegment(NamedTuple):
     size: int
     index_size: int
     time_index_size: int
-
-
-class CleaningAborted(Exception):
-    """The log is not to be cleaned now: it goes, it changes, or the broker stops. Nothing is wrong."""
 
 
 class Cleaned(NamedTuple):

@@ -27,6 +27,10 @@ DISK_ERRORS = frozenset({errno.EIO, errno.EROFS, errno.ENODEV, errno.ENXIO, errn
 DISK_FULL_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
+class CleaningAborted(Exception):
+    """The log is not to be cleaned now: it goes, it changes, or the broker stops. Nothing is wrong."""
+
+
 class AppendResult(NamedTuple):
     """Where a batch went."""
 

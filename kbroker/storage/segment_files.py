@@ -19,6 +19,9 @@ from kbroker.storage.witness import Witness
 
 logger = logging.getLogger("kbroker.storage")
 
+_NONE: set[int] = set()
+"""Shared by all logs that are not open yet, and never added to: two empty sets for each log are 430 bytes."""
+
 
 class SegmentFiles:
     """The files in a log's directory `path`; `state` knows which segments there are. Who calls has the log's lock."""
@@ -28,9 +31,9 @@ class SegmentFiles:
         self._fs = fs
         self._state = state
         self._snapshot_offset = -1
-        self.unread: set[int] = set()
+        self.unread = _NONE
         """Base offsets of closed segments whose largest timestamps are told by their indexes alone."""
-        self.unread_aborted: set[int] = set()
+        self.unread_aborted = _NONE
         """Likewise of those with a .txnindex."""
 
     def path_of(self, base_offset: int, suffix: str) -> str:

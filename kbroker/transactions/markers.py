@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
-from kbroker.rules.transaction import FIRST_VERSION, Transaction, Transit
+from kbroker.rules.transaction import EPOCH_VERSION, FIRST_VERSION, Transaction, Transit
 
 
 class Marker(NamedTuple):
@@ -18,7 +18,11 @@ class Marker(NamedTuple):
     coordinator_epoch: int
     commit: bool
     client_version: int = FIRST_VERSION
-    """From `EPOCH_VERSION` on its epoch is one more than that of the transaction's records (KIP-890)."""
+
+    @property
+    def bumped(self) -> bool:
+        """Whether its epoch is one more than that of the transaction's records (KIP-890)."""
+        return self.client_version >= EPOCH_VERSION
 
 
 class MarkerWriter(Protocol):

@@ -104,6 +104,7 @@ def test_a_start_imports_only_what_serving_needs() -> None:
     assert "kbroker.server.broker" in imported, done.stderr
     costly = {"argparse", "asyncio", "dataclasses", "inspect", "kazoo", "numpy", "pyarrow", "shutil", "ssl", "tempfile"}
     late = {"kbroker.groups.coordinator", "kbroker.transactions.coordinator", "kbroker.metrics.registry"}
+    late |= {"kbroker.rules.transaction", "kbroker.storage.compaction", "kbroker.protocol.records"}
     assert not imported & (costly | late)
 
 

@@ -14,13 +14,13 @@ from kbroker.protocol.records import INFLATED_LIMIT, encode_batch
 from kbroker.storage.compaction import (
     CleanableSegment,
     Cleaned,
-    CleaningAborted,
     clean_log,
     cleanable_segments,
     dirty_ratio,
     groups_of,
 )
 from kbroker.storage.log import Log
+from kbroker.storage.log_context import CleaningAborted
 from kbroker.storage.options import LogOptions
 from tests.kit.logs import LogHome, read_all
 
