@@ -12,6 +12,7 @@ cdef enum:
 
     REMEMBERED_BATCHES = 5
     DEFAULT_MAX_PRODUCERS = 32768    # per partition; 200 bytes each. The longest silent ones make room.
+    DEFAULT_MAX_BYTES = 256 << 20    # of all partitions together, but for small tables
 
 ctypedef struct remembered_batch_t:
     int32_t first_sequence

@@ -10,6 +10,7 @@ from kbroker._core.layout cimport ATTRIBUTE_TRANSACTIONAL
 from kbroker._core.raw_objects cimport let_others_run
 from kbroker._core.record_batch cimport batch_info_t
 from kbroker._core.seeded_hash cimport seeded_hash_of_number
+from kbroker._core.sync cimport atomic_add_i64, atomic_load_i64, atomic_store_i64
 from kbroker._core.transaction_marker cimport MARKER_ABORT, MARKER_COMMIT, marker_t
 
 cdef enum:
@@ -21,6 +22,21 @@ cdef enum:
     MAX_SEQUENCE = 0x7fffffff
     MAX_EPOCH = 0x7fff
     FIRST_CAPACITY = 4
+    SMALL_CAPACITY = 64          # a table of that size grows to it whatever the others take
+
+cdef int64_t all_bytes = 0       # atomic; of the slots of all tables in this process
+cdef int64_t most_bytes = DEFAULT_MAX_BYTES
+
+def limit_memory(long long most):
+    """What the producers of all partitions of this process may take, about."""
+    atomic_store_i64(&most_bytes, most)
+
+def memory():
+    """Bytes that they take."""
+    return atomic_load_i64(&all_bytes)
+
+cdef inline void count_slots(int64_t more) noexcept nogil:
+    atomic_add_i64(&all_bytes, more * <int64_t>sizeof(producer_t))
 
 
 cdef producers_t *producers_new() noexcept nogil:
@@ -32,6 +48,7 @@ cdef producers_t *producers_new() noexcept nogil:
 
 cdef void producers_free(producers_t *table) noexcept nogil:
     if table != NULL:
+        count_slots(-table.capacity)
         free(table.slots)
         free(table.open)
         free(table)
@@ -87,6 +104,7 @@ cdef int rebuild(producers_t *table, int32_t capacity, int64_t oldest_timestamp,
     table.slots = slots
     table.capacity = capacity
     table.count = 0
+    count_slots(capacity - old_capacity)
     for at in range(old_capacity):
         if stays(&old[at], oldest_timestamp, oldest_offset):
             place(table, &old[at])
@@ -94,19 +112,31 @@ cdef int rebuild(producers_t *table, int32_t capacity, int64_t oldest_timestamp,
     return 0
 
 
+cdef inline bint is_full(const producers_t *table) noexcept nogil:
+    return (table.count + 1) * 4 > table.capacity * 3
+
+
+cdef inline bint may_grow(const producers_t *table) noexcept nogil:
+    """Whether the producers of all partitions leave it room to become twice as large."""
+    return table.capacity < SMALL_CAPACITY or (
+        atomic_load_i64(&all_bytes) + table.capacity * <int64_t>sizeof(producer_t) <= atomic_load_i64(&most_bytes)
+    )
+
+
 cdef int make_room(producers_t *table) noexcept nogil:
-    """One more producer fits after this. At the maximum the silent half goes, by the mean offset of the last batch: times are
-    the producers' own."""
+    """One more producer fits after this. At the maximum, or where there is no memory to grow, the silent half goes, by the mean
+    offset of the last batch: times are the producers' own."""
     cdef double sum_of_offsets = 0
     cdef int32_t at
     # Those in a transaction stay: where they are most, nothing is gained by a search among the others for each new one.
-    if table.count >= table.maximum and table.count - table.open_count > table.maximum // 2:
+    if (table.count >= table.maximum and table.count - table.open_count > table.maximum // 2) or (
+            is_full(table) and not may_grow(table) and table.count - table.open_count > table.count // 2):
         for at in range(table.capacity):
             if table.slots[at].producer_id != -1:
                 sum_of_offsets += <double>last_offset_of(&table.slots[at])
         if rebuild(table, table.capacity, INT64_MIN, <int64_t>floor(sum_of_offsets / table.count) + 1) < 0:
             return -1
-    if (table.count + 1) * 4 > table.capacity * 3:
+    if is_full(table):
         return rebuild(table, table.capacity * 2 if table.capacity else FIRST_CAPACITY, INT64_MIN, INT64_MIN)
     return 0
 
@@ -370,6 +400,7 @@ cdef int producers_copy(producers_t *source, producers_t *target) noexcept nogil
             return -1
         memcpy(target.slots, source.slots, <size_t>source.capacity * sizeof(producer_t))
         target.capacity = source.capacity
+        count_slots(source.capacity)
         target.count = source.count
     if source.open_count:
         target.open = <open_transaction_t *>malloc(<size_t>source.open_end * sizeof(open_transaction_t))

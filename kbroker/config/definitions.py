@@ -328,6 +328,16 @@ TOPICS = (
         limits=Limits(1),
     ),
     Setting(
+        "kbroker.producers.max.bytes",
+        LONG,
+        256 * MIB,
+        "Memory in which all partitions together remember idempotent producers, some 300 bytes for each and partition. "
+        "Where it is used up, a partition with 48 of them or more forgets those that have been silent for longest, "
+        "about half of them at once, as if producer.id.expiration.ms were over for them.",
+        unit="bytes",
+        limits=Limits(0),
+    ),
+    Setting(
         "producer.id.expiration.ms",
         INT,
         DAY_MS,

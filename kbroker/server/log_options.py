@@ -27,6 +27,7 @@ def storage_options(config: BrokerConfig) -> StorageOptions:
         retention_check_interval_ms=config["log.retention.check.interval.ms"],
         producer_id_expiration_ms=config["producer.id.expiration.ms"],
         producer_id_expiration_check_interval_ms=config["producer.id.expiration.check.interval.ms"],
+        producers_max_bytes=config["kbroker.producers.max.bytes"],
         free_warning_percent=config["kbroker.disk.free.warning.percent"],
         cleaner=cleaner_options(config),
     )

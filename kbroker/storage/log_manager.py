@@ -15,6 +15,7 @@ from functools import partial
 from uuid import UUID
 
 from kbroker._core.log_directory import LogDirectory
+from kbroker._core.producers import limit_memory
 from kbroker._core.registry import Registry
 from kbroker._core.segment_list import SegmentHandle
 from kbroker.clock import Clock, SystemClock
@@ -60,6 +61,7 @@ class LogManager:
         policies_for: PoliciesFor = policies_for,
     ):
         self.options = options
+        limit_memory(options.producers_max_bytes)
         self._policies_for = policies_for
         self.registry = Registry()
         self.strays: dict[TopicPartition, str] = {}

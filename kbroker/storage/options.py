@@ -95,6 +95,8 @@ class StorageOptions(NamedTuple):
     retention_check_interval_ms: int = 300_000
     producer_id_expiration_ms: int = 86_400_000
     producer_id_expiration_check_interval_ms: int = 600_000
+    producers_max_bytes: int = 256 << 20
+    """What all logs of the process together take to remember producers, about."""
     max_open_segments: int = 4000
     """Closed segments whose files are kept open; the least used go first."""
     free_warning_percent: int = 0

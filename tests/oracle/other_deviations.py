@@ -437,8 +437,10 @@ OTHERS: tuple[OtherDeviation, ...] = (
     ),
     OtherDeviation(
         "How many idempotent producers a partition remembers",
-        "At most 32,768; then those that have been silent for longest, about half of them, are forgotten and may go on "
-        "with any sequence. Kafka has no limit but producer.id.expiration.ms.",
+        "At most 32,768, or fewer once those of all partitions take kbroker.producers.max.bytes (256 MiB); then those "
+        "that have been silent for longest, about half of them, are forgotten and may go on with any sequence. "
+        "Those in a transaction stay, and all of a partition that has fewer than 48. Kafka "
+        "has no limit but producer.id.expiration.ms.",
         "Memory is bounded, however many producers come and go: 12.6 MB of a partition.",
         "tests/unit/storage/test_producers.py"
         "::test_memory_of_a_hundred_thousand_producers_is_bounded_and_goes_when_they_expire",

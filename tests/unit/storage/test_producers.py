@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from kbroker._core.build_info import BUILD
 from kbroker._core.crc import crc32c_of
-from kbroker._core.producers import ProducerTable
+from kbroker._core.producers import ProducerTable, limit_memory, memory
 from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.fs import RealFileSystem
 from kbroker.storage.options import LogOptions
@@ -224,6 +224,48 @@ def test_memory_of_a_hundred_thousand_producers_is_bounded_and_goes_when_they_ex
     # 65,536 slots of 192 bytes, up to three times while they are made anew.
     assert full - few < 40 << 20 and full_again - few < 40 << 20
     assert emptied - few < 2 << 20 and emptied_again - few < 2 << 20
+
+
+@pytest.fixture
+def little_memory() -> Iterator[int]:
+    """All tables together may take so many bytes more than now."""
+    more = 1 << 20
+    limit_memory(memory() + more)
+    yield more
+    limit_memory(256 << 20)
+
+
+@pytest.mark.parametrize("from_snapshots", [False, True])
+def test_producers_of_all_partitions_together_take_bounded_memory_and_the_last_of_each_stay(
+    little_memory: int, from_snapshots: bool
+) -> None:
+    before = memory()
+    tables = [ProducerTable() for _ in range(50)]
+    for producer_id in range(1000):
+        for table in tables:
+            assert table.check(producer_id, 0, 0, 1) == (0, None)
+            if from_snapshots:
+                table.put(producer_id, 0, -1, 0, -1, [(0, 0, producer_id, 0, 0)])
+            else:
+                table.remember(producer_id, 0, 0, 1, producer_id, 0)
+    small = 64 * 192
+    assert little_memory - 2 * 1024 * 192 < memory() - before <= little_memory + len(tables) * small
+    for table in tables:
+        kept = [entry[0] for entry in table.export()]
+        assert len(kept) >= 24 and kept == list(range(1000 - len(kept), 1000))
+        assert table.check(999, 0, 0, 1) == (0, (999, 999, 0)), "it is known still"
+        assert table.check(0, 0, 77, 1) == (0, None), "it may go on with any sequence"
+    copies = [table.copy() for table in tables[:3]]
+    del tables, table, copies
+    assert memory() == before
+
+
+def test_producers_in_transactions_stay_however_little_memory_there_is(little_memory: int) -> None:
+    limit_memory(0)
+    table = ProducerTable()
+    for producer_id in range(300):
+        table.remember(producer_id, 0, 0, 1, producer_id, 0, transactional=producer_id < 200)
+    assert {entry[0] for entry in table.export()} >= {*range(200), 299}
 
 
 def test_truncation_forgets_what_was_cut(tmp_path: Path) -> None:
