@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NoReturn
 
 from kbroker._core.delivery import Deliveries, Delivery
 from kbroker.cli import arguments as args
@@ -195,11 +195,18 @@ class _Sender:
             return
         separator = self._arguments.key_separator.encode()
         parts = [line.partition(separator) for line in lines]
-        for number, (_, found, _) in enumerate(parts, self._line_number + 1):
-            if not found:
-                raise KbrokerError(f"line {number} of the input has no {self._arguments.key_separator!r}")
-        self._line_number += len(lines)
-        self._send_values([value for _, _, value in parts], [key for key, _, _ in parts])
+        good = next((at for at, (_, found, _) in enumerate(parts) if not found), len(parts))
+        self._line_number += good
+        if good:
+            self._send_values([value for _, _, value in parts[:good]], [key for key, _, _ in parts[:good]])
+        if good < len(parts):
+            self._refuse(f"line {self._line_number + 1} of the input has no {self._arguments.key_separator!r}")
+
+    def _refuse(self, what: str) -> NoReturn:
+        """A line of the input. Those before it are messages, whatever was read in one piece with it."""
+        self.finish()
+        before = counted(self._progress.messages, "message")
+        raise KbrokerError(f"{what}; {before} before it {'is' if self._progress.messages == 1 else 'are'} delivered")
 
     def _send_values(self, values: list[bytes], keys: list[bytes] | None = None) -> None:
         if keys is None and self._key is not None:
@@ -212,7 +219,10 @@ class _Sender:
     def _send_json(self, lines: list[bytes]) -> None:
         for line in lines:
             self._line_number += 1
-            message = decode_line(line, self._line_number)
+            try:
+                message = decode_line(line, self._line_number)
+            except KbrokerError as error:
+                self._refuse(str(error))
             partition = message.partition_id if self._partition is None else self._partition
             self._under_way.append(
                 self._producer.send(
@@ -224,4 +234,4 @@ class _Sender:
                     message.timestamp if message.timestamp >= 0 else None,
                 )
             )
-        self._progress.add_messages(len(lines))
+            self._progress.add_messages(1)

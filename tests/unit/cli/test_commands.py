@@ -156,7 +156,8 @@ def test_a_line_without_key_is_named_by_its_number_in_its_file(kbroker: Run, top
     good.write_bytes(b"a:1\nb:2\n")
     bad.write_bytes(b"c:3\nd\n")
     error = kbroker("produce", topic, str(good), str(bad), "--key-separator", ":", code=1).stderr.decode()
-    assert error == "kbroker: line 2 of the input has no ':'\n"
+    assert error == "kbroker: line 2 of the input has no ':'; 3 messages before it are delivered\n"
+    assert sorted(read(kbroker, topic)) == [b"1", b"2", b"3"]
 
 
 def test_a_bar_tells_how_far_a_file_is(kbroker: Run, topic: str, tmp_path: Path) -> None:
@@ -236,9 +237,11 @@ def test_options_of_the_client_come_from_a_file_and_from_arguments(
 
 def test_what_is_no_message_is_named_by_its_line(kbroker: Run, topic: str) -> None:
     error = kbroker("produce", topic, "--json", stdin=b'{"value": "x"}\nnonsense\n', code=1).stderr.decode()
-    assert "line 2 of the input is not a message in JSON" in error
+    assert "line 2 of the input is not a message in JSON" in error and error.endswith(
+        "; 1 message before it is delivered\n"
+    )
     error = kbroker("produce", topic, "--key-separator", ":", stdin=b"a\n", code=1).stderr.decode()
-    assert "line 1 of the input has no ':'" in error
+    assert error == "kbroker: line 1 of the input has no ':'; 0 messages before it are delivered\n"
 
 
 def test_a_message_that_is_too_large_is_refused_by_name(kbroker: Run, topic: str) -> None:
