@@ -74,18 +74,22 @@ def _find_each(
 ) -> Iterator[M.FindCoordinatorResponse.Coordinator]:
     coordinator = _coordinator(services, message.key_type)
     by_partition: dict[int, _Found] = {}
+    text = _MESSAGES[ErrorCode.INVALID_REQUEST]
     for key in keys:
         partition_id = -1 if coordinator is None else coordinator.shards.partition_for(key)
         found = by_partition.get(partition_id) or _find(services, request, message.key_type, key)
         by_partition[partition_id] = found
+        is_refused = found.error is ErrorCode.INVALID_REQUEST
         yield M.FindCoordinatorResponse.Coordinator(
             key=key,
             node_id=found.node_id,
             host=found.host,
             port=found.port,
             error_code=found.error,
-            error_message=_MESSAGES[found.error] if found.error is ErrorCode.INVALID_REQUEST else "",
+            error_message=text if is_refused else "",
         )
+        if is_refused:
+            text = ""  # said once: a key may be one byte
 
 
 def _coordinator(services: Services, key_type: int) -> GroupCoordinator | TransactionCoordinator | None:

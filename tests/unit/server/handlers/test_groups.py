@@ -149,6 +149,13 @@ def test_coordinators_of_other_kinds_are_refused_for_good(client: WireClient, ve
     assert "groups and transactions" in found.error_message
 
 
+def test_why_keys_are_refused_is_said_once(client: WireClient) -> None:
+    message = M.FindCoordinatorRequest(key_type=2, coordinator_keys=[""] * 1000)
+    first, *others = client.call(ApiKey.FIND_COORDINATOR, 6, message).coordinators
+    assert "groups and transactions" in first.error_message
+    assert {(one.error_code, one.error_message) for one in others} == {(ErrorCode.INVALID_REQUEST, "")}
+
+
 # --- the life of a member ------------------------------------------------------------------------------------
 @pytest.mark.parametrize("version", versions(ApiKey.JOIN_GROUP))
 def test_a_member_joins_syncs_lives_and_leaves(client: WireClient, group: str, version: int) -> None:
