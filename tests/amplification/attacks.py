@@ -8,7 +8,7 @@ from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.headers import encode_request
 from kbroker.protocol.records import encode_batch
-from tests.amplification.furnishing import DOOMED, HEAVY, SEGMENTS, TIME, Furnisher
+from tests.amplification.furnishing import DOOMED, HEAVY, PARTITIONS, SEGMENTS, TIME, Furnisher
 from tests.kit.collisions import triples_of_one_hash
 
 Frames = list[bytes]
@@ -150,6 +150,17 @@ def offsets_in_the_store(furnisher: Furnisher) -> Frames:
     return [frame(ApiKey.OFFSET_COMMIT, 0, R(group_id=f"group-{at}", topics=[topic])) for at in range(20_000)]
 
 
+def producers_that_only_end(furnisher: Furnisher) -> Frames:
+    """WriteTxnMarkers: four bytes make a partition remember a producer."""
+    R = M.WriteTxnMarkersRequest
+    topic = R.WritableTxnMarkerTopic(name=HEAVY, partition_indexes=[*range(PARTITIONS)])
+    markers = [
+        R.WritableTxnMarker(producer_id=(1 << 50) + at, producer_epoch=0, coordinator_epoch=0, topics=[topic])
+        for at in range(120)
+    ]
+    return [frame(ApiKey.WRITE_TXN_MARKERS, 1, R(markers=markers))]
+
+
 def member_ids(session_timeouts_ms: Iterable[int]) -> Frames:
     """JoinGroup: an id for each (KIP-394), and nobody comes back with it."""
     R = M.JoinGroupRequest
@@ -205,6 +216,7 @@ BY_NAME = {
         (coordinators, ApiKey.FIND_COORDINATOR),
         (deletions_of_records, ApiKey.DELETE_RECORDS),
         (sessions, ApiKey.FETCH),
+        (producers_that_only_end, ApiKey.WRITE_TXN_MARKERS),
         (offsets_in_the_store, ApiKey.OFFSET_COMMIT),
     )
 }

@@ -39,14 +39,10 @@ EXCEPTIONS: dict[tuple[ApiKey, str], Bound] = {
     (ApiKey.OFFSET_COMMIT, "written"): Bound(
         256 << 10, 512, "version 0: a node is some pages of the store, written twice"
     ),
-    (ApiKey.FIND_COORDINATOR, "answer"): Bound(
-        1 * MIB, 128, "an empty key of a kind that is not served: told in words"
-    ),
     (ApiKey.FIND_COORDINATOR, "memory"): Bound(24 * MIB, 16, "a key as a text, with a place in a list"),
     (ApiKey.DESCRIBE_CONFIGS, "answer"): Bound(
         1 * MIB, 80, "8 bytes name a group that is not there: its settings with their documentation, as in Kafka"
     ),
-    (ApiKey.WRITE_TXN_MARKERS, "stays"): Bound(32 * MIB, 64, "a producer, till producer.id.expiration.ms"),
     (ApiKey.CREATE_TOPICS, "answer"): Bound(1 * MIB, 128, "35 bytes name a topic: all its settings (KIP-525)"),
     (ApiKey.CREATE_TOPICS, "time"): Bound(400 * MS, 40_000, "35 bytes name a topic: its folder, its files"),
     (ApiKey.CREATE_TOPICS, "memory"): Bound(32 * MIB, 1_000, "a topic with a partition takes 20 KiB"),

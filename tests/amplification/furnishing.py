@@ -40,6 +40,7 @@ SETTINGS: dict[str, object] = {
     "offsets.topic.num.partitions": 1,
     "transaction.state.log.num.partitions": 1,
     "kbroker.zookeeper.offsets.max.nodes": 10_000,
+    "kbroker.producers.max.bytes": 8 << 20,
 }
 """One processor: all other connections are its. Members and transactions stay as long as a run may take."""
 

@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from kbroker.errors import ErrorCode
-from kbroker.model import TopicPartition, number_key, number_of, partition_key
+from kbroker.model import TopicPartition, number_of
 from kbroker.protocol import messages as M
 from kbroker.server.answering import answer
 from kbroker.transactions.markers import Marker
@@ -26,59 +26,61 @@ if TYPE_CHECKING:
     from kbroker.server.services import Services
 
 _Response = M.WriteTxnMarkersResponse
-_Codes = dict[bytes, dict[tuple[str, bytes], ErrorCode]]
-"""By the key of the producer, then of the partition."""
 
-_numbers = struct.Struct(">iqhi?")
-"""Partition, producer and its epoch, epoch of the coordinator, result."""
+PRODUCER_ID_SIZE = 8
+_Codes = dict[bytes, ErrorCode]
+"""Of each marker in each partition, by all that is said of it: a key as bytes, see `number_key`, and little memory."""
+
+_numbers = struct.Struct(">qhi?i")
+"""Producer and its epoch, epoch of the coordinator, result, partition; the topic's name is behind them."""
 
 
 def handle(services: Services, request: Request, message: M.WriteTxnMarkersRequest) -> M.WriteTxnMarkersResponse | None:
     """Answers when all markers are as durable as the flush policy of their partitions asks for."""
-    wanted: dict[bytes, tuple[TopicPartition, Marker]] = {}  # by all of it, as bytes: see `number_key`
     codes: _Codes = {}
     for each in message.markers:
-        marker = Marker(each.producer_id, each.producer_epoch, each.coordinator_epoch, each.transaction_result)
-        codes[number_key(marker.producer_id)] = {}
+        said = each.producer_id, each.producer_epoch, each.coordinator_epoch, each.transaction_result
         for topic in each.topics:
             name = topic.name.encode()
             for partition_id in topic.partition_indexes:
-                key = name + _numbers.pack(partition_id, *marker[:4])
-                wanted[key] = TopicPartition(topic.name, partition_id), marker
-    if not wanted:
+                codes[_numbers.pack(*said, partition_id) + name] = ErrorCode.NONE
+    if not codes:
         return _response(codes)
     lock = threading.Lock()
-    outstanding = len(wanted)
+    outstanding = len(codes)
 
-    def done(at: TopicPartition, producer_id: int, error: ErrorCode) -> None:
+    def done(key: bytes, error: ErrorCode) -> None:
         nonlocal outstanding
         with lock:
-            codes[number_key(producer_id)][partition_key(*at)] = error
+            codes[key] = error
             outstanding -= 1
             is_last = outstanding == 0
         if is_last:
             answer(request, _response(codes))
 
-    for at, marker in wanted.values():
-        services.markers.write(at, marker, partial(done, at, marker.producer_id))
+    for key in codes:  # whose keys stay what they are
+        *of_marker, partition_id = _numbers.unpack_from(key)
+        at = TopicPartition(key[_numbers.size :].decode(), partition_id)
+        services.markers.write(at, Marker(*of_marker), partial(done, key))
     return None
 
 
 def _response(codes: _Codes) -> M.WriteTxnMarkersResponse:
+    by_producer: dict[bytes, dict[bytes, list[M.WriteTxnMarkersResponse.WritableTxnMarkerPartitionResult]]] = {}
+    for key, code in codes.items():
+        topics = by_producer.setdefault(key[:PRODUCER_ID_SIZE], {})
+        partition_id = _numbers.unpack_from(key)[-1]
+        result = _Response.WritableTxnMarkerPartitionResult(partition_index=partition_id, error_code=code)
+        topics.setdefault(key[_numbers.size :], []).append(result)
     return _Response(
         markers=[
-            _Response.WritableTxnMarkerResult(producer_id=number_of(producer), topics=_topics(of_producer))
-            for producer, of_producer in codes.items()
-            if of_producer
+            _Response.WritableTxnMarkerResult(
+                producer_id=number_of(producer),
+                topics=[
+                    _Response.WritableTxnMarkerTopicResult(name=name.decode(), partitions=partitions)
+                    for name, partitions in topics.items()
+                ],
+            )
+            for producer, topics in by_producer.items()
         ]
     )
-
-
-def _topics(
-    codes: dict[tuple[str, bytes], ErrorCode],
-) -> list[M.WriteTxnMarkersResponse.WritableTxnMarkerTopicResult]:
-    topics: dict[str, list[M.WriteTxnMarkersResponse.WritableTxnMarkerPartitionResult]] = {}
-    for (name, partition), code in codes.items():
-        result = _Response.WritableTxnMarkerPartitionResult(partition_index=number_of(partition), error_code=code)
-        topics.setdefault(name, []).append(result)
-    return [_Response.WritableTxnMarkerTopicResult(name=name, partitions=listed) for name, listed in topics.items()]
