@@ -114,6 +114,13 @@ def coordinators(furnisher: Furnisher) -> Frames:
     return [frame(ApiKey.FIND_COORDINATOR, 6, M.FindCoordinatorRequest(coordinator_keys=keys))]
 
 
+def topics_by_name(name: str, count: int) -> bytes:
+    """Metadata: so many names, each of which makes a topic where `auto.create.topics.enable` is."""
+    R = M.MetadataRequest
+    topics = [R.MetadataRequestTopic(name=f"{name}{at:x}") for at in range(count)]
+    return frame(ApiKey.METADATA, 12, R(topics=topics, allow_auto_topic_creation=True))
+
+
 def deletions_of_records(furnisher: Furnisher) -> Frames:
     """DeleteRecords: one partition, offset by offset; each writes the checkpoint of all partitions."""
     name, count = "deletions", 300

@@ -9,15 +9,19 @@ from functools import partial
 
 import pytest
 
+from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.records import encode_batch
 from tests.amplification import attacks
-from tests.amplification.bounds import limit_above, limit_of
-from tests.amplification.figures import NO_LIMIT, Figures
+from tests.amplification.bounds import excess, limit_above, limit_of
+from tests.amplification.figures import NO_LIMIT, Figures, Scales
 from tests.amplification.furnished_broker import FurnishedBroker
 from tests.amplification.furnishing import HEAVY, TIME, Furnisher
-from tests.kit.broker import BrokerProcess, free_port
+from tests.kit.broker import BrokerProcess, folder_in_memory, free_port
 from tests.kit.wire import WireClient
+
+SIZE_OF_A_NEW_TOPIC = 35
+"""Bytes of a CreateTopics, for which the table of bounds says what a topic may cost."""
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +81,21 @@ def test_ids_of_producers_cannot_be_chosen_so_that_they_are_slow_to_find(broker:
 
     finding = broker.finding_of(weigh)
     assert finding is None, finding
+
+
+def test_topics_that_are_made_by_being_named_cost_what_others_do() -> None:
+    """Of more than are made by one request none is, and asking for them costs no more than asking for what there is."""
+    made, refused = 300, 20_000
+    with BrokerProcess({"num.network.threads": 1}, folder_in_memory()) as broker:
+        broker.owns_folder = True
+        scales = Scales(broker.pid, broker.port)
+        few = scales.weigh([attacks.topics_by_name("few", made)], NO_LIMIT)
+        assert excess(few, limit_of(ApiKey.CREATE_TOPICS, made * SIZE_OF_A_NEW_TOPIC)) is None, few
+        many = scales.weigh([attacks.topics_by_name("many", refused)], NO_LIMIT)
+        assert excess(many, limit_of(ApiKey.METADATA, many.request)) is None, many
+        with WireClient("127.0.0.1", broker.port) as client:
+            assert len(client.call(ApiKey.METADATA, 12, M.MetadataRequest(topics=None)).topics) == made
+        scales.close()
 
 
 def test_silent_connections_do_not_keep_others_from_the_health_of_a_broker() -> None:
