@@ -17,7 +17,7 @@ a handler gives it back with the slot (`slot_t.fetch`), but frees what hangs on 
 """
 
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t
-from libc.stdlib cimport calloc, free, malloc
+from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy
 
 from kbroker._core.connection cimport (
@@ -46,6 +46,7 @@ from kbroker._core.timer_wheel cimport wheel_add, wheel_remove
 cdef enum:
     FIRST_ZSTD_VERSION = 10      # older clients may not read a topic that is compressed with zstd by its config (KIP-110)
     CODEC_ZSTD = 4
+    FEW_ENTRIES = 16             # of a fetch that waits: their room is not worth a look
 
 # --- memory -------------------------------------------------------------------------------------------
 
@@ -258,6 +259,16 @@ cdef bint own_names(fetch_t *f) noexcept nogil:
         e.topic = at - e.topic_size
     return True
 
+cdef void shrink_entries(fetch_t *f) noexcept nogil:
+    """A request may have named one partition again and again: what waits is as large as what it waits for."""
+    cdef fetch_entry_t *fitting
+    if f.entry_count == 0 or f.entry_capacity <= FEW_ENTRIES or f.entry_capacity // 4 <= f.entry_count:
+        return
+    fitting = <fetch_entry_t *>realloc(f.entries, <size_t>f.entry_count * sizeof(fetch_entry_t))
+    if fitting != NULL:
+        f.entries = fitting
+        f.entry_capacity = f.entry_count
+
 cdef bint wait_for_bytes(fetch_t *f) noexcept nogil:
     """Link it to its partitions; false, and linked to none, when there is something new to look at already."""
     cdef int32_t i
@@ -292,6 +303,7 @@ cdef int look_and_wait(fetch_t *f, bint may_block) noexcept nogil:
             f.waiters = <fetch_waiter_t *>malloc(<size_t>f.entry_count * sizeof(fetch_waiter_t))
             if f.waiters == NULL or not own_names(f):
                 return 0
+            shrink_entries(f)
         if wait_for_bytes(f):
             return 1
 

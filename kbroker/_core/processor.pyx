@@ -437,13 +437,13 @@ cdef class Processor:
                 fetch_resume(self, fetch_of_timer(node), True)
                 continue
             conn = conn_of_timer(node)
-            if conn.slots != NULL and conn.slots.state == SLOT_RUNNING:
-                conn.last_active_ms = now_ms     # somebody works for it
+            if conn.slots != NULL and conn.slots.state == SLOT_RUNNING and not (conn.hung_up and conn.fetch != NULL):
+                conn.last_active_ms = now_ms     # somebody works for it, or a fetch waits whose client is there
             if now_ms - conn.last_active_ms < self.p.idle_ms:
                 wheel_add(self.p.wheel, node, conn.last_active_ms + self.p.idle_ms)
             elif conn.partial != NULL:
                 conn_close(conn, "the rest of its request did not come within connections.max.idle.ms")
-            elif conn.slots != NULL:
+            elif conn.slots != NULL and conn.fetch == NULL:
                 conn_close(conn, "it did not read its answers within connections.max.idle.ms")
             else:
                 conn_close(conn, NULL)

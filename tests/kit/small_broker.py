@@ -26,7 +26,7 @@ from kbroker.model import TopicPartition
 from kbroker.protocol.api import ApiKey
 from kbroker.server.dispatch import ROUTES, Dispatcher
 from kbroker.server.handler_pool import HandlerPool
-from kbroker.server.processor import Processors
+from kbroker.server.processor import ProcessorLimits, Processors
 from kbroker.server.request_channel import RequestChannel
 from kbroker.server.services import Services
 from kbroker.storage.log import Log
@@ -57,6 +57,7 @@ class SmallBroker:
         min_eviction_ms: int = 120_000,
         fetch_max_bytes: int = 55 << 20,
         processor_count: int = 1,
+        idle_ms: int = 600_000,
     ):
         self.session_slots = session_slots
         self.min_eviction_ms = min_eviction_ms
@@ -70,7 +71,8 @@ class SmallBroker:
         self.channel = RequestChannel(500)
         self.dispatcher = Dispatcher(self._services(), self.channel, {key: ROUTES[key] for key in SERVED})
         self.handlers = HandlerPool(4, self.channel, self.dispatcher.serve)
-        self.processors = Processors(processor_count, self.logs.registry, self.sessions, self._on_request)
+        limits = ProcessorLimits(idle_ms=idle_ms)
+        self.processors = Processors(processor_count, self.logs.registry, self.sessions, self._on_request, limits)
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
         self.port: int = self.listener.getsockname()[1]
         self._acceptor = threading.Thread(target=self._accept)

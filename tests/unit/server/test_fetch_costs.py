@@ -6,14 +6,17 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
+from kbroker.protocol.headers import encode_request
 from kbroker.protocol.records import encode_batch
 from kbroker.storage.options import LogOptions
 from tests.kit.fetch_machine import fetch_request, partition_request, produce_request
@@ -122,6 +125,42 @@ def test_a_partition_that_is_named_again_and_again_is_waited_for_once(
         produce(client, topic)
         assert len(parts_of(waiting.receive(ApiKey.FETCH, VERSION, asked))) == 1
     assert broker.waiting_fetches(topic, 0) == 0
+
+
+def test_a_fetch_that_waits_is_no_larger_than_what_it_waits_for(broker: SmallBroker, client: WireClient) -> None:
+    """A partition that it names 10,000 times is one. All these would be 140 MB."""
+    topic = new_topic(broker)
+    request = fetch_request(VERSION, [partition_request(topic, 0, 0)] * 10_000, max_wait_ms=LONG_MS)
+    frame = encode_request(ApiKey.FETCH, VERSION, 1, "test", request)
+    with ExitStack() as stack:
+        clients = [stack.enter_context(WireClient("127.0.0.1", broker.port)) for _ in range(100)]
+        before = psutil.Process().memory_info().rss
+        for waiting in clients:
+            waiting.send_raw(frame)
+        while broker.waiting_fetches(topic, 0) < len(clients):
+            barrier(broker)
+        grown = psutil.Process().memory_info().rss - before
+        produce(client, topic)
+    assert grown < 70 << 20
+
+
+def test_a_fetch_whose_client_has_gone_does_not_wait_longer_than_idle_connections_may(tmp_path: Path) -> None:
+    """However long it has asked for. One whose client is there waits on."""
+    with SmallBroker(tmp_path, idle_ms=300) as broker:
+        topic = new_topic(broker)
+        request = fetch_request(VERSION, [partition_request(topic, 0, 0)], max_wait_ms=(1 << 31) - 1)
+        stays, leaving = WireClient("127.0.0.1", broker.port), WireClient("127.0.0.1", broker.port)
+        asked = stays.send(ApiKey.FETCH, VERSION, request)
+        leaving.send(ApiKey.FETCH, VERSION, request)
+        while broker.waiting_fetches(topic, 0) < 2:
+            barrier(broker)
+        leaving.close()
+        while broker.waiting_fetches(topic, 0) == 2:
+            barrier(broker)
+        with stays:
+            with WireClient("127.0.0.1", broker.port) as producer:
+                produce(producer, topic)
+            assert len(parts_of(stays.receive(ApiKey.FETCH, VERSION, asked))) == 1
 
 
 # --- beside the processor ---------------------------------------------------------------------------
