@@ -134,4 +134,5 @@ def settle_topic_id(fs: FileSystem, directory: str, topic_id: UUID) -> None:
             logger.warning("%s was missing or damaged, and is written anew", path)
     elif found != topic_id:
         ids = f"topic_id {encode_uuid(found)}, the topic of this name has {encode_uuid(topic_id)}"
-        raise DiskDamaged(path, len("version: 0\n"), f"{ids}: a log of another topic, which is not served;")
+        advice = "move its directory away, or remove this file if the log is that topic's: the id is written anew"
+        raise DiskDamaged(path, len("version: 0\n"), f"{ids}: a log of another topic, which is not served,", advice)

@@ -352,12 +352,14 @@ def test_a_log_of_another_topic_is_not_served_and_told_once(home: LogHome, caplo
     path = home.log_path / "partition.metadata"
     checkpoints.store_topic_id(home.fs, str(path), UUID(int=5))
     for _ in range(2):
-        with pytest.raises(DiskDamaged, match="of another topic, which is not served; at byte 11"):
+        with pytest.raises(DiskDamaged, match="of another topic, which is not served, at byte 11; move"):
             log.open()
     (told,) = [line for line in caplog.messages if "another topic" in line]
     assert told.startswith(f"orders-0: {path}: topic_id AAAAAAAAAAAAAAAAAAAABQ, the topic of this name has ")
-    checkpoints.store_topic_id(home.fs, str(path), log.topic_id)
+    assert "remove this file if the log is that topic's" in told, "one digit of the id may have been damaged"
+    path.unlink()
     assert values_of(log) == expected(3)
+    assert checkpoints.load_topic_id(home.fs, str(path)) == log.topic_id
 
 
 def test_why_a_log_cannot_be_opened_is_told_once(home: LogHome, caplog: pytest.LogCaptureFixture) -> None:
