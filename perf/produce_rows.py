@@ -180,8 +180,8 @@ def against_the_loop() -> list[Figure]:
 def small_requests() -> list[Figure]:
     """One 100 B message per request: pipelined on one connection, and on 64; next to Kafka and to the loop.
 
-    64 connections have 5 requests each in flight, as clients have by default. With one each, the loop itself does not
-    reach three times what Kafka does: that ratio is shown and has no bound.
+    64 connections have 5 requests each in flight, as clients have by default. The loop's rate is the driver's ceiling.
+    With one in flight each, the loop itself does not reach three times what Kafka does: that ratio has no bound.
     """
     figures = []
     bounds = (">= 3", ">= 8")
@@ -202,10 +202,6 @@ def small_requests() -> list[Figure]:
                 return {"per_s": done["requests_per_s"], "cpu_us": cpu / done["requests"] * 1e6}
 
             ours, kafka = duel.alternate(load)
-            figures.append(compared(f"requests/s, {name}", ours["per_s"], kafka["per_s"], must, aim, "/s"))
-            figures.append(
-                compared(f"broker CPU per request, {name}", ours["cpu_us"], kafka["cpu_us"], "<= 0.3", "<= 0.12", "us")
-            )
             port, path = free_port(), duel.ours.folder / "loop.log"
             loops = []
             for _ in range(3):
@@ -219,7 +215,14 @@ def small_requests() -> list[Figure]:
                 path.unlink()
             # The loop's runs are nobody's neighbours: medians are compared.
             medians = [statistics.median(ours["per_s"])], [statistics.median(loops)]
-            figures.append(compared(f"requests/s : the loop, {name}", *medians, ">= 0.4", ">= 0.7", "/s"))
+            against_loop = compared(f"requests/s : the loop, {name}", *medians, ">= 0.4", ">= 0.7", "/s")
+            figures += [
+                compared(
+                    f"requests/s, {name}", ours["per_s"], kafka["per_s"], must, aim, "/s", ceiling=against_loop.ratio
+                ),
+                compared(f"broker CPU per request, {name}", ours["cpu_us"], kafka["cpu_us"], "<= 0.3", "<= 0.12", "us"),
+                against_loop,
+            ]
     return figures
 
 
