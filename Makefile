@@ -97,7 +97,7 @@ crash: build $(VENV)/test-installed
 	$(PY) -m tests.crash.client_rounds --rounds $(ROUNDS)
 	$(PY) tools/crash.py $(SEEDS) --first $(FIRST)
 
-# Every bit of every small file of a stopped broker, one in each partition at a start; BITS="--rounds 100" for less.
+# Every bit of every small file of a stopped broker, one in each partition at a start; BITS="--rounds 10" for less.
 bits: build $(VENV)/test-installed
 	$(PY) -m tests.crash.bit_rounds $(BITS)
 

@@ -1,5 +1,7 @@
 """One flipped bit in a small file of each partition of a stopped broker, over and over (`make bits`: every bit).
 
+Partitions whose files are of the same sizes share their bits among them, so that a start tries many.
+
 The broker that starts on it has the default retention, looks for what to delete ten times a second, and is read by our
 client, kafka-python and librdkafka. All records come back, the same as before the flip, or the partition is refused and
 the broker's log names the file. Nothing is deleted, hidden or invented; no partition keeps another one, or the broker,
@@ -13,6 +15,7 @@ import random
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,14 +24,20 @@ import confluent_kafka
 import kafka
 from confluent_kafka import Producer
 
-from kbroker.client import AdminClient, ClientError, Consumer
+from kbroker.client import AdminClient, Consumer
+from kbroker.protocol import messages as M
+from kbroker.protocol.api import ApiKey
 from kbroker.storage import checkpoints
 from kbroker.storage import segment as names
 from kbroker.testing import Broker
 from tests.kit.quick_disk import quick_directory
+from tests.kit.wire import WireClient
 
 TOPIC = "bits"
-PARTITIONS = 12
+MANY = 48
+"""Partitions for the bits of their files."""
+FEW = 2
+"""Partitions for the bits of the data directory's files, which have a line for each partition."""
 SECONDS = 20.0
 SETTINGS = {"log.retention.check.interval.ms": 100, "log.cleaner.backoff.ms": 100}
 CONFIGS = {"segment_bytes": 1500, "index_interval_bytes": 200}
@@ -64,18 +73,18 @@ class Flip:
 # --- the directory ----------------------------------------------------------------------------------------
 
 
-def make_data(data: Path, *, clean: bool) -> None:
+def make_data(data: Path, partitions: int, *, clean: bool) -> None:
     """Several leader epochs, segments, transactions of both ends, deleted records."""
     with Broker(directory=data, settings=SETTINGS, log_level="warning") as broker:
-        broker.create_topic(TOPIC, PARTITIONS, **CONFIGS)
-        produce(broker, "one", 12)
+        broker.create_topic(TOPIC, partitions, **CONFIGS)
+        produce(broker, partitions, "one", 12)
         broker.restart(kill=True)
-        produce(broker, "two", 12)
+        produce(broker, partitions, "two", 12)
         for number in range(4):
-            transact(broker, f"t{number}", commit=number % 2 == 0)
+            transact(broker, partitions, f"t{number}", commit=number % 2 == 0)
         with AdminClient(bootstrap_servers=broker.bootstrap_servers) as admin:
-            admin.delete_records({(TOPIC, partition): DELETED_BELOW for partition in range(0, PARTITIONS, 2)})
-        produce(broker, "three", 3)
+            admin.delete_records({(TOPIC, partition): DELETED_BELOW for partition in range(0, partitions, 2)})
+        produce(broker, partitions, "three", 3)
         if clean:
             broker.stop()
             # The end of the block wants a broker that lives.
@@ -84,7 +93,7 @@ def make_data(data: Path, *, clean: bool) -> None:
             broker.start()
         else:
             broker.restart()
-            produce(broker, "four", 3)
+            produce(broker, partitions, "four", 3)
             broker.kill()
             kept = data.parent / "kept"
             shutil.copytree(data, kept)
@@ -93,20 +102,20 @@ def make_data(data: Path, *, clean: bool) -> None:
     kept.rename(data)
 
 
-def produce(broker: Broker, name: str, count: int, **options: object) -> None:
+def produce(broker: Broker, partitions: int, name: str, count: int, **options: object) -> None:
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 0, **options})
     for number in range(count):
-        for partition in range(PARTITIONS):
+        for partition in range(partitions):
             producer.produce(TOPIC, f"{name} {number}".encode() * 3, partition=partition)
         assert producer.flush(SECONDS) == 0
 
 
-def transact(broker: Broker, name: str, *, commit: bool) -> None:
+def transact(broker: Broker, partitions: int, name: str, *, commit: bool) -> None:
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 0, "transactional.id": name})
     producer.init_transactions(SECONDS)
     producer.begin_transaction()
     for number in range(4):
-        for partition in range(PARTITIONS):
+        for partition in range(partitions):
             producer.produce(TOPIC, f"{name} {number}".encode() * 3, partition=partition)
         assert producer.flush(SECONDS) == 0
     if commit:
@@ -178,17 +187,14 @@ def offsets_by_time(broker: Broker, partitions: list[int], times: list[int]) -> 
     return [{at.partition_id: offset for at, offset in each.items()} for each in asked]
 
 
-def refused_by(broker: Broker) -> list[int]:
+def refused_by(broker: Broker, partitions: int) -> list[int]:
     """Partitions that are not served."""
-    refused = []
-    options = {"request_timeout_ms": 2000, "default_api_timeout_ms": 2000, "retry_backoff_ms": 20}
-    with Consumer(bootstrap_servers=broker.bootstrap_servers, **options) as consumer:  # type: ignore[arg-type]
-        for partition in range(PARTITIONS):
-            try:
-                consumer.end_offsets([(TOPIC, partition)])
-            except ClientError:
-                refused.append(partition)
-    return refused
+    wanted = [M.ListOffsetsRequest.ListOffsetsPartition(partition_index=at, timestamp=-1) for at in range(partitions)]
+    request = M.ListOffsetsRequest(topics=[M.ListOffsetsRequest.ListOffsetsTopic(name=TOPIC, partitions=wanted)])
+    host, _, port = broker.bootstrap_servers.rpartition(":")
+    with WireClient(host, int(port)) as client:
+        answer = client.call(ApiKey.LIST_OFFSETS, 5, request)
+    return [each.partition_index for each in answer.topics[0].partitions if each.error_code]
 
 
 def may_start_earlier(partition: int, flips: list[Flip]) -> bool:
@@ -203,15 +209,16 @@ def may_start_earlier(partition: int, flips: list[Flip]) -> bool:
 class Campaign:
     """A directory, and what a broker serves of it that nobody has touched."""
 
-    def __init__(self, home: Path, *, clean: bool):
+    def __init__(self, home: Path, partitions: int, *, clean: bool):
         self.good = home / "good"
         self.work = home / "work"
-        make_data(self.good, clean=clean)
-        everything = list(range(PARTITIONS))
+        self.partitions = partitions
+        make_data(self.good, partitions, clean=clean)
+        everything = list(range(partitions))
         with self._served([]) as broker:
-            assert refused_by(broker) == [], broker.log
+            assert refused_by(broker, partitions) == [], broker.log
             # Four of each transaction that was committed; the last three that are plain only after an unclean stop.
-            self.count = PARTITIONS * ((27 if clean else 30) + 8) - PARTITIONS // 2 * DELETED_BELOW
+            self.count = partitions * ((27 if clean else 30) + 8) - partitions // 2 * DELETED_BELOW
             self.expected = read_ours(broker, everything, self.count)
             assert sum(map(len, self.expected.values())) == self.count
             assert self.expected == read_librdkafka(broker, everything, self.count)
@@ -230,29 +237,42 @@ class Campaign:
         finally:
             shutil.rmtree(self.work)
 
-    def flips(self) -> dict[str, list[Flip]]:
-        """Every bit of every small file, by the directory that it is in; "" is the data directory."""
-        found: dict[str, list[Flip]] = {}
-        for path in sorted(self.good.glob(f"{TOPIC}-*/*")):
-            if path.suffix != names.LOG:
-                found.setdefault(path.parent.name, []).extend(self._of(path))
-        found[""] = [flip for name in IN_ROOT for flip in self._of(self.good / name)]
+    def flips_of_partitions(self, chance: random.Random) -> list[list[Flip]]:
+        """Every bit of the small files of partitions, in any order, a list for each partition."""
+        alike: dict[tuple[tuple[str, int], ...], list[str]] = {}
+        for folder in sorted(self.good.glob(f"{TOPIC}-*")):
+            files = [path for path in sorted(folder.iterdir()) if path.suffix != names.LOG]
+            alike.setdefault(tuple((path.name, path.stat().st_size) for path in files), []).append(folder.name)
+        found = []
+        for files, folders in alike.items():
+            bits = [(name, at, bit) for name, size in files for at in range(size) for bit in range(8)]
+            chance.shuffle(bits)
+            for number, folder in enumerate(folders):
+                shared = bits[number :: len(folders)]
+                found.append([Flip(f"{folder}/{name}", at, bit) for name, at, bit in shared])
         return found
 
-    def _of(self, path: Path) -> Iterator[Flip]:
-        size = path.stat().st_size if path.exists() else 0
-        return (Flip(str(path.relative_to(self.good)), at, bit) for at in range(size) for bit in range(8))
+    def flips_of_root(self, chance: random.Random) -> list[list[Flip]]:
+        """Every bit of the checkpoints in the data directory, in any order, a list for each file."""
+        found = []
+        for name in IN_ROOT:
+            path = self.good / name
+            size = path.stat().st_size if path.exists() else 0
+            flips = [Flip(name, at, bit) for at in range(size) for bit in range(8)]
+            chance.shuffle(flips)
+            found.append(flips)
+        return found
 
     def round(self, flips: list[Flip]) -> None:
         """A start with these; AssertionError with the flip that did harm."""
         told = ", ".join(map(str, flips))
         with self._served(flips) as broker:
-            refused = refused_by(broker)
+            refused = refused_by(broker, self.partitions)
             for partition in refused:
                 where = f"{TOPIC}-{partition}/{checkpoints.PARTITION_METADATA}"
                 assert any(flip.file == where for flip in flips), (partition, told, broker.log)
                 assert f"{where}: topic_id" in broker.log, (told, broker.log)
-            served = [partition for partition in range(PARTITIONS) if partition not in refused]
+            served = [partition for partition in range(self.partitions) if partition not in refused]
             expected = {partition: self.expected[partition] for partition in served}
             count = sum(map(len, expected.values()))
             for name, read in CLIENTS.items():
@@ -269,36 +289,43 @@ class Campaign:
             assert not list(self.work.glob(f"{TOPIC}-*/*{names.DELETED}")), (told, broker.log)
 
 
-def run(*, clean: bool, rounds: int | None, seed: int) -> int:
-    """How many bits were flipped; all of them without `rounds`."""
-    chance = random.Random(seed)
-    flipped = 0
-    with quick_directory() as home:
-        campaign = Campaign(home, clean=clean)
-        waiting = campaign.flips()
-        for flips in waiting.values():
-            chance.shuffle(flips)
-        while any(waiting.values()) and rounds != 0:
-            now = [flips.pop() for name, flips in waiting.items() if flips and name]
-            if waiting[""]:
-                now.append(waiting[""].pop())
-            campaign.round(now)
-            flipped += len(now)
-            if rounds is not None:
-                rounds -= 1
-            elif flipped % 1000 < len(now):
-                print(f"{flipped} bits flipped, {sum(map(len, waiting.values()))} to go", flush=True)
+def flip_all(campaign: Campaign, waiting: list[list[Flip]], rounds: int | None) -> int:
+    """How many bits were flipped, one of each list at a start; all of them without `rounds`."""
+    flipped = started = 0
+    while any(waiting) and started != rounds:
+        now = [flips.pop() for flips in waiting if flips]
+        campaign.round(now)
+        flipped += len(now)
+        started += 1
+        if started % 100 == 0:
+            print(f"{flipped} bits flipped, {sum(map(len, waiting))} to go", flush=True)
     return flipped
+
+
+def run(*, clean: bool, rounds: int | None, seed: int, many: int = MANY) -> int:
+    """How many bits were flipped: of partitions' files among `many` partitions, then of the data directory's."""
+    chance = random.Random(seed)
+    with quick_directory() as home:
+        campaign = Campaign(home, many, clean=clean)
+        flipped = flip_all(campaign, campaign.flips_of_partitions(chance), rounds)
+    with quick_directory() as home:
+        campaign = Campaign(home, FEW, clean=clean)
+        return flipped + flip_all(campaign, campaign.flips_of_root(chance), rounds)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, help="starts of a broker, a bit in each partition; default: every bit")
+    parser.add_argument("--rounds", type=int, help="starts for each kind of file; without, as many as it takes")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    for clean in (True, False):
-        count = run(clean=clean, rounds=arguments.rounds, seed=arguments.seed)
-        print(f"{count} bits flipped after a {'clean' if clean else 'unclean'} stop: nothing was lost")
+    stops = {"clean": True, "unclean": False}
+    with ProcessPoolExecutor(len(stops)) as both:
+        runs = {
+            stop: both.submit(run, clean=clean, rounds=arguments.rounds, seed=arguments.seed)
+            for stop, clean in stops.items()
+        }
+        for stop, done in runs.items():
+            print(f"{done.result()} bits flipped after a stop that was {stop}: nothing was lost", flush=True)
 
 
 if __name__ == "__main__":
