@@ -13,11 +13,14 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+from hypothesis.internal.conjecture import engine
 
 from tests.kit import build
 
 settings.register_profile("kbroker", deadline=None)  # a slow machine is no failure
 settings.load_profile("kbroker")
+# Five minutes else: a failing example is told before the time of its test is over.
+engine.MAX_SHRINKING_SECONDS = 30
 
 
 SHARED = re.compile(r"tests/(?:client_suite/.*\[(kbroker|kafka-[\d.]+)|(spark)/)")

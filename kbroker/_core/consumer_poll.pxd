@@ -17,6 +17,9 @@ cdef class FetchPoll(FetchPartitions):
     cdef object inflate
     cdef list begun              # of a Chunk that a poll has cut: (chunk, key of its partition, generation, next record)
     cdef dict taken              # by key of a partition: generation, position and epoch before the last poll took something of it
+    # By key of a partition: a Chunk without records behind the last one of it that the last poll took, and its generation. Only
+    # there the position is behind the last record: at a marker, or what compaction has left of a batch.
+    cdef dict passed
     cdef Handout handout         # of the last poll, None: it has returned nothing, or what it has returned is not to be taken again
     cdef readonly bint has_given # whether the last poll had records
     # To be raised by the next poll: (error, key of its partition or None, generation, whether by each until somebody seeks).

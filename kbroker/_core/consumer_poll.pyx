@@ -30,6 +30,7 @@ cdef class FetchPoll(FetchPartitions):
         self.delivered = []
         self.unread = {}
         self.taken = {}
+        self.passed = {}
 
     def poll(self, int64_t timeout_ms, int64_t max_records, bint to_read=False, list into=None):
         """The next records, at most so many; none when there are none within the time, or after `interrupt`.
@@ -53,6 +54,7 @@ cdef class FetchPoll(FetchPartitions):
             records = new_records()
             self.delivered = []
             self.taken = {}
+            self.passed = {}
             try:
                 self.take_begun(records, max_records)
                 self.take_ready(records, max_records - records.count)
@@ -240,6 +242,9 @@ cdef class FetchPoll(FetchPartitions):
         if end > first:
             records.add(chunk, first, end)
             self.delivered.append((key, generation, before, before_epoch))
+            self.passed.pop(key, None)
+        elif chunk.failure is None and chunk.chunk.finding == BATCH_OK:
+            self.passed[key] = chunk, generation
         if end < chunk.chunk.record_count:
             self.begun.append((chunk, key, generation, end))
             p.begun = True
@@ -321,6 +326,9 @@ cdef class FetchPoll(FetchPartitions):
             if iterator.next_of(number) < iterator.records.parts[number].end:
                 key, generation, _, _ = self.delivered[number]
                 rest.append((iterator.records.chunks[number], key, generation, iterator.next_of(number)))
+        for key in {row[1] for row in rest} & self.passed.keys():
+            chunk, generation = self.passed[key]
+            rest.append((chunk, key, generation, 0))
         chunks = {row[0] for row in rest}
         self.begun = rest + [row for row in self.begun if row[0] not in chunks]
         self.iterator = None

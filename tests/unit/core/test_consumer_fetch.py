@@ -21,7 +21,7 @@ from kbroker._core.consumer_records import Records
 from kbroker.errors import BadInput, ErrorCode
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.compression import Codec, inflate
-from kbroker.protocol.records import Record
+from kbroker.protocol.records import ControlType, Record
 from tests.kit import parser_cases
 from tests.kit.batches import changed
 from tests.kit.consumer_model import Log, LogBatch, logs
@@ -291,6 +291,19 @@ def test_what_was_asked_for_before_a_seek_is_dropped(benches: list[Bench]) -> No
     assert bench.read(5) == [("a", 0, offset) for offset in range(15, 20)]
     assert bench.engine.dropped == 1
     assert bench.engine.position("a", 0) == 20
+
+
+def test_a_position_behind_a_marker_comes_again_with_what_was_not_read(benches: list[Bench]) -> None:
+    records = LogBatch(0, 0, (Record(0, 0, None, b"v"),), producer_id=7)
+    bench = bench_of(benches, {A: Log([records, LogBatch(1, 1, producer_id=7, marker=ControlType.COMMIT)])})
+    bench.broker.max_bytes = 1  # a batch for each answer
+    bench.start(A)
+    for _ in range(3):
+        bench.turn()
+    assert len(bench.engine.poll(0, 100, to_read=True)) == 1
+    assert bench.engine.position("a", 0) == 0
+    assert [record.offset for record in bench.engine.poll(0, 100)] == [0]
+    assert bench.engine.position("a", 0) == 2
 
 
 def test_a_session_is_told_only_what_has_changed(benches: list[Bench]) -> None:
