@@ -10,7 +10,7 @@ import pytest
 from kbroker.config.definitions import SETTINGS
 from tests.kit import build
 
-DEFINING = {"definitions.py", "not_read.py", "transaction_definitions.py", "zookeeper_definitions.py"}
+DEFINING = {path.name for path in (build.ROOT / "kbroker" / "config").glob("*definitions.py")} | {"not_read.py"}
 
 
 def words_of_texts() -> Iterator[str]:

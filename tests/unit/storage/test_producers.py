@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import struct
 import subprocess
 import sys
@@ -229,6 +230,7 @@ def test_memory_of_a_hundred_thousand_producers_is_bounded_and_goes_when_they_ex
 @pytest.fixture
 def little_memory() -> Iterator[int]:
     """All tables together may take so many bytes more than now."""
+    gc.collect()  # what other tests have left would go meanwhile
     more = 1 << 20
     limit_memory(memory() + more)
     yield more
