@@ -1,6 +1,7 @@
 """One flipped bit in a small file of each partition of a stopped broker, over and over (`make bits`: every bit).
 
-Partitions whose files are of the same sizes share their bits among them, so that a start tries many.
+Every second partition has the same records and deletions: such partitions share the bits of their files among them, so
+that a start tries many.
 
 The broker that starts on it has the default retention, looks for what to delete ten times a second, and is read by our
 client, kafka-python and librdkafka. All records come back, the same as before the flip, or the partition is refused and
@@ -239,18 +240,22 @@ class Campaign:
 
     def flips_of_partitions(self, chance: random.Random) -> list[list[Flip]]:
         """Every bit of the small files of partitions, in any order, a list for each partition."""
-        alike: dict[tuple[tuple[str, int], ...], list[str]] = {}
-        for folder in sorted(self.good.glob(f"{TOPIC}-*")):
-            files = [path for path in sorted(folder.iterdir()) if path.suffix != names.LOG]
-            alike.setdefault(tuple((path.name, path.stat().st_size) for path in files), []).append(folder.name)
-        found = []
-        for files, folders in alike.items():
-            bits = [(name, at, bit) for name, size in files for at in range(size) for bit in range(8)]
+        shared: dict[str, list[Flip]] = {}
+        for kind in range(2):
+            having: dict[tuple[str, int], list[str]] = {}
+            for partition in range(kind, self.partitions, 2):
+                folder = f"{TOPIC}-{partition}"
+                shared[folder] = []
+                for path in (self.good / folder).iterdir():
+                    if path.suffix != names.LOG:
+                        for at in range(path.stat().st_size):
+                            having.setdefault((path.name, at), []).append(folder)
+            bits = [(*place, bit) for place in sorted(having) for bit in range(8)]
             chance.shuffle(bits)
-            for number, folder in enumerate(folders):
-                shared = bits[number :: len(folders)]
-                found.append([Flip(f"{folder}/{name}", at, bit) for name, at, bit in shared])
-        return found
+            for name, at, bit in bits:
+                folder = min(having[name, at], key=lambda each: len(shared[each]))
+                shared[folder].append(Flip(f"{folder}/{name}", at, bit))
+        return list(shared.values())
 
     def flips_of_root(self, chance: random.Random) -> list[list[Flip]]:
         """Every bit of the checkpoints in the data directory, in any order, a list for each file."""
