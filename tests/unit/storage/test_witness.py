@@ -11,7 +11,8 @@ import pytest
 
 from kbroker._core.crc import crc32c_of
 from kbroker.errors import KbrokerError, ProtocolError
-from kbroker.protocol.records import encode_batch
+from kbroker.fs import FileSystem, RealFileSystem
+from kbroker.protocol.records import Record, encode_batch
 from kbroker.storage import checkpoints
 from kbroker.storage.log import Log
 from kbroker.storage.options import LogOptions
@@ -235,19 +236,25 @@ def fill_with_transactions(log: Log, rounds: int) -> None:
             log.append_marker(3, 0, 0, commit=at % 8 != 3)
 
 
-@pytest.mark.parametrize("suffix", [".txnindex", ".index"])
-@pytest.mark.parametrize("by_kafka", [False, True], ids=["ours", "without check sums"])
-def test_no_bit_of_an_index_hides_or_invents_an_aborted_transaction(
-    tmp_path: Path, suffix: str, by_kafka: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+def home_with_transactions(path: Path, fs: FileSystem | None = None) -> tuple[LogHome, list[Record]]:
+    """A log of several segments, stopped cleanly, and what a reader of committed records gets of it."""
     options = LogOptions(segment_bytes=4000, index_interval_bytes=200, verify_transactions=False)
-    home = LogHome(tmp_path, options=options)
+    home = LogHome(path, fs or RealFileSystem(), options=options)
     log = home.create()
     fill_with_transactions(log, 32)
     stop(log, home)
     log = home.reopen(clean=True)
     good = read_committed(log)
     log.close()
+    return home, good
+
+
+@pytest.mark.parametrize("suffix", [".txnindex", ".index"])
+@pytest.mark.parametrize("by_kafka", [False, True], ids=["ours", "without check sums"])
+def test_no_bit_of_an_index_hides_or_invents_an_aborted_transaction(
+    tmp_path: Path, suffix: str, by_kafka: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    home, good = home_with_transactions(tmp_path)
     if by_kafka:
         for snapshot in home.log_path.glob("*.snapshot"):
             data = snapshot.read_bytes()
@@ -270,14 +277,7 @@ def test_no_bit_of_an_index_hides_or_invents_an_aborted_transaction(
 def test_an_index_that_a_full_disk_keeps_from_being_mended_is_not_believed(tmp_path: Path) -> None:
     is_full = False
     fs = CrashFileSystem(tmp_path, lambda call, _: errno.ENOSPC if is_full and call == "create" else 0)
-    options = LogOptions(segment_bytes=4000, index_interval_bytes=200, verify_transactions=False)
-    home = LogHome(tmp_path, fs, options=options)
-    log = home.create()
-    fill_with_transactions(log, 32)
-    stop(log, home)
-    log = home.reopen(clean=True)
-    good = read_committed(log)
-    log.close()
+    home, good = home_with_transactions(tmp_path, fs)
     flip(min(home.log_path.glob("*.txnindex")), 9, 2)
     log = home.reopen(clean=True)
     is_full = True
