@@ -60,7 +60,7 @@ def crc32_of_rows(dict rows):
     """The XOR of the CRC-32 of all rows, each of its name in UTF-8 and its bytes behind that. 0 of none."""
     cdef uint32_t total = 0
     cdef uint32_t crc
-    cdef Py_ssize_t size
+    cdef Py_ssize_t size = 0
     cdef const char *name
     cdef str key
     cdef bytes value
