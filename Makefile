@@ -6,7 +6,7 @@ PY := $(VENV)/bin/python
 BUILD ?= release
 # setuptools warns of editable installs, whatever they are for.
 PIP := PYTHONWARNINGS=ignore $(PY) -m pip install --quiet --disable-pip-version-check
-SOURCES := $(wildcard kbroker/_core/*.pyx kbroker/_core/*.pxd kbroker/_core/*.h)
+SOURCES := $(shell find kbroker/_core -name "*.pyx" -o -name "*.pxd" -o -name "*.h")
 
 .PHONY: run build test test-all amplification test-spark check bench profile fuzz asan debug crash bits soak docs wheel clean
 
@@ -36,7 +36,8 @@ run: build
 	$(VENV)/bin/kbroker start $(ARGS)
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info kbroker/_core/*.so
+	rm -rf $(VENV) build dist *.egg-info
+	find kbroker/_core -name "*.so" -delete
 
 # --- proving ----------------------------------------------------------------------------------------
 # Most of a test's time it waits for other programs: three at a time keep two cores busy. A process that had to be ended
@@ -66,7 +67,7 @@ check: build $(VENV)/test-installed
 	$(VENV)/bin/lint-imports
 	KBROKER_WARNINGS=error $(PY) setup.py --quiet --version
 	$(PY) -m mypy.stubtest --ignore-disjoint-bases --ignore-unused-allowlist --allowlist tools/stubtest_allowlist.txt \
-		$(patsubst kbroker/_core/%.pyi,kbroker._core.%,$(wildcard kbroker/_core/*.pyi))
+		$(subst /,.,$(basename $(shell find kbroker/_core -name "*.pyi")))
 	$(PY) -m pytest tests/tidy -m "not slow"
 
 # The same tests on a core with bounds checks and assertions (debug), and with the address and undefined-behaviour

@@ -38,25 +38,25 @@ CORE = Path("kbroker/_core")
 STRICT = os.environ.get("KBROKER_WARNINGS") == "error"
 Options.warning_errors = STRICT
 # Of .pxd files cythonize knows itself who uses them: it writes those modules' C anew, and nobody else's.
-HEADERS = sorted(str(path) for path in CORE.glob("*.h"))
+HEADERS = sorted(str(path) for path in CORE.rglob("*.h"))
 
 
 def source_digest() -> str:
     """Digest of everything the compiled core is made from; the test run compares it with the build's."""
     digest = hashlib.sha256()
-    for path in sorted(CORE.glob("*")):
+    for path in sorted(CORE.rglob("*")):
         if path.suffix in {".pyx", ".pxd", ".h"}:
-            digest.update(path.name.encode() + b"\0" + path.read_bytes())
+            digest.update(path.relative_to(CORE).as_posix().encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:16]
 
 
 def extension(source: Path) -> Extension:
     macros, depends = [], HEADERS
     if source.stem == "build_info":
-        depends = HEADERS + [str(path) for pattern in ("*.pyx", "*.pxd") for path in CORE.glob(pattern)]
+        depends = HEADERS + [str(path) for pattern in ("*.pyx", "*.pxd") for path in CORE.rglob(pattern)]
         macros = [("KBROKER_BUILD_NAME", f'"{BUILD}"'), ("KBROKER_SOURCE_DIGEST", f'"{source_digest()}"')]
     return Extension(
-        f"kbroker._core.{source.stem}",
+        ".".join(source.with_suffix("").parts),
         [str(source)],
         define_macros=macros,
         extra_compile_args=["-std=gnu11", "-fvisibility=hidden", "-Wno-unused-function", *COMPILE],
@@ -72,7 +72,7 @@ if __name__ == "__main__":
     setup(
         options={"build_ext": {"parallel": os.cpu_count() or 1}},
         ext_modules=cythonize(
-            [extension(path) for path in sorted(CORE.glob("*.pyx"))] if BUILD != "none" else [],
+            [extension(path) for path in sorted(CORE.rglob("*.pyx"))] if BUILD != "none" else [],
             nthreads=0 if STRICT else int(os.environ.get("KBROKER_BUILD_JOBS", os.cpu_count() or 1)),
             build_dir="build/cython-strict" if STRICT else f"build/cython-{BUILD}",
             force=STRICT,

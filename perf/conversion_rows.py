@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from kbroker._core import message_set
-from kbroker._core.message_set import MessageSetBuilder
+from kbroker._core.wire import message_set
+from kbroker._core.wire.message_set import MessageSetBuilder
 from kbroker.protocol.compression import Codec, deflate, inflate_shared
 from perf import tools
 from perf.duel import Duel, Figure, Measured, absolute, compared

@@ -12,8 +12,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from kbroker._core import record_batch
-from kbroker._core.producers import ProducerTable
+from kbroker._core.wire import record_batch
+from kbroker._core.log.producers import ProducerTable
 from kbroker.fs import RealFileSystem
 from kbroker.protocol.records import encode_batch
 from kbroker.storage import segment as names

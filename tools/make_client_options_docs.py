@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import generated_page
 
-from kbroker._core.partitioner import KINDS as PARTITIONERS
+from kbroker._core.client.producer.partitioner import KINDS as PARTITIONERS
 from kbroker.client import config
 from kbroker.client.connector.options import CONNECTOR
 from kbroker.client.consumer.options import CONSUMER, assignors

@@ -282,7 +282,7 @@ def stub_text(messages: Json) -> str:
     lines = [
         '"""Every message class of the protocol. Written by tools/make_schemas.py; do not edit."""',
         "",
-        "from kbroker._core.codec import Message as Message, Struct as Struct",
+        "from kbroker._core.wire.codec import Message as Message, Struct as Struct",
         "",
         "NAMES: tuple[str, ...]",
     ]

@@ -62,9 +62,8 @@ def make_tree(variant: str) -> Path:
     for at in sorted((tree / "kbroker").rglob("*")):
         if at.is_symlink() and not at.exists():
             at.unlink()
-    modules = {source.stem for source in (package / "_core").glob("*.pyx")}
-    for compiled in (tree / "kbroker" / "_core").glob("*.so"):
-        if compiled.name.partition(".")[0] not in modules:
+    for compiled in (tree / "kbroker" / "_core").rglob("*.so"):
+        if not compiled.with_name(compiled.name.partition(".")[0] + ".pyx").exists():
             compiled.unlink()
     return tree
 

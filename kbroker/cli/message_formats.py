@@ -11,7 +11,7 @@ import string
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
-from kbroker._core.consumer_record import ConsumerRecord
+from kbroker._core.client.consumer.record import ConsumerRecord
 from kbroker.cli.message_lines import encode_line
 
 Write = Callable[[ConsumerRecord], bytes]

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 
-from kbroker._core.consumer_records import Records
+from kbroker._core.client.consumer.records import Records
 from kbroker.cli.client_options import client_options, make
 from kbroker.cli.perf_report import Clock, Finding
 from kbroker.cli.progress import Progress

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import NamedTuple
 
-from kbroker._core.delivery import Deliveries, Delivery
+from kbroker._core.client.producer.delivery import Deliveries, Delivery
 from kbroker.cli.client_options import client_options, make
 from kbroker.cli.histogram import Histogram
 from kbroker.cli.pace import Pace

@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import BinaryIO, NoReturn
 
-from kbroker._core.delivery import Deliveries, Delivery
+from kbroker._core.client.producer.delivery import Deliveries, Delivery
 from kbroker.cli import arguments as args
 from kbroker.cli.client_options import add_cluster, client_options, connect, make
 from kbroker.cli.full_disks import full_disks_named

@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kbroker._core.consumer_record import ConsumerRecord as ConsumerRecord
-    from kbroker._core.consumer_record import UnreadableRecords as UnreadableRecords
-    from kbroker._core.consumer_records import Records as Records
-    from kbroker._core.delivery import Deliveries as Deliveries
-    from kbroker._core.delivery import Delivery as Delivery
+    from kbroker._core.client.consumer.record import ConsumerRecord as ConsumerRecord
+    from kbroker._core.client.consumer.record import UnreadableRecords as UnreadableRecords
+    from kbroker._core.client.consumer.records import Records as Records
+    from kbroker._core.client.producer.delivery import Deliveries as Deliveries
+    from kbroker._core.client.producer.delivery import Delivery as Delivery
     from kbroker.client.admin import NEWEST as NEWEST
     from kbroker.client.admin import AdminClient as AdminClient
     from kbroker.client.admin import AsyncAdminClient as AsyncAdminClient
@@ -99,10 +99,10 @@ _MODULES = {
     "ConsumerOptions": "kbroker.client.option_types",
     "ConsumerRebalanceFailed": "kbroker.client.connector.membership",
     "ConsumerRebalanceListener": "kbroker.client.connector.listener",
-    "ConsumerRecord": "kbroker._core.consumer_record",
+    "ConsumerRecord": "kbroker._core.client.consumer.record",
     "ConsumerTimeout": "kbroker.client.connector.streams",
-    "Deliveries": "kbroker._core.delivery",
-    "Delivery": "kbroker._core.delivery",
+    "Deliveries": "kbroker._core.client.producer.delivery",
+    "Delivery": "kbroker._core.client.producer.delivery",
     "ErrorCode": "kbroker.errors",
     "FetchFrom": "kbroker.client.simple_consumer",
     "ForkedClient": "kbroker.client.errors",
@@ -126,7 +126,7 @@ _MODULES = {
     "QueuedRecord": "kbroker.client.producer.handlers",
     "RebalanceListener": "kbroker.client.consumer.holdings",
     "RecordTooLarge": "kbroker.client.producer.errors",
-    "Records": "kbroker._core.consumer_records",
+    "Records": "kbroker._core.client.consumer.records",
     "SimpleConsumer": "kbroker.client.simple_consumer",
     "SimpleConsumerOptions": "kbroker.client.option_types",
     "SubscriptionPattern": "kbroker.client.consumer.membership",
@@ -138,7 +138,7 @@ _MODULES = {
     "TransactionAborted": "kbroker.client.producer.errors",
     "TransactionFailed": "kbroker.client.producer.errors",
     "TransactionMustAbort": "kbroker.client.producer.errors",
-    "UnreadableRecords": "kbroker._core.consumer_record",
+    "UnreadableRecords": "kbroker._core.client.consumer.record",
     "UsageError": "kbroker.client.errors",
 }
 

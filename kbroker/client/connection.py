@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from kbroker import __version__
-from kbroker._core.client_pump import PumpConnection
+from kbroker._core.client.pump import PumpConnection
 from kbroker.client import versions
 from kbroker.client.config import Options
 from kbroker.client.errors import (

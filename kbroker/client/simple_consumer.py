@@ -6,8 +6,8 @@ from collections.abc import Coroutine, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, Unpack
 
-from kbroker._core.consumer_batches import read_chunk
-from kbroker._core.consumer_records import Records
+from kbroker._core.client.consumer.batches import read_chunk
+from kbroker._core.client.consumer.records import Records
 from kbroker.client import group_offsets
 from kbroker.client.arguments import partition_of, partitions_of
 from kbroker.client.cluster import begin

@@ -1,4 +1,4 @@
-"""A client's background thread: an asyncio loop whose selector is the compiled pump (`_core/client_pump.pxd`).
+"""A client's background thread: an asyncio loop whose selector is the compiled pump (`_core/client/pump.pxd`).
 
 Sockets of brokers are the pump's and are served without the GIL; everything that is not steady state is a coroutine on
 the loop. Other threads hand coroutines over by `submit` and wait by `call`, which Ctrl-C interrupts.
@@ -27,7 +27,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from functools import cache
 from typing import Any, NoReturn, SupportsIndex, TypeVar
 
-from kbroker._core.client_pump import Pump
+from kbroker._core.client.pump import Pump
 from kbroker.client.errors import ClientClosed, ForkedClient, TimedOut, UsageError
 from kbroker.protocol.api import ApiKey, request_class, response_header_version
 

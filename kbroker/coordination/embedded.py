@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from kbroker._core.crc import crc32_of, crc32_of_rows
+from kbroker._core.wire.crc import crc32_of, crc32_of_rows
 from kbroker.coordination import paths
 from kbroker.coordination.reserve import CHECKPOINT_PAGES, StoreReserve
 from kbroker.coordination.store import (

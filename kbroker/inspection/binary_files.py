@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kbroker._core.crc import crc32c_of
+from kbroker._core.wire.crc import crc32c_of
 from kbroker.inspection.entries import Entry, Found, Problem
 from kbroker.storage import producer_state as snapshots
 from kbroker.storage import segment as names

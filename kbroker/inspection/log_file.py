@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kbroker._core import message_set, record_batch
-from kbroker._core.crc import crc32c_of
-from kbroker._core.record_batch import BatchInfo
-from kbroker._core.records import decode_records
+from kbroker._core.wire import message_set, record_batch
+from kbroker._core.wire.crc import crc32c_of
+from kbroker._core.wire.record_batch import BatchInfo
+from kbroker._core.wire.records import decode_records
 from kbroker.errors import KbrokerError
 from kbroker.inspection.entries import Entry, Found, Problem, open_regular
 from kbroker.protocol.compression import Codec, inflate

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from kbroker._core import segment_check
-from kbroker._core.segment_check import SegmentCheck, check_segment
+from kbroker._core.log.scan import segment_check
+from kbroker._core.log.scan.segment_check import SegmentCheck, check_segment
 from kbroker.inspection.binary_files import BINARY_FILES, used_size
 from kbroker.inspection.entries import (
     WHOLE_FILE,

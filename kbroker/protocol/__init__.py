@@ -1,4 +1,4 @@
 """What is on the wire: API table, headers, messages, record batches, compression. Opens no socket and no file.
 
-Read `api.py` first; `messages.py` has the message classes, whose codec is `_core/codec.pyx`.
+Read `api.py` first; `messages.py` has the message classes, whose codec is `_core/wire/codec.pyx`.
 """

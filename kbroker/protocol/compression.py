@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import cramjam
 
-from kbroker._core.xxh32 import xxh32_of
+from kbroker._core.wire.xxh32 import xxh32_of
 from kbroker.errors import BadInput, ErrorCode
 
 if TYPE_CHECKING:

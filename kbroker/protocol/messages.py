@@ -16,7 +16,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from kbroker._core.codec import Message, Struct, make_message
+from kbroker._core.wire.codec import Message, Struct, make_message
 
 __all__ = ["NAMES", "Message", "Struct"]
 

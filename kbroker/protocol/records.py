@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from kbroker._core import record_batch
-from kbroker._core.columns import Columns, RecordColumns
-from kbroker._core.record_batch import BatchInfo, InvalidBatch
-from kbroker._core.records import Record, RecordsBuilder, decode_records
+from kbroker._core.wire import record_batch
+from kbroker._core.wire.columns import Columns, RecordColumns
+from kbroker._core.wire.record_batch import BatchInfo, InvalidBatch
+from kbroker._core.wire.records import Record, RecordsBuilder, decode_records
 from kbroker.errors import MalformedBytes
 from kbroker.protocol.compression import Codec, deflate, inflate_shared
 

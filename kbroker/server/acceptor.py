@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from kbroker._core.processor import Processor
+from kbroker._core.server.processor import Processor
 from kbroker.model import Endpoint
 from kbroker.net.endpoints import bound_endpoint, listen
 from kbroker.net.pacing import pace, stop_pacing

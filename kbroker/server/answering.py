@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kbroker._core.request import Request
+from kbroker._core.server.request import Request
 from kbroker.errors import AnswerTooLarge, ErrorCode
 from kbroker.protocol.messages import Message
 

@@ -9,7 +9,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from kbroker import __version__
-from kbroker._core import build_info
+from kbroker._core.base import build_info
 from kbroker.errors import ErrorCode
 from kbroker.metrics.registry import Distribution, Registry, Sample
 from kbroker.protocol.api import ApiKey
@@ -18,7 +18,7 @@ from kbroker.server.lag import measure_lag
 from kbroker.storage.disk_space import space_of
 
 if TYPE_CHECKING:
-    from kbroker._core.processor import Processor
+    from kbroker._core.server.processor import Processor
     from kbroker.clock import Clock
     from kbroker.groups.coordinator import GroupCoordinator
     from kbroker.server.acceptor import Acceptor

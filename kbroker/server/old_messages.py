@@ -1,15 +1,15 @@
 """Messages of magic 0 and 1 at the edge: to a record batch when they come in, from record batches when they go out.
 
-Processors call both on a request handler's thread. What is kept and dropped is told in `_core/conversion.pyx`.
+Processors call both on a request handler's thread. What is kept and dropped is told in `_core/wire/conversion.pyx`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kbroker._core.conversion import batch_of_messages, message_sets_of_batch, older_messages
-from kbroker._core.message_set import check
-from kbroker._core.record_batch import header
+from kbroker._core.wire.conversion import batch_of_messages, message_sets_of_batch, older_messages
+from kbroker._core.wire.message_set import check
+from kbroker._core.wire.record_batch import header
 from kbroker.errors import BadInput, ErrorCode
 from kbroker.protocol.compression import Codec, UnknownCodec, deflate, inflate_shared
 

@@ -1,4 +1,4 @@
-"""The processors of a broker and their threads; what one processor does is in `_core/processor.pyx`."""
+"""The processors of a broker and their threads; what one processor does is in `_core/server/processor.pyx`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from kbroker._core.cold_reader import ColdReader
-from kbroker._core.fetch_sessions import FetchSessions
-from kbroker._core.processor import ApiCounters, Connection, Processor, Request
-from kbroker._core.registry import Registry
+from kbroker._core.server.cold_reader import ColdReader
+from kbroker._core.server.fetch.sessions import FetchSessions
+from kbroker._core.server.processor import ApiCounters, Connection, Processor, Request
+from kbroker._core.log.registry import Registry
 from kbroker.net.transports import Transport
 from kbroker.protocol.api import SERVED
 from kbroker.server.handlers.produce import inflate, recompress

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from queue import SimpleQueue
 
-from kbroker._core.processor import Processor, Request
+from kbroker._core.server.processor import Processor, Request
 
 
 class RequestChannel:

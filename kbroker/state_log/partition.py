@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from kbroker._core import record_batch
+from kbroker._core.wire import record_batch
 from kbroker.clock import Clock
 from kbroker.errors import BadInput, ErrorCode, KbrokerError
 from kbroker.model import TopicPartition

@@ -2,6 +2,6 @@
 
 `log.py` is one partition's log and the file to read first; `log_manager.py` owns all of them, `open_directory.py` is
 one of their directories with its checkpoints.
-The hot paths are compiled: `partition.pyx` (append), `log_position.pyx` (lookup), `log_flush.pyx`, all in `_core`.
+The hot paths are compiled: `log/partition.pyx` (append), `log/position.pyx` (lookup), `log/flush.pyx`, all in `_core`.
 What is not here: who leads a partition and what a topic is called in the cluster.
 """

@@ -10,11 +10,11 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from kbroker._core.cleaned_transactions import LastBatches, Transactions
-from kbroker._core.dedupe_map import DedupeMap
-from kbroker._core.record_batch import FINDINGS, InvalidBatch
-from kbroker._core.segment_copy import SegmentCopy, copy_segment, feed_map
-from kbroker._core.segment_scan import SegmentScan, SegmentWalk, find_batch
+from kbroker._core.log.compaction.cleaned_transactions import LastBatches, Transactions
+from kbroker._core.log.compaction.dedupe_map import DedupeMap
+from kbroker._core.wire.record_batch import FINDINGS, InvalidBatch
+from kbroker._core.log.compaction.segment_copy import SegmentCopy, copy_segment, feed_map
+from kbroker._core.log.scan.segment_scan import SegmentScan, SegmentWalk, find_batch
 from kbroker.errors import DiskDamaged
 from kbroker.fs import read_file, write_all, write_file
 from kbroker.protocol.compression import deflate, inflate_shared

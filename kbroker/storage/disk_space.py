@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from kbroker._core.log_directory import LogDirectory
+from kbroker._core.log.directory import LogDirectory
 
 logger = logging.getLogger("kbroker.storage")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 
-from kbroker._core.log_directory import LogDirectory
+from kbroker._core.log.directory import LogDirectory
 from kbroker.storage.log import Log
 
 

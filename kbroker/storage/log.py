@@ -13,9 +13,9 @@ import threading
 import weakref
 from uuid import UUID
 
-from kbroker._core.log_directory import LogDirectory
-from kbroker._core.partition_state import PartitionState
-from kbroker._core.segment_list import SegmentHandle
+from kbroker._core.log.directory import LogDirectory
+from kbroker._core.log.partition_state import PartitionState
+from kbroker._core.log.segment_list import SegmentHandle
 from kbroker.errors import DiskDamaged, ErrorCode, ProtocolError, StorageFailed
 from kbroker.model import TopicPartition
 from kbroker.storage import checkpoints, lookup, retention
@@ -32,7 +32,7 @@ from kbroker.storage.segment_swap import begin_swap, discard_cleaned, finish_swa
 
 logger = logging.getLogger("kbroker.storage")
 
-# What `prepare` is asked for: the PREPARE_* of _core/partition.pxd.
+# What `prepare` is asked for: the PREPARE_* of _core/log/partition.pxd.
 _OPEN, _ROLL, _INDEX, _SEGMENT, _DIRECTORY, _TIME_INDEX, _ABORTED = 1, 2, 3, 4, 5, 6, 7
 
 

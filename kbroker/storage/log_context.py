@@ -8,8 +8,8 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from kbroker._core.log_directory import LogDirectory
-from kbroker._core.segment_list import SegmentHandle
+from kbroker._core.log.directory import LogDirectory
+from kbroker._core.log.segment_list import SegmentHandle
 from kbroker.clock import Clock
 from kbroker.errors import StorageFailed
 from kbroker.fs import FileSystem

@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from uuid import UUID
 
-from kbroker._core.log_directory import LogDirectory
-from kbroker._core.producers import limit_memory
-from kbroker._core.registry import Registry
-from kbroker._core.segment_list import SegmentHandle
+from kbroker._core.log.directory import LogDirectory
+from kbroker._core.log.producers import limit_memory
+from kbroker._core.log.registry import Registry
+from kbroker._core.log.segment_list import SegmentHandle
 from kbroker.clock import Clock, SystemClock
 from kbroker.errors import ErrorCode, KbrokerError, ProtocolError, StorageFailed
 from kbroker.fs import FileSystem, RealFileSystem

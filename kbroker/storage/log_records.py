@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kbroker._core.partition_state import AS_CLIENT, AS_COORDINATOR, PartitionState
+from kbroker._core.log.partition_state import AS_CLIENT, AS_COORDINATOR, PartitionState
 from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.storage.log_context import AppendResult, LogContext
 

@@ -1,4 +1,4 @@
-"""Offsets by time (ListOffsets, KIP-33): `_core/time_position.pyx` finds all but what a compressed batch holds."""
+"""Offsets by time (ListOffsets, KIP-33): `_core/log/time_position.pyx` finds all but what a compressed batch holds."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import threading
 import time
 from uuid import UUID
 
-from kbroker._core.log_directory import LogDirectory
+from kbroker._core.log.directory import LogDirectory
 from kbroker.errors import DiskDamaged, KbrokerError
 from kbroker.fs import FileSystem, read_file
 from kbroker.model import TopicPartition

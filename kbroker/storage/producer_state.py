@@ -22,8 +22,8 @@ import struct
 from operator import itemgetter
 from typing import NamedTuple
 
-from kbroker._core.crc import crc32c_of
-from kbroker._core.producers import ProducerTable
+from kbroker._core.wire.crc import crc32c_of
+from kbroker._core.log.producers import ProducerTable
 from kbroker.fs import FileSystem, read_file, replace_file
 from kbroker.model import number_key
 from kbroker.storage import segment

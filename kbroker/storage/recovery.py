@@ -18,8 +18,8 @@ import os
 from collections.abc import Callable
 from typing import NamedTuple
 
-from kbroker._core.producers import ProducerTable
-from kbroker._core.segment_scan import SegmentScan, find_batch, scan_segment
+from kbroker._core.log.producers import ProducerTable
+from kbroker._core.log.scan.segment_scan import SegmentScan, find_batch, scan_segment
 from kbroker.errors import DiskDamaged, StorageFailed
 from kbroker.fs import FileSystem, read_file, write_file
 from kbroker.model import NO_LEADER_EPOCH

@@ -86,7 +86,7 @@ def largest_timestamp(log_path: str, max_timestamp: int) -> int:
 
 
 class Segment:
-    """What has to be known of a segment to serve it; see `segment_t` in `_core/partition.pxd`."""
+    """What has to be known of a segment to serve it; see `segment_t` in `_core/log/partition.pxd`."""
 
     def __init__(
         self,

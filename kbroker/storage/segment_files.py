@@ -7,9 +7,9 @@ import logging
 import os
 from collections.abc import Callable, Iterable
 
-from kbroker._core.crc import crc32c_of
-from kbroker._core.partition_state import PartitionState
-from kbroker._core.segment_scan import scan_segment
+from kbroker._core.wire.crc import crc32c_of
+from kbroker._core.log.partition_state import PartitionState
+from kbroker._core.log.scan.segment_scan import scan_segment
 from kbroker.fs import FileSystem, read_file, replace_file
 from kbroker.storage import segment as names
 from kbroker.storage.producer_state import AbortedIndex, store_snapshot

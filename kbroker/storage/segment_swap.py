@@ -11,7 +11,7 @@ import logging
 import os
 from collections.abc import Iterable
 
-from kbroker._core.segment_scan import scan_segment
+from kbroker._core.log.scan.segment_scan import scan_segment
 from kbroker.fs import FileSystem
 from kbroker.storage import segment as names
 

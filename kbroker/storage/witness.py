@@ -11,9 +11,9 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from kbroker._core.crc import crc32c_of
-from kbroker._core.producers import ProducerTable
-from kbroker._core.segment_scan import find_batch, scan_segment
+from kbroker._core.wire.crc import crc32c_of
+from kbroker._core.log.producers import ProducerTable
+from kbroker._core.log.scan.segment_scan import find_batch, scan_segment
 from kbroker.errors import StorageFailed
 from kbroker.fs import FileSystem, read_file
 from kbroker.model import NO_LEADER_EPOCH

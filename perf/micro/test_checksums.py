@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from kbroker._core import crc
+from kbroker._core.wire import crc
 
 SIZES = [100, 1000, 16_384, 1 << 20]
 CASTAGNOLI, ZLIB = crc.implementations()

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from kbroker._core import record_batch
-from kbroker._core.dedupe_map import DedupeMap
-from kbroker._core.segment_copy import SegmentCopy, copy_segment, feed_map
+from kbroker._core.wire import record_batch
+from kbroker._core.log.compaction.dedupe_map import DedupeMap
+from kbroker._core.log.compaction.segment_copy import SegmentCopy, copy_segment, feed_map
 from kbroker.protocol.compression import Codec, deflate, inflate_shared
 from kbroker.protocol.records import BatchBuilder
 

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from kbroker._core.consumer_record import ConsumerRecord
+from kbroker._core.client.consumer.record import ConsumerRecord
 from kbroker.client import AdminClient, Producer
 from kbroker.client.admin import EARLIEST, LATEST, NEWEST
 from kbroker.client.consumer.consumer import Consumer

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker._core.crc import crc32c_of
+from kbroker._core.wire.crc import crc32c_of
 from kbroker.errors import KbrokerError
 from kbroker.inspection.directory_check import Verifier
 from kbroker.model import TopicPartition

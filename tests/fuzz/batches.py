@@ -5,11 +5,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from kbroker._core import message_set
-from kbroker._core.columns import RecordColumns
-from kbroker._core.conversion import batch_of_messages, message_sets_of_batch
-from kbroker._core.crc import crc32_of, crc32c_of
-from kbroker._core.record_batch import (
+from kbroker._core.wire import message_set
+from kbroker._core.wire.columns import RecordColumns
+from kbroker._core.wire.conversion import batch_of_messages, message_sets_of_batch
+from kbroker._core.wire.crc import crc32_of, crc32c_of
+from kbroker._core.wire.record_batch import (
     BatchInfo,
     InvalidBatch,
     batches,
@@ -21,7 +21,7 @@ from kbroker._core.record_batch import (
     stamp_timestamp,
     walk,
 )
-from kbroker._core.records import decode_records
+from kbroker._core.wire.records import decode_records
 from kbroker.errors import BadInput
 from kbroker.protocol.compression import deflate, inflate_shared
 from kbroker.protocol.records import Record, encode_batch, read_batches, read_records

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kbroker._core.consumer_batches import read_chunk
-from kbroker._core.consumer_fetch_response import decode_fetch
-from kbroker._core.consumer_records import Records
+from kbroker._core.client.consumer.batches import read_chunk
+from kbroker._core.client.consumer.fetch_response import decode_fetch
+from kbroker._core.client.consumer.records import Records
 from kbroker.errors import BadInput
 from kbroker.protocol import messages as M
 from kbroker.protocol.compression import Codec, inflate

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from kbroker._core import build_info
+from kbroker._core.base import build_info
 from tests.kit.wire import WireClient
 
 MIB = 1 << 20

@@ -8,7 +8,7 @@ import hmac
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from kbroker._core.message_set import MessageSetBuilder
+from kbroker._core.wire.message_set import MessageSetBuilder
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import SERVED, ApiKey, response_class
 from kbroker.protocol.messages import Message, Struct

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import replace
 
-from kbroker._core.segment_check import INDEX, LOG, TIME_INDEX, SegmentCheck, check_segment
+from kbroker._core.log.scan.segment_check import INDEX, LOG, TIME_INDEX, SegmentCheck, check_segment
 from kbroker.protocol.compression import Codec, deflate, inflate_shared
 from kbroker.protocol.records import encode_batch
 from kbroker.storage.segment import INDEX_ENTRY, TIME_INDEX_ENTRY

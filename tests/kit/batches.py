@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import struct
 
-from kbroker._core.crc import crc32c_of
-from kbroker._core.records import RecordsBuilder
+from kbroker._core.wire.crc import crc32c_of
+from kbroker._core.wire.records import RecordsBuilder
 from kbroker.protocol.records import ControlType
 
 TRANSACTIONAL, CONTROL = 0x10, 0x20

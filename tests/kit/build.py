@@ -6,7 +6,7 @@ import hashlib
 import os
 from pathlib import Path
 
-from kbroker._core import build_info
+from kbroker._core.base import build_info
 
 ROOT = Path(__file__).parent.parent.parent
 CORE = ROOT / "kbroker" / "_core"
@@ -20,9 +20,9 @@ def python_path() -> str:
 def source_digest() -> str:
     """As setup.py computes it for build_info; where the two differ, every test run is refused."""
     digest = hashlib.sha256()
-    for path in sorted(CORE.glob("*")):
+    for path in sorted(CORE.rglob("*")):
         if path.suffix in {".pyx", ".pxd", ".h"}:
-            digest.update(path.name.encode() + b"\0" + path.read_bytes())
+            digest.update(path.relative_to(CORE).as_posix().encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:16]
 
 

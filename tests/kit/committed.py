@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Protocol, TypeVar
 
-from kbroker._core.record_batch import BatchInfo
+from kbroker._core.wire.record_batch import BatchInfo
 from kbroker.protocol.records import ControlType, Record, control_type, read_batches
 from kbroker.storage.log import Log
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 
 from hypothesis import strategies as st
 
-from kbroker._core.message_set import MessageSetBuilder
-from kbroker._core.records import RecordsBuilder
+from kbroker._core.wire.message_set import MessageSetBuilder
+from kbroker._core.wire.records import RecordsBuilder
 from kbroker.protocol.compression import Codec, deflate
 from kbroker.protocol.records import ControlType, Record
 from tests.kit.batches import TRANSACTIONAL, changed, encode_control_batch

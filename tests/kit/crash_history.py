@@ -6,7 +6,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from kbroker._core.record_batch import BatchInfo
+from kbroker._core.wire.record_batch import BatchInfo
 from kbroker.errors import ErrorCode
 from kbroker.protocol.records import Batch, ControlType, encode_batch, read_batches
 from kbroker.storage.log import Log

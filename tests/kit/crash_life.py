@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from uuid import UUID
 
-from kbroker._core.dedupe_map import DedupeMap
+from kbroker._core.log.compaction.dedupe_map import DedupeMap
 from kbroker.errors import ErrorCode
 from kbroker.fs import FileSystem, RealFileSystem
 from kbroker.groups.records import offset_key, offset_value

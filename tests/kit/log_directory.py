@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from kbroker._core.message_set import MessageSetBuilder
-from kbroker._core.producers import ProducerTable
-from kbroker._core.segment_scan import scan_segment
+from kbroker._core.wire.message_set import MessageSetBuilder
+from kbroker._core.log.producers import ProducerTable
+from kbroker._core.log.scan.segment_scan import scan_segment
 from kbroker.fs import RealFileSystem
 from kbroker.groups import records
 from kbroker.model import TopicPartition

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import UUID
 
-from kbroker._core.log_directory import LogDirectory
-from kbroker._core.segment_list import SegmentHandle
+from kbroker._core.log.directory import LogDirectory
+from kbroker._core.log.segment_list import SegmentHandle
 from kbroker.fs import FileSystem, RealFileSystem
 from kbroker.model import TopicPartition
 from kbroker.protocol.records import Record, encode_batch, read_batches

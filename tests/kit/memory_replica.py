@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kbroker._core import record_batch
+from kbroker._core.wire import record_batch
 from kbroker.errors import ErrorCode, StorageFailed
 from kbroker.protocol.records import read_batches
 from kbroker.state_log.replica import Committed

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kbroker._core import message_set
-from kbroker._core.message_set import Message
+from kbroker._core.wire import message_set
+from kbroker._core.wire.message_set import Message
 
 Row = tuple[int, int, bytes | None, bytes | None]
 """Offset, timestamp, key and value."""

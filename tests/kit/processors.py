@@ -12,9 +12,9 @@ from types import TracebackType
 from typing import Any, Self
 from uuid import UUID
 
-from kbroker._core.cold_reader import ColdReader
-from kbroker._core.fetch_sessions import FetchSessions
-from kbroker._core.processor import Connection, Processor, Request
+from kbroker._core.server.cold_reader import ColdReader
+from kbroker._core.server.fetch.sessions import FetchSessions
+from kbroker._core.server.processor import Connection, Processor, Request
 from kbroker.model import TopicPartition
 from kbroker.net.transports import Transport
 from kbroker.protocol import messages as M

@@ -1,6 +1,6 @@
 """The record batch of magic 2, slow and obvious: what the compiled core is compared with.
 
-Findings are named as in kbroker._core.record_batch.FINDINGS; the order of the checks is the contract's.
+Findings are named as in kbroker._core.wire.record_batch.FINDINGS; the order of the checks is the contract's.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ from types import TracebackType
 from typing import Any, Self
 from uuid import UUID, uuid4
 
-from kbroker._core.fetch_sessions import FetchSessions
-from kbroker._core.processor import Processor, Request
+from kbroker._core.server.fetch.sessions import FetchSessions
+from kbroker._core.server.processor import Processor, Request
 from kbroker.clock import SystemClock
 from kbroker.cluster.producer_ids import ProducerIds
 from kbroker.coordination import paths

@@ -6,8 +6,8 @@ import re
 import time
 from typing import Any
 
-from kbroker._core import record_batch
-from kbroker._core.record_batch import InvalidBatch
+from kbroker._core.wire import record_batch
+from kbroker._core.wire.record_batch import InvalidBatch
 from kbroker.errors import ErrorCode
 from kbroker.protocol import compression
 from kbroker.protocol.messages import FetchResponse, Message, Struct

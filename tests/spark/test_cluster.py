@@ -147,6 +147,6 @@ def test_packages_in_an_archive_go_to_yarn(
 def test_a_zip_of_compiled_modules_is_of_no_use(packages: Path, tmp_path: Path) -> None:
     """Which is why --py-files, and wheels as such, do not do."""
     run(sys.executable, "-m", "zipfile", "-c", tmp_path / "packages.zip", *sorted(packages.iterdir()))
-    code = f"import sys; sys.path = [{str(tmp_path / 'packages.zip')!r}, *sys.path]; import kbroker._core.crc"
+    code = f"import sys; sys.path = [{str(tmp_path / 'packages.zip')!r}, *sys.path]; import kbroker._core.wire.crc"
     done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode and "packages.zip/kbroker/_core" in done.stderr.splitlines()[-1]

@@ -11,9 +11,18 @@ import pytest
 
 from tests.kit import build
 
-CYTHON_SOURCES = sorted([*build.CORE.glob("*.pyx"), *build.CORE.glob("*.pxd")])
+CYTHON_SOURCES = sorted([*build.CORE.rglob("*.pyx"), *build.CORE.rglob("*.pxd")])
 # The layers below `_core` (DESIGN 4); tests/tidy scans what import-linter cannot read.
 MAY_USE = ("kbroker._core", "kbroker.rules", "kbroker.fs", "kbroker.clock", "kbroker.model", "kbroker.errors")
+# What a folder of the core may use besides itself (DESIGN 4).
+FOLDERS = {
+    "base": (),
+    "wire": ("base",),
+    "log": ("base", "wire"),
+    "server": ("base", "wire", "log"),
+    "client": ("base", "wire"),
+    "rows": ("base", "wire"),
+}
 IMPORT = re.compile(r"^\s*(?:from|import|cimport)\s+(kbroker[\w.]*)", re.MULTILINE)
 # A compiled function that returns a C value: `cdef`, modifiers, the type, the name, the arguments, the contract.
 C_TYPE = r"(?:const\s+)?(?:unsigned\s+)?(?:void|bint|int|char|long|short|double|float|size_t|ssize_t|Py_ssize_t|\w+_t)"
@@ -28,13 +37,20 @@ def without_extern_blocks(text: str) -> str:
     return re.sub(r"^cdef extern from.*?(?=^\S)", "", text + "\nend", flags=re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("path", CYTHON_SOURCES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", CYTHON_SOURCES, ids=lambda path: str(path.relative_to(build.CORE)))
 def test_the_core_imports_no_layer_above_it(path: Path) -> None:
     allowed = re.compile("|".join(rf"{re.escape(layer)}(\..+)?" for layer in MAY_USE))
     assert [name for name in IMPORT.findall(path.read_text()) if not allowed.fullmatch(name)] == []
 
 
-@pytest.mark.parametrize("path", CYTHON_SOURCES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", CYTHON_SOURCES, ids=lambda path: str(path.relative_to(build.CORE)))
+def test_a_folder_of_the_core_imports_only_what_is_below_it(path: Path) -> None:
+    folder = path.relative_to(build.CORE).parts[0]
+    used = {name.split(".")[2] for name in IMPORT.findall(path.read_text()) if name.startswith("kbroker._core.")}
+    assert used - {folder, *FOLDERS[folder]} == set()
+
+
+@pytest.mark.parametrize("path", CYTHON_SOURCES, ids=lambda path: str(path.relative_to(build.CORE)))
 def test_every_compiled_function_states_its_error_contract(path: Path) -> None:
     text = without_extern_blocks(path.read_text())
     assert [name for name, _, contract in C_FUNCTION.findall(text) if not CONTRACT.search(contract)] == []
@@ -47,18 +63,20 @@ def test_the_scan_for_contracts_finds_a_missing_one() -> None:
 
 def test_every_compiled_module_that_python_imports_has_a_stub_beside_it() -> None:
     python = "\n".join(path.read_text() for path in (build.ROOT / "kbroker").rglob("*.py"))
-    names = re.findall(r"^\s*from kbroker\._core(?:\.| import )(\w+)", python, re.MULTILINE)
-    assert len(names) > 5
-    assert [name for name in names if not (build.CORE / f"{name}.pyi").exists()] == []
+    found = re.findall(r"^\s*from kbroker\._core\.([\w.]+) import (\w+)", python, re.MULTILINE)
+    paths = [build.CORE / name.replace(".", "/") for name, _ in found]
+    modules = {path / what if path.is_dir() else path for path, (_, what) in zip(paths, found, strict=True)}
+    assert len(modules) > 5
+    assert [str(path) for path in modules if not path.with_suffix(".pyi").exists()] == []
 
 
 def test_every_stub_belongs_to_a_module() -> None:
-    assert [path.name for path in build.CORE.glob("*.pyi") if not path.with_suffix(".pyx").exists()] == []
+    assert [path.name for path in build.CORE.rglob("*.pyi") if not path.with_suffix(".pyx").exists()] == []
 
 
 def test_all_compiled_code_is_in_the_core() -> None:
     everywhere = [path for pattern in ("*.pyx", "*.pxd") for path in (build.ROOT / "kbroker").rglob(pattern)]
-    assert [str(path) for path in everywhere if path.parent != build.CORE] == []
+    assert [str(path) for path in everywhere if not path.is_relative_to(build.CORE)] == []
 
 
 def test_setup_py_builds_nothing_when_a_process_of_its_own_build_imports_it() -> None:

@@ -77,4 +77,4 @@ def test_the_wheel_serves_from_an_environment_without_a_compiler(
     # What type checkers read: the promise that there are types, and those of compiled modules.
     (package,) = (installed.parent.parent / "lib").glob("python*/site-packages/kbroker")
     assert (package / "py.typed").exists()
-    assert (package / "_core" / "delivery.pyi").exists()
+    assert (package / "_core" / "client" / "producer" / "delivery.pyi").exists()

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Unpack
 
-from kbroker._core.consumer_record import ConsumerRecord
-from kbroker._core.consumer_records import Records
+from kbroker._core.client.consumer.record import ConsumerRecord
+from kbroker._core.client.consumer.records import Records
 from kbroker.client.aio.waiting import Waiting
 from kbroker.client.consumer.consumer import (
     CLOSE_TIMEOUT_S,

@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
-from kbroker._core.delivery import Deliveries, Delivery
+from kbroker._core.client.producer.delivery import Deliveries, Delivery
 from kbroker.client.aio.waiting import Waiting
 from kbroker.client.config import parse_options
 from kbroker.client.errors import ClientError, TimedOut, UsageError

@@ -18,9 +18,9 @@ from contextlib import contextmanager
 from typing import NamedTuple, Self
 from weakref import WeakValueDictionary
 
-from kbroker._core.consumer_fetch import FetchEngine
-from kbroker._core.consumer_record import ConsumerRecord, UnreadableRecords
-from kbroker._core.consumer_records import Records
+from kbroker._core.client.consumer.fetch import FetchEngine
+from kbroker._core.client.consumer.record import ConsumerRecord, UnreadableRecords
+from kbroker._core.client.consumer.records import Records
 from kbroker.client.errors import ClientError, TimedOut
 from kbroker.model import TopicPartition
 

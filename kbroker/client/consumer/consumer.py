@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Unpack
 
-from kbroker._core.consumer_record import ConsumerRecord
-from kbroker._core.consumer_records import Records
+from kbroker._core.client.consumer.record import ConsumerRecord
+from kbroker._core.client.consumer.records import Records
 from kbroker.client.arguments import offset_of, partition_of, partitions_of, seconds, times_of
 from kbroker.client.cluster import Cluster
 from kbroker.client.config import Options, parse_options, require_servers

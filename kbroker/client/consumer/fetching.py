@@ -13,8 +13,8 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from typing import Any
 
-from kbroker._core.consumer_fetch import FetchEngine
-from kbroker._core.consumer_record import UnreadableRecords
+from kbroker._core.client.consumer.fetch import FetchEngine
+from kbroker._core.client.consumer.record import UnreadableRecords
 from kbroker.client.cluster import Backoff, Cluster
 from kbroker.client.cluster_view import ClusterView
 from kbroker.client.config import Options

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 
-from kbroker._core.consumer_fetch import FetchEngine
+from kbroker._core.client.consumer.fetch import FetchEngine
 from kbroker.client.consumer.coordinator import Coordinator
 from kbroker.client.consumer.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
 from kbroker.client.consumer.group_protocol import by_topic

@@ -23,7 +23,7 @@ from kbroker.client.producer.handlers import ProducerHandler
 from kbroker.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from kbroker._core.accumulator import Accumulator
+    from kbroker._core.client.producer.accumulator import Accumulator
     from kbroker.client.producer.producer import Producer
 
 log = logging.getLogger("kbroker.client")

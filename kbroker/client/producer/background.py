@@ -10,7 +10,7 @@ import logging
 from collections.abc import Collection, Coroutine
 from typing import Any
 
-from kbroker._core.produce_engine import ProduceEngine
+from kbroker._core.client.producer.engine import ProduceEngine
 from kbroker.client.cluster import Backoff, Cluster
 from kbroker.client.cluster_view import ClusterView, TopicView
 from kbroker.client.config import Options

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kbroker._core.delivery import Deliveries, Delivery
+from kbroker._core.client.producer.delivery import Deliveries, Delivery
 from kbroker.client.errors import ClientError
 from kbroker.client.producer.columns import queued_records
 from kbroker.client.producer.handlers import ProducerHandler, QueuedRecord, entered, entering
 
 if TYPE_CHECKING:
-    from kbroker._core.record_sender import RecordSender
+    from kbroker._core.client.producer.record_sender import RecordSender
 
 
 class Calls:

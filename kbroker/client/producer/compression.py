@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 
-from kbroker._core.accumulator import Accumulator
-from kbroker._core.compressor import Compressor
+from kbroker._core.client.producer.accumulator import Accumulator
+from kbroker._core.client.producer.compressor import Compressor
 from kbroker.protocol.compression import Codec, deflate
 
 log = logging.getLogger("kbroker.client")

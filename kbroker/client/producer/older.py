@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from kbroker._core.conversion import message_sets_of_batch
-from kbroker._core.record_batch import header
-from kbroker._core.records import decode_records
+from kbroker._core.wire.conversion import message_sets_of_batch
+from kbroker._core.wire.record_batch import header
+from kbroker._core.wire.records import decode_records
 from kbroker.client.producer.errors import BrokerTooOld
 from kbroker.protocol.compression import deflate, inflate
 

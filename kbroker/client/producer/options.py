@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker._core.partitioner import KINDS
+from kbroker._core.client.producer.partitioner import KINDS
 from kbroker.client.config import MS, NETWORK, Option, filled, flag, one_of, table_of, whole
 from kbroker.client.producer.encoders import encoder
 from kbroker.client.producer.handlers import handlers

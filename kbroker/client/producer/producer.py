@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from kbroker._core.accumulator import Accumulator
-from kbroker._core.partitioner import KINDS
-from kbroker._core.produce_engine import ProduceEngine
-from kbroker._core.record_sender import RecordSender
+from kbroker._core.client.producer.accumulator import Accumulator
+from kbroker._core.client.producer.partitioner import KINDS
+from kbroker._core.client.producer.engine import ProduceEngine
+from kbroker._core.client.producer.record_sender import RecordSender
 from kbroker.client.arguments import seconds
 from kbroker.client.config import parse_options, require_servers
 from kbroker.client.errors import ClientClosed, ClientError, TimedOut, UsageError

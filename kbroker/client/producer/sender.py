@@ -11,8 +11,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection
 
-from kbroker._core.produce_engine import ProduceEngine
-from kbroker._core.produce_trouble import Trouble, TroubledBatch, troubles
+from kbroker._core.client.producer.engine import ProduceEngine
+from kbroker._core.client.producer.trouble import Trouble, TroubledBatch, troubles
 from kbroker.client.cluster import Backoff
 from kbroker.client.cluster_view import Node
 from kbroker.client.errors import (

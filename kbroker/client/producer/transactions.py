@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from enum import Enum
 from typing import Any, Final, NoReturn
 
-from kbroker._core.produce_engine import ProduceEngine
+from kbroker._core.client.producer.engine import ProduceEngine
 from kbroker.client.cluster import COORDINATOR, GROUP, TRANSACTION, Backoff, Cluster
 from kbroker.client.consumer.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
 from kbroker.client.errors import RETRIABLE, BrokerError, ClientError, ConnectionFailed, TimedOut, UsageError, error_of

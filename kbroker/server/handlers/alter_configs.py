@@ -5,7 +5,7 @@ What a request does not name falls back to its default; IncrementalAlterConfigs 
 
 from __future__ import annotations
 
-from kbroker._core.request import Request
+from kbroker._core.server.request import Request
 from kbroker.cluster.config_changes import Op, Wish
 from kbroker.protocol import messages as M
 from kbroker.server.handlers.config_alteration import Alteration, outcomes

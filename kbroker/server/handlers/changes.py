@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from kbroker._core.request import Request
+from kbroker._core.server.request import Request
 from kbroker.rules.topic_names import listed
 
 log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from kbroker._core.request import Request
+from kbroker._core.server.request import Request
 from kbroker.cluster.broker_configs import BrokerConfigs
 from kbroker.cluster.broker_loggers import change_loggers, check_logger_changes
 from kbroker.cluster.config_changes import (

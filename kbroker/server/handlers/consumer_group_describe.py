@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
-from kbroker._core.codec import lazily
+from kbroker._core.wire.codec import lazily
 from kbroker.errors import ErrorCode
 from kbroker.groups.consumer_groups import DescribedConsumerGroup, NamedTopics
 from kbroker.protocol import messages as M
@@ -20,7 +20,7 @@ from kbroker.server.handlers.authorized_operations import NOT_ASKED_FOR, ON_GROU
 from kbroker.server.handlers.naming import each_once
 
 if TYPE_CHECKING:
-    from kbroker._core.request import Request
+    from kbroker._core.server.request import Request
     from kbroker.server.services import Services
 
 CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1

@@ -25,7 +25,7 @@ from kbroker.rules.consumer_group_member import (
 from kbroker.server.answering import answer
 
 if TYPE_CHECKING:
-    from kbroker._core.request import Request
+    from kbroker._core.server.request import Request
     from kbroker.server.services import Services
 
 MEMBER_MAKES_ID_FROM = 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from kbroker._core.request import Request
+from kbroker._core.server.request import Request
 from kbroker.errors import ErrorCode, KbrokerError, ProtocolError
 from kbroker.protocol import messages as M
 from kbroker.server.handlers.changes import tell_change

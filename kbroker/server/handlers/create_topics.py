@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from kbroker._core.request import Request
+from kbroker._core.server.request import Request
 from kbroker.cluster.config_entries import source_of, topic_entries
 from kbroker.cluster.image import MetadataImage, Topic
 from kbroker.cluster.new_topics import NewTopic

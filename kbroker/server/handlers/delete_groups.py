@@ -15,7 +15,7 @@ from kbroker.protocol import messages as M
 from kbroker.server.handlers.naming import each_once
 
 if TYPE_CHECKING:
-    from kbroker._core.request import Request
+    from kbroker._core.server.request import Request
     from kbroker.server.services import Services
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from uuid import UUID
 
-from kbroker._core.request import Request
+from kbroker._core.server.request import Request
 from kbroker.cluster.image import MetadataImage, Topic
 from kbroker.errors import ErrorCode, KbrokerError, ProtocolError
 from kbroker.protocol import messages as M

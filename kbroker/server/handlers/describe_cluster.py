@@ -6,7 +6,7 @@ Kafka, so asking for them gives MISMATCHED_ENDPOINT_TYPE.
 
 from __future__ import annotations
 
-from kbroker._core.request import Request
+from kbroker._core.server.request import Request
 from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.protocol import messages as M
 from kbroker.server.handlers import authorized_operations

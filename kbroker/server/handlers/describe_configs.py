@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
-from kbroker._core.codec import lazily
-from kbroker._core.request import Request
+from kbroker._core.wire.codec import lazily
+from kbroker._core.server.request import Request
 from kbroker.cluster.broker_configs import ConfigSource
 from kbroker.cluster.broker_loggers import logger_levels
 from kbroker.cluster.config_entries import (

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kbroker._core.codec import lazily
+from kbroker._core.wire.codec import lazily
 from kbroker.protocol import messages as M
 from kbroker.server.handlers.authorized_operations import NOT_ASKED_FOR, ON_GROUP
 from kbroker.server.handlers.naming import each_once
 
 if TYPE_CHECKING:
-    from kbroker._core.request import Request
+    from kbroker._core.server.request import Request
     from kbroker.groups.coordinator import GroupCoordinator
     from kbroker.server.services import Services
 

@@ -21,7 +21,7 @@ from kbroker.protocol import messages as M
 from kbroker.storage.disk_space import space_of
 
 if TYPE_CHECKING:
-    from kbroker._core.request import Request
+    from kbroker._core.server.request import Request
     from kbroker.server.services import Services
     from kbroker.storage.log import Log
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from kbroker._core.codec import lazily
+from kbroker._core.wire.codec import lazily
 from kbroker.errors import ErrorCode, client_text
 from kbroker.model import TopicPartition, number_key
 from kbroker.protocol import messages as M
 from kbroker.rules.topic_names import topic_name_problem
 
 if TYPE_CHECKING:
-    from kbroker._core.request import Request
+    from kbroker._core.server.request import Request
     from kbroker.server.services import Services
 
 _Response = M.DescribeProducersResponse

@@ -17,7 +17,7 @@ from kbroker.model import number_key
 from kbroker.protocol import messages as M
 
 if TYPE_CHECKING:
-    from kbroker._core.request import Request
+    from kbroker._core.server.request import Request
     from kbroker.server.services import Services
 
 _Response = M.DescribeQuorumResponse

@@ -6,7 +6,7 @@ out: eligible leader replicas, which only KRaft clusters have (Kafka 3.9 leaves 
 
 from __future__ import annotations
 
-from kbroker._core.request import Request
+from kbroker._core.server.request import Request
 from kbroker.cluster.image import Topic
 from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.model import INTERNAL_TOPICS

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kbroker._core.codec import lazily
+from kbroker._core.wire.codec import lazily
 from kbroker.protocol import messages as M
 from kbroker.server.handlers.naming import each_once
 
 if TYPE_CHECKING:
-    from kbroker._core.request import Request
+    from kbroker._core.server.request import Request
     from kbroker.server.services import Services
     from kbroker.transactions.coordinator import TransactionCoordinator
 

@@ -21,7 +21,7 @@ from kbroker.server.answering import answer
 from kbroker.server.handlers.producer_errors import for_version
 
 if TYPE_CHECKING:
-    from kbroker._core.request import Request
+    from kbroker._core.server.request import Request
     from kbroker.server.services import Services
     from kbroker.transactions.answers import EndedTransaction
 

@@ -1,11 +1,11 @@
-"""Fetch (key 1), versions 4 to 17, is served by `_core/fetch.pyx`, which tells what each version brought.
+"""Fetch (key 1), versions 4 to 17, is served by `_core/server/fetch/fetch.pyx`, which tells what each version brought.
 
 What comes here has to open a log or a segment first: done on this thread, then the request goes back to its processor.
 """
 
 from __future__ import annotations
 
-from kbroker._core.processor import Request
+from kbroker._core.server.processor import Request
 from kbroker.server.services import Services
 
 

@@ -18,13 +18,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from kbroker._core.codec import lazily
+from kbroker._core.wire.codec import lazily
 from kbroker.errors import ErrorCode
 from kbroker.model import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 from kbroker.protocol import messages as M
 
 if TYPE_CHECKING:
-    from kbroker._core.request import Request
+    from kbroker._core.server.request import Request
     from kbroker.groups.coordinator import GroupCoordinator
     from kbroker.server.services import Services
     from kbroker.transactions.coordinator import TransactionCoordinator

@@ -7,7 +7,7 @@ Each resource is changed whole or not at all. Left out: client metrics.
 
 from __future__ import annotations
 
-from kbroker._core.request import Request
+from kbroker._core.server.request import Request
 from kbroker.cluster.config_changes import Wish
 from kbroker.protocol import messages as M
 from kbroker.server.handlers.config_alteration import Alteration, outcomes

@@ -24,7 +24,7 @@ from kbroker.rules.group_member import JoinAnswer, Joining
 from kbroker.server.answering import answer
 
 if TYPE_CHECKING:
-    from kbroker._core.request import Request
+    from kbroker._core.server.request import Request
     from kbroker.server.services import Services
 
 LOG = logging.getLogger(__name__)

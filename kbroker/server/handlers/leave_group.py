@@ -17,7 +17,7 @@ from kbroker.protocol import messages as M
 from kbroker.rules.group_member import Leaving
 
 if TYPE_CHECKING:
-    from kbroker._core.request import Request
+    from kbroker._core.server.request import Request
     from kbroker.server.services import Services
 
 LOG = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from kbroker.server.handlers.config_resources import ResourceType
 from kbroker.server.handlers.naming import each_once
 
 if TYPE_CHECKING:
-    from kbroker._core.request import Request
+    from kbroker._core.server.request import Request
     from kbroker.cluster.image import MetadataImage
     from kbroker.server.services import Services
 

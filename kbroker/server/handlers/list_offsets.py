@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from kbroker._core.codec import lazily
-from kbroker._core.processor import Request
+from kbroker._core.wire.codec import lazily
+from kbroker._core.server.processor import Request
 from kbroker.errors import ErrorCode, KbrokerError, ProtocolError
 from kbroker.model import (
     EARLIEST_LOCAL_TIMESTAMP,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from kbroker.protocol import messages as M
 
 if TYPE_CHECKING:
-    from kbroker._core.request import Request
+    from kbroker._core.server.request import Request
     from kbroker.server.services import Services
 
 

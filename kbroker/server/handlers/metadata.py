@@ -16,7 +16,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from uuid import UUID
 
-from kbroker._core.request import Request
+from kbroker._core.server.request import Request
 from kbroker.cluster.image import MetadataImage, Topic
 from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.model import INTERNAL_TOPICS

@@ -27,7 +27,7 @@ from kbroker.rules.group_offsets import NO_EXPIRY, CommittedOffset
 from kbroker.server.answering import answer
 
 if TYPE_CHECKING:
-    from kbroker._core.request import Request
+    from kbroker._core.server.request import Request
     from kbroker.server.services import Services
 
 NO_RETENTION_TIME = -1

@@ -15,7 +15,7 @@ from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M
 
 if TYPE_CHECKING:
-    from kbroker._core.request import Request
+    from kbroker._core.server.request import Request
     from kbroker.server.services import Services
 
 

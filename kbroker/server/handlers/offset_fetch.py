@@ -19,14 +19,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from kbroker._core.codec import lazily
+from kbroker._core.wire.codec import lazily
 from kbroker.errors import ErrorCode, KbrokerError
 from kbroker.groups.answers import FetchedOffset
 from kbroker.model import TopicPartition, partition_key
 from kbroker.protocol import messages as M
 
 if TYPE_CHECKING:
-    from kbroker._core.request import Request
+    from kbroker._core.server.request import Request
     from kbroker.server.services import Services
 
 _Group = M.OffsetFetchRequest.OffsetFetchRequestGroup

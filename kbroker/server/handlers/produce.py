@@ -1,4 +1,4 @@
-"""Produce (key 0) is served by `_core/produce.pyx`, which tells what each version brought.
+"""Produce (key 0) is served by `_core/server/produce/produce.pyx`, which tells what each version brought.
 
 What comes here may block: a log to open, a segment to roll, a large compressed batch to inflate, a stalled directory.
 Or a transaction begins in a partition: its coordinator has to be asked whether it knows, or from version 12 on to add
@@ -10,8 +10,8 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from kbroker._core.crc import crc32c_of
-from kbroker._core.processor import Request
+from kbroker._core.wire.crc import crc32c_of
+from kbroker._core.server.processor import Request
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.protocol.compression import deflate, inflate_shared

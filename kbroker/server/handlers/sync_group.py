@@ -20,7 +20,7 @@ from kbroker.rules.group_member import SyncAnswer
 from kbroker.server.answering import answer
 
 if TYPE_CHECKING:
-    from kbroker._core.request import Request
+    from kbroker._core.server.request import Request
     from kbroker.server.services import Services
 
 PROTOCOL_REQUIRED_FROM = 5

@@ -23,7 +23,7 @@ from kbroker.server.answering import answer
 from kbroker.state_log.partition import Producer
 
 if TYPE_CHECKING:
-    from kbroker._core.request import Request
+    from kbroker._core.server.request import Request
     from kbroker.server.services import Services
 
 LOADING_KNOWN_FROM = 2  # producers before 2.0 do not know COORDINATOR_LOAD_IN_PROGRESS

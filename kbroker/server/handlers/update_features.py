@@ -16,7 +16,7 @@ from kbroker.rules.transaction import EPOCH_VERSION
 from kbroker.server.handlers.api_versions import TRANSACTION_FEATURE
 
 if TYPE_CHECKING:
-    from kbroker._core.request import Request
+    from kbroker._core.server.request import Request
     from kbroker.server.services import Services
 
 _Response = M.UpdateFeaturesResponse

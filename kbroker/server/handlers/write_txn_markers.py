@@ -22,7 +22,7 @@ from kbroker.server.answering import answer
 from kbroker.transactions.markers import Marker
 
 if TYPE_CHECKING:
-    from kbroker._core.request import Request
+    from kbroker._core.server.request import Request
     from kbroker.server.services import Services
 
 _Response = M.WriteTxnMarkersResponse

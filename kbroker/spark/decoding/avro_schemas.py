@@ -11,8 +11,8 @@ import struct
 from collections.abc import Iterable
 from typing import Any
 
-from kbroker._core.avro_rows import STEPS
-from kbroker._core.typed_columns import KINDS
+from kbroker._core.rows.avro import STEPS
+from kbroker._core.rows.typed_columns import KINDS
 from kbroker.errors import KbrokerError
 from kbroker.spark.decoding.column_types import Spec
 

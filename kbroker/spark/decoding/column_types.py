@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from kbroker._core.typed_columns import KINDS
+from kbroker._core.rows.typed_columns import KINDS
 
 Spec = tuple[int, int, int, bytes, tuple[Any, ...]]
 

@@ -20,10 +20,10 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kbroker._core.avro_rows import AvroRows
-from kbroker._core.columns import FlatBuffer
-from kbroker._core.json_rows import JsonRows
-from kbroker._core.typed_columns import REASONS, BinaryRows
+from kbroker._core.rows.avro import AvroRows
+from kbroker._core.wire.columns import FlatBuffer
+from kbroker._core.rows.json import JsonRows
+from kbroker._core.rows.typed_columns import REASONS, BinaryRows
 from kbroker.spark.decoding.avro_schemas import Incompatible, NotAvro, Schema, plan_of
 from kbroker.spark.decoding.column_types import array_of, paths_of, spec_of
 

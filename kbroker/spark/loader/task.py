@@ -28,7 +28,7 @@ from kbroker.spark.workers import keep_freed_memory
 if TYPE_CHECKING:
     import pyarrow
 
-    from kbroker._core.consumer_records import Records
+    from kbroker._core.client.consumer.records import Records
     from kbroker.spark.decoding.decoders import Decoder
 
 log = logging.getLogger("kbroker.spark")

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql.types import StructType
 
-    from kbroker._core.consumer_records import Records
+    from kbroker._core.client.consumer.records import Records
     from kbroker.spark.options import SparkOptions
 
 BATCH_BYTES = 1 << 20

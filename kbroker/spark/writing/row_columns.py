@@ -15,7 +15,7 @@ from kbroker.spark.schema import HEADERS
 if TYPE_CHECKING:
     import pyarrow
 
-    from kbroker._core.delivery import Deliveries
+    from kbroker._core.client.producer.delivery import Deliveries
     from kbroker.client import Producer
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from kbroker._core.message_set import wrap
+from kbroker._core.wire.message_set import wrap
 from kbroker.cli.main import main
 from kbroker.cli.verify_log import WHAT_TO_DO
 from kbroker.inspection.binary_files import BINARY_FILES

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kbroker._core.consumer_record import restored_record
+from kbroker._core.client.consumer.record import restored_record
 from kbroker.client import (
     AdminClient,
     BrokerError,

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from kbroker._core.message_set import messages
+from kbroker._core.wire.message_set import messages
 from kbroker.client import Producer
 from kbroker.client.errors import BrokerError, ClientError
 from kbroker.client.producer.errors import QueueFull, RecordTooLarge

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kbroker._core.consumer_record import UnreadableRecords
+from kbroker._core.client.consumer.record import UnreadableRecords
 from kbroker.client import EARLIEST, LATEST, SimpleConsumer
 from kbroker.client.errors import BrokerError, ClientClosed, ClientError, ConnectionFailed, TimedOut
 from kbroker.errors import ErrorCode

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from kbroker._core import record_batch
+from kbroker._core.wire import record_batch
 from kbroker.errors import BadInput, ErrorCode
 from kbroker.protocol.compression import Codec, deflate, inflate_shared
 from kbroker.protocol.records import Record, encode_batch, read_records

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from kbroker._core.cold_reader import ColdReader
+from kbroker._core.server.cold_reader import ColdReader
 
 
 def test_it_ends_when_it_is_stopped_however_many_threads_run_it() -> None:

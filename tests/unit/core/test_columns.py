@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker._core import record_batch
-from kbroker._core.columns import Columns, RecordColumns
-from kbroker._core.record_batch import InvalidBatch
+from kbroker._core.wire import record_batch
+from kbroker._core.wire.columns import Columns, RecordColumns
+from kbroker._core.wire.record_batch import InvalidBatch
 from kbroker.protocol.records import (
     ControlType,
     Record,

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker._core.columns import COLUMN_NAMES
-from kbroker._core.consumer_batches import read_chunk
-from kbroker._core.consumer_record import UnreadableRecords
-from kbroker._core.consumer_records import Records
+from kbroker._core.wire.columns import COLUMN_NAMES
+from kbroker._core.client.consumer.batches import read_chunk
+from kbroker._core.client.consumer.record import UnreadableRecords
+from kbroker._core.client.consumer.records import Records
 from kbroker.protocol.compression import Codec, inflate
 from kbroker.protocol.records import encode_batch
 from tests.kit.batches import changed
@@ -170,7 +170,7 @@ def test_who_lacks_pyarrow_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_records_load_neither_numpy_nor_pyarrow() -> None:
     script = """if True:
         import sys
-        from kbroker._core.consumer_records import Records
+        from kbroker._core.client.consumer.records import Records
         Records().columns()
         print({*sys.modules} & {"numpy", "pyarrow"})
     """

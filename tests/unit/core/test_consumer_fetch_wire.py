@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker._core.consumer_fetch_request import encode_fetch
-from kbroker._core.consumer_fetch_response import decode_fetch
+from kbroker._core.client.consumer.fetch_request import encode_fetch
+from kbroker._core.client.consumer.fetch_response import decode_fetch
 from kbroker.errors import MalformedBytes
 from kbroker.protocol import messages as M
 from kbroker.protocol.headers import decode_request_header

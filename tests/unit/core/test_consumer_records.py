@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker._core.consumer_batches import Chunk, read_chunk
-from kbroker._core.consumer_record import ConsumerRecord, UnreadableRecords
-from kbroker._core.consumer_records import Records
-from kbroker._core.message_set import MessageSetBuilder, wrap
+from kbroker._core.client.consumer.batches import Chunk, read_chunk
+from kbroker._core.client.consumer.record import ConsumerRecord, UnreadableRecords
+from kbroker._core.client.consumer.records import Records
+from kbroker._core.wire.message_set import MessageSetBuilder, wrap
 from kbroker.errors import ClientError, ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.protocol.compression import BadCompression, Codec, deflate, inflate

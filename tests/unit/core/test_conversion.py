@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker._core import message_set, record_batch
-from kbroker._core.conversion import batch_of_messages, message_sets_of_batch, older_messages
-from kbroker._core.message_set import MessageSetBuilder
-from kbroker._core.record_batch import BatchInfo, InvalidBatch
-from kbroker._core.records import RecordsBuilder
+from kbroker._core.wire import message_set, record_batch
+from kbroker._core.wire.conversion import batch_of_messages, message_sets_of_batch, older_messages
+from kbroker._core.wire.message_set import MessageSetBuilder
+from kbroker._core.wire.record_batch import BatchInfo, InvalidBatch
+from kbroker._core.wire.records import RecordsBuilder
 from kbroker.errors import ErrorCode
 from kbroker.protocol.compression import Codec, deflate, inflate
 from kbroker.protocol.records import ControlType, Record, encode_batch, read_records

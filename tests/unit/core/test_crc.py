@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker._core import crc
+from kbroker._core.wire import crc
 from tests.kit.record_batch_model import CASTAGNOLI, ZLIB
 from tests.kit.record_batch_model import crc as model
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker._core.dedupe_map import DedupeMap, key_hash
+from kbroker._core.log.compaction.dedupe_map import DedupeMap, key_hash
 
 SLOT_SIZE = 24
 

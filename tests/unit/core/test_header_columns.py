@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker._core.accumulator import Accumulator
+from kbroker._core.client.producer.accumulator import Accumulator
 from tests.unit.core.test_record_sender import Row, made, rows
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))

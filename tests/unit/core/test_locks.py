@@ -40,7 +40,7 @@ PRODUCER = """
 """
 
 CONSUMER = """
-    from kbroker._core.consumer_fetch import FetchEngine
+    from kbroker._core.client.consumer.fetch import FetchEngine
 
     engine = FetchEngine(None, max_wait_ms=0)
     engine.assign("t", 0, 5)

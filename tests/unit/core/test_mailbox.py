@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from kbroker._core.mailbox import Mailbox
+from kbroker._core.base.mailbox import Mailbox
 
 GENEROUS_MS = 20_000
 

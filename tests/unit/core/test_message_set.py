@@ -10,9 +10,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from kafka.record.legacy_records import LegacyRecordBatch, LegacyRecordBatchBuilder
 
-from kbroker._core import message_set
-from kbroker._core.message_set import MessageSetBuilder
-from kbroker._core.record_batch import InvalidBatch
+from kbroker._core.wire import message_set
+from kbroker._core.wire.message_set import MessageSetBuilder
+from kbroker._core.wire.record_batch import InvalidBatch
 from kbroker.errors import ErrorCode
 from kbroker.protocol.compression import Codec, deflate, inflate
 from tests.kit import message_set_model as model

@@ -2,10 +2,10 @@
 
 import pytest
 
-from kbroker._core import message_set, record_batch
-from kbroker._core.conversion import batch_of_messages, message_sets_of_batch
-from kbroker._core.message_set import MessageSetBuilder
-from kbroker._core.records import RecordsBuilder
+from kbroker._core.wire import message_set, record_batch
+from kbroker._core.wire.conversion import batch_of_messages, message_sets_of_batch
+from kbroker._core.wire.message_set import MessageSetBuilder
+from kbroker._core.wire.records import RecordsBuilder
 from kbroker.errors import BadInput
 from kbroker.protocol.compression import Codec, deflate, inflate
 from kbroker.protocol.records import ControlType, Record, read_records

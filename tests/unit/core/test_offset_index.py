@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker._core import offset_index
+from kbroker._core.log import offset_index
 
 ascending = st.lists(st.integers(0, 2**31 - 1), unique=True, max_size=40).map(sorted)
 

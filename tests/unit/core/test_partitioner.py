@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from kbroker._core.accumulator import Accumulator
-from kbroker._core.partitioner import KINDS, murmur2_of
-from kbroker._core.producer_probe import deliver
-from kbroker._core.record_sender import RecordSender
+from kbroker._core.client.producer.accumulator import Accumulator
+from kbroker._core.client.producer.partitioner import KINDS, murmur2_of
+from kbroker._core.client.producer.producer_probe import deliver
+from kbroker._core.client.producer.record_sender import RecordSender
 from kbroker.protocol.records import read_records
 from tests.kit.java_program import compile_java
 

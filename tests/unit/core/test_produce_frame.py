@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker._core.produce_frame import ProduceFrame
+from kbroker._core.client.producer.frame import ProduceFrame
 from kbroker.errors import KbrokerError
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from kbroker._core.receive_buffers import kept_buffers
+from kbroker._core.base.receive_buffers import kept_buffers
 from tests.kit.processors import ProcessorRig, wait_until
 
 
@@ -25,9 +25,9 @@ def test_a_few_large_buffers_are_kept_and_no_more(tmp_path: Path) -> None:
 
 #: In a process of its own, where nothing else has a consumer.
 ONE_CONSUMER = """
-from kbroker._core.consumer_fetch import FetchEngine
-from kbroker._core.consumer_batches import read_chunk
-from kbroker._core.receive_buffers import kept_bytes
+from kbroker._core.client.consumer.fetch import FetchEngine
+from kbroker._core.client.consumer.batches import read_chunk
+from kbroker._core.base.receive_buffers import kept_bytes
 
 def use(*sizes):
     chunks = [read_chunk("t", 0, bytes(size), None) for size in sizes]

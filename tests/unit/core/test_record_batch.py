@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker._core import record_batch
-from kbroker._core.record_batch import BATCH_ERROR_CODES, FINDINGS, InvalidBatch
+from kbroker._core.wire import record_batch
+from kbroker._core.wire.record_batch import BATCH_ERROR_CODES, FINDINGS, InvalidBatch
 from kbroker.errors import ErrorCode
 from tests.kit import parser_cases
 from tests.kit import record_batch_model as model

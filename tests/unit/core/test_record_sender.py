@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker._core.accumulator import Accumulator
-from kbroker._core.delivery import Delivery
-from kbroker._core.producer_probe import deliver
-from kbroker._core.record_sender import RecordSender
+from kbroker._core.client.producer.accumulator import Accumulator
+from kbroker._core.client.producer.delivery import Delivery
+from kbroker._core.client.producer.producer_probe import deliver
+from kbroker._core.client.producer.record_sender import RecordSender
 from kbroker.errors import UsageError
 from kbroker.protocol.records import read_records
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from itertools import count, islice
 
-from kbroker._core.log_directory import LogDirectory
-from kbroker._core.partition_state import PartitionState
-from kbroker._core.registry import Registry
+from kbroker._core.log.directory import LogDirectory
+from kbroker._core.log.partition_state import PartitionState
+from kbroker._core.log.registry import Registry
 from kbroker.storage.options import LogOptions
 
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker._core.offset_index import offset_entries, timestamp_entries
-from kbroker._core.producers import ProducerTable
-from kbroker._core.segment_scan import SegmentScan, SegmentWalk, find_batch, scan_segment
+from kbroker._core.log.offset_index import offset_entries, timestamp_entries
+from kbroker._core.log.producers import ProducerTable
+from kbroker._core.log.scan.segment_scan import SegmentScan, SegmentWalk, find_batch, scan_segment
 from kbroker.errors import StorageFailed
 from kbroker.protocol.records import ControlType, encode_batch
 from tests.kit.batches import control_batch

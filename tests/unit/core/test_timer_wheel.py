@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker._core.timer_wheel import TimerWheel
+from kbroker._core.base.timer_wheel import TimerWheel
 
 TIMERS = 12
 distances = st.one_of(

@@ -3,7 +3,7 @@
 import cramjam
 import pytest
 
-from kbroker._core.xxh32 import xxh32_of
+from kbroker._core.wire.xxh32 import xxh32_of
 
 
 @pytest.mark.parametrize(

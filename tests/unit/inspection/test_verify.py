@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker._core.message_set import wrap
+from kbroker._core.wire.message_set import wrap
 from kbroker.errors import KbrokerError
 from kbroker.inspection.directory_check import Verifier
 from kbroker.inspection.entries import Finding

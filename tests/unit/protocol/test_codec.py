@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker._core.build_info import BUILD
+from kbroker._core.base.build_info import BUILD
 from kbroker.errors import ErrorCode, MalformedBytes, ProtocolError
 from kbroker.protocol import messages as M
 from tests.kit.message_model import check_messages, fields_of, schema_of, served_messages, versions_of

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker._core.xxh32 import xxh32_of
+from kbroker._core.wire.xxh32 import xxh32_of
 from kbroker.errors import BadInput, ErrorCode
 from kbroker.protocol import compression
 from kbroker.protocol.compression import BadCompression, Codec, InflatesTooLarge, UnknownCodec, deflate, inflate

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kbroker._core.codec import make_message
+from kbroker._core.wire.codec import make_message
 from kbroker.protocol import messages as M
 from tests.kit.message_model import schema_of, versions_of
 from tools import make_schemas

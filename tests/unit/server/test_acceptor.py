@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from kbroker._core.fetch_sessions import FetchSessions
-from kbroker._core.registry import Registry
+from kbroker._core.server.fetch.sessions import FetchSessions
+from kbroker._core.log.registry import Registry
 from kbroker.errors import ConfigError
 from kbroker.model import Endpoint
 from kbroker.net.endpoints import listen

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from kbroker._core.codec import lazily
-from kbroker._core.request import Request
+from kbroker._core.wire.codec import lazily
+from kbroker._core.server.request import Request
 from kbroker.errors import AnswerTooLarge, ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey

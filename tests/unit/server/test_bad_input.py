@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 import psutil
 import pytest
 
-from kbroker._core import build_info
+from kbroker._core.base import build_info
 from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import SERVED, ApiKey, is_flexible

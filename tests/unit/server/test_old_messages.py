@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kbroker._core.message_set import MessageSetBuilder, check, messages, wrap
+from kbroker._core.wire.message_set import MessageSetBuilder, check, messages, wrap
 from kbroker.errors import ErrorCode
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.compression import CODECS, Codec, deflate, inflate

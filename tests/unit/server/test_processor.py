@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from kbroker._core.build_info import BUILD
-from kbroker._core.processor import Request
+from kbroker._core.base.build_info import BUILD
+from kbroker._core.server.processor import Request
 from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import SERVED, ApiKey

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from kbroker._core import build_info
+from kbroker._core.base import build_info
 
 COLLECTED = """
 import gc

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker._core.dedupe_map import DedupeMap
+from kbroker._core.log.compaction.dedupe_map import DedupeMap
 from kbroker.fs import FileSystem, RealFileSystem
 from kbroker.model import TopicPartition
 from kbroker.protocol.records import encode_batch

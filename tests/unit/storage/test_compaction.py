@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker._core.dedupe_map import DedupeMap
+from kbroker._core.log.compaction.dedupe_map import DedupeMap
 from kbroker.errors import DiskDamaged
 from kbroker.protocol.compression import Codec
 from kbroker.protocol.records import INFLATED_LIMIT, encode_batch

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker._core.dedupe_map import DedupeMap
+from kbroker._core.log.compaction.dedupe_map import DedupeMap
 from kbroker.inspection.directory_check import Verifier
 from kbroker.protocol.compression import Codec, deflate, inflate
 from kbroker.storage.compaction import Cleaned, clean_log

@@ -11,8 +11,8 @@ from types import FrameType
 
 import pytest
 
-from kbroker._core.dedupe_map import DedupeMap
-from kbroker._core.record_batch import batches
+from kbroker._core.log.compaction.dedupe_map import DedupeMap
+from kbroker._core.wire.record_batch import batches
 from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.fs import RealFileSystem
 from kbroker.model import TopicPartition

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from kbroker._core.producers import ProducerTable
-from kbroker._core.segment_copy import SegmentCopy
+from kbroker._core.log.producers import ProducerTable
+from kbroker._core.log.compaction.segment_copy import SegmentCopy
 from kbroker.storage import checkpoints, compaction, recovery
 from kbroker.storage.log import Log
 from kbroker.storage.recovery import LogLoader

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from kbroker._core.dedupe_map import DedupeMap
+from kbroker._core.log.compaction.dedupe_map import DedupeMap
 from kbroker.fs import RealFileSystem
 from kbroker.model import TopicPartition
 from kbroker.protocol.records import ControlType, encode_batch

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker._core import record_batch
+from kbroker._core.wire import record_batch
 from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.protocol.records import encode_batch
 from kbroker.storage import segment as names

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kbroker._core.build_info import BUILD
-from kbroker._core.crc import crc32c_of
-from kbroker._core.producers import ProducerTable, limit_memory, memory
+from kbroker._core.base.build_info import BUILD
+from kbroker._core.wire.crc import crc32c_of
+from kbroker._core.log.producers import ProducerTable, limit_memory, memory
 from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.fs import RealFileSystem
 from kbroker.storage.options import LogOptions
@@ -183,7 +183,7 @@ def test_an_expired_producer_may_go_on_with_any_sequence(tmp_path: Path) -> None
 MEMORY_OF_PRODUCERS = """
 import struct, sys
 from pathlib import Path
-from kbroker._core.crc import crc32c_of
+from kbroker._core.wire.crc import crc32c_of
 from tests.kit.logs import LogHome, batch_of
 from tests.kit.processors import resident_bytes
 

@@ -11,8 +11,8 @@ from uuid import UUID
 
 import pytest
 
-from kbroker._core.offset_index import offset_entries, timestamp_entries
-from kbroker._core.segment_scan import find_batch, scan_segment
+from kbroker._core.log.offset_index import offset_entries, timestamp_entries
+from kbroker._core.log.scan.segment_scan import find_batch, scan_segment
 from kbroker.errors import DiskDamaged, StorageFailed
 from kbroker.storage import checkpoints
 from kbroker.storage.log import Log

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker._core.producers import ProducerTable
+from kbroker._core.log.producers import ProducerTable
 from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.fs import FileSystem, RealFileSystem, write_file
 from kbroker.protocol.records import ControlType, encode_batch

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker._core.crc import crc32c_of
+from kbroker._core.wire.crc import crc32c_of
 from kbroker.errors import KbrokerError, ProtocolError
 from kbroker.fs import FileSystem, RealFileSystem
 from kbroker.protocol.records import Record, encode_batch

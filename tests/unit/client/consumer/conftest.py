@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kbroker._core.consumer_record import ConsumerRecord
+from kbroker._core.client.consumer.record import ConsumerRecord
 from kbroker.client.consumer.consumer import Consumer
 from kbroker.client.consumer.holdings import RebalanceListener
 from kbroker.model import TopicPartition

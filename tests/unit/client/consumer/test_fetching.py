@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kbroker._core.consumer_record import ConsumerRecord, UnreadableRecords
+from kbroker._core.client.consumer.record import ConsumerRecord, UnreadableRecords
 from kbroker.client.consumer.consumer import Consumer
 from kbroker.client.errors import BrokerError, LogTruncated
 from kbroker.errors import ErrorCode

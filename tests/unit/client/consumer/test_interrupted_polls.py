@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from kbroker._core.consumer_record import ConsumerRecord
-from kbroker._core.consumer_records import Records
+from kbroker._core.client.consumer.record import ConsumerRecord
+from kbroker._core.client.consumer.records import Records
 from kbroker.client import AsyncConsumer
 from kbroker.client.consumer.consumer import Consumer
 from tests.unit.client.consumer.conftest import SECONDS, MakeMembers, Members

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from kbroker._core.consumer_record import ConsumerRecord
+from kbroker._core.client.consumer.record import ConsumerRecord
 from kbroker.client import AsyncConsumer, ClientClosed, OffsetAndMetadata
 from kbroker.client.consumer.consumer import Consumer
 from tests.unit.client.consumer.conftest import SECONDS, Heard, MakeMembers, Members

@@ -1,0 +1,366 @@
+"""Partitions that are fetched; the contract is in partitions.pxd."""
+
+from libc.stdint cimport INT64_MAX, int16_t, int32_t, int64_t, uint8_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcmp, memcpy
+
+from kbroker._core.base.arrays cimport with_room
+from kbroker._core.client.pump cimport Engine
+from kbroker._core.client.consumer.chunk cimport chunk_free
+from kbroker._core.client.consumer.fetch_response cimport fetch_answer_t
+from kbroker._core.base.futex cimport futex_wake_all
+from kbroker._core.base.sync cimport (
+    atomic_add_i32, atomic_add_i64, atomic_load_i32, atomic_load_i64, mutex_destroy, mutex_init, mutex_lock, mutex_t, mutex_unlock,
+)
+
+cdef enum:
+    # Bits of fetch_partition_t.paused.
+    PAUSED = 1                   # by the user
+    HELD = 2                     # for good: it is about to be removed
+
+
+cdef void partition_release(fetch_partition_t *p) noexcept nogil:
+    """With the lock."""
+    p.refs -= 1
+    if p.refs == 0:
+        free(p.topic)
+        free(p)
+
+cdef void ready_free(ready_t *ready) noexcept nogil:
+    if ready.chunk != NULL:
+        chunk_free(ready.chunk)
+    partition_release(ready.partition)
+    free(ready)
+
+cdef class FetchPartitions(Engine):
+
+    def __cinit__(self, *_args, **_keywords):
+        mutex_init(&self.lock, NULL)
+        self.ready_end = &self.ready
+        self.by_name = {}
+
+    def __dealloc__(self):
+        # Nothing is under way: the pump has answered everything before it let go of its engines.
+        cdef ready_t *ready
+        cdef news_t *news
+        cdef int32_t i
+        while self.ready != NULL:
+            ready = self.ready
+            self.ready = ready.next
+            ready_free(ready)
+        while self.news != NULL:
+            news = self.news
+            self.news = news.next
+            partition_release(news.partition)
+            free(news)
+        for i in range(self.partition_count):
+            partition_release(self.partitions[i])
+        free(self.partitions)
+        mutex_destroy(&self.lock)
+
+    # --- what is fetched ------------------------------------------------------------------------------------
+
+    cdef fetch_partition_t *find(self, topic, partition) except NULL:
+        address = self.by_name.get((topic, partition))
+        if address is None:
+            raise KeyError(f"{topic}-{partition} is not assigned")
+        return <fetch_partition_t *><size_t>address
+
+    def assign(self, str topic not None, int32_t partition, int64_t offset=-1, int32_t epoch=-1):
+        """Begin with a partition, from `offset` on; -1: it is not known yet, `seek` says it. ValueError when it is assigned already.
+
+        `epoch`: leader epoch of the record before it, -1 not known.
+        """
+        cdef fetch_partition_t *p
+        cdef fetch_partition_t **grown
+        cdef bytes name = topic.encode()
+        if (topic, partition) in self.by_name:
+            raise ValueError(f"{topic}-{partition} is assigned already")
+        if not 0 < len(name) < 0x8000:
+            raise ValueError(f"a topic's name of {len(name)} bytes")
+        p = self.revive(name, partition, offset, epoch)
+        if p != NULL:
+            self.by_name[topic, partition] = <size_t>p
+            return
+        p = <fetch_partition_t *>calloc(1, sizeof(fetch_partition_t))
+        if p == NULL:
+            raise MemoryError()
+        p.topic = <uint8_t *>malloc(len(name))
+        if p.topic == NULL:
+            free(p)
+            raise MemoryError()
+        memcpy(p.topic, <const char *>name, len(name))
+        p.topic_size = <int16_t>len(name)
+        p.partition = partition
+        p.refs = 1
+        p.assigned = True
+        p.node_id = p.read_node_id = p.session_node_id = p.leader_epoch = -1
+        p.high_watermark = p.last_stable_offset = p.log_start_offset = -1
+        p.stop_offset = INT64_MAX
+        mutex_lock(&self.lock)
+        grown = <fetch_partition_t **>with_room(self.partitions, self.partition_count, &self.partition_capacity, sizeof(void *))
+        if grown != NULL:
+            self.partitions = grown
+            grown[self.partition_count] = p
+            self.partition_count += 1
+            self.move(p, offset, epoch)
+        mutex_unlock(&self.lock)
+        if grown == NULL:
+            free(p.topic)
+            free(p)
+            raise MemoryError()
+        self.by_name[topic, partition] = <size_t>p
+
+    cdef fetch_partition_t *revive(self, bytes name, int32_t partition, int64_t offset, int32_t epoch) noexcept:
+        """A partition that was removed and that a session still has; NULL: there is none."""
+        cdef fetch_partition_t *found = NULL
+        cdef fetch_partition_t *p
+        cdef const char *topic = name
+        cdef Py_ssize_t size = len(name)
+        cdef int32_t i
+        mutex_lock(&self.lock)
+        for i in range(self.partition_count):
+            p = self.partitions[i]
+            if not p.assigned and p.partition == partition and p.topic_size == size and memcmp(p.topic, topic, <size_t>size) == 0:
+                found = p
+        if found != NULL:
+            self.move(found, offset, epoch)
+            found.assigned = True
+            found.paused = found.blocked = False
+            found.node_id = found.read_node_id = found.leader_epoch = -1
+            found.high_watermark = found.last_stable_offset = found.log_start_offset = -1
+            found.stop_offset = INT64_MAX
+        mutex_unlock(&self.lock)
+        return found
+
+    def remove(self, str topic not None, int32_t partition):
+        """No more of a partition: what waits is dropped."""
+        cdef fetch_partition_t *p = self.find(topic, partition)
+        self.leave_unread(topic, partition)
+        del self.by_name[topic, partition]
+        mutex_lock(&self.lock)
+        p.assigned = False
+        self.move(p, -1, -1)
+        mutex_unlock(&self.lock)
+        self.wake()
+
+    def seek(self, str topic not None, int32_t partition, int64_t offset, int32_t epoch=-1):
+        """Go on at `offset`; -1: not known. What waits is dropped, what is under way when it comes. An error is forgotten.
+
+        `epoch`: leader epoch of the record before it, -1 not known.
+        """
+        cdef fetch_partition_t *p = self.find(topic, partition)
+        self.leave_unread(topic, partition)
+        mutex_lock(&self.lock)
+        self.move(p, offset, epoch)
+        p.blocked = False
+        mutex_unlock(&self.lock)
+        self.wake()
+
+    def stop_at(self, str topic not None, int32_t partition, int64_t offset):
+        """No Fetch asks for what is at `offset` or behind it; what an answer brings beyond is given nevertheless.
+
+        A poll does not wait once all partitions have come so far, or where a broker has nothing more up to there.
+        """
+        cdef fetch_partition_t *p = self.find(topic, partition)
+        mutex_lock(&self.lock)
+        p.stop_offset = offset
+        mutex_unlock(&self.lock)
+        self.awaken()
+        self.wake()
+
+    @property
+    def has_reached_stops(self):
+        """Whether nothing more comes, of any partition, and nothing waits to be polled."""
+        cdef bint found
+        mutex_lock(&self.lock)
+        found = self.is_through()
+        mutex_unlock(&self.lock)
+        return found
+
+    cdef bint is_through(self) noexcept nogil:
+        """With the lock: the same."""
+        cdef const fetch_partition_t *p
+        cdef bint found = False
+        cdef int32_t i
+        for i in range(self.partition_count):
+            p = self.partitions[i]
+            if p.assigned:
+                found = True
+                if p.begun or p.blocked or p.fetch_offset < p.stop_offset:
+                    return False
+        return found and self.ready == NULL
+
+    def lead(self, str topic not None, int32_t partition, int32_t node_id, int32_t leader_epoch=-1):
+        """Who leads a partition, -1 nobody that is known. Fetching goes on after an error."""
+        cdef fetch_partition_t *p = self.find(topic, partition)
+        mutex_lock(&self.lock)
+        p.node_id = node_id
+        p.leader_epoch = leader_epoch
+        p.read_node_id = -1
+        p.blocked = False
+        mutex_unlock(&self.lock)
+        self.wake()
+
+    def pause(self, str topic not None, int32_t partition):
+        """Neither fetch nor hand out, until `resume`; what waits is kept."""
+        self.find(topic, partition).paused |= PAUSED
+        self.leave_unread(topic, partition)
+        self.wake()
+
+    def hold(self, str topic not None, int32_t partition):
+        """The same until it is removed, whatever the user resumes: somebody else is to have it."""
+        self.find(topic, partition).paused |= HELD
+        self.leave_unread(topic, partition)
+        self.wake()
+
+    def resume(self, str topic not None, int32_t partition):
+        self.find(topic, partition).paused &= ~PAUSED
+        self.awaken()
+        self.wake()
+
+    def is_paused(self, str topic not None, int32_t partition):
+        return (self.find(topic, partition).paused & PAUSED) != 0
+
+    def position(self, str topic not None, int32_t partition):
+        """The offset of the next record that is given; -1 not known."""
+        return self.epochs(topic, partition)[0]
+
+    def epochs(self, str topic not None, int32_t partition):
+        """(position, its epoch, offset that is fetched next, its epoch): of the record before it, -1 not known."""
+        cdef fetch_partition_t *p = self.find(topic, partition)
+        cdef int64_t position = -1
+        cdef int32_t epoch = -1
+        cdef int64_t fetch_offset
+        cdef int32_t fetch_epoch
+        cdef bint is_unread = self.find_unread(topic, partition, &position, &epoch)
+        mutex_lock(&self.lock)
+        if not is_unread:
+            position = p.position
+            epoch = p.position_epoch
+        fetch_offset = p.fetch_offset
+        fetch_epoch = p.fetch_epoch
+        mutex_unlock(&self.lock)
+        return position, epoch, fetch_offset, fetch_epoch
+
+    def watermarks(self, str topic not None, int32_t partition):
+        """(log start offset, last stable offset, high watermark) as the last answer had them; -1 not known."""
+        cdef fetch_partition_t *p = self.find(topic, partition)
+        return p.log_start_offset, p.last_stable_offset, p.high_watermark
+
+    def assigned(self):
+        """(topic, partition) of all that is assigned."""
+        return list(self.by_name)
+
+    @property
+    def is_assigned(self):
+        """Whether there is something that is assigned."""
+        return len(self.by_name) > 0
+
+    @property
+    def buffered_bytes(self):
+        return atomic_load_i64(&self.ready_bytes)
+
+    def wake(self):
+        """Look again what there is to fetch."""
+        if self.pump is not None:
+            with nogil:
+                self.pump.wake(self)
+
+    cdef void move(self, fetch_partition_t *p, int64_t offset, int32_t epoch) noexcept nogil:
+        """With the lock."""
+        cdef ready_t **link = &self.ready
+        cdef ready_t *ready
+        self.generations += 1
+        p.generation = self.generations
+        p.fetch_offset = p.position = offset
+        p.fetch_epoch = p.position_epoch = epoch
+        p.begun = False
+        while link[0] != NULL:
+            ready = link[0]
+            if ready.partition == p:
+                link[0] = ready.next
+                atomic_add_i64(&self.ready_bytes, -ready.chunk.size)
+                ready_free(ready)
+            else:
+                link = &ready.next
+        self.ready_end = link
+
+    # --- iteration: of those that hand out --------------------------------------------------------------------
+
+    cdef bint find_unread(self, topic, partition, int64_t *position, int32_t *epoch) except -1:
+        """The position of a partition that iteration has not read to its end, or of which nobody got what a poll returned."""
+        return False
+
+    cdef int put_back(self) except -1:
+        """Iteration ends, what it has not come to waits to be handed out before all else."""
+        return 0
+
+    cdef int leave_unread(self, topic, partition) except -1:
+        """The same, if there is some of this partition."""
+        if self.iterator is not None and (topic, partition) in self.unread:
+            self.put_back()
+        return 0
+
+    # --- what Python decides --------------------------------------------------------------------------------
+
+    cdef void say(self, fetch_partition_t *p, const fetch_answer_t *answer, int16_t error) noexcept nogil:
+        """With the lock."""
+        cdef news_t *news = <news_t *>malloc(sizeof(news_t))
+        if news == NULL:
+            return               # it is fetched again and fails again
+        p.blocked = True
+        p.refs += 1
+        news.partition = p
+        news.generation = p.generation
+        news.error = error
+        news.offset = p.fetch_offset
+        news.leader_id = answer.leader_id if answer != NULL else -1
+        news.leader_epoch = answer.leader_epoch if answer != NULL else -1
+        news.next = self.news
+        self.news = news
+        self.pump.tell(self)
+
+    def take_news(self):
+        """(topic, partition, error code, offset, leader's id, leader's epoch) of partitions that stand still: `lead` and `seek` let them go on.
+
+        The leader is what the broker said it is, -1 when it did not.
+        """
+        cdef news_t *news
+        cdef news_t *next
+        mutex_lock(&self.lock)
+        news = self.news
+        self.news = NULL
+        mutex_unlock(&self.lock)
+        found = []
+        while news != NULL:
+            next = news.next
+            if news.generation == news.partition.generation and news.partition.assigned:
+                topic = (<const char *>news.partition.topic)[:news.partition.topic_size].decode()
+                found.append((topic, news.partition.partition, news.error, news.offset, news.leader_id, news.leader_epoch))
+            mutex_lock(&self.lock)
+            partition_release(news.partition)
+            mutex_unlock(&self.lock)
+            free(news)
+            news = next
+        found.reverse()
+        return found
+    cdef void purge(self) noexcept nogil:
+        """With the lock: partitions that nobody needs any more go."""
+        cdef fetch_partition_t *p
+        cdef int32_t i = 0
+        while i < self.partition_count:
+            p = self.partitions[i]
+            if not p.assigned and p.session_node_id < 0:
+                self.partition_count -= 1
+                self.partitions[i] = self.partitions[self.partition_count]
+                partition_release(p)
+            else:
+                i += 1
+
+    cdef void awaken(self) noexcept nogil:
+        atomic_add_i32(&self.signal, 1)
+        if atomic_load_i32(&self.waiting):
+            futex_wake_all(&self.signal)
+        if atomic_load_i32(&self.listening) and self.pump is not None:
+            self.pump.wake(self)

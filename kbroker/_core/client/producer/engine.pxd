@@ -1,0 +1,66 @@
+"""Sends a producer's batches, in the pump's thread and without the GIL.
+
+Natural batching: the open batch of a partition goes as soon as nothing of that partition is under way (and linger.ms has
+passed); meanwhile only full ones go, max.in.flight requests to a broker at most. One request takes a batch of every partition
+that is ready, up to max.request.size.
+
+What a broker refuses and what a lost connection leaves behind stays in its queue's `held`, and nothing more of the partition is
+sent, until everything of it that was under way has come back. Then Python hears of it (`troubles`) and decides for the queue.
+"""
+
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+
+from kbroker._core.client.producer.accumulator cimport Accumulator, accumulator_t, queue_t
+from kbroker._core.client.pump cimport Engine
+from kbroker._core.client.producer.outgoing cimport outgoing_t
+from kbroker._core.client.producer.exchange cimport broker_t, produce_exchange_t
+from kbroker._core.client.producer.frame cimport produce_options_t
+
+cdef enum:
+    # outgoing_t.error of what is no answer of a broker
+    EXPIRED = -2                 # delivery.timeout.ms has passed
+    LOST = 13                    # NETWORK_EXCEPTION: no answer
+    TOO_OLD = 35                 # UNSUPPORTED_VERSION: the broker serves no version that we write
+
+cdef class ProduceEngine(Engine):
+    cdef readonly Accumulator accumulator
+    cdef accumulator_t *a
+    cdef broker_t *brokers
+    cdef produce_exchange_t *free_exchanges
+    cdef produce_exchange_t *ready           # to be sent in this turn
+    cdef produce_exchange_t **ready_tail
+    cdef outgoing_t *watched                 # done, with callbacks; guarded by the accumulator's lock
+    cdef produce_options_t options
+    cdef object older_form                   # callable(batch, magic): a batch as the message sets of before Kafka 0.11
+    cdef public object on_leaving            # callable([(topic, partition, records, size, attempt)]), before each request; or None
+    cdef bytes client_id
+    cdef bytes transactional_id
+    cdef int32_t max_in_flight
+    cdef int64_t max_request_size
+    cdef int64_t request_timeout_ms
+    cdef int64_t delivery_timeout_ms
+    cdef bint news                           # for Python
+    cdef uint8_t *nodes                      # of the last answer that told some; owned, NULL: Python has them
+    cdef size_t nodes_size
+    cdef bint told_when_empty
+    cdef bint admits_itself                  # the partitions of a transaction
+    cdef readonly bint began                 # the transaction: something was sent, or a partition admitted
+    cdef readonly int64_t requests
+    cdef readonly int64_t batches_sent
+
+    cdef void consider(self, queue_t *queue, int64_t now_ms) noexcept nogil
+    cdef bint gather(self, int64_t now_ms) noexcept nogil
+    cdef bint sendable(self, queue_t *queue, int64_t now_ms) noexcept nogil
+    cdef bint expire(self, queue_t *queue, int64_t now_ms) noexcept nogil
+    cdef bint take(self, queue_t *queue, broker_t *broker) noexcept nogil
+    cdef bint send(self, produce_exchange_t *exchange, int64_t now_ms) noexcept nogil
+    cdef int leave(self, produce_exchange_t *exchange) except *
+    cdef int make_older(self, produce_exchange_t *exchange, int magic) except *
+    cdef broker_t *broker_of(self, int32_t node_id) noexcept nogil
+    cdef produce_exchange_t *new_exchange(self, broker_t *broker) noexcept nogil
+    cdef void keep_nodes(self, const uint8_t *data, size_t size) noexcept nogil
+    cdef void be_due(self, int64_t at_ms) noexcept nogil
+    cdef void done(self, outgoing_t *batch, int64_t base_offset, int64_t log_append_time) noexcept nogil
+    cdef void come_back(self, outgoing_t *batch, int16_t error, const char *text, int32_t text_size) noexcept nogil
+
+cdef void wake_engine(ProduceEngine engine) noexcept nogil

@@ -1,0 +1,3 @@
+from kbroker._core.client.producer.accumulator import Accumulator
+
+def deliver(accumulator: Accumulator, base_offset: int = 0, copy: bool = True) -> list[tuple[str, int, bytes]]: ...

@@ -1,0 +1,93 @@
+"""Python's handle on a log directory's flush queue and health."""
+
+from libc.stdint cimport int64_t
+
+from kbroker._core.log.flush cimport flusher_loop
+from kbroker._core.log.io cimport monotonic_ns
+from kbroker._core.log.partition cimport FULL_TOLD_EVERY_S, log_dir_t
+from kbroker._core.base.sync cimport *
+
+import logging
+
+logger = logging.getLogger("kbroker.storage")
+
+
+cdef class LogDirectory:
+    """One log directory: its flush queue and whether it still works."""
+
+    def __cinit__(self, str path):
+        self.path = path
+        self.on_offline = None
+        mutex_init(&self.dir.lock, NULL)
+        condition_init(&self.dir.wanted, NULL)
+
+    def __dealloc__(self):
+        mutex_destroy(&self.dir.lock)
+        condition_destroy(&self.dir.wanted)
+
+    def set_on_offline(self, callback):
+        """`callback(reason)` is called once, on the thread that saw the directory fail."""
+        self.on_offline = callback
+
+    def run_flusher(self):
+        """Body of a flusher thread: fsync partitions as they ask for it, until `stop_flushers`. Several may run."""
+        cdef log_dir_t *d = &self.dir
+        with nogil:
+            flusher_loop(d)
+
+    def stop_flushers(self):
+        """The flushers finish what is queued and return."""
+        cdef log_dir_t *d = &self.dir
+        with nogil:
+            mutex_lock(&d.lock)
+            d.stopping = True
+            condition_broadcast(&d.wanted)
+            mutex_unlock(&d.lock)
+
+    def fail(self, str reason):
+        """Take the directory offline; there is no way back but a restart."""
+        if atomic_claim_i32(&self.dir.offline, 0, 1):
+            self.tell_offline(reason)
+
+    def tell_offline(self, str reason):
+        logger.error("log directory %s is offline: %s", self.path, reason)
+        if self.on_offline is not None:
+            self.on_offline(reason)
+
+    def tell_full(self, str log):
+        """There is no space: one line for the first append that is refused and then every 30 seconds."""
+        cdef int64_t now_ns = monotonic_ns()
+        atomic_store_i64(&self.dir.full_told_ns, now_ns)
+        if self.full_logged_ns and now_ns - self.full_logged_ns < FULL_TOLD_EVERY_S * 1000000000LL:
+            return
+        self.full_logged_ns = now_ns
+        logger.error("log directory %s is full: %s cannot be appended to until there is space", self.path, log)
+
+    def find_space(self):
+        """Somebody has seen that there is space again."""
+        atomic_store_i64(&self.dir.full_told_ns, 0)
+
+    @property
+    def is_full(self):
+        """Whether something was refused for lack of space, and no append has found space since."""
+        return atomic_load_i64(&self.dir.full_told_ns) != 0
+
+    @property
+    def is_offline(self):
+        return atomic_load_i32(&self.dir.offline) != 0
+
+    @property
+    def is_stalled(self):
+        return atomic_load_i64(&self.dir.stalled_until_ns) > monotonic_ns()
+
+    @property
+    def flush_count(self):
+        return atomic_load_i64(&self.dir.flush_count)
+
+    @property
+    def flush_ns(self):
+        return atomic_load_i64(&self.dir.flush_ns)
+
+    @property
+    def acks_flushed(self):
+        return atomic_load_i64(&self.dir.acks_flushed)

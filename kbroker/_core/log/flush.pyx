@@ -1,0 +1,244 @@
+"""Flushing logs, and the acknowledgements that wait for it; see flush.pxd."""
+
+from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint32_t
+
+from kbroker._core.log.io cimport io_sync, monotonic_ns
+from kbroker._core.base.mailbox cimport post
+from kbroker._core.log.partition cimport *
+from kbroker._core.base.sync cimport *
+
+cdef enum:
+    # partition_t.flush_state
+    FLUSH_IDLE = 0
+    FLUSH_QUEUED = 1
+    FLUSH_RUNNING = 2
+    FLUSH_RUNNING_AGAIN = 3
+
+    FLUSH_DUE = -102             # look_for_unflushed, besides NEEDS_HANDLER
+
+ctypedef struct unflushed_t:
+    # The oldest segment that is not on the device.
+    segment_t *segment
+    int64_t end                  # of what its fdatasync covers
+    int64_t appended_ms
+    uint32_t truncations
+    bint is_last
+    need_t need
+
+# --- acknowledgements that wait ---------------------------------------------------------------------
+
+cdef bint partition_await_flush(partition_t *p, ack_waiter_t *waiter) noexcept nogil:
+    cdef int code
+    mutex_lock(&p.lock)
+    if p.flushed_offset > waiter.offset:
+        mutex_unlock(&p.lock)
+        return False
+    code = refusal(p)
+    if code == KAFKA_STORAGE_ERROR or code == UNKNOWN_TOPIC_OR_PARTITION:
+        mutex_unlock(&p.lock)
+        waiter.error[0] = code
+        return False
+    partition_ref(p)
+    waiter.partition = p
+    waiter.next = p.ack_waiters
+    p.ack_waiters = waiter
+    mutex_unlock(&p.lock)
+    request_flush(p)
+    return True
+
+
+cdef int32_t complete_acks(partition_t *p, int code) noexcept nogil:
+    """Release waiters up to flushed_offset, or all of them with an error code (`lock` held). How many references to drop."""
+    cdef ack_waiter_t **link = &p.ack_waiters
+    cdef ack_waiter_t *waiter
+    cdef int32_t completed = 0
+    while link[0] != NULL:
+        waiter = link[0]
+        if code == 0 and waiter.offset >= p.flushed_offset:
+            link = &waiter.next
+            continue
+        link[0] = waiter.next
+        completed += 1
+        if code:
+            waiter.error[0] = code
+        # The waiter may be gone as soon as the last of its slot's waiters has posted.
+        release_ack(waiter)
+    return completed
+
+
+cdef inline void release_ack(ack_waiter_t *waiter) noexcept nogil:
+    if atomic_add_i32(waiter.pending, -1) == 0:
+        post(waiter.mail)
+
+
+cdef void drop_refs(partition_t *p, int32_t count) noexcept nogil:
+    while count > 0:
+        partition_unref(p)
+        count -= 1
+
+# --- the queue of a log directory -------------------------------------------------------------------
+
+cdef void request_flush(partition_t *p) noexcept nogil:
+    cdef log_dir_t *d = p.dir
+    mutex_lock(&d.lock)
+    if p.flush_state == FLUSH_IDLE:
+        enqueue_flush(d, p)
+        partition_ref(p)
+    elif p.flush_state == FLUSH_RUNNING:
+        p.flush_state = FLUSH_RUNNING_AGAIN
+    mutex_unlock(&d.lock)
+
+
+cdef void enqueue_flush(log_dir_t *d, partition_t *p) noexcept nogil:
+    p.flush_state = FLUSH_QUEUED
+    p.flush_next = NULL
+    if d.flush_tail != NULL:
+        d.flush_tail.flush_next = p
+    else:
+        d.flush_head = p
+    d.flush_tail = p
+    condition_signal(&d.wanted)
+
+
+cdef void flusher_loop(log_dir_t *d) noexcept nogil:
+    cdef partition_t *p
+    cdef bint again
+    mutex_lock(&d.lock)
+    while True:
+        while d.flush_head == NULL and not d.stopping:
+            condition_wait(&d.wanted, &d.lock)
+        p = d.flush_head
+        if p == NULL:
+            break
+        d.flush_head = p.flush_next
+        if d.flush_head == NULL:
+            d.flush_tail = NULL
+        p.flush_state = FLUSH_RUNNING
+        mutex_unlock(&d.lock)
+        partition_flush(p, -1)
+        mutex_lock(&d.lock)
+        again = p.flush_state == FLUSH_RUNNING_AGAIN
+        if again:
+            enqueue_flush(d, p)
+        else:
+            p.flush_state = FLUSH_IDLE
+            mutex_unlock(&d.lock)
+            partition_unref(p)
+            mutex_lock(&d.lock)
+    mutex_unlock(&d.lock)
+
+# --- one partition ----------------------------------------------------------------------------------
+
+cdef int32_t first_unflushed(partition_t *p) noexcept nogil:
+    """The oldest segment whose records or indexes may not be on the device, -1 without segments (`lock` held)."""
+    cdef int32_t i = p.segment_count - 1
+    while i > 0 and (p.segments[i].base_offset > p.flushed_offset or p.segments[i - 1].indexes_dirty):
+        i -= 1
+    return i
+
+
+cdef int64_t recovery_point_locked(partition_t *p) noexcept nogil:
+    """Segments that end below this need no recovery (`lock` held): records and indexes are on the device."""
+    cdef int32_t i = first_unflushed(p)
+    if i < 0 or i == p.segment_count - 1:
+        return p.flushed_offset
+    return p.segments[i].base_offset if p.segments[i].base_offset < p.flushed_offset else p.flushed_offset
+
+
+cdef int partition_flush(partition_t *p, int64_t until) noexcept nogil:
+    cdef unflushed_t next
+    cdef int32_t completed
+    cdef int failed
+    cdef int code
+    cdef bint is_news
+    while True:
+        mutex_lock(&p.flush_lock)
+        mutex_lock(&p.lock)
+        if until < 0:
+            until = p.log_end_offset
+        code = look_for_unflushed(p, until, &next)
+        if code == FLUSH_DUE:
+            mutex_unlock(&p.lock)
+            failed = sync_segment(p, &next)
+            # Never tried again, not even by who waits for the lock: the kernel may have dropped what it could not write.
+            is_news = failed != 0 and take_offline(p)
+            mutex_unlock(&p.flush_lock)
+            if is_news:
+                tell_offline(p, failed)
+            continue
+        if code != NEEDS_HANDLER:
+            completed = complete_acks(p, code)
+            mutex_unlock(&p.lock)
+            mutex_unlock(&p.flush_lock)
+            drop_refs(p, completed)
+            return code
+        mutex_unlock(&p.lock)
+        mutex_unlock(&p.flush_lock)
+        # Without the lock: storage.Log flushes too, with its own one held.
+        code = prepare(p, next.need.kind, next.need.base_offset)
+        if code:
+            # What waits is told; the records stay and are flushed when it works again.
+            mutex_lock(&p.lock)
+            completed = complete_acks(p, code)
+            mutex_unlock(&p.lock)
+            drop_refs(p, completed)
+            return code
+
+
+cdef int look_for_unflushed(partition_t *p, int64_t until, unflushed_t *next) noexcept nogil:
+    """What to do next (`lock` held): FLUSH_DUE, sync `next`, a reference; NEEDS_HANDLER, prepare `next.need`; else the outcome."""
+    cdef segment_t *s
+    cdef int32_t i
+    cdef int code = refusal(p)
+    if code:
+        return 0 if code == NEEDS_HANDLER else code
+    i = first_unflushed(p)
+    next.is_last = i == p.segment_count - 1
+    if i < 0 or (next.is_last and (p.flushed_offset >= until or p.flushed_offset >= p.log_end_offset)):
+        return 0
+    s = p.segments[i]
+    if s.fd < 0 or not s.entry_synced:
+        next.need.kind = PREPARE_SEGMENT if s.fd < 0 else PREPARE_DIRECTORY
+        next.need.base_offset = s.base_offset
+        return NEEDS_HANDLER
+    segment_ref(s)
+    next.segment = s
+    next.end = p.log_end_offset if next.is_last else p.segments[i + 1].base_offset
+    next.truncations = p.truncations
+    next.appended_ms = p.last_append_ms
+    return FLUSH_DUE
+
+
+cdef int sync_segment(partition_t *p, unflushed_t *next) noexcept nogil:
+    """fdatasync the segment and drop the reference (`flush_lock` held). 0, and who waited is released, or -errno."""
+    cdef segment_t *s = next.segment
+    cdef int64_t started_ns = monotonic_ns()
+    cdef int32_t completed
+    cdef int failed = io_sync(s.file_system, s.fd)
+    if not next.is_last:
+        # Recovery trusts the indexes of segments below the recovery point.
+        if failed == 0 and s.index_fd >= 0:
+            failed = io_sync(s.file_system, s.index_fd)
+        if failed == 0 and s.time_index_fd >= 0:
+            failed = io_sync(s.file_system, s.time_index_fd)
+        if failed == 0 and s.aborted_fd >= 0:
+            failed = io_sync(s.file_system, s.aborted_fd)
+    atomic_add_i64(&p.dir.flush_count, 1)
+    atomic_add_i64(&p.dir.flush_ns, monotonic_ns() - started_ns)
+    if failed:
+        segment_unref(s)
+        return failed
+    mutex_lock(&p.lock)
+    if not next.is_last:
+        s.indexes_dirty = False
+    if p.truncations == next.truncations and next.end > p.flushed_offset:
+        atomic_store_i64(&p.flushed_offset, next.end)
+        atomic_store_i64(&p.unflushed_since_ms, -1 if next.end >= p.log_end_offset else next.appended_ms)
+        if p.options.flushed_visibility:
+            wake_fetches(p, INT32_MAX, INT32_MAX)
+    completed = complete_acks(p, 0)
+    mutex_unlock(&p.lock)
+    segment_unref(s)
+    atomic_add_i64(&p.dir.acks_flushed, completed)
+    drop_refs(p, completed)
+    return 0

@@ -1,0 +1,591 @@
+"""Hot state of a partition's log; the contracts are in partition.pxd.
+
+In order: references, indexes of the active segment, transactions, appending, what storage.Log is asked for, fetches that wait. Reading is
+in position.pyx, flushing in flush.pyx.
+"""
+
+from cpython.ref cimport Py_XDECREF, PyObject
+from libc.errno cimport EDQUOT, EFBIG, ENOSPC
+from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free
+from libc.string cimport strerror
+from posix.mman cimport MAP_FAILED, MAP_POPULATE, MAP_SHARED, PROT_READ, mmap, munmap
+from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
+
+from kbroker._core.base.arrays cimport with_room
+from kbroker._core.wire.cursor cimport store_u32, store_u64
+from kbroker._core.wire.layout cimport *
+from kbroker._core.log.flush cimport request_flush
+from kbroker._core.log.io cimport io_close, io_truncate, io_write, monotonic_ns
+from kbroker._core.base.mailbox cimport post
+from kbroker._core.log.producers cimport (
+    ended_t, producers_check, producers_check_marker, producers_end, producers_first_undecided, producers_foresee_end,
+    producers_free, producers_has_batches, producers_in_transaction, producers_is_fenced, producers_remember, remembered_batch_t,
+)
+from kbroker._core.wire.record_batch cimport (
+    BATCH_OK, batch_check_timestamps, batch_error_code, batch_info_t, batch_stamp, batch_stamp_timestamp,
+)
+from kbroker._core.base.sync cimport *
+from kbroker._core.wire.transaction_marker cimport ABORTED_SIZE, MARKER_ABORT, write_aborted
+from kbroker._core.log.verifications cimport (
+    NO_GUARD, verification_t, verifications_begin, verifications_end, verifications_end_by_marker, verifications_find,
+)
+
+import logging
+
+from kbroker.errors import KbrokerError
+
+logger = logging.getLogger("kbroker.storage")
+
+cdef extern from "<pthread.h>" nogil:
+    int mutex_clocklock "pthread_mutex_clocklock"(mutex_t *mutex, int clock, const timespec *until)
+
+cdef enum:
+    # The protocol's error codes that come from here only (errors.ErrorCode).
+    MESSAGE_TOO_LARGE = 10
+    RECORD_LIST_TOO_LARGE = 18
+    INVALID_PRODUCER_EPOCH = 47
+
+    STALL_NS = 100000000         # a write that takes longer ...
+    STALLED_FOR_NS = 1000000000  # ... keeps appends of its directory off the processors for so long
+    LOCK_WAIT_NS = 2000000       # a processor waits so long for another one's append, then hands over
+
+# --- references -------------------------------------------------------------------------------------
+
+cdef void partition_ref(partition_t *p) noexcept nogil:
+    atomic_add_i32(&p.refs, 1)
+
+
+cdef void partition_unref(partition_t *p) noexcept nogil:
+    if atomic_add_i32(&p.refs, -1) == 0:
+        partition_free(p)
+
+
+cdef void partition_free(partition_t *p) noexcept nogil:
+    cdef int32_t i
+    for i in range(p.segment_count):
+        segment_unref(p.segments[i])
+    free(p.segments)
+    free(p.aborting)
+    free(p.verifications.entries)
+    producers_free(p.producers)
+    mutex_destroy(&p.flush_lock)
+    mutex_destroy(&p.append_lock)
+    mutex_destroy(&p.lock)
+    free(p.topic)
+    with gil:
+        Py_XDECREF(<PyObject *>p.directory)
+        Py_XDECREF(<PyObject *>p.file_system)
+        Py_XDECREF(<PyObject *>p.log)
+    free(p)
+
+
+cdef void segment_unref(segment_t *s) noexcept nogil:
+    if atomic_add_i32(&s.refs, -1) != 0:
+        return
+    segment_close_files(s)
+    if s.file_system != NULL:
+        with gil:
+            Py_XDECREF(<PyObject *>s.file_system)
+    free(s.pending)
+    free(s)
+
+
+cdef uint8_t *map_index_file(int32_t fd, int64_t size, bint populate) noexcept nogil:
+    cdef void *address = mmap(NULL, <size_t>size, PROT_READ, MAP_SHARED | (MAP_POPULATE if populate else 0), fd, 0)
+    return <uint8_t *>address if address != MAP_FAILED else NULL
+
+
+cdef void segment_close_files(segment_t *s) noexcept nogil:
+    if s.index != NULL:
+        munmap(s.index, <size_t>s.index_capacity)
+        s.index = NULL
+    if s.time_index != NULL:
+        munmap(s.time_index, <size_t>s.time_index_capacity)
+        s.time_index = NULL
+    if s.aborted != NULL:
+        munmap(s.aborted, <size_t>s.aborted_capacity)
+        s.aborted = NULL
+    io_close(s.file_system, s.fd)
+    io_close(s.file_system, s.index_fd)
+    io_close(s.file_system, s.time_index_fd)
+    io_close(s.file_system, s.aborted_fd)
+    s.fd = -1
+    s.index_fd = -1
+    s.time_index_fd = -1
+    s.aborted_fd = -1
+
+cdef int32_t first_segment_from(segment_t *const *segments, int32_t count, int64_t base_offset) noexcept nogil:
+    cdef int32_t low = 0
+    cdef int32_t high = count
+    cdef int32_t middle
+    while low < high:
+        middle = (low + high) >> 1
+        if segments[middle].base_offset < base_offset:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+cdef segment_t *find_segment(partition_t *p, int64_t base_offset) noexcept nogil:
+    """`lock` held."""
+    cdef int32_t at = first_segment_from(p.segments, p.segment_count, base_offset)
+    return p.segments[at] if at < p.segment_count and p.segments[at].base_offset == base_offset else NULL
+
+# --- indexes of the active segment ------------------------------------------------------------------
+
+cdef int32_t index_count(segment_t *s) noexcept nogil:
+    return s.index_entries + (s.pending.count if s.pending != NULL else 0)
+
+
+cdef int32_t time_index_count(segment_t *s) noexcept nogil:
+    return s.time_index_entries + (s.pending.time_count if s.pending != NULL else 0)
+
+
+cdef int spill_indexes(partition_t *p, segment_t *s) noexcept nogil:
+    """Write the pending entries to the index files (append_lock held, descriptors open). 0 or -errno."""
+    cdef pending_index_t *pending = s.pending
+    cdef int failed
+    if pending == NULL:
+        return 0
+    if pending.count:
+        failed = io_write(s.file_system, s.index_fd, pending.index, <int64_t>pending.count * INDEX_ENTRY_SIZE,
+                          <int64_t>s.index_entries * INDEX_ENTRY_SIZE)
+        if failed:
+            return failed
+    if pending.time_count:
+        failed = io_write(s.file_system, s.time_index_fd, pending.time_index,
+                          <int64_t>pending.time_count * TIME_INDEX_ENTRY_SIZE,
+                          <int64_t>s.time_index_entries * TIME_INDEX_ENTRY_SIZE)
+        if failed:
+            return failed
+    mutex_lock(&p.lock)
+    s.index_entries += pending.count
+    s.time_index_entries += pending.time_count
+    pending.count = 0
+    pending.time_count = 0
+    mutex_unlock(&p.lock)
+    return 0
+
+
+cdef void add_time_entry(segment_t *s) noexcept nogil:
+    """The largest timestamp so far and its offset, unless the index has it already (both locks held)."""
+    cdef uint8_t *entry
+    if s.max_timestamp <= s.last_time_entry or s.pending.time_count == INDEX_PENDING:
+        return
+    entry = s.pending.time_index + s.pending.time_count * TIME_INDEX_ENTRY_SIZE
+    store_u64(entry, <uint64_t>s.max_timestamp)
+    store_u32(entry + 8, <uint32_t>(s.max_timestamp_offset - s.base_offset))
+    s.pending.time_count += 1
+    s.last_time_entry = s.max_timestamp
+
+
+cdef void add_index_entry(segment_t *s, int64_t last_offset, int64_t position) noexcept nogil:
+    """Both locks held; there is room, because a full `pending` is spilled before the append."""
+    cdef uint8_t *entry = s.pending.index + s.pending.count * INDEX_ENTRY_SIZE
+    store_u32(entry, <uint32_t>(last_offset - s.base_offset))
+    store_u32(entry + 4, <uint32_t>position)
+    s.pending.count += 1
+
+
+# --- transactions -----------------------------------------------------------------------------------
+
+cdef bint settle_last_stable(partition_t *p) noexcept nogil:
+    cdef int64_t stable = p.first_undecided
+    if stable < p.log_start_offset:
+        stable = p.log_start_offset
+    if stable > p.high_watermark:
+        stable = p.high_watermark
+    if stable == p.last_stable_offset:
+        return False
+    atomic_store_i64(&p.last_stable_offset, stable)
+    return True
+
+
+cdef bint add_aborting(partition_t *p, segment_t *s) noexcept nogil:
+    cdef segment_t **grown = <segment_t **>with_room(p.aborting, p.aborting_count, &p.aborting_capacity, sizeof(segment_t *))
+    if grown == NULL:
+        return False
+    p.aborting = grown
+    p.aborting[p.aborting_count] = s
+    p.aborting_count += 1
+    return True
+
+
+cdef int write_aborted_entry(partition_t *p, segment_t *s, int64_t producer_id, const ended_t *ended, int64_t offset) noexcept nogil:
+    """Into the .txnindex of the active segment (append_lock held). 0 or -errno, and then it is as it was."""
+    cdef uint8_t[ABORTED_SIZE] entry
+    cdef int64_t position = <int64_t>s.aborted_count * ABORTED_SIZE
+    cdef int failed
+    write_aborted(entry, producer_id, ended.first_offset, offset, ended.last_stable_offset)
+    failed = io_write(s.file_system, s.aborted_fd, entry, ABORTED_SIZE, position)
+    if failed:
+        io_truncate(s.file_system, s.aborted_fd, position)
+    return failed
+
+
+cdef int partition_verify(partition_t *p, const batch_info_t *info, bint adds, int64_t *guard) noexcept nogil:
+    cdef int code
+    guard[0] = NO_GUARD
+    if info.producer_id < 0:
+        return 0
+    while True:
+        mutex_lock(&p.append_lock)
+        code = refusal(p)
+        if code == 0 and (adds or p.options.verify_transactions):
+            code = begin_verification(p, info, adds, guard)
+        mutex_unlock(&p.append_lock)
+        if code == NEEDS_HANDLER:
+            code = prepare(p, PREPARE_OPEN, -1)
+            if code == 0:
+                continue
+        return code
+
+
+cdef int begin_verification(partition_t *p, const batch_info_t *info, bint adds, int64_t *guard) noexcept nogil:
+    if producers_is_fenced(p.producers, info.producer_id, info.producer_epoch):
+        return INVALID_PRODUCER_EPOCH
+    if producers_in_transaction(p.producers, info.producer_id, info.producer_epoch):
+        return 0
+    guard[0] = verifications_begin(&p.verifications, info.producer_id, info.producer_epoch, info.base_sequence, adds)
+    return 0 if guard[0] != NO_GUARD else UNKNOWN_SERVER_ERROR
+
+
+cdef int check_producer(partition_t *p, batch_info_t *info, const appender_t *appender, remembered_batch_t *duplicate) noexcept nogil:
+    """As producers_check, and NEEDS_VERIFICATION."""
+    cdef verification_t *asked = NULL
+    cdef bint verified = True
+    cdef int32_t lowest_sequence = INT32_MAX
+    if appender.marker != NULL:
+        return producers_check_marker(p.producers, info, appender.marker)
+    if p.verifications.count and info.producer_id >= 0:
+        asked = verifications_find(&p.verifications, info.producer_id)
+    if asked != NULL:
+        lowest_sequence = asked.lowest_sequence
+        if asked.adds and not producers_has_batches(p.producers, info.producer_id):
+            lowest_sequence = 0      # its epoch is new: what is not its first batch is not where it belongs
+    if (info.attributes & ATTRIBUTE_TRANSACTIONAL and info.producer_id >= 0
+            and (appender.adds or p.options.verify_transactions)):
+        verified = asked != NULL and asked.guard == appender.guard
+        if (not verified and appender.guard == NO_GUARD
+                and not producers_is_fenced(p.producers, info.producer_id, info.producer_epoch)
+                and not producers_in_transaction(p.producers, info.producer_id, info.producer_epoch)):
+            return NEEDS_VERIFICATION
+    return producers_check(p.producers, info, appender.origin, verified, lowest_sequence, duplicate)
+
+
+# --- appending --------------------------------------------------------------------------------------
+
+cdef int partition_append(partition_t *p, uint8_t *batch, batch_info_t *info, const appender_t *appender, int64_t now_ms,
+                          bint may_block, append_result_t *result) noexcept nogil:
+    cdef need_t need
+    cdef int code = NEEDS_HANDLER
+    while True:
+        need.kind = PREPARE_NOTHING
+        need.base_offset = -1
+        result.must_wait = False
+        code = take_append_lock(p, may_block)
+        if code == 0:
+            code = append_locked(p, batch, info, appender, now_ms, may_block, result, &need)
+            mutex_unlock(&p.append_lock)
+        if code != NEEDS_HANDLER or not may_block:
+            break
+        code = prepare(p, need.kind, need.base_offset)
+        if code != 0:
+            break
+    if code == 0 and result.must_wait:
+        request_flush(p)
+    return code
+
+
+cdef int take_append_lock(partition_t *p, bint may_block) noexcept nogil:
+    cdef timespec until
+    if may_block:
+        mutex_lock(&p.append_lock)
+        return 0
+    if mutex_trylock(&p.append_lock) == 0:
+        return 0
+    clock_gettime(CLOCK_MONOTONIC, &until)
+    until.tv_nsec += LOCK_WAIT_NS
+    if until.tv_nsec >= 1000000000:
+        until.tv_nsec -= 1000000000
+        until.tv_sec += 1
+    return 0 if mutex_clocklock(&p.append_lock, CLOCK_MONOTONIC, &until) == 0 else NEEDS_HANDLER
+
+
+cdef inline int64_t most_aborted(partition_t *p, segment_t *s) noexcept nogil:
+    """Entries that the .txnindex of the active segment has room for: what is mapped of it stays where it is."""
+    return s.aborted_capacity // ABORTED_SIZE if s.aborted != NULL else p.options.index_max_bytes // ABORTED_SIZE
+
+
+cdef inline bint roll_due(partition_t *p, segment_t *s, int64_t size, int64_t last_offset, int64_t max_timestamp) noexcept nogil:
+    """Kafka's conditions: size, age by the records' own time, a full index, offsets beyond 31 bits."""
+    cdef int64_t waited
+    cdef int32_t index_max = p.options.index_max_bytes
+    if last_offset - s.base_offset > INT32_MAX:
+        return True
+    if s.size == 0:
+        return False
+    if s.size + size > p.options.segment_bytes:
+        return True
+    if index_count(s) >= index_max // INDEX_ENTRY_SIZE or time_index_count(s) >= index_max // TIME_INDEX_ENTRY_SIZE - 1:
+        return True
+    if s.index != NULL and index_count(s) >= s.index_capacity // INDEX_ENTRY_SIZE:
+        return True      # mapped when segment.index.bytes was less
+    if s.aborted_count and s.aborted_count >= most_aborted(p, s):
+        return True
+    waited = max_timestamp - s.first_timestamp if s.first_timestamp >= 0 else monotonic_ns() // 1000000 - s.created_ms
+    return waited > p.options.segment_ms - s.roll_jitter_ms
+
+
+cdef int append_locked(partition_t *p, uint8_t *batch, batch_info_t *info, const appender_t *appender, int64_t now_ms,
+                       bint may_block, append_result_t *result, need_t *need) noexcept nogil:
+    cdef segment_t *s
+    cdef remembered_batch_t duplicate
+    cdef ended_t aborted             # what the .txnindex is to tell
+    cdef ended_t ended
+    cdef int64_t stable_before
+    cdef bint is_stable
+    cdef bint is_pending_full
+    cdef int64_t base_offset
+    cdef int64_t last_offset
+    cdef int64_t max_timestamp
+    cdef int64_t position
+    cdef int64_t started_ns
+    cdef int64_t unflushed_from
+    cdef bint log_append_time = p.options.log_append_time
+    cdef int code = refusal(p)
+    if code == NEEDS_HANDLER:
+        need.kind = PREPARE_OPEN
+    if code:
+        return code
+    s = p.segments[p.segment_count - 1]
+    if p.rolling:
+        need.kind = PREPARE_ROLL
+        need.base_offset = s.base_offset
+        return NEEDS_HANDLER
+    if not may_block and atomic_load_i64(&p.dir.stalled_until_ns) and monotonic_ns() < p.dir.stalled_until_ns:
+        return NEEDS_HANDLER
+    if appender.marker == NULL:          # whatever a topic limits, its transactions end
+        if info.size > p.options.max_message_bytes:
+            return MESSAGE_TOO_LARGE
+        if info.size > p.options.segment_bytes:
+            return RECORD_LIST_TOO_LARGE
+        code = batch_check_timestamps(info, log_append_time, now_ms, p.options.timestamp_before_max_ms,
+                                      p.options.timestamp_after_max_ms)
+        if code != BATCH_OK:
+            return batch_error_code(code)
+    max_timestamp = now_ms if log_append_time else info.walked_max_timestamp
+
+    result.log_start_offset = p.log_start_offset
+    code = check_producer(p, info, appender, &duplicate)
+    if code == 1:
+        result.base_offset = duplicate.last_offset - duplicate.offset_delta
+        result.last_offset = duplicate.last_offset
+        result.log_append_time = duplicate.timestamp         # whatever the topic's type, as Kafka
+        result.must_wait = p.options.flush_messages == 1 and atomic_load_i64(&p.flushed_offset) <= duplicate.last_offset
+        return 0
+    if code and (code != NEEDS_VERIFICATION or may_block):
+        return code
+
+    base_offset = p.log_end_offset
+    last_offset = base_offset + info.last_offset_delta
+    if roll_due(p, s, info.size, last_offset, max_timestamp):
+        need.kind = PREPARE_ROLL
+        need.base_offset = s.base_offset
+        return NEEDS_HANDLER
+    is_pending_full = s.pending.count == INDEX_PENDING or s.pending.time_count == INDEX_PENDING
+    if is_pending_full and (s.index_fd < 0 or s.time_index_fd < 0):
+        need.kind = PREPARE_INDEX
+        need.base_offset = s.base_offset
+        return NEEDS_HANDLER
+    if code:
+        return code          # NEEDS_VERIFICATION: whoever has only that to do appends where nobody may wait
+    if is_pending_full:
+        code = spill_indexes(p, s)
+        if code:
+            return write_failed(p, s, code)
+    aborted.first_offset = -1
+    if appender.marker != NULL and appender.marker.type == MARKER_ABORT:
+        producers_foresee_end(p.producers, info.producer_id, base_offset, &aborted)
+        if aborted.first_offset != -1 and s.aborted_fd < 0:
+            need.kind = PREPARE_ABORTED
+            need.base_offset = s.base_offset
+            return NEEDS_HANDLER
+
+    batch_stamp(batch, base_offset, p.leader_epoch)
+    batch_stamp_timestamp(batch, info.size, log_append_time, max_timestamp)
+    position = s.size
+    started_ns = monotonic_ns()
+    code = io_write(s.file_system, s.fd, batch, info.size, position)
+    if code:
+        return write_failed(p, s, code)
+    if aborted.first_offset != -1:
+        code = write_aborted_entry(p, s, info.producer_id, &aborted, base_offset)
+        if code:
+            return write_failed(p, s, code)
+    note_write_time(p, started_ns)
+    # The check has made room: this cannot fail.
+    if appender.marker != NULL:
+        producers_end(p.producers, info, appender.marker, base_offset, max_timestamp, &ended)
+    else:
+        producers_remember(p.producers, info, base_offset, max_timestamp)
+    if appender.marker != NULL:
+        verifications_end_by_marker(&p.verifications, info.producer_id, info.producer_epoch)
+    elif info.attributes & ATTRIBUTE_TRANSACTIONAL:
+        verifications_end(&p.verifications, info.producer_id)
+
+    mutex_lock(&p.lock)
+    if aborted.first_offset != -1:
+        s.aborted_count += 1
+    p.tail[p.tail_count & (TAIL_RING - 1)].base_offset = base_offset
+    p.tail[p.tail_count & (TAIL_RING - 1)].position = position
+    p.tail_count += 1
+    if position == 0:
+        s.first_timestamp = max_timestamp
+    if max_timestamp > s.max_timestamp:
+        s.max_timestamp = max_timestamp
+        s.max_timestamp_offset = last_offset
+    if s.bytes_since_index > p.options.index_interval_bytes:
+        add_index_entry(s, last_offset, position)
+        add_time_entry(s)
+        s.bytes_since_index = 0
+    s.bytes_since_index += info.size
+    atomic_store_i64(&s.size, position + info.size)
+    unflushed_from = p.flushed_offset
+    if p.unflushed_since_ms < 0:
+        atomic_store_i64(&p.unflushed_since_ms, started_ns // 1000000)
+    p.last_append_ms = started_ns // 1000000
+    atomic_store_i64(&p.log_end_offset, last_offset + 1)
+    atomic_store_i64(&p.high_watermark, last_offset + 1)
+    atomic_store_i64(&p.first_undecided, producers_first_undecided(p.producers))
+    stable_before = p.last_stable_offset
+    is_stable = settle_last_stable(p)
+    if not p.options.flushed_visibility:
+        # How many bytes the end of a transaction sets free nobody counts: who waits for them looks again.
+        wake_fetches(p, info.size, 0 if not is_stable else info.size if stable_before == base_offset else INT32_MAX)
+    mutex_unlock(&p.lock)
+
+    atomic_add_i64(&p.messages_in, info.record_count)
+    atomic_add_i64(&p.bytes_in, info.size)
+    result.base_offset = base_offset
+    result.last_offset = last_offset
+    result.log_append_time = now_ms if log_append_time else -1
+    result.must_wait = last_offset + 1 - unflushed_from >= p.options.flush_messages
+    return 0
+
+
+cdef inline void note_write_time(partition_t *p, int64_t started_ns) noexcept nogil:
+    """Of a write that has succeeded."""
+    cdef int64_t now_ns = monotonic_ns()
+    if atomic_load_i64(&p.dir.full_told_ns):
+        atomic_store_i64(&p.dir.full_told_ns, 0)
+    if now_ns - started_ns > STALL_NS:
+        atomic_store_i64(&p.dir.stalled_until_ns, now_ns + STALLED_FOR_NS)
+
+
+cdef int write_failed(partition_t *p, segment_t *s, int failed) noexcept nogil:
+    """A full disk or quota: take back what was half written and go on refusing until there is space. Anything else: offline."""
+    if failed == -ENOSPC or failed == -EDQUOT or failed == -EFBIG:
+        failed = io_truncate(s.file_system, s.fd, s.size)
+        if failed == 0:
+            directory_full(p)
+            return KAFKA_STORAGE_ERROR
+    directory_failed(p, failed)
+    return KAFKA_STORAGE_ERROR
+
+
+cdef void directory_full(partition_t *p) noexcept nogil:
+    """Say it, but not for every append that is refused."""
+    cdef int64_t told_ns = atomic_load_i64(&p.dir.full_told_ns)
+    if told_ns and monotonic_ns() - told_ns < FULL_TOLD_EVERY_S * 1000000000LL:
+        return
+    with gil:
+        try:
+            (<object>p.directory).tell_full(f"{p.topic[:p.topic_size].decode('utf-8', 'replace')}-{p.partition_id}")
+        except BaseException:
+            logger.exception("telling that a disk is full")
+
+
+cdef bint take_offline(partition_t *p) noexcept nogil:
+    return atomic_claim_i32(&p.dir.offline, 0, 1)
+
+
+cdef void tell_offline(partition_t *p, int failed) noexcept with gil:
+    try:
+        reason = f"{p.topic[:p.topic_size].decode('utf-8', 'replace')}-{p.partition_id}: {strerror(-failed).decode()}"
+        (<object>p.directory).tell_offline(reason)
+    except BaseException:
+        logger.exception("telling that a log directory is offline")
+
+
+cdef void directory_failed(partition_t *p, int failed) noexcept nogil:
+    if take_offline(p):
+        tell_offline(p, failed)
+
+
+cdef int prepare(partition_t *p, int kind, int64_t base_offset) noexcept with gil:
+    """Let storage.Log open, roll or what else is due. 0: try again; else the error code to answer."""
+    if kind == PREPARE_NOTHING:
+        return 0
+    log = (<object>p.log)() if p.log != NULL else None
+    if log is None:
+        return UNKNOWN_TOPIC_OR_PARTITION
+    try:
+        log.prepare(kind, base_offset)
+        return 0
+    except KbrokerError as error:
+        return error.code
+    except OSError:
+        logger.exception("%s: cannot go on", log)
+        return KAFKA_STORAGE_ERROR
+    except BaseException:
+        logger.exception("%s: cannot go on", log)
+        return UNKNOWN_SERVER_ERROR
+
+# --- waiting ----------------------------------------------------------------------------------------
+
+cdef void wake_fetches(partition_t *p, int64_t size, int64_t committed_size) noexcept nogil:
+    """`size` more bytes may be read, and so many by who reads committed records only (`lock` held)."""
+    cdef fetch_waiter_t *waiter = p.fetch_waiters
+    cdef int64_t more
+    while waiter != NULL:
+        more = committed_size if waiter.committed else size
+        if more and atomic_add_i64(waiter.bytes_missing, -more) <= 0:
+            post(waiter.mail)
+        waiter = waiter.next
+
+
+cdef bint partition_await_bytes(partition_t *p, fetch_waiter_t *waiter, int64_t from_offset, bint committed) noexcept nogil:
+    mutex_lock(&p.lock)
+    if refusal(p) or partition_visible_end(p, committed) > from_offset:
+        mutex_unlock(&p.lock)
+        waiter.partition = NULL
+        return False
+    partition_ref(p)
+    waiter.partition = p
+    waiter.committed = committed
+    waiter.previous = NULL
+    waiter.next = p.fetch_waiters
+    if waiter.next != NULL:
+        waiter.next.previous = waiter
+    p.fetch_waiters = waiter
+    mutex_unlock(&p.lock)
+    return True
+
+
+cdef void partition_forget_bytes(fetch_waiter_t *waiter) noexcept nogil:
+    cdef partition_t *p = waiter.partition
+    if p == NULL:
+        return
+    mutex_lock(&p.lock)
+    if waiter.previous != NULL:
+        waiter.previous.next = waiter.next
+    else:
+        p.fetch_waiters = waiter.next
+    if waiter.next != NULL:
+        waiter.next.previous = waiter.previous
+    waiter.partition = NULL
+    mutex_unlock(&p.lock)
+    partition_unref(p)

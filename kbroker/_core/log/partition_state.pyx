@@ -1,0 +1,546 @@
+"""Python's handle on a partition: its offsets, appends and reads; its segments are in segment_list.pyx."""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.ref cimport Py_INCREF
+from libc.stdint cimport INT32_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcpy, memset
+
+from kbroker._core.wire.cursor cimport store_u32
+from kbroker._core.wire.crc cimport crc32c
+from kbroker._core.wire.layout cimport ATTRIBUTE_CODEC_MASK, BATCH_ATTRIBUTES, BATCH_CRC, BATCH_HEADER_SIZE
+from kbroker._core.log.directory cimport LogDirectory
+from kbroker._core.log.flush cimport (
+    complete_acks, drop_refs, partition_flush, recovery_point_locked, request_flush,
+)
+from kbroker._core.log.io cimport io_read, monotonic_ns
+from kbroker._core.log.position cimport endless, partition_read, patience_t
+from kbroker._core.log.partition cimport *
+from kbroker._core.log.producers cimport (
+    FROM_CLIENT, FROM_COORDINATOR, ProducerTable, producers_copy, producers_expire, producers_first_undecided, producers_free,
+    producers_new, producers_t,
+)
+from kbroker._core.wire.record_batch cimport BATCH_OK, batch_error_code, batch_header, batch_info_t, batch_verify, batch_walk
+from kbroker._core.log.segment_list cimport SegmentList, handle_of
+from kbroker._core.base.sync cimport *
+from kbroker._core.log.time_position cimport partition_find_time, time_result_t
+from kbroker._core.wire.transaction_marker cimport MARKER_ABORT, MARKER_COMMIT, MARKER_SIZE, marker_t, write_marker
+from kbroker._core.log.verifications cimport NO_GUARD
+
+from kbroker.errors import StorageFailed
+
+cdef enum:
+    INVALID_TXN_STATE = 48
+
+AS_CLIENT = FROM_CLIENT
+AS_COORDINATOR = FROM_COORDINATOR
+STATES = ("closed", "open", "offline", "deleted")
+
+
+cdef class PartitionState(SegmentList):
+    """One partition's hot state. Every method may be called from any thread; none keeps the GIL while it waits."""
+
+    def __cinit__(self, LogDirectory directory not None, str topic not None, int partition_id, bytes topic_id not None,
+                  options, file_system=None, log=None):
+        cdef bytes name = topic.encode()
+        cdef partition_t *p
+        if len(topic_id) != 16 or not 0 < len(name) <= 32767:
+            raise ValueError(f"topic id of {len(topic_id)} bytes, name of {len(name)} bytes")
+        p = <partition_t *>calloc(1, sizeof(partition_t))
+        if p == NULL:
+            raise MemoryError
+        self.p = p
+        self.directory = directory
+        self.topic = topic
+        self.partition_id = partition_id
+        p.refs = 1
+        mutex_init(&p.flush_lock, NULL)
+        mutex_init(&p.append_lock, NULL)
+        mutex_init(&p.lock, NULL)
+        p.topic = <char *>malloc(<size_t>len(name))
+        p.producers = producers_new()
+        p.dir = &directory.dir
+        p.directory = <void *>directory
+        Py_INCREF(directory)
+        if p.topic == NULL or p.producers == NULL:
+            raise MemoryError
+        memcpy(p.topic, PyBytes_AS_STRING(name), <size_t>len(name))
+        p.topic_size = <int16_t>len(name)
+        p.partition_id = partition_id
+        memcpy(p.topic_id, PyBytes_AS_STRING(topic_id), 16)
+        p.unflushed_since_ms = -1
+        if file_system is not None and not file_system.passthrough:
+            p.file_system = <void *>file_system
+            Py_INCREF(file_system)
+        if log is not None:
+            p.log = <void *>log
+            Py_INCREF(log)
+        self.update_options(options)
+
+    def __repr__(self):
+        return f"<PartitionState {self.topic}-{self.partition_id} {self.state}, ends at {self.log_end_offset}>"
+
+    def update_options(self, options):
+        """Take over a LogOptions; in force from the next append and read on."""
+        cdef log_options_t fresh
+        cdef partition_t *p = self.p
+        fresh.segment_bytes = options.segment_bytes
+        fresh.segment_ms = options.segment_ms
+        fresh.max_message_bytes = options.max_message_bytes
+        fresh.index_interval_bytes = options.index_interval_bytes
+        fresh.index_max_bytes = options.index_max_bytes
+        fresh.flush_messages = options.flush_messages
+        fresh.timestamp_before_max_ms = options.timestamp_before_max_ms
+        fresh.timestamp_after_max_ms = options.timestamp_after_max_ms
+        fresh.log_append_time = options.log_append_time
+        fresh.compacted = options.compacted
+        fresh.compression = options.compression
+        fresh.compression_level = options.compression_level
+        fresh.flushed_visibility = options.flushed_visibility
+        fresh.downconversion = options.downconversion
+        fresh.verify_transactions = options.verify_transactions
+        with nogil:
+            mutex_lock(&p.append_lock)
+            mutex_lock(&p.lock)
+            p.options = fresh
+            mutex_unlock(&p.lock)
+            mutex_unlock(&p.append_lock)
+
+    # --- what it knows
+
+    @property
+    def state(self):
+        """One of "closed", "open", "offline", "deleted"."""
+        cdef int32_t state = atomic_load_i32(&self.p.state)
+        if state in (PARTITION_OPEN, PARTITION_CLOSED) and atomic_load_i32(&self.p.dir.offline):
+            state = PARTITION_OFFLINE
+        return STATES[state]
+
+    @property
+    def topic_id(self):
+        return PyBytes_FromStringAndSize(<char *>self.p.topic_id, 16)
+
+    @property
+    def log_start_offset(self):
+        return atomic_load_i64(&self.p.log_start_offset)
+
+    @property
+    def log_end_offset(self):
+        return atomic_load_i64(&self.p.log_end_offset)
+
+    @property
+    def high_watermark(self):
+        return atomic_load_i64(&self.p.high_watermark)
+
+    @property
+    def last_stable_offset(self):
+        return atomic_load_i64(&self.p.last_stable_offset)
+
+    def visible_end(self, bint committed=False):
+        """The end of what a fetch may see."""
+        return partition_visible_end(self.p, committed)
+
+    @property
+    def flushed_offset(self):
+        return atomic_load_i64(&self.p.flushed_offset)
+
+    @property
+    def recovery_point(self):
+        """Segments that end below need no recovery after a power cut; at most `flushed_offset`."""
+        cdef partition_t *p = self.p
+        cdef int64_t offset
+        with nogil:
+            mutex_lock(&p.lock)
+            offset = recovery_point_locked(p)
+            mutex_unlock(&p.lock)
+        return offset
+
+    @property
+    def unflushed_ms(self):
+        """For how long it has held what is not flushed yet, by the monotonic clock; -1 when all is flushed."""
+        cdef int64_t since_ms = atomic_load_i64(&self.p.unflushed_since_ms)
+        return monotonic_ns() // 1_000_000 - since_ms if since_ms >= 0 else -1
+
+    @property
+    def leader_epoch(self):
+        return atomic_load_i32(&self.p.leader_epoch)
+
+    @property
+    def messages_in(self):
+        return atomic_load_i64(&self.p.messages_in)
+
+    @property
+    def bytes_in(self):
+        return atomic_load_i64(&self.p.bytes_in)
+
+    @property
+    def bytes_out(self):
+        return atomic_load_i64(&self.p.bytes_out)
+
+    @property
+    def waiting_fetches(self):
+        """Fetches that wait for records of this partition."""
+        cdef partition_t *p = self.p
+        cdef fetch_waiter_t *waiter
+        cdef int64_t count = 0
+        with nogil:
+            mutex_lock(&p.lock)
+            waiter = p.fetch_waiters
+            while waiter != NULL:
+                count += 1
+                waiter = waiter.next
+            mutex_unlock(&p.lock)
+        return count
+
+    @property
+    def fetches(self):
+        return atomic_load_i64(&self.p.fetches)
+
+    # --- opening and closing
+
+    def open(self, list segments, int64_t log_start_offset, int64_t log_end_offset, int64_t flushed_offset,
+             ProducerTable producers=None):
+        """Serve these segments (arguments of `add_segment`; ascending, the last one active and open)."""
+        cdef partition_t *p = self.p
+        cdef producers_t *fresh
+        if self.state != "closed" or p.segment_count:
+            raise AssertionError(f"{self!r} cannot be opened")
+        for segment in segments:
+            self.add_segment(*segment)
+        fresh = producers_new()
+        if fresh == NULL:
+            raise MemoryError
+        if producers is not None and producers_copy(producers.table, fresh) < 0:
+            producers_free(fresh)
+            raise MemoryError
+        with nogil:
+            mutex_lock(&p.append_lock)
+            mutex_lock(&p.lock)
+            producers_free(p.producers)
+            p.producers = fresh
+            p.tail_count = 0
+            p.rolling = False
+            atomic_store_i64(&p.log_start_offset, log_start_offset)
+            atomic_store_i64(&p.log_end_offset, log_end_offset)
+            atomic_store_i64(&p.high_watermark, log_end_offset)
+            atomic_store_i64(&p.first_undecided, producers_first_undecided(fresh))
+            settle_last_stable(p)
+            atomic_store_i64(&p.flushed_offset, flushed_offset)
+            atomic_store_i64(&p.unflushed_since_ms, -1 if flushed_offset >= log_end_offset else 0)
+            atomic_store_i32(&p.state, PARTITION_OPEN)
+            mutex_unlock(&p.lock)
+            mutex_unlock(&p.append_lock)
+
+    def set_closed_offsets(self, int64_t log_start_offset, int64_t log_end_offset):
+        """What a closed log is known to hold, for those who only ask for its offsets."""
+        if self.state != "closed":
+            raise AssertionError(f"{self!r} is not closed")
+        atomic_store_i64(&self.p.log_start_offset, log_start_offset)
+        atomic_store_i64(&self.p.log_end_offset, log_end_offset)
+        atomic_store_i64(&self.p.high_watermark, log_end_offset)
+        atomic_store_i64(&self.p.last_stable_offset, log_end_offset)
+        atomic_store_i64(&self.p.flushed_offset, log_end_offset)
+
+    def close(self):
+        """Let go of all segments: appends and reads find the log closed. Returns their handles."""
+        return self.leave(PARTITION_CLOSED)
+
+    def delete(self):
+        """As close, for good: everybody who asks is told that there is no such partition; who waits is answered."""
+        return self.leave(PARTITION_DELETED)
+
+    def go_offline(self):
+        """The directory has failed: everybody who waits is answered."""
+        cdef partition_t *p = self.p
+        cdef int32_t completed
+        with nogil:
+            mutex_lock(&p.lock)
+            if p.state != PARTITION_DELETED:
+                atomic_store_i32(&p.state, PARTITION_OFFLINE)
+            wake_fetches(p, INT32_MAX, INT32_MAX)
+            completed = complete_acks(p, KAFKA_STORAGE_ERROR)
+            mutex_unlock(&p.lock)
+            drop_refs(p, completed)
+
+    cdef list leave(self, int32_t state):
+        cdef partition_t *p = self.p
+        cdef segment_t **segments
+        cdef int32_t count
+        cdef int32_t i
+        cdef int32_t completed = 0
+        with nogil:
+            mutex_lock(&p.append_lock)
+            mutex_lock(&p.lock)
+            segments = p.segments
+            count = p.segment_count
+            p.segments = NULL
+            p.segment_count = 0
+            p.segment_capacity = 0
+            p.aborting_count = 0
+            p.tail_count = 0
+            p.truncations += 1
+            p.removals += 1
+            atomic_store_i32(&p.state, state)
+            if state == PARTITION_DELETED:
+                wake_fetches(p, INT32_MAX, INT32_MAX)
+                completed = complete_acks(p, UNKNOWN_TOPIC_OR_PARTITION)
+            mutex_unlock(&p.lock)
+            mutex_unlock(&p.append_lock)
+            drop_refs(p, completed)
+        handles = []
+        for i in range(count):
+            handles.append(handle_of(segments[i]))
+        free(segments)
+        return handles
+
+    # --- appending and reading from Python
+
+    def append(self, batch, int64_t now_ms, int8_t origin=FROM_CLIENT, int64_t guard=NO_GUARD):
+        """Append one batch that this process has made (magic 2; header, CRC and, when not compressed, records are checked).
+
+        `origin`: AS_CLIENT or AS_COORDINATOR, which have no sequences. `guard`: of `verify`, for the first batch of a
+        transaction. Returns (error code, base_offset, last_offset, log_append_time, log_start_offset, must_wait). May
+        block; `must_wait` means that the batch is durable only after `flush`.
+        """
+        cdef partition_t *p = self.p
+        cdef Py_buffer view
+        cdef batch_info_t info
+        cdef append_result_t result
+        cdef appender_t appender
+        cdef uint8_t *copy
+        cdef int code = 0
+        appender.origin = origin
+        appender.guard = guard
+        appender.adds = False
+        appender.marker = NULL
+        PyObject_GetBuffer(batch, &view, PyBUF_SIMPLE)
+        memset(&result, 0, sizeof(result))
+        with nogil:
+            copy = <uint8_t *>malloc(<size_t>view.len + 1)
+            if copy != NULL:
+                memcpy(copy, view.buf, <size_t>view.len)
+                code = check_own_batch(copy, view.len, &info, p.options.compacted)
+                if code == 0:
+                    code = partition_append(p, copy, &info, &appender, now_ms, True, &result)
+                free(copy)
+        PyBuffer_Release(&view)
+        if copy == NULL:
+            raise MemoryError
+        return told(p, code, &result)
+
+    def append_marker(self, int64_t producer_id, int16_t producer_epoch, int32_t coordinator_epoch, bint commit, int64_t now_ms,
+                      bint bumped=False):
+        """Append the end of a producer's transaction, or of none that is known here. Returns what `append` does.
+
+        `bumped`: the epoch is newer than that of the transaction's batches, so one of that epoch is not ended by it.
+        """
+        cdef partition_t *p = self.p
+        cdef uint8_t[MARKER_SIZE] batch
+        cdef batch_info_t info
+        cdef append_result_t result
+        cdef appender_t appender
+        cdef marker_t marker
+        cdef int code
+        marker.type = MARKER_COMMIT if commit else MARKER_ABORT
+        marker.coordinator_epoch = coordinator_epoch
+        marker.bumped = bumped
+        appender.origin = FROM_COORDINATOR
+        appender.guard = NO_GUARD
+        appender.adds = False
+        appender.marker = &marker
+        memset(&result, 0, sizeof(result))
+        with nogil:
+            write_marker(batch, producer_id, producer_epoch, &marker, now_ms)
+            store_u32(batch + BATCH_CRC, crc32c(0, batch + BATCH_ATTRIBUTES, MARKER_SIZE - BATCH_ATTRIBUTES))
+            code = batch_error_code(batch_header(batch, MARKER_SIZE, &info))
+            info.walked_max_timestamp = info.walked_min_timestamp = now_ms
+            if code == 0:
+                code = partition_append(p, batch, &info, &appender, now_ms, True, &result)
+        return told(p, code, &result)
+
+    def verify(self, int64_t producer_id, int16_t producer_epoch, int32_t base_sequence=-1, bint adds=False):
+        """Before a transaction's coordinator is asked whether it knows of its being here, or to add it: (error code, guard for
+        `append`).
+
+        Guard 0: nobody has to be asked, the transaction is open. May block.
+        """
+        cdef partition_t *p = self.p
+        cdef batch_info_t info
+        cdef int64_t guard = NO_GUARD
+        cdef int code
+        memset(&info, 0, sizeof(info))
+        info.producer_id = producer_id
+        info.producer_epoch = producer_epoch
+        info.base_sequence = base_sequence
+        with nogil:
+            code = partition_verify(p, &info, adds, &guard)
+        return code, guard
+
+    def locate(self, int64_t offset, int64_t max_bytes, bint at_least_one=True, bint committed=False, bint may_block=True):
+        """Where a fetch would read: (code, base offset of the segment or -1, position, size). -101: needs a handler."""
+        cdef partition_t *p = self.p
+        cdef patience_t patience = endless()
+        cdef read_result_t found
+        cdef int code
+        patience.may_block = may_block
+        with nogil:
+            code = partition_read(p, offset, max_bytes, at_least_one, committed, &patience, &found)
+        free(found.aborted)
+        if code or found.segment == NULL:
+            return code, -1, 0, 0
+        base_offset = found.segment.base_offset
+        segment_unref(found.segment)
+        return 0, base_offset, found.position, found.size
+
+    def aborted(self, int64_t offset, int64_t max_bytes, bint at_least_one=True, bint may_block=True):
+        """What a fetch of committed records is told besides what it reads: (code, size of that, [(producer id, first offset),
+        ...])."""
+        cdef partition_t *p = self.p
+        cdef patience_t patience = endless()
+        cdef read_result_t found
+        cdef int code
+        patience.may_block = may_block
+        with nogil:
+            code = partition_read(p, offset, max_bytes, at_least_one, True, &patience, &found)
+        if found.segment != NULL:
+            segment_unref(found.segment)
+        try:
+            return code, found.size, [(found.aborted[at].producer_id, found.aborted[at].first_offset) for at in range(found.aborted_count)]
+        finally:
+            free(found.aborted)
+
+    def find_timestamp(self, int64_t timestamp, int64_t base_offset=-1, int64_t position=-1):
+        """The first record at or after `timestamp`: (code, timestamp, offset, leader epoch, segment's base offset, position, batch).
+
+        offset -1: none, but `batch` may be a compressed one that may have it; `base_offset` and the position behind it go on
+        from there, as long as `removals` stays what it was. May block.
+        """
+        cdef partition_t *p = self.p
+        cdef time_result_t found
+        cdef int code
+        found.timestamp = -1
+        found.leader_epoch = -1
+        found.base_offset = base_offset
+        found.position = position
+        with nogil:
+            code = partition_find_time(p, timestamp, &found)
+        try:
+            batch = <bytes>found.batch[:found.size] if found.batch != NULL else None
+        finally:
+            free(found.batch)
+        return code, found.timestamp, found.offset, found.leader_epoch, found.base_offset, found.position, batch
+
+    def read(self, int64_t offset, int64_t max_bytes, bint at_least_one=True, bint committed=False):
+        """(code, bytes): what a fetch from `offset` gets; the last batch may be cut. May block."""
+        cdef partition_t *p = self.p
+        cdef patience_t patience = endless()
+        cdef read_result_t found
+        cdef int code
+        cdef int64_t got = 0
+        cdef bytes data
+        cdef uint8_t *target
+        with nogil:
+            code = partition_read(p, offset, max_bytes, at_least_one, committed, &patience, &found)
+        free(found.aborted)
+        if code or found.segment == NULL:
+            return code, b""
+        try:
+            data = PyBytes_FromStringAndSize(NULL, found.size)
+            target = <uint8_t *>PyBytes_AS_STRING(data)
+            with nogil:
+                got = io_read(found.segment.fd, target, found.size, found.position, True)
+                if got < 0:
+                    directory_failed(p, <int>got)
+        finally:
+            segment_unref(found.segment)
+        if got != found.size:
+            return KAFKA_STORAGE_ERROR, b""
+        return 0, data
+
+    def flush(self, int64_t until=-1):
+        """Return when what is below `until` (-1: everything appended before the call) is on the device. Raises StorageFailed.
+
+        Who calls it at the same time, and the flushers, share the fdatasync.
+        """
+        cdef partition_t *p = self.p
+        cdef int code
+        with nogil:
+            code = partition_flush(p, until)
+        if code:
+            raise StorageFailed(f"{self.topic}-{self.partition_id} cannot be flushed (error code {code})")
+
+    def request_flush(self):
+        """Let a flusher do it, soon."""
+        cdef partition_t *p = self.p
+        with nogil:
+            request_flush(p)
+
+    def advance_log_start_offset(self, int64_t offset):
+        """Records below are not served any more."""
+        cdef partition_t *p = self.p
+        with nogil:
+            mutex_lock(&p.lock)
+            if offset > p.log_start_offset:
+                atomic_store_i64(&p.log_start_offset, offset)
+                if settle_last_stable(p):
+                    wake_fetches(p, 0, INT32_MAX)
+            mutex_unlock(&p.lock)
+
+    def set_leader_epoch(self, int32_t epoch):
+        """Stamped into every batch from the next append on. Returns the log's end, where that one goes."""
+        cdef partition_t *p = self.p
+        cdef int64_t end
+        with nogil:
+            mutex_lock(&p.append_lock)
+            atomic_store_i32(&p.leader_epoch, epoch)
+            end = p.log_end_offset
+            mutex_unlock(&p.append_lock)
+        return end
+
+    # --- producers
+
+    def producers(self):
+        """A copy of the producer table and the log end offset it belongs to."""
+        cdef partition_t *p = self.p
+        cdef ProducerTable table = ProducerTable()
+        cdef int64_t end
+        cdef int copied
+        with nogil:
+            mutex_lock(&p.append_lock)
+            copied = producers_copy(p.producers, table.table)
+            end = p.log_end_offset
+            mutex_unlock(&p.append_lock)
+        if copied < 0:
+            raise MemoryError
+        return table, end
+
+    @property
+    def first_undecided_offset(self):
+        """Where the oldest open transaction begins; 2^63 - 1 when there is none."""
+        return atomic_load_i64(&self.p.first_undecided)
+
+    def expire_producers(self, int64_t oldest_timestamp):
+        """Forget producers whose last batch is older."""
+        cdef partition_t *p = self.p
+        with nogil:
+            mutex_lock(&p.append_lock)
+            producers_expire(p.producers, oldest_timestamp)
+            mutex_unlock(&p.append_lock)
+
+
+cdef tuple told(partition_t *p, int code, const append_result_t *result):
+    if code:
+        return INVALID_TXN_STATE if code == NEEDS_VERIFICATION else code, -1, -1, -1, p.log_start_offset, False
+    return 0, result.base_offset, result.last_offset, result.log_append_time, result.log_start_offset, result.must_wait
+
+
+cdef int check_own_batch(const uint8_t *data, int64_t size, batch_info_t *info, bint key_required) noexcept nogil:
+    cdef int finding = batch_verify(data, size, info)
+    if finding == BATCH_OK:
+        if info.attributes & ATTRIBUTE_CODEC_MASK:
+            info.walked_max_timestamp = info.max_timestamp
+            info.walked_min_timestamp = info.base_timestamp
+        else:
+            finding = batch_walk(data + BATCH_HEADER_SIZE, info.size - BATCH_HEADER_SIZE, info, key_required)
+    return batch_error_code(finding)

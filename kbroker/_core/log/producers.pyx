@@ -1,0 +1,594 @@
+"""State of producers in one partition; see producers.pxd. What is refused, and why, is Kafka 4.3's ProducerAppendInfo."""
+
+from libc.math cimport floor
+from libc.stdint cimport INT32_MAX, INT64_MIN, int8_t, int32_t, int64_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc, qsort
+from libc.string cimport memcpy, memmove, memset
+
+from kbroker._core.base.arrays cimport with_room
+from kbroker._core.wire.layout cimport ATTRIBUTE_TRANSACTIONAL
+from kbroker._core.base.raw_objects cimport let_others_run
+from kbroker._core.wire.record_batch cimport batch_info_t
+from kbroker._core.base.seeded_hash cimport seeded_hash_of_number
+from kbroker._core.base.sync cimport atomic_add_i64, atomic_load_i64, atomic_store_i64
+from kbroker._core.wire.transaction_marker cimport MARKER_ABORT, MARKER_COMMIT, marker_t
+
+cdef enum:
+    UNKNOWN_SERVER_ERROR = -1
+    OUT_OF_ORDER_SEQUENCE_NUMBER = 45
+    INVALID_PRODUCER_EPOCH = 47
+    INVALID_TXN_STATE = 48
+    TRANSACTION_COORDINATOR_FENCED = 52
+    MAX_SEQUENCE = 0x7fffffff
+    MAX_EPOCH = 0x7fff
+    FIRST_CAPACITY = 4
+    SMALL_CAPACITY = 64          # a table of that size grows to it whatever the others take
+
+cdef int64_t all_bytes = 0       # atomic; of the slots of all tables in this process
+cdef int64_t most_bytes = DEFAULT_MAX_BYTES
+
+def limit_memory(long long most):
+    """What the producers of all partitions of this process may take, about."""
+    atomic_store_i64(&most_bytes, most)
+
+def memory():
+    """Bytes that they take."""
+    return atomic_load_i64(&all_bytes)
+
+cdef inline void count_slots(int64_t more) noexcept nogil:
+    atomic_add_i64(&all_bytes, more * <int64_t>sizeof(producer_t))
+
+
+cdef producers_t *producers_new() noexcept nogil:
+    cdef producers_t *table = <producers_t *>calloc(1, sizeof(producers_t))
+    if table != NULL:
+        table.maximum = DEFAULT_MAX_PRODUCERS
+    return table
+
+
+cdef void producers_free(producers_t *table) noexcept nogil:
+    if table != NULL:
+        count_slots(-table.capacity)
+        free(table.slots)
+        free(table.open)
+        free(table)
+
+
+cdef inline int32_t home_of(producers_t *table, int64_t producer_id) noexcept nogil:
+    return <int32_t>seeded_hash_of_number(<uint64_t>producer_id) & (table.capacity - 1)
+
+
+cdef producer_t *find(producers_t *table, int64_t producer_id) noexcept nogil:
+    cdef int32_t at
+    if table.capacity == 0:
+        return NULL
+    at = home_of(table, producer_id)
+    while table.slots[at].producer_id != -1:
+        if table.slots[at].producer_id == producer_id:
+            return &table.slots[at]
+        at = (at + 1) & (table.capacity - 1)
+    return NULL
+
+
+cdef void place(producers_t *table, producer_t *producer) noexcept nogil:
+    """Into a free slot; the caller has seen to room and to its not being there."""
+    cdef int32_t at = home_of(table, producer.producer_id)
+    while table.slots[at].producer_id != -1:
+        at = (at + 1) & (table.capacity - 1)
+    table.slots[at] = producer[0]
+    table.count += 1
+
+
+cdef inline int64_t last_offset_of(const producer_t *producer) noexcept nogil:
+    """-1: there was a marker only."""
+    return producer.batches[producer.batch_count - 1].last_offset if producer.batch_count else -1
+
+
+cdef inline bint stays(const producer_t *producer, int64_t oldest_timestamp, int64_t oldest_offset) noexcept nogil:
+    return producer.producer_id != -1 and (
+        producer.transaction_first_offset != -1
+        or (producer.last_timestamp >= oldest_timestamp and last_offset_of(producer) >= oldest_offset)
+    )
+
+
+cdef int rebuild(producers_t *table, int32_t capacity, int64_t oldest_timestamp, int64_t oldest_offset) noexcept nogil:
+    """Everybody but those silent since before a time or an offset into a table of `capacity` slots. -1: memory is out."""
+    cdef producer_t *slots = <producer_t *>malloc(<size_t>capacity * sizeof(producer_t))
+    cdef producer_t *old = table.slots
+    cdef int32_t old_capacity = table.capacity
+    cdef int32_t at
+    if slots == NULL:
+        return -1
+    for at in range(capacity):
+        slots[at].producer_id = -1
+    table.slots = slots
+    table.capacity = capacity
+    table.count = 0
+    count_slots(capacity - old_capacity)
+    for at in range(old_capacity):
+        if stays(&old[at], oldest_timestamp, oldest_offset):
+            place(table, &old[at])
+    free(old)
+    return 0
+
+
+cdef inline bint is_full(const producers_t *table) noexcept nogil:
+    return (table.count + 1) * 4 > table.capacity * 3
+
+
+cdef inline bint may_grow(const producers_t *table) noexcept nogil:
+    """Whether the producers of all partitions leave it room to become twice as large."""
+    return table.capacity < SMALL_CAPACITY or (
+        atomic_load_i64(&all_bytes) + table.capacity * <int64_t>sizeof(producer_t) <= atomic_load_i64(&most_bytes)
+    )
+
+
+cdef int make_room(producers_t *table) noexcept nogil:
+    """One more producer fits after this. At the maximum, or where there is no memory to grow, the silent half goes, by the mean
+    offset of the last batch: times are the producers' own."""
+    cdef double sum_of_offsets = 0
+    cdef int32_t at
+    # Those in a transaction stay: where they are most, nothing is gained by a search among the others for each new one.
+    if (table.count >= table.maximum and table.count - table.open_count > table.maximum // 2) or (
+            is_full(table) and not may_grow(table) and table.count - table.open_count > table.count // 2):
+        for at in range(table.capacity):
+            if table.slots[at].producer_id != -1:
+                sum_of_offsets += <double>last_offset_of(&table.slots[at])
+        if rebuild(table, table.capacity, INT64_MIN, <int64_t>floor(sum_of_offsets / table.count) + 1) < 0:
+            return -1
+    if is_full(table):
+        return rebuild(table, table.capacity * 2 if table.capacity else FIRST_CAPACITY, INT64_MIN, INT64_MIN)
+    return 0
+
+
+# --- open transactions ------------------------------------------------------------------------------
+
+cdef int make_open_room(producers_t *table) noexcept nogil:
+    """One more open transaction fits after this. -1: memory is out."""
+    cdef open_transaction_t *grown
+    cdef int32_t kept = 0
+    cdef int32_t at
+    if table.open_end < table.open_capacity:
+        return 0
+    if table.open_count <= table.open_capacity // 2:
+        for at in range(table.open_at, table.open_end):
+            if table.open[at].producer_id != -1:
+                table.open[kept] = table.open[at]
+                kept += 1
+        table.open_at = 0
+        table.open_end = kept
+        if kept < table.open_capacity:
+            return 0
+    grown = <open_transaction_t *>with_room(table.open, table.open_end, &table.open_capacity, sizeof(open_transaction_t))
+    if grown == NULL:
+        return -1
+    table.open = grown
+    return 0
+
+
+cdef int32_t first_open_from(const producers_t *table, int64_t first_offset) noexcept nogil:
+    """Where the first one stands that does not begin before, over or not."""
+    cdef int32_t low = table.open_at
+    cdef int32_t high = table.open_end
+    cdef int32_t middle
+    while low < high:
+        middle = (low + high) >> 1
+        if table.open[middle].first_offset < first_offset:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+cdef int open_transaction(producers_t *table, int64_t producer_id, int64_t first_offset) noexcept nogil:
+    """-1: memory is out. A transaction that begins now stands behind all others; those of a snapshot come in any order."""
+    cdef int32_t at
+    if make_open_room(table) < 0:
+        return -1
+    at = table.open_end
+    if at > table.open_at and table.open[at - 1].first_offset > first_offset:
+        at = first_open_from(table, first_offset)
+        memmove(&table.open[at + 1], &table.open[at], <size_t>(table.open_end - at) * sizeof(open_transaction_t))
+    table.open[at].producer_id = producer_id
+    table.open[at].first_offset = first_offset
+    table.open_end += 1
+    table.open_count += 1
+    return 0
+
+
+cdef void close_transaction(producers_t *table, int64_t producer_id, int64_t first_offset) noexcept nogil:
+    cdef int32_t at = first_open_from(table, first_offset)
+    while at < table.open_end and table.open[at].first_offset == first_offset:
+        if table.open[at].producer_id == producer_id:
+            table.open[at].producer_id = -1
+            table.open_count -= 1
+            break
+        at += 1
+    if table.open_count == 0:
+        table.open_at = table.open_end = 0
+    while table.open_at < table.open_end and table.open[table.open_at].producer_id == -1:
+        table.open_at += 1
+
+
+cdef void producers_foresee_end(producers_t *table, int64_t producer_id, int64_t offset, ended_t *ended) noexcept nogil:
+    cdef producer_t *producer = find(table, producer_id)
+    cdef int32_t at = table.open_at
+    ended.first_offset = producer.transaction_first_offset if producer != NULL else -1
+    ended.last_stable_offset = offset + 1
+    while at < table.open_end and (table.open[at].producer_id == -1 or table.open[at].producer_id == producer_id):
+        at += 1
+    if at < table.open_end:
+        ended.last_stable_offset = table.open[at].first_offset
+
+
+cdef bint producers_in_transaction(producers_t *table, int64_t producer_id, int16_t epoch) noexcept nogil:
+    cdef producer_t *producer = find(table, producer_id)
+    return producer != NULL and producer.transaction_first_offset != -1 and producer.epoch == epoch
+
+
+cdef bint producers_is_fenced(producers_t *table, int64_t producer_id, int16_t epoch) noexcept nogil:
+    cdef producer_t *producer = find(table, producer_id)
+    return producer != NULL and epoch < producer.epoch
+
+
+cdef bint producers_has_batches(producers_t *table, int64_t producer_id) noexcept nogil:
+    cdef producer_t *producer = find(table, producer_id)
+    return producer != NULL and producer.batch_count > 0
+
+# --- what may be appended ---------------------------------------------------------------------------
+
+cdef inline int32_t last_sequence_of(batch_info_t *info) noexcept nogil:
+    """Sequences wrap from 2^31-1 to 0."""
+    return <int32_t>((<int64_t>info.base_sequence + info.last_offset_delta) & MAX_SEQUENCE)
+
+
+cdef bint find_duplicate(const producer_t *producer, batch_info_t *info, remembered_batch_t *duplicate) noexcept nogil:
+    cdef int32_t last_sequence = last_sequence_of(info)
+    cdef int32_t at
+    if info.producer_epoch != producer.epoch:
+        return False
+    for at in range(producer.batch_count):
+        if producer.batches[at].first_sequence == info.base_sequence and producer.batches[at].last_sequence == last_sequence:
+            duplicate[0] = producer.batches[at]
+            return True
+    return False
+
+
+cdef bint is_next(const producer_t *producer, const batch_info_t *info) noexcept nogil:
+    """Whether the batch's sequence is the one to come. One epoch's first is 0; where the epoch is not known either, any."""
+    if producer.epoch == -1:
+        return True
+    if info.producer_epoch != producer.epoch or producer.batch_count == 0:
+        return info.base_sequence == 0
+    return info.base_sequence == ((<int64_t>producer.batches[producer.batch_count - 1].last_sequence + 1) & MAX_SEQUENCE)
+
+
+cdef int producers_check(producers_t *table, batch_info_t *info, int8_t origin, bint verified, int32_t lowest_sequence,
+                         remembered_batch_t *duplicate) noexcept nogil:
+    cdef producer_t *producer
+    cdef bint is_transactional = info.attributes & ATTRIBUTE_TRANSACTIONAL != 0
+    if info.producer_id < 0:
+        return 0
+    producer = find(table, info.producer_id)
+    if producer != NULL and origin == FROM_CLIENT and find_duplicate(producer, info, duplicate):
+        return 1
+    if producer != NULL and info.producer_epoch < producer.epoch:
+        return INVALID_PRODUCER_EPOCH
+    if is_transactional and not verified and not producers_in_transaction(table, info.producer_id, info.producer_epoch):
+        return INVALID_TXN_STATE
+    # KIP-360: an unknown producer may start with any sequence; its state may have expired here.
+    if origin == FROM_CLIENT and (
+        info.base_sequence > lowest_sequence or (producer != NULL and not is_next(producer, info))
+    ):
+        return OUT_OF_ORDER_SEQUENCE_NUMBER
+    if producer != NULL and producer.transaction_first_offset != -1 and not is_transactional:
+        return INVALID_TXN_STATE
+    if (producer == NULL and make_room(table) < 0) or (is_transactional and make_open_room(table) < 0):
+        return UNKNOWN_SERVER_ERROR
+    return 0
+
+
+cdef int producers_check_marker(producers_t *table, batch_info_t *info, const marker_t *marker) noexcept nogil:
+    cdef producer_t *producer = find(table, info.producer_id)
+    if producer == NULL:
+        return 0 if make_room(table) == 0 else UNKNOWN_SERVER_ERROR
+    if info.producer_epoch < producer.epoch:
+        return INVALID_PRODUCER_EPOCH
+    # A marker that came before and comes again ends nothing, as little as one that is to repair what had the last epoch.
+    if (marker.bumped and info.producer_epoch == producer.epoch and producer.transaction_first_offset != -1
+            and info.producer_epoch != MAX_EPOCH):
+        return INVALID_PRODUCER_EPOCH
+    return TRANSACTION_COORDINATOR_FENCED if marker.coordinator_epoch < producer.coordinator_epoch else 0
+
+# --- what was appended ------------------------------------------------------------------------------
+
+cdef producer_t *take_up(producers_t *table, batch_info_t *info, int64_t timestamp) noexcept nogil:
+    """The producer of an appended batch, with its epoch. NULL: memory is out."""
+    cdef producer_t fresh
+    cdef producer_t *producer = find(table, info.producer_id)
+    if producer == NULL:
+        if make_room(table) < 0:
+            return NULL
+        memset(&fresh, 0, sizeof(fresh))
+        fresh.producer_id = info.producer_id
+        fresh.epoch = info.producer_epoch
+        fresh.coordinator_epoch = -1
+        fresh.transaction_first_offset = -1
+        place(table, &fresh)
+        producer = find(table, info.producer_id)
+    if producer.epoch != info.producer_epoch:
+        producer.epoch = info.producer_epoch
+        producer.batch_count = 0
+    producer.last_timestamp = timestamp
+    return producer
+
+
+cdef int producers_remember(producers_t *table, batch_info_t *info, int64_t base_offset, int64_t timestamp) noexcept nogil:
+    cdef producer_t *producer
+    cdef remembered_batch_t *batch
+    if info.producer_id < 0:
+        return 0
+    producer = take_up(table, info, timestamp)
+    if producer == NULL:
+        return -1
+    if info.attributes & ATTRIBUTE_TRANSACTIONAL and producer.transaction_first_offset == -1:
+        if open_transaction(table, info.producer_id, base_offset) < 0:
+            return -1
+        producer.transaction_first_offset = base_offset
+    if producer.batch_count == REMEMBERED_BATCHES:
+        memmove(&producer.batches[0], &producer.batches[1], (REMEMBERED_BATCHES - 1) * sizeof(remembered_batch_t))
+        producer.batch_count -= 1
+    batch = &producer.batches[producer.batch_count]
+    producer.batch_count += 1
+    batch.first_sequence = info.base_sequence
+    batch.last_sequence = last_sequence_of(info)
+    batch.last_offset = base_offset + info.last_offset_delta
+    batch.offset_delta = info.last_offset_delta
+    batch.timestamp = timestamp
+    return 0
+
+
+cdef int producers_end(producers_t *table, batch_info_t *info, const marker_t *marker, int64_t offset, int64_t timestamp,
+                       ended_t *ended) noexcept nogil:
+    cdef producer_t *producer
+    producers_foresee_end(table, info.producer_id, offset, ended)
+    producer = take_up(table, info, timestamp)
+    if producer == NULL:
+        return -1
+    producer.coordinator_epoch = marker.coordinator_epoch
+    if ended.first_offset != -1:
+        close_transaction(table, info.producer_id, ended.first_offset)
+        producer.transaction_first_offset = -1
+    return 0
+
+# --- the table as a whole ---------------------------------------------------------------------------
+
+cdef int producers_expire(producers_t *table, int64_t oldest_timestamp) noexcept nogil:
+    """The table is made anew, as large as those who stay need it: memory goes back."""
+    cdef int32_t kept = 0
+    cdef int32_t capacity = FIRST_CAPACITY
+    cdef int32_t at
+    for at in range(table.capacity):
+        kept += stays(&table.slots[at], oldest_timestamp, INT64_MIN)
+    if kept == table.count:
+        return 0
+    while kept * 4 > capacity * 3:
+        capacity *= 2
+    return rebuild(table, capacity, oldest_timestamp, INT64_MIN)
+
+
+cdef int producers_put(producers_t *table, producer_t *producer) noexcept nogil:
+    cdef producer_t *known = find(table, producer.producer_id)
+    if known == NULL and make_room(table) < 0:
+        return -1
+    if known != NULL and known.transaction_first_offset != -1:
+        close_transaction(table, producer.producer_id, known.transaction_first_offset)
+    if producer.transaction_first_offset != -1:
+        if open_transaction(table, producer.producer_id, producer.transaction_first_offset) < 0:
+            return -1
+    if known != NULL:
+        known[0] = producer[0]
+    else:
+        place(table, producer)
+    return 0
+
+
+cdef int producers_copy(producers_t *source, producers_t *target) noexcept nogil:
+    if source.capacity:
+        target.slots = <producer_t *>malloc(<size_t>source.capacity * sizeof(producer_t))
+        if target.slots == NULL:
+            return -1
+        memcpy(target.slots, source.slots, <size_t>source.capacity * sizeof(producer_t))
+        target.capacity = source.capacity
+        count_slots(source.capacity)
+        target.count = source.count
+    if source.open_count:
+        target.open = <open_transaction_t *>malloc(<size_t>source.open_end * sizeof(open_transaction_t))
+        if target.open == NULL:
+            return -1
+        memcpy(target.open, source.open, <size_t>source.open_end * sizeof(open_transaction_t))
+        target.open_at = source.open_at
+        target.open_end = target.open_capacity = source.open_end
+        target.open_count = source.open_count
+    return 0
+
+
+cdef class ProducerTable:
+    """Producers of one partition: `(producer_id, epoch, coordinator_epoch, last_timestamp, transaction_first_offset, batches)`,
+    each batch `(first_sequence, last_sequence, last_offset, offset_delta, timestamp)`, oldest first. Not thread-safe."""
+
+    def __cinit__(self, int maximum=DEFAULT_MAX_PRODUCERS):
+        self.table = producers_new()
+        if self.table == NULL:
+            raise MemoryError
+        self.table.maximum = maximum
+
+    def __dealloc__(self):
+        producers_free(self.table)
+
+    def __len__(self):
+        return self.table.count
+
+    def check(self, producer_id, epoch, base_sequence, record_count, *, transactional=False, verified=True,
+              lowest_sequence=INT32_MAX, origin=FROM_CLIENT):
+        """`(0, None)`: append it; `(0, (base_offset, last_offset, timestamp))`: a duplicate; `(error code, None)`."""
+        cdef batch_info_t info
+        cdef remembered_batch_t known
+        fill(&info, producer_id, epoch, base_sequence, record_count, transactional)
+        cdef int code = producers_check(self.table, &info, origin, verified, lowest_sequence, &known)
+        if code == 1:
+            return 0, (known.last_offset - known.offset_delta, known.last_offset, known.timestamp)
+        return code, None
+
+    def remember(self, producer_id, epoch, base_sequence, record_count, base_offset, timestamp, *, transactional=False):
+        """An appended batch."""
+        cdef batch_info_t info
+        fill(&info, producer_id, epoch, base_sequence, record_count, transactional)
+        if producers_remember(self.table, &info, base_offset, timestamp) < 0:
+            raise MemoryError
+
+    def check_marker(self, producer_id, epoch, coordinator_epoch, *, bumped=False):
+        """0, or the error code with which the end of a transaction is refused."""
+        cdef batch_info_t info
+        cdef marker_t marker
+        fill(&info, producer_id, epoch, -1, 1, True)
+        marker.type = MARKER_COMMIT
+        marker.bumped = bumped
+        marker.coordinator_epoch = coordinator_epoch
+        return producers_check_marker(self.table, &info, &marker)
+
+    def end(self, producer_id, epoch, coordinator_epoch, offset, timestamp, *, commit):
+        """An appended marker: (first offset of what it ended or -1, last stable offset after it)."""
+        cdef batch_info_t info
+        cdef marker_t marker
+        cdef ended_t ended
+        fill(&info, producer_id, epoch, -1, 1, True)
+        marker.type = MARKER_COMMIT if commit else MARKER_ABORT
+        marker.coordinator_epoch = coordinator_epoch
+        if producers_end(self.table, &info, &marker, offset, timestamp, &ended) < 0:
+            raise MemoryError
+        return ended.first_offset, ended.last_stable_offset
+
+    @property
+    def longest_search(self):
+        """Places that are looked at to find the producer that stands farthest from its own."""
+        cdef int32_t at
+        cdef int32_t distance
+        cdef int32_t longest = 0
+        for at in range(self.table.capacity):
+            if self.table.slots[at].producer_id != -1:
+                distance = (at - home_of(self.table, self.table.slots[at].producer_id)) & (self.table.capacity - 1)
+                longest = max(longest, distance + 1)
+        return longest
+
+    @property
+    def first_undecided_offset(self):
+        """Where the oldest open transaction begins; 2^63 - 1 when there is none."""
+        return producers_first_undecided(self.table)
+
+    def expire(self, oldest_timestamp):
+        """Forget producers whose last batch is older."""
+        if producers_expire(self.table, oldest_timestamp) < 0:
+            raise MemoryError
+
+    def put(self, producer_id, epoch, coordinator_epoch, last_timestamp, transaction_first_offset, batches):
+        """Take over a producer with at most five batches."""
+        cdef producer_t producer
+        memset(&producer, 0, sizeof(producer))
+        if len(batches) > REMEMBERED_BATCHES:
+            raise ValueError(f"{len(batches)} batches")
+        producer.producer_id = producer_id
+        producer.epoch = epoch
+        producer.coordinator_epoch = coordinator_epoch
+        producer.last_timestamp = last_timestamp
+        producer.transaction_first_offset = transaction_first_offset
+        for first_sequence, last_sequence, last_offset, offset_delta, timestamp in batches:
+            producer.batches[producer.batch_count].first_sequence = first_sequence
+            producer.batches[producer.batch_count].last_sequence = last_sequence
+            producer.batches[producer.batch_count].last_offset = last_offset
+            producer.batches[producer.batch_count].offset_delta = offset_delta
+            producer.batches[producer.batch_count].timestamp = timestamp
+            producer.batch_count += 1
+        if producers_put(self.table, &producer) < 0:
+            raise MemoryError
+
+    def states(self):
+        """Of all producers, by id: (producer_id, epoch, coordinator_epoch, last_timestamp, transaction_first_offset, last
+        sequence or -1). Other threads run meanwhile; nobody may change the table."""
+        cdef producer_t **by_id = <producer_t **>malloc((<size_t>self.table.count + 1) * sizeof(producer_t *))
+        cdef producer_t *producer
+        cdef int32_t at
+        if by_id == NULL:
+            raise MemoryError
+        with nogil:
+            sort_by_id(self.table, by_id)
+        states = []
+        try:
+            for at in range(self.table.count):
+                producer = by_id[at]
+                states.append((
+                    producer.producer_id, producer.epoch, producer.coordinator_epoch, producer.last_timestamp,
+                    producer.transaction_first_offset,
+                    producer.batches[producer.batch_count - 1].last_sequence if producer.batch_count else -1,
+                ))
+                let_others_run()
+        finally:
+            free(by_id)
+        return states
+
+    def export(self):
+        """All producers, by id, with their batches."""
+        cdef producer_t *producer
+        exported = []
+        for at in range(self.table.capacity):
+            producer = &self.table.slots[at]
+            if producer.producer_id != -1:
+                exported.append((
+                    producer.producer_id, producer.epoch, producer.coordinator_epoch, producer.last_timestamp,
+                    producer.transaction_first_offset,
+                    [
+                        (
+                            producer.batches[i].first_sequence, producer.batches[i].last_sequence,
+                            producer.batches[i].last_offset, producer.batches[i].offset_delta,
+                            producer.batches[i].timestamp,
+                        )
+                        for i in range(producer.batch_count)
+                    ],
+                ))
+        exported.sort()
+        return exported
+
+    def copy(self):
+        """Another table with the same producers."""
+        cdef ProducerTable other = ProducerTable(self.table.maximum)
+        if producers_copy(self.table, other.table) < 0:
+            raise MemoryError
+        return other
+
+
+cdef void sort_by_id(producers_t *table, producer_t **by_id) noexcept nogil:
+    cdef int32_t count = 0
+    cdef int32_t at
+    for at in range(table.capacity):
+        if table.slots[at].producer_id != -1:
+            by_id[count] = &table.slots[at]
+            count += 1
+    qsort(by_id, <size_t>count, sizeof(producer_t *), compare_ids)
+
+
+cdef int compare_ids(const void *left, const void *right) noexcept nogil:
+    cdef int64_t a = (<const producer_t **>left)[0].producer_id
+    cdef int64_t b = (<const producer_t **>right)[0].producer_id
+    return (a > b) - (a < b)
+
+
+cdef int fill(batch_info_t *info, object producer_id, object epoch, object base_sequence, object record_count,
+              bint transactional) except -1:
+    memset(info, 0, sizeof(batch_info_t))
+    info.producer_id = producer_id
+    info.producer_epoch = epoch
+    info.base_sequence = base_sequence
+    info.record_count = record_count
+    info.last_offset_delta = record_count - 1
+    info.attributes = ATTRIBUTE_TRANSACTIONAL if transactional else 0
+    return 0

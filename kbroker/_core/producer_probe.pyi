@@ -1,3 +1,0 @@
-from kbroker._core.accumulator import Accumulator
-
-def deliver(accumulator: Accumulator, base_offset: int = 0, copy: bool = True) -> list[tuple[str, int, bytes]]: ...

@@ -1,8 +1,0 @@
-"""Receiving: bytes of a connection become frames, each served at once. sending.pxd is the other way."""
-
-from kbroker._core.connection cimport conn_t
-from kbroker._core.processor cimport Processor
-
-# Serve what is there and receive, until nothing is left, the connection may not go on, or it is others' turn. On the
-# connection's processor only.
-cdef void read_turn(Processor processor, conn_t *conn) noexcept nogil

@@ -1,0 +1,490 @@
+"""Fetch (key 1), versions 0 to 17. The contract is in fetch.pxd.
+
+v1  throttle time    v2  magic 1    v3  max_bytes of the whole response (KIP-74)
+v4  isolation level, last stable offset, aborted transactions (KIP-98)      v12 flexible, last fetched epoch (KIP-595)
+v5  log start offset (KIP-107)                                              v13 topics by id (KIP-516)
+v7  sessions (KIP-227)                                                      v15 replica id in a tagged field (KIP-903)
+v9  current leader epoch (KIP-320)                                          v16 leader and its endpoint on errors (KIP-951)
+v11 rack, preferred read replica (KIP-392)                                  v17 replica directory id (KIP-858)
+
+Left out: rack and preferred read replica (there is one replica), last fetched epoch (only followers send it).
+
+A look at a fetch (look.pyx) reads every partition's place without copying a byte; it is answered when the look finds
+enough, an error, or no reason to wait, and parked otherwise.
+
+Who frees what. A fetch_t may have mail under way once it has been parked, so only its processor's thread frees the struct:
+a handler gives it back with the slot (`slot_t.fetch`), but frees what hangs on it.
+"""
+
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t
+from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memcpy
+
+from kbroker._core.server.connection cimport (
+    SLOT_CLOSE, SLOT_PARKED, SLOT_READY, TIMER_FETCH, conn_close, conn_t, request_t, slot_begin_response, slot_finish, slot_new,
+    slot_settle, slot_t,
+)
+from kbroker._core.wire.cursor cimport reader_t
+from kbroker._core.server.fetch.entries cimport open_session, refuse_all
+from kbroker._core.server.fetch.look cimport drop_read, look
+from kbroker._core.server.fetch.request cimport parse_request
+from kbroker._core.server.fetch.response cimport write_response
+from kbroker._core.server.fetch.sessions cimport (
+    SESSION_PARTITIONS, FetchSessions, cached_partition_t, fetch_session_t, may_be_cached, next_epoch, session_add, session_list,
+    session_move_last, session_new, session_touch, session_unref, sessions_abandon,
+)
+from kbroker._core.server.handover cimport hand_over_fetch
+from kbroker._core.base.mailbox cimport MAIL_FETCH
+from kbroker._core.log.partition cimport (
+    NEEDS_HANDLER, fetch_waiter_t, partition_await_bytes, partition_forget_bytes, partition_ref, partition_unref,
+)
+from kbroker._core.server.processor cimport Processor
+from kbroker._core.server.sending cimport monotonic_ns
+from kbroker._core.base.sync cimport atomic_load_i32, atomic_store_i64, mutex_lock, mutex_trylock, mutex_unlock
+from kbroker._core.base.timer_wheel cimport wheel_add, wheel_remove
+
+cdef enum:
+    FIRST_ZSTD_VERSION = 10      # older clients may not read a topic that is compressed with zstd by its config (KIP-110)
+    CODEC_ZSTD = 4
+    FEW_ENTRIES = 16             # of a fetch that waits: their room is not worth a look
+
+# --- memory -------------------------------------------------------------------------------------------
+
+cdef void drop_entries(fetch_t *f) noexcept nogil:
+    cdef int32_t i
+    for i in range(f.entry_count):
+        drop_read(&f.entries[i])
+        if f.entries[i].partition != NULL:
+            partition_unref(f.entries[i].partition)
+    f.entry_count = 0
+
+cdef void release(fetch_t *f) noexcept nogil:
+    """What hangs on it; any thread. It is not linked to partitions."""
+    drop_entries(f)
+    free(f.entries)
+    f.entries = NULL
+    if f.waiters != NULL:
+        free(f.waiters)
+        f.waiters = NULL
+    if f.names != NULL:
+        free(f.names)
+        f.names = NULL
+    if f.session != NULL:
+        session_unref(f.session)
+        f.session = NULL
+
+cdef void fetch_free(fetch_t *f) noexcept nogil:
+    """Not parked any more. The shell stays until its mail has arrived, if that is under way."""
+    release(f)
+    if atomic_load_i32(&f.mail.posted):
+        f.dead = True
+    else:
+        free(f)
+
+# --- the answer ---------------------------------------------------------------------------------------
+
+cdef inline bint tell(fetch_entry_t *e, cached_partition_t *cached) noexcept nogil:
+    """Whether an incremental response names this partition; the session remembers what the client now knows. After an
+    error that is a high watermark of -1, so that the partition is named again when the error goes away."""
+    cdef bint changed = e.read.segment != NULL
+    if cached.high_watermark != e.read.high_watermark:
+        cached.high_watermark = e.read.high_watermark
+        changed = True
+    if cached.log_start_offset != e.read.log_start_offset:
+        cached.log_start_offset = e.read.log_start_offset
+        changed = True
+    return changed or e.error != 0
+
+cdef inline void refuse_old_client(const fetch_t *f, fetch_entry_t *e) noexcept nogil:
+    """What the topic's settings forbid a client of this version: as in Kafka, whatever has been read, errors too."""
+    if f.version < FIRST_ZSTD_VERSION and e.partition.options.compression == CODEC_ZSTD:
+        e.error = UNSUPPORTED_COMPRESSION_TYPE
+    elif f.version < FIRST_BATCH_VERSION and not e.partition.options.downconversion:
+        e.error = UNSUPPORTED_VERSION
+
+cdef int32_t link_entries(fetch_t *f) noexcept nogil:
+    """Link what goes into the response and return the first; behind the others come ids that are not known, then
+    partitions. Session lock held if there is one."""
+    cdef int32_t first = -1
+    cdef int32_t last = -1
+    cdef int32_t i
+    cdef int pass_
+    cdef fetch_entry_t *e
+    for pass_ in range(KNOWN, UNKNOWN_PARTITION + 1):
+        for i in range(f.entry_count):
+            e = &f.entries[i]
+            if e.unknown != pass_:
+                continue
+            if e.partition != NULL and e.error != KAFKA_STORAGE_ERROR:
+                refuse_old_client(f, e)
+            if e.error:
+                drop_read(e)
+                e.read.high_watermark = -1
+                e.read.last_stable_offset = -1
+                e.read.log_start_offset = -1
+            if f.context == CONTEXT_INCREMENTAL:
+                if not tell(e, &f.session.cached[e.cached]):
+                    continue
+                if e.read.segment != NULL:
+                    session_move_last(f.session, e.cached)
+            e.next = -1
+            if last >= 0:
+                f.entries[last].next = i
+            else:
+                first = i
+            last = i
+    return first
+
+cdef int32_t make_session(fetch_t *f, int32_t first, int64_t now_ms) noexcept nogil:
+    """A session of what a full fetch asked for. Its id, 0 when it would be too large or the cache has no room."""
+    cdef fetch_session_t *session
+    cdef cached_partition_t *cached
+    cdef fetch_entry_t *e
+    cdef int32_t place
+    cdef int32_t session_id
+    if f.cache.slots <= 0 or f.entry_count > SESSION_PARTITIONS:
+        return 0
+    session = session_new(f.replica_id >= 0, f.version >= 13)
+    if session == NULL:
+        return 0
+    while first >= 0:
+        e = &f.entries[first]
+        first = e.next
+        place = -1
+        if may_be_cached(e.topic_size):
+            place = session_add(session, e.topic, e.topic_size, e.topic_id, e.partition_id)
+        if place < 0:
+            session_unref(session)
+            return 0
+        cached = &session.cached[place]
+        if cached.partition == NULL and e.partition != NULL:
+            partition_ref(e.partition)
+            cached.partition = e.partition
+        cached.id_known = e.unknown != UNKNOWN_ID
+        cached.max_bytes = e.max_bytes
+        cached.offset = e.offset
+        cached.leader_epoch = e.current_leader_epoch
+        cached.high_watermark = e.read.high_watermark
+        cached.log_start_offset = e.read.log_start_offset
+    session_id = session_list(f.cache, session, f.owner, f.host, now_ms)
+    if session_id == 0:
+        session_unref(session)
+    return session_id
+
+cdef void compose(Processor processor, fetch_t *f, slot_t *slot, int64_t now_ms, bint may_convert) noexcept nogil:
+    """The response. Session lock held if there is one: it is given up here. Unless it `may_convert`, only `f.first` is set where
+    bytes have to be converted."""
+    cdef int32_t session_id = 0
+    cdef int16_t error = 0
+    cdef int32_t first = -1
+    if f.context == CONTEXT_ERROR:
+        error = f.session_error
+    elif f.context == CONTEXT_INCREMENTAL:
+        session_id = f.session.id
+        if f.session.epoch != next_epoch(f.session_epoch) or f.session.shape != f.session_shape:
+            error = INVALID_FETCH_SESSION_EPOCH      # another request went on with it meanwhile
+        else:
+            first = link_entries(f)
+    else:
+        first = link_entries(f)
+        if f.context == CONTEXT_FULL:
+            session_id = make_session(f, first, now_ms)
+        elif f.context == CONTEXT_REFUSED:
+            error = UNKNOWN_SERVER_ERROR
+            session_id = f.session_id
+    if not may_convert and f.version < FIRST_BATCH_VERSION and has_bytes(f, first):
+        f.first = first
+        return
+    write_response(processor, f, slot, first, error, session_id)
+    if f.session != NULL:
+        mutex_unlock(&f.session.lock)
+
+cdef inline bint has_bytes(fetch_t *f, int32_t i) noexcept nogil:
+    while i >= 0 and f.entries[i].read.segment == NULL:
+        i = f.entries[i].next
+    return i >= 0
+
+cdef void answer(Processor processor, fetch_t *f, slot_t *slot) noexcept nogil:
+    """Processor's thread. Session lock held if there is one: it is given up here, and the fetch is freed."""
+    compose(processor, f, slot, processor.now_ns // 1000000, False)
+    if f.first < 0:
+        fetch_free(f)
+        slot_finish(slot)
+    elif own_names(f):
+        give_away(processor, f, slot)
+    else:
+        fetch_free(f)
+        slot_settle(slot, SLOT_CLOSE)
+
+# --- parking ------------------------------------------------------------------------------------------
+
+cdef void unlink(fetch_t *f) noexcept nogil:
+    cdef int32_t i
+    for i in range(f.waiter_count):
+        partition_forget_bytes(&f.waiters[i])
+    f.waiter_count = 0
+
+cdef bint own_names(fetch_t *f) noexcept nogil:
+    """Names that stand in the frame or in the session move to where they last as long as the fetch; one that several entries
+    share, once."""
+    cdef size_t size = 0
+    cdef int32_t i
+    cdef fetch_entry_t *e
+    cdef const uint8_t *name = NULL
+    cdef uint8_t *at
+    if f.version >= 13 or f.names != NULL:
+        return True
+    for i in range(f.entry_count):
+        e = &f.entries[i]
+        if e.partition != NULL:
+            e.topic = <const uint8_t *>e.partition.topic
+        elif e.topic != name:
+            name = e.topic
+            size += e.topic_size
+    if size == 0:
+        return True
+    at = <uint8_t *>malloc(size)
+    if at == NULL:
+        return False
+    f.names = at
+    name = NULL
+    for i in range(f.entry_count):
+        e = &f.entries[i]
+        if e.partition != NULL:
+            continue
+        if e.topic != name:
+            name = e.topic
+            memcpy(at, name, e.topic_size)
+            at += e.topic_size
+        e.topic = at - e.topic_size
+    return True
+
+cdef void shrink_entries(fetch_t *f) noexcept nogil:
+    """A request may have named one partition again and again: what waits is as large as what it waits for."""
+    cdef fetch_entry_t *fitting
+    if f.entry_count == 0 or f.entry_capacity <= FEW_ENTRIES or f.entry_capacity // 4 <= f.entry_count:
+        return
+    fitting = <fetch_entry_t *>realloc(f.entries, <size_t>f.entry_count * sizeof(fetch_entry_t))
+    if fitting != NULL:
+        f.entries = fitting
+        f.entry_capacity = f.entry_count
+
+cdef bint wait_for_bytes(fetch_t *f) noexcept nogil:
+    """Link it to its partitions; false, and linked to none, when there is something new to look at already."""
+    cdef int32_t i
+    cdef fetch_entry_t *e
+    cdef fetch_waiter_t *waiter
+    atomic_store_i64(&f.bytes_missing, min(f.min_bytes, min(f.max_bytes, f.cache.fetch_max_bytes)) - f.bytes_ready)
+    for i in range(f.entry_count):
+        e = &f.entries[i]
+        drop_read(e)
+        if e.unknown:
+            continue
+        waiter = &f.waiters[f.waiter_count]
+        waiter.next = NULL
+        waiter.previous = NULL
+        waiter.partition = NULL
+        waiter.bytes_missing = &f.bytes_missing
+        waiter.mail = &f.mail
+        if not partition_await_bytes(e.partition, waiter, e.visible_end, f.committed):
+            unlink(f)
+            return False
+        f.waiter_count += 1
+    return True
+
+cdef int look_and_wait(fetch_t *f, bint may_block) noexcept nogil:
+    """0: to be answered now. 1: linked to its partitions. NEEDS_HANDLER as look."""
+    while True:
+        if look(f, may_block) == NEEDS_HANDLER:
+            return NEEDS_HANDLER
+        if f.answer_now or f.timed_out:
+            return 0
+        if f.waiters == NULL:
+            f.waiters = <fetch_waiter_t *>malloc(<size_t>f.entry_count * sizeof(fetch_waiter_t))
+            if f.waiters == NULL or not own_names(f):
+                return 0
+            shrink_entries(f)
+        if wait_for_bytes(f):
+            return 1
+
+# --- beginning ----------------------------------------------------------------------------------------
+
+cdef int begin(Processor processor, request_t *request, int64_t owner, int64_t host, int64_t now_ms, bint may_block,
+               fetch_t **begun) noexcept nogil:
+    """The request, read, its session open and locked if it has one. -1: it does not parse, or memory is out. NEEDS_HANDLER as
+    open_session."""
+    cdef reader_t forgotten
+    cdef int code = 0
+    cdef fetch_t *f = <fetch_t *>calloc(1, sizeof(fetch_t))
+    if f == NULL:
+        return -1
+    f.mail.kind = MAIL_FETCH
+    f.mail.box = &processor.mailbox
+    f.timer.kind = TIMER_FETCH
+    f.first = -1
+    f.owner = owner
+    f.host = host
+    f.version = request.api_version
+    f.cache = (<FetchSessions>processor.fetch_sessions).cache
+    if not parse_request(f, request, &forgotten):
+        code = -1
+    elif f.isolation != READ_UNCOMMITTED and f.isolation != READ_COMMITTED:
+        refuse_all(f)
+    else:
+        code = open_session(f, processor.registry, forgotten, now_ms, may_block)
+    if code:
+        fetch_free(f)
+        return code
+    f.timer.due_ms = now_ms + f.max_wait_ms
+    begun[0] = f
+    return 0
+
+cdef inline void go_on_with_session(fetch_t *f, int64_t now_ms) noexcept nogil:
+    """Its lock held: from here on the client may send the next request of it."""
+    f.session.epoch = next_epoch(f.session_epoch)
+    session_touch(f.cache, f.session, f.owner, now_ms)
+
+cdef void give_up(fetch_t *f) noexcept nogil:
+    """Processor's thread: before anything was answered."""
+    unlink(f)
+    if f.session != NULL:
+        mutex_unlock(&f.session.lock)
+    fetch_free(f)
+
+cdef int fetch(Processor processor, conn_t *conn, request_t *request) noexcept nogil:
+    cdef int64_t now_ms = processor.now_ns // 1000000
+    cdef fetch_t *f = NULL
+    cdef slot_t *slot
+    cdef int outcome
+    if request.frame_size > LARGE_REQUEST:
+        return NEEDS_HANDLER
+    outcome = begin(processor, request, conn.id, conn.token, now_ms, False, &f)
+    if outcome:
+        return outcome
+    outcome = look_and_wait(f, False) if f.entry_count <= SERVED_AT_ONCE else NEEDS_HANDLER
+    if outcome == NEEDS_HANDLER:
+        give_up(f)
+        return NEEDS_HANDLER
+    slot = slot_new(conn, request)
+    if slot == NULL:
+        give_up(f)
+        return -1
+    slot_begin_response(slot, request)
+    note_sessions(f, conn)
+    if f.session != NULL:
+        go_on_with_session(f, now_ms)
+    if outcome == 0:
+        answer(processor, f, slot)
+        return 0
+    if f.session != NULL:
+        mutex_unlock(&f.session.lock)
+    f.slot = slot
+    conn.fetch = f
+    wheel_add(processor.wheel, &f.timer, f.timer.due_ms)
+    return 0
+
+cdef inline void note_sessions(fetch_t *f, conn_t *conn) noexcept nogil:
+    if f.context == CONTEXT_FULL or f.context == CONTEXT_INCREMENTAL:
+        conn.has_sessions = True
+
+# --- going on -----------------------------------------------------------------------------------------
+
+cdef void fetch_resume(Processor processor, fetch_t *parked, bint timed_out) noexcept nogil:
+    cdef slot_t *slot = parked.slot
+    cdef int outcome = NEEDS_HANDLER
+    if parked.dead:
+        free(parked)
+        return
+    if parked.away:
+        parked.woken = True
+        return
+    wheel_remove(processor.wheel, &parked.timer)
+    parked.timed_out |= timed_out
+    if parked.entry_count <= SERVED_AT_ONCE:
+        unlink(parked)
+        outcome = look_and_wait(parked, False)
+        if outcome == 1:
+            wheel_add(processor.wheel, &parked.timer, parked.timer.due_ms)
+            return
+    slot.conn.fetch = NULL
+    if outcome == NEEDS_HANDLER or (parked.session != NULL and mutex_trylock(&parked.session.lock) != 0):
+        give_away(processor, parked, slot)
+    else:
+        answer(processor, parked, slot)
+
+cdef void fetch_abandon(Processor processor, fetch_t *parked) noexcept nogil:
+    wheel_remove(processor.wheel, &parked.timer)
+    unlink(parked)
+    fetch_free(parked)
+
+# --- on other threads ---------------------------------------------------------------------------------
+
+cdef void give_away(Processor processor, fetch_t *f, slot_t *slot) noexcept nogil:
+    f.away = True
+    f.woken = False
+    slot.fetch = f
+    hand_over_fetch(processor, slot)
+
+cdef bint fetch_came(Processor processor, slot_t *slot) noexcept nogil:
+    cdef fetch_t *f = <fetch_t *>slot.fetch
+    cdef conn_t *conn = slot.conn
+    slot.fetch = NULL
+    f.away = False
+    if conn != NULL:
+        note_sessions(f, conn)
+    elif f.context == CONTEXT_FULL or f.context == CONTEXT_INCREMENTAL:
+        sessions_abandon(f.cache, f.owner)
+    if conn == NULL or slot.outcome != SLOT_PARKED:
+        fetch_abandon(processor, f)
+        return True
+    conn.fetch = f
+    if atomic_load_i32(&processor.p.stopping):
+        conn_close(conn, NULL)       # parked too late to be found by begin_stop
+    elif f.woken:
+        fetch_resume(processor, f, False)
+    else:
+        wheel_add(processor.wheel, &f.timer, f.timer.due_ms)
+    return False
+
+cdef int32_t work(Processor processor, slot_t *slot, fetch_t *f, int64_t now_ms) noexcept nogil:
+    """What becomes of the slot."""
+    if look_and_wait(f, True) == 1:
+        return SLOT_PARKED
+    if f.session != NULL:
+        mutex_lock(&f.session.lock)
+    compose(processor, f, slot, now_ms, True)
+    release(f)
+    return SLOT_READY
+
+cdef int32_t fetch_elsewhere(Processor processor, slot_t *slot, request_t *request, void *peer, int64_t owner,
+                             int64_t host) noexcept nogil:
+    cdef int64_t now_ms = monotonic_ns() // 1000000
+    cdef fetch_t *f = NULL
+    cdef int32_t outcome = SLOT_CLOSE
+    if begin(processor, request, owner, host, now_ms, True, &f) != 0:
+        return SLOT_CLOSE
+    slot.fetch = f
+    f.slot = slot
+    f.away = True
+    f.peer = peer
+    slot_begin_response(slot, request)
+    if f.session != NULL:
+        go_on_with_session(f, now_ms)
+        mutex_unlock(&f.session.lock)
+    if f.session == NULL or own_names(f):
+        outcome = work(processor, slot, f, now_ms)
+    f.peer = NULL
+    return outcome
+
+cdef int32_t fetch_go_on(Processor processor, slot_t *slot, void *peer) noexcept nogil:
+    cdef fetch_t *f = <fetch_t *>slot.fetch
+    cdef int32_t outcome = SLOT_READY
+    f.peer = peer
+    if f.first >= 0:
+        write_response(processor, f, slot, f.first, 0, 0)
+        release(f)
+    else:
+        unlink(f)
+        outcome = work(processor, slot, f, monotonic_ns() // 1000000)
+    f.peer = NULL
+    return outcome

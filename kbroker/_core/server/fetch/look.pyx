@@ -1,0 +1,100 @@
+"""The look at what a fetch asks for; see look.pxd."""
+
+from libc.stdint cimport int16_t, int32_t, int64_t
+
+from kbroker._core.server.fetch.fetch cimport (
+    FENCED_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER, UNKNOWN_LEADER_EPOCH, UNKNOWN_SERVER_ERROR, fetch_entry_t, fetch_t,
+)
+from kbroker._core.log.position cimport partition_read, patience_t
+from kbroker._core.log.partition cimport NEEDS_HANDLER, partition_visible_end
+from kbroker._core.base.sync cimport atomic_load_i32, mutex_lock, mutex_unlock
+
+cdef enum:
+    # Pieces of logs (4 KiB, or a batch's header) that one look reads: a millisecond of a processor, a tenth of a second of a
+    # handler. Near a log's end none is needed, elsewhere one or two for each partition if index.interval.bytes is the default.
+    MOST_PIECES = 1000
+    MOST_PIECES_ELSEWHERE = 100000
+
+    ABORTED_SIZE = 16            # bytes of an aborted transaction in an answer; as many as fetch.max.bytes has room for
+    MOST_UNKNOWN_WAIT = 1000     # partitions that are not known are not kept in memory for longer by who names more
+
+
+cdef int read_entry(fetch_t *f, fetch_entry_t *e, int64_t left, bint at_least_one, patience_t *patience) noexcept nogil:
+    cdef int64_t limit = min(<int64_t>e.max_bytes, left)
+    cdef int32_t leader_epoch
+    cdef int code
+    if e.current_leader_epoch >= 0:
+        leader_epoch = atomic_load_i32(&e.partition.leader_epoch)
+        if e.current_leader_epoch < leader_epoch:
+            return FENCED_LEADER_EPOCH
+        if e.current_leader_epoch > leader_epoch:
+            return UNKNOWN_LEADER_EPOCH
+    if f.replica_id >= 0:
+        # A follower that is not among the partition's replicas.
+        return NOT_LEADER_OR_FOLLOWER if e.current_leader_epoch < 0 else UNKNOWN_LEADER_EPOCH
+    e.visible_end = partition_visible_end(e.partition, f.committed)
+    code = partition_read(e.partition, e.offset, max(limit, 0), at_least_one, f.committed, patience, &e.read)
+    if code == 0 and e.read.segment != NULL and limit < 0:
+        return UNKNOWN_SERVER_ERROR      # as Kafka's log answers a negative size
+    return code
+
+
+cdef int look(fetch_t *f, bint may_block) noexcept nogil:
+    cdef int64_t left = min(f.max_bytes, f.cache.fetch_max_bytes)
+    cdef int64_t aborted_left = f.cache.fetch_max_bytes // ABORTED_SIZE
+    cdef int32_t unknown = 0
+    cdef patience_t patience
+    cdef bint at_least_one = True
+    cdef bint interesting = False
+    cdef fetch_entry_t *e
+    cdef int32_t i
+    cdef int code
+    patience.may_block = may_block
+    patience.pieces = MOST_PIECES_ELSEWHERE if may_block else MOST_PIECES
+    f.bytes_ready = 0
+    f.answer_now = f.max_wait_ms <= 0
+    for i in range(f.entry_count):
+        e = &f.entries[i]
+        drop_read(e)
+        if e.unknown:
+            unknown += 1
+            continue
+        interesting = True
+        code = read_entry(f, e, left, at_least_one, &patience)
+        if code == NEEDS_HANDLER:
+            drop_read(e)
+            return NEEDS_HANDLER
+        e.error = <int16_t>code
+        if code != 0:
+            drop_read(e)
+            f.answer_now = True
+        elif e.read.segment != NULL:
+            at_least_one = False
+            f.bytes_ready += e.read.size
+            left -= e.read.size
+            aborted_left -= e.read.aborted_count
+        if f.bytes_ready > 0 and (aborted_left < 0 or patience.pieces < 0):
+            left = 0             # the client comes again for the others
+            f.answer_now = True
+        left = max(left, 0)      # a negative max_bytes is an error of the first partition only, as in Kafka
+    if (not interesting or unknown > MOST_UNKNOWN_WAIT
+            or f.bytes_ready >= min(f.min_bytes, min(f.max_bytes, f.cache.fetch_max_bytes))):
+        f.answer_now = True
+    if not f.answer_now and f.bytes_ready > 0:
+        f.answer_now = has_older_segment(f)
+    return 0
+
+
+cdef bint has_older_segment(fetch_t *f) noexcept nogil:
+    """A range at the end of a segment that is not appended to any more cannot grow: waiting for more is no use."""
+    cdef fetch_entry_t *e
+    cdef bint older = False
+    cdef int32_t i
+    for i in range(f.entry_count):
+        e = &f.entries[i]
+        if e.read.segment != NULL and not older:
+            mutex_lock(&e.partition.lock)
+            older = (e.partition.segment_count == 0
+                     or e.partition.segments[e.partition.segment_count - 1] != e.read.segment)
+            mutex_unlock(&e.partition.lock)
+    return older

@@ -1,0 +1,178 @@
+"""Writing a Fetch response, versions 0 to 17; what each version brought is told in fetch.pyx."""
+
+import logging
+
+from libc.stdint cimport int16_t, int32_t, int64_t, uint32_t
+from libc.string cimport memcmp
+
+from kbroker._core.server.connection cimport conn_t, count_error, slot_splice, slot_t
+from kbroker._core.wire.cursor cimport (
+    store_u32, write_array_count, write_i16, write_i32, write_i64, write_raw, write_string, write_uvarint, writer_free, writer_init,
+    writer_t,
+)
+from kbroker._core.server.fetch.fetch cimport (
+    CONTEXT_REFUSED, FENCED_LEADER_EPOCH, FIRST_BATCH_VERSION, KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER,
+    UNSUPPORTED_COMPRESSION_TYPE, fetch_entry_t, fetch_t,
+)
+from kbroker._core.server.fetch.messages cimport write_messages
+from kbroker._core.server.fetch.sessions cimport FetchSessions
+from kbroker._core.server.processor cimport Processor
+from kbroker._core.base.sync cimport atomic_add_i64, atomic_load_i32
+
+logger = logging.getLogger("kbroker.server")
+
+
+cdef inline bint follows_of_topic(fetch_t *f, fetch_entry_t *a, fetch_entry_t *b) noexcept nogil:
+    if f.version >= 13:
+        return memcmp(a.topic_id, b.topic_id, 16) == 0
+    return a.topic == b.topic or (a.topic_size == b.topic_size and memcmp(a.topic, b.topic, a.topic_size) == 0)
+
+cdef inline bint names_leader(fetch_t *f, fetch_entry_t *e) noexcept nogil:
+    """Whether the client is told who leads the partition instead (KIP-951)."""
+    return f.version >= 16 and (e.error == FENCED_LEADER_EPOCH or e.error == NOT_LEADER_OR_FOLLOWER)
+
+cdef int32_t write_own_endpoint(Processor processor, fetch_t *f, conn_t *conn, writer_t *w) noexcept with gil:
+    """An entry of node_endpoints: this broker as who came in on that connection reaches it. The node id, -1 for none."""
+    cdef FetchSessions sessions = <FetchSessions>processor.fetch_sessions
+    cdef bytes host
+    cdef bytes rack
+    try:
+        if sessions.endpoint_of is None:
+            return -1
+        endpoint = sessions.endpoint_of(<object>f.peer if f.peer != NULL else processor.connection_of(conn))
+        host = endpoint[1].encode()
+        write_i32(w, endpoint[0])
+        write_string(w, <const char *>host, <int32_t>len(host), True)
+        write_i32(w, endpoint[2])
+        if endpoint[3] is None:
+            write_string(w, NULL, -1, True)
+        else:
+            rack = endpoint[3].encode()
+            write_string(w, <const char *>rack, <int32_t>len(rack), True)
+        write_uvarint(w, 0)
+        return -1 if w.failed else endpoint[0]
+    except Exception:
+        logger.exception("nobody can tell how this broker is reached")
+        return -1
+
+cdef void write_aborted(writer_t *w, const fetch_entry_t *e, bint flexible) noexcept nogil:
+    cdef int32_t i
+    write_array_count(w, e.read.aborted_count, flexible)
+    for i in range(e.read.aborted_count):
+        write_i64(w, e.read.aborted[i].producer_id)
+        write_i64(w, e.read.aborted[i].first_offset)
+        if flexible:
+            write_uvarint(w, 0)
+
+cdef void write_partition(Processor processor, fetch_t *f, fetch_entry_t *e, slot_t *slot, int32_t node_id) noexcept nogil:
+    cdef writer_t *w = &slot.out
+    cdef bint flexible = f.version >= 12
+    cdef int64_t size = e.read.size if e.read.segment != NULL else 0
+    cdef int16_t error = e.error
+    cdef size_t start = w.size
+    cdef size_t at
+    if error == KAFKA_STORAGE_ERROR and f.version <= 5:
+        error = NOT_LEADER_OR_FOLLOWER
+    if error:
+        count_error(processor.p, slot.api_key, error)
+    write_i32(w, e.partition_id)
+    write_i16(w, error)
+    write_i64(w, e.read.high_watermark)
+    if f.version < FIRST_BATCH_VERSION:
+        at = w.size
+        write_i32(w, 0)
+        if e.read.segment == NULL or error:
+            return
+        e.error = write_messages(processor, f, e, w)
+        if e.error:
+            e.read.high_watermark = -1
+            w.size = start
+            write_partition(processor, f, e, slot, node_id)
+        elif not w.failed:
+            store_u32(w.data + at, <uint32_t>(w.size - at - 4))
+            atomic_add_i64(&e.partition.bytes_out, <int64_t>(w.size - at - 4))
+        return
+    write_i64(w, e.read.last_stable_offset)
+    if f.version >= 5:
+        write_i64(w, e.read.log_start_offset)
+    if f.committed and not error:
+        write_aborted(w, e, flexible)
+    else:
+        write_array_count(w, 0 if e.unknown or error == UNSUPPORTED_COMPRESSION_TYPE else -1, flexible)
+    if f.version >= 11:
+        write_i32(w, -1)         # preferred read replica
+    if f.context == CONTEXT_REFUSED or error == UNSUPPORTED_COMPRESSION_TYPE:
+        size = -1                # null
+    if flexible:
+        write_uvarint(w, <uint32_t>(size + 1))
+    else:
+        write_i32(w, <int32_t>size)
+    if size > 0:
+        atomic_add_i64(&e.partition.bytes_out, size)
+        if slot_splice(slot, e.read.segment, e.read.position, size) < 0:
+            w.failed = True
+        e.read.segment = NULL
+    if not flexible:
+        return
+    if node_id >= 0 and names_leader(f, e):
+        write_uvarint(w, 1)
+        write_uvarint(w, 1)      # current leader
+        write_uvarint(w, 9)
+        write_i32(w, node_id)
+        write_i32(w, atomic_load_i32(&e.partition.leader_epoch))
+    write_uvarint(w, 0)          # no more tagged fields
+
+cdef void write_response(Processor processor, fetch_t *f, slot_t *slot, int32_t first, int16_t error,
+                         int32_t session_id) noexcept nogil:
+    cdef writer_t *w = &slot.out
+    cdef writer_t endpoint
+    cdef int32_t node_id = -1
+    cdef bint flexible = f.version >= 12
+    cdef int32_t topic_count = 0
+    cdef int32_t partition_count
+    cdef int32_t i = first
+    cdef int32_t k
+    cdef fetch_entry_t *e
+    if f.version >= 1:
+        write_i32(w, 0)          # throttle time
+    if error:
+        count_error(processor.p, slot.api_key, error)
+    if f.version >= 7:
+        write_i16(w, error)
+        write_i32(w, session_id)
+    writer_init(&endpoint)
+    while i >= 0:
+        e = &f.entries[i]
+        i = e.next
+        if endpoint.size == 0 and names_leader(f, e):
+            node_id = write_own_endpoint(processor, f, slot.conn, &endpoint)
+        if i < 0 or not follows_of_topic(f, e, &f.entries[i]):
+            topic_count += 1
+    write_array_count(w, topic_count, flexible)
+    i = first
+    while i >= 0:
+        e = &f.entries[i]
+        if f.version >= 13:
+            write_raw(w, e.topic_id, 16)
+        else:
+            write_string(w, e.topic, e.topic_size, flexible)
+        partition_count = 1
+        k = e.next
+        while k >= 0 and follows_of_topic(f, e, &f.entries[k]):
+            partition_count += 1
+            k = f.entries[k].next
+        write_array_count(w, partition_count, flexible)
+        while i != k:
+            write_partition(processor, f, &f.entries[i], slot, node_id)
+            i = f.entries[i].next
+        if flexible:
+            write_uvarint(w, 0)
+    if node_id >= 0:
+        write_uvarint(w, 1)
+        write_uvarint(w, 0)      # node endpoints, one of them
+        write_uvarint(w, <uint32_t>endpoint.size + 1)
+        write_array_count(w, 1, True)
+        write_raw(w, endpoint.data, endpoint.size)
+    elif flexible:
+        write_uvarint(w, 0)
+    writer_free(&endpoint)

@@ -1,0 +1,528 @@
+"""The cache of fetch sessions (KIP-227); the contract is in sessions.pxd."""
+
+import os
+
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcmp, memcpy, memset
+
+from kbroker._core.base.arrays cimport with_room
+from kbroker._core.log.partition cimport partition_unref
+from kbroker._core.base.seeded_hash cimport seeded_hash
+from kbroker._core.base.sync cimport atomic_add_i32, mutex_destroy, mutex_init, mutex_lock, mutex_unlock
+
+cdef enum:
+    FIRST_TABLE = 16
+    MAX_BUCKETS = 1 << 16
+    MAX_SESSION_ID = 0x7ffffffe
+    NO_HOST = -(1LL << 60)
+
+
+cdef int32_t next_epoch(int32_t epoch) noexcept nogil:
+    """0 starts a session, -1 is no session; an epoch that would pass the largest int32 goes on at 1."""
+    if epoch < 0:
+        return -1
+    return 1 if epoch == 0x7fffffff else epoch + 1
+
+# --- a session's partitions ---------------------------------------------------------------------------
+
+cdef inline uint32_t hash_of(fetch_session_t *session, const uint8_t *topic, int16_t topic_size, const uint8_t *topic_id,
+                             int32_t partition_id) noexcept nogil:
+    if session.by_id:
+        return <uint32_t>seeded_hash(topic_id, 16, <uint32_t>partition_id)
+    return <uint32_t>seeded_hash(topic, topic_size, <uint32_t>partition_id)
+
+cdef int32_t find_slot(fetch_session_t *session, const uint8_t *topic, int16_t topic_size, const uint8_t *topic_id,
+                       int32_t partition_id, uint32_t h) noexcept nogil:
+    """Where in the table the partition stands, or the empty slot where it belongs. The table is never full."""
+    cdef uint32_t mask = <uint32_t>session.table_size - 1
+    cdef uint32_t at = h & mask
+    cdef cached_partition_t *cached
+    while session.table[at] >= 0:
+        cached = &session.cached[session.table[at]]
+        if cached.hash == h and cached.partition_id == partition_id:
+            if session.by_id:
+                if memcmp(cached.topic_id, topic_id, 16) == 0:
+                    return <int32_t>at
+            elif cached.topic_size == topic_size and memcmp(cached.topic, topic, topic_size) == 0:
+                return <int32_t>at
+        at = (at + 1) & mask
+    return <int32_t>at
+
+cdef int32_t session_place(fetch_session_t *session, const uint8_t *topic, int16_t topic_size, const uint8_t *topic_id,
+                           int32_t partition_id) noexcept nogil:
+    cdef uint32_t h
+    if session.count == 0 or not may_be_cached(topic_size):
+        return -1
+    h = hash_of(session, topic, topic_size, topic_id, partition_id)
+    return session.table[find_slot(session, topic, topic_size, topic_id, partition_id, h)]
+
+cdef bint grow_table(fetch_session_t *session) noexcept nogil:
+    """Room for one more partition, the table at most half full. False when memory is out."""
+    cdef int32_t size = session.table_size
+    cdef int32_t *table
+    cdef int32_t place
+    cdef uint32_t at
+    if session.table != NULL and (session.count + 1) * 2 <= size:
+        return True
+    size = size * 2 if size else FIRST_TABLE
+    table = <int32_t *>malloc(<size_t>size * sizeof(int32_t))
+    if table == NULL:
+        return False
+    memset(table, 0xff, <size_t>size * sizeof(int32_t))
+    place = session.first
+    while place >= 0:
+        at = session.cached[place].hash & <uint32_t>(size - 1)
+        while table[at] >= 0:
+            at = (at + 1) & <uint32_t>(size - 1)
+        table[at] = place
+        place = session.cached[place].next
+    free(session.table)
+    session.table = table
+    session.table_size = size
+    return True
+
+cdef int32_t take_place(fetch_session_t *session) noexcept nogil:
+    cdef int32_t place = session.free_place
+    cdef cached_partition_t *grown
+    if place >= 0:
+        session.free_place = session.cached[place].next
+        return place
+    grown = <cached_partition_t *>with_room(session.cached, session.used, &session.capacity, sizeof(cached_partition_t))
+    if grown == NULL:
+        return -1
+    session.cached = grown
+    place = session.used
+    session.used += 1
+    return place
+
+cdef void link_last(fetch_session_t *session, int32_t place) noexcept nogil:
+    session.cached[place].next = -1
+    session.cached[place].previous = session.last
+    if session.last >= 0:
+        session.cached[session.last].next = place
+    else:
+        session.first = place
+    session.last = place
+
+cdef void unlink_place(fetch_session_t *session, int32_t place) noexcept nogil:
+    cdef cached_partition_t *cached = &session.cached[place]
+    if cached.previous >= 0:
+        session.cached[cached.previous].next = cached.next
+    else:
+        session.first = cached.next
+    if cached.next >= 0:
+        session.cached[cached.next].previous = cached.previous
+    else:
+        session.last = cached.previous
+
+cdef int32_t session_add(fetch_session_t *session, const uint8_t *topic, int16_t topic_size, const uint8_t *topic_id,
+                         int32_t partition_id) noexcept nogil:
+    cdef uint32_t h = hash_of(session, topic, topic_size, topic_id, partition_id)
+    cdef int32_t at
+    cdef int32_t place
+    cdef cached_partition_t *cached
+    if not grow_table(session):
+        return -1
+    at = find_slot(session, topic, topic_size, topic_id, partition_id, h)
+    if session.table[at] >= 0:
+        return session.table[at]
+    place = take_place(session)
+    if place < 0:
+        return -1
+    cached = &session.cached[place]
+    memset(cached, 0, sizeof(cached_partition_t))
+    cached.partition_id = partition_id
+    cached.hash = h
+    cached.leader_epoch = -1
+    cached.offset = -1
+    cached.high_watermark = -1
+    cached.log_start_offset = -1
+    if session.by_id:
+        memcpy(cached.topic_id, topic_id, 16)
+    else:
+        cached.topic = <uint8_t *>malloc(<size_t>topic_size + 1)
+        if cached.topic == NULL:
+            cached.next = session.free_place
+            session.free_place = place
+            return -1
+        memcpy(cached.topic, topic, topic_size)
+        cached.topic_size = topic_size
+    session.table[at] = place
+    session.count += 1
+    session.shape += 1
+    link_last(session, place)
+    return place
+
+cdef void release_place(cached_partition_t *cached) noexcept nogil:
+    if cached.partition != NULL:
+        partition_unref(cached.partition)
+        cached.partition = NULL
+    free(cached.topic)
+    cached.topic = NULL
+
+cdef void session_drop(fetch_session_t *session, int32_t place) noexcept nogil:
+    cdef cached_partition_t *cached = &session.cached[place]
+    cdef uint32_t mask = <uint32_t>session.table_size - 1
+    cdef uint32_t hole
+    cdef uint32_t at
+    cdef uint32_t home
+    hole = cached.hash & mask
+    while session.table[hole] != place:
+        hole = (hole + 1) & mask
+    # Close the hole: a later entry of the run moves back when its own home is not behind the hole.
+    at = hole
+    while True:
+        at = (at + 1) & mask
+        if session.table[at] < 0:
+            break
+        home = session.cached[session.table[at]].hash & mask
+        if ((at - home) & mask) >= ((at - hole) & mask):
+            session.table[hole] = session.table[at]
+            hole = at
+    session.table[hole] = -1
+    unlink_place(session, place)
+    release_place(cached)
+    cached.next = session.free_place
+    session.free_place = place
+    session.count -= 1
+    session.shape += 1
+
+cdef void session_move_last(fetch_session_t *session, int32_t place) noexcept nogil:
+    if session.last != place:
+        unlink_place(session, place)
+        link_last(session, place)
+
+# --- sessions -----------------------------------------------------------------------------------------
+
+cdef fetch_session_t *session_new(bint privileged, bint by_id) noexcept nogil:
+    cdef fetch_session_t *session = <fetch_session_t *>calloc(1, sizeof(fetch_session_t))
+    if session == NULL:
+        return NULL
+    mutex_init(&session.lock, NULL)
+    session.refs = 1
+    session.privileged = privileged
+    session.by_id = by_id
+    session.epoch = 1
+    session.free_place = -1
+    session.first = -1
+    session.last = -1
+    return session
+
+cdef void session_unref(fetch_session_t *session) noexcept nogil:
+    cdef int32_t place
+    if atomic_add_i32(&session.refs, -1) > 0:
+        return
+    place = session.first
+    while place >= 0:
+        release_place(&session.cached[place])
+        place = session.cached[place].next
+    free(session.cached)
+    free(session.table)
+    mutex_destroy(&session.lock)
+    free(session)
+
+# --- the cache ----------------------------------------------------------------------------------------
+
+cdef inline fetch_session_t **bucket_of(session_cache_t *cache, int32_t session_id) noexcept nogil:
+    return &cache.buckets[<uint32_t>session_id * 0x9e3779b1u >> 7 & <uint32_t>(cache.bucket_count - 1)]
+
+cdef fetch_session_t *find_locked(session_cache_t *cache, int32_t session_id) noexcept nogil:
+    cdef fetch_session_t *session = bucket_of(cache, session_id)[0]
+    while session != NULL and session.id != session_id:
+        session = session.id_next
+    return session
+
+cdef fetch_session_t *session_find(session_cache_t *cache, int32_t session_id) noexcept nogil:
+    cdef fetch_session_t *session
+    mutex_lock(&cache.lock)
+    session = find_locked(cache, session_id)
+    if session != NULL:
+        atomic_add_i32(&session.refs, 1)
+    mutex_unlock(&cache.lock)
+    return session
+
+cdef void unlist_locked(session_cache_t *cache, fetch_session_t *session) noexcept nogil:
+    """The cache's reference becomes the caller's."""
+    cdef fetch_session_t **link = bucket_of(cache, session.id)
+    while link[0] != session:
+        link = &link[0].id_next
+    link[0] = session.id_next
+    session.id_next = NULL
+    session.listed = False
+    cache.count -= 1
+    cache.partition_count -= session.listed_size
+
+cdef void session_remove(session_cache_t *cache, int32_t session_id) noexcept nogil:
+    cdef fetch_session_t *session
+    mutex_lock(&cache.lock)
+    session = find_locked(cache, session_id)
+    if session != NULL:
+        unlist_locked(cache, session)
+    mutex_unlock(&cache.lock)
+    if session != NULL:
+        session_unref(session)
+
+cdef inline int compare_value(bint privileged_a, int32_t size_a, int32_t id_a,
+                              bint privileged_b, int32_t size_b, int32_t id_b) noexcept nogil:
+    """What is evicted first is the smaller: unprivileged before privileged, then fewer partitions, then the lower id."""
+    if privileged_a != privileged_b:
+        return -1 if privileged_b else 1
+    if size_a != size_b:
+        return -1 if size_a < size_b else 1
+    if id_a != id_b:
+        return -1 if id_a < id_b else 1
+    return 0
+
+cdef inline int64_t weight_of(const fetch_session_t *session, bint by_partitions) noexcept nogil:
+    return session.listed_size if by_partitions else 1
+
+cdef int64_t greedy_host_locked(session_cache_t *cache, bint by_partitions) noexcept nogil:
+    """The host whose sessions have more than half of the slots, or of the partitions that all may have; NO_HOST: none has."""
+    cdef int64_t most = cache.most_partitions if by_partitions else cache.slots
+    cdef fetch_session_t *session
+    cdef int64_t host = NO_HOST
+    cdef int64_t lead = 0
+    cdef int64_t weight
+    cdef int32_t bucket
+    # The one that has the majority is left when what each has is set off against what the others have (Boyer and Moore).
+    for bucket in range(cache.bucket_count):
+        session = cache.buckets[bucket]
+        while session != NULL:
+            weight = weight_of(session, by_partitions)
+            if session.host == host:
+                lead += weight
+            elif lead >= weight:
+                lead -= weight
+            else:
+                host = session.host
+                lead = weight - lead
+            session = session.id_next
+    weight = 0
+    for bucket in range(cache.bucket_count):
+        session = cache.buckets[bucket]
+        while session != NULL:
+            if session.host == host:
+                weight += weight_of(session, by_partitions)
+            session = session.id_next
+    return host if weight > (most + 1) // 2 else NO_HOST
+
+cdef inline bint was_silent_longer(const fetch_session_t *session, const fetch_session_t *than) noexcept nogil:
+    if than == NULL or session.last_used_ms != than.last_used_ms:
+        return than == NULL or session.last_used_ms < than.last_used_ms
+    return session.id < than.id
+
+cdef fetch_session_t *evict_locked(session_cache_t *cache, const fetch_session_t *new_one, int64_t host,
+                                   int64_t now_ms) noexcept nogil:
+    """Make room for a session of the host: the cache's reference of the one that had to go, NULL when none may.
+
+    A new session may take the place of one that was not used for long, else of one that is worth less than itself and
+    that was in use for longer than the minimum; a follower's also of a younger one of a consumer (KIP-227). But a host
+    that has more than half takes only its own place, and any other takes that host's: the one that was silent for
+    longest, consumers' first. Searched over the whole table: this happens only once the cache is full. `new_one` NULL:
+    partitions are what there is no room for, and only one that was not used for long goes, or the greedy host's.
+    """
+    cdef int64_t greedy = greedy_host_locked(cache, new_one == NULL)
+    cdef fetch_session_t *session
+    cdef fetch_session_t *stalest = NULL
+    cdef fetch_session_t *cheapest = NULL
+    cdef fetch_session_t *excess = NULL
+    cdef int32_t bucket
+    cdef bint settled
+    for bucket in range(cache.bucket_count):
+        session = cache.buckets[bucket]
+        while session != NULL:
+            if was_silent_longer(session, stalest):
+                stalest = session
+            if greedy == session.host and greedy != host and (
+                    excess == NULL or session.privileged < excess.privileged
+                    or (session.privileged == excess.privileged and was_silent_longer(session, excess))):
+                excess = session
+            settled = session.last_used_ms - session.created_ms > cache.min_eviction_ms
+            if (greedy != host or session.host == host) and (
+                    settled or (new_one != NULL and new_one.privileged and not session.privileged)):
+                if cheapest == NULL or compare_value(session.privileged, session.listed_size, session.id,
+                                                     cheapest.privileged, cheapest.listed_size, cheapest.id) < 0:
+                    cheapest = session
+            session = session.id_next
+    if stalest == NULL:
+        return NULL
+    if now_ms - stalest.last_used_ms <= cache.min_eviction_ms:
+        if excess == NULL and (new_one == NULL or cheapest == NULL or compare_value(
+                new_one.privileged, new_one.count, 0, cheapest.privileged, cheapest.listed_size, cheapest.id) < 0):
+            return NULL
+        stalest = excess if excess != NULL else cheapest
+    unlist_locked(cache, stalest)
+    cache.evictions += 1
+    return stalest
+
+cdef inline int32_t random_id(session_cache_t *cache) noexcept nogil:
+    cdef uint64_t x = cache.random
+    x ^= x << 13
+    x ^= x >> 7
+    x ^= x << 17
+    cache.random = x
+    return <int32_t>((x >> 24) % MAX_SESSION_ID) + 1
+
+cdef inline int64_t clock_of(session_cache_t *cache, int64_t now_ms) noexcept nogil:
+    return cache.set_ms if cache.set_ms >= 0 else now_ms
+
+cdef bint make_room_locked(session_cache_t *cache, int32_t more, int64_t host, fetch_session_t **evicted,
+                           int64_t now_ms) noexcept nogil:
+    """Whether all sessions together may have `more` partitions; who has to go for that is put before `evicted`."""
+    cdef fetch_session_t *gone
+    while cache.partition_count + more > cache.most_partitions:
+        gone = evict_locked(cache, NULL, host, now_ms)
+        if gone == NULL:
+            return False
+        gone.id_next = evicted[0]
+        evicted[0] = gone
+    return True
+
+cdef void let_go(fetch_session_t *evicted) noexcept nogil:
+    cdef fetch_session_t *gone
+    while evicted != NULL:
+        gone = evicted
+        evicted = gone.id_next
+        session_unref(gone)
+
+cdef int32_t session_list(session_cache_t *cache, fetch_session_t *session, int64_t owner, int64_t host,
+                          int64_t now_ms) noexcept nogil:
+    cdef fetch_session_t *evicted = NULL
+    cdef fetch_session_t **bucket
+    cdef int32_t session_id = 0
+    mutex_lock(&cache.lock)
+    now_ms = clock_of(cache, now_ms)
+    if make_room_locked(cache, session.count, host, &evicted, now_ms):
+        if cache.count >= cache.slots:
+            evicted = evict_locked(cache, session, host, now_ms)
+        if cache.count < cache.slots:
+            session_id = random_id(cache)
+            while find_locked(cache, session_id) != NULL:
+                session_id = random_id(cache)
+            session.id = session_id
+            session.created_ms = now_ms
+            session.last_used_ms = now_ms
+            session.owner = owner
+            session.host = host
+            session.listed_size = session.count
+            session.listed = True
+            bucket = bucket_of(cache, session_id)
+            session.id_next = bucket[0]
+            bucket[0] = session
+            cache.count += 1
+            cache.partition_count += session.count
+    mutex_unlock(&cache.lock)
+    let_go(evicted)
+    return session_id
+
+cdef void session_touch(session_cache_t *cache, fetch_session_t *session, int64_t owner, int64_t now_ms) noexcept nogil:
+    mutex_lock(&cache.lock)
+    session.last_used_ms = clock_of(cache, now_ms)
+    session.owner = owner
+    mutex_unlock(&cache.lock)
+
+cdef bint session_resize(session_cache_t *cache, fetch_session_t *session, int64_t now_ms) noexcept nogil:
+    cdef fetch_session_t *evicted = NULL
+    cdef bint fits = True
+    mutex_lock(&cache.lock)
+    if session.listed:
+        session.last_used_ms = clock_of(cache, now_ms)       # not the one that has to go
+        fits = make_room_locked(cache, session.count - session.listed_size, session.host, &evicted, session.last_used_ms)
+        if fits:
+            cache.partition_count += session.count - session.listed_size
+            session.listed_size = session.count
+    mutex_unlock(&cache.lock)
+    let_go(evicted)
+    return fits
+
+cdef void sessions_abandon(session_cache_t *cache, int64_t owner) noexcept nogil:
+    cdef fetch_session_t *session
+    cdef int32_t bucket
+    mutex_lock(&cache.lock)
+    for bucket in range(cache.bucket_count):
+        session = cache.buckets[bucket]
+        while session != NULL:
+            if session.owner == owner:
+                session.last_used_ms = ABANDONED
+            session = session.id_next
+    mutex_unlock(&cache.lock)
+
+
+cdef class FetchSessions:
+
+    def __cinit__(self, int slots=1000, long long min_eviction_ms=120_000, int fetch_max_bytes=55 * 1024 * 1024,
+                  endpoint_of=None):
+        """`endpoint_of`: how this broker is reached by the peer of a connection, as (node id, host, port, rack or None);
+        None: clients whose leader epoch is old are not told."""
+        cdef session_cache_t *cache = <session_cache_t *>calloc(1, sizeof(session_cache_t))
+        if cache == NULL:
+            raise MemoryError
+        self.cache = cache
+        self.endpoint_of = endpoint_of
+        mutex_init(&cache.lock, NULL)
+        cache.slots = slots
+        cache.min_eviction_ms = min_eviction_ms
+        cache.fetch_max_bytes = fetch_max_bytes
+        cache.most_partitions = <int64_t>SLOT_PARTITIONS * max(slots, SESSION_PARTITIONS // SLOT_PARTITIONS)
+        cache.set_ms = -1
+        cache.random = int.from_bytes(os.urandom(8), "big") | 1
+        cache.bucket_count = 64
+        while cache.bucket_count < slots and cache.bucket_count < MAX_BUCKETS:
+            cache.bucket_count *= 2
+        cache.buckets = <fetch_session_t **>calloc(<size_t>cache.bucket_count, sizeof(fetch_session_t *))
+        if cache.buckets == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        cdef fetch_session_t *session
+        cdef int32_t bucket
+        if self.cache == NULL:
+            return
+        if self.cache.buckets != NULL:
+            for bucket in range(self.cache.bucket_count):
+                while self.cache.buckets[bucket] != NULL:
+                    session = self.cache.buckets[bucket]
+                    self.cache.buckets[bucket] = session.id_next
+                    session_unref(session)
+            free(self.cache.buckets)
+        mutex_destroy(&self.cache.lock)
+        free(self.cache)
+
+    def counts(self):
+        """(sessions, partitions cached in them, evictions so far)"""
+        cdef int32_t count
+        cdef int64_t partition_count
+        cdef int64_t evictions
+        with nogil:
+            mutex_lock(&self.cache.lock)
+            count = self.cache.count
+            partition_count = self.cache.partition_count
+            evictions = self.cache.evictions
+            mutex_unlock(&self.cache.lock)
+        return count, partition_count, evictions
+
+    @property
+    def longest_search(self):
+        """Places that are looked at, in any session, to find the partition that stands farthest from its own. While no fetch is
+        served."""
+        cdef fetch_session_t *session
+        cdef int32_t bucket
+        cdef int32_t at
+        cdef int32_t longest = 0
+        for bucket in range(self.cache.bucket_count):
+            session = self.cache.buckets[bucket]
+            while session != NULL:
+                for at in range(session.table_size):
+                    if session.table[at] >= 0:
+                        longest = max(longest, 1 + (
+                            (at - <int32_t>session.cached[session.table[at]].hash) & (session.table_size - 1)))
+                session = session.id_next
+        return longest
+
+    def set_clock_ms(self, long long now_ms):
+        """From now on the time is what it is set to."""
+        with nogil:
+            mutex_lock(&self.cache.lock)
+            self.cache.set_ms = now_ms
+            mutex_unlock(&self.cache.lock)

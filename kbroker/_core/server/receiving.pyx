@@ -1,0 +1,127 @@
+"""Receiving: bytes of a connection become frames; see receiving.pxd."""
+
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.errno cimport EAGAIN, EINTR, errno
+from libc.stdint cimport int64_t, uint8_t
+
+from kbroker._core.server.connection cimport (
+    conn_close, conn_ready, conn_refuse, conn_t, overloaded, partial_append, partial_free, partial_keep, partial_room,
+    processor_t,
+)
+from kbroker._core.wire.cursor cimport load_u32
+from kbroker._core.server.processor cimport Processor
+from kbroker._core.server.routing cimport serve
+from kbroker._core.server.sending cimport send_ready
+
+cdef extern from "<sys/socket.h>" nogil:
+    ssize_t recv(int fd, void *data, size_t size, int flags)
+    int MSG_DONTWAIT
+
+cdef enum:
+    FIRST_READ = 64 << 10        # bytes received at once from a connection that is between two frames
+    TURN_BYTES = 1 << 20         # received from one connection before the others have their turn
+
+
+cdef inline bint may_serve(conn_t *conn) noexcept nogil:
+    return not (conn.muted or conn.closing or conn.refused or conn.processor.paused or conn.processor.stopping or
+                overloaded(conn))
+
+
+cdef void read_turn(Processor processor, conn_t *conn) noexcept nogil:
+    """Serve what is there and receive, until nothing is left, the connection may not go on, or it is others' turn."""
+    cdef processor_t *p = processor.p
+    cdef int64_t budget = TURN_BYTES
+    cdef ssize_t asked
+    cdef ssize_t got
+    if conn.partial != NULL:
+        serve_partial(processor, conn)
+    while conn.readable and may_serve(conn) and not conn.ended:
+        if budget <= 0:
+            conn_ready(conn)
+            break
+        if conn.partial == NULL or conn.transport != NULL:
+            asked = FIRST_READ
+            got = recv(conn.fd, p.scratch, asked, MSG_DONTWAIT)
+        else:
+            if not partial_room(conn):
+                conn_close(conn, "memory is out")
+                break
+            asked = conn.partial_capacity - conn.partial_size
+            if conn.partial_size - conn.partial_at >= 4:
+                asked = min(asked, 4 + <int64_t>load_u32(conn.partial + conn.partial_at)
+                            - (conn.partial_size - conn.partial_at))
+            got = recv(conn.fd, conn.partial + conn.partial_size, asked, MSG_DONTWAIT)
+        if got > 0:
+            budget -= got
+            conn.bytes_in += got
+            if got < asked and not conn.hung_up:
+                conn.readable = False    # the kernel has no more; it says so when there is
+            if conn.transport != NULL:
+                decrypt(processor, conn, got)
+                serve_partial(processor, conn)
+            elif conn.partial == NULL:
+                serve_scratch(processor, conn, got)
+            else:
+                conn.partial_size += got
+                serve_partial(processor, conn)
+        elif got == 0:
+            conn.readable = False
+            conn.ended = True
+            if conn.slots == NULL and conn.wire == NULL:
+                conn_close(conn, NULL)
+        elif errno == EAGAIN:
+            conn.readable = False
+        elif errno != EINTR:
+            conn_close(conn, NULL)
+    conn.last_active_ms = p.now_ns // 1_000_000
+    if conn.in_dirty:
+        send_ready(conn)
+
+
+cdef bint frame_size_fits(Processor processor, conn_t *conn, int64_t size) noexcept nogil:
+    if size > processor.p.max_request_size:
+        conn_refuse(conn, "a request that is larger than socket.request.max.bytes")
+        return False
+    return True
+
+
+cdef void serve_scratch(Processor processor, conn_t *conn, int64_t size) noexcept nogil:
+    cdef uint8_t *at = processor.p.scratch
+    cdef uint8_t *end = at + size
+    cdef int64_t frame_size
+    while end - at >= 4 and may_serve(conn):
+        frame_size = <int64_t>load_u32(at)
+        if not frame_size_fits(processor, conn, frame_size):
+            return
+        if end - at - 4 < frame_size:
+            break
+        at += 4 + frame_size
+        serve(processor, conn, at - frame_size, frame_size)
+    if at < end and not conn.closing and not conn.refused and not partial_keep(conn, at, end - at):
+        conn_close(conn, "memory is out")
+
+
+cdef void serve_partial(Processor processor, conn_t *conn) noexcept nogil:
+    cdef uint8_t *at
+    cdef int64_t frame_size
+    while conn.partial_size - conn.partial_at >= 4 and may_serve(conn):
+        at = conn.partial + conn.partial_at
+        frame_size = <int64_t>load_u32(at)
+        if not frame_size_fits(processor, conn, frame_size):
+            return
+        if conn.partial_size - conn.partial_at - 4 < frame_size:
+            break
+        conn.partial_at += 4 + frame_size
+        serve(processor, conn, at + 4, frame_size)
+    if conn.partial_at == conn.partial_size:
+        partial_free(conn)
+
+
+cdef void decrypt(Processor processor, conn_t *conn, int64_t size) noexcept with gil:
+    cdef const uint8_t[::1] plain
+    try:
+        plain = (<object>conn.transport).decrypt(PyBytes_FromStringAndSize(<char *>processor.p.scratch, size))
+        if plain.shape[0] and not partial_append(conn, &plain[0], plain.shape[0]):
+            conn_close(conn, "memory is out")
+    except Exception:
+        conn_close(conn, "its transport cannot decrypt")

@@ -1,0 +1,265 @@
+"""Requests and connections for Python; see request.pxd."""
+
+import sys
+import threading
+
+cimport cython
+
+from cpython.buffer cimport PyBuffer_FillInfo
+
+from kbroker._core.server.connection cimport (
+    SLOT_CLOSE, SLOT_READY, SLOT_SILENT, begin_response, read_header, request_t,
+)
+from kbroker._core.wire.cursor cimport write_raw, writer_free
+from kbroker._core.server.fetch.fetch cimport fetch_elsewhere, fetch_go_on
+from kbroker._core.server.handover cimport slot_came
+from kbroker._core.base.mailbox cimport post
+from kbroker._core.wire.message_encode cimport encode_into
+from kbroker._core.server.produce.produce cimport produce_answered, produce_asked, produce_discard, produce_prepare, produce_run, produce_t
+from kbroker._core.base.receive_buffers cimport buffer_free
+from kbroker._core.base.sync cimport atomic_claim_i32, atomic_store_i32
+
+from kbroker.errors import AnswerTooLarge, ErrorCode
+
+cdef extern from * nogil:
+    """
+    #include <arpa/inet.h>
+    #include <netinet/in.h>
+    #include <string.h>
+    #include <sys/socket.h>
+    /* The numeric host and the port of one end of a socket; an IPv4 address mapped into IPv6 comes as IPv4. -1: no address. */
+    static int socket_address(int fd, int remote, char *host, size_t size) {
+        struct sockaddr_storage address;
+        socklen_t length = sizeof address;
+        int failed = remote ? getpeername(fd, (struct sockaddr *)&address, &length)
+                            : getsockname(fd, (struct sockaddr *)&address, &length);
+        host[0] = 0;
+        if (failed)
+            return -1;
+        if (address.ss_family == AF_INET) {
+            struct sockaddr_in *v4 = (struct sockaddr_in *)&address;
+            inet_ntop(AF_INET, &v4->sin_addr, host, size);
+            return ntohs(v4->sin_port);
+        }
+        if (address.ss_family == AF_INET6) {
+            struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)&address;
+            if (IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr))
+                inet_ntop(AF_INET, v6->sin6_addr.s6_addr + 12, host, size);
+            else
+                inet_ntop(AF_INET6, &v6->sin6_addr, host, size);
+            return ntohs(v6->sin6_port);
+        }
+        return -1;
+    }
+    """
+    int socket_address(int fd, bint remote, char *host, size_t size)
+
+cdef enum:
+    ADDRESS_SIZE = 64
+    API_PRODUCE = 0
+    API_FETCH = 1
+    LARGE_BODY = 64 << 10        # bytes from which copying a response gives up the GIL
+
+
+cdef class Frame:
+    """The bytes of one request, as a read-only buffer."""
+
+    def __dealloc__(self):
+        if self.buffer != NULL:
+            buffer_free(self.buffer, self.capacity)
+
+    def __getbuffer__(self, Py_buffer *view, int flags):
+        PyBuffer_FillInfo(view, self, self.buffer + self.at, self.size, True, flags)
+        self.exports += 1
+
+    def __releasebuffer__(self, Py_buffer *view):
+        self.exports -= 1
+
+
+cdef class Connection:
+    """One client's connection: where it comes from, who it is, and what handlers remember about it."""
+
+    def __cinit__(self, int64_t id, str listener, int fd):
+        cdef char[ADDRESS_SIZE] host
+        self.id = id
+        self.listener = listener
+        self.peer_port = socket_address(fd, True, host, ADDRESS_SIZE)
+        self.peer_host = (<bytes>host).decode()
+        self.local_port = socket_address(fd, False, host, ADDRESS_SIZE)
+        self.local_host = (<bytes>host).decode()
+        self.principal = "User:ANONYMOUS"
+
+    @property
+    def session(self) -> dict:
+        """What handlers keep for this connection until it is closed."""
+        if self._session is None:
+            self._session = {}
+        return self._session
+
+    @property
+    def peer(self) -> str:
+        """Where the client is, for people: 10.0.0.7:51234, [fe80::1]:51234."""
+        return f"[{self.peer_host}]:{self.peer_port}" if ":" in self.peer_host else f"{self.peer_host}:{self.peer_port}"
+
+    def __repr__(self) -> str:
+        return f"<Connection {self.id} from {self.peer} on {self.listener}>"
+
+
+@cython.no_gc_clear           # __dealloc__ needs the processor
+cdef class Request:
+    """A request that Python answers: once, by respond, respond_nothing, close or run_blocking, on any thread.
+
+    `body` is what stands behind the header. A Request that is dropped without an answer closes its connection.
+    """
+
+    def __dealloc__(self):
+        if self.work != NULL:
+            produce_discard(<produce_t *>self.work)
+        if self.slot != NULL:
+            self.deliver(self.slot, SLOT_CLOSE)
+
+    @property
+    def body(self) -> memoryview:
+        if self.frame is None:
+            raise RuntimeError("a Fetch that a processor has begun has no body: run_blocking goes on with it")
+        return memoryview(self.frame)[self.body_at:]
+
+    @property
+    def only_verifies(self) -> bool:
+        return self.work != NULL and (<produce_t *>self.work).only_verifies
+
+    cdef slot_t *claim(self) except NULL:
+        cdef slot_t *slot = self.slot
+        if not atomic_claim_i32(&self.answered, 0, 1):
+            raise RuntimeError(f"{self!r} has been answered already")
+        self.slot = NULL
+        return slot
+
+    cdef void deliver(self, slot_t *slot, int32_t outcome) noexcept:
+        slot.outcome = outcome
+        if threading.get_ident() == self.processor.thread_id:
+            slot_came(self.processor, slot, True)
+        else:
+            with nogil:
+                post(&slot.mail)
+
+    def respond_with(self, message not None) -> None:
+        """Answer with a message, which is encoded into what is sent.
+
+        AnswerTooLarge when it is more than processors allow: the request can still be answered then, as after any error.
+        """
+        cdef slot_t *slot = self.claim()
+        begin_response(slot, self.flexible)
+        try:
+            encode_into(&slot.out, message, self.api_version, <size_t>self.processor.max_response_size)
+        except BaseException:
+            writer_free(&slot.out)
+            self.slot = slot
+            atomic_store_i32(&self.answered, 0)
+            raise
+        self.deliver(slot, SLOT_READY)
+
+    def respond(self, const uint8_t[::1] body not None) -> None:
+        """Answer with an encoded response; size and header are put before it. AnswerTooLarge as `respond_with`."""
+        cdef slot_t *slot
+        cdef size_t size = body.shape[0]
+        if size > <size_t>self.processor.max_response_size:
+            raise AnswerTooLarge(ErrorCode.INVALID_REQUEST, "The answer is larger than kbroker.response.max.bytes.")
+        slot = self.claim()
+        begin_response(slot, self.flexible)
+        if size >= LARGE_BODY:
+            with nogil:
+                write_raw(&slot.out, &body[0], size)
+        elif size:
+            write_raw(&slot.out, &body[0], size)
+        self.deliver(slot, SLOT_READY)
+
+    def count_error(self, int code) -> None:
+        """One more answer to this API with that error, for the metrics."""
+        self.processor.count_error(self.api_key, code)
+
+    def respond_nothing(self) -> None:
+        """The request asks for no response."""
+        self.deliver(self.claim(), SLOT_SILENT)
+
+    def close(self, str reason not None) -> None:
+        """Answer by closing the connection, once what was asked before has been answered. `reason` is logged with the peer."""
+        cdef slot_t *slot = self.claim()
+        self.connection.close_reason = reason
+        self.deliver(slot, SLOT_CLOSE)
+
+    cdef void fail(self, error) noexcept:
+        """Whoever had the request raised `error`: say so, and do not leave the client waiting."""
+        cdef slot_t *slot = self.slot
+        sys.excepthook(type(error), error, error.__traceback__)
+        if atomic_claim_i32(&self.answered, 0, 1):
+            self.slot = NULL
+            if self.connection is not None:
+                self.connection.close_reason = f"an error of this broker: {error!r}"
+            self.deliver(slot, SLOT_CLOSE)
+
+    def prepare(self):
+        """A Produce, on a thread that may block unless it `only_verifies`: all that comes before the append.
+
+        What the coordinator of a transaction has to be asked before `run_blocking`: (transactional_id, producer_id,
+        producer_epoch, [(topic, partition_id), ...]); None when nothing.
+        """
+        cdef produce_t *work = <produce_t *>self.work
+        cdef Frame frame = self.frame
+        cdef bint asks
+        if work == NULL:
+            raise RuntimeError(f"{self!r} is not one that can be prepared")
+        with nogil:
+            asks = produce_prepare(self.processor, work, frame.buffer + frame.at)
+        return produce_asked(work, frame.buffer + frame.at) if asks else None
+
+    def run_blocking(self, codes=None) -> None:
+        """Produce and Fetch, on a thread that may block: go on where the processor could not.
+
+        `codes`: what the coordinator of a transaction has said, an error code for each partition that `prepare` told. Without
+        them no transaction may begin.
+        """
+        cdef slot_t *slot
+        if self.api_key != API_PRODUCE and self.api_key != API_FETCH:
+            raise RuntimeError(f"{self!r} is not one that run_blocking can serve")
+        slot = self.claim()
+        self.deliver(slot, self.produce(slot, codes) if self.api_key == API_PRODUCE else self.fetch(slot))
+
+    cdef int32_t fetch(self, slot_t *slot) noexcept:
+        """A claimed Fetch; its outcome."""
+        cdef Frame frame = self.frame
+        cdef request_t header
+        cdef int32_t outcome
+        if slot.fetch != NULL:
+            with nogil:
+                outcome = fetch_go_on(self.processor, slot, <void *>self.connection)
+            return outcome
+        with nogil:
+            read_header(self.processor.p, &header, frame.buffer + frame.at, frame.size)
+            outcome = fetch_elsewhere(self.processor, slot, &header, <void *>self.connection, self.connection.id,
+                                      self.connection.token)
+        if outcome == SLOT_CLOSE:
+            self.connection.close_reason = "a request that does not parse"
+        return outcome
+
+    cdef int32_t produce(self, slot_t *slot, codes) except? -1:
+        """A claimed Produce; its outcome."""
+        cdef Frame frame = self.frame
+        cdef produce_t *work = <produce_t *>self.work
+        cdef int32_t outcome
+        self.work = NULL
+        if not work.prepared:
+            with nogil:
+                produce_prepare(self.processor, work, frame.buffer + frame.at)
+        try:
+            produce_answered(work, codes)
+        except BaseException as error:
+            self.processor.report("asking the coordinator of a transaction", error)
+            produce_answered(work, None)
+        with nogil:
+            outcome = produce_run(self.processor, slot, work, frame.buffer + frame.at)
+        return outcome
+
+    def __repr__(self) -> str:
+        return (f"<Request {self.api_key} v{self.api_version}, correlation id {self.correlation_id}, "
+                f"client {self.client_id!r} at {self.connection.peer if self.connection is not None else '?'}>")

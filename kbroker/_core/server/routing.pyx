@@ -1,0 +1,73 @@
+"""Frames to whom they are for; see routing.pxd."""
+
+from libc.stdint cimport int64_t, uint8_t
+
+from kbroker._core.server.connection cimport (
+    MAX_API_KEY, api_t, begin_response, conn_close, conn_refuse, conn_t, count_error, processor_t, read_header, request_t,
+    slot_finish, slot_mute, slot_new, slot_t,
+)
+from kbroker._core.wire.cursor cimport write_array_count, write_i16
+from kbroker._core.server.fetch.fetch cimport fetch
+from kbroker._core.server.handover cimport hand_over
+from kbroker._core.log.partition cimport NEEDS_HANDLER
+from kbroker._core.server.processor cimport Processor
+from kbroker._core.server.produce.produce cimport produce
+
+cdef enum:
+    API_PRODUCE = 0
+    API_FETCH = 1
+    API_VERSIONS = 18
+    UNSUPPORTED_VERSION = 35
+
+
+cdef void serve(Processor processor, conn_t *conn, uint8_t *frame, int64_t size) noexcept nogil:
+    """One whole frame."""
+    cdef processor_t *p = processor.p
+    cdef request_t request
+    cdef api_t *api
+    cdef int outcome
+    if not read_header(p, &request, frame, size):
+        conn_refuse(conn, "a request header that does not parse")
+        return
+    conn.api_key = request.api_key
+    conn.api_version = request.api_version
+    if not 0 <= request.api_key < MAX_API_KEY or p.apis[request.api_key].min_version < 0:
+        conn_refuse(conn, "a request of an API that is not served")
+        return
+    api = &p.apis[request.api_key]
+    p.counters[request.api_key].requests += 1
+    p.counters[request.api_key].bytes_in += 4 + size
+    if not api.min_version <= request.api_version <= api.max_version:
+        if request.api_key == API_VERSIONS:
+            refuse_api_versions(conn, &request)
+        else:
+            conn_refuse(conn, "a request in a version that is not served")
+        return
+    if request.api_key == API_PRODUCE:
+        outcome = produce(processor, conn, &request)
+    elif request.api_key == API_FETCH:
+        outcome = fetch(processor, conn, &request)
+        if conn.fetch != NULL:
+            slot_mute(conn.slots_tail)
+    else:
+        outcome = NEEDS_HANDLER
+    if outcome == NEEDS_HANDLER:
+        hand_over(processor, conn, &request)
+    elif outcome != 0:
+        conn_refuse(conn, "a request that does not parse")
+
+
+cdef void refuse_api_versions(conn_t *conn, request_t *request) noexcept nogil:
+    """UNSUPPORTED_VERSION in version 0, with what would have been right (KIP-511)."""
+    cdef slot_t *slot = slot_new(conn, request)
+    if slot == NULL:
+        conn_close(conn, "memory is out")
+        return
+    begin_response(slot, False)
+    write_i16(&slot.out, UNSUPPORTED_VERSION)
+    write_array_count(&slot.out, 1, False)
+    write_i16(&slot.out, API_VERSIONS)
+    write_i16(&slot.out, conn.processor.apis[API_VERSIONS].min_version)
+    write_i16(&slot.out, conn.processor.apis[API_VERSIONS].max_version)
+    count_error(conn.processor, API_VERSIONS, UNSUPPORTED_VERSION)
+    slot_finish(slot)

@@ -1,0 +1,13 @@
+from collections.abc import Iterator
+
+from typing_extensions import Buffer
+
+from kbroker._core.wire.message_set import Message, MessageSetBuilder
+from kbroker._core.wire.record_batch import BatchInfo
+from kbroker._core.wire.records import RecordsBuilder
+
+def batch_of_messages(buffer: Buffer, *, wrapper: Message | None = None, limit: int = ...) -> RecordsBuilder: ...
+def message_sets_of_batch(
+    batch: BatchInfo, payload: Buffer, magic: int, *, start_offset: int = 0, limit: int = ...
+) -> Iterator[MessageSetBuilder]: ...
+def older_messages(buffer: Buffer, wrapper: Message) -> MessageSetBuilder: ...
