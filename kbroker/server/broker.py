@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kbroker._core.server.fetch.sessions import FetchSessions
-from kbroker._core.server.processor import Connection
+from kbroker._core.server.peer import Connection
 from kbroker.clock import SystemClock
 from kbroker.cluster.broker_configs import BrokerConfigs
 from kbroker.cluster.consumer_offsets import ConsumerOffsets

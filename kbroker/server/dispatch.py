@@ -9,7 +9,8 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from kbroker._core.server.processor import Processor, Request
+from kbroker._core.server.processor import Processor
+from kbroker._core.server.request import Request
 from kbroker.errors import AnswerTooLarge, ErrorCode, KbrokerError, MalformedBytes
 from kbroker.protocol.api import ApiKey, request_class
 from kbroker.protocol.error_responses import error_response

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from kbroker._core.server.processor import Request
+from kbroker._core.server.request import Request
 from kbroker.server.request_channel import RequestChannel
 
 

@@ -11,7 +11,9 @@ from typing import NamedTuple
 
 from kbroker._core.server.cold_reader import ColdReader
 from kbroker._core.server.fetch.sessions import FetchSessions
-from kbroker._core.server.processor import ApiCounters, Connection, Processor, Request
+from kbroker._core.server.peer import Connection
+from kbroker._core.server.processor import ApiCounters, Processor
+from kbroker._core.server.request import Request
 from kbroker._core.log.registry import Registry
 from kbroker.net.transports import Transport
 from kbroker.protocol.api import SERVED

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from queue import SimpleQueue
 
-from kbroker._core.server.processor import Processor, Request
+from kbroker._core.server.processor import Processor
+from kbroker._core.server.request import Request
 
 
 class RequestChannel:

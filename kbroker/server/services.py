@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kbroker._core.server.processor import Connection
+    from kbroker._core.server.peer import Connection
     from kbroker.clock import Clock
     from kbroker.cluster.broker_configs import BrokerConfigs
     from kbroker.cluster.consumer_offsets import ConsumerOffsets

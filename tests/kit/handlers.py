@@ -6,7 +6,7 @@ import importlib
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from kbroker._core.server.request import Connection
+from kbroker._core.server.peer import Connection
 from kbroker.clock import SystemClock
 from kbroker.cluster.broker_configs import BrokerConfigs
 from kbroker.cluster.consumer_offsets import ConsumerOffsets

@@ -14,7 +14,9 @@ from uuid import UUID
 
 from kbroker._core.server.cold_reader import ColdReader
 from kbroker._core.server.fetch.sessions import FetchSessions
-from kbroker._core.server.processor import Connection, Processor, Request
+from kbroker._core.server.peer import Connection
+from kbroker._core.server.processor import Processor
+from kbroker._core.server.request import Request
 from kbroker.model import TopicPartition
 from kbroker.net.transports import Transport
 from kbroker.protocol import messages as M

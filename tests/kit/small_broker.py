@@ -17,7 +17,8 @@ from typing import Any, Self
 from uuid import UUID, uuid4
 
 from kbroker._core.server.fetch.sessions import FetchSessions
-from kbroker._core.server.processor import Processor, Request
+from kbroker._core.server.processor import Processor
+from kbroker._core.server.request import Request
 from kbroker.clock import SystemClock
 from kbroker.cluster.producer_ids import ProducerIds
 from kbroker.coordination import paths

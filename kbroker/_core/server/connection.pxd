@@ -11,6 +11,7 @@ that is still incomplete gets a buffer of its own, which grows as bytes arrive (
 An idle connection holds none.
 """
 
+from cpython.object cimport PyObject
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from kbroker._core.server.cold_reader cimport cold_reader_t, warm_t
@@ -55,6 +56,12 @@ ctypedef struct splice_t:
     int64_t position
     int64_t size
 
+ctypedef struct parked_t:
+    # What a processor must know of a fetch: the head of a fetch_t (fetch/fetch.pxd).
+    mail_t mail              # first; MAIL_FETCH
+    timer_node_t timer       # max_wait_ms
+    slot_t *slot             # of its response
+
 ctypedef struct slot_t:
     mail_t mail              # first: a mail_t* of kind MAIL_SLOT is a slot_t*
     mail_t acks_mail         # MAIL_ACKS: ack_waiter_t.mail points here
@@ -74,7 +81,7 @@ ctypedef struct slot_t:
     splice_t *splices
     int32_t splice_count
     int32_t splice_capacity
-    void *fetch              # the fetch_t that another thread works for, or has worked for
+    parked_t *fetch          # the fetch that another thread works for, or has worked for
     ack_waiter_t *waiters    # one per waiting partition of a Produce; these three are one allocation
     int16_t *waiter_errors   # parallel to waiters, and where in `out` each one's error code stands:
     uint32_t *waiter_positions
@@ -129,14 +136,14 @@ ctypedef struct conn_t:
     int64_t partial_capacity # as of base/receive_buffers.pxd
     int64_t last_active_ms   # monotonic
     timer_node_t idle
-    void *fetch              # the parked fetch_t, if any
+    parked_t *fetch          # the one that waits, if any
     warm_t *warm             # cold bytes of the head slot on their way into memory
     segment_t *warm_segment  # not a reference: what of the head slot is in memory, from here to there
     int64_t warm_from
     int64_t warm_until
-    void *info               # PyObject: the Connection that Python sees, made on first use
-    void *transport          # PyObject: what encrypts and decrypts, NULL for plain sockets
-    void *wire               # PyObject: encrypted bytes that are being sent
+    PyObject *info           # the Connection that Python sees, made on first use
+    PyObject *transport      # what encrypts and decrypts, NULL for plain sockets
+    PyObject *wire           # encrypted bytes that are being sent
     const char *wire_data
     int64_t wire_size
     int64_t wire_at
@@ -189,6 +196,9 @@ cdef inline void slot_mute(slot_t *slot) noexcept nogil:                       #
     slot.mutes = True
     slot.conn.muted = True
 cdef void slot_unmute(slot_t *slot) noexcept nogil                             # the connection is read from again
+# One of the slot's mails has come, from the handler that had the request or from a flush. With the last one `outcome` counts.
+cdef void slot_mail_came(processor_t *p, slot_t *slot, bint from_handler) noexcept nogil
+cdef void slot_done(processor_t *p, slot_t *slot) noexcept nogil               # all have come: settled, or freed without its connection
 cdef void slot_free(processor_t *p, slot_t *slot) noexcept nogil
 cdef void count_error(processor_t *p, int16_t api_key, int16_t code) noexcept nogil   # any thread
 

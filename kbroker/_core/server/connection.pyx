@@ -147,6 +147,21 @@ cdef void slot_settle(slot_t *slot, int32_t state) noexcept nogil:
     conn_dirty(conn)
 
 
+cdef void slot_mail_came(processor_t *p, slot_t *slot, bint from_handler) noexcept nogil:
+    if atomic_add_i32(&slot.outstanding, -1) == 0:
+        slot_done(p, slot)
+    elif from_handler and slot.mutes and slot.conn != NULL:
+        slot_unmute(slot)            # appended; only its acks are missing, the next requests go on
+
+
+cdef void slot_done(processor_t *p, slot_t *slot) noexcept nogil:
+    if slot.conn != NULL:
+        slot_settle(slot, slot.outcome)
+    else:
+        slot_free(p, slot)
+        p.orphans -= 1
+
+
 cdef void slot_unmute(slot_t *slot) noexcept nogil:
     slot.mutes = False
     slot.conn.muted = False

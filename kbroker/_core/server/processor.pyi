@@ -6,8 +6,8 @@ from typing_extensions import Buffer
 from kbroker._core.server.cold_reader import ColdReader
 from kbroker._core.server.fetch.sessions import FetchSessions
 from kbroker._core.log.registry import Registry
-from kbroker._core.server.request import Connection as Connection
-from kbroker._core.server.request import Request as Request
+from kbroker._core.server.peer import Connection
+from kbroker._core.server.request import Request
 from kbroker.net.transports import Transport
 
 class ApiCounters(NamedTuple):

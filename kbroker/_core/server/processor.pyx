@@ -8,8 +8,6 @@ import sys
 import threading
 from typing import NamedTuple
 
-from kbroker._core.server.request import Connection, Request
-
 from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 from libc.errno cimport errno
 from libc.stdlib cimport calloc, free, malloc
@@ -17,26 +15,28 @@ from libc.stdlib cimport calloc, free, malloc
 from kbroker._core.base.arrays cimport with_room
 from kbroker._core.server.connection cimport (
     ERROR_CODES, LATENCY_BUCKETS, MAX_API_KEY, SLOT_RUNNING, TIMER_FETCH, TIMER_IDLE, conn_close, conn_dirty,
-    conn_unlink, count_error, counters_t, partial_free, slot_free, slot_t, take_dirty, take_ready,
+    conn_unlink, count_error, counters_t, partial_free, parked_t, slot_free, slot_t, take_ready,
 )
 from kbroker._core.wire.cursor cimport writer_free
 from kbroker._core.base.epoll cimport (
     EPOLL_CLOEXEC, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, close, epoll_create1, epoll_event, epoll_wait,
 )
-from kbroker._core.server.fetch.fetch cimport fetch_abandon, fetch_resume, fetch_t
+from kbroker._core.server.fetch.fetch cimport fetch_abandon
 from kbroker._core.server.fetch.sessions cimport FetchSessions, sessions_abandon
-from kbroker._core.server.handover cimport give_gathered, resume_held, slot_came
+from kbroker._core.server.handover cimport give_gathered, resume_held
 from kbroker._core.base.mailbox cimport (
     MAIL_ACKS, MAIL_CONNECTION, MAIL_FETCH, MAIL_SLOT, mail_t, mailbox_awake, mailbox_close, mailbox_is_empty,
     mailbox_may_sleep, mailbox_open, mailbox_wake, post, take_all, take_next,
 )
 from kbroker._core.log.partition cimport segment_unref
-from kbroker._core.server.produce.produce cimport produce_discard, produce_t
+from kbroker._core.log.registry cimport Registry
+from kbroker._core.server.produce.produce cimport produce_discard
 from kbroker._core.base.receive_buffers cimport LARGE_BUFFER, buffer_free, buffer_take
 from kbroker._core.server.receiving cimport read_turn
-from kbroker._core.server.request cimport Connection as ConnectionType
-from kbroker._core.server.mail cimport conn_of_timer, fetch_of_timer, slot_of_acks
-from kbroker._core.server.sending cimport SEND_SCRATCH, monotonic_ns, note_warm, send_ready, wall_ms
+from kbroker._core.server.mail cimport conn_of_timer, fetch_is_due, parked_of_timer, slot_came, slot_of_acks
+from kbroker._core.server.peer cimport Connection, connection_of
+from kbroker._core.server.sending cimport SEND_SCRATCH, monotonic_ns, note_warm, send_dirty, send_ready, wall_ms
+from kbroker._core.server.serving cimport handed_t, report
 from kbroker._core.base.sync cimport (
     atomic_add_i32, atomic_load_i32, atomic_load_i64, atomic_store_i32, atomic_store_i64, mutex_destroy, mutex_init,
     mutex_lock, mutex_unlock,
@@ -88,7 +88,7 @@ _unfinished = []
 cdef class Processor:
     """One thread's connections. `run` is the body of that thread; adopt, resume, stop and the counters are for others."""
 
-    def __cinit__(self, str name, int index, Registry registry not None, fetch_sessions, ColdReader cold_reader not None,
+    def __cinit__(self, str name, int index, Registry registry not None, FetchSessions fetch_sessions not None, ColdReader cold_reader not None,
                   apis, on_request, on_close, *, inflate, recompress, convert, down_convert,
                   listeners=("PLAINTEXT",), transports=None,
                   int64_t max_request_size=100 << 20, int64_t idle_ms=600_000, int64_t max_inflated_size=100 << 20,
@@ -104,7 +104,7 @@ cdef class Processor:
         cdef int64_t capacity = 0
         cdef processor_t *p = <processor_t *>calloc(1, sizeof(processor_t))
         self.mailbox.wake_fd = -1
-        self.events = malloc(EVENTS * sizeof(epoll_event))
+        self.events = <epoll_event *>malloc(EVENTS * sizeof(epoll_event))
         if p == NULL:
             raise MemoryError()
         self.p = p
@@ -131,7 +131,7 @@ cdef class Processor:
             raise OSError(errno, f"{name}: no descriptor for its epoll set or mailbox")
         p.mailbox = &self.mailbox
         watch(p.epoll_fd, self.mailbox.wake_fd, NULL)
-        self.wheel = p.wheel = <wheel_t *>malloc(sizeof(wheel_t))
+        p.wheel = <wheel_t *>malloc(sizeof(wheel_t))
         p.scratch = buffer_take(LARGE_BUFFER, &capacity)
         p.send_scratch = <uint8_t *>malloc(SEND_SCRATCH)
         if p.wheel == NULL or p.scratch == NULL or p.send_scratch == NULL or self.events == NULL:
@@ -177,8 +177,8 @@ cdef class Processor:
             free(slot)
         for i in range(MAX_API_KEY):
             free(p.counters[i].errors)
-        if self.work != NULL:
-            produce_discard(<produce_t *>self.work)
+        if self.spare != NULL:
+            produce_discard(self.spare)
         if p.scratch != NULL:
             buffer_free(p.scratch, LARGE_BUFFER)
         free(p.send_scratch)
@@ -318,12 +318,12 @@ cdef class Processor:
             _unfinished.append(self)
 
     cdef void read_clocks(self) noexcept nogil:
-        self.now_ns = self.p.now_ns = monotonic_ns()
-        self.now_ms = self.p.now_ms = wall_ms()
+        self.p.now_ns = monotonic_ns()
+        self.p.now_ms = wall_ms()
 
     cdef void loop(self) noexcept nogil:
         cdef processor_t *p = self.p
-        cdef epoll_event *events = <epoll_event *>self.events
+        cdef epoll_event *events = self.events
         cdef int count
         cdef int i
         cdef bint stopping = False
@@ -338,10 +338,11 @@ cdef class Processor:
             if self.gathered_count:
                 give_gathered(self)
             if atomic_load_i32(&self.resumed):
+                atomic_store_i32(&self.resumed, 0)
                 resume_held(self)
             self.serve_mail()
             self.serve_timers()
-            self.send_dirty()
+            send_dirty(p)
             while p.doomed != NULL:
                 self.tear_down_doomed()
             if atomic_load_i32(&p.stopping):
@@ -372,7 +373,7 @@ cdef class Processor:
         if count == 0:
             if timeout_ms != 0 and not mailbox_may_sleep(p.mailbox):
                 timeout_ms = 0
-            count = epoll_wait(p.epoll_fd, <epoll_event *>self.events, EVENTS, timeout_ms)
+            count = epoll_wait(p.epoll_fd, self.events, EVENTS, timeout_ms)
             mailbox_awake(p.mailbox)
         self.read_clocks()
         atomic_store_i64(&p.waiting_since_ns, -1)
@@ -387,7 +388,7 @@ cdef class Processor:
         cdef int count = 0
         while count == 0 and mailbox_is_empty(self.p.mailbox) and monotonic_ns() < until_ns:
             sched_yield()
-            count = epoll_wait(self.p.epoll_fd, <epoll_event *>self.events, EVENTS, 0)
+            count = epoll_wait(self.p.epoll_fd, self.events, EVENTS, 0)
         return count
 
     cdef void serve_ready(self) noexcept nogil:
@@ -400,21 +401,12 @@ cdef class Processor:
             if conn == last:
                 return
 
-    cdef void send_dirty(self) noexcept nogil:
-        cdef conn_t *last = self.p.dirty_tail
-        cdef conn_t *conn
-        while self.p.dirty != NULL:
-            conn = take_dirty(self.p)
-            send_ready(conn)
-            if conn == last:
-                return
-
     cdef void serve_mail(self) noexcept nogil:
         cdef mail_t *mails = take_all(self.p.mailbox)
         cdef mail_t *mail = take_next(&mails)
         while mail != NULL:
             if mail.kind == MAIL_FETCH:
-                fetch_resume(self, <fetch_t *>mail, False)
+                fetch_is_due(self, <parked_t *>mail, False)
             elif mail.kind == MAIL_SLOT:
                 slot_came(self, <slot_t *>mail, True)
             elif mail.kind == MAIL_ACKS:
@@ -434,7 +426,7 @@ cdef class Processor:
             if node == NULL:
                 return
             if node.kind == TIMER_FETCH:
-                fetch_resume(self, fetch_of_timer(node), True)
+                fetch_is_due(self, parked_of_timer(node), True)
                 continue
             conn = conn_of_timer(node)
             if conn.slots != NULL and conn.slots.state == SLOT_RUNNING and not (conn.hung_up and conn.fetch != NULL):
@@ -498,9 +490,9 @@ cdef class Processor:
         cdef slot_t *next_slot
         p.doomed = conn.next_doomed
         if conn.fetch != NULL:
-            fetch_abandon(self, <fetch_t *>conn.fetch)
+            fetch_abandon(self, conn.fetch)
         if conn.has_sessions:
-            sessions_abandon((<FetchSessions>self.fetch_sessions).cache, conn.id)
+            sessions_abandon(self.fetch_sessions.cache, conn.id)
         wheel_remove(p.wheel, &conn.idle)
         conn_unlink(conn)
         slot = conn.slots
@@ -569,26 +561,9 @@ cdef class Processor:
 
     # --- with the interpreter ---------------------------------------------------------------------------
 
-    cdef void report(self, what, error) noexcept:
-        """A callback or a step of our own raised; the processor goes on."""
-        try:
-            error.add_note(f"in {what}, on {self.name}")
-            sys.excepthook(type(error), error, error.__traceback__)
-        except BaseException:
-            pass                 # nobody left to tell
-
-    cdef object connection_of(self, conn_t *conn):
-        cdef ConnectionType connection
-        if conn.info == NULL:
-            connection = ConnectionType.__new__(ConnectionType, conn.id, self.listeners[conn.listener], conn.fd)
-            connection.token = conn.token
-            Py_INCREF(connection)
-            conn.info = <PyObject *>connection
-        return <object>conn.info
-
     cdef void say_goodbye(self, conn_t *conn) noexcept with gil:
         """What Python holds or wants to know of a connection that is being torn down."""
-        cdef ConnectionType connection = <ConnectionType>conn.info if conn.info != NULL else None
+        cdef Connection connection = <Connection>conn.info if conn.info != NULL else None
         if conn.reason != NULL or (connection is not None and connection.close_reason is not None):
             try:
                 reason = connection.close_reason if connection is not None else None
@@ -596,9 +571,9 @@ cdef class Processor:
                     reason = conn.reason.decode()
                 if conn.api_key or conn.api_version:
                     reason += f" (newest request: API key {conn.api_key}, version {conn.api_version})"
-                self.on_close(self.connection_of(conn), reason)
+                self.on_close(connection_of(self, conn), reason)
             except Exception as error:
-                self.report("on_close", error)
+                report(self, "on_close", error)
         if conn.info != NULL:
             Py_DECREF(<object>conn.info)
         if conn.transport != NULL:

@@ -9,7 +9,7 @@ from kbroker._core.server.connection cimport (
     processor_t,
 )
 from kbroker._core.wire.cursor cimport load_u32
-from kbroker._core.server.processor cimport Processor
+from kbroker._core.server.serving cimport Serving
 from kbroker._core.server.routing cimport serve
 from kbroker._core.server.sending cimport send_ready
 
@@ -27,14 +27,14 @@ cdef inline bint may_serve(conn_t *conn) noexcept nogil:
                 overloaded(conn))
 
 
-cdef void read_turn(Processor processor, conn_t *conn) noexcept nogil:
+cdef void read_turn(Serving serving, conn_t *conn) noexcept nogil:
     """Serve what is there and receive, until nothing is left, the connection may not go on, or it is others' turn."""
-    cdef processor_t *p = processor.p
+    cdef processor_t *p = serving.p
     cdef int64_t budget = TURN_BYTES
     cdef ssize_t asked
     cdef ssize_t got
     if conn.partial != NULL:
-        serve_partial(processor, conn)
+        serve_partial(serving, conn)
     while conn.readable and may_serve(conn) and not conn.ended:
         if budget <= 0:
             conn_ready(conn)
@@ -57,13 +57,13 @@ cdef void read_turn(Processor processor, conn_t *conn) noexcept nogil:
             if got < asked and not conn.hung_up:
                 conn.readable = False    # the kernel has no more; it says so when there is
             if conn.transport != NULL:
-                decrypt(processor, conn, got)
-                serve_partial(processor, conn)
+                decrypt(serving, conn, got)
+                serve_partial(serving, conn)
             elif conn.partial == NULL:
-                serve_scratch(processor, conn, got)
+                serve_scratch(serving, conn, got)
             else:
                 conn.partial_size += got
-                serve_partial(processor, conn)
+                serve_partial(serving, conn)
         elif got == 0:
             conn.readable = False
             conn.ended = True
@@ -78,49 +78,49 @@ cdef void read_turn(Processor processor, conn_t *conn) noexcept nogil:
         send_ready(conn)
 
 
-cdef bint frame_size_fits(Processor processor, conn_t *conn, int64_t size) noexcept nogil:
-    if size > processor.p.max_request_size:
+cdef bint frame_size_fits(Serving serving, conn_t *conn, int64_t size) noexcept nogil:
+    if size > serving.p.max_request_size:
         conn_refuse(conn, "a request that is larger than socket.request.max.bytes")
         return False
     return True
 
 
-cdef void serve_scratch(Processor processor, conn_t *conn, int64_t size) noexcept nogil:
-    cdef uint8_t *at = processor.p.scratch
+cdef void serve_scratch(Serving serving, conn_t *conn, int64_t size) noexcept nogil:
+    cdef uint8_t *at = serving.p.scratch
     cdef uint8_t *end = at + size
     cdef int64_t frame_size
     while end - at >= 4 and may_serve(conn):
         frame_size = <int64_t>load_u32(at)
-        if not frame_size_fits(processor, conn, frame_size):
+        if not frame_size_fits(serving, conn, frame_size):
             return
         if end - at - 4 < frame_size:
             break
         at += 4 + frame_size
-        serve(processor, conn, at - frame_size, frame_size)
+        serve(serving, conn, at - frame_size, frame_size)
     if at < end and not conn.closing and not conn.refused and not partial_keep(conn, at, end - at):
         conn_close(conn, "memory is out")
 
 
-cdef void serve_partial(Processor processor, conn_t *conn) noexcept nogil:
+cdef void serve_partial(Serving serving, conn_t *conn) noexcept nogil:
     cdef uint8_t *at
     cdef int64_t frame_size
     while conn.partial_size - conn.partial_at >= 4 and may_serve(conn):
         at = conn.partial + conn.partial_at
         frame_size = <int64_t>load_u32(at)
-        if not frame_size_fits(processor, conn, frame_size):
+        if not frame_size_fits(serving, conn, frame_size):
             return
         if conn.partial_size - conn.partial_at - 4 < frame_size:
             break
         conn.partial_at += 4 + frame_size
-        serve(processor, conn, at + 4, frame_size)
+        serve(serving, conn, at + 4, frame_size)
     if conn.partial_at == conn.partial_size:
         partial_free(conn)
 
 
-cdef void decrypt(Processor processor, conn_t *conn, int64_t size) noexcept with gil:
+cdef void decrypt(Serving serving, conn_t *conn, int64_t size) noexcept with gil:
     cdef const uint8_t[::1] plain
     try:
-        plain = (<object>conn.transport).decrypt(PyBytes_FromStringAndSize(<char *>processor.p.scratch, size))
+        plain = (<object>conn.transport).decrypt(PyBytes_FromStringAndSize(<char *>serving.p.scratch, size))
         if plain.shape[0] and not partial_append(conn, &plain[0], plain.shape[0]):
             conn_close(conn, "memory is out")
     except Exception:

@@ -1,9 +1,11 @@
-"""What Python sees of a request and of the connection it came in on."""
+"""A request, as handlers know it. The connection that it came in on is in peer.pxd."""
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from kbroker._core.server.connection cimport slot_t
-from kbroker._core.server.processor cimport Processor
+from kbroker._core.server.peer cimport Connection
+from kbroker._core.server.produce.work cimport produce_t
+from kbroker._core.server.serving cimport Serving
 
 cdef class Frame:
     """The bytes of one request, in a buffer of base/receive_buffers.pxd that it owns."""
@@ -13,26 +15,13 @@ cdef class Frame:
     cdef int64_t size
     cdef int exports
 
-cdef class Connection:
-    """A connection, as handlers know it."""
-    cdef readonly int64_t id
-    cdef int64_t token                 # conn_t.token
-    cdef readonly str listener
-    cdef readonly str peer_host
-    cdef readonly int peer_port
-    cdef readonly str local_host
-    cdef readonly int local_port
-    cdef public str principal
-    cdef dict _session
-    cdef object close_reason
-
 cdef class Request:
     """A request that Python answers, once, from any thread."""
-    cdef Processor processor
+    cdef Serving serving
     cdef slot_t *slot                  # NULL once answered
     cdef Frame frame
     cdef int64_t body_at
-    cdef void *work                    # produce_t: what is read and appended already
+    cdef produce_t *work               # what is read and appended already
     cdef int32_t answered              # atomic
     cdef bint flexible
     cdef readonly int api_key

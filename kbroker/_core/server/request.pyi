@@ -3,32 +3,12 @@ from typing import Any, final
 
 from typing_extensions import Buffer
 
+from kbroker._core.server.peer import Connection
 from kbroker._core.wire.codec import Message
 
 @final
 class Frame:
     def __buffer__(self, flags: int, /) -> memoryview: ...
-
-@final
-class Connection:
-    def __init__(self, id: int, listener: str, fd: int) -> None: ...
-    @property
-    def id(self) -> int: ...
-    @property
-    def listener(self) -> str: ...
-    @property
-    def peer_host(self) -> str: ...
-    @property
-    def peer_port(self) -> int: ...
-    @property
-    def local_host(self) -> str: ...
-    @property
-    def local_port(self) -> int: ...
-    @property
-    def peer(self) -> str: ...
-    @property
-    def session(self) -> dict[Any, Any]: ...
-    principal: str
 
 @final
 class Request:

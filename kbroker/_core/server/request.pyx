@@ -1,4 +1,4 @@
-"""Requests and connections for Python; see request.pxd."""
+"""Requests for Python; see request.pxd."""
 
 import sys
 import threading
@@ -6,56 +6,23 @@ import threading
 cimport cython
 
 from cpython.buffer cimport PyBuffer_FillInfo
+from cpython.object cimport PyObject
 
 from kbroker._core.server.connection cimport (
-    SLOT_CLOSE, SLOT_READY, SLOT_SILENT, begin_response, read_header, request_t,
+    SLOT_CLOSE, SLOT_READY, SLOT_SILENT, begin_response, count_error, read_header, request_t, slot_mail_came,
 )
 from kbroker._core.wire.cursor cimport write_raw, writer_free
 from kbroker._core.server.fetch.fetch cimport fetch_elsewhere, fetch_go_on
-from kbroker._core.server.handover cimport slot_came
 from kbroker._core.base.mailbox cimport post
 from kbroker._core.wire.message_encode cimport encode_into
-from kbroker._core.server.produce.produce cimport produce_answered, produce_asked, produce_discard, produce_prepare, produce_run, produce_t
+from kbroker._core.server.produce.produce cimport produce_answered, produce_asked, produce_discard, produce_prepare, produce_run
+from kbroker._core.server.serving cimport report
 from kbroker._core.base.receive_buffers cimport buffer_free
 from kbroker._core.base.sync cimport atomic_claim_i32, atomic_store_i32
 
 from kbroker.errors import AnswerTooLarge, ErrorCode
 
-cdef extern from * nogil:
-    """
-    #include <arpa/inet.h>
-    #include <netinet/in.h>
-    #include <string.h>
-    #include <sys/socket.h>
-    /* The numeric host and the port of one end of a socket; an IPv4 address mapped into IPv6 comes as IPv4. -1: no address. */
-    static int socket_address(int fd, int remote, char *host, size_t size) {
-        struct sockaddr_storage address;
-        socklen_t length = sizeof address;
-        int failed = remote ? getpeername(fd, (struct sockaddr *)&address, &length)
-                            : getsockname(fd, (struct sockaddr *)&address, &length);
-        host[0] = 0;
-        if (failed)
-            return -1;
-        if (address.ss_family == AF_INET) {
-            struct sockaddr_in *v4 = (struct sockaddr_in *)&address;
-            inet_ntop(AF_INET, &v4->sin_addr, host, size);
-            return ntohs(v4->sin_port);
-        }
-        if (address.ss_family == AF_INET6) {
-            struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)&address;
-            if (IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr))
-                inet_ntop(AF_INET, v6->sin6_addr.s6_addr + 12, host, size);
-            else
-                inet_ntop(AF_INET6, &v6->sin6_addr, host, size);
-            return ntohs(v6->sin6_port);
-        }
-        return -1;
-    }
-    """
-    int socket_address(int fd, bint remote, char *host, size_t size)
-
 cdef enum:
-    ADDRESS_SIZE = 64
     API_PRODUCE = 0
     API_FETCH = 1
     LARGE_BODY = 64 << 10        # bytes from which copying a response gives up the GIL
@@ -76,36 +43,7 @@ cdef class Frame:
         self.exports -= 1
 
 
-cdef class Connection:
-    """One client's connection: where it comes from, who it is, and what handlers remember about it."""
-
-    def __cinit__(self, int64_t id, str listener, int fd):
-        cdef char[ADDRESS_SIZE] host
-        self.id = id
-        self.listener = listener
-        self.peer_port = socket_address(fd, True, host, ADDRESS_SIZE)
-        self.peer_host = (<bytes>host).decode()
-        self.local_port = socket_address(fd, False, host, ADDRESS_SIZE)
-        self.local_host = (<bytes>host).decode()
-        self.principal = "User:ANONYMOUS"
-
-    @property
-    def session(self) -> dict:
-        """What handlers keep for this connection until it is closed."""
-        if self._session is None:
-            self._session = {}
-        return self._session
-
-    @property
-    def peer(self) -> str:
-        """Where the client is, for people: 10.0.0.7:51234, [fe80::1]:51234."""
-        return f"[{self.peer_host}]:{self.peer_port}" if ":" in self.peer_host else f"{self.peer_host}:{self.peer_port}"
-
-    def __repr__(self) -> str:
-        return f"<Connection {self.id} from {self.peer} on {self.listener}>"
-
-
-@cython.no_gc_clear           # __dealloc__ needs the processor
+@cython.no_gc_clear           # __dealloc__ needs the connection's processor
 cdef class Request:
     """A request that Python answers: once, by respond, respond_nothing, close or run_blocking, on any thread.
 
@@ -114,7 +52,7 @@ cdef class Request:
 
     def __dealloc__(self):
         if self.work != NULL:
-            produce_discard(<produce_t *>self.work)
+            produce_discard(self.work)
         if self.slot != NULL:
             self.deliver(self.slot, SLOT_CLOSE)
 
@@ -126,7 +64,7 @@ cdef class Request:
 
     @property
     def only_verifies(self) -> bool:
-        return self.work != NULL and (<produce_t *>self.work).only_verifies
+        return self.work != NULL and self.work.only_verifies
 
     cdef slot_t *claim(self) except NULL:
         cdef slot_t *slot = self.slot
@@ -137,8 +75,8 @@ cdef class Request:
 
     cdef void deliver(self, slot_t *slot, int32_t outcome) noexcept:
         slot.outcome = outcome
-        if threading.get_ident() == self.processor.thread_id:
-            slot_came(self.processor, slot, True)
+        if threading.get_ident() == self.serving.thread_id and slot.fetch == NULL:
+            slot_mail_came(self.serving.p, slot, True)
         else:
             with nogil:
                 post(&slot.mail)
@@ -151,7 +89,7 @@ cdef class Request:
         cdef slot_t *slot = self.claim()
         begin_response(slot, self.flexible)
         try:
-            encode_into(&slot.out, message, self.api_version, <size_t>self.processor.max_response_size)
+            encode_into(&slot.out, message, self.api_version, <size_t>self.serving.max_response_size)
         except BaseException:
             writer_free(&slot.out)
             self.slot = slot
@@ -163,7 +101,7 @@ cdef class Request:
         """Answer with an encoded response; size and header are put before it. AnswerTooLarge as `respond_with`."""
         cdef slot_t *slot
         cdef size_t size = body.shape[0]
-        if size > <size_t>self.processor.max_response_size:
+        if size > <size_t>self.serving.max_response_size:
             raise AnswerTooLarge(ErrorCode.INVALID_REQUEST, "The answer is larger than kbroker.response.max.bytes.")
         slot = self.claim()
         begin_response(slot, self.flexible)
@@ -176,7 +114,7 @@ cdef class Request:
 
     def count_error(self, int code) -> None:
         """One more answer to this API with that error, for the metrics."""
-        self.processor.count_error(self.api_key, code)
+        count_error(self.serving.p, self.api_key, code)
 
     def respond_nothing(self) -> None:
         """The request asks for no response."""
@@ -204,13 +142,13 @@ cdef class Request:
         What the coordinator of a transaction has to be asked before `run_blocking`: (transactional_id, producer_id,
         producer_epoch, [(topic, partition_id), ...]); None when nothing.
         """
-        cdef produce_t *work = <produce_t *>self.work
+        cdef produce_t *work = self.work
         cdef Frame frame = self.frame
         cdef bint asks
         if work == NULL:
             raise RuntimeError(f"{self!r} is not one that can be prepared")
         with nogil:
-            asks = produce_prepare(self.processor, work, frame.buffer + frame.at)
+            asks = produce_prepare(self.serving, work, frame.buffer + frame.at)
         return produce_asked(work, frame.buffer + frame.at) if asks else None
 
     def run_blocking(self, codes=None) -> None:
@@ -232,11 +170,11 @@ cdef class Request:
         cdef int32_t outcome
         if slot.fetch != NULL:
             with nogil:
-                outcome = fetch_go_on(self.processor, slot, <void *>self.connection)
+                outcome = fetch_go_on(self.serving, slot, <PyObject *>self.connection)
             return outcome
         with nogil:
-            read_header(self.processor.p, &header, frame.buffer + frame.at, frame.size)
-            outcome = fetch_elsewhere(self.processor, slot, &header, <void *>self.connection, self.connection.id,
+            read_header(self.serving.p, &header, frame.buffer + frame.at, frame.size)
+            outcome = fetch_elsewhere(self.serving, slot, &header, <PyObject *>self.connection, self.connection.id,
                                       self.connection.token)
         if outcome == SLOT_CLOSE:
             self.connection.close_reason = "a request that does not parse"
@@ -245,19 +183,19 @@ cdef class Request:
     cdef int32_t produce(self, slot_t *slot, codes) except? -1:
         """A claimed Produce; its outcome."""
         cdef Frame frame = self.frame
-        cdef produce_t *work = <produce_t *>self.work
+        cdef produce_t *work = self.work
         cdef int32_t outcome
         self.work = NULL
         if not work.prepared:
             with nogil:
-                produce_prepare(self.processor, work, frame.buffer + frame.at)
+                produce_prepare(self.serving, work, frame.buffer + frame.at)
         try:
             produce_answered(work, codes)
         except BaseException as error:
-            self.processor.report("asking the coordinator of a transaction", error)
+            report(self.serving, "asking the coordinator of a transaction", error)
             produce_answered(work, None)
         with nogil:
-            outcome = produce_run(self.processor, slot, work, frame.buffer + frame.at)
+            outcome = produce_run(self.serving, slot, work, frame.buffer + frame.at)
         return outcome
 
     def __repr__(self) -> str:

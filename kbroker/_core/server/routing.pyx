@@ -7,10 +7,10 @@ from kbroker._core.server.connection cimport (
     slot_finish, slot_mute, slot_new, slot_t,
 )
 from kbroker._core.wire.cursor cimport write_array_count, write_i16
-from kbroker._core.server.fetch.fetch cimport fetch
-from kbroker._core.server.handover cimport hand_over
+from kbroker._core.server.fetch.fetch cimport TO_HANDLER, fetch
+from kbroker._core.server.handover cimport hand_over, hand_over_fetch
 from kbroker._core.log.partition cimport NEEDS_HANDLER
-from kbroker._core.server.processor cimport Processor
+from kbroker._core.server.serving cimport Serving
 from kbroker._core.server.produce.produce cimport produce
 
 cdef enum:
@@ -20,9 +20,9 @@ cdef enum:
     UNSUPPORTED_VERSION = 35
 
 
-cdef void serve(Processor processor, conn_t *conn, uint8_t *frame, int64_t size) noexcept nogil:
+cdef void serve(Serving serving, conn_t *conn, uint8_t *frame, int64_t size) noexcept nogil:
     """One whole frame."""
-    cdef processor_t *p = processor.p
+    cdef processor_t *p = serving.p
     cdef request_t request
     cdef api_t *api
     cdef int outcome
@@ -44,15 +44,18 @@ cdef void serve(Processor processor, conn_t *conn, uint8_t *frame, int64_t size)
             conn_refuse(conn, "a request in a version that is not served")
         return
     if request.api_key == API_PRODUCE:
-        outcome = produce(processor, conn, &request)
+        outcome = produce(serving, conn, &request)
     elif request.api_key == API_FETCH:
-        outcome = fetch(processor, conn, &request)
+        outcome = fetch(serving, conn, &request)
+        if outcome == TO_HANDLER:
+            hand_over_fetch(serving, conn.slots_tail)
+            outcome = 0
         if conn.fetch != NULL:
             slot_mute(conn.slots_tail)
     else:
         outcome = NEEDS_HANDLER
     if outcome == NEEDS_HANDLER:
-        hand_over(processor, conn, &request)
+        hand_over(serving, conn, &request)
     elif outcome != 0:
         conn_refuse(conn, "a request that does not parse")
 

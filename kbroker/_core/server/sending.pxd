@@ -2,7 +2,7 @@
 
 from libc.stdint cimport int64_t
 
-from kbroker._core.server.connection cimport conn_t
+from kbroker._core.server.connection cimport conn_t, processor_t
 from kbroker._core.log.partition cimport segment_t
 
 cdef enum:
@@ -12,6 +12,8 @@ cdef enum:
 
 # Processor's thread: send until the queue's head is not ready, the socket is full, bytes are cold, or it is others' turn.
 cdef void send_ready(conn_t *conn) noexcept nogil
+# The same for all that have something to send, before the turn ends.
+cdef void send_dirty(processor_t *p) noexcept nogil
 # Of the head slot, so much is in memory: it is sent without asking again.
 cdef void note_warm(conn_t *conn, segment_t *segment, int64_t position, int64_t size) noexcept nogil
 cdef int64_t monotonic_ns() noexcept nogil

@@ -25,6 +25,7 @@ from kbroker._core.server.connection cimport (
     slot_pop,
     slot_t,
     splice_t,
+    take_dirty,
 )
 
 cdef extern from * nogil:
@@ -414,3 +415,14 @@ cdef void send_ready(conn_t *conn) noexcept nogil:
         send_plain(conn)
     else:
         send_encrypted(conn)
+
+
+cdef void send_dirty(processor_t *p) noexcept nogil:
+    """Whoever gets dirty meanwhile waits for the next time."""
+    cdef conn_t *last = p.dirty_tail
+    cdef conn_t *conn
+    while p.dirty != NULL:
+        conn = take_dirty(p)
+        send_ready(conn)
+        if conn == last:
+            return

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from kbroker._core.server.processor import Request
+from kbroker._core.server.request import Request
 from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import SERVED

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from kbroker._core.server.request import Connection
+from kbroker._core.server.peer import Connection
 from kbroker.cluster.image import MetadataImage
 from kbroker.server.services import Services
 

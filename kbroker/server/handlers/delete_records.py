@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from kbroker._core.server.processor import Request
+from kbroker._core.server.request import Request
 from kbroker.errors import ErrorCode, KbrokerError, ProtocolError
 from kbroker.model import INTERNAL_TOPICS, number_key
 from kbroker.protocol import messages as M

@@ -5,7 +5,7 @@ What comes here has to open a log or a segment first: done on this thread, then 
 
 from __future__ import annotations
 
-from kbroker._core.server.processor import Request
+from kbroker._core.server.request import Request
 from kbroker.server.services import Services
 
 

@@ -10,7 +10,7 @@ v5 TRANSACTION_ABORTABLE (KIP-890)
 
 from __future__ import annotations
 
-from kbroker._core.server.processor import Request
+from kbroker._core.server.request import Request
 from kbroker.errors import ErrorCode, NotNow
 from kbroker.model import NO_PRODUCER_ID
 from kbroker.protocol import messages as M

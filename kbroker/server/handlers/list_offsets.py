@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from kbroker._core.wire.codec import lazily
-from kbroker._core.server.processor import Request
+from kbroker._core.server.request import Request
 from kbroker.errors import ErrorCode, KbrokerError, ProtocolError
 from kbroker.model import (
     EARLIEST_LOCAL_TIMESTAMP,

@@ -8,7 +8,7 @@ An epoch that the log knows nothing of, being newer than all of its own, gets ep
 
 from __future__ import annotations
 
-from kbroker._core.server.processor import Request
+from kbroker._core.server.request import Request
 from kbroker.errors import KbrokerError
 from kbroker.protocol import messages as M
 from kbroker.server.handlers.leader import leader_log

@@ -11,7 +11,7 @@ import struct
 from typing import TYPE_CHECKING
 
 from kbroker._core.wire.crc import crc32c_of
-from kbroker._core.server.processor import Request
+from kbroker._core.server.request import Request
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.protocol.compression import deflate, inflate_shared

@@ -8,7 +8,7 @@ v1: they follow in SaslAuthenticate (KIP-152).
 
 from __future__ import annotations
 
-from kbroker._core.server.processor import Request
+from kbroker._core.server.request import Request
 from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.server.services import Services

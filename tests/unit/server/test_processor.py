@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from kbroker._core.base.build_info import BUILD
-from kbroker._core.server.processor import Request
+from kbroker._core.server.request import Request
 from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import SERVED, ApiKey

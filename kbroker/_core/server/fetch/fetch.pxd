@@ -10,14 +10,13 @@ connection. Versions 0 to 3 read messages of magic 0 or 1: another thread conver
 `look.pyx` finds what can be sent of them, `response.pyx` writes the answer, `sessions.pyx` keeps the sessions.
 """
 
+from cpython.object cimport PyObject
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t
 
-from kbroker._core.server.connection cimport conn_t, request_t, slot_t
+from kbroker._core.server.connection cimport conn_t, parked_t, request_t, slot_t
 from kbroker._core.server.fetch.sessions cimport fetch_session_t, session_cache_t
-from kbroker._core.base.mailbox cimport mail_t
 from kbroker._core.log.partition cimport fetch_waiter_t, partition_t, read_result_t
-from kbroker._core.server.processor cimport Processor
-from kbroker._core.base.timer_wheel cimport timer_node_t
+from kbroker._core.server.serving cimport Serving
 
 cdef enum:
     # How a fetch stands to sessions (fetch_t.context).
@@ -39,6 +38,8 @@ cdef enum:
 
     READ_UNCOMMITTED = 0         # fetch_t.isolation
     READ_COMMITTED = 1
+
+    TO_HANDLER = 2               # what is left to do: hand_over_fetch of the slot
 
     KNOWN = 0                    # fetch_entry_t.unknown
     UNKNOWN_ID = 1
@@ -77,14 +78,12 @@ ctypedef struct fetch_entry_t:
 
 ctypedef struct fetch_t:
     # A fetch in progress; parked when there is too little to send yet.
-    mail_t mail                  # first; MAIL_FETCH
-    timer_node_t timer           # max_wait_ms
-    slot_t *slot                 # NULL until it is parked
+    parked_t parked              # first
     int32_t dead                 # answered or abandoned, but its mail is still under way: freed when that arrives
     int8_t away                  # another thread works for it: mail that comes meanwhile is
     int8_t woken                 # remembered here, by the processor's thread
     int8_t timed_out             # to be answered, whatever there is
-    void *peer                   # another thread: the Connection, borrowed while it works
+    PyObject *peer               # another thread: the Connection, borrowed while it works
     int64_t owner                # id of the connection
     int64_t host                 # its token
     int64_t bytes_missing        # atomic
@@ -112,18 +111,20 @@ ctypedef struct fetch_t:
     int64_t bytes_ready          # of the last look: what could be sent,
     int8_t answer_now            # and whether something else than bytes makes an answer due
 
-# Processor's thread. 0: answered or parked. NEEDS_HANDLER: nothing was answered and nothing was put in the connection's
-# queue; call fetch_elsewhere on another thread. -1: the request does not parse; close the connection.
-cdef int fetch(Processor processor, conn_t *conn, request_t *request) noexcept nogil
+# Processor's thread. 0: answered or parked. TO_HANDLER: it stands in the connection's last slot. NEEDS_HANDLER: nothing was
+# answered and nothing was put in the connection's queue; call fetch_elsewhere on another thread. -1: the request does not
+# parse; close the connection.
+cdef int fetch(Serving serving, conn_t *conn, request_t *request) noexcept nogil
 # A thread that may block: the whole fetch. Returns what becomes of the slot (SLOT_*), which goes to fetch_came. `peer` is the
 # Connection, `owner` its id, `host` its token.
-cdef int32_t fetch_elsewhere(Processor processor, slot_t *slot, request_t *request, void *peer, int64_t owner,
+cdef int32_t fetch_elsewhere(Serving serving, slot_t *slot, request_t *request, PyObject *peer, int64_t owner,
                              int64_t host) noexcept nogil
 # The same for one that was parked, or has only to be converted, and was handed over then: slot.fetch.
-cdef int32_t fetch_go_on(Processor processor, slot_t *slot, void *peer) noexcept nogil
-# Processor's thread: the other one has done its work, or has dropped the request. True: `slot.outcome` is what becomes of it.
-cdef bint fetch_came(Processor processor, slot_t *slot) noexcept nogil
-# Processor's thread: mail or timer of a parked fetch; answers it, or parks it again, or frees a dead one.
-cdef void fetch_resume(Processor processor, fetch_t *parked, bint timed_out) noexcept nogil
+cdef int32_t fetch_go_on(Serving serving, slot_t *slot, PyObject *peer) noexcept nogil
+# Processor's thread: the other one has done its work, or has dropped the request. 1: `slot.outcome` is what becomes of it.
+# 0: it waits, or is answered. Or TO_HANDLER.
+cdef int fetch_came(Serving serving, slot_t *slot) noexcept nogil
+# Processor's thread: mail or timer of a parked fetch; answers it, or parks it again, or frees a dead one. 0 or TO_HANDLER.
+cdef int fetch_resume(Serving serving, parked_t *parked, bint timed_out) noexcept nogil
 # Processor's thread: the connection is gone. `parked` is not to be used any more.
-cdef void fetch_abandon(Processor processor, fetch_t *parked) noexcept nogil
+cdef void fetch_abandon(Serving serving, parked_t *parked) noexcept nogil

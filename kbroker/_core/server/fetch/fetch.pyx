@@ -16,12 +16,13 @@ Who frees what. A fetch_t may have mail under way once it has been parked, so on
 a handler gives it back with the slot (`slot_t.fetch`), but frees what hangs on it.
 """
 
+from cpython.object cimport PyObject
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy
 
 from kbroker._core.server.connection cimport (
-    SLOT_CLOSE, SLOT_PARKED, SLOT_READY, TIMER_FETCH, conn_close, conn_t, request_t, slot_begin_response, slot_finish, slot_new,
+    SLOT_CLOSE, SLOT_PARKED, SLOT_READY, TIMER_FETCH, conn_close, conn_t, parked_t, request_t, slot_begin_response, slot_finish, slot_new,
     slot_settle, slot_t,
 )
 from kbroker._core.wire.cursor cimport reader_t
@@ -33,12 +34,11 @@ from kbroker._core.server.fetch.sessions cimport (
     SESSION_PARTITIONS, FetchSessions, cached_partition_t, fetch_session_t, may_be_cached, next_epoch, session_add, session_list,
     session_move_last, session_new, session_touch, session_unref, sessions_abandon,
 )
-from kbroker._core.server.handover cimport hand_over_fetch
 from kbroker._core.base.mailbox cimport MAIL_FETCH
 from kbroker._core.log.partition cimport (
     NEEDS_HANDLER, fetch_waiter_t, partition_await_bytes, partition_forget_bytes, partition_ref, partition_unref,
 )
-from kbroker._core.server.processor cimport Processor
+from kbroker._core.server.serving cimport Serving
 from kbroker._core.server.sending cimport monotonic_ns
 from kbroker._core.base.sync cimport atomic_load_i32, atomic_store_i64, mutex_lock, mutex_trylock, mutex_unlock
 from kbroker._core.base.timer_wheel cimport wheel_add, wheel_remove
@@ -76,7 +76,7 @@ cdef void release(fetch_t *f) noexcept nogil:
 cdef void fetch_free(fetch_t *f) noexcept nogil:
     """Not parked any more. The shell stays until its mail has arrived, if that is under way."""
     release(f)
-    if atomic_load_i32(&f.mail.posted):
+    if atomic_load_i32(&f.parked.mail.posted):
         f.dead = True
     else:
         free(f)
@@ -171,7 +171,7 @@ cdef int32_t make_session(fetch_t *f, int32_t first, int64_t now_ms) noexcept no
         session_unref(session)
     return session_id
 
-cdef void compose(Processor processor, fetch_t *f, slot_t *slot, int64_t now_ms, bint may_convert) noexcept nogil:
+cdef void compose(Serving serving, fetch_t *f, slot_t *slot, int64_t now_ms, bint may_convert) noexcept nogil:
     """The response. Session lock held if there is one: it is given up here. Unless it `may_convert`, only `f.first` is set where
     bytes have to be converted."""
     cdef int32_t session_id = 0
@@ -195,7 +195,7 @@ cdef void compose(Processor processor, fetch_t *f, slot_t *slot, int64_t now_ms,
     if not may_convert and f.version < FIRST_BATCH_VERSION and has_bytes(f, first):
         f.first = first
         return
-    write_response(processor, f, slot, first, error, session_id)
+    write_response(serving, f, slot, first, error, session_id)
     if f.session != NULL:
         mutex_unlock(&f.session.lock)
 
@@ -204,17 +204,20 @@ cdef inline bint has_bytes(fetch_t *f, int32_t i) noexcept nogil:
         i = f.entries[i].next
     return i >= 0
 
-cdef void answer(Processor processor, fetch_t *f, slot_t *slot) noexcept nogil:
-    """Processor's thread. Session lock held if there is one: it is given up here, and the fetch is freed."""
-    compose(processor, f, slot, processor.now_ns // 1000000, False)
-    if f.first < 0:
-        fetch_free(f)
-        slot_finish(slot)
-    elif own_names(f):
-        give_away(processor, f, slot)
-    else:
-        fetch_free(f)
+cdef int answer(Serving serving, fetch_t *f, slot_t *slot) noexcept nogil:
+    """Processor's thread. Session lock held if there is one: it is given up here, and the fetch is freed. 0, or TO_HANDLER, where
+    bytes have to be converted."""
+    cdef bint converts
+    compose(serving, f, slot, serving.p.now_ns // 1000000, False)
+    converts = f.first >= 0
+    if converts and own_names(f):
+        return give_away(f, slot)
+    fetch_free(f)
+    if converts:
         slot_settle(slot, SLOT_CLOSE)
+    else:
+        slot_finish(slot)
+    return 0
 
 # --- parking ------------------------------------------------------------------------------------------
 
@@ -285,7 +288,7 @@ cdef bint wait_for_bytes(fetch_t *f) noexcept nogil:
         waiter.previous = NULL
         waiter.partition = NULL
         waiter.bytes_missing = &f.bytes_missing
-        waiter.mail = &f.mail
+        waiter.mail = &f.parked.mail
         if not partition_await_bytes(e.partition, waiter, e.visible_end, f.committed):
             unlink(f)
             return False
@@ -309,7 +312,7 @@ cdef int look_and_wait(fetch_t *f, bint may_block) noexcept nogil:
 
 # --- beginning ----------------------------------------------------------------------------------------
 
-cdef int begin(Processor processor, request_t *request, int64_t owner, int64_t host, int64_t now_ms, bint may_block,
+cdef int begin(Serving serving, request_t *request, int64_t owner, int64_t host, int64_t now_ms, bint may_block,
                fetch_t **begun) noexcept nogil:
     """The request, read, its session open and locked if it has one. -1: it does not parse, or memory is out. NEEDS_HANDLER as
     open_session."""
@@ -318,24 +321,24 @@ cdef int begin(Processor processor, request_t *request, int64_t owner, int64_t h
     cdef fetch_t *f = <fetch_t *>calloc(1, sizeof(fetch_t))
     if f == NULL:
         return -1
-    f.mail.kind = MAIL_FETCH
-    f.mail.box = &processor.mailbox
-    f.timer.kind = TIMER_FETCH
+    f.parked.mail.kind = MAIL_FETCH
+    f.parked.mail.box = &serving.mailbox
+    f.parked.timer.kind = TIMER_FETCH
     f.first = -1
     f.owner = owner
     f.host = host
     f.version = request.api_version
-    f.cache = (<FetchSessions>processor.fetch_sessions).cache
+    f.cache = serving.fetch_sessions.cache
     if not parse_request(f, request, &forgotten):
         code = -1
     elif f.isolation != READ_UNCOMMITTED and f.isolation != READ_COMMITTED:
         refuse_all(f)
     else:
-        code = open_session(f, processor.registry, forgotten, now_ms, may_block)
+        code = open_session(f, serving.registry, forgotten, now_ms, may_block)
     if code:
         fetch_free(f)
         return code
-    f.timer.due_ms = now_ms + f.max_wait_ms
+    f.parked.timer.due_ms = now_ms + f.max_wait_ms
     begun[0] = f
     return 0
 
@@ -351,14 +354,14 @@ cdef void give_up(fetch_t *f) noexcept nogil:
         mutex_unlock(&f.session.lock)
     fetch_free(f)
 
-cdef int fetch(Processor processor, conn_t *conn, request_t *request) noexcept nogil:
-    cdef int64_t now_ms = processor.now_ns // 1000000
+cdef int fetch(Serving serving, conn_t *conn, request_t *request) noexcept nogil:
+    cdef int64_t now_ms = serving.p.now_ns // 1000000
     cdef fetch_t *f = NULL
     cdef slot_t *slot
     cdef int outcome
     if request.frame_size > LARGE_REQUEST:
         return NEEDS_HANDLER
-    outcome = begin(processor, request, conn.id, conn.token, now_ms, False, &f)
+    outcome = begin(serving, request, conn.id, conn.token, now_ms, False, &f)
     if outcome:
         return outcome
     outcome = look_and_wait(f, False) if f.entry_count <= SERVED_AT_ONCE else NEEDS_HANDLER
@@ -374,13 +377,12 @@ cdef int fetch(Processor processor, conn_t *conn, request_t *request) noexcept n
     if f.session != NULL:
         go_on_with_session(f, now_ms)
     if outcome == 0:
-        answer(processor, f, slot)
-        return 0
+        return answer(serving, f, slot)
     if f.session != NULL:
         mutex_unlock(&f.session.lock)
-    f.slot = slot
-    conn.fetch = f
-    wheel_add(processor.wheel, &f.timer, f.timer.due_ms)
+    f.parked.slot = slot
+    conn.fetch = &f.parked
+    wheel_add(serving.p.wheel, &f.parked.timer, f.parked.timer.due_ms)
     return 0
 
 cdef inline void note_sessions(fetch_t *f, conn_t *conn) noexcept nogil:
@@ -389,44 +391,45 @@ cdef inline void note_sessions(fetch_t *f, conn_t *conn) noexcept nogil:
 
 # --- going on -----------------------------------------------------------------------------------------
 
-cdef void fetch_resume(Processor processor, fetch_t *parked, bint timed_out) noexcept nogil:
+cdef int fetch_resume(Serving serving, parked_t *parked, bint timed_out) noexcept nogil:
+    cdef fetch_t *f = <fetch_t *>parked
     cdef slot_t *slot = parked.slot
     cdef int outcome = NEEDS_HANDLER
-    if parked.dead:
-        free(parked)
-        return
-    if parked.away:
-        parked.woken = True
-        return
-    wheel_remove(processor.wheel, &parked.timer)
-    parked.timed_out |= timed_out
-    if parked.entry_count <= SERVED_AT_ONCE:
-        unlink(parked)
-        outcome = look_and_wait(parked, False)
+    if f.dead:
+        free(f)
+        return 0
+    if f.away:
+        f.woken = True
+        return 0
+    wheel_remove(serving.p.wheel, &parked.timer)
+    f.timed_out |= timed_out
+    if f.entry_count <= SERVED_AT_ONCE:
+        unlink(f)
+        outcome = look_and_wait(f, False)
         if outcome == 1:
-            wheel_add(processor.wheel, &parked.timer, parked.timer.due_ms)
-            return
+            wheel_add(serving.p.wheel, &parked.timer, parked.timer.due_ms)
+            return 0
     slot.conn.fetch = NULL
-    if outcome == NEEDS_HANDLER or (parked.session != NULL and mutex_trylock(&parked.session.lock) != 0):
-        give_away(processor, parked, slot)
-    else:
-        answer(processor, parked, slot)
+    if outcome == NEEDS_HANDLER or (f.session != NULL and mutex_trylock(&f.session.lock) != 0):
+        return give_away(f, slot)
+    return answer(serving, f, slot)
 
-cdef void fetch_abandon(Processor processor, fetch_t *parked) noexcept nogil:
-    wheel_remove(processor.wheel, &parked.timer)
-    unlink(parked)
-    fetch_free(parked)
+cdef void fetch_abandon(Serving serving, parked_t *parked) noexcept nogil:
+    wheel_remove(serving.p.wheel, &parked.timer)
+    unlink(<fetch_t *>parked)
+    fetch_free(<fetch_t *>parked)
 
 # --- on other threads ---------------------------------------------------------------------------------
 
-cdef void give_away(Processor processor, fetch_t *f, slot_t *slot) noexcept nogil:
+cdef int give_away(fetch_t *f, slot_t *slot) noexcept nogil:
     f.away = True
     f.woken = False
-    slot.fetch = f
-    hand_over_fetch(processor, slot)
+    slot.fetch = &f.parked
+    return TO_HANDLER
 
-cdef bint fetch_came(Processor processor, slot_t *slot) noexcept nogil:
-    cdef fetch_t *f = <fetch_t *>slot.fetch
+cdef int fetch_came(Serving serving, slot_t *slot) noexcept nogil:
+    cdef parked_t *parked = slot.fetch
+    cdef fetch_t *f = <fetch_t *>parked
     cdef conn_t *conn = slot.conn
     slot.fetch = NULL
     f.away = False
@@ -435,36 +438,36 @@ cdef bint fetch_came(Processor processor, slot_t *slot) noexcept nogil:
     elif f.context == CONTEXT_FULL or f.context == CONTEXT_INCREMENTAL:
         sessions_abandon(f.cache, f.owner)
     if conn == NULL or slot.outcome != SLOT_PARKED:
-        fetch_abandon(processor, f)
-        return True
-    conn.fetch = f
-    if atomic_load_i32(&processor.p.stopping):
+        fetch_abandon(serving, parked)
+        return 1
+    conn.fetch = parked
+    if atomic_load_i32(&serving.p.stopping):
         conn_close(conn, NULL)       # parked too late to be found by begin_stop
     elif f.woken:
-        fetch_resume(processor, f, False)
+        return fetch_resume(serving, parked, False)
     else:
-        wheel_add(processor.wheel, &f.timer, f.timer.due_ms)
-    return False
+        wheel_add(serving.p.wheel, &parked.timer, parked.timer.due_ms)
+    return 0
 
-cdef int32_t work(Processor processor, slot_t *slot, fetch_t *f, int64_t now_ms) noexcept nogil:
+cdef int32_t work(Serving serving, slot_t *slot, fetch_t *f, int64_t now_ms) noexcept nogil:
     """What becomes of the slot."""
     if look_and_wait(f, True) == 1:
         return SLOT_PARKED
     if f.session != NULL:
         mutex_lock(&f.session.lock)
-    compose(processor, f, slot, now_ms, True)
+    compose(serving, f, slot, now_ms, True)
     release(f)
     return SLOT_READY
 
-cdef int32_t fetch_elsewhere(Processor processor, slot_t *slot, request_t *request, void *peer, int64_t owner,
+cdef int32_t fetch_elsewhere(Serving serving, slot_t *slot, request_t *request, PyObject *peer, int64_t owner,
                              int64_t host) noexcept nogil:
     cdef int64_t now_ms = monotonic_ns() // 1000000
     cdef fetch_t *f = NULL
     cdef int32_t outcome = SLOT_CLOSE
-    if begin(processor, request, owner, host, now_ms, True, &f) != 0:
+    if begin(serving, request, owner, host, now_ms, True, &f) != 0:
         return SLOT_CLOSE
-    slot.fetch = f
-    f.slot = slot
+    slot.fetch = &f.parked
+    f.parked.slot = slot
     f.away = True
     f.peer = peer
     slot_begin_response(slot, request)
@@ -472,19 +475,19 @@ cdef int32_t fetch_elsewhere(Processor processor, slot_t *slot, request_t *reque
         go_on_with_session(f, now_ms)
         mutex_unlock(&f.session.lock)
     if f.session == NULL or own_names(f):
-        outcome = work(processor, slot, f, now_ms)
+        outcome = work(serving, slot, f, now_ms)
     f.peer = NULL
     return outcome
 
-cdef int32_t fetch_go_on(Processor processor, slot_t *slot, void *peer) noexcept nogil:
+cdef int32_t fetch_go_on(Serving serving, slot_t *slot, PyObject *peer) noexcept nogil:
     cdef fetch_t *f = <fetch_t *>slot.fetch
     cdef int32_t outcome = SLOT_READY
     f.peer = peer
     if f.first >= 0:
-        write_response(processor, f, slot, f.first, 0, 0)
+        write_response(serving, f, slot, f.first, 0, 0)
         release(f)
     else:
         unlink(f)
-        outcome = work(processor, slot, f, monotonic_ns() // 1000000)
+        outcome = work(serving, slot, f, monotonic_ns() // 1000000)
     f.peer = NULL
     return outcome

@@ -2,8 +2,8 @@
 
 from kbroker._core.wire.cursor cimport writer_t
 from kbroker._core.server.fetch.fetch cimport fetch_entry_t, fetch_t
-from kbroker._core.server.processor cimport Processor
+from kbroker._core.server.serving cimport Serving
 
 # Messages of the batches that `e.read` tells of, behind what is in `w`; a last batch cut short is left out. Reads the log in
 # pieces, so that no more memory than the response's own is needed. 0, or an error code and nothing written. May block.
-cdef int write_messages(Processor processor, const fetch_t *f, const fetch_entry_t *e, writer_t *w) noexcept nogil
+cdef int write_messages(Serving serving, const fetch_t *f, const fetch_entry_t *e, writer_t *w) noexcept nogil

@@ -12,7 +12,7 @@ from kbroker._core.wire.layout cimport *
 from kbroker._core.log.io cimport io_read
 from kbroker._core.wire.message_set cimport OUT_OF_MEMORY
 from kbroker._core.log.partition cimport CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR, directory_failed
-from kbroker._core.server.processor cimport Processor
+from kbroker._core.server.serving cimport Serving, report
 from kbroker._core.wire.record_batch cimport BATCH_OK, BATCH_OLD_MAGIC, batch_error_code, batch_header, batch_info_t
 
 from kbroker.errors import KbrokerError
@@ -21,7 +21,7 @@ cdef enum:
     WINDOW = 262144              # bytes of the log that are read at a time: they stay in the core's cache
 
 
-cdef int write_messages(Processor processor, const fetch_t *f, const fetch_entry_t *e, writer_t *w) noexcept nogil:
+cdef int write_messages(Serving serving, const fetch_t *f, const fetch_entry_t *e, writer_t *w) noexcept nogil:
     cdef int magic = 0 if f.version < 2 else 1
     cdef size_t start = w.size
     cdef int64_t position = e.read.position
@@ -42,7 +42,7 @@ cdef int write_messages(Processor processor, const fetch_t *f, const fetch_entry
             directory_failed(e.partition, <int>got)
             code = KAFKA_STORAGE_ERROR
             break
-        code = convert_window(processor, window, got, e.offset, magic, w, &used)
+        code = convert_window(serving, window, got, e.offset, magic, w, &used)
         position += used
         if code == UNSUPPORTED_COMPRESSION_TYPE and w.size > start:
             code = 0             # what stands before a batch with zstd can be read; the client meets the error when it is there
@@ -62,7 +62,7 @@ cdef int write_messages(Processor processor, const fetch_t *f, const fetch_entry
     return code
 
 
-cdef int convert_window(Processor processor, const uint8_t *data, int64_t size, int64_t start_offset, int magic, writer_t *w,
+cdef int convert_window(Serving serving, const uint8_t *data, int64_t size, int64_t start_offset, int magic, writer_t *w,
                         int64_t *used) noexcept nogil:
     """The whole batches in `data`; `used` tells how many bytes they take."""
     cdef batch_info_t info
@@ -83,7 +83,7 @@ cdef int convert_window(Processor processor, const uint8_t *data, int64_t size, 
             if finding == BATCH_OLD_MAGIC:
                 info.attributes = data[at + MESSAGE_ATTRIBUTES]
             if (finding == BATCH_OK or finding == BATCH_OLD_MAGIC) and info.attributes & ATTRIBUTE_CODEC_MASK:
-                finding = convert_elsewhere(processor, data + at, length, start_offset, magic, w)
+                finding = convert_elsewhere(serving, data + at, length, start_offset, magic, w)
                 if finding:
                     return finding
             elif finding == BATCH_OLD_MAGIC:
@@ -99,18 +99,18 @@ cdef int convert_window(Processor processor, const uint8_t *data, int64_t size, 
     return 0
 
 
-cdef int convert_elsewhere(Processor processor, const uint8_t *batch, int64_t size, int64_t start_offset, int magic,
+cdef int convert_elsewhere(Serving serving, const uint8_t *batch, int64_t size, int64_t start_offset, int magic,
                            writer_t *w) noexcept with gil:
     """What has to be inflated first. 0 or an error code."""
     cdef const uint8_t[::1] messages
     try:
         batch_view = PyMemoryView_FromMemory(<char *>batch, size, PyBUF_READ)
-        messages = processor.down_convert(batch_view, start_offset, magic, processor.max_inflated_size)
+        messages = serving.down_convert(batch_view, start_offset, magic, serving.max_inflated_size)
         if messages.shape[0]:
             write_raw(w, &messages[0], <size_t>messages.shape[0])
         return 0
     except KbrokerError as error:
         return error.code
     except BaseException as error:
-        processor.report("converting batches to messages", error)
+        report(serving, "converting batches to messages", error)
         return UNKNOWN_SERVER_ERROR

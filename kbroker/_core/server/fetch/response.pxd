@@ -4,9 +4,9 @@ from libc.stdint cimport int16_t, int32_t
 
 from kbroker._core.server.connection cimport slot_t
 from kbroker._core.server.fetch.fetch cimport fetch_t
-from kbroker._core.server.processor cimport Processor
+from kbroker._core.server.serving cimport Serving
 
 # Behind the response header in `slot`: the entries from `first` on, linked by `next`. The file regions of their reads
 # become the slot's.
-cdef void write_response(Processor processor, fetch_t *f, slot_t *slot, int32_t first, int16_t error,
+cdef void write_response(Serving serving, fetch_t *f, slot_t *slot, int32_t first, int16_t error,
                          int32_t session_id) noexcept nogil

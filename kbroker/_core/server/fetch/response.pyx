@@ -16,7 +16,8 @@ from kbroker._core.server.fetch.fetch cimport (
 )
 from kbroker._core.server.fetch.messages cimport write_messages
 from kbroker._core.server.fetch.sessions cimport FetchSessions
-from kbroker._core.server.processor cimport Processor
+from kbroker._core.server.peer cimport connection_of
+from kbroker._core.server.serving cimport Serving
 from kbroker._core.base.sync cimport atomic_add_i64, atomic_load_i32
 
 logger = logging.getLogger("kbroker.server")
@@ -31,15 +32,15 @@ cdef inline bint names_leader(fetch_t *f, fetch_entry_t *e) noexcept nogil:
     """Whether the client is told who leads the partition instead (KIP-951)."""
     return f.version >= 16 and (e.error == FENCED_LEADER_EPOCH or e.error == NOT_LEADER_OR_FOLLOWER)
 
-cdef int32_t write_own_endpoint(Processor processor, fetch_t *f, conn_t *conn, writer_t *w) noexcept with gil:
+cdef int32_t write_own_endpoint(Serving serving, fetch_t *f, conn_t *conn, writer_t *w) noexcept with gil:
     """An entry of node_endpoints: this broker as who came in on that connection reaches it. The node id, -1 for none."""
-    cdef FetchSessions sessions = <FetchSessions>processor.fetch_sessions
+    cdef FetchSessions sessions = serving.fetch_sessions
     cdef bytes host
     cdef bytes rack
     try:
         if sessions.endpoint_of is None:
             return -1
-        endpoint = sessions.endpoint_of(<object>f.peer if f.peer != NULL else processor.connection_of(conn))
+        endpoint = sessions.endpoint_of(<object>f.peer if f.peer != NULL else connection_of(serving, conn))
         host = endpoint[1].encode()
         write_i32(w, endpoint[0])
         write_string(w, <const char *>host, <int32_t>len(host), True)
@@ -64,7 +65,7 @@ cdef void write_aborted(writer_t *w, const fetch_entry_t *e, bint flexible) noex
         if flexible:
             write_uvarint(w, 0)
 
-cdef void write_partition(Processor processor, fetch_t *f, fetch_entry_t *e, slot_t *slot, int32_t node_id) noexcept nogil:
+cdef void write_partition(Serving serving, fetch_t *f, fetch_entry_t *e, slot_t *slot, int32_t node_id) noexcept nogil:
     cdef writer_t *w = &slot.out
     cdef bint flexible = f.version >= 12
     cdef int64_t size = e.read.size if e.read.segment != NULL else 0
@@ -74,7 +75,7 @@ cdef void write_partition(Processor processor, fetch_t *f, fetch_entry_t *e, slo
     if error == KAFKA_STORAGE_ERROR and f.version <= 5:
         error = NOT_LEADER_OR_FOLLOWER
     if error:
-        count_error(processor.p, slot.api_key, error)
+        count_error(serving.p, slot.api_key, error)
     write_i32(w, e.partition_id)
     write_i16(w, error)
     write_i64(w, e.read.high_watermark)
@@ -83,11 +84,11 @@ cdef void write_partition(Processor processor, fetch_t *f, fetch_entry_t *e, slo
         write_i32(w, 0)
         if e.read.segment == NULL or error:
             return
-        e.error = write_messages(processor, f, e, w)
+        e.error = write_messages(serving, f, e, w)
         if e.error:
             e.read.high_watermark = -1
             w.size = start
-            write_partition(processor, f, e, slot, node_id)
+            write_partition(serving, f, e, slot, node_id)
         elif not w.failed:
             store_u32(w.data + at, <uint32_t>(w.size - at - 4))
             atomic_add_i64(&e.partition.bytes_out, <int64_t>(w.size - at - 4))
@@ -122,7 +123,7 @@ cdef void write_partition(Processor processor, fetch_t *f, fetch_entry_t *e, slo
         write_i32(w, atomic_load_i32(&e.partition.leader_epoch))
     write_uvarint(w, 0)          # no more tagged fields
 
-cdef void write_response(Processor processor, fetch_t *f, slot_t *slot, int32_t first, int16_t error,
+cdef void write_response(Serving serving, fetch_t *f, slot_t *slot, int32_t first, int16_t error,
                          int32_t session_id) noexcept nogil:
     cdef writer_t *w = &slot.out
     cdef writer_t endpoint
@@ -136,7 +137,7 @@ cdef void write_response(Processor processor, fetch_t *f, slot_t *slot, int32_t 
     if f.version >= 1:
         write_i32(w, 0)          # throttle time
     if error:
-        count_error(processor.p, slot.api_key, error)
+        count_error(serving.p, slot.api_key, error)
     if f.version >= 7:
         write_i16(w, error)
         write_i32(w, session_id)
@@ -145,7 +146,7 @@ cdef void write_response(Processor processor, fetch_t *f, slot_t *slot, int32_t 
         e = &f.entries[i]
         i = e.next
         if endpoint.size == 0 and names_leader(f, e):
-            node_id = write_own_endpoint(processor, f, slot.conn, &endpoint)
+            node_id = write_own_endpoint(serving, f, slot.conn, &endpoint)
         if i < 0 or not follows_of_topic(f, e, &f.entries[i]):
             topic_count += 1
     write_array_count(w, topic_count, flexible)
@@ -163,7 +164,7 @@ cdef void write_response(Processor processor, fetch_t *f, slot_t *slot, int32_t 
             k = f.entries[k].next
         write_array_count(w, partition_count, flexible)
         while i != k:
-            write_partition(processor, f, &f.entries[i], slot, node_id)
+            write_partition(serving, f, &f.entries[i], slot, node_id)
             i = f.entries[i].next
         if flexible:
             write_uvarint(w, 0)

@@ -1,6 +1,6 @@
 from collections.abc import Callable
 
-from kbroker._core.server.request import Connection
+from kbroker._core.server.peer import Connection
 
 class FetchSessions:
     def __init__(

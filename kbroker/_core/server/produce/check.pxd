@@ -2,10 +2,10 @@
 
 from libc.stdint cimport uint8_t
 
-from kbroker._core.server.processor cimport Processor
-from kbroker._core.server.produce.produce cimport produce_t
+from kbroker._core.server.serving cimport Serving
+from kbroker._core.server.produce.work cimport produce_t
 
 # Looks at every partition; false when some batch needs a thread that may block.
-cdef bint produce_check(Processor processor, produce_t *w, uint8_t *frame) noexcept nogil
+cdef bint produce_check(Serving serving, produce_t *w, uint8_t *frame) noexcept nogil
 # Such a thread: what that has left.
-cdef void produce_check_rest(Processor processor, produce_t *w, uint8_t *frame) noexcept nogil
+cdef void produce_check_rest(Serving serving, produce_t *w, uint8_t *frame) noexcept nogil

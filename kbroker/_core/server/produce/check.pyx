@@ -10,8 +10,8 @@ from kbroker._core.wire.layout cimport (
     ATTRIBUTE_CODEC_MASK, ATTRIBUTE_TRANSACTIONAL, BATCH_ATTRIBUTES, BATCH_HEADER_SIZE, BATCH_MAGIC,
 )
 from kbroker._core.log.partition cimport log_options_t
-from kbroker._core.server.processor cimport Processor
-from kbroker._core.server.produce.produce cimport entry_t, is_transactional, produce_t, refuse
+from kbroker._core.server.serving cimport Serving, report
+from kbroker._core.server.produce.work cimport entry_t, is_transactional, produce_t, refuse
 from kbroker._core.wire.record cimport record_t, take_fields
 from kbroker._core.wire.record_batch cimport (
     BATCH_BAD_TIMESTAMP, BATCH_NO_KEY, BATCH_OK, batch_check, batch_check_timestamps, batch_check_trailing, batch_error_code,
@@ -49,7 +49,7 @@ cdef enum:
     TOO_LARGE_HERE = 1
 
 
-cdef bint produce_check(Processor processor, produce_t *w, uint8_t *frame) noexcept nogil:
+cdef bint produce_check(Serving serving, produce_t *w, uint8_t *frame) noexcept nogil:
     cdef bint complete = True
     cdef int64_t left = INFLATED_AT_ONCE
     cdef int32_t i
@@ -59,10 +59,10 @@ cdef bint produce_check(Processor processor, produce_t *w, uint8_t *frame) noexc
         return True
     for i in range(w.count):
         e = &w.entries[i]
-        check(processor, w, e, frame)
+        check(serving, w, e, frame)
         if e.unchecked:
             if (not complete or e.unconverted or e.batch_size > SMALL_BATCH or must_recompress(e) or left <= 0
-                    or check_compressed(processor, e, frame, &left)):
+                    or check_compressed(serving, e, frame, &left)):
                 complete = False
     if w.transactional_id_at >= 0 and has_several_producers(w):
         refuse_all(w, INVALID_PRODUCER_ID_MAPPING)
@@ -70,20 +70,20 @@ cdef bint produce_check(Processor processor, produce_t *w, uint8_t *frame) noexc
     return complete
 
 
-cdef void produce_check_rest(Processor processor, produce_t *w, uint8_t *frame) noexcept nogil:
+cdef void produce_check_rest(Serving serving, produce_t *w, uint8_t *frame) noexcept nogil:
     cdef int64_t made = 0
     cdef int32_t i
     cdef entry_t *e
     for i in range(w.count):
         e = &w.entries[i]
         if e.unconverted:
-            convert(processor, e, frame)
+            convert(serving, e, frame)
         elif e.unchecked:
-            check_compressed(processor, e, frame, NULL)
+            check_compressed(serving, e, frame, NULL)
         if e.made == NULL:
             continue
         # All are kept until the last is checked. What a topic wants without its codec may be a thousand times as long.
-        if e.info.size > e.partition.options.max_message_bytes or made + e.info.size > processor.max_inflated_size:
+        if e.info.size > e.partition.options.max_message_bytes or made + e.info.size > serving.max_inflated_size:
             free(e.made)
             e.made = NULL
             if not e.done:
@@ -138,12 +138,12 @@ cdef inline bint is_internal(const uint8_t *topic, int32_t size) noexcept nogil:
             or size == 19 and memcmp(topic, b"__transaction_state", 19) == 0)
 
 
-cdef void check(Processor processor, produce_t *w, entry_t *e, uint8_t *frame) noexcept nogil:
+cdef void check(Serving serving, produce_t *w, entry_t *e, uint8_t *frame) noexcept nogil:
     """In the order in which Kafka refuses: partition, shape of the records, request, topic, batch."""
     cdef uint8_t *topic = frame + e.topic_at
     cdef uint8_t *batch = frame + e.batch_at
     cdef int finding
-    e.partition = processor.registry.find(topic, e.topic_size, e.partition_id)
+    e.partition = serving.registry.find(topic, e.topic_size, e.partition_id)
     if e.partition == NULL:
         refuse(e, UNKNOWN_TOPIC_OR_PARTITION, True)
         return
@@ -175,7 +175,7 @@ cdef void check(Processor processor, produce_t *w, entry_t *e, uint8_t *frame) n
         elif e.info.attributes & ATTRIBUTE_CODEC_MASK or must_recompress(e):
             e.unchecked = True
         else:
-            check_records(e, batch + BATCH_HEADER_SIZE, e.info.size - BATCH_HEADER_SIZE, processor.now_ms)
+            check_records(e, batch + BATCH_HEADER_SIZE, e.info.size - BATCH_HEADER_SIZE, serving.p.now_ms)
 
 
 cdef inline bint must_recompress(entry_t *e) noexcept nogil:
@@ -223,7 +223,7 @@ cdef void find_bad_records(entry_t *e, const uint8_t *p, const uint8_t *end, int
             e.bad_count += 1
 
 
-cdef int check_compressed(Processor processor, entry_t *e, uint8_t *frame, int64_t *left) noexcept with gil:
+cdef int check_compressed(Serving serving, entry_t *e, uint8_t *frame, int64_t *left) noexcept with gil:
     """Inflate, walk, and compress again where the topic wants another codec.
 
     `left`: what a processor may still inflate of this request; it becomes less. TOO_LARGE_HERE: more than SMALL_INFLATED.
@@ -233,11 +233,11 @@ cdef int check_compressed(Processor processor, entry_t *e, uint8_t *frame, int64
     cdef const uint8_t[::1] plain
     cdef const uint8_t[::1] made
     cdef int codec = e.info.attributes & ATTRIBUTE_CODEC_MASK
-    cdef int64_t allowed = min(SMALL_INFLATED, processor.max_inflated_size) if left != NULL else processor.max_inflated_size
+    cdef int64_t allowed = min(SMALL_INFLATED, serving.max_inflated_size) if left != NULL else serving.max_inflated_size
     try:
         records = PyMemoryView_FromMemory(<char *>batch + BATCH_HEADER_SIZE, e.info.size - BATCH_HEADER_SIZE, PyBUF_READ)
         try:
-            inflated = processor.inflate(codec, records, allowed)
+            inflated = serving.inflate(codec, records, allowed)
         except KbrokerError as error:
             if left != NULL:
                 left[0] -= SMALL_INFLATED
@@ -254,18 +254,18 @@ cdef int check_compressed(Processor processor, entry_t *e, uint8_t *frame, int64
         if e.error or not must_recompress(e):
             return 0
         header = PyMemoryView_FromMemory(<char *>batch, BATCH_HEADER_SIZE, PyBUF_READ)
-        made = processor.recompress(
+        made = serving.recompress(
             header, inflated, <int>e.partition.options.compression, <int>e.partition.options.compression_level
         )
         keep_made(e, made)
     except BaseException as error:
-        processor.report("checking a compressed batch", error)
+        report(serving, "checking a compressed batch", error)
         e.unchecked = False
         refuse(e, UNKNOWN_SERVER_ERROR, False)
     return 0
 
 
-cdef void convert(Processor processor, entry_t *e, uint8_t *frame) noexcept with gil:
+cdef void convert(Serving serving, entry_t *e, uint8_t *frame) noexcept with gil:
     """Messages of magic 0 or 1 become the batch to append, in their own codec if the topic wants no other."""
     cdef const uint8_t[::1] batch
     cdef log_options_t *options = &e.partition.options
@@ -273,7 +273,7 @@ cdef void convert(Processor processor, entry_t *e, uint8_t *frame) noexcept with
     try:
         messages = PyMemoryView_FromMemory(<char *>frame + e.batch_at, e.batch_size, PyBUF_READ)
         try:
-            converted, codec = processor.convert(messages, options.max_message_bytes, processor.max_inflated_size)
+            converted, codec = serving.convert(messages, options.max_message_bytes, serving.max_inflated_size)
         except KbrokerError as error:
             refuse(e, error.code, error.code == MESSAGE_TOO_LARGE)
             return
@@ -289,12 +289,12 @@ cdef void convert(Processor processor, entry_t *e, uint8_t *frame) noexcept with
             codec, level = options.compression, options.compression_level
         if codec:
             view = memoryview(converted)
-            batch = processor.recompress(view[:BATCH_HEADER_SIZE], view[BATCH_HEADER_SIZE:], codec, level)
+            batch = serving.recompress(view[:BATCH_HEADER_SIZE], view[BATCH_HEADER_SIZE:], codec, level)
         keep_made(e, batch)
         if e.info.size > options.max_message_bytes:
             refuse(e, MESSAGE_TOO_LARGE, True)
     except BaseException as error:
-        processor.report("converting messages", error)
+        report(serving, "converting messages", error)
         refuse(e, UNKNOWN_SERVER_ERROR, False)
 
 

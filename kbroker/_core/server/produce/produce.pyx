@@ -30,7 +30,7 @@ from kbroker._core.log.flush cimport partition_await_flush
 from kbroker._core.log.partition cimport (
     NEEDS_HANDLER, NEEDS_VERIFICATION, appender_t, partition_append, partition_unref, partition_verify,
 )
-from kbroker._core.server.processor cimport Processor
+from kbroker._core.server.serving cimport Serving
 from kbroker._core.server.produce.check cimport produce_check, produce_check_rest
 from kbroker._core.server.produce.response cimport produce_response
 from kbroker._core.log.producers cimport FROM_CLIENT
@@ -273,8 +273,8 @@ cdef bint await_acks(slot_t *slot) noexcept nogil:
     return atomic_add_i32(&slot.pending, -1) != 0
 
 
-cdef int produce(Processor processor, conn_t *conn, request_t *request) noexcept nogil:
-    cdef produce_t *w = <produce_t *>processor.work
+cdef int produce(Serving serving, conn_t *conn, request_t *request) noexcept nogil:
+    cdef produce_t *w = serving.spare
     cdef uint8_t *frame = <uint8_t *>request.frame
     cdef slot_t *slot
     cdef int32_t outcome
@@ -283,16 +283,16 @@ cdef int produce(Processor processor, conn_t *conn, request_t *request) noexcept
         w = <produce_t *>calloc(1, sizeof(produce_t))
         if w == NULL:
             return -1
-        processor.work = w
+        serving.spare = w
     if not parse(w, request):
         recycle(w)
         return -1
     w.only_verifies = False
     w.prepared = False
-    if (not produce_check(processor, w, frame) or w.count > APPENDED_AT_ONCE
-            or not append_all(w, frame, processor.now_ms, False)):
-        processor.handed = w
-        processor.work = NULL
+    if (not produce_check(serving, w, frame) or w.count > APPENDED_AT_ONCE
+            or not append_all(w, frame, serving.p.now_ms, False)):
+        serving.handed = w
+        serving.spare = NULL
         return NEEDS_HANDLER
     waiting = count_waiting(w)
     slot = slot_new(conn, request)
@@ -300,7 +300,7 @@ cdef int produce(Processor processor, conn_t *conn, request_t *request) noexcept
         recycle(w)
         return -1
     slot_begin_response(slot, request)
-    outcome = produce_response(processor, slot, w, frame, waiting)
+    outcome = produce_response(serving, slot, w, frame, waiting)
     slot.outcome = outcome
     if slot.waiter_count:
         slot.outstanding = 1
@@ -312,17 +312,17 @@ cdef int produce(Processor processor, conn_t *conn, request_t *request) noexcept
     return 0
 
 
-cdef bint produce_prepare(Processor processor, produce_t *w, uint8_t *frame) noexcept nogil:
+cdef bint produce_prepare(Serving serving, produce_t *w, uint8_t *frame) noexcept nogil:
     w.prepared = True
-    produce_check_rest(processor, w, frame)
+    produce_check_rest(serving, w, frame)
     return w.transactional_id_at >= 0 and begin_verification(w)
 
 
-cdef int32_t produce_run(Processor processor, slot_t *slot, produce_t *w, uint8_t *frame) noexcept nogil:
+cdef int32_t produce_run(Serving serving, slot_t *slot, produce_t *w, uint8_t *frame) noexcept nogil:
     cdef int32_t outcome
     append_all(w, frame, wall_ms(), True)
     begin_response(slot, w.flexible)
-    outcome = produce_response(processor, slot, w, frame, count_waiting(w))
+    outcome = produce_response(serving, slot, w, frame, count_waiting(w))
     if slot.waiter_count:
         atomic_add_i32(&slot.outstanding, 1)
         if not await_acks(slot):

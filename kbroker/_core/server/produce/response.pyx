@@ -7,7 +7,7 @@ from libc.string cimport strlen
 from kbroker._core.server.connection cimport SLOT_CLOSE, SLOT_READY, SLOT_SILENT, count_error, slot_t
 from kbroker._core.wire.cursor cimport write_array_count, write_i16, write_i32, write_i64, write_string, write_uvarint, writer_t
 from kbroker._core.log.partition cimport ack_waiter_t
-from kbroker._core.server.processor cimport Processor
+from kbroker._core.server.serving cimport Serving
 from kbroker._core.server.produce.produce cimport entry_t, produce_t
 from kbroker._core.base.sync cimport atomic_load_i32, atomic_load_i64
 
@@ -90,7 +90,7 @@ cdef bint make_waiters(slot_t *slot, int32_t count) noexcept nogil:
     return True
 
 
-cdef int32_t produce_response(Processor processor, slot_t *slot, produce_t *w, uint8_t *frame, int32_t waiting) noexcept nogil:
+cdef int32_t produce_response(Serving serving, slot_t *slot, produce_t *w, uint8_t *frame, int32_t waiting) noexcept nogil:
     cdef writer_t *out = &slot.out
     cdef ack_waiter_t *waiter
     cdef int32_t topic_count = 0
@@ -102,7 +102,7 @@ cdef int32_t produce_response(Processor processor, slot_t *slot, produce_t *w, u
         e = &w.entries[i]
         topic_count += e.topic_partitions > 0
         if e.error:
-            count_error(processor.p, 0, e.error)
+            count_error(serving.p, 0, e.error)
             failed = True
     if w.acks == 0:
         return SLOT_CLOSE if failed else SLOT_SILENT

@@ -1,0 +1,15 @@
+"""What serving a request needs of its processor; see serving.pxd."""
+
+import sys
+
+
+cdef class Serving:
+    """The part of a processor that serving a request needs."""
+
+
+cdef void report(Serving serving, what, error) noexcept:
+    try:
+        error.add_note(f"in {what}, on {serving.name}")
+        sys.excepthook(type(error), error, error.__traceback__)
+    except BaseException:
+        pass                     # nobody left to tell
