@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from kbroker.errors import ErrorCode
 from tests.kit import build
 
 CYTHON_SOURCES = sorted([*build.CORE.rglob("*.pyx"), *build.CORE.rglob("*.pxd")])
@@ -84,3 +85,19 @@ def test_setup_py_builds_nothing_when_a_process_of_its_own_build_imports_it() ->
     script = f"import runpy; runpy.run_path({str(build.ROOT / 'setup.py')!r}, run_name='__mp_main__')"
     done = subprocess.run([sys.executable, "-c", script], cwd=build.ROOT, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_error_codes_stand_in_one_place_with_the_numbers_of_the_protocol() -> None:
+    constant = re.compile(r"^    ([A-Z_0-9]+) = (-?\d+)", re.MULTILINE)
+    one_place = build.CORE / "wire" / "error_codes.pxd"
+    codes = {name: int(number) for name, number in constant.findall(one_place.read_text())}
+    assert codes
+    assert codes == {name: ErrorCode[name] for name in codes}
+    elsewhere = [
+        f"{path.name}: {name}"
+        for path in CYTHON_SOURCES
+        if path != one_place
+        for name, number in constant.findall(path.read_text())
+        if name in ErrorCode.__members__ and ErrorCode[name] == int(number)
+    ]
+    assert elsewhere == []

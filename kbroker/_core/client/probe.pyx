@@ -6,12 +6,12 @@ from libc.stdlib cimport calloc, free
 from libc.stdio cimport snprintf
 from libc.string cimport memcpy
 
+from kbroker._core.base.receive_buffers cimport buffer_free
+from kbroker._core.base.sync cimport mutex_destroy, mutex_init, mutex_lock, mutex_t, mutex_unlock
 from kbroker._core.client.pump cimport Engine
 from kbroker._core.client.socket cimport (
     REASON_SIZE, answered_t, client_socket_t, exchange_t, frame_take, iovec, socket_send,
 )
-from kbroker._core.base.receive_buffers cimport buffer_free
-from kbroker._core.base.sync cimport mutex_destroy, mutex_init, mutex_lock, mutex_t, mutex_unlock
 
 cdef enum:
     MOST_PIECES = 200

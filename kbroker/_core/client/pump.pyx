@@ -9,11 +9,6 @@ from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 
-from kbroker._core.client.nodes cimport nodes_find, nodes_forget, nodes_free, nodes_put, nodes_unwant, nodes_want
-from kbroker._core.client.socket cimport (
-    CLIENT_API_KEYS, REASON_SIZE, RECEIVE_SCRATCH, iovec, socket_close, socket_fail_all, socket_flush, socket_mark_dirty,
-    socket_mark_ready, socket_overdue, socket_receive, socket_release, socket_send, socket_send_ahead, socket_unmark,
-)
 from kbroker._core.base.epoll cimport (
     EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP,
     close, epoll_create1, epoll_event, epoll_wait,
@@ -21,6 +16,11 @@ from kbroker._core.base.epoll cimport (
 from kbroker._core.base.sync cimport atomic_claim_i32, atomic_load_i32, atomic_store_i32
 from kbroker._core.base.timer_wheel cimport (
     timer_node_t, wheel_init, wheel_next_due_ms, wheel_remove, wheel_t, wheel_take_due,
+)
+from kbroker._core.client.nodes cimport nodes_find, nodes_forget, nodes_free, nodes_put, nodes_unwant, nodes_want
+from kbroker._core.client.socket cimport (
+    CLIENT_API_KEYS, REASON_SIZE, RECEIVE_SCRATCH, iovec, socket_close, socket_fail_all, socket_flush, socket_mark_dirty,
+    socket_mark_ready, socket_overdue, socket_receive, socket_release, socket_send, socket_send_ahead, socket_unmark,
 )
 
 cdef extern from * nogil:

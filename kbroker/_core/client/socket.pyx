@@ -7,9 +7,9 @@ from libc.stdint cimport uint32_t
 from libc.stdio cimport snprintf
 from libc.string cimport memcpy
 
-from kbroker._core.wire.cursor cimport load_u32, reader_init, reader_left, reader_t, skip_tags, store_u32
 from kbroker._core.base.receive_buffers cimport buffer_free, buffer_take
 from kbroker._core.base.timer_wheel cimport wheel_add
+from kbroker._core.wire.cursor cimport load_u32, reader_init, reader_left, reader_t, skip_tags, store_u32
 
 cdef extern from * nogil:
     """

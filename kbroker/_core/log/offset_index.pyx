@@ -3,7 +3,6 @@
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
-from kbroker._core.wire.layout cimport INDEX_ENTRY_SIZE, TIME_INDEX_ENTRY_SIZE
 from kbroker._core.log.offset_index cimport (
     index_find,
     index_position,
@@ -12,6 +11,7 @@ from kbroker._core.log.offset_index cimport (
     time_index_relative_offset,
     time_index_timestamp,
 )
+from kbroker._core.wire.layout cimport INDEX_ENTRY_SIZE, TIME_INDEX_ENTRY_SIZE
 
 
 def find_offset(index, int64_t relative_offset):

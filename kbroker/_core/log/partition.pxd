@@ -20,19 +20,14 @@ Order: registry, flush_lock, append_lock, lock, log_dir, mailbox. Whoever holds 
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t
 
 from kbroker._core.base.mailbox cimport mail_t
+from kbroker._core.base.sync cimport atomic_add_i32, atomic_load_i32, atomic_load_i64, condition_t, mutex_t
 from kbroker._core.log.producers cimport producers_t
+from kbroker._core.log.verifications cimport verifications_t
+from kbroker._core.wire.error_codes cimport UNKNOWN_TOPIC_OR_PARTITION, KAFKA_STORAGE_ERROR
 from kbroker._core.wire.record_batch cimport batch_info_t
 from kbroker._core.wire.transaction_marker cimport marker_t
-from kbroker._core.log.verifications cimport verifications_t
-from kbroker._core.base.sync cimport atomic_add_i32, atomic_load_i32, atomic_load_i64, condition_t, mutex_t
 
 cdef enum:
-    # Of Kafka's error codes, those of a partition that does not serve, or not this (errors.ErrorCode).
-    UNKNOWN_SERVER_ERROR = -1
-    CORRUPT_MESSAGE = 2
-    UNKNOWN_TOPIC_OR_PARTITION = 3
-    KAFKA_STORAGE_ERROR = 56
-
     # What the compiled calls return besides Kafka's error codes (which are >= -1).
     NEEDS_HANDLER = -101       # it may block: run it on a request handler thread
     NEEDS_VERIFICATION = -103  # the first batch of a transaction: its coordinator has to be asked

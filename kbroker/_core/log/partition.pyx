@@ -13,23 +13,27 @@ from posix.mman cimport MAP_FAILED, MAP_POPULATE, MAP_SHARED, PROT_READ, mmap, m
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 from kbroker._core.base.arrays cimport with_room
-from kbroker._core.wire.cursor cimport store_u32, store_u64
-from kbroker._core.wire.layout cimport *
+from kbroker._core.base.mailbox cimport post
+from kbroker._core.base.sync cimport *
 from kbroker._core.log.flush cimport request_flush
 from kbroker._core.log.io cimport io_close, io_truncate, io_write, monotonic_ns
-from kbroker._core.base.mailbox cimport post
 from kbroker._core.log.producers cimport (
     ended_t, producers_check, producers_check_marker, producers_end, producers_first_undecided, producers_foresee_end,
     producers_free, producers_has_batches, producers_in_transaction, producers_is_fenced, producers_remember, remembered_batch_t,
 )
-from kbroker._core.wire.record_batch cimport (
-    BATCH_OK, batch_check_timestamps, batch_error_code, batch_info_t, batch_stamp, batch_stamp_timestamp,
-)
-from kbroker._core.base.sync cimport *
-from kbroker._core.wire.transaction_marker cimport ABORTED_SIZE, MARKER_ABORT, write_aborted
 from kbroker._core.log.verifications cimport (
     NO_GUARD, verification_t, verifications_begin, verifications_end, verifications_end_by_marker, verifications_find,
 )
+from kbroker._core.wire.cursor cimport store_u32, store_u64
+from kbroker._core.wire.error_codes cimport (
+    UNKNOWN_SERVER_ERROR, UNKNOWN_TOPIC_OR_PARTITION, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE,
+    INVALID_PRODUCER_EPOCH, KAFKA_STORAGE_ERROR,
+)
+from kbroker._core.wire.layout cimport *
+from kbroker._core.wire.record_batch cimport (
+    BATCH_OK, batch_check_timestamps, batch_error_code, batch_info_t, batch_stamp, batch_stamp_timestamp,
+)
+from kbroker._core.wire.transaction_marker cimport ABORTED_SIZE, MARKER_ABORT, write_aborted
 
 import logging
 
@@ -41,10 +45,6 @@ cdef extern from "<pthread.h>" nogil:
     int mutex_clocklock "pthread_mutex_clocklock"(mutex_t *mutex, int clock, const timespec *until)
 
 cdef enum:
-    # The protocol's error codes that come from here only (errors.ErrorCode).
-    MESSAGE_TOO_LARGE = 10
-    RECORD_LIST_TOO_LARGE = 18
-    INVALID_PRODUCER_EPOCH = 47
 
     STALL_NS = 100000000         # a write that takes longer ...
     STALLED_FOR_NS = 1000000000  # ... keeps appends of its directory off the processors for so long

@@ -7,31 +7,29 @@ from libc.stdint cimport INT32_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 
-from kbroker._core.wire.cursor cimport store_u32
-from kbroker._core.wire.crc cimport crc32c
-from kbroker._core.wire.layout cimport ATTRIBUTE_CODEC_MASK, BATCH_ATTRIBUTES, BATCH_CRC, BATCH_HEADER_SIZE
+from kbroker._core.base.sync cimport *
 from kbroker._core.log.directory cimport LogDirectory
 from kbroker._core.log.flush cimport (
     complete_acks, drop_refs, partition_flush, recovery_point_locked, request_flush,
 )
 from kbroker._core.log.io cimport io_read, monotonic_ns
-from kbroker._core.log.position cimport endless, partition_read, patience_t
 from kbroker._core.log.partition cimport *
+from kbroker._core.log.position cimport endless, partition_read, patience_t
 from kbroker._core.log.producers cimport (
     FROM_CLIENT, FROM_COORDINATOR, ProducerTable, producers_copy, producers_expire, producers_first_undecided, producers_free,
     producers_new, producers_t,
 )
-from kbroker._core.wire.record_batch cimport BATCH_OK, batch_error_code, batch_header, batch_info_t, batch_verify, batch_walk
 from kbroker._core.log.segment_list cimport SegmentList, handle_of
-from kbroker._core.base.sync cimport *
 from kbroker._core.log.time_position cimport partition_find_time, time_result_t
-from kbroker._core.wire.transaction_marker cimport MARKER_ABORT, MARKER_COMMIT, MARKER_SIZE, marker_t, write_marker
 from kbroker._core.log.verifications cimport NO_GUARD
+from kbroker._core.wire.crc cimport crc32c
+from kbroker._core.wire.cursor cimport store_u32
+from kbroker._core.wire.error_codes cimport UNKNOWN_TOPIC_OR_PARTITION, INVALID_TXN_STATE, KAFKA_STORAGE_ERROR
+from kbroker._core.wire.layout cimport ATTRIBUTE_CODEC_MASK, BATCH_ATTRIBUTES, BATCH_CRC, BATCH_HEADER_SIZE
+from kbroker._core.wire.record_batch cimport BATCH_OK, batch_error_code, batch_header, batch_info_t, batch_verify, batch_walk
+from kbroker._core.wire.transaction_marker cimport MARKER_ABORT, MARKER_COMMIT, MARKER_SIZE, marker_t, write_marker
 
 from kbroker.errors import StorageFailed
-
-cdef enum:
-    INVALID_TXN_STATE = 48
 
 AS_CLIENT = FROM_CLIENT
 AS_COORDINATOR = FROM_COORDINATOR

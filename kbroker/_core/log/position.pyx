@@ -9,19 +9,20 @@ from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint32
 from libc.stdlib cimport free
 
 from kbroker._core.base.arrays cimport with_room
-from kbroker._core.wire.cursor cimport load_u32, load_u64
-from kbroker._core.wire.layout cimport *
+from kbroker._core.base.sync cimport *
 from kbroker._core.log.io cimport io_read
 from kbroker._core.log.offset_index cimport index_find, index_position, index_relative_offset
 from kbroker._core.log.partition cimport *
-from kbroker._core.base.sync cimport *
+from kbroker._core.wire.cursor cimport load_u32, load_u64
+from kbroker._core.wire.error_codes cimport (
+    UNKNOWN_SERVER_ERROR, OFFSET_OUT_OF_RANGE, CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR,
+)
+from kbroker._core.wire.layout cimport *
 from kbroker._core.wire.transaction_marker cimport (
     ABORTED_FIRST_OFFSET, ABORTED_LAST_OFFSET, ABORTED_LAST_STABLE_OFFSET, ABORTED_PRODUCER_ID, ABORTED_SIZE,
 )
 
 cdef enum:
-    OFFSET_OUT_OF_RANGE = 1
-
     NO_BATCH = -201
     ALL_TAKEN = -202
     READ_AGAIN = -203

@@ -6,19 +6,18 @@ from libc.stdlib cimport calloc, free, malloc, qsort
 from libc.string cimport memcpy, memmove, memset
 
 from kbroker._core.base.arrays cimport with_room
-from kbroker._core.wire.layout cimport ATTRIBUTE_TRANSACTIONAL
 from kbroker._core.base.raw_objects cimport let_others_run
-from kbroker._core.wire.record_batch cimport batch_info_t
 from kbroker._core.base.seeded_hash cimport seeded_hash_of_number
 from kbroker._core.base.sync cimport atomic_add_i64, atomic_load_i64, atomic_store_i64
+from kbroker._core.wire.error_codes cimport (
+    UNKNOWN_SERVER_ERROR, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE,
+    TRANSACTION_COORDINATOR_FENCED,
+)
+from kbroker._core.wire.layout cimport ATTRIBUTE_TRANSACTIONAL
+from kbroker._core.wire.record_batch cimport batch_info_t
 from kbroker._core.wire.transaction_marker cimport MARKER_ABORT, MARKER_COMMIT, marker_t
 
 cdef enum:
-    UNKNOWN_SERVER_ERROR = -1
-    OUT_OF_ORDER_SEQUENCE_NUMBER = 45
-    INVALID_PRODUCER_EPOCH = 47
-    INVALID_TXN_STATE = 48
-    TRANSACTION_COORDINATOR_FENCED = 52
     MAX_SEQUENCE = 0x7fffffff
     MAX_EPOCH = 0x7fff
     FIRST_CAPACITY = 4

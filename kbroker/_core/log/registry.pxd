@@ -2,8 +2,8 @@
 
 from libc.stdint cimport int32_t, uint8_t
 
-from kbroker._core.log.partition cimport partition_t
 from kbroker._core.base.sync cimport mutex_t
+from kbroker._core.log.partition cimport partition_t
 
 cdef enum:
     MOST_TOPIC_NAME = 249      # bytes: a longer name is no topic's

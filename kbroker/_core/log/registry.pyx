@@ -5,10 +5,10 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy
 
-from kbroker._core.log.partition cimport partition_ref, partition_t, partition_unref
-from kbroker._core.log.partition_state cimport PartitionState
 from kbroker._core.base.seeded_hash cimport seeded_hash
 from kbroker._core.base.sync cimport mutex_destroy, mutex_init, mutex_lock, mutex_unlock
+from kbroker._core.log.partition cimport partition_ref, partition_t, partition_unref
+from kbroker._core.log.partition_state cimport PartitionState
 
 
 cdef inline uint32_t hash_of(const uint8_t *topic, int64_t size, int32_t partition_id) noexcept nogil:

@@ -3,15 +3,16 @@
 from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, malloc
 
-from kbroker._core.wire.cursor cimport load_u64
-from kbroker._core.wire.layout cimport *
+from kbroker._core.base.sync cimport *
 from kbroker._core.log.io cimport io_read
-from kbroker._core.log.position cimport endless, found_t, let_go, locate, patience_t, scan
 from kbroker._core.log.offset_index cimport time_index_find, time_index_relative_offset, time_index_timestamp
 from kbroker._core.log.partition cimport *
+from kbroker._core.log.position cimport endless, found_t, let_go, locate, patience_t, scan
+from kbroker._core.wire.cursor cimport load_u64
+from kbroker._core.wire.error_codes cimport UNKNOWN_SERVER_ERROR, CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR
+from kbroker._core.wire.layout cimport *
 from kbroker._core.wire.record cimport record_t, take_deltas
 from kbroker._core.wire.record_batch cimport BATCH_OK, BATCH_OLD_MAGIC, batch_header, batch_info_t
-from kbroker._core.base.sync cimport *
 
 
 cdef int partition_find_time(partition_t *p, int64_t timestamp, time_result_t *result) noexcept nogil:

@@ -9,7 +9,6 @@ from libc.stdint cimport INT64_MIN, int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
-from kbroker._core.wire.cursor cimport is_utf8, load_u32, writer_free, writer_init, writer_reserve, writer_t
 from kbroker._core.rows.number_text cimport bytes_decimal
 from kbroker._core.rows.typed_columns cimport (
     BAD_COUNT,
@@ -42,6 +41,7 @@ from kbroker._core.rows.typed_columns cimport (
     put_null,
     row_is_null,
 )
+from kbroker._core.wire.cursor cimport is_utf8, load_u32, writer_free, writer_init, writer_reserve, writer_t
 from kbroker._core.wire.varint cimport take_varint, take_varlong
 
 #: What a step of a plan does; a plan's spec has the place of one of these.

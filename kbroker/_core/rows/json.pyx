@@ -12,7 +12,6 @@ cimport cython
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcmp, memcpy
 
-from kbroker._core.wire.cursor cimport writer_free, writer_init, writer_reserve, writer_t
 from kbroker._core.rows.json_tokens cimport (
     FALSE,
     MOST_NESTED,
@@ -67,6 +66,7 @@ from kbroker._core.rows.typed_columns cimport (
     put_null,
     row_is_null,
 )
+from kbroker._core.wire.cursor cimport writer_free, writer_init, writer_reserve, writer_t
 
 cdef int put_raw(json_t *j, node_t *n) noexcept nogil:
     """Whatever it is, as the text that it is."""

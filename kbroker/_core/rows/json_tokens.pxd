@@ -6,8 +6,8 @@ A function that fails leaves the pointer where it was then; who wants to go on k
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcmp
 
-from kbroker._core.wire.cursor cimport is_utf8, writer_reserve, writer_t
 from kbroker._core.rows.typed_columns cimport FINE, MALFORMED, NO_MEMORY, NOT_UTF8, TOO_DEEP
+from kbroker._core.wire.cursor cimport is_utf8, writer_reserve, writer_t
 
 cdef enum:
     MOST_NESTED = 1000           # as Jackson has it

@@ -4,8 +4,8 @@ on a processor."""
 from libc.stdint cimport int32_t, int64_t
 
 from kbroker._core.base.mailbox cimport mail_t
-from kbroker._core.log.partition cimport segment_t
 from kbroker._core.base.sync cimport condition_t, mutex_t
+from kbroker._core.log.partition cimport segment_t
 
 cdef enum:
     RESIDENT_STEP = 128 << 10    # one byte per so many is asked for: a readahead window comes and goes as a whole

@@ -14,11 +14,11 @@ An idle connection holds none.
 from cpython.object cimport PyObject
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
+from kbroker._core.base.mailbox cimport mail_t, mailbox_t
+from kbroker._core.base.timer_wheel cimport timer_node_t, wheel_t
+from kbroker._core.log.partition cimport ack_waiter_t, segment_t
 from kbroker._core.server.cold_reader cimport cold_reader_t, warm_t
 from kbroker._core.wire.cursor cimport reader_t, writer_t
-from kbroker._core.base.mailbox cimport mail_t, mailbox_t
-from kbroker._core.log.partition cimport ack_waiter_t, segment_t
-from kbroker._core.base.timer_wheel cimport timer_node_t, wheel_t
 
 cdef enum:
     MAX_API_KEY = 96

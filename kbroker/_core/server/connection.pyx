@@ -5,13 +5,13 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memmove
 
 from kbroker._core.base.arrays cimport with_room
+from kbroker._core.base.mailbox cimport MAIL_ACKS, MAIL_SLOT
+from kbroker._core.base.receive_buffers cimport LARGE_BUFFER, buffer_free, buffer_grow, buffer_take
+from kbroker._core.base.sync cimport atomic_add_i64
+from kbroker._core.log.partition cimport segment_unref
 from kbroker._core.wire.cursor cimport (
     load_u32, read_i16, read_i32, read_string, reader_init, skip_tags, store_u16, store_u32, store_u64, write_i8, write_i32, writer_free,
 )
-from kbroker._core.base.mailbox cimport MAIL_ACKS, MAIL_SLOT
-from kbroker._core.log.partition cimport segment_unref
-from kbroker._core.base.receive_buffers cimport LARGE_BUFFER, buffer_free, buffer_grow, buffer_take
-from kbroker._core.base.sync cimport atomic_add_i64
 
 cdef enum:
     STOLEN_FROM = 32 << 10       # so much of an incomplete frame takes the scratch buffer along instead of being copied

@@ -13,30 +13,14 @@ from libc.errno cimport errno
 from libc.stdlib cimport calloc, free, malloc
 
 from kbroker._core.base.arrays cimport with_room
-from kbroker._core.server.connection cimport (
-    ERROR_CODES, LATENCY_BUCKETS, MAX_API_KEY, SLOT_RUNNING, TIMER_FETCH, TIMER_IDLE, conn_close, conn_dirty,
-    conn_unlink, count_error, counters_t, partial_free, parked_t, slot_free, slot_t, take_ready,
-)
-from kbroker._core.wire.cursor cimport writer_free
 from kbroker._core.base.epoll cimport (
     EPOLL_CLOEXEC, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, close, epoll_create1, epoll_event, epoll_wait,
 )
-from kbroker._core.server.fetch.fetch cimport fetch_abandon
-from kbroker._core.server.fetch.sessions cimport FetchSessions, sessions_abandon
-from kbroker._core.server.handover cimport give_gathered, resume_held
 from kbroker._core.base.mailbox cimport (
     MAIL_ACKS, MAIL_CONNECTION, MAIL_FETCH, MAIL_SLOT, mail_t, mailbox_awake, mailbox_close, mailbox_is_empty,
     mailbox_may_sleep, mailbox_open, mailbox_wake, post, take_all, take_next,
 )
-from kbroker._core.log.partition cimport segment_unref
-from kbroker._core.log.registry cimport Registry
-from kbroker._core.server.produce.produce cimport produce_discard
 from kbroker._core.base.receive_buffers cimport LARGE_BUFFER, buffer_free, buffer_take
-from kbroker._core.server.receiving cimport read_turn
-from kbroker._core.server.mail cimport conn_of_timer, fetch_is_due, parked_of_timer, slot_came, slot_of_acks
-from kbroker._core.server.peer cimport Connection, connection_of
-from kbroker._core.server.sending cimport SEND_SCRATCH, monotonic_ns, note_warm, send_dirty, send_ready, wall_ms
-from kbroker._core.server.serving cimport handed_t, report
 from kbroker._core.base.sync cimport (
     atomic_add_i32, atomic_load_i32, atomic_load_i64, atomic_store_i32, atomic_store_i64, mutex_destroy, mutex_init,
     mutex_lock, mutex_unlock,
@@ -44,6 +28,22 @@ from kbroker._core.base.sync cimport (
 from kbroker._core.base.timer_wheel cimport (
     timer_node_t, wheel_add, wheel_init, wheel_next_due_ms, wheel_remove, wheel_take_due,
 )
+from kbroker._core.log.partition cimport segment_unref
+from kbroker._core.log.registry cimport Registry
+from kbroker._core.server.connection cimport (
+    ERROR_CODES, LATENCY_BUCKETS, MAX_API_KEY, SLOT_RUNNING, TIMER_FETCH, TIMER_IDLE, conn_close, conn_dirty,
+    conn_unlink, count_error, counters_t, partial_free, parked_t, slot_free, slot_t, take_ready,
+)
+from kbroker._core.server.fetch.fetch cimport fetch_abandon
+from kbroker._core.server.fetch.sessions cimport FetchSessions, sessions_abandon
+from kbroker._core.server.handover cimport give_gathered, resume_held
+from kbroker._core.server.mail cimport conn_of_timer, fetch_is_due, parked_of_timer, slot_came, slot_of_acks
+from kbroker._core.server.peer cimport Connection, connection_of
+from kbroker._core.server.produce.produce cimport produce_discard
+from kbroker._core.server.receiving cimport read_turn
+from kbroker._core.server.sending cimport SEND_SCRATCH, monotonic_ns, note_warm, send_dirty, send_ready, wall_ms
+from kbroker._core.server.serving cimport handed_t, report
+from kbroker._core.wire.cursor cimport writer_free
 
 cdef extern from * nogil:
     """

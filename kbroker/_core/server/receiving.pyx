@@ -8,10 +8,10 @@ from kbroker._core.server.connection cimport (
     conn_close, conn_ready, conn_refuse, conn_t, overloaded, partial_append, partial_free, partial_keep, partial_room,
     processor_t,
 )
-from kbroker._core.wire.cursor cimport load_u32
-from kbroker._core.server.serving cimport Serving
 from kbroker._core.server.routing cimport serve
 from kbroker._core.server.sending cimport send_ready
+from kbroker._core.server.serving cimport Serving
+from kbroker._core.wire.cursor cimport load_u32
 
 cdef extern from "<sys/socket.h>" nogil:
     ssize_t recv(int fd, void *data, size_t size, int flags)

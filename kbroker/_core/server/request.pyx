@@ -8,17 +8,17 @@ cimport cython
 from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.object cimport PyObject
 
+from kbroker._core.base.mailbox cimport post
+from kbroker._core.base.receive_buffers cimport buffer_free
+from kbroker._core.base.sync cimport atomic_claim_i32, atomic_store_i32
 from kbroker._core.server.connection cimport (
     SLOT_CLOSE, SLOT_READY, SLOT_SILENT, begin_response, count_error, read_header, request_t, slot_mail_came,
 )
-from kbroker._core.wire.cursor cimport write_raw, writer_free
 from kbroker._core.server.fetch.fetch cimport fetch_elsewhere, fetch_go_on
-from kbroker._core.base.mailbox cimport post
-from kbroker._core.wire.message_encode cimport encode_into
 from kbroker._core.server.produce.produce cimport produce_answered, produce_asked, produce_discard, produce_prepare, produce_run
 from kbroker._core.server.serving cimport report
-from kbroker._core.base.receive_buffers cimport buffer_free
-from kbroker._core.base.sync cimport atomic_claim_i32, atomic_store_i32
+from kbroker._core.wire.cursor cimport write_raw, writer_free
+from kbroker._core.wire.message_encode cimport encode_into
 
 from kbroker.errors import AnswerTooLarge, ErrorCode
 

@@ -2,22 +2,22 @@
 
 from libc.stdint cimport int64_t, uint8_t
 
+from kbroker._core.log.partition cimport NEEDS_HANDLER
 from kbroker._core.server.connection cimport (
     MAX_API_KEY, api_t, begin_response, conn_close, conn_refuse, conn_t, count_error, processor_t, read_header, request_t,
     slot_finish, slot_mute, slot_new, slot_t,
 )
-from kbroker._core.wire.cursor cimport write_array_count, write_i16
 from kbroker._core.server.fetch.fetch cimport TO_HANDLER, fetch
 from kbroker._core.server.handover cimport hand_over, hand_over_fetch
-from kbroker._core.log.partition cimport NEEDS_HANDLER
-from kbroker._core.server.serving cimport Serving
 from kbroker._core.server.produce.produce cimport produce
+from kbroker._core.server.serving cimport Serving
+from kbroker._core.wire.cursor cimport write_array_count, write_i16
+from kbroker._core.wire.error_codes cimport UNSUPPORTED_VERSION
 
 cdef enum:
     API_PRODUCE = 0
     API_FETCH = 1
     API_VERSIONS = 18
-    UNSUPPORTED_VERSION = 35
 
 
 cdef void serve(Serving serving, conn_t *conn, uint8_t *frame, int64_t size) noexcept nogil:

@@ -2,8 +2,8 @@
 
 from libc.stdint cimport int64_t
 
-from kbroker._core.server.connection cimport conn_t, processor_t
 from kbroker._core.log.partition cimport segment_t
+from kbroker._core.server.connection cimport conn_t, processor_t
 
 cdef enum:
     SEND_SCRATCH = 64 << 10      # small regions and plaintext are gathered here

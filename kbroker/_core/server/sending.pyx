@@ -13,9 +13,9 @@ from libc.stdint cimport int32_t, uint8_t
 from libc.stdlib cimport calloc
 from libc.string cimport memcpy
 
-from kbroker._core.server.cold_reader cimport resident_prefix, warm_ask, warm_t
 from kbroker._core.base.mailbox cimport MAIL_WARM
 from kbroker._core.log.partition cimport segment_ref, segment_t
+from kbroker._core.server.cold_reader cimport resident_prefix, warm_ask, warm_t
 from kbroker._core.server.connection cimport (
     SLOT_CLOSE,
     SLOT_READY,

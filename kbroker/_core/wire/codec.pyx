@@ -6,10 +6,10 @@
 cimport cython
 from cpython.object cimport PyObject
 
+from kbroker._core.base.raw_objects cimport Py_TYPE, let_others_run, slot_at
 from kbroker._core.wire.message_decode cimport decode_message
 from kbroker._core.wire.message_encode cimport LazyArray, encode_message
 from kbroker._core.wire.message_plan cimport define_class, define_fields, layout_of, layout_t, parse_range, range_t
-from kbroker._core.base.raw_objects cimport Py_TYPE, let_others_run, slot_at
 
 
 @cython.auto_pickle(False)

@@ -9,6 +9,11 @@ from cpython.object cimport PyObject
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
+from kbroker._core.base.raw_objects cimport (
+    Py_DECREF, Py_False, Py_INCREF, Py_None, Py_True, Py_XDECREF, PyFloat_FromDouble, PyList_SET_ITEM,
+    PyLong_FromLong, PyLong_FromLongLong, PyUnicode_DecodeUTF8, allocate, let_others_run, new_bytes, new_list, slot_at,
+    take_utf8_position,
+)
 from kbroker._core.wire.cursor cimport (
     MOST_ELEMENTS, load_u16, load_u32, load_u64, read_array_count, read_bytes, read_string, read_uvarint, reader_init,
     reader_left, reader_t, reader_take,
@@ -16,11 +21,6 @@ from kbroker._core.wire.cursor cimport (
 from kbroker._core.wire.message_plan cimport (
     BOOL, BYTES, FIXED_SIZE, INT8, INT16, INT32, INT64, STRING, STRUCT, UINT16, UINT32, UUID, field_t, layout_of,
     new_default, op_t, plan_for, plan_t,
-)
-from kbroker._core.base.raw_objects cimport (
-    Py_DECREF, Py_False, Py_INCREF, Py_None, Py_True, Py_XDECREF, PyFloat_FromDouble, PyList_SET_ITEM,
-    PyLong_FromLong, PyLong_FromLongLong, PyUnicode_DecodeUTF8, allocate, let_others_run, new_bytes, new_list, slot_at,
-    take_utf8_position,
 )
 
 from kbroker.errors import MalformedBytes

@@ -8,6 +8,7 @@ from kbroker._core.base.raw_objects cimport (
     Py_DECREF, Py_INCREF, Py_XDECREF, PyDict_GetItem, PyTuple_GET_ITEM, PyTuple_GET_SIZE, PyTypeObject,
     PyUnicode_Compare, PyVectorcall_NARGS, allocate, member_offset, new_list, set_constructor, slot_at, vectorcallfunc,
 )
+from kbroker._core.wire.error_codes cimport UNSUPPORTED_VERSION
 
 from kbroker.errors import ErrorCode, ProtocolError
 

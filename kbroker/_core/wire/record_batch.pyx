@@ -18,6 +18,9 @@ from libc.stdint cimport INT32_MAX, INT64_MAX, int8_t, int16_t, int32_t, int64_t
 
 from kbroker._core.wire.crc cimport crc32c
 from kbroker._core.wire.cursor cimport load_u16, load_u32, load_u64, store_u16, store_u32, store_u64
+from kbroker._core.wire.error_codes cimport (
+    CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, INVALID_TIMESTAMP, UNSUPPORTED_COMPRESSION_TYPE, INVALID_RECORD,
+)
 from kbroker._core.wire.layout cimport *
 from kbroker._core.wire.record cimport record_t, take_record
 

@@ -11,6 +11,7 @@ from libc.stdint cimport INT32_MAX
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
+from kbroker._core.base.receive_buffers cimport buffer_free, buffer_take
 from kbroker._core.client.consumer.chunk cimport (
     aborted_t, batch_place_t, chunk_cut, chunk_free, chunk_index, chunk_new, chunk_number, fetch_buffer_new, fetch_buffer_t,
     fetch_buffer_unref, records_before,
@@ -23,7 +24,6 @@ from kbroker._core.wire.layout cimport (
     MESSAGE_MAGIC,
 )
 from kbroker._core.wire.message_set cimport OUT_OF_MEMORY, message_read, message_t
-from kbroker._core.base.receive_buffers cimport buffer_free, buffer_take
 from kbroker._core.wire.record cimport MIN_RECORD_SIZE, record_t, take_deltas
 from kbroker._core.wire.record_batch cimport BATCH_BAD_COUNT, BATCH_BAD_RECORD, BATCH_OK, BATCH_TOO_SHORT, batch_header
 

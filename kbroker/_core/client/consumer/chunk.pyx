@@ -5,6 +5,8 @@ from libc.stdlib cimport calloc, free, malloc, qsort
 from libc.string cimport memset
 
 from kbroker._core.base.arrays cimport with_room
+from kbroker._core.base.receive_buffers cimport buffer_free
+from kbroker._core.base.sync cimport atomic_add_i32
 from kbroker._core.client.consumer.messages cimport messages_alike
 from kbroker._core.wire.cursor cimport load_u32, load_u64
 from kbroker._core.wire.layout cimport (
@@ -12,13 +14,11 @@ from kbroker._core.wire.layout cimport (
     LOG_OVERHEAD, MESSAGE_LENGTH, MESSAGE_MAGIC, MESSAGE_OFFSET,
 )
 from kbroker._core.wire.message_set cimport message_check, message_read, message_t
-from kbroker._core.base.receive_buffers cimport buffer_free
 from kbroker._core.wire.record cimport MIN_RECORD_SIZE, control_type, record_t, take_deltas
 from kbroker._core.wire.record_batch cimport (
     BATCH_BAD_BASE_OFFSET, BATCH_BAD_CODEC, BATCH_BAD_COUNT, BATCH_BAD_RECORD, BATCH_OK, BATCH_OLD_MAGIC, BATCH_OLD_ZSTD, BATCH_TOO_SHORT,
     batch_header, batch_info_t, batch_verify,
 )
-from kbroker._core.base.sync cimport atomic_add_i32
 
 cdef enum:
     ABORT = 0                # the type of a control record

@@ -4,7 +4,8 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp
 
-from kbroker._core.client.socket cimport answered_t, client_socket_t, exchange_t, frame_take, socket_close, socket_send
+from kbroker._core.base.receive_buffers cimport buffer_free, buffers_keep
+from kbroker._core.base.sync cimport atomic_add_i64, atomic_load_i32, atomic_load_i64, atomic_store_i32, mutex_lock, mutex_unlock
 from kbroker._core.client.consumer.chunk cimport (
     aborted_t, chunk_free, chunk_index, chunk_new, chunk_t, fetch_buffer_new, fetch_buffer_t, fetch_buffer_unref,
 )
@@ -14,18 +15,16 @@ from kbroker._core.client.consumer.fetch_response cimport (
 )
 from kbroker._core.client.consumer.partitions cimport fetch_partition_t, partition_release, ready_t
 from kbroker._core.client.consumer.poll cimport FetchPoll
+from kbroker._core.client.socket cimport answered_t, client_socket_t, exchange_t, frame_take, socket_close, socket_send
 from kbroker._core.wire.cursor cimport writer_free, writer_init
-from kbroker._core.base.receive_buffers cimport buffer_free, buffers_keep
+from kbroker._core.wire.error_codes cimport (
+    UNSUPPORTED_VERSION, FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR,
+)
 from kbroker._core.wire.record_batch cimport BATCH_OK
-from kbroker._core.base.sync cimport atomic_add_i64, atomic_load_i32, atomic_load_i64, atomic_store_i32, mutex_lock, mutex_unlock
 
 cdef enum:
     FETCH = 1
     READ_COMMITTED = 1
-    UNSUPPORTED_VERSION = 35
-    FETCH_SESSION_ID_NOT_FOUND = 70
-    INVALID_FETCH_SESSION_EPOCH = 71
-    FETCH_SESSION_TOPIC_ID_ERROR = 106
     BACKOFF_MS = 100                 # after an error of a whole Fetch
     PREFERRED_REPLICA_MS = 300_000   # how long a preferred replica is, as Java's metadata.max.age.ms
     UNREACHED_MS = 2_000             # a preferred replica that is not reached for so long is none

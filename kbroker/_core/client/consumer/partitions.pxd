@@ -10,11 +10,11 @@ socket; the GIL is not asked for under it.
 
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t
 
-from kbroker._core.client.pump cimport Engine
+from kbroker._core.base.sync cimport mutex_t
 from kbroker._core.client.consumer.chunk cimport chunk_t
 from kbroker._core.client.consumer.fetch_response cimport fetch_answer_t
 from kbroker._core.client.consumer.records cimport RecordIterator
-from kbroker._core.base.sync cimport mutex_t
+from kbroker._core.client.pump cimport Engine
 
 ctypedef struct fetch_partition_t:
     int32_t refs             # under the lock: the engine's list, asks under way, what is ready

@@ -5,13 +5,13 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy
 
 from kbroker._core.base.arrays cimport with_room
-from kbroker._core.client.pump cimport Engine
-from kbroker._core.client.consumer.chunk cimport chunk_free
-from kbroker._core.client.consumer.fetch_response cimport fetch_answer_t
 from kbroker._core.base.futex cimport futex_wake_all
 from kbroker._core.base.sync cimport (
     atomic_add_i32, atomic_add_i64, atomic_load_i32, atomic_load_i64, mutex_destroy, mutex_init, mutex_lock, mutex_t, mutex_unlock,
 )
+from kbroker._core.client.consumer.chunk cimport chunk_free
+from kbroker._core.client.consumer.fetch_response cimport fetch_answer_t
+from kbroker._core.client.pump cimport Engine
 
 cdef enum:
     # Bits of fetch_partition_t.paused.

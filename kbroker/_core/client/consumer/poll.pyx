@@ -4,14 +4,14 @@ from cpython.exc cimport PyErr_CheckSignals
 from cpython.object cimport PyObject
 from libc.stdint cimport int32_t, int64_t
 
-from kbroker._core.client.producer.accumulator cimport now_ms
+from kbroker._core.base.futex cimport futex_wait
+from kbroker._core.base.sync cimport atomic_add_i32, atomic_add_i64, atomic_load_i32, atomic_store_i32, mutex_lock, mutex_unlock
 from kbroker._core.client.consumer.batches cimport new_chunk
 from kbroker._core.client.consumer.chunk cimport chunk_t
 from kbroker._core.client.consumer.partitions cimport FetchPartitions, fetch_partition_t, ready_free, ready_t
 from kbroker._core.client.consumer.records cimport Handout, RecordIterator, Records, new_records
-from kbroker._core.base.futex cimport futex_wait
+from kbroker._core.client.producer.accumulator cimport now_ms
 from kbroker._core.wire.record_batch cimport BATCH_OK
-from kbroker._core.base.sync cimport atomic_add_i32, atomic_add_i64, atomic_load_i32, atomic_store_i32, mutex_lock, mutex_unlock
 
 from kbroker._core.client.consumer.record import UnreadableRecords
 

@@ -9,6 +9,7 @@ from libc.string cimport memcpy
 
 from kbroker._core.client.consumer.chunk cimport fetch_buffer_ref, fetch_buffer_t, fetch_buffer_unref
 from kbroker._core.wire.cursor cimport load_u16, load_u32, load_u64
+from kbroker._core.wire.error_codes cimport CORRUPT_MESSAGE
 from kbroker._core.wire.layout cimport (
     ATTRIBUTE_LOG_APPEND_TIME, BATCH_ATTRIBUTES, BATCH_BASE_OFFSET, BATCH_BASE_TIMESTAMP, BATCH_HEADER_SIZE, BATCH_LEADER_EPOCH,
     BATCH_MAX_TIMESTAMP,

@@ -2,9 +2,9 @@
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
-from kbroker._core.wire.columns cimport RecordColumns
 from kbroker._core.client.consumer.batches cimport Chunk
 from kbroker._core.client.consumer.record cimport RecordSource
+from kbroker._core.wire.columns cimport RecordColumns
 from kbroker._core.wire.record cimport record_t
 
 ctypedef struct part_t:

@@ -6,10 +6,10 @@ flying to held (refused, or its connection lost), and from there back to the hea
 
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
+from kbroker._core.base.sync cimport mutex_t
 from kbroker._core.client.producer.outgoing cimport buffer_pool_t, outgoing_t
 from kbroker._core.client.producer.outgoing_list cimport outgoing_list_t
 from kbroker._core.client.producer.partitioner cimport partitioner_t, spread_t
-from kbroker._core.base.sync cimport mutex_t
 
 cdef enum:
     # What accumulator_add finds

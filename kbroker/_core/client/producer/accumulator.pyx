@@ -9,7 +9,7 @@ from libc.string cimport memcpy, memset
 from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
 
 from kbroker._core.base.futex cimport futex_wait, futex_wake_all
-from kbroker._core.wire.layout cimport BATCH_HEADER_SIZE
+from kbroker._core.base.sync cimport atomic_add_i32, atomic_load_i32, atomic_store_i32, mutex_destroy, mutex_init, mutex_lock, mutex_unlock
 from kbroker._core.client.producer.outgoing cimport (
     NUMBER_STEP,
     OUTGOING_FAILED,
@@ -24,7 +24,7 @@ from kbroker._core.client.producer.outgoing cimport (
 )
 from kbroker._core.client.producer.outgoing_list cimport list_push
 from kbroker._core.client.producer.partitioner cimport partition_for, partitioner_init
-from kbroker._core.base.sync cimport atomic_add_i32, atomic_load_i32, atomic_store_i32, mutex_destroy, mutex_init, mutex_lock, mutex_unlock
+from kbroker._core.wire.layout cimport BATCH_HEADER_SIZE
 from kbroker._core.wire.varint cimport varlong_size
 
 cdef enum:

@@ -4,11 +4,11 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int32_t, int64_t
 from libc.string cimport memcpy
 
-from kbroker._core.client.producer.accumulator cimport accumulator_t
 from kbroker._core.base.futex cimport futex_wait
-from kbroker._core.wire.layout cimport BATCH_HEADER_SIZE
-from kbroker._core.client.producer.outgoing cimport outgoing_unref
 from kbroker._core.base.sync cimport atomic_load_i32, mutex_lock, mutex_unlock
+from kbroker._core.client.producer.accumulator cimport accumulator_t
+from kbroker._core.client.producer.outgoing cimport outgoing_unref
+from kbroker._core.wire.layout cimport BATCH_HEADER_SIZE
 
 cdef extern from "Python.h":
     object PyMemoryView_FromMemory(char *data, Py_ssize_t size, int flags)

@@ -6,8 +6,9 @@ from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF, Py_XDECREF
 from libc.stdlib cimport free
 
-from kbroker._core.client.producer.accumulator cimport batch_done, now_ms
 from kbroker._core.base.arrays cimport with_room
+from kbroker._core.base.sync cimport atomic_add_i32, atomic_claim_i32, atomic_load_i32, atomic_store_i32, mutex_lock, mutex_unlock
+from kbroker._core.client.producer.accumulator cimport batch_done, now_ms
 from kbroker._core.client.producer.outgoing cimport (
     OUTGOING_DELIVERED,
     OUTGOING_FAILED,
@@ -21,7 +22,6 @@ from kbroker._core.client.producer.outgoing cimport (
     outgoing_unref,
 )
 from kbroker._core.client.producer.outgoing_list cimport list_pop
-from kbroker._core.base.sync cimport atomic_add_i32, atomic_claim_i32, atomic_load_i32, atomic_store_i32, mutex_lock, mutex_unlock
 
 import logging
 

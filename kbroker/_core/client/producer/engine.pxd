@@ -11,10 +11,10 @@ sent, until everything of it that was under way has come back. Then Python hears
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
 from kbroker._core.client.producer.accumulator cimport Accumulator, accumulator_t, queue_t
-from kbroker._core.client.pump cimport Engine
-from kbroker._core.client.producer.outgoing cimport outgoing_t
 from kbroker._core.client.producer.exchange cimport broker_t, produce_exchange_t
 from kbroker._core.client.producer.frame cimport produce_options_t
+from kbroker._core.client.producer.outgoing cimport outgoing_t
+from kbroker._core.client.pump cimport Engine
 
 cdef enum:
     # outgoing_t.error of what is no answer of a broker

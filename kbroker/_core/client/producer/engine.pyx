@@ -7,6 +7,7 @@ from libc.stdint cimport uint8_t, uint32_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, strlen
 
+from kbroker._core.base.sync cimport atomic_load_i32, atomic_store_i32, mutex_lock, mutex_unlock
 from kbroker._core.client.producer.accumulator cimport (
     Topic,
     accumulator_t,
@@ -17,11 +18,7 @@ from kbroker._core.client.producer.accumulator cimport (
     seal_open,
     topic_t,
 )
-from kbroker._core.client.socket cimport answered_t, client_socket_t, exchange_t, socket_close, socket_send
-from kbroker._core.wire.cursor cimport reader_left, reader_t
 from kbroker._core.client.producer.delivery cimport fail_list, run_callbacks
-from kbroker._core.client.producer.outgoing cimport NO_SEQUENCE, OUTGOING_DELIVERED, outgoing_seal, outgoing_t
-from kbroker._core.client.producer.outgoing_list cimport list_insert, list_pop, list_push, list_remove, list_take_unsent, outgoing_list_t
 from kbroker._core.client.producer.exchange cimport broker_t, exchange_add, exchange_free, exchange_new, exchange_remove, exchange_reset, exchange_room, exchange_sort, produce_exchange_t
 from kbroker._core.client.producer.frame cimport (
     FIRST_BATCH_VERSION,
@@ -31,10 +28,13 @@ from kbroker._core.client.producer.frame cimport (
     read_produce,
     write_produce,
 )
-from kbroker._core.base.sync cimport atomic_load_i32, atomic_store_i32, mutex_lock, mutex_unlock
+from kbroker._core.client.producer.outgoing cimport NO_SEQUENCE, OUTGOING_DELIVERED, outgoing_seal, outgoing_t
+from kbroker._core.client.producer.outgoing_list cimport list_insert, list_pop, list_push, list_remove, list_take_unsent, outgoing_list_t
+from kbroker._core.client.socket cimport answered_t, client_socket_t, exchange_t, socket_close, socket_send
+from kbroker._core.wire.cursor cimport reader_left, reader_t
+from kbroker._core.wire.error_codes cimport DUPLICATE_SEQUENCE_NUMBER
 
 cdef enum:
-    DUPLICATE_SEQUENCE_NUMBER = 46
     CODEC_ZSTD = 4
     FIRST_ZSTD_VERSION = 7       # KIP-110
     LAST_VERSION_1 = 11          # of transactions of version 1: a broker adds partitions by itself from the next on (KIP-890)

@@ -8,8 +8,8 @@ buffers is read.
 from cpython.object cimport PyObject
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t
 
-from kbroker._core.wire.cursor cimport writer_t
 from kbroker._core.base.field_bytes cimport field_t
+from kbroker._core.wire.cursor cimport writer_t
 
 cdef enum:
     COLUMN_NULL = 0          # None for every record

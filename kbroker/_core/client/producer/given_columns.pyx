@@ -4,8 +4,8 @@ cimport cython
 from cpython.buffer cimport PyBUF_RECORDS_RO, PyBUF_SIMPLE, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer
 from libc.stdlib cimport calloc, free
 
-from kbroker._core.wire.cursor cimport writer_reserve
 from kbroker._core.base.field_bytes cimport field_release, field_take
+from kbroker._core.wire.cursor cimport writer_reserve
 from kbroker._core.wire.varint cimport bytes_size, put_bytes, put_varlong, varlong_size
 
 

@@ -5,11 +5,11 @@ from libc.stdint cimport uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from posix.unistd cimport getpid
 
+from kbroker._core.base.futex cimport futex_wait, futex_wake_all
+from kbroker._core.base.sync cimport atomic_add_i32, atomic_claim_i32, atomic_load_i32, atomic_store_i32
 from kbroker._core.wire.crc cimport crc32c
 from kbroker._core.wire.cursor cimport store_u16, store_u32, store_u64
-from kbroker._core.base.futex cimport futex_wait, futex_wake_all
 from kbroker._core.wire.layout cimport *
-from kbroker._core.base.sync cimport atomic_add_i32, atomic_claim_i32, atomic_load_i32, atomic_store_i32
 
 cdef extern from "<pthread.h>" nogil:
     int pthread_atfork(void (*prepare)() noexcept nogil, void (*parent)() noexcept nogil, void (*child)() noexcept nogil)

@@ -3,12 +3,12 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memcpy
 
+from kbroker._core.base.sync cimport atomic_add_i32
 from kbroker._core.client.producer.accumulator cimport batch_done, compress_later
-from kbroker._core.wire.layout cimport BATCH_HEADER_SIZE
 from kbroker._core.client.producer.outgoing cimport NO_SEQUENCE, OUTGOING_SPLIT, outgoing_new, outgoing_t, outgoing_unref, pool_give, pool_take
 from kbroker._core.client.producer.outgoing_list cimport list_pop, list_push_front
+from kbroker._core.wire.layout cimport BATCH_HEADER_SIZE
 from kbroker._core.wire.record cimport record_t, take_deltas
-from kbroker._core.base.sync cimport atomic_add_i32
 from kbroker._core.wire.varint cimport put_varlong, varlong_size
 
 

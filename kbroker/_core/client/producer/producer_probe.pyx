@@ -3,11 +3,11 @@
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t
 
+from kbroker._core.base.sync cimport mutex_lock, mutex_unlock
 from kbroker._core.client.producer.accumulator cimport Accumulator, accumulator_t, batch_done, queue_t, seal_open
 from kbroker._core.client.producer.delivery cimport run_callbacks
 from kbroker._core.client.producer.outgoing cimport OUTGOING_DELIVERED, outgoing_seal, outgoing_t
 from kbroker._core.client.producer.outgoing_list cimport list_pop
-from kbroker._core.base.sync cimport mutex_lock, mutex_unlock
 
 
 def deliver(Accumulator accumulator not None, int64_t base_offset=0, bint copy=True) -> list:

@@ -3,6 +3,7 @@
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
 from libc.string cimport memset
 
+from kbroker._core.base.sync cimport atomic_load_i32, mutex_lock, mutex_unlock
 from kbroker._core.client.producer.accumulator cimport (
     ADDED,
     NO_ROOM,
@@ -15,7 +16,6 @@ from kbroker._core.client.producer.accumulator cimport (
     topic_t,
     wall_clock_ms,
 )
-from kbroker._core.wire.cursor cimport writer_free, writer_init, writer_t
 from kbroker._core.client.producer.delivery cimport stretch_t
 from kbroker._core.client.producer.given_columns cimport (
     COLUMN_NULL,
@@ -34,11 +34,11 @@ from kbroker._core.client.producer.given_columns cimport (
     objects_of,
     put_header_columns,
 )
-from kbroker._core.wire.layout cimport BATCH_HEADER_SIZE
 from kbroker._core.client.producer.outgoing cimport outgoing_t, put_record, record_body_size
 from kbroker._core.client.producer.partitioner cimport PARTITION_MURMUR2, PARTITION_STICKY
 from kbroker._core.client.producer.record_sender cimport partition_number, put_headers, timestamp_of
-from kbroker._core.base.sync cimport atomic_load_i32, mutex_lock, mutex_unlock
+from kbroker._core.wire.cursor cimport writer_free, writer_init, writer_t
+from kbroker._core.wire.layout cimport BATCH_HEADER_SIZE
 from kbroker._core.wire.varint cimport varlong_size
 
 cdef enum:

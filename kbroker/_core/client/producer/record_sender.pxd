@@ -3,8 +3,8 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from kbroker._core.client.producer.accumulator cimport Accumulator, Topic, accumulator_t, incoming_t
-from kbroker._core.wire.cursor cimport writer_t
 from kbroker._core.client.producer.outgoing cimport outgoing_t
+from kbroker._core.wire.cursor cimport writer_t
 
 cdef class RecordSender:
     """Base of `kbroker.client.Producer`. Every method may be called from any thread."""

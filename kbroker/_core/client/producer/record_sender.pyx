@@ -5,6 +5,8 @@ from cpython.object cimport PyObject
 from libc.stdint cimport INT32_MAX
 from libc.string cimport memset
 
+from kbroker._core.base.field_bytes cimport field_release, field_t, field_take
+from kbroker._core.base.sync cimport atomic_add_i32, atomic_load_i32, mutex_lock, mutex_unlock
 from kbroker._core.client.producer.accumulator cimport (
     ADDED,
     IS_CLOSED,
@@ -17,12 +19,10 @@ from kbroker._core.client.producer.accumulator cimport (
     now_ms,
     wall_clock_ms,
 )
-from kbroker._core.wire.cursor cimport writer_free, writer_init, writer_reserve, writer_t
 from kbroker._core.client.producer.delivery cimport Deliveries, Delivery
-from kbroker._core.base.field_bytes cimport field_release, field_t, field_take
 from kbroker._core.client.producer.outgoing cimport outgoing_unref
 from kbroker._core.client.producer.record_columns cimport send_columns
-from kbroker._core.base.sync cimport atomic_add_i32, atomic_load_i32, mutex_lock, mutex_unlock
+from kbroker._core.wire.cursor cimport writer_free, writer_init, writer_reserve, writer_t
 from kbroker._core.wire.varint cimport bytes_size, put_bytes, put_varlong, varlong_size
 
 cdef uint8_t[1] no_headers

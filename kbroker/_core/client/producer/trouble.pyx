@@ -3,14 +3,14 @@
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport INT32_MAX, int64_t, uint8_t
 
+from kbroker._core.base.sync cimport mutex_lock, mutex_unlock
 from kbroker._core.client.producer.accumulator cimport accumulator_t, now_ms
 from kbroker._core.client.producer.delivery cimport fail_list, run_callbacks
-from kbroker._core.wire.layout cimport BATCH_HEADER_SIZE
+from kbroker._core.client.producer.engine cimport wake_engine
 from kbroker._core.client.producer.outgoing cimport NO_SEQUENCE, outgoing_t
 from kbroker._core.client.producer.outgoing_list cimport list_pop, list_push, outgoing_list_t
 from kbroker._core.client.producer.outgoing_split cimport restore_records, split_outgoing
-from kbroker._core.client.producer.engine cimport wake_engine
-from kbroker._core.base.sync cimport mutex_lock, mutex_unlock
+from kbroker._core.wire.layout cimport BATCH_HEADER_SIZE
 
 from collections import namedtuple
 

@@ -10,8 +10,8 @@ from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 from kbroker._core.log.compaction.copied_bytes cimport copied_keep, copied_t, copied_writer
-from kbroker._core.wire.cursor cimport write_raw
 from kbroker._core.log.compaction.dedupe_map cimport dedupe_get, dedupe_hash, dedupe_hash_t, dedupe_put
+from kbroker._core.wire.cursor cimport write_raw
 from kbroker._core.wire.layout cimport *
 from kbroker._core.wire.message_set cimport (
     OUT_OF_MEMORY, MessageSetBuilder, message_check, message_read, message_t, set_info_t, set_walk,

@@ -25,15 +25,15 @@ from kbroker._core.log.compaction.cleaned_transactions cimport (
     LastBatches, Transactions, data_is_aborted, is_last_of_producer, marker_is_spent,
 )
 from kbroker._core.log.compaction.copied_bytes cimport copied_keep, copied_t, copied_writer
+from kbroker._core.log.compaction.dedupe_map cimport (
+    DedupeMap, dedupe_get, dedupe_hash, dedupe_hash_t, dedupe_map_t, dedupe_prefetch, dedupe_put,
+)
+from kbroker._core.log.compaction.message_copy cimport DEDUPE_MAP_FULL, copy_message, feed_message, message_pass_t
 from kbroker._core.wire.crc cimport crc32c
 from kbroker._core.wire.cursor cimport (
     load_u32, store_u16, store_u32, store_u64, write_i32, write_raw, writer_free, writer_reserve, writer_t,
 )
-from kbroker._core.log.compaction.dedupe_map cimport (
-    DedupeMap, dedupe_get, dedupe_hash, dedupe_hash_t, dedupe_map_t, dedupe_prefetch, dedupe_put,
-)
 from kbroker._core.wire.layout cimport *
-from kbroker._core.log.compaction.message_copy cimport DEDUPE_MAP_FULL, copy_message, feed_message, message_pass_t
 from kbroker._core.wire.record cimport control_type, record_t, take_fields
 from kbroker._core.wire.record_batch cimport (
     BATCH_BAD_COUNT, BATCH_BAD_LENGTH, BATCH_BAD_RECORD, BATCH_OK, BATCH_OLD_MAGIC, BATCH_TOO_SHORT, batch_info_t,

@@ -2,9 +2,9 @@
 
 from libc.stdint cimport int64_t
 
-from kbroker._core.wire.layout cimport INDEX_ENTRY_SIZE, TIME_INDEX_ENTRY_SIZE
 from kbroker._core.log.offset_index cimport index_position, index_relative_offset, time_index_relative_offset, time_index_timestamp
 from kbroker._core.log.scan.segment_check cimport *
+from kbroker._core.wire.layout cimport INDEX_ENTRY_SIZE, TIME_INDEX_ENTRY_SIZE
 
 
 cdef inline int64_t entry_position(const check_t *check, int64_t entry) noexcept nogil:

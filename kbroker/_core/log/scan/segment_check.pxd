@@ -2,8 +2,8 @@
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
-from kbroker._core.wire.cursor cimport write_i32, write_i64, writer_t
 from kbroker._core.log.scan.file_window cimport file_window_t
+from kbroker._core.wire.cursor cimport write_i32, write_i64, writer_t
 
 cdef enum:
     # What may be wrong with a segment and its indexes, besides what wire/record_batch.pxd finds in one batch.

@@ -9,9 +9,10 @@ from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memset, strerror
 
-from kbroker._core.wire.cursor cimport load_u32, load_u64, write_i32, write_i64, writer_free, writer_init
 from kbroker._core.log.scan.file_window cimport window_at, window_close, window_open
 from kbroker._core.log.scan.index_check cimport check_entry_order, end_indexes, hold_index, hold_time_index, skip_index
+from kbroker._core.log.scan.segment_check cimport *
+from kbroker._core.wire.cursor cimport load_u32, load_u64, write_i32, write_i64, writer_free, writer_init
 from kbroker._core.wire.layout cimport *
 from kbroker._core.wire.message_set cimport message_check, message_header, message_t, set_info_t, set_walk
 from kbroker._core.wire.record cimport control_type, record_t, take_record
@@ -19,7 +20,6 @@ from kbroker._core.wire.record_batch cimport (
     BATCH_BAD_CODEC, BATCH_BAD_COUNT, BATCH_BAD_CRC, BATCH_BAD_LENGTH, BATCH_BAD_MAGIC, BATCH_BAD_RECORD, BATCH_FINDINGS, BATCH_OK,
     BATCH_OLD_MAGIC, BATCH_TOO_SHORT, batch_header, batch_info_t, batch_verify,
 )
-from kbroker._core.log.scan.segment_check cimport *
 
 from kbroker._core.wire.record_batch import FINDINGS as _BATCH_FINDINGS
 from kbroker.errors import BadInput

@@ -9,11 +9,11 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t
 from libc.string cimport memset, strerror
 
-from kbroker._core.wire.cursor cimport load_u32, load_u64, writer_free, writer_init, writer_t, write_i32, write_i64, write_raw
+from kbroker._core.log.producers cimport ProducerTable, ended_t, producers_end, producers_remember, producers_t
 from kbroker._core.log.scan.file_window cimport file_window_t, window_at, window_close, window_open
+from kbroker._core.wire.cursor cimport load_u32, load_u64, writer_free, writer_init, writer_t, write_i32, write_i64, write_raw
 from kbroker._core.wire.layout cimport *
 from kbroker._core.wire.message_set cimport message_header, message_t, message_verify
-from kbroker._core.log.producers cimport ProducerTable, ended_t, producers_end, producers_remember, producers_t
 from kbroker._core.wire.record_batch cimport (
     BATCH_BAD_CRC, BATCH_BAD_LENGTH, BATCH_BAD_MAGIC, BATCH_OK, BATCH_OLD_MAGIC, BATCH_TOO_SHORT, batch_header,
     batch_info_t, batch_verify,

@@ -2,9 +2,9 @@
 
 from libc.stdint cimport int64_t
 
-from kbroker._core.wire.cursor cimport reader_t
-from kbroker._core.server.fetch.fetch cimport fetch_t
 from kbroker._core.log.registry cimport Registry
+from kbroker._core.server.fetch.fetch cimport fetch_t
+from kbroker._core.wire.cursor cimport reader_t
 
 # Decide the context and settle the entries of a parsed request: each partition once, with what was asked for it last, as
 # Kafka has it. With CONTEXT_INCREMENTAL f.session is set and locked. -1: out of memory. NEEDS_HANDLER, unless it `may_block`:

@@ -4,17 +4,21 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy, memset
 
-from kbroker._core.wire.cursor cimport read_array_count, read_i32, reader_t, skip_tags
+from kbroker._core.base.seeded_hash cimport seeded_hash, seeded_hash_of_number
+from kbroker._core.base.sync cimport atomic_load_i32, mutex_lock, mutex_trylock, mutex_unlock
+from kbroker._core.log.partition cimport NEEDS_HANDLER, PARTITION_DELETED, partition_ref, partition_unref
+from kbroker._core.log.registry cimport MOST_TOPIC_NAME, Registry
 from kbroker._core.server.fetch.fetch cimport *
 from kbroker._core.server.fetch.request cimport add_entry, next_forgotten
 from kbroker._core.server.fetch.sessions cimport (
     SESSION_PARTITIONS, cached_partition_t, fetch_session_t, may_be_cached, session_add, session_drop, session_find, session_place,
     session_remove, session_resize, session_unref,
 )
-from kbroker._core.log.partition cimport NEEDS_HANDLER, PARTITION_DELETED, partition_ref, partition_unref
-from kbroker._core.log.registry cimport MOST_TOPIC_NAME, Registry
-from kbroker._core.base.seeded_hash cimport seeded_hash, seeded_hash_of_number
-from kbroker._core.base.sync cimport atomic_load_i32, mutex_lock, mutex_trylock, mutex_unlock
+from kbroker._core.wire.cursor cimport read_array_count, read_i32, reader_t, skip_tags
+from kbroker._core.wire.error_codes cimport (
+    UNKNOWN_SERVER_ERROR, UNKNOWN_TOPIC_OR_PARTITION, FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH,
+    UNKNOWN_TOPIC_ID, FETCH_SESSION_TOPIC_ID_ERROR,
+)
 
 cdef enum:
     COMPARED_IN_PAIRS = 8        # so many entries are compared with each other; of more there is a table

@@ -13,9 +13,9 @@ connection. Versions 0 to 3 read messages of magic 0 or 1: another thread conver
 from cpython.object cimport PyObject
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t
 
+from kbroker._core.log.partition cimport fetch_waiter_t, partition_t, read_result_t
 from kbroker._core.server.connection cimport conn_t, parked_t, request_t, slot_t
 from kbroker._core.server.fetch.sessions cimport fetch_session_t, session_cache_t
-from kbroker._core.log.partition cimport fetch_waiter_t, partition_t, read_result_t
 from kbroker._core.server.serving cimport Serving
 
 cdef enum:
@@ -44,20 +44,6 @@ cdef enum:
     KNOWN = 0                    # fetch_entry_t.unknown
     UNKNOWN_ID = 1
     UNKNOWN_PARTITION = 2
-
-    # The protocol's error codes that come from here (errors.ErrorCode).
-    UNKNOWN_SERVER_ERROR = -1
-    UNKNOWN_TOPIC_OR_PARTITION = 3
-    NOT_LEADER_OR_FOLLOWER = 6
-    UNSUPPORTED_VERSION = 35
-    KAFKA_STORAGE_ERROR = 56
-    FETCH_SESSION_ID_NOT_FOUND = 70
-    INVALID_FETCH_SESSION_EPOCH = 71
-    FENCED_LEADER_EPOCH = 74
-    UNKNOWN_LEADER_EPOCH = 75
-    UNSUPPORTED_COMPRESSION_TYPE = 76
-    UNKNOWN_TOPIC_ID = 100
-    FETCH_SESSION_TOPIC_ID_ERROR = 106
 
 ctypedef struct fetch_entry_t:
     # One partition of a fetch in progress: what is asked, and what the last look at it gave.

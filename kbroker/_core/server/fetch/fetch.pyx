@@ -21,11 +21,16 @@ from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy
 
+from kbroker._core.base.mailbox cimport MAIL_FETCH
+from kbroker._core.base.sync cimport atomic_load_i32, atomic_store_i64, mutex_lock, mutex_trylock, mutex_unlock
+from kbroker._core.base.timer_wheel cimport wheel_add, wheel_remove
+from kbroker._core.log.partition cimport (
+    NEEDS_HANDLER, fetch_waiter_t, partition_await_bytes, partition_forget_bytes, partition_ref, partition_unref,
+)
 from kbroker._core.server.connection cimport (
     SLOT_CLOSE, SLOT_PARKED, SLOT_READY, TIMER_FETCH, conn_close, conn_t, parked_t, request_t, slot_begin_response, slot_finish, slot_new,
     slot_settle, slot_t,
 )
-from kbroker._core.wire.cursor cimport reader_t
 from kbroker._core.server.fetch.entries cimport open_session, refuse_all
 from kbroker._core.server.fetch.look cimport drop_read, look
 from kbroker._core.server.fetch.request cimport parse_request
@@ -34,14 +39,13 @@ from kbroker._core.server.fetch.sessions cimport (
     SESSION_PARTITIONS, FetchSessions, cached_partition_t, fetch_session_t, may_be_cached, next_epoch, session_add, session_list,
     session_move_last, session_new, session_touch, session_unref, sessions_abandon,
 )
-from kbroker._core.base.mailbox cimport MAIL_FETCH
-from kbroker._core.log.partition cimport (
-    NEEDS_HANDLER, fetch_waiter_t, partition_await_bytes, partition_forget_bytes, partition_ref, partition_unref,
-)
-from kbroker._core.server.serving cimport Serving
 from kbroker._core.server.sending cimport monotonic_ns
-from kbroker._core.base.sync cimport atomic_load_i32, atomic_store_i64, mutex_lock, mutex_trylock, mutex_unlock
-from kbroker._core.base.timer_wheel cimport wheel_add, wheel_remove
+from kbroker._core.server.serving cimport Serving
+from kbroker._core.wire.cursor cimport reader_t
+from kbroker._core.wire.error_codes cimport (
+    UNKNOWN_SERVER_ERROR, UNSUPPORTED_VERSION, KAFKA_STORAGE_ERROR, INVALID_FETCH_SESSION_EPOCH,
+    UNSUPPORTED_COMPRESSION_TYPE,
+)
 
 cdef enum:
     FIRST_ZSTD_VERSION = 10      # older clients may not read a topic that is compressed with zstd by its config (KIP-110)

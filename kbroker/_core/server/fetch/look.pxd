@@ -2,8 +2,8 @@
 
 from libc.stdlib cimport free
 
-from kbroker._core.server.fetch.fetch cimport fetch_entry_t, fetch_t
 from kbroker._core.log.partition cimport segment_unref
+from kbroker._core.server.fetch.fetch cimport fetch_entry_t, fetch_t
 
 # Read every partition's place under the limits of KIP-74, into `read`, `error` and `visible_end` of the entries, and
 # f.bytes_ready and f.answer_now. 0, or NEEDS_HANDLER, unless it `may_block`: a log or segment is closed, something is not in

@@ -2,12 +2,13 @@
 
 from libc.stdint cimport int16_t, int32_t, int64_t
 
-from kbroker._core.server.fetch.fetch cimport (
-    FENCED_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER, UNKNOWN_LEADER_EPOCH, UNKNOWN_SERVER_ERROR, fetch_entry_t, fetch_t,
-)
-from kbroker._core.log.position cimport partition_read, patience_t
-from kbroker._core.log.partition cimport NEEDS_HANDLER, partition_visible_end
 from kbroker._core.base.sync cimport atomic_load_i32, mutex_lock, mutex_unlock
+from kbroker._core.log.partition cimport NEEDS_HANDLER, partition_visible_end
+from kbroker._core.log.position cimport partition_read, patience_t
+from kbroker._core.server.fetch.fetch cimport fetch_entry_t, fetch_t
+from kbroker._core.wire.error_codes cimport (
+    UNKNOWN_SERVER_ERROR, NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH,
+)
 
 cdef enum:
     # Pieces of logs (4 KiB, or a batch's header) that one look reads: a millisecond of a processor, a tenth of a second of a

@@ -5,14 +5,17 @@ from cpython.buffer cimport PyBUF_READ
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc, realloc
 
+from kbroker._core.log.io cimport io_read
+from kbroker._core.log.partition cimport directory_failed
+from kbroker._core.server.fetch.fetch cimport fetch_entry_t, fetch_t
+from kbroker._core.server.serving cimport Serving, report
 from kbroker._core.wire.conversion cimport older_message, plain_messages
 from kbroker._core.wire.cursor cimport load_u32, write_raw, writer_reserve, writer_t
-from kbroker._core.server.fetch.fetch cimport UNKNOWN_SERVER_ERROR, UNSUPPORTED_COMPRESSION_TYPE, fetch_entry_t, fetch_t
+from kbroker._core.wire.error_codes cimport (
+    UNKNOWN_SERVER_ERROR, CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR, UNSUPPORTED_COMPRESSION_TYPE,
+)
 from kbroker._core.wire.layout cimport *
-from kbroker._core.log.io cimport io_read
 from kbroker._core.wire.message_set cimport OUT_OF_MEMORY
-from kbroker._core.log.partition cimport CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR, directory_failed
-from kbroker._core.server.serving cimport Serving, report
 from kbroker._core.wire.record_batch cimport BATCH_OK, BATCH_OLD_MAGIC, batch_error_code, batch_header, batch_info_t
 
 from kbroker.errors import KbrokerError

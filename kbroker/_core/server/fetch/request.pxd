@@ -3,8 +3,8 @@
 from libc.stdint cimport int32_t, uint8_t
 
 from kbroker._core.server.connection cimport request_t
-from kbroker._core.wire.cursor cimport reader_t
 from kbroker._core.server.fetch.fetch cimport fetch_entry_t, fetch_t
+from kbroker._core.wire.cursor cimport reader_t
 
 # The whole request into the fields and entries of `f`, whose version is set; `forgotten` is left where the array of
 # forgotten topics begins. False when it does not parse or memory is out. Nothing of the entries but what was asked is set.

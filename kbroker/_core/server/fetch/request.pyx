@@ -5,12 +5,12 @@ from libc.string cimport memcpy
 
 from kbroker._core.base.arrays cimport with_room
 from kbroker._core.server.connection cimport request_t
+from kbroker._core.server.fetch.fetch cimport (
+    CONVERTED_AT_ONCE, FINAL_EPOCH, FIRST_BATCH_VERSION, KNOWN, READ_COMMITTED, READ_UNCOMMITTED, fetch_entry_t, fetch_t,
+)
 from kbroker._core.wire.cursor cimport (
     MOST_ELEMENTS, is_utf8, read_array_count, read_i8, read_i32, read_i64, read_string, read_tag, read_uvarint, reader_left, reader_t,
     reader_take, skip_tags,
-)
-from kbroker._core.server.fetch.fetch cimport (
-    CONVERTED_AT_ONCE, FINAL_EPOCH, FIRST_BATCH_VERSION, KNOWN, READ_COMMITTED, READ_UNCOMMITTED, fetch_entry_t, fetch_t,
 )
 
 

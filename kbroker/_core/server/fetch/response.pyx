@@ -5,20 +5,20 @@ import logging
 from libc.stdint cimport int16_t, int32_t, int64_t, uint32_t
 from libc.string cimport memcmp
 
+from kbroker._core.base.sync cimport atomic_add_i64, atomic_load_i32
 from kbroker._core.server.connection cimport conn_t, count_error, slot_splice, slot_t
-from kbroker._core.wire.cursor cimport (
-    store_u32, write_array_count, write_i16, write_i32, write_i64, write_raw, write_string, write_uvarint, writer_free, writer_init,
-    writer_t,
-)
-from kbroker._core.server.fetch.fetch cimport (
-    CONTEXT_REFUSED, FENCED_LEADER_EPOCH, FIRST_BATCH_VERSION, KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER,
-    UNSUPPORTED_COMPRESSION_TYPE, fetch_entry_t, fetch_t,
-)
+from kbroker._core.server.fetch.fetch cimport CONTEXT_REFUSED, FIRST_BATCH_VERSION, fetch_entry_t, fetch_t
 from kbroker._core.server.fetch.messages cimport write_messages
 from kbroker._core.server.fetch.sessions cimport FetchSessions
 from kbroker._core.server.peer cimport connection_of
 from kbroker._core.server.serving cimport Serving
-from kbroker._core.base.sync cimport atomic_add_i64, atomic_load_i32
+from kbroker._core.wire.cursor cimport (
+    store_u32, write_array_count, write_i16, write_i32, write_i64, write_raw, write_string, write_uvarint, writer_free, writer_init,
+    writer_t,
+)
+from kbroker._core.wire.error_codes cimport (
+    NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR, FENCED_LEADER_EPOCH, UNSUPPORTED_COMPRESSION_TYPE,
+)
 
 logger = logging.getLogger("kbroker.server")
 

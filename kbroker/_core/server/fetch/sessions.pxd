@@ -8,9 +8,9 @@ session, registry, partition. The cache's lock is never held over anything else.
 
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
+from kbroker._core.base.sync cimport mutex_t
 from kbroker._core.log.partition cimport partition_t
 from kbroker._core.log.registry cimport MOST_TOPIC_NAME
-from kbroker._core.base.sync cimport mutex_t
 
 cdef enum:
     SESSION_PARTITIONS = 10000   # of one session: each fetch of it looks at all of them, on the word of some sixty bytes

@@ -7,9 +7,9 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy, memset
 
 from kbroker._core.base.arrays cimport with_room
-from kbroker._core.log.partition cimport partition_unref
 from kbroker._core.base.seeded_hash cimport seeded_hash
 from kbroker._core.base.sync cimport atomic_add_i32, mutex_destroy, mutex_init, mutex_lock, mutex_unlock
+from kbroker._core.log.partition cimport partition_unref
 
 cdef enum:
     FIRST_TABLE = 16

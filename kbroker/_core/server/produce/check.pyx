@@ -6,32 +6,27 @@ from libc.stdint cimport INT64_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t, 
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy
 
+from kbroker._core.log.partition cimport log_options_t
+from kbroker._core.server.produce.work cimport entry_t, is_transactional, produce_t, refuse
+from kbroker._core.server.sending cimport wall_ms
+from kbroker._core.server.serving cimport Serving, report
+from kbroker._core.wire.error_codes cimport (
+    UNKNOWN_SERVER_ERROR, UNKNOWN_TOPIC_OR_PARTITION, MESSAGE_TOO_LARGE, INVALID_TOPIC_EXCEPTION,
+    INVALID_REQUIRED_ACKS, INVALID_PRODUCER_ID_MAPPING, TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    UNSUPPORTED_COMPRESSION_TYPE, INVALID_RECORD,
+)
 from kbroker._core.wire.layout cimport (
     ATTRIBUTE_CODEC_MASK, ATTRIBUTE_TRANSACTIONAL, BATCH_ATTRIBUTES, BATCH_HEADER_SIZE, BATCH_MAGIC,
 )
-from kbroker._core.log.partition cimport log_options_t
-from kbroker._core.server.serving cimport Serving, report
-from kbroker._core.server.produce.work cimport entry_t, is_transactional, produce_t, refuse
 from kbroker._core.wire.record cimport record_t, take_fields
 from kbroker._core.wire.record_batch cimport (
     BATCH_BAD_TIMESTAMP, BATCH_NO_KEY, BATCH_OK, batch_check, batch_check_timestamps, batch_check_trailing, batch_error_code,
     batch_header, batch_info_t, batch_walk,
 )
-from kbroker._core.server.sending cimport wall_ms
 
 from kbroker.errors import KbrokerError
 
 cdef enum:
-    UNKNOWN_SERVER_ERROR = -1
-    UNKNOWN_TOPIC_OR_PARTITION = 3
-    MESSAGE_TOO_LARGE = 10
-    INVALID_TOPIC_EXCEPTION = 17
-    INVALID_REQUIRED_ACKS = 21
-    INVALID_PRODUCER_ID_MAPPING = 49
-    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
-    UNSUPPORTED_COMPRESSION_TYPE = 76
-    INVALID_RECORD = 87
-
     CODEC_ZSTD = 4
     FIRST_BATCH_VERSION = 3
     FIRST_ZSTD_VERSION = 7

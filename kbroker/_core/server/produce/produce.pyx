@@ -22,31 +22,27 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp
 
 from kbroker._core.base.arrays cimport with_room
-from kbroker._core.server.connection cimport begin_response, conn_t, request_t, slot_begin_response, slot_new, slot_settle, slot_t
-from kbroker._core.wire.cursor cimport (
-    MOST_ELEMENTS, is_utf8, read_array_count, read_bytes, read_i16, read_i32, read_string, reader_t, skip_tags,
-)
+from kbroker._core.base.sync cimport atomic_add_i32
 from kbroker._core.log.flush cimport partition_await_flush
 from kbroker._core.log.partition cimport (
     NEEDS_HANDLER, NEEDS_VERIFICATION, appender_t, partition_append, partition_unref, partition_verify,
 )
-from kbroker._core.server.serving cimport Serving
+from kbroker._core.log.producers cimport FROM_CLIENT
+from kbroker._core.log.verifications cimport NO_GUARD
+from kbroker._core.server.connection cimport begin_response, conn_t, request_t, slot_begin_response, slot_new, slot_settle, slot_t
 from kbroker._core.server.produce.check cimport produce_check, produce_check_rest
 from kbroker._core.server.produce.response cimport produce_response
-from kbroker._core.log.producers cimport FROM_CLIENT
 from kbroker._core.server.sending cimport wall_ms
-from kbroker._core.base.sync cimport atomic_add_i32
-from kbroker._core.log.verifications cimport NO_GUARD
+from kbroker._core.server.serving cimport Serving
+from kbroker._core.wire.cursor cimport (
+    MOST_ELEMENTS, is_utf8, read_array_count, read_bytes, read_i16, read_i32, read_string, reader_t, skip_tags,
+)
+from kbroker._core.wire.error_codes cimport (
+    UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE,
+    INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, KAFKA_STORAGE_ERROR,
+)
 
 cdef enum:
-    UNKNOWN_TOPIC_OR_PARTITION = 3
-    NOT_LEADER_OR_FOLLOWER = 6
-    MESSAGE_TOO_LARGE = 10
-    RECORD_LIST_TOO_LARGE = 18
-    INVALID_PRODUCER_EPOCH = 47
-    INVALID_TXN_STATE = 48
-    KAFKA_STORAGE_ERROR = 56
-
     FIRST_BATCH_VERSION = 3
     FIRST_ADDING_VERSION = 12
     APPENDED_AT_ONCE = 500       # batches that a processor appends, each with a write(2): about a millisecond

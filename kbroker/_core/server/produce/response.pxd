@@ -3,8 +3,8 @@
 from libc.stdint cimport int32_t, uint8_t
 
 from kbroker._core.server.connection cimport slot_t
-from kbroker._core.server.serving cimport Serving
 from kbroker._core.server.produce.work cimport produce_t
+from kbroker._core.server.serving cimport Serving
 
 # The whole response, and a waiter for each of the `waiting` partitions whose ack has to wait. Returns the slot's outcome.
 cdef int32_t produce_response(Serving serving, slot_t *slot, produce_t *w, uint8_t *frame, int32_t waiting) noexcept nogil

@@ -4,20 +4,15 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport calloc
 from libc.string cimport strlen
 
-from kbroker._core.server.connection cimport SLOT_CLOSE, SLOT_READY, SLOT_SILENT, count_error, slot_t
-from kbroker._core.wire.cursor cimport write_array_count, write_i16, write_i32, write_i64, write_string, write_uvarint, writer_t
-from kbroker._core.log.partition cimport ack_waiter_t
-from kbroker._core.server.serving cimport Serving
-from kbroker._core.server.produce.produce cimport entry_t, produce_t
 from kbroker._core.base.sync cimport atomic_load_i32, atomic_load_i64
-
-cdef enum:
-    CORRUPT_MESSAGE = 2
-    NOT_ENOUGH_REPLICAS = 19
-    INVALID_TIMESTAMP = 32
-    INVALID_TXN_STATE = 48
-    KAFKA_STORAGE_ERROR = 56
-
+from kbroker._core.log.partition cimport ack_waiter_t
+from kbroker._core.server.connection cimport SLOT_CLOSE, SLOT_READY, SLOT_SILENT, count_error, slot_t
+from kbroker._core.server.produce.produce cimport entry_t, produce_t
+from kbroker._core.server.serving cimport Serving
+from kbroker._core.wire.cursor cimport write_array_count, write_i16, write_i32, write_i64, write_string, write_uvarint, writer_t
+from kbroker._core.wire.error_codes cimport (
+    CORRUPT_MESSAGE, NOT_ENOUGH_REPLICAS, INVALID_TIMESTAMP, INVALID_TXN_STATE, KAFKA_STORAGE_ERROR,
+)
 
 cdef const char *refusal_text(int16_t error) noexcept nogil:
     return b"the timestamp is out of the topic's bounds" if error == INVALID_TIMESTAMP else b"a compacted topic needs keys"
