@@ -9,6 +9,7 @@ KBROKER_WARNINGS=error translates everything anew, in a folder of its own, and f
 
 import hashlib
 import os
+import sys
 from pathlib import Path
 
 from Cython.Build import cythonize
@@ -66,13 +67,19 @@ def extension(source: Path) -> Extension:
     )
 
 
+def sources() -> list[Path]:
+    """What is compiled: engines for tests in place only, where tests find them."""
+    found = sorted(CORE.rglob("*.pyx"))
+    return found if "--inplace" in sys.argv else [path for path in found if path.parent.name != "probes"]
+
+
 DEBUG = BUILD != "release"
 # Cython translates in processes of its own; from Python 3.14 on each of them imports this file first.
 if __name__ == "__main__":
     setup(
         options={"build_ext": {"parallel": os.cpu_count() or 1}},
         ext_modules=cythonize(
-            [extension(path) for path in sorted(CORE.rglob("*.pyx"))] if BUILD != "none" else [],
+            [extension(path) for path in sources()] if BUILD != "none" else [],
             nthreads=0 if STRICT else int(os.environ.get("KBROKER_BUILD_JOBS", os.cpu_count() or 1)),
             build_dir="build/cython-strict" if STRICT else f"build/cython-{BUILD}",
             force=STRICT,

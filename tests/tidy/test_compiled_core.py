@@ -23,6 +23,7 @@ FOLDERS = {
     "server": ("base", "wire", "log"),
     "client": ("base", "wire"),
     "rows": ("base", "wire"),
+    "probes": ("base", "wire", "client"),
 }
 IMPORT = re.compile(r"^\s*(?:from|import|cimport)\s+(kbroker[\w.]*)", re.MULTILINE)
 # A compiled function that returns a C value: `cdef`, modifiers, the type, the name, the arguments, the contract.

@@ -78,3 +78,4 @@ def test_the_wheel_serves_from_an_environment_without_a_compiler(
     (package,) = (installed.parent.parent / "lib").glob("python*/site-packages/kbroker")
     assert (package / "py.typed").exists()
     assert (package / "_core" / "client" / "producer" / "delivery.pyi").exists()
+    assert not (package / "_core" / "probes").exists()

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from kbroker._core.client.probe import ProbeEngine
+from kbroker._core.probes.client import ProbeEngine
 from kbroker.client.cluster import COORDINATOR, NEVER_REACHED, TRANSACTION, Backoff, Cluster
 from kbroker.client.cluster_view import ClusterView, Node
 from kbroker.client.connection import Connection

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from kbroker._core.client.probe import ProbeEngine
+from kbroker._core.probes.client import ProbeEngine
 from kbroker._core.client.pump import Pump, PumpConnection
 from tests.kit.scripted_broker import Peer, ScriptedBroker
 
