@@ -45,10 +45,20 @@ cdef extern from "<pthread.h>" nogil:
     int mutex_clocklock "pthread_mutex_clocklock"(mutex_t *mutex, int clock, const timespec *until)
 
 cdef enum:
-
+    APPENDED_BEFORE = 1          # admit: the producer has sent this batch again
     STALL_NS = 100000000         # a write that takes longer ...
     STALLED_FOR_NS = 1000000000  # ... keeps appends of its directory off the processors for so long
     LOCK_WAIT_NS = 2000000       # a processor waits so long for another one's append, then hands over
+
+ctypedef struct placed_t:
+    # Where a batch will stand that may be appended.
+    segment_t *segment
+    int64_t base_offset
+    int64_t last_offset
+    int64_t max_timestamp        # of its records, or the time of the append
+    int64_t position             # in the segment
+    int64_t written_ns           # when its write began
+    ended_t aborted              # what the .txnindex is to tell of the transaction that it ends; first_offset -1: nothing
 
 # --- references -------------------------------------------------------------------------------------
 
@@ -339,31 +349,48 @@ cdef inline bint roll_due(partition_t *p, segment_t *s, int64_t size, int64_t la
     return waited > p.options.segment_ms - s.roll_jitter_ms
 
 
+cdef inline bint is_pending_full(segment_t *s) noexcept nogil:
+    return s.pending.count == INDEX_PENDING or s.pending.time_count == INDEX_PENDING
+
+
 cdef int append_locked(partition_t *p, uint8_t *batch, batch_info_t *info, const appender_t *appender, int64_t now_ms,
                        bint may_block, append_result_t *result, need_t *need) noexcept nogil:
+    cdef placed_t placed
+    cdef int code = admit(p, info, appender, now_ms, may_block, result, need, &placed)
+    if code:
+        return 0 if code == APPENDED_BEFORE else code
+    batch_stamp(batch, placed.base_offset, p.leader_epoch)
+    batch_stamp_timestamp(batch, info.size, p.options.log_append_time, placed.max_timestamp)
+    code = write(p, batch, info, appender, &placed)
+    if code:
+        return code
+    result.base_offset = placed.base_offset
+    result.last_offset = placed.last_offset
+    result.log_append_time = now_ms if p.options.log_append_time else -1
+    result.must_wait = placed.last_offset + 1 - atomic_load_i64(&p.flushed_offset) >= p.options.flush_messages
+    publish(p, info, &placed)
+    return 0
+
+
+cdef int admit(partition_t *p, batch_info_t *info, const appender_t *appender, int64_t now_ms, bint may_block,
+               append_result_t *result, need_t *need, placed_t *placed) noexcept nogil:
+    """Whether this batch may be appended now, and where it will stand. Nothing is changed but `result` and `need`.
+
+    0: it may. APPENDED_BEFORE: `result` tells where. NEEDS_HANDLER: `need` tells what for. Else why not.
+    """
     cdef segment_t *s
     cdef remembered_batch_t duplicate
-    cdef ended_t aborted             # what the .txnindex is to tell
-    cdef ended_t ended
-    cdef int64_t stable_before
-    cdef bint is_stable
-    cdef bint is_pending_full
-    cdef int64_t base_offset
-    cdef int64_t last_offset
-    cdef int64_t max_timestamp
-    cdef int64_t position
-    cdef int64_t started_ns
-    cdef int64_t unflushed_from
     cdef bint log_append_time = p.options.log_append_time
+    cdef int verification
     cdef int code = refusal(p)
     if code == NEEDS_HANDLER:
         need.kind = PREPARE_OPEN
     if code:
         return code
     s = p.segments[p.segment_count - 1]
+    need.base_offset = s.base_offset
     if p.rolling:
         need.kind = PREPARE_ROLL
-        need.base_offset = s.base_offset
         return NEEDS_HANDLER
     if not may_block and atomic_load_i64(&p.dir.stalled_until_ns) and monotonic_ns() < p.dir.stalled_until_ns:
         return NEEDS_HANDLER
@@ -376,104 +403,108 @@ cdef int append_locked(partition_t *p, uint8_t *batch, batch_info_t *info, const
                                       p.options.timestamp_after_max_ms)
         if code != BATCH_OK:
             return batch_error_code(code)
-    max_timestamp = now_ms if log_append_time else info.walked_max_timestamp
 
     result.log_start_offset = p.log_start_offset
-    code = check_producer(p, info, appender, &duplicate)
-    if code == 1:
+    verification = check_producer(p, info, appender, &duplicate)
+    if verification == 1:
         result.base_offset = duplicate.last_offset - duplicate.offset_delta
         result.last_offset = duplicate.last_offset
         result.log_append_time = duplicate.timestamp         # whatever the topic's type, as Kafka
         result.must_wait = p.options.flush_messages == 1 and atomic_load_i64(&p.flushed_offset) <= duplicate.last_offset
-        return 0
-    if code and (code != NEEDS_VERIFICATION or may_block):
-        return code
+        return APPENDED_BEFORE
+    if verification and (verification != NEEDS_VERIFICATION or may_block):
+        return verification
 
-    base_offset = p.log_end_offset
-    last_offset = base_offset + info.last_offset_delta
-    if roll_due(p, s, info.size, last_offset, max_timestamp):
+    placed.segment = s
+    placed.base_offset = p.log_end_offset
+    placed.last_offset = p.log_end_offset + info.last_offset_delta
+    placed.max_timestamp = now_ms if log_append_time else info.walked_max_timestamp
+    placed.aborted.first_offset = -1
+    if roll_due(p, s, info.size, placed.last_offset, placed.max_timestamp):
         need.kind = PREPARE_ROLL
-        need.base_offset = s.base_offset
         return NEEDS_HANDLER
-    is_pending_full = s.pending.count == INDEX_PENDING or s.pending.time_count == INDEX_PENDING
-    if is_pending_full and (s.index_fd < 0 or s.time_index_fd < 0):
+    if is_pending_full(s) and (s.index_fd < 0 or s.time_index_fd < 0):
         need.kind = PREPARE_INDEX
-        need.base_offset = s.base_offset
         return NEEDS_HANDLER
-    if code:
-        return code          # NEEDS_VERIFICATION: whoever has only that to do appends where nobody may wait
-    if is_pending_full:
-        code = spill_indexes(p, s)
-        if code:
-            return write_failed(p, s, code)
-    aborted.first_offset = -1
+    if verification:
+        return verification          # whoever has only that to do appends where nobody may wait
     if appender.marker != NULL and appender.marker.type == MARKER_ABORT:
-        producers_foresee_end(p.producers, info.producer_id, base_offset, &aborted)
-        if aborted.first_offset != -1 and s.aborted_fd < 0:
+        producers_foresee_end(p.producers, info.producer_id, placed.base_offset, &placed.aborted)
+        if placed.aborted.first_offset != -1 and s.aborted_fd < 0:
             need.kind = PREPARE_ABORTED
-            need.base_offset = s.base_offset
             return NEEDS_HANDLER
+    return 0
 
-    batch_stamp(batch, base_offset, p.leader_epoch)
-    batch_stamp_timestamp(batch, info.size, log_append_time, max_timestamp)
-    position = s.size
-    started_ns = monotonic_ns()
-    code = io_write(s.file_system, s.fd, batch, info.size, position)
-    if code:
-        return write_failed(p, s, code)
-    if aborted.first_offset != -1:
-        code = write_aborted_entry(p, s, info.producer_id, &aborted, base_offset)
-        if code:
-            return write_failed(p, s, code)
-    note_write_time(p, started_ns)
+
+cdef int write(partition_t *p, const uint8_t *batch, batch_info_t *info, const appender_t *appender,
+               placed_t *placed) noexcept nogil:
+    """The batch as it is, into the files and to the producers. Nobody sees it before it is published. 0 or the error code."""
+    cdef segment_t *s = placed.segment
+    cdef ended_t ended
+    cdef int failed = spill_indexes(p, s) if is_pending_full(s) else 0
+    placed.position = s.size
+    placed.written_ns = monotonic_ns()
+    if failed == 0:
+        failed = io_write(s.file_system, s.fd, batch, info.size, placed.position)
+    if failed == 0 and placed.aborted.first_offset != -1:
+        failed = write_aborted_entry(p, s, info.producer_id, &placed.aborted, placed.base_offset)
+    if failed:
+        return write_failed(p, s, failed)
+    note_write_time(p, placed.written_ns)
     # The check has made room: this cannot fail.
     if appender.marker != NULL:
-        producers_end(p.producers, info, appender.marker, base_offset, max_timestamp, &ended)
-    else:
-        producers_remember(p.producers, info, base_offset, max_timestamp)
-    if appender.marker != NULL:
+        producers_end(p.producers, info, appender.marker, placed.base_offset, placed.max_timestamp, &ended)
         verifications_end_by_marker(&p.verifications, info.producer_id, info.producer_epoch)
-    elif info.attributes & ATTRIBUTE_TRANSACTIONAL:
-        verifications_end(&p.verifications, info.producer_id)
+    else:
+        producers_remember(p.producers, info, placed.base_offset, placed.max_timestamp)
+        if info.attributes & ATTRIBUTE_TRANSACTIONAL:
+            verifications_end(&p.verifications, info.producer_id)
+    return 0
 
+
+cdef void publish(partition_t *p, const batch_info_t *info, const placed_t *placed) noexcept nogil:
+    """What was written can be read from here on, and who waits for it is told."""
+    cdef int64_t stable_before
+    cdef bint is_stable
     mutex_lock(&p.lock)
-    if aborted.first_offset != -1:
-        s.aborted_count += 1
-    p.tail[p.tail_count & (TAIL_RING - 1)].base_offset = base_offset
-    p.tail[p.tail_count & (TAIL_RING - 1)].position = position
-    p.tail_count += 1
-    if position == 0:
-        s.first_timestamp = max_timestamp
-    if max_timestamp > s.max_timestamp:
-        s.max_timestamp = max_timestamp
-        s.max_timestamp_offset = last_offset
-    if s.bytes_since_index > p.options.index_interval_bytes:
-        add_index_entry(s, last_offset, position)
-        add_time_entry(s)
-        s.bytes_since_index = 0
-    s.bytes_since_index += info.size
-    atomic_store_i64(&s.size, position + info.size)
-    unflushed_from = p.flushed_offset
+    add_to_segment(p, info, placed)
     if p.unflushed_since_ms < 0:
-        atomic_store_i64(&p.unflushed_since_ms, started_ns // 1000000)
-    p.last_append_ms = started_ns // 1000000
-    atomic_store_i64(&p.log_end_offset, last_offset + 1)
-    atomic_store_i64(&p.high_watermark, last_offset + 1)
+        atomic_store_i64(&p.unflushed_since_ms, placed.written_ns // 1000000)
+    p.last_append_ms = placed.written_ns // 1000000
+    atomic_store_i64(&p.log_end_offset, placed.last_offset + 1)
+    atomic_store_i64(&p.high_watermark, placed.last_offset + 1)
     atomic_store_i64(&p.first_undecided, producers_first_undecided(p.producers))
     stable_before = p.last_stable_offset
     is_stable = settle_last_stable(p)
     if not p.options.flushed_visibility:
         # How many bytes the end of a transaction sets free nobody counts: who waits for them looks again.
-        wake_fetches(p, info.size, 0 if not is_stable else info.size if stable_before == base_offset else INT32_MAX)
+        wake_fetches(
+            p, info.size, 0 if not is_stable else info.size if stable_before == placed.base_offset else INT32_MAX
+        )
     mutex_unlock(&p.lock)
-
     atomic_add_i64(&p.messages_in, info.record_count)
     atomic_add_i64(&p.bytes_in, info.size)
-    result.base_offset = base_offset
-    result.last_offset = last_offset
-    result.log_append_time = now_ms if log_append_time else -1
-    result.must_wait = last_offset + 1 - unflushed_from >= p.options.flush_messages
-    return 0
+
+
+cdef inline void add_to_segment(partition_t *p, const batch_info_t *info, const placed_t *placed) noexcept nogil:
+    """The segment's size, times and indexes with this batch (both locks held)."""
+    cdef segment_t *s = placed.segment
+    if placed.aborted.first_offset != -1:
+        s.aborted_count += 1
+    p.tail[p.tail_count & (TAIL_RING - 1)].base_offset = placed.base_offset
+    p.tail[p.tail_count & (TAIL_RING - 1)].position = placed.position
+    p.tail_count += 1
+    if placed.position == 0:
+        s.first_timestamp = placed.max_timestamp
+    if placed.max_timestamp > s.max_timestamp:
+        s.max_timestamp = placed.max_timestamp
+        s.max_timestamp_offset = placed.last_offset
+    if s.bytes_since_index > p.options.index_interval_bytes:
+        add_index_entry(s, placed.last_offset, placed.position)
+        add_time_entry(s)
+        s.bytes_since_index = 0
+    s.bytes_since_index += info.size
+    atomic_store_i64(&s.size, placed.position + info.size)
 
 
 cdef inline void note_write_time(partition_t *p, int64_t started_ns) noexcept nogil:
