@@ -67,16 +67,16 @@ def cleanable_segments(log: Log, first_dirty_offset: int = 0) -> list[CleanableS
     newest_ms = log.context.clock.wall_ms() - lag_ms
     found = []
     for at, behind in itertools.pairwise(segments):
-        if behind[0] > bound:
+        end_offset = behind.base_offset
+        if end_offset > bound:
             break
-        is_dirty = behind[0] > first_dirty_offset
-        if lag_ms > 0 and is_dirty and names.largest_timestamp(log.path_of(at[0], names.LOG), at[2]) > newest_ms:
-            break
-        found.append(
-            CleanableSegment(
-                at[0], behind[0], at[1], at[6] * names.INDEX_ENTRY.size, at[7] * names.TIME_INDEX_ENTRY.size
-            )
-        )
+        if lag_ms > 0 and end_offset > first_dirty_offset:
+            path = log.path_of(at.base_offset, names.LOG)
+            if names.largest_timestamp(path, at.max_timestamp) > newest_ms:
+                break
+        index_size = at.index_count * names.INDEX_ENTRY.size
+        time_index_size = at.time_index_count * names.TIME_INDEX_ENTRY.size
+        found.append(CleanableSegment(at.base_offset, end_offset, at.size, index_size, time_index_size))
     return found
 
 
@@ -363,9 +363,9 @@ def _aborted_transactions(log: Log) -> list[tuple[int, int, int, int]]:
     Also of segments that cannot be cleaned yet: what was aborted there may have begun before.
     """
     found: list[tuple[int, int, int, int]] = []
-    for base_offset, *_ in log.state.segments():
+    for at in log.state.segments():
         try:
-            data = read_file(log.context.fs, log.path_of(base_offset, names.TRANSACTION_INDEX))
+            data = read_file(log.context.fs, log.path_of(at.base_offset, names.TRANSACTION_INDEX))
         except FileNotFoundError:
             continue
         found += names.aborted_transactions(data)
@@ -376,10 +376,10 @@ def first_timestamps(log: Log, first_dirty_offset: int) -> list[int]:
     """Largest timestamp of the first batch of each closed segment that was not cleaned yet."""
     found = []
     for at, behind in itertools.pairwise(log.state.segments()):
-        if behind[0] > first_dirty_offset:
-            fd = log.context.fs.open(log.path_of(at[0], names.LOG), os.O_RDONLY)
+        if behind.base_offset > first_dirty_offset:
+            fd = log.context.fs.open(log.path_of(at.base_offset, names.LOG), os.O_RDONLY)
             try:
-                first = find_batch(fd, at[1]) if at[1] else None
+                first = find_batch(fd, at.size) if at.size else None
             finally:
                 log.context.fs.close(fd)
             found.append(first[4] if first else -1)

@@ -14,6 +14,7 @@ import weakref
 from uuid import UUID
 
 from kbroker._core.log.directory import LogDirectory
+from kbroker._core.log.segment_list import SegmentView
 from kbroker._core.log.partition_state import PartitionState
 from kbroker._core.log.segment_list import SegmentHandle
 from kbroker.errors import DiskDamaged, ErrorCode, ProtocolError, StorageFailed
@@ -245,7 +246,7 @@ class Log(LogRecords):
                 self.state.flush()
                 self._epochs.settle()
                 self._files.store_snapshot()
-                self._release_allocated(*self._files.active[:2])
+                self._release_allocated(self._files.active)
                 # Indexes may have been made anew: after a clean stop nobody looks whether they tell of this log.
                 self._fs.sync_directory(self.path)
             self._keep_offsets()
@@ -400,7 +401,7 @@ class Log(LogRecords):
                     count = retention.count_of(policies, view)
                 segments = self.state.segments()
                 count = min(count, len(segments) - 1)
-                return self._remove_locked(segments[count][0]) if count else 0
+                return self._remove_locked(segments[count].base_offset) if count else 0
 
     def _done_with(self, policies: tuple[retention.DeletionPolicy, ...]) -> tuple[retention.LogView, int]:
         """The log, and how many of its segments may go; of none of these an index alone says how old it is."""
@@ -440,14 +441,15 @@ class Log(LogRecords):
         base_offset = segment.base_offset
         with self._lock:
             is_other = self.state.state != "open" or self.history != history
-            old = [] if is_other else [at for at in self.state.segments()[:-1] if base_offset <= at[0] < before_offset]
-            if not old or old[0][0] != base_offset:
+            bases = [] if is_other else [at.base_offset for at in self.state.segments()[:-1]]
+            old = [at for at in bases if base_offset <= at < before_offset]
+            if not old or old[0] != base_offset:
                 discard_cleaned(self._fs, self.path, base_offset)
                 return False
             with self.storage_errors:
                 begin_swap(self._fs, self.path, base_offset)
                 try:
-                    paths = finish_swap(self._fs, self.path, base_offset, [at[0] for at in old])
+                    paths = finish_swap(self._fs, self.path, base_offset, old)
                 except OSError as error:
                     # Neither the old names nor the new ones: only the next start can tell.
                     self.directory.fail(f"{self}: a compacted segment could not be swapped in: {error}")
@@ -474,14 +476,16 @@ class Log(LogRecords):
                 code, base_offset, position, _ = self.state.locate(offset, 1)
                 handles = self.state.close()
                 if code or base_offset < 0:
-                    base_offset, position = min(offset, segments[0][0]), 0
+                    base_offset, position = min(offset, segments[0].base_offset), 0
                 elif base_offset > offset:
                     # Compaction has left nothing from there to the end of its segment.
-                    base_offset, position = next(at[:2] for at in reversed(segments) if at[0] <= offset)
+                    base_offset, position = next(
+                        (at.base_offset, at.size) for at in reversed(segments) if at.base_offset <= offset
+                    )
                 self.history += 1
                 self.truncated_to = min(self.truncated_to, offset)
                 self._closed.cut(offset)
-                self._files.truncate([at[0] for at in segments], base_offset, position)
+                self._files.truncate([at.base_offset for at in segments], base_offset, position)
                 self._open_locked()
                 # The one on the disk may be beyond that of this log, which knows what its indexes have not synced.
                 self.context.on_recovery_point_lowered(self)
@@ -518,7 +522,7 @@ class Log(LogRecords):
             if self.state.state != "open":
                 return
             if kind == _ROLL:
-                if self._files.active[0] == base_offset:
+                if self._files.active.base_offset == base_offset:
                     self._roll_locked()
             elif kind == _INDEX:
                 self._files.open_indexes(base_offset)
@@ -545,8 +549,8 @@ class Log(LogRecords):
         """`is_going`: the active segment is about to be deleted, which may be what a full disk waits for."""
         base_offset = self.state.begin_roll()
         try:
-            active_base, active_size = self._files.active[:2]
-            if active_size == 0:
+            active = self._files.active
+            if active.size == 0:
                 return
             try:
                 self._files.write_indexes(final=True)
@@ -556,17 +560,17 @@ class Log(LogRecords):
             self._files.store_snapshot()
             allocated = 0 if self.directory.is_full else self._options.allocated_bytes
             self._files.begin(base_offset, allocated, self._roll_jitter_ms())
-            self._release_allocated(active_base, active_size)
+            self._release_allocated(active)
         finally:
             self.state.abort_roll()
         # As Kafka: a closed segment is flushed, so that recovery has only the newest to read.
         self.state.request_flush()
-        self.context.on_segment_opened(self, active_base)
+        self.context.on_segment_opened(self, active.base_offset)
 
-    def _release_allocated(self, base_offset: int, size: int) -> None:
+    def _release_allocated(self, segment: SegmentView) -> None:
         """What was reserved for a segment that takes no more messages, and not used."""
         if self._options.preallocate:
-            self._files.cut(base_offset, size)
+            self._files.cut(segment.base_offset, segment.size)
 
     # --- helpers
 

@@ -70,7 +70,9 @@ def offset_of_max_timestamp(log: Log) -> TimestampOffset | None:
     found = offset_for_timestamp(log, newest)
     if found is None:
         # DeleteRecords took the newest record of the segment with which the log begins; others of it are there.
-        newest = max((at[2] for at in log.state.segments() if at[0] >= log.state.log_start_offset), default=-1)
+        newest = max(
+            (at.max_timestamp for at in log.state.segments() if at.base_offset >= log.state.log_start_offset), default=-1
+        )
         step = offset_for_timestamp(log, max(newest, 0))
         while step is not None:
             found = step

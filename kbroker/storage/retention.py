@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from kbroker.storage.log import Log
 
 
-class SegmentView(NamedTuple):
-    """One segment as retention sees it."""
+class Candidate(NamedTuple):
+    """One segment as retention sees it: it may have to go."""
 
     base_offset: int
     end_offset: int
@@ -32,7 +32,7 @@ class SegmentView(NamedTuple):
 class LogView(NamedTuple):
     """A log at one moment. Segments that hold records above the high watermark are not in it."""
 
-    segments: tuple[SegmentView, ...]
+    segments: tuple[Candidate, ...]
     log_start_offset: int
     size: int
     now_ms: int
@@ -102,14 +102,14 @@ def view_of(log: Log, now_ms: int) -> LogView:
     segments = log.state.segments()
     high_watermark = log.state.high_watermark
     end_offset = log.state.log_end_offset
-    views: list[SegmentView] = []
-    for at, (base_offset, size, max_timestamp, *_) in enumerate(segments):
-        next_base = segments[at + 1][0] if at + 1 < len(segments) else end_offset
-        if next_base > high_watermark or (at + 1 == len(segments) and size == 0):
+    candidates: list[Candidate] = []
+    ends = [at.base_offset for at in segments[1:]] + [end_offset]
+    for at, next_base in zip(segments, ends, strict=True):
+        if next_base > high_watermark or (at is segments[-1] and at.size == 0):
             break
         try:
-            max_timestamp = names.largest_timestamp(log.path_of(base_offset, names.LOG), max_timestamp)
+            largest = names.largest_timestamp(log.path_of(at.base_offset, names.LOG), at.max_timestamp)
         except OSError:
-            max_timestamp = now_ms
-        views.append(SegmentView(base_offset, next_base, size, max_timestamp))
-    return LogView(tuple(views), log.state.log_start_offset, sum(at[1] for at in segments), now_ms)
+            largest = now_ms
+        candidates.append(Candidate(at.base_offset, next_base, at.size, largest))
+    return LogView(tuple(candidates), log.state.log_start_offset, sum(at.size for at in segments), now_ms)

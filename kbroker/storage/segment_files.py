@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 
 from kbroker._core.wire.crc import crc32c_of
 from kbroker._core.log.partition_state import PartitionState
+from kbroker._core.log.segment_list import SegmentView
 from kbroker._core.log.scan.segment_scan import scan_segment
 from kbroker.fs import FileSystem, read_file, replace_file
 from kbroker.storage import segment as names
@@ -40,8 +41,8 @@ class SegmentFiles:
         return f"{self.path}/{names.file_name(base_offset, suffix)}"
 
     @property
-    def active(self) -> tuple[int, ...]:
-        """The active segment of an open log: base offset, size, ..."""
+    def active(self) -> SegmentView:
+        """The active segment of an open log."""
         active = self._state.segment()
         if active is None:
             raise AssertionError(f"{self.path} has no segments")
@@ -82,13 +83,13 @@ class SegmentFiles:
     def open_segment(self, base_offset: int) -> bool:
         """A closed segment's messages and offsets. False where it is open already, or gone."""
         at = self._state.segment(base_offset)
-        if at is None or at[8]:
+        if at is None or at.is_open:
             return False
         fds: list[int] = []
         try:
             fds.append(self._fs.open(self.path_of(base_offset, names.LOG), os.O_RDONLY))
             fds.append(self._fs.open(self.path_of(base_offset, names.INDEX), os.O_RDONLY))
-            if self._state.open_segment(base_offset, fds[0], fds[1], at[6]):
+            if self._state.open_segment(base_offset, fds[0], fds[1], at.index_count):
                 fds = []
         finally:
             for fd in fds:
@@ -147,26 +148,27 @@ class SegmentFiles:
         at = self._state.segment(base_offset)
         if at is None:
             return False
-        size, max_timestamp = at[1], at[2]
-        told = Segment(base_offset, size, max_timestamp=max_timestamp, max_timestamp_offset=at[3])
+        told = Segment(
+            base_offset, at.size, max_timestamp=at.max_timestamp, max_timestamp_offset=at.max_timestamp_offset
+        )
         if Witness(self._fs, self.path).has_timestamp(told):
             return False
         fd = self._fs.open(self.path_of(base_offset, names.LOG), os.O_RDONLY)
         try:
-            scan = scan_segment(fd, size, base_offset, verify=False, index_interval_bytes=index_interval_bytes)
+            scan = scan_segment(fd, at.size, base_offset, verify=False, index_interval_bytes=index_interval_bytes)
         finally:
             self._fs.close(fd)
         segment, time_index = segment_of(base_offset, scan, is_closed=True)
-        if scan.reason is None and scan.max_timestamp == max_timestamp:
+        if scan.reason is None and scan.max_timestamp == at.max_timestamp:
             return False
         logger.warning(
             "%s: its last entry tells of timestamp %d, which the log does not have there; indexes are made anew",
-            self.path_of(base_offset, names.TIME_INDEX), max_timestamp,
+            self.path_of(base_offset, names.TIME_INDEX), at.max_timestamp,
         )  # fmt: skip
         if scan.reason is not None:
             path = self.path_of(base_offset, names.LOG)
             logger.error("%s: %s at byte %d; it counts as old as the file", path, scan.reason, scan.valid_size)
-            segment.size = size
+            segment.size = at.size
             segment.max_timestamp = max(segment.max_timestamp, names.changed_ms(path))
         self._replace(segment, scan.index, time_index)
         return True
@@ -185,21 +187,19 @@ class SegmentFiles:
     def _mend_aborted(self, base_offset: int, path: str) -> bool:
         """Whether a closed segment's .txnindex was made anew, which it is where it does not tell what the log does."""
         segments = self._state.segments()
-        place = [at[0] for at in segments].index(base_offset)
+        place = [at.base_offset for at in segments].index(base_offset)
         if place + 1 == len(segments):
             return False
-        _, size, max_timestamp, max_timestamp_offset, first_timestamp, _, index_count, time_index_count, _ = segments[
-            place
-        ]
-        data = Witness(self._fs, self.path).aborted_entries(base_offset, size, segments[place + 1][0])
+        at = segments[place]
+        data = Witness(self._fs, self.path).aborted_entries(base_offset, at.size, segments[place + 1].base_offset)
         if data is None:
             return False
         logger.warning("%s: it does not tell what was aborted in the log; it is made anew", path)
         replace_file(self._fs, path, data)
         segment = Segment(
-            base_offset, size, max_timestamp=max_timestamp, max_timestamp_offset=max_timestamp_offset,
-            first_timestamp=first_timestamp, index_count=index_count, time_index_count=time_index_count,
-            last_time_entry=max_timestamp,
+            base_offset, at.size, max_timestamp=at.max_timestamp, max_timestamp_offset=at.max_timestamp_offset,
+            first_timestamp=at.first_timestamp, index_count=at.index_count, time_index_count=at.time_index_count,
+            last_time_entry=at.max_timestamp,
         )  # fmt: skip
         segment.aborted_count = len(data) // names.ABORTED_TRANSACTION.size
         self._state.replace_segments(segment, base_offset + 1)
@@ -225,9 +225,9 @@ class SegmentFiles:
     def write_indexes(self, *, final: bool, sync: bool = False) -> None:
         """What the active segment's indexes lack; `final` where it takes no more messages."""
         if not self._state.has_index_files:
-            self.open_indexes(self.active[0])
+            self.open_indexes(self.active.base_offset)
         if self._state.lacks_aborted_file:
-            self.open_aborted(self.active[0])
+            self.open_aborted(self.active.base_offset)
         self._state.write_indexes(final, sync)
 
     def store_snapshot(self) -> None:
@@ -236,7 +236,7 @@ class SegmentFiles:
         if offset in (0, self._snapshot_offset):  # before the first record there are no producers
             return
         try:
-            if self.active[1] == 0 and self._has_snapshot(offset):
+            if self.active.size == 0 and self._has_snapshot(offset):
                 return  # that of the roll, which vouches for the segment before
             store_snapshot(self._fs, self.path, offset, producers, self._aborted_index())
             self._snapshot_offset = offset
@@ -254,7 +254,7 @@ class SegmentFiles:
         """The active segment's .txnindex as it is now."""
         if not self._state.aborted_count:
             return None
-        base_offset = self.active[0]
+        base_offset = self.active.base_offset
         try:
             data = read_file(self._fs, self.path_of(base_offset, names.TRANSACTION_INDEX))
         except FileNotFoundError:

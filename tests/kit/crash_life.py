@@ -533,7 +533,7 @@ class Life:
                 self._logs.write_checkpoints()
             else:
                 step(log, history, key)
-        elif (size := log.state.segments()[-1][1]) and size + LARGEST_COMMIT < log.options.segment_bytes:
+        elif (size := log.state.segments()[-1].size) and size + LARGEST_COMMIT < log.options.segment_bytes:
             if at.topic == GROUP_OFFSETS_TOPIC:
                 self._commit(log, history, key)
             else:

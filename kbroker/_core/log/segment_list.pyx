@@ -12,7 +12,23 @@ from kbroker._core.log.partition cimport *
 from kbroker._core.wire.layout cimport INDEX_ENTRY_SIZE, TIME_INDEX_ENTRY_SIZE
 from kbroker._core.wire.transaction_marker cimport ABORTED_SIZE
 
+from typing import NamedTuple
+
 from kbroker.errors import StorageFailed
+
+
+class SegmentView(NamedTuple):
+    """What is known of a segment at one moment. Timestamps are -1 where no record has one."""
+
+    base_offset: int
+    size: int
+    max_timestamp: int
+    max_timestamp_offset: int
+    first_timestamp: int
+    created_ms: int              # monotonic
+    index_count: int             # entries
+    time_index_count: int
+    is_open: bool
 
 
 cdef class SegmentHandle:
@@ -122,7 +138,7 @@ cdef class SegmentList:
                 copy.index_entries = index_count(s)
                 copy.time_index_entries = time_index_count(s)
             mutex_unlock(&p.lock)
-        return told(&copy) if s != NULL else None
+        return view_of(&copy) if s != NULL else None
 
     @property
     def removals(self):
@@ -148,8 +164,7 @@ cdef class SegmentList:
         return largest
 
     def segments(self):
-        """Per segment, ascending: (base_offset, size, max_timestamp, max_timestamp_offset, first_timestamp, created_ms,
-        index_count, time_index_count, is_open)."""
+        """All of them as `SegmentView`, ascending."""
         cdef partition_t *p = self.p
         cdef segment_t *copies = NULL
         cdef int32_t count = 0
@@ -167,7 +182,7 @@ cdef class SegmentList:
         if copies == NULL:
             raise MemoryError
         try:
-            return [told(&copies[i]) for i in range(count)]
+            return [view_of(&copies[i]) for i in range(count)]
         finally:
             free(copies)
 
@@ -557,8 +572,8 @@ cdef class SegmentList:
         return handles
 
 
-cdef tuple told(const segment_t *s):
-    return (
+cdef object view_of(const segment_t *s):
+    return SegmentView(
         s.base_offset, s.size, s.max_timestamp, s.max_timestamp_offset, s.first_timestamp, s.created_ms, s.index_entries,
         s.time_index_entries, s.fd >= 0,
     )

@@ -125,15 +125,15 @@ def _old_style_offsets(log: Log, timestamp: int, max_count: int, end: int, servi
     if max_count < 0:
         raise ProtocolError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{max_count} offsets")
     segments = log.state.segments()
-    starts = [max(base_offset, log.log_start_offset) for base_offset, *_ in segments]
-    if not segments or segments[-1][1] > 0:
+    starts = [max(at.base_offset, log.log_start_offset) for at in segments]
+    if not segments or segments[-1].size > 0:
         starts.append(log.log_end_offset)
     if timestamp == EARLIEST_TIMESTAMP:
         starts = starts[:1]
     elif timestamp != LATEST_TIMESTAMP:
         if len(starts) > len(segments) and services.clock.wall_ms() > timestamp:
             starts.pop()
-        while 0 < len(starts) <= len(segments) and _changed_after(log, segments[len(starts) - 1][0], timestamp):
+        while 0 < len(starts) <= len(segments) and _changed_after(log, segments[len(starts) - 1].base_offset, timestamp):
             starts.pop()
     offsets = starts[: -max_count - 1 : -1]
     if offsets and offsets[0] > end:

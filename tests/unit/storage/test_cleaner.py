@@ -85,7 +85,7 @@ def test_a_dirty_log_is_cleaned_once_and_its_checkpoint_says_how_far(
 ) -> None:
     log = broker.create("a")
     newest = fill(log, 300)
-    active = log.state.segments()[-1][0]
+    active = log.state.segments()[-1].base_offset
     with caplog.at_level(logging.INFO, "kbroker.storage"):
         assert broker.clean()
     assert f"a-0: cleaned offsets [0, {active}) in 0.000 s" in caplog.text
@@ -135,7 +135,7 @@ def test_a_young_segment_and_all_behind_it_are_left_alone(broker: Broker) -> Non
     log = broker.create("a", COMPACT._replace(min_compaction_lag_ms=1000))
     fill(log, 200)
     broker.clock.now_ms += 1000
-    young = log.state.segments()[-1][0]
+    young = log.state.segments()[-1].base_offset
     fill(log, 200, seed=2)
     assert broker.clean()
     assert broker.checkpoint() == {log.topic_partition: young}
@@ -181,7 +181,7 @@ def test_what_was_written_after_a_truncation_is_dirty(broker: Broker) -> None:
     log.truncate_to(100)
     fill(log, 400, seed=2)
     assert broker.clean()
-    kept = [record.key for record in read_all(log) if record.offset < log.state.segments()[-1][0]]
+    kept = [record.key for record in read_all(log) if record.offset < log.state.segments()[-1].base_offset]
     assert len(kept) == len(set(kept))
 
 
@@ -200,7 +200,7 @@ def test_a_checkpoint_below_the_logs_start_begins_there(broker: Broker) -> None:
     fill(log, 300)
     assert broker.clean()
     fill(log, 300, seed=2)
-    start = log.state.segments()[-2][0]
+    start = log.state.segments()[-2].base_offset
     log.delete_records_before(start)
     log.delete_old_segments()
     assert broker.clean()
@@ -214,7 +214,7 @@ def test_a_corrupt_batch_leaves_the_log_as_it_is_and_the_others_go_on(
     log, other = broker.create("a"), broker.create("b")
     fill(log, 300)
     fill(other, 300)
-    broken = broker.home / "a-0" / f"{log.state.segments()[1][0]:020d}.log"
+    broken = broker.home / "a-0" / f"{log.state.segments()[1].base_offset:020d}.log"
     data = bytearray(broken.read_bytes())
     data[at] ^= 1
     broken.write_bytes(data)
@@ -249,7 +249,7 @@ def test_a_segment_that_retention_took_meanwhile_is_no_error(
         nonlocal reads
         reads += 1
         if reads == 3:
-            log.delete_records_before(log.state.segments()[3][0])
+            log.delete_records_before(log.state.segments()[3].base_offset)
             log.delete_old_segments()
 
     taken = broker.logs.cleaner._on_io

@@ -138,7 +138,7 @@ def test_a_roll_without_space_leaves_nothing_that_ends_the_log(tmp_path: Path, s
     assert [record.value for record in read_all(log)] == [b"%d" % at for at in range(8)]
     assert log.append(batch_of([b"8"])).base_offset == 8
     log.roll()
-    assert [segment[0] for segment in log.state.segments()] == [0, 9]
+    assert [segment.base_offset for segment in log.state.segments()] == [0, 9]
 
 
 @pytest.mark.parametrize("end", ["clean", "kill"])
@@ -433,6 +433,6 @@ def test_every_descriptor_is_given_back(tmp_path: Path) -> None:
         log.roll()
         log.flush()
         read_all(log)
-        assert sum(segment[8] for segment in log.state.segments()) <= 4
+        assert sum(segment.is_open for segment in log.state.segments()) <= 4
         logs.stop()
     assert len(list(Path("/proc/self/fd").iterdir())) <= before

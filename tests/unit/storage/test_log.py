@@ -156,7 +156,7 @@ def code_of(log: Log, batch: bytes) -> ErrorCode:
 
 
 def bases_of(log: Log) -> list[int]:
-    return [segment[0] for segment in log.state.segments()]
+    return [segment.base_offset for segment in log.state.segments()]
 
 
 def test_a_segment_is_closed_when_its_records_span_the_roll_time(tmp_path: Path) -> None:

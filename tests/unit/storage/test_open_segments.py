@@ -37,7 +37,7 @@ def test_reading_all_of_a_long_log_keeps_few_segments_open(tmp_path: Path) -> No
     opened.trim()
     for _ in range(3):
         assert len(read_all(log)) == 60
-        assert sum(segment[8] for segment in log.state.segments()) <= 5
+        assert sum(segment.is_open for segment in log.state.segments()) <= 5
 
 
 def test_few_descriptors_are_few_open_segments(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_few_descriptors_are_few_open_segments(tmp_path: Path) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (60, hard))
     try:
         opened.trim()
-        assert sum(segment[8] for segment in log.state.segments()) <= 12
+        assert sum(segment.is_open for segment in log.state.segments()) <= 12
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
@@ -137,7 +137,7 @@ def test_an_index_does_not_grow_beyond_what_is_mapped_of_it(tmp_path: Path) -> N
     log.update_options(small._replace(index_max_bytes=10 << 20))
     for at in range(90, 2000):
         log.append(batch_of([b"%d" % at]))
-    assert [segment[6] > 100 for segment in log.state.segments()] == [False, True]
+    assert [segment.index_count > 100 for segment in log.state.segments()] == [False, True]
     for at in range(0, 2000, 7):
         assert next(read_batches(log.read(at, 1))).records()[0].value == b"%d" % at
 

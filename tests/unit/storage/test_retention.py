@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from kbroker.storage.options import LogOptions
-from kbroker.storage.retention import LogView, SegmentView, below_log_start, larger_than, older_than, policies_for
+from kbroker.storage.retention import LogView, Candidate, below_log_start, larger_than, older_than, policies_for
 from tests.kit.logs import LogHome, batch_of, read_all
 
-SEGMENTS = tuple(SegmentView(at * 10, at * 10 + 10, 100, 1000 + at) for at in range(4))
+SEGMENTS = tuple(Candidate(at * 10, at * 10 + 10, 100, 1000 + at) for at in range(4))
 
 
 def view(**changes: int) -> LogView:
@@ -27,7 +27,7 @@ def test_segments_go_when_their_newest_record_is_too_old(retention_ms: int, coun
 
 
 def test_a_young_segment_keeps_the_older_looking_ones_behind_it() -> None:
-    segments = (SEGMENTS[0], SegmentView(10, 20, 100, 1999), SEGMENTS[2])
+    segments = (SEGMENTS[0], Candidate(10, 20, 100, 1999), SEGMENTS[2])
     assert older_than(500, LogView(segments, 0, 300, 2000)) == 1
 
 
