@@ -9,17 +9,19 @@ from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 
+from kbroker._core.base.clock cimport monotonic_ms
 from kbroker._core.base.epoll cimport (
     EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP,
     close, epoll_create1, epoll_event, epoll_wait,
 )
+from kbroker._core.base.sockets cimport iovec
 from kbroker._core.base.sync cimport atomic_claim_i32, atomic_load_i32, atomic_store_i32
 from kbroker._core.base.timer_wheel cimport (
     timer_node_t, wheel_init, wheel_next_due_ms, wheel_remove, wheel_t, wheel_take_due,
 )
 from kbroker._core.client.nodes cimport nodes_find, nodes_forget, nodes_free, nodes_put, nodes_unwant, nodes_want
 from kbroker._core.client.socket cimport (
-    CLIENT_API_KEYS, REASON_SIZE, RECEIVE_SCRATCH, iovec, socket_close, socket_fail_all, socket_flush, socket_mark_dirty,
+    CLIENT_API_KEYS, REASON_SIZE, RECEIVE_SCRATCH, socket_close, socket_fail_all, socket_flush, socket_mark_dirty,
     socket_mark_ready, socket_overdue, socket_receive, socket_release, socket_send, socket_send_ahead, socket_unmark,
 )
 
@@ -27,12 +29,6 @@ cdef extern from * nogil:
     """
     #include <sys/epoll.h>
     #include <sys/eventfd.h>
-    #include <time.h>
-    static inline int64_t clock_ms(void) {
-        struct timespec t;
-        clock_gettime(CLOCK_MONOTONIC, &t);
-        return t.tv_sec * 1000LL + t.tv_nsec / 1000000;
-    }
     static inline int control(int epoll_fd, int operation, int fd, uint32_t wanted, uint64_t what) {
         struct epoll_event event = {.events = wanted, .data.u64 = what};
         return epoll_ctl(epoll_fd, operation, fd, &event);
@@ -45,7 +41,6 @@ cdef extern from * nogil:
     int EFD_NONBLOCK
     int eventfd(unsigned int value, int flags)
     ssize_t write(int fd, const void *data, size_t size)
-    int64_t clock_ms()
     int control(int epoll_fd, int operation, int fd, uint32_t wanted, uint64_t what)
     bint raise_flag(int32_t *p)
     bint take_flag(int32_t *p)
@@ -190,7 +185,7 @@ cdef class PumpConnection:
         call.piece.iov_len = size
         call.exchange.api_key = api_key
         call.exchange.api_version = api_version
-        call.exchange.deadline_ms = clock_ms() + timeout_ms if timeout_ms >= 0 else -1
+        call.exchange.deadline_ms = monotonic_ms() + timeout_ms if timeout_ms >= 0 else -1
         call.exchange.pieces = &call.piece
         call.exchange.piece_count = 1
         call.exchange.silent = silent
@@ -248,7 +243,7 @@ cdef class Pump:
         self.foreign = <int64_t *>malloc(EVENTS * sizeof(int64_t))
         if self.p.wheel == NULL or self.p.scratch == NULL or self.events == NULL or self.foreign == NULL:
             raise MemoryError()
-        self.p.now_ms = clock_ms()
+        self.p.now_ms = monotonic_ms()
         wheel_init(self.p.wheel, self.p.now_ms)
         self.p.epoll_fd = epoll_create1(EPOLL_CLOEXEC)
         self.p.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
@@ -364,7 +359,7 @@ cdef class Pump:
         cdef int64_t until_ms = -1
         cdef int32_t i
         if timeout is not None:
-            until_ms = clock_ms() + (<int64_t>(timeout * 1000 + 0.999) if timeout > 0 else 0)
+            until_ms = monotonic_ms() + (<int64_t>(timeout * 1000 + 0.999) if timeout > 0 else 0)
         with nogil:
             self.loop(until_ms)
         self.give_news()
@@ -500,7 +495,7 @@ cdef class Pump:
         cdef int count
         cdef int i
         cdef bint waited = False
-        p.now_ms = clock_ms()
+        p.now_ms = monotonic_ms()
         while True:
             if self.engine is not None:
                 self.engine.turn_all(p.now_ms)
@@ -558,14 +553,14 @@ cdef class Pump:
         if p.news or p.ready != NULL or p.dirty != NULL:
             timeout_ms = 0
         elif due_ms >= 0:
-            timeout_ms = <int>max(0, min(due_ms - clock_ms(), 60_000))
+            timeout_ms = <int>max(0, min(due_ms - monotonic_ms(), 60_000))
         if timeout_ms != 0:
             raise_flag(&p.asleep)
             if self.engine is not None and self.engine.any_woken():
                 timeout_ms = 0
         count = epoll_wait(p.epoll_fd, <epoll_event *>self.events, EVENTS, timeout_ms)
         atomic_store_i32(&p.asleep, 0)
-        p.now_ms = clock_ms()
+        p.now_ms = monotonic_ms()
         p.turns += 1
         return max(count, 0)
 

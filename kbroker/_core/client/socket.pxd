@@ -10,12 +10,8 @@ Memory. Small responses are served from the pump's scratch. A response that is n
 
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
+from kbroker._core.base.sockets cimport iovec
 from kbroker._core.base.timer_wheel cimport timer_node_t, wheel_t
-
-cdef extern from "<sys/uio.h>" nogil:
-    cdef struct iovec:
-        void *iov_base
-        size_t iov_len
 
 cdef enum:
     CLIENT_API_KEYS = 96

@@ -8,6 +8,7 @@ from libc.stdio cimport snprintf
 from libc.string cimport memcpy
 
 from kbroker._core.base.receive_buffers cimport buffer_free, buffer_take
+from kbroker._core.base.sockets cimport iovec, send_vectors
 from kbroker._core.base.timer_wheel cimport wheel_add
 from kbroker._core.wire.cursor cimport load_u32, reader_init, reader_left, reader_t, skip_tags, store_u32
 
@@ -18,14 +19,7 @@ cdef extern from * nogil:
     #endif
     #include <sys/socket.h>
     #include <sys/uio.h>
-    static inline ssize_t send_vectors(int fd, struct iovec *vectors, size_t count) {
-        struct msghdr message = {.msg_iov = vectors, .msg_iovlen = count};
-        if (count == 1)
-            return send(fd, vectors->iov_base, vectors->iov_len, MSG_NOSIGNAL | MSG_DONTWAIT);
-        return sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-    }
     """
-    ssize_t send_vectors(int fd, iovec *vectors, size_t count)
     ssize_t send(int fd, const void *data, size_t size, int flags)
     ssize_t recv(int fd, void *data, size_t size, int flags)
     int MSG_NOSIGNAL

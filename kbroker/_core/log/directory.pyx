@@ -2,9 +2,9 @@
 
 from libc.stdint cimport int64_t
 
+from kbroker._core.base.clock cimport monotonic_ns
 from kbroker._core.base.sync cimport *
 from kbroker._core.log.flush cimport flusher_loop
-from kbroker._core.log.io cimport monotonic_ns
 from kbroker._core.log.partition cimport FULL_TOLD_EVERY_S, log_dir_t
 
 import logging

@@ -2,9 +2,10 @@
 
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint32_t
 
+from kbroker._core.base.clock cimport monotonic_ns
 from kbroker._core.base.mailbox cimport post
 from kbroker._core.base.sync cimport *
-from kbroker._core.log.io cimport io_sync, monotonic_ns
+from kbroker._core.log.io cimport io_sync
 from kbroker._core.log.partition cimport *
 from kbroker._core.wire.error_codes cimport UNKNOWN_TOPIC_OR_PARTITION, KAFKA_STORAGE_ERROR
 

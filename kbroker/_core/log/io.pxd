@@ -12,5 +12,3 @@ cdef int io_truncate(void *file_system, int32_t fd, int64_t size) noexcept nogil
 cdef void io_close(void *file_system, int32_t fd) noexcept nogil
 # Bytes read, fewer at the end of the file. Without `may_block` only what is in memory: -EAGAIN when nothing of it is.
 cdef int64_t io_read(int32_t fd, uint8_t *data, int64_t size, int64_t position, bint may_block) noexcept nogil
-
-cdef int64_t monotonic_ns() noexcept nogil

@@ -2,7 +2,8 @@
 
 from libc.errno cimport EAGAIN, EINTR, EIO, ENOSPC, errno
 from libc.stdint cimport int32_t, int64_t, uint8_t
-from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
+
+from kbroker._core.base.sockets cimport iovec
 
 cdef extern from "<unistd.h>" nogil:
     ssize_t pwrite(int fd, const void *data, size_t size, int64_t position)
@@ -12,9 +13,6 @@ cdef extern from "<unistd.h>" nogil:
     int close(int fd)
 
 cdef extern from "<sys/uio.h>" nogil:
-    ctypedef struct iovec "struct iovec":
-        void *iov_base
-        size_t iov_len
     ssize_t preadv2(int fd, const iovec *vectors, int count, int64_t position, int flags)
     int RWF_NOWAIT
 
@@ -108,9 +106,3 @@ cdef int64_t io_read(int32_t fd, uint8_t *data, int64_t size, int64_t position, 
             break
         done += got
     return done
-
-
-cdef int64_t monotonic_ns() noexcept nogil:
-    cdef timespec now
-    clock_gettime(CLOCK_MONOTONIC, &now)
-    return <int64_t>now.tv_sec * 1000000000 + now.tv_nsec

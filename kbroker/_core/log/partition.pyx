@@ -13,10 +13,11 @@ from posix.mman cimport MAP_FAILED, MAP_POPULATE, MAP_SHARED, PROT_READ, mmap, m
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 from kbroker._core.base.arrays cimport with_room
+from kbroker._core.base.clock cimport monotonic_ns
 from kbroker._core.base.mailbox cimport post
 from kbroker._core.base.sync cimport *
 from kbroker._core.log.flush cimport request_flush
-from kbroker._core.log.io cimport io_close, io_truncate, io_write, monotonic_ns
+from kbroker._core.log.io cimport io_close, io_truncate, io_write
 from kbroker._core.log.producers cimport (
     ended_t, producers_check, producers_check_marker, producers_end, producers_first_undecided, producers_foresee_end,
     producers_free, producers_has_batches, producers_in_transaction, producers_is_fenced, producers_remember, remembered_batch_t,

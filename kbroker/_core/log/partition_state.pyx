@@ -7,12 +7,13 @@ from libc.stdint cimport INT32_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 
+from kbroker._core.base.clock cimport monotonic_ns
 from kbroker._core.base.sync cimport *
 from kbroker._core.log.directory cimport LogDirectory
 from kbroker._core.log.flush cimport (
     complete_acks, drop_refs, partition_flush, recovery_point_locked, request_flush,
 )
-from kbroker._core.log.io cimport io_read, monotonic_ns
+from kbroker._core.log.io cimport io_read
 from kbroker._core.log.partition cimport *
 from kbroker._core.log.position cimport endless, partition_read, patience_t
 from kbroker._core.log.producers cimport (

@@ -6,8 +6,9 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memmove, strerror
 from posix.mman cimport munmap
 
+from kbroker._core.base.clock cimport monotonic_ns
 from kbroker._core.base.sync cimport *
-from kbroker._core.log.io cimport io_close, io_sync, monotonic_ns
+from kbroker._core.log.io cimport io_close, io_sync
 from kbroker._core.log.partition cimport *
 from kbroker._core.wire.layout cimport INDEX_ENTRY_SIZE, TIME_INDEX_ENTRY_SIZE
 from kbroker._core.wire.transaction_marker cimport ABORTED_SIZE

@@ -7,11 +7,10 @@ from libc.stdio cimport snprintf
 from libc.string cimport memcpy
 
 from kbroker._core.base.receive_buffers cimport buffer_free
+from kbroker._core.base.sockets cimport iovec
 from kbroker._core.base.sync cimport mutex_destroy, mutex_init, mutex_lock, mutex_t, mutex_unlock
 from kbroker._core.client.pump cimport Engine
-from kbroker._core.client.socket cimport (
-    REASON_SIZE, answered_t, client_socket_t, exchange_t, frame_take, iovec, socket_send,
-)
+from kbroker._core.client.socket cimport REASON_SIZE, answered_t, client_socket_t, exchange_t, frame_take, socket_send
 
 cdef enum:
     MOST_PIECES = 200

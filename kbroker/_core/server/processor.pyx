@@ -10,9 +10,11 @@ from typing import NamedTuple
 
 from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 from libc.errno cimport errno
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport calloc, free, malloc
 
 from kbroker._core.base.arrays cimport with_room
+from kbroker._core.base.clock cimport monotonic_ns, wall_ms
 from kbroker._core.base.epoll cimport (
     EPOLL_CLOEXEC, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, close, epoll_create1, epoll_event, epoll_wait,
 )
@@ -26,13 +28,13 @@ from kbroker._core.base.sync cimport (
     mutex_lock, mutex_unlock,
 )
 from kbroker._core.base.timer_wheel cimport (
-    timer_node_t, wheel_add, wheel_init, wheel_next_due_ms, wheel_remove, wheel_take_due,
+    timer_node_t, wheel_add, wheel_init, wheel_next_due_ms, wheel_remove, wheel_t, wheel_take_due,
 )
 from kbroker._core.log.partition cimport segment_unref
 from kbroker._core.log.registry cimport Registry
 from kbroker._core.server.connection cimport (
     ERROR_CODES, LATENCY_BUCKETS, MAX_API_KEY, SLOT_RUNNING, TIMER_FETCH, TIMER_IDLE, conn_close, conn_dirty,
-    conn_unlink, count_error, counters_t, partial_free, parked_t, slot_free, slot_t, take_ready,
+    conn_unlink, count_error, counters_t, partial_free, parked_t, processor_t, slot_free, slot_t, take_ready,
 )
 from kbroker._core.server.fetch.fetch cimport fetch_abandon
 from kbroker._core.server.fetch.sessions cimport FetchSessions, sessions_abandon
@@ -41,7 +43,7 @@ from kbroker._core.server.mail cimport conn_of_timer, fetch_is_due, parked_of_ti
 from kbroker._core.server.peer cimport Connection, connection_of
 from kbroker._core.server.produce.produce cimport produce_discard
 from kbroker._core.server.receiving cimport read_turn
-from kbroker._core.server.sending cimport SEND_SCRATCH, monotonic_ns, note_warm, send_dirty, send_ready, wall_ms
+from kbroker._core.server.sending cimport SEND_SCRATCH, note_warm, send_dirty, send_ready
 from kbroker._core.server.serving cimport handed_t, report
 from kbroker._core.wire.cursor cimport writer_free
 

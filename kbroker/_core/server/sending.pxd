@@ -16,5 +16,3 @@ cdef void send_ready(conn_t *conn) noexcept nogil
 cdef void send_dirty(processor_t *p) noexcept nogil
 # Of the head slot, so much is in memory: it is sent without asking again.
 cdef void note_warm(conn_t *conn, segment_t *segment, int64_t position, int64_t size) noexcept nogil
-cdef int64_t monotonic_ns() noexcept nogil
-cdef int64_t wall_ms() noexcept nogil

@@ -13,7 +13,9 @@ from libc.stdint cimport int32_t, uint8_t
 from libc.stdlib cimport calloc
 from libc.string cimport memcpy
 
+from kbroker._core.base.clock cimport monotonic_ns
 from kbroker._core.base.mailbox cimport MAIL_WARM
+from kbroker._core.base.sockets cimport iovec, send_vectors
 from kbroker._core.log.partition cimport segment_ref, segment_t
 from kbroker._core.server.cold_reader cimport resident_prefix, warm_ask, warm_t
 from kbroker._core.server.connection cimport (
@@ -42,22 +44,6 @@ cdef extern from * nogil:
     #ifndef RWF_NOWAIT
     #define RWF_NOWAIT 0x00000008
     #endif
-    static inline int64_t clock_ns(void) {
-        struct timespec t;
-        clock_gettime(CLOCK_MONOTONIC, &t);
-        return t.tv_sec * 1000000000LL + t.tv_nsec;
-    }
-    static inline int64_t clock_wall_ms(void) {
-        struct timespec t;
-        clock_gettime(CLOCK_REALTIME, &t);
-        return t.tv_sec * 1000LL + t.tv_nsec / 1000000;
-    }
-    static inline ssize_t send_vectors(int fd, struct iovec *vectors, size_t count) {
-        struct msghdr message = {.msg_iov = vectors, .msg_iovlen = count};
-        if (count == 1)
-            return send(fd, vectors->iov_base, vectors->iov_len, MSG_NOSIGNAL | MSG_DONTWAIT);
-        return sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-    }
     static inline ssize_t send_region(int fd, int file, int64_t position, size_t size) {
         off_t at = position;
         return sendfile(fd, file, &at, size);
@@ -74,12 +60,6 @@ cdef extern from * nogil:
         return pread(file, data, size, position);
     }
     """
-    cdef struct iovec:
-        void *iov_base
-        size_t iov_len
-    int64_t clock_ns()
-    int64_t clock_wall_ms()
-    ssize_t send_vectors(int fd, iovec *vectors, size_t count)
     ssize_t send_region(int fd, int file, int64_t position, size_t size)
     ssize_t read_region(int file, void *data, size_t size, int64_t position, bint nowait)
     ssize_t send(int fd, const void *data, size_t size, int flags)
@@ -104,14 +84,6 @@ ctypedef struct gather_t:
     size_t scratch_used
     splice_t *splice             # GATHER_REGION, GATHER_COLD: what comes next,
     int64_t skip                 # and how much of it is sent already
-
-
-cdef int64_t monotonic_ns() noexcept nogil:
-    return clock_ns()
-
-
-cdef int64_t wall_ms() noexcept nogil:
-    return clock_wall_ms()
 
 
 cdef int gather(conn_t *conn, gather_t *g, bint copy_all) noexcept nogil:
@@ -278,7 +250,7 @@ cdef bint passed(conn_t *conn, int64_t size) noexcept nogil:
             conn.passed = 0
             conn.passed_size = 0
         if now_ns == 0:
-            now_ns = clock_ns()
+            now_ns = monotonic_ns()
         slot_pop(conn, now_ns)
         conn.warm_segment = NULL
         slot = conn.slots

@@ -9,12 +9,13 @@ What is fetched and what waits: partitions.pxd. Handing out: poll.pxd.
 
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
+from kbroker._core.base.sockets cimport iovec
 from kbroker._core.client.consumer.chunk cimport chunk_t
 from kbroker._core.client.consumer.fetch_request cimport fetch_options_t
 from kbroker._core.client.consumer.fetch_response cimport fetch_answer_t, fetch_answers_t
 from kbroker._core.client.consumer.partitions cimport fetch_partition_t
 from kbroker._core.client.consumer.poll cimport FetchPoll
-from kbroker._core.client.socket cimport client_socket_t, exchange_t, iovec
+from kbroker._core.client.socket cimport client_socket_t, exchange_t
 from kbroker._core.wire.cursor cimport writer_t
 
 ctypedef struct fetch_node_t:

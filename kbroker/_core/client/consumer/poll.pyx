@@ -4,13 +4,13 @@ from cpython.exc cimport PyErr_CheckSignals
 from cpython.object cimport PyObject
 from libc.stdint cimport int32_t, int64_t
 
+from kbroker._core.base.clock cimport monotonic_ms
 from kbroker._core.base.futex cimport futex_wait
 from kbroker._core.base.sync cimport atomic_add_i32, atomic_add_i64, atomic_load_i32, atomic_store_i32, mutex_lock, mutex_unlock
 from kbroker._core.client.consumer.batches cimport new_chunk
 from kbroker._core.client.consumer.chunk cimport chunk_t
 from kbroker._core.client.consumer.partitions cimport FetchPartitions, fetch_partition_t, ready_free, ready_t
 from kbroker._core.client.consumer.records cimport Handout, RecordIterator, Records, new_records
-from kbroker._core.client.producer.accumulator cimport now_ms
 from kbroker._core.wire.record_batch cimport BATCH_OK
 
 from kbroker._core.client.consumer.record import UnreadableRecords
@@ -42,7 +42,7 @@ cdef class FetchPoll(FetchPartitions):
         Gives the GIL back while it waits; KeyboardInterrupt and other exceptions of signal handlers come out.
         """
         cdef Records records
-        cdef int64_t until_ms = now_ms() + timeout_ms
+        cdef int64_t until_ms = monotonic_ms() + timeout_ms
         cdef int64_t left_ms
         cdef int32_t seen
         self.has_given = False
@@ -71,7 +71,7 @@ cdef class FetchPoll(FetchPartitions):
                     self.handout = records.handout = Handout.__new__(Handout)
                 return records
             self.raise_one()
-            left_ms = until_ms - now_ms()
+            left_ms = until_ms - monotonic_ms()
             if left_ms <= 0 or self.interrupted or self.has_reached_stops:
                 self.interrupted = False
                 return records

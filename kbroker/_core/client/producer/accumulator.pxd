@@ -120,9 +120,6 @@ cdef class Topic:
     cdef topic_t *t
     cdef readonly str name
 
-cdef int64_t now_ms() noexcept nogil              # monotonic
-cdef int64_t wall_clock_ms() noexcept nogil
-
 # All below: the caller holds the lock.
 
 # Adds one record to the open batch of a partition, -1 for one that the partitioner chooses (and tells in `partition`). `batch` and

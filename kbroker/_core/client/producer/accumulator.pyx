@@ -6,8 +6,8 @@ from libc.errno cimport EINTR, ETIMEDOUT
 from libc.stdint cimport INT32_MAX, uint8_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memset
-from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
 
+from kbroker._core.base.clock cimport monotonic_ms
 from kbroker._core.base.futex cimport futex_wait, futex_wake_all
 from kbroker._core.base.sync cimport atomic_add_i32, atomic_load_i32, atomic_store_i32, mutex_destroy, mutex_init, mutex_lock, mutex_unlock
 from kbroker._core.client.producer.outgoing cimport (
@@ -31,19 +31,6 @@ cdef enum:
     FIRST_WINDOWS = 8
     LONGEST_SLEEP_MS = 250       # a signal that comes just before the sleep is seen after it
 
-
-cdef int64_t clock_ms(int clock) noexcept nogil:
-    cdef timespec now
-    clock_gettime(clock, &now)
-    return <int64_t>now.tv_sec * 1000 + now.tv_nsec // 1000000
-
-
-cdef int64_t now_ms() noexcept nogil:
-    return clock_ms(CLOCK_MONOTONIC)
-
-
-cdef int64_t wall_clock_ms() noexcept nogil:
-    return clock_ms(CLOCK_REALTIME)
 
 # --- adding -------------------------------------------------------------------------------------------
 
@@ -93,7 +80,7 @@ cdef outgoing_t *open_batch(accumulator_t *a, queue_t *queue, int64_t size, int6
     batch.queue = queue
     batch.base_timestamp = timestamp
     batch.max_timestamp = timestamp
-    batch.made_ms = now_ms()
+    batch.made_ms = monotonic_ms()
     a.next_number += NUMBER_STEP
     batch.number_step = NUMBER_STEP
     batch.number = a.next_number
@@ -482,7 +469,7 @@ cdef class Accumulator:
 
     def flush(self, timeout_ms=None) -> bool:
         """Everything added before is sent, whatever the linger, and waited for; False when it is not done after `timeout_ms`."""
-        cdef int64_t deadline = -1 if timeout_ms is None else now_ms() + <int64_t>timeout_ms
+        cdef int64_t deadline = -1 if timeout_ms is None else monotonic_ms() + <int64_t>timeout_ms
         cdef int64_t last
         cdef int32_t seen
         cdef bint done
@@ -546,7 +533,7 @@ cdef int sleep_on(int32_t *word, int32_t seen, int32_t *sleepers, int64_t deadli
     cdef int result
     while atomic_load_i32(word) == seen:
         if deadline_ms >= 0:
-            left = deadline_ms - now_ms()
+            left = deadline_ms - monotonic_ms()
             if left <= 0:
                 return 0
             if left > LONGEST_SLEEP_MS:

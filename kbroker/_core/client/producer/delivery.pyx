@@ -7,8 +7,9 @@ from cpython.ref cimport Py_INCREF, Py_XDECREF
 from libc.stdlib cimport free
 
 from kbroker._core.base.arrays cimport with_room
+from kbroker._core.base.clock cimport monotonic_ms
 from kbroker._core.base.sync cimport atomic_add_i32, atomic_claim_i32, atomic_load_i32, atomic_store_i32, mutex_lock, mutex_unlock
-from kbroker._core.client.producer.accumulator cimport batch_done, now_ms
+from kbroker._core.client.producer.accumulator cimport batch_done
 from kbroker._core.client.producer.outgoing cimport (
     OUTGOING_DELIVERED,
     OUTGOING_FAILED,
@@ -52,7 +53,7 @@ cdef int await_batch(outgoing_t *batch, int64_t deadline_ms) except -1:
         check_process(batch)
     while atomic_load_i32(&batch.state) == OUTGOING_PENDING:
         if deadline_ms >= 0:
-            left = deadline_ms - now_ms()
+            left = deadline_ms - monotonic_ms()
             if left <= 0:
                 return 0
             if left > LONGEST_SLEEP_MS:
@@ -65,7 +66,7 @@ cdef int await_batch(outgoing_t *batch, int64_t deadline_ms) except -1:
 
 cdef int64_t deadline_after(timeout) except? -2:
     """Of seconds or None, as -1."""
-    return -1 if timeout is None else now_ms() + <int64_t>(max(0.0, float(timeout)) * 1000 + 0.999)
+    return -1 if timeout is None else monotonic_ms() + <int64_t>(max(0.0, float(timeout)) * 1000 + 0.999)
 
 
 @cython.final

@@ -9,14 +9,7 @@ from libc.string cimport memcpy, strlen
 
 from kbroker._core.base.sync cimport atomic_load_i32, atomic_store_i32, mutex_lock, mutex_unlock
 from kbroker._core.client.producer.accumulator cimport (
-    Topic,
-    accumulator_t,
-    batch_done,
-    make_active,
-    now_ms,
-    queue_t,
-    seal_open,
-    topic_t,
+    Topic, accumulator_t, batch_done, make_active, queue_t, seal_open, topic_t,
 )
 from kbroker._core.client.producer.delivery cimport fail_list, run_callbacks
 from kbroker._core.client.producer.exchange cimport broker_t, exchange_add, exchange_free, exchange_new, exchange_remove, exchange_reset, exchange_room, exchange_sort, produce_exchange_t

@@ -3,9 +3,10 @@
 from cpython.object cimport PyObject
 from libc.stdint cimport int32_t, int64_t
 
+from kbroker._core.base.sockets cimport iovec
 from kbroker._core.client.producer.frame cimport produce_entry_t
 from kbroker._core.client.producer.outgoing cimport outgoing_t
-from kbroker._core.client.socket cimport client_socket_t, exchange_t, iovec
+from kbroker._core.client.socket cimport client_socket_t, exchange_t
 from kbroker._core.wire.cursor cimport writer_t
 
 ctypedef struct produce_exchange_t:

@@ -4,6 +4,7 @@ from cpython.ref cimport Py_XDECREF
 from libc.stdlib cimport calloc, free, qsort, realloc
 from libc.string cimport memmove, memset
 
+from kbroker._core.base.sockets cimport iovec
 from kbroker._core.client.producer.accumulator cimport queue_t
 from kbroker._core.wire.cursor cimport writer_free, writer_init
 

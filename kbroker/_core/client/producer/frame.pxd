@@ -2,7 +2,7 @@
 
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
-from kbroker._core.client.socket cimport iovec
+from kbroker._core.base.sockets cimport iovec
 from kbroker._core.wire.cursor cimport reader_t, writer_t
 
 cdef enum:

@@ -5,6 +5,7 @@ from libc.stdint cimport INT32_MAX, uint32_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp
 
+from kbroker._core.base.sockets cimport iovec
 from kbroker._core.wire.cursor cimport (
     is_utf8,
     read_array_count,

@@ -3,18 +3,10 @@
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
 from libc.string cimport memset
 
+from kbroker._core.base.clock cimport monotonic_ms
 from kbroker._core.base.sync cimport atomic_load_i32, mutex_lock, mutex_unlock
 from kbroker._core.client.producer.accumulator cimport (
-    ADDED,
-    NO_ROOM,
-    NO_SUCH_PARTITION,
-    accumulator_add,
-    count_records,
-    accumulator_t,
-    incoming_t,
-    now_ms,
-    topic_t,
-    wall_clock_ms,
+    ADDED, NO_ROOM, NO_SUCH_PARTITION, accumulator_add, count_records, accumulator_t, incoming_t, topic_t,
 )
 from kbroker._core.client.producer.delivery cimport stretch_t
 from kbroker._core.client.producer.given_columns cimport (
@@ -207,7 +199,7 @@ cdef int send_share(RecordSender sender, Topic topic, share_t *share, Deliveries
             if share.impatient:
                 return 0
             if deadline == -2:
-                deadline = now_ms() + sender.block_ms if sender.block_ms >= 0 else -1
+                deadline = monotonic_ms() + sender.block_ms if sender.block_ms >= 0 else -1
             if sender.accumulator.await_room(share.room, deadline):
                 continue
         sender.refuse(finding, topic, share.partition, share.size)

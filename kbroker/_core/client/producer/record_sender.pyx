@@ -5,19 +5,11 @@ from cpython.object cimport PyObject
 from libc.stdint cimport INT32_MAX
 from libc.string cimport memset
 
+from kbroker._core.base.clock cimport monotonic_ms, wall_ms
 from kbroker._core.base.field_bytes cimport field_release, field_t, field_take
 from kbroker._core.base.sync cimport atomic_add_i32, atomic_load_i32, mutex_lock, mutex_unlock
 from kbroker._core.client.producer.accumulator cimport (
-    ADDED,
-    IS_CLOSED,
-    IS_SHUT,
-    NO_ROOM,
-    NO_SUCH_PARTITION,
-    OUT_OF_MEMORY,
-    TOO_LARGE,
-    accumulator_add,
-    now_ms,
-    wall_clock_ms,
+    ADDED, IS_CLOSED, IS_SHUT, NO_ROOM, NO_SUCH_PARTITION, OUT_OF_MEMORY, TOO_LARGE, accumulator_add,
 )
 from kbroker._core.client.producer.delivery cimport Deliveries, Delivery
 from kbroker._core.client.producer.outgoing cimport outgoing_unref
@@ -38,7 +30,7 @@ cdef int check_function(on_delivery) except -1:
 cdef int64_t timestamp_of(timestamp) except -1:
     cdef int64_t value
     if timestamp is None:
-        return wall_clock_ms()
+        return wall_ms()
     if not isinstance(timestamp, int):
         raise TypeError(f"timestamp must be an int (milliseconds since 1970) or None, not {type(timestamp).__name__}")
     value = timestamp
@@ -164,7 +156,7 @@ cdef class RecordSender:
                 return 0
             if finding == NO_ROOM:
                 if deadline == -2:
-                    deadline = now_ms() + self.block_ms if self.block_ms >= 0 else -1
+                    deadline = monotonic_ms() + self.block_ms if self.block_ms >= 0 else -1
                 if self.accumulator.await_room(seen, deadline):
                     continue
             if finding == NO_SUCH_PARTITION and not asked:

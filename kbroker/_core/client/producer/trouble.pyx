@@ -3,8 +3,9 @@
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport INT32_MAX, int64_t, uint8_t
 
+from kbroker._core.base.clock cimport monotonic_ms
 from kbroker._core.base.sync cimport mutex_lock, mutex_unlock
-from kbroker._core.client.producer.accumulator cimport accumulator_t, now_ms
+from kbroker._core.client.producer.accumulator cimport accumulator_t
 from kbroker._core.client.producer.delivery cimport fail_list, run_callbacks
 from kbroker._core.client.producer.engine cimport wake_engine
 from kbroker._core.client.producer.outgoing cimport NO_SEQUENCE, outgoing_t
@@ -37,7 +38,7 @@ def troubles(ProduceEngine engine not None) -> list:
     cdef queue_t *waiting = NULL
     cdef outgoing_t *batch
     cdef Trouble trouble
-    cdef int64_t now = now_ms()
+    cdef int64_t now = monotonic_ms()
     cdef list found = []
     mutex_lock(&engine.a.lock)
     queue = engine.a.active
@@ -96,7 +97,7 @@ cdef class Trouble:
         again = queue.held
         queue.held.head = queue.held.tail = NULL
         if again.head != NULL:
-            again.head.retry_ms = now_ms() + after_ms
+            again.head.retry_ms = monotonic_ms() + after_ms
             again.tail.next = queue.sealed.head
             if queue.sealed.tail == NULL:
                 queue.sealed.tail = again.tail

@@ -21,6 +21,7 @@ from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy
 
+from kbroker._core.base.clock cimport monotonic_ns
 from kbroker._core.base.mailbox cimport MAIL_FETCH
 from kbroker._core.base.sync cimport atomic_load_i32, atomic_store_i64, mutex_lock, mutex_trylock, mutex_unlock
 from kbroker._core.base.timer_wheel cimport wheel_add, wheel_remove
@@ -39,7 +40,6 @@ from kbroker._core.server.fetch.sessions cimport (
     SESSION_PARTITIONS, FetchSessions, cached_partition_t, fetch_session_t, may_be_cached, next_epoch, session_add, session_list,
     session_move_last, session_new, session_touch, session_unref, sessions_abandon,
 )
-from kbroker._core.server.sending cimport monotonic_ns
 from kbroker._core.server.serving cimport Serving
 from kbroker._core.wire.cursor cimport reader_t
 from kbroker._core.wire.error_codes cimport (

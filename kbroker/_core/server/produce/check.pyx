@@ -6,9 +6,9 @@ from libc.stdint cimport INT64_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t, 
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy
 
+from kbroker._core.base.clock cimport wall_ms
 from kbroker._core.log.partition cimport log_options_t
 from kbroker._core.server.produce.work cimport entry_t, is_transactional, produce_t, refuse
-from kbroker._core.server.sending cimport wall_ms
 from kbroker._core.server.serving cimport Serving, report
 from kbroker._core.wire.error_codes cimport (
     UNKNOWN_SERVER_ERROR, UNKNOWN_TOPIC_OR_PARTITION, MESSAGE_TOO_LARGE, INVALID_TOPIC_EXCEPTION,

@@ -22,6 +22,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp
 
 from kbroker._core.base.arrays cimport with_room
+from kbroker._core.base.clock cimport wall_ms
 from kbroker._core.base.sync cimport atomic_add_i32
 from kbroker._core.log.flush cimport partition_await_flush
 from kbroker._core.log.partition cimport (
@@ -32,7 +33,7 @@ from kbroker._core.log.verifications cimport NO_GUARD
 from kbroker._core.server.connection cimport begin_response, conn_t, request_t, slot_begin_response, slot_new, slot_settle, slot_t
 from kbroker._core.server.produce.check cimport produce_check, produce_check_rest
 from kbroker._core.server.produce.response cimport produce_response
-from kbroker._core.server.sending cimport wall_ms
+from kbroker._core.server.produce.work cimport entry_t, is_transactional, produce_t, refuse
 from kbroker._core.server.serving cimport Serving
 from kbroker._core.wire.cursor cimport (
     MOST_ELEMENTS, is_utf8, read_array_count, read_bytes, read_i16, read_i32, read_string, reader_t, skip_tags,

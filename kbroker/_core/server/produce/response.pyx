@@ -7,7 +7,7 @@ from libc.string cimport strlen
 from kbroker._core.base.sync cimport atomic_load_i32, atomic_load_i64
 from kbroker._core.log.partition cimport ack_waiter_t
 from kbroker._core.server.connection cimport SLOT_CLOSE, SLOT_READY, SLOT_SILENT, count_error, slot_t
-from kbroker._core.server.produce.produce cimport entry_t, produce_t
+from kbroker._core.server.produce.work cimport entry_t, produce_t
 from kbroker._core.server.serving cimport Serving
 from kbroker._core.wire.cursor cimport write_array_count, write_i16, write_i32, write_i64, write_string, write_uvarint, writer_t
 from kbroker._core.wire.error_codes cimport (
