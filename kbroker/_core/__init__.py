@@ -1,7 +1,7 @@
 """The compiled core. Cython only: bytes in, bytes or integers out, and the hot state of partitions and connections.
 
-Nothing here opens a file by name, logs, or reads a setting. Read `log/partition.pxd` and `server/processor.pxd` first: the .pxd
-files are the reading copy of the whole package.
+Nothing here opens a file by name or reads a setting. Read `log/partition.pxd` and `server/processor.pxd` first: the
+.pxd files are the reading copy of the whole package.
 """
 
 try:

@@ -1,4 +1,4 @@
-"""epoll, as processors and pumps wait with it."""
+"""Declarations of epoll, with which processors (server) and pumps (client) wait for their sockets."""
 
 from libc.stdint cimport uint32_t, uint64_t
 

@@ -1,4 +1,4 @@
-"""The bytes of a key, a value or a header that Python gives, without a copy where they are in memory as they are sent."""
+"""The bytes of a key, a value or a header that Python passes in, borrowed from the Python object instead of copied."""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_Check, PyBytes_CheckExact, PyBytes_GET_SIZE
@@ -15,7 +15,11 @@ ctypedef struct field_t:
     Py_buffer view
 
 cdef inline int field_take(object value, field_t *field, str what) except -1:
-    """bytes, str (as UTF-8), bytearray, memoryview or None. Valid as long as `value`, until field_release."""
+    """Set `field` to the bytes of `value`: bytes, str (as UTF-8), bytearray, memoryview or None.
+
+    `field.data` is valid while the caller holds `value` and until field_release. Raises TypeError, which names `what`,
+    for another type.
+    """
     cdef Py_ssize_t size = 0
     field.held = False
     if PyBytes_CheckExact(value):

@@ -1,4 +1,4 @@
-"""Sleeping on a number in memory (futex): what waits costs nothing to whoever need not wake anybody."""
+"""Sleeping until a number in memory changes (futex). A thread that has nobody to wake makes no system call."""
 
 from libc.stdint cimport int32_t, int64_t
 

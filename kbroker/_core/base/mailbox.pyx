@@ -1,7 +1,7 @@
 """Mailboxes of the processors; see mailbox.pxd.
 
-No wake-up is lost: the owner stores `asleep` before it looks at the list under the lock, a poster links its mail under the
-lock before it looks at `asleep`. Whichever takes the lock second sees what the other has done.
+No wake-up is lost. The owner stores `asleep` before it looks at the list under the lock; a poster links its mail under
+the lock before it looks at `asleep`. Whichever of the two takes the lock second sees what the other has done.
 """
 
 from libc.errno cimport errno
@@ -57,7 +57,7 @@ cdef void mailbox_close(mailbox_t *box) noexcept nogil:
 
 cdef void mailbox_wake(mailbox_t *box) noexcept nogil:
     cdef uint64_t one = 1
-    # EAGAIN (a counter that is full) is no loss: the descriptor is readable then.
+    # EAGAIN means that the counter is full. Nothing is lost: the descriptor is readable then.
     write(box.wake_fd, &one, sizeof(one))
 
 
@@ -73,7 +73,7 @@ cdef void post(mail_t *mail) noexcept nogil:
         box.tail.next = mail
     box.tail = mail
     mutex_unlock(&box.lock)
-    # From here on the owner may have taken the mail out and freed what it is embedded in.
+    # From here on the owner may have taken the mail out and freed the object that it is embedded in.
     if atomic_claim_i32(&box.asleep, 1, 0):
         mailbox_wake(box)
 
@@ -119,7 +119,7 @@ cdef mail_t *take_next(mail_t **mails) noexcept nogil:
 
 
 cdef class Mailbox:
-    """A mailbox with `count` mails, numbered from 0, to post from any thread and take out on one: for tests."""
+    """A mailbox with `count` mails, numbered from 0. Any thread posts them, one thread takes them out. For tests."""
 
     cdef mailbox_t box
     cdef mail_t *mails
@@ -149,7 +149,7 @@ cdef class Mailbox:
                 post(&self.mails[(first + <long>step * i) % self.count])
 
     cdef mail_t *wait(self, int timeout_ms) noexcept nogil:
-        """A list of mail, or NULL when `timeout_ms` passed; wake-ups that come late, for mail taken already, are slept over."""
+        """Return a list of mail, or NULL when `timeout_ms` passed. A late wake-up for mail taken already is ignored."""
         cdef pollfd waiting
         cdef uint64_t ignored = 0
         while mailbox_may_sleep(&self.box):
@@ -163,7 +163,7 @@ cdef class Mailbox:
         return take_all(&self.box)
 
     def take(self, int timeout_ms) -> list[int]:
-        """Block until there is mail and take it, oldest first; an empty list when `timeout_ms` passed without a wake-up."""
+        """Block until there is mail and return its numbers, oldest first; an empty list when `timeout_ms` passed."""
         cdef mail_t *mails
         cdef mail_t *mail
         with nogil:
@@ -176,7 +176,7 @@ cdef class Mailbox:
         return taken
 
     def answer(self, Mailbox other, int times, int timeout_ms) -> int:
-        """Wait for mail and post mail 0 of `other`, `times` times, without the GIL; how often mail came in time."""
+        """Wait for mail and post mail 0 of `other`, `times` times, without the GIL. Return how often mail came."""
         cdef int came = 0
         cdef mail_t *mails
         with nogil:

@@ -1,7 +1,7 @@
-"""Python objects as the message codec handles them: borrowed pointers, slots by their place in an instance.
+"""Python objects as the message codec handles them: borrowed pointers, slots addressed by their offset in an instance.
 
-All of it needs the GIL. A function that makes an object returns NULL with an exception set when it cannot; `noexcept`
-here means that the caller looks at that himself.
+Every function here needs the GIL. One that makes an object returns NULL with an exception set when it fails. `noexcept`
+means that Cython does not check for it: the caller does.
 """
 
 from cpython.object cimport PyObject

@@ -69,7 +69,7 @@ cdef uint8_t *large_take() noexcept nogil:
 
 
 cdef void larger_remove(int place) noexcept nogil:
-    """With the lock."""
+    """Take a kept buffer out of the pool (`pool_lock` held)."""
     global larger_count, larger_bytes
     larger_bytes -= larger[place].capacity
     larger_count -= 1
@@ -77,7 +77,7 @@ cdef void larger_remove(int place) noexcept nogil:
 
 
 cdef void larger_drop_smallest() noexcept nogil:
-    """With the lock."""
+    """Unmap the smallest kept buffer (`pool_lock` held)."""
     cdef int smallest = 0
     cdef int i
     for i in range(1, larger_count):
@@ -88,7 +88,7 @@ cdef void larger_drop_smallest() noexcept nogil:
 
 
 cdef uint8_t *larger_take(int64_t size, int64_t *capacity) noexcept nogil:
-    """The smallest that is kept and fits, but none that is much too large."""
+    """Return the smallest kept buffer that fits, unless it is more than four times too large; else a new mapping."""
     cdef uint8_t *found = NULL
     cdef int best = -1
     cdef int i
@@ -181,10 +181,10 @@ cdef void buffer_free(uint8_t *buffer, int64_t capacity) noexcept nogil:
 
 
 def kept_buffers():
-    """How many large buffers wait to be used again."""
+    """Return how many buffers of LARGE_BUFFER bytes the process keeps for reuse."""
     return kept_count
 
 
 def kept_bytes():
-    """How many bytes of larger ones do."""
+    """Return how many bytes of larger buffers the process keeps for reuse."""
     return larger_bytes

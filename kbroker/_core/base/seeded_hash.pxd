@@ -1,8 +1,8 @@
 """Hashes of keys that come from outside: SipHash (Aumasson, Bernstein) under a secret.
 
-Who does not know the secret finds no keys that meet in one place of a table. `seeded_hash` and `seeded_hash_of_number` are
-for tables of this process: each module that uses them draws a secret when it is loaded, so their results are not to be
-stored or passed to another module. `siphash_128` takes a secret of its caller's.
+Somebody who does not know the secret cannot choose keys that collide in a table. `seeded_hash` and
+`seeded_hash_of_number` are for tables of this process: each module that uses them draws a secret when it is loaded, so
+their results must not be stored or passed to another module. `siphash_64` and `siphash_128` take the caller's secret.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
@@ -88,9 +88,9 @@ cdef extern from * nogil:
         hash[1] = v0 ^ v1 ^ v2 ^ v3;
     }
     """
-    # Of a name and a number, such as a topic (or its id) and a partition.
+    # The hash of a name and a number, such as a topic (or its id) and a partition.
     uint64_t seeded_hash(const uint8_t *data, int64_t size, uint64_t number)
     uint64_t seeded_hash_of_number(uint64_t number)
-    # Under a secret of the caller's.
+    # The same family under the caller's secret: `key` is two words; siphash_128 writes two words to `hash`.
     uint64_t siphash_64(const uint64_t *key, uint64_t number, const uint8_t *data, size_t size)
     void siphash_128(const uint64_t *key, const uint8_t *data, size_t size, uint64_t *hash)

@@ -16,5 +16,5 @@ cdef extern from * nogil:
         return sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     }
     """
-    # Bytes sent, or -1 with errno.
+    # Send what the socket takes now. Returns the bytes sent, or -1 with errno set.
     ssize_t send_vectors(int fd, iovec *vectors, size_t count)

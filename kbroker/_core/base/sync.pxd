@@ -1,4 +1,4 @@
-"""Locks and atomics of the compiled core. Every lock that lives in a C struct is a `mutex_t` of this file."""
+"""Locks and atomics of the compiled core. Every lock in a C struct is a `mutex_t` of this file."""
 
 from libc.stdint cimport int32_t, int64_t
 

@@ -53,7 +53,7 @@ cdef void wheel_add(wheel_t *wheel, timer_node_t *node, int64_t due_ms) noexcept
     wheel_remove(wheel, node)
     node.due_ms = due_ms
     if due_ms <= wheel.now_ms:
-        # Overdue: the next tick takes it, so that what fires now and adds again cannot go round for ever.
+        # Overdue: the next tick takes it. A timer that is added again as it fires cannot loop for ever in one tick.
         due_ms = wheel.now_ms + 1
     if due_ms - wheel.now_ms < WHEEL_SLOTS:
         link(wheel, node, <int32_t>(due_ms & MASK))
@@ -65,7 +65,7 @@ cdef void wheel_add(wheel_t *wheel, timer_node_t *node, int64_t due_ms) noexcept
 
 
 cdef int64_t distance(wheel_t *wheel, int level, int64_t at) noexcept nogil:
-    """How many slots (1 to WHEEL_SLOTS) behind slot `at` of a level the next occupied one is; 0 when all are empty."""
+    """Return how many slots (1 to WHEEL_SLOTS) after slot `at` of a level the next occupied one is; 0 when none is."""
     cdef uint64_t *words = &wheel.occupied[level * WHEEL_WORDS]
     cdef int64_t first = (at + 1) & MASK
     cdef int64_t word = first >> 6
@@ -96,7 +96,7 @@ cdef int64_t wheel_next_due_ms(wheel_t *wheel) noexcept nogil:
 
 
 cdef void come_near(wheel_t *wheel, int32_t slot) noexcept nogil:
-    """`now_ms` has just come to the first millisecond of a far slot: spread its nodes."""
+    """Spread the nodes of a far slot over the near level; `now_ms` has just reached the slot's first millisecond."""
     cdef timer_node_t *node = wheel.slots[slot]
     while node != NULL:
         wheel_remove(wheel, node)
@@ -111,7 +111,7 @@ cdef timer_node_t *wheel_take_due(wheel_t *wheel, int64_t now_ms) noexcept nogil
     cdef timer_node_t *node
     cdef int64_t due_ms
     while True:
-        # The slot of now_ms itself only holds what is due: wheel_add puts nothing there.
+        # The slot of now_ms itself holds only timers that are due: wheel_add puts nothing there.
         node = wheel.slots[wheel.now_ms & MASK]
         if node != NULL:
             wheel_remove(wheel, node)
@@ -127,7 +127,7 @@ cdef timer_node_t *wheel_take_due(wheel_t *wheel, int64_t now_ms) noexcept nogil
 
 
 cdef class TimerWheel:
-    """A wheel with `count` timers, numbered from 0: for tests."""
+    """A wheel with `count` timers, numbered from 0. For tests."""
 
     cdef wheel_t wheel
     cdef timer_node_t *nodes

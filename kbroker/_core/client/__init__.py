@@ -1,7 +1,7 @@
 """A client's connections: one pump thread sends and receives for all of them, without the GIL.
 
 Start with `pump.pxd` (the loop, and the engines that work in it). `socket` sends and receives on one connection,
-`nodes` finds the connection to a broker. `producer/` and `consumer/` are engines.
+`nodes` finds the connection to a broker. `producer/` and `consumer/` hold the engines.
 
-Connecting, TLS handshakes, metadata and retries are coroutines in `kbroker.client`.
+Not here: connecting, TLS handshakes, metadata and retries are coroutines in `kbroker.client`.
 """

@@ -1,4 +1,7 @@
-"""Which socket a pump's engines may use for which broker, and which brokers they want one of. Pump's thread only."""
+"""The open socket of each broker that a pump's engines may use, and the brokers that they wait for a socket of.
+
+Everything here is for the pump's thread only.
+"""
 
 from libc.stdint cimport int32_t
 from libc.stdlib cimport free
@@ -10,7 +13,7 @@ ctypedef struct client_nodes_t:
     client_socket_t **opened
     int32_t opened_count
     int32_t opened_capacity
-    int32_t *wanted              # node ids: asked for and not open; Python has heard of the first `told`
+    int32_t *wanted              # nodes without a socket that an engine asked for; Python knows of the first `told`
     int32_t wanted_count
     int32_t wanted_capacity
     int32_t told
@@ -25,7 +28,7 @@ cdef inline client_socket_t *nodes_find(client_nodes_t *nodes, int32_t node_id) 
 
 
 cdef inline bint nodes_put(client_nodes_t *nodes, client_socket_t *socket) noexcept nogil:
-    """False: memory is out."""
+    """Make `socket` the one of its node. Return False if memory is out."""
     cdef void *grown = with_room(nodes.opened, nodes.opened_count, &nodes.opened_capacity, sizeof(client_socket_t *))
     if grown == NULL:
         return False
@@ -36,7 +39,7 @@ cdef inline bint nodes_put(client_nodes_t *nodes, client_socket_t *socket) noexc
 
 
 cdef inline void nodes_forget(client_nodes_t *nodes, client_socket_t *socket) noexcept nogil:
-    """It is not the one of its node any more, if it was."""
+    """Take `socket` out of the open ones, if it is among them."""
     cdef int32_t i
     for i in range(nodes.opened_count):
         if nodes.opened[i] == socket:
@@ -46,7 +49,7 @@ cdef inline void nodes_forget(client_nodes_t *nodes, client_socket_t *socket) no
 
 
 cdef inline bint nodes_want(client_nodes_t *nodes, int32_t node_id) noexcept nogil:
-    """True when that is news."""
+    """Note that an engine wants a socket of the node. Return False if that was known already, or if memory is out."""
     cdef int32_t i
     cdef void *grown
     for i in range(nodes.wanted_count):

@@ -52,12 +52,12 @@ cdef enum:
     WRITABLE = 2
 
 ctypedef struct control_t:
-    # A request that Python makes, and its answer on the way back. The frame stands behind it.
+    # A request that Python makes, and later its answer on the way back. The frame follows the struct in memory.
     exchange_t exchange
     iovec piece
     PyObject *callback           # a reference
-    uint8_t *copied              # the body
-    Py_ssize_t size              # of it; -1: no answer
+    uint8_t *copied              # the body of the answer
+    Py_ssize_t size              # bytes of the body; -1: no answer
     char reason[160]
     control_t *next
 
@@ -74,7 +74,7 @@ cdef void control_answered(void *owner, exchange_t *exchange, client_socket_t *s
             memcpy(call.copied, body, size)
             call.size = size
     elif reason == NULL:
-        call.size = 0            # a silent one that was sent
+        call.size = 0            # a silent exchange that was sent
     if call.size < 0:
         snprintf(call.reason, REASON_SIZE, "%s", reason)
     call.next = <control_t *>socket.pump.answers
@@ -102,7 +102,7 @@ cdef class Engine:
     cdef void socket_closed(self, client_socket_t *socket) noexcept nogil:
         pass
 
-    # A chain, as nothing that counts references can be walked without the GIL.
+    # Engines form a chain through `following`: a Python list cannot be walked without the GIL.
 
     cdef void turn_all(self, int64_t now_ms) noexcept nogil:
         if take_flag(&self.woken) or 0 <= self.due_ms <= now_ms:
@@ -147,7 +147,7 @@ cdef class PumpConnection:
 
     @property
     def in_flight(self) -> int:
-        """Requests that are not answered."""
+        """The number of requests that are queued or sent and not answered."""
         return 0 if self.socket == NULL else self.socket.in_flight
 
     @property
@@ -164,10 +164,11 @@ cdef class PumpConnection:
 
     def call(self, int16_t api_key, int16_t api_version, const uint8_t[::1] frame not None, int64_t timeout_ms, callback, *,
              bint silent=False, bint ahead=False) -> None:
-        """Send a frame as encode_request makes it. callback(body, None) or callback(None, reason) comes on this thread.
+        """Send a frame that encode_request made; callback(body, None) or callback(None, reason) comes on this thread.
 
-        `timeout_ms` -1: no deadline. `silent`: no response will come; body is b"". `ahead`: though the connection is held.
-        ConnectionError when it is closed.
+        With `timeout_ms` -1 there is no deadline. With `silent` no response will come; body is b"" once the frame is
+        sent. With `ahead` the frame is sent even while the connection is held. Raises ConnectionError if the connection
+        is closed.
         """
         cdef control_t *call
         cdef Py_ssize_t size = frame.shape[0]
@@ -198,7 +199,10 @@ cdef class PumpConnection:
             socket_send(self.socket, &call.exchange)
 
     def open(self, int32_t node_id, versions) -> None:
-        """The connection is ready: engines may use it for `node_id`. `versions`: API key -> version to use."""
+        """Let engines use the connection for `node_id`. `versions` maps API keys to the versions to use.
+
+        Raises ConnectionError if the connection is closed.
+        """
         cdef client_socket_t *socket = self.socket
         cdef int key
         if self.is_closed:
@@ -212,7 +216,7 @@ cdef class PumpConnection:
         return self.reason if self.socket == NULL else self.socket.reason.decode(errors="replace")
 
     def hold(self) -> None:
-        """Nothing more is sent but calls that go ahead, until release."""
+        """Until `release`, send no more requests except calls with `ahead`."""
         if self.socket != NULL:
             self.socket.held = True
 
@@ -221,7 +225,7 @@ cdef class PumpConnection:
             socket_release(self.socket)
 
     def close(self, str reason) -> None:
-        """Torn down in the pump's next turn; requests that are not answered fail with `reason`."""
+        """Have the connection torn down in the pump's next turn; requests that are not answered fail with `reason`."""
         if self.socket != NULL:
             socket_close(self.socket, reason.encode())
 
@@ -230,7 +234,7 @@ cdef class Pump:
     """Sockets, foreign descriptors and engines of one thread. Everything but `wake` is for that thread."""
 
     def __cinit__(self, flexible_from, int64_t max_response_size=100_000_000):
-        """`flexible_from`: API key -> first version whose response header has tagged fields."""
+        """`flexible_from` maps API keys to the first version whose response header has tagged fields."""
         cdef int key
         self.p.epoll_fd = -1
         self.p.wake_fd = -1
@@ -249,7 +253,7 @@ cdef class Pump:
         self.p.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
         if self.p.epoll_fd < 0 or self.p.wake_fd < 0:
             raise OSError(errno, "no descriptor for a client's epoll set")
-        # Edge-triggered: it is never read.
+        # Edge-triggered, so the eventfd never has to be read.
         if control(self.p.epoll_fd, EPOLL_CTL_ADD, self.p.wake_fd, EPOLLIN | EPOLLET, WAKE) < 0:
             raise OSError(errno, "a client's epoll set does not work")
 
@@ -284,7 +288,7 @@ cdef class Pump:
     # --- for Python -----------------------------------------------------------------------------------------
 
     def add(self, Engine engine not None) -> None:
-        """`engine` has turns from now on."""
+        """Give `engine` turns from now on. Raises ValueError if it belongs to a pump already."""
         cdef Engine last = self.engine
         if engine.pump is not None:
             raise ValueError("the engine has a pump already")
@@ -298,7 +302,10 @@ cdef class Pump:
         last.following = engine
 
     def adopt(self, int fd, int node_id=-1, transport=None) -> PumpConnection:
-        """Take over a connected, non-blocking socket. Its descriptor is the pump's from here on, whatever happens."""
+        """Take over a connected, non-blocking socket.
+
+        The pump owns its descriptor from here on, even if this raises.
+        """
         cdef PumpConnection connection
         cdef client_socket_t *socket = <client_socket_t *>calloc(1, sizeof(client_socket_t))
         if socket == NULL:
@@ -341,20 +348,20 @@ cdef class Pump:
             raise OSError(errno, f"descriptor {fd} cannot be watched")
 
     def unwatch(self, int fd) -> None:
-        """No-op for a descriptor that is not watched or closed."""
+        """Stop watching a foreign descriptor. Do nothing for one that is not watched, or that is closed."""
         if not self.is_abandoned:
             control(self.p.epoll_fd, EPOLL_CTL_DEL, fd, 0, 0)
 
     def give_up(self, int node_id) -> None:
-        """The node could not be connected to: whoever still wants it asks again."""
+        """Note that connecting to the node has failed. Engines that still want a socket of it ask again."""
         nodes_unwant(&self.nodes, node_id)
         if self.engine is not None:
             self.engine.wake_all()
 
     def run(self, timeout) -> list:
-        """One select: serve until Python is needed or `timeout` seconds (None: for ever) have passed.
+        """Serve sockets and engines until Python is needed or `timeout` seconds (None: for ever) have passed.
 
-        Returns (descriptor, events) of the foreign ones that are ready.
+        Returns (descriptor, events) for each foreign descriptor that is ready.
         """
         cdef int64_t until_ms = -1
         cdef int32_t i
@@ -370,7 +377,10 @@ cdef class Pump:
         return found
 
     def close(self, str reason) -> None:
-        """Close every connection, answer everything, and end. The engines hear of it."""
+        """Close every connection and end the pump.
+
+        All exchanges are answered with `reason`; engines get `socket_closed`.
+        """
         cdef client_socket_t *socket
         if self.is_abandoned or self.p.epoll_fd < 0:
             return
@@ -386,7 +396,7 @@ cdef class Pump:
         self.p.epoll_fd = -1
 
     def abandon(self) -> None:
-        """In a child process after a fork: close the descriptors and touch nothing that the parent has too."""
+        """Close the descriptors in a child process after a fork, without touching what the parent shares with it."""
         cdef client_socket_t *socket = self.p.sockets
         self.is_abandoned = True
         while socket != NULL:
@@ -424,7 +434,7 @@ cdef class Pump:
                 self.engine.all_opened(socket)
 
     cdef give_news(self):
-        """With the GIL: answers, closed connections, wanted nodes, engines that tell."""
+        """Tell Python of answers, closed connections and wanted nodes; call `on_told` of engines that asked for it."""
         cdef control_t *calls = NULL
         cdef control_t *call
         cdef client_socket_t *closed
@@ -570,7 +580,7 @@ cdef class Pump:
         while p.doomed != NULL:
             socket = p.doomed
             p.doomed = socket.next_doomed
-            # Before close: a child process may have the descriptor too, and epoll would go on with it.
+            # Before close: a child process may hold the same descriptor, and epoll would go on watching it.
             control(p.epoll_fd, EPOLL_CTL_DEL, socket.fd, 0, 0)
             close(socket.fd)
             wheel_remove(p.wheel, &socket.timer)

@@ -27,10 +27,10 @@ cdef extern from * nogil:
 
 cdef enum:
     VECTORS = 64
-    FIRST_READ = 16 << 10        # received at once between two responses: more of a large one would be copied
-    TURN_BYTES = 4 << 20         # received from one socket before the others have their turn
+    FIRST_READ = 16 << 10        # bytes to receive where a response begins: these are copied if the response is large
+    TURN_BYTES = 4 << 20         # bytes to receive from one socket before the others have their turn
     ENCRYPTED_AT_ONCE = 64 << 10
-    TLS_ALERT = 0x1503           # what a TLS listener answers to anything else, where the size of a response stands
+    TLS_ALERT = 0x1503           # upper half of the size field if a TLS listener answers a plain request with an alert
 
 
 cdef void socket_mark_dirty(client_socket_t *socket) noexcept nogil:
@@ -54,7 +54,7 @@ cdef void socket_mark_ready(client_socket_t *socket) noexcept nogil:
 
 
 cdef void socket_unmark(client_socket_t *socket) noexcept nogil:
-    """Out of the lists of dirty and of ready ones."""
+    """Take the socket out of the pump's lists of dirty and of ready sockets."""
     cdef pump_t *p = socket.pump
     cdef client_socket_t **link = &p.dirty
     cdef client_socket_t *previous = NULL
@@ -142,7 +142,7 @@ cdef void watch_deadline(client_socket_t *socket, exchange_t *exchange) noexcept
 
 
 cdef void passed(client_socket_t *socket, int64_t sent) noexcept nogil:
-    """`sent` more bytes of the queue have left."""
+    """Note that `sent` more bytes of the queue have been sent."""
     cdef exchange_t *exchange = socket.queue
     cdef size_t left = <size_t>sent
     cdef size_t rest
@@ -169,7 +169,7 @@ cdef void passed(client_socket_t *socket, int64_t sent) noexcept nogil:
 
 
 cdef size_t gather(client_socket_t *socket, iovec *vectors) noexcept nogil:
-    """What comes next, as up to VECTORS pieces. Returns how many."""
+    """Fill `vectors` with the next unsent pieces, VECTORS at most. Return their number."""
     cdef exchange_t *exchange = socket.queue
     cdef int32_t piece = socket.piece
     cdef size_t at = socket.piece_at
@@ -189,7 +189,10 @@ cdef size_t gather(client_socket_t *socket, iovec *vectors) noexcept nogil:
 
 
 cdef bint stuck(client_socket_t *socket) noexcept nogil:
-    """After a failed send: whether to stop."""
+    """Look at errno after a failed send.
+
+    Return whether to stop sending; close the socket if the connection is broken.
+    """
     if errno == EAGAIN:
         socket.blocked = True
     elif errno == EINTR:
@@ -219,7 +222,10 @@ cdef void socket_flush(client_socket_t *socket) noexcept nogil:
 
 
 cdef int64_t encrypt(client_socket_t *socket, iovec *vectors, size_t count) noexcept with gil:
-    """The first ENCRYPTED_AT_ONCE bytes become socket.wire. Returns how many those were; -1: the transport refused."""
+    """Encrypt the first ENCRYPTED_AT_ONCE bytes at most into socket.wire.
+
+    Return the number of plain bytes that were encrypted, or -1 if the transport cannot.
+    """
     cdef object plain
     cdef object wire
     cdef int64_t size = 0
@@ -299,7 +305,7 @@ cdef void socket_receive(client_socket_t *socket) noexcept nogil:
             budget -= got
             socket.bytes_in += got
             if got < asked and not socket.hung_up:
-                socket.readable = False      # the kernel says so when there is more
+                socket.readable = False      # epoll reports when there is more
             if socket.transport != NULL:
                 decrypt(socket, got)
             elif socket.frame != NULL:
@@ -344,7 +350,10 @@ cdef bint size_fits(client_socket_t *socket, int64_t size) noexcept nogil:
 
 
 cdef bint begin_own(client_socket_t *socket, int64_t size) noexcept nogil:
-    """A response of `size` bytes gets a buffer; a large one is memory only where bytes have arrived."""
+    """Begin a buffer for a response of `size` bytes. Return False, and close the socket, if memory is out.
+
+    A large buffer takes up memory only as far as bytes have arrived.
+    """
     socket.frame = buffer_take(size, &socket.frame_capacity)
     if socket.frame == NULL:
         socket_close(socket, "memory is out")
@@ -396,7 +405,10 @@ cdef void answer_own(client_socket_t *socket) noexcept nogil:
 
 
 cdef void answer(client_socket_t *socket, const uint8_t *data, int64_t size) noexcept nogil:
-    """The oldest request gets its response."""
+    """Give a response, which begins with its correlation id, to the oldest request.
+
+    Close the socket if it is not for it.
+    """
     cdef exchange_t *exchange = socket.waiting
     cdef reader_t r
     if exchange == NULL:

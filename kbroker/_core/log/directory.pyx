@@ -1,4 +1,4 @@
-"""Python's handle on a log directory's flush queue and health."""
+"""The flush queue and health of a log directory, for Python."""
 
 from libc.stdint cimport int64_t
 
@@ -26,17 +26,17 @@ cdef class LogDirectory:
         condition_destroy(&self.dir.wanted)
 
     def set_on_offline(self, callback):
-        """`callback(reason)` is called once, on the thread that saw the directory fail."""
+        """Set the callback; `callback(reason)` is called once, on the thread that saw the directory fail."""
         self.on_offline = callback
 
     def run_flusher(self):
-        """Body of a flusher thread: fsync partitions as they ask for it, until `stop_flushers`. Several may run."""
+        """Flush partitions as they ask for it, until `stop_flushers`. The body of a flusher thread; several may run."""
         cdef log_dir_t *d = &self.dir
         with nogil:
             flusher_loop(d)
 
     def stop_flushers(self):
-        """The flushers finish what is queued and return."""
+        """Let the flushers flush what is queued and return. Does not wait for them."""
         cdef log_dir_t *d = &self.dir
         with nogil:
             mutex_lock(&d.lock)
@@ -45,7 +45,7 @@ cdef class LogDirectory:
             mutex_unlock(&d.lock)
 
     def fail(self, str reason):
-        """Take the directory offline; there is no way back but a restart."""
+        """Take the directory offline, once; only a restart brings it back."""
         if atomic_claim_i32(&self.dir.offline, 0, 1):
             self.tell_offline(reason)
 
@@ -55,7 +55,7 @@ cdef class LogDirectory:
             self.on_offline(reason)
 
     def tell_full(self, str log):
-        """There is no space: one line for the first append that is refused and then every 30 seconds."""
+        """Note that `log` was refused something for lack of space. Logs a line, at most every 30 seconds."""
         cdef int64_t now_ns = monotonic_ns()
         atomic_store_i64(&self.dir.full_told_ns, now_ns)
         if self.full_logged_ns and now_ns - self.full_logged_ns < FULL_TOLD_EVERY_S * 1000000000LL:
@@ -64,12 +64,12 @@ cdef class LogDirectory:
         logger.error("log directory %s is full: %s cannot be appended to until there is space", self.path, log)
 
     def find_space(self):
-        """Somebody has seen that there is space again."""
+        """Note that there is space again."""
         atomic_store_i64(&self.dir.full_told_ns, 0)
 
     @property
     def is_full(self):
-        """Whether something was refused for lack of space, and no append has found space since."""
+        """Whether something was refused for lack of space, and no space was found since."""
         return atomic_load_i64(&self.dir.full_told_ns) != 0
 
     @property

@@ -20,12 +20,12 @@ cdef enum:
 
 ctypedef struct unflushed_t:
     # The oldest segment that is not on the device.
-    segment_t *segment
-    int64_t end                  # of what its fdatasync covers
-    int64_t appended_ms
-    uint32_t truncations
-    bint is_last
-    need_t need
+    segment_t *segment           # a reference
+    int64_t end                  # its fdatasync makes everything below this offset durable
+    int64_t appended_ms          # partition_t.last_append_ms
+    uint32_t truncations         # partition_t.truncations
+    bint is_last                 # it is the active segment
+    need_t need                  # with NEEDS_HANDLER only
 
 # --- acknowledgements that wait ---------------------------------------------------------------------
 
@@ -50,7 +50,7 @@ cdef bint partition_await_flush(partition_t *p, ack_waiter_t *waiter) noexcept n
 
 
 cdef int32_t complete_acks(partition_t *p, int code) noexcept nogil:
-    """Release waiters up to flushed_offset, or all of them with an error code (`lock` held). How many references to drop."""
+    """Release waiters up to flushed_offset, or all with an error code (`lock` held). Returns the references to drop."""
     cdef ack_waiter_t **link = &p.ack_waiters
     cdef ack_waiter_t *waiter
     cdef int32_t completed = 0
@@ -63,7 +63,7 @@ cdef int32_t complete_acks(partition_t *p, int code) noexcept nogil:
         completed += 1
         if code:
             waiter.error[0] = code
-        # The waiter may be gone as soon as the last of its slot's waiters has posted.
+        # The waiter may be freed as soon as the last of its slot's waiters has posted the mail.
         release_ack(waiter)
     return completed
 
@@ -132,7 +132,7 @@ cdef void flusher_loop(log_dir_t *d) noexcept nogil:
 # --- one partition ----------------------------------------------------------------------------------
 
 cdef int32_t first_unflushed(partition_t *p) noexcept nogil:
-    """The oldest segment whose records or indexes may not be on the device, -1 without segments (`lock` held)."""
+    """Return the index of the oldest segment not known to be on the device; -1 without segments (`lock` held)."""
     cdef int32_t i = p.segment_count - 1
     while i > 0 and (p.segments[i].base_offset > p.flushed_offset or p.segments[i - 1].indexes_dirty):
         i -= 1
@@ -140,7 +140,7 @@ cdef int32_t first_unflushed(partition_t *p) noexcept nogil:
 
 
 cdef int64_t recovery_point_locked(partition_t *p) noexcept nogil:
-    """Segments that end below this need no recovery (`lock` held): records and indexes are on the device."""
+    """Return the offset below which segments need no recovery: records and indexes are on the device (`lock` held)."""
     cdef int32_t i = first_unflushed(p)
     if i < 0 or i == p.segment_count - 1:
         return p.flushed_offset
@@ -162,7 +162,8 @@ cdef int partition_flush(partition_t *p, int64_t until) noexcept nogil:
         if code == FLUSH_DUE:
             mutex_unlock(&p.lock)
             failed = sync_segment(p, &next)
-            # Never tried again, not even by who waits for the lock: the kernel may have dropped what it could not write.
+            # Never tried again, not even by a thread that waits for the lock: the kernel may have dropped the unwritten
+            # pages.
             is_news = failed != 0 and take_offline(p)
             mutex_unlock(&p.flush_lock)
             if is_news:
@@ -176,10 +177,10 @@ cdef int partition_flush(partition_t *p, int64_t until) noexcept nogil:
             return code
         mutex_unlock(&p.lock)
         mutex_unlock(&p.flush_lock)
-        # Without the lock: storage.Log flushes too, with its own one held.
+        # Without flush_lock: storage.Log flushes too, while it holds its own lock.
         code = prepare(p, next.need.kind, next.need.base_offset)
         if code:
-            # What waits is told; the records stay and are flushed when it works again.
+            # The waiting acks get the error; the records stay and are flushed when that works again.
             mutex_lock(&p.lock)
             completed = complete_acks(p, code)
             mutex_unlock(&p.lock)
@@ -188,7 +189,10 @@ cdef int partition_flush(partition_t *p, int64_t until) noexcept nogil:
 
 
 cdef int look_for_unflushed(partition_t *p, int64_t until, unflushed_t *next) noexcept nogil:
-    """What to do next (`lock` held): FLUSH_DUE, sync `next`, a reference; NEEDS_HANDLER, prepare `next.need`; else the outcome."""
+    """Return the next step of a flush (`lock` held).
+
+    FLUSH_DUE: sync next.segment, a reference. NEEDS_HANDLER: prepare `next.need`. Else the outcome: 0 or an error code.
+    """
     cdef segment_t *s
     cdef int32_t i
     cdef int code = refusal(p)
@@ -212,7 +216,10 @@ cdef int look_for_unflushed(partition_t *p, int64_t until, unflushed_t *next) no
 
 
 cdef int sync_segment(partition_t *p, unflushed_t *next) noexcept nogil:
-    """fdatasync the segment and drop the reference (`flush_lock` held). 0, and who waited is released, or -errno."""
+    """fdatasync the segment and drop the reference (`flush_lock` held).
+
+    0 after the waiting acks are released, or -errno.
+    """
     cdef segment_t *s = next.segment
     cdef int64_t started_ns = monotonic_ns()
     cdef int32_t completed

@@ -19,7 +19,7 @@ cdef extern from "<sys/uio.h>" nogil:
 
 cdef int64_t call(void *file_system, int32_t fd, const uint8_t *data, int64_t size, int64_t position,
                   int operation) noexcept with gil:
-    """operation: 0 pwrite, 1 fdatasync, 2 ftruncate, 3 close. What it returns, or -errno."""
+    """Call an injected FileSystem. `operation`: 0 pwrite, 1 fdatasync, 2 ftruncate, 3 close. Its result, or -errno."""
     file_system_object = <object>file_system
     try:
         if operation == 0:
@@ -34,7 +34,7 @@ cdef int64_t call(void *file_system, int32_t fd, const uint8_t *data, int64_t si
     except OSError as error:
         return -(error.errno or EIO)
     except BaseException:
-        # An injected crash: whatever it was, this call has failed and the log takes it as a broken disk.
+        # An injected crash. Whatever the exception is, the call has failed; the log treats it as a broken disk.
         return -EIO
 
 
@@ -95,7 +95,7 @@ cdef int64_t io_read(int32_t fd, uint8_t *data, int64_t size, int64_t position, 
             return got
         if errno == EAGAIN:
             return -EAGAIN
-        # A file system that cannot tell (tmpfs, overlays) is read as if all were in memory.
+        # A file system without RWF_NOWAIT (tmpfs, overlays) is read as if all bytes were in memory.
     while done < size:
         got = pread(fd, data + done, <size_t>(size - done), position + done)
         if got < 0:

@@ -15,7 +15,7 @@ from kbroker._core.wire.layout cimport INDEX_ENTRY_SIZE, TIME_INDEX_ENTRY_SIZE
 
 
 def find_offset(index, int64_t relative_offset):
-    """(relative offset, position) of the last entry at or below `relative_offset` in an .index, or None."""
+    """Return (relative offset, position) of the last entry at or below `relative_offset` in an .index, or None."""
     cdef Py_buffer view
     cdef int64_t slot
     cdef int32_t found = 0, position = 0
@@ -32,7 +32,7 @@ def find_offset(index, int64_t relative_offset):
 
 
 def find_timestamp(time_index, int64_t timestamp):
-    """(timestamp, relative offset) of the last entry at or before `timestamp` in a .timeindex, or None."""
+    """Return (timestamp, relative offset) of the last entry at or before `timestamp` in a .timeindex, or None."""
     cdef Py_buffer view
     cdef int64_t slot, found = 0
     cdef int32_t relative_offset = 0
@@ -73,7 +73,7 @@ cdef int64_t sane_time_entries(const uint8_t *index, int64_t entries, int64_t la
 
 
 def count_sane_offsets(index, int64_t last_relative_offset, int64_t log_size):
-    """How many leading entries of an .index are good: offsets and positions grow and point into the segment.
+    """Return how many leading entries of an .index are good: offsets and positions grow and are inside the segment.
 
     An unused, zeroed tail is not counted.
     """
@@ -89,7 +89,10 @@ def count_sane_offsets(index, int64_t last_relative_offset, int64_t log_size):
 
 
 def count_sane_timestamps(time_index, int64_t last_relative_offset):
-    """How many leading entries of a .timeindex are good: timestamps grow, offsets do not fall and are in the segment."""
+    """Return how many leading .timeindex entries are good.
+
+    In good entries timestamps grow, and offsets do not fall and are inside the segment.
+    """
     cdef Py_buffer view
     cdef int64_t count
     PyObject_GetBuffer(time_index, &view, PyBUF_SIMPLE)
@@ -102,7 +105,7 @@ def count_sane_timestamps(time_index, int64_t last_relative_offset):
 
 
 def offset_entries(index):
-    """All entries of an .index as (relative offset, position); for dumps."""
+    """Return all entries of an .index as (relative offset, position); for dumps."""
     cdef Py_buffer view
     cdef int64_t slot
     cdef const uint8_t *data
@@ -118,7 +121,7 @@ def offset_entries(index):
 
 
 def timestamp_entries(time_index):
-    """All entries of a .timeindex as (timestamp, relative offset); for dumps."""
+    """Return all entries of a .timeindex as (timestamp, relative offset); for dumps."""
     cdef Py_buffer view
     cdef int64_t slot
     cdef const uint8_t *data

@@ -1,20 +1,22 @@
 """Hot state of a partition's log: what an append and a read touch, as C structs with one small lock each.
 
 Python (`kbroker.storage`) creates, opens, rolls, deletes and recovers; the functions here append to the active segment
-and wake waiting fetches without the interpreter. position.pxd finds offsets, flush.pxd flushes and releases
-waiting acknowledgements, partition_state.pxd lets Python drive it all.
+and wake waiting fetches without the interpreter. position.pxd finds offsets, flush.pxd flushes and releases waiting
+acknowledgements, partition_state.pxd lets Python drive it all.
 
-Ownership. `partition_t` and `segment_t` are reference-counted (`*_ref`, `*_unref`). A segment's descriptor and maps live
-until its last reference goes, so a file may be unlinked under a reader. The registry holds one reference of each
-partition; whoever looks one up gets a reference of his own.
+Ownership. `partition_t` and `segment_t` are reference-counted (`*_ref`, `*_unref`). A segment's descriptor and maps
+live until its last reference goes, so a file may be unlinked under a reader. The registry holds one reference of each
+partition; a lookup in it returns a reference that the caller owns.
 
-Locks. `append_lock` is held over a whole append, write(2) included (order of offsets is order of bytes), and by whatever
-changes the list of segments; never over fsync or open. It guards the producer table and what only appends touch.
+Locks. `append_lock` is held over a whole append, write(2) included (order of offsets is order of bytes), and by every
+change of the list of segments; never over open, and over fsync only while a closing log syncs its indexes. It guards
+the producer table and what only appends touch.
 `lock` is held for a few instructions, never over a system call that can touch a disk: it guards the segment list, the
 tail ring, the entries pending for the indexes and the waiter lists, so a read never waits for another one's write.
-`flush_lock` is held over fdatasync, one at a time for each partition: who comes meanwhile finds that it has served him
-too, or makes the next one with all the others who came.
-Order: registry, flush_lock, append_lock, lock, log_dir, mailbox. Whoever holds the GIL gives it up before he takes any of them.
+"Both locks" in a comment means these two: a field that is written under both may be read under either.
+`flush_lock` is held over fdatasync, so one runs at a time for each partition. A thread that waited for it finds that
+the last flush has covered its records too, or makes the next flush for all that came meanwhile.
+Order: registry, flush_lock, append_lock, lock, log_dir, mailbox. A thread gives up the GIL before it takes any of them.
 """
 
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t
@@ -29,17 +31,17 @@ from kbroker._core.wire.transaction_marker cimport marker_t
 
 cdef enum:
     # What the compiled calls return besides Kafka's error codes (which are >= -1).
-    NEEDS_HANDLER = -101       # it may block: run it on a request handler thread
+    NEEDS_HANDLER = -101       # the call may block: repeat it on a request handler thread
     NEEDS_VERIFICATION = -103  # the first batch of a transaction: its coordinator has to be asked
 
-    PARTITION_CLOSED = 0       # known, but its log is not opened yet: NEEDS_HANDLER opens it
+    PARTITION_CLOSED = 0       # known, but its log is not open yet: a call returns NEEDS_HANDLER
     PARTITION_OPEN = 1
-    PARTITION_OFFLINE = 2      # its log directory failed: KAFKA_STORAGE_ERROR
-    PARTITION_DELETED = 3      # UNKNOWN_TOPIC_OR_PARTITION
+    PARTITION_OFFLINE = 2      # its log directory failed: calls return KAFKA_STORAGE_ERROR
+    PARTITION_DELETED = 3      # calls return UNKNOWN_TOPIC_OR_PARTITION
 
-    FULL_TOLD_EVERY_S = 30     # a line about a full disk in the log, while appends are refused for it
+    FULL_TOLD_EVERY_S = 30     # seconds between two log lines about a full disk, while it refuses appends
 
-    TAIL_RING = 64             # batches at the log's end whose position is remembered (a power of two)
+    TAIL_RING = 64             # newest batches of the active segment whose position is remembered (a power of two)
     INDEX_PENDING = 64         # index entries of the active segment kept in memory before they are written in one go
 
 ctypedef struct log_dir_t:
@@ -49,85 +51,86 @@ ctypedef struct log_dir_t:
     partition_t *flush_tail
     int32_t offline            # atomic; 1 after an I/O error or a failed fsync, for good
     int32_t stopping
-    int64_t flush_count        # atomic counters, for metrics
-    int64_t flush_ns
-    int64_t acks_flushed
-    int64_t full_told_ns       # atomic; when something was last refused for lack of space; 0 when there is some
-    int64_t stalled_until_ns   # atomic; while in the future, appends go to the handler threads (a write took too long)
+    int64_t flush_count        # atomic counters, for metrics: fdatasync calls,
+    int64_t flush_ns           # the time spent in them,
+    int64_t acks_flushed       # acknowledgements that a flush released
+    int64_t full_told_ns       # atomic; monotonic; when an append was last refused for lack of space; 0: there is space
+    int64_t stalled_until_ns   # atomic; monotonic; until then appends go to the handler threads: a write took too long
 
 ctypedef struct pending_index_t:
-    # Entries of the active segment's indexes that are not in their files yet, in file format (partition_t.lock).
-    int32_t count              # entries not in `index` yet
-    int32_t time_count
+    # Entries of the active segment's indexes that are not in their files yet, in file format. Written under both locks.
+    int32_t count              # entries in `index`, below
+    int32_t time_count         # entries in `time_index`, below
     uint8_t index[512]         # INDEX_PENDING entries of 8 bytes
     uint8_t time_index[768]    # INDEX_PENDING entries of 12 bytes
 
 ctypedef struct segment_t:
     int32_t refs               # atomic
     int32_t fd                 # of the .log; -1 while closed
-    int32_t index_fd           # of the active and of unflushed segments, else -1
-    int32_t time_index_fd
-    int32_t aborted_fd         # of the .txnindex of the active and of unflushed segments, else -1
-    int32_t aborted_count      # entries in the .txnindex (written under both locks, before the end that they are for)
+    int32_t index_fd           # of the .index while it may be written (active and unflushed segments), else -1
+    int32_t time_index_fd      # of the .timeindex, likewise
+    int32_t aborted_fd         # of the .txnindex, likewise
+    int32_t aborted_count      # both locks; entries in the .txnindex; raised before the log end passes the abort marker
     int64_t base_offset
     int64_t size               # atomic; bytes of whole batches that may be read
-    int64_t max_timestamp      # -1 while empty
-    int64_t max_timestamp_offset # last offset of the first batch that has it
-    int64_t max_timestamp_before # `lock`; the largest of all older segments, -1 when none has one: never falls along the list
-    int64_t first_timestamp    # of the first batch, -1 while empty: the basis of rolling by age
+    int64_t max_timestamp      # ms; the largest timestamp of the segment, -1 while empty
+    int64_t max_timestamp_offset # last offset of the first batch with that timestamp
+    int64_t max_timestamp_before # `lock`; the largest of all older segments, -1 without one; never falls along the list
+    int64_t first_timestamp    # ms; of the first batch, -1 while empty: the basis of rolling by age
     int64_t created_ms         # monotonic; the basis of rolling by age while first_timestamp is -1
-    int64_t roll_jitter_ms
+    int64_t roll_jitter_ms     # subtracted from segment.ms, so that segments do not all roll at once
     uint8_t *index             # the mapped .index, NULL until a lookup needs it; read only, written through index_fd
     int64_t index_capacity     # bytes mapped
-    uint8_t *time_index        # the mapped .timeindex, likewise: NULL until a lookup by time needs it
-    int64_t time_index_capacity
-    uint8_t *aborted           # the mapped .txnindex, likewise: NULL until a fetch of committed records needs it
-    int64_t aborted_capacity
-    int32_t index_entries      # in the file; the pending ones come behind
-    int32_t time_index_entries
-    int64_t last_time_entry    # timestamp of the newest time index entry, pending ones included; -1 when none
-    int64_t bytes_since_index
-    pending_index_t *pending   # active segment only
-    int32_t entry_synced       # `lock`; whether its name survives a power cut
-    int32_t indexes_dirty      # `lock`; whether its index files may not be on the device yet; always of the active segment
-    int32_t touched            # atomic; set by readers, cleared by the LRU of closed segments' descriptors
+    uint8_t *time_index        # the mapped .timeindex, NULL until a lookup by time needs it; read only
+    int64_t time_index_capacity # bytes mapped
+    uint8_t *aborted           # the mapped .txnindex, NULL until a fetch of committed records needs it; read only
+    int64_t aborted_capacity   # bytes mapped
+    int32_t index_entries      # entries in the .index file; the pending ones follow them
+    int32_t time_index_entries # entries in the .timeindex file, likewise
+    int64_t last_time_entry    # timestamp of the newest time index entry, pending ones included; -1 without one
+    int64_t bytes_since_index  # bytes from the batch of the newest .index entry on, pending entries included
+    pending_index_t *pending   # owned; NULL but in the active segment
+    int32_t entry_synced       # `lock`; 1: the names of its files survive a power cut
+    int32_t indexes_dirty      # `lock`; 1: its index files may not be on the device yet; always 1 in the active segment
+    int32_t touched            # atomic; set by readers, cleared by the LRU that closes inactive segments
     void *file_system          # owned PyObject of an injected FileSystem, NULL for the real one
 
 ctypedef struct tail_entry_t:
     int64_t base_offset
-    int64_t position           # in the active segment
+    int64_t position           # byte in the active segment
 
 ctypedef struct fetch_waiter_t:
-    # Embedded in a parked fetch, one per partition it waits on. Linked under partition_t.lock.
-    bint committed             # it waits for the last stable offset, else for the high watermark
+    # Embedded in a parked fetch, one per partition that the fetch waits on. Linked under partition_t.lock.
+    bint committed             # true: waits for the last stable offset to move; false: for the high watermark
     fetch_waiter_t *next
     fetch_waiter_t *previous
-    partition_t *partition     # NULL while not linked; await takes a reference, forget drops it
-    int64_t *bytes_missing     # atomic, shared by the fetch's waiters: an append subtracts its size, at <= 0 it posts `mail`
+    partition_t *partition     # NULL while not linked; partition_await_bytes takes a reference, _forget_bytes drops it
+    int64_t *bytes_missing     # atomic, of all the fetch's waiters; an append subtracts its size, posts `mail` at <= 0
     mail_t *mail
 
 ctypedef struct ack_waiter_t:
-    # Embedded in a produce slot, one per partition whose flush (later: replication) the response waits for.
+    # An element of slot_t.waiters: one per partition whose flush (later: replication) a Produce response waits for.
     ack_waiter_t *next
-    partition_t *partition     # await takes a reference, whoever completes the waiter drops it
-    int64_t offset             # satisfied when flushed_offset > this (offset of the last record)
-    int32_t *pending           # atomic, shared by the slot's waiters: the one that brings it to 0 posts `mail`
-    int16_t *error             # where to put KAFKA_STORAGE_ERROR when the flush fails (read after pending is 0)
+    partition_t *partition     # partition_await_flush takes a reference, the thread that completes the waiter drops it
+    int64_t offset             # of the last record; the waiter is complete when flushed_offset > this
+    int32_t *pending           # atomic, shared by the slot's waiters; the thread that brings it to 0 posts `mail`
+    int16_t *error             # where the error code goes when the flush fails; read after `pending` is 0
     mail_t *mail
 
 ctypedef struct log_options_t:
+    # The topic's settings that an append or a read needs. Written under both locks.
     int64_t segment_bytes
     int64_t segment_ms
     int32_t max_message_bytes
     int32_t index_interval_bytes
     int32_t index_max_bytes
-    int64_t flush_messages     # flush before ack when so many are unflushed; 1 = fsync before every ack
+    int64_t flush_messages     # flush before the ack when so many records are unflushed; 1 = fsync before every ack
     int64_t timestamp_before_max_ms
     int64_t timestamp_after_max_ms
-    int8_t log_append_time     # message.timestamp.type
-    int8_t compacted           # a key is required in every record
-    int8_t compression         # -1 producer, else the codec to recompress with (NEEDS_HANDLER)
-    int32_t compression_level  # of that codec, as its setting has it
+    int8_t log_append_time     # message.timestamp.type=LogAppendTime
+    int8_t compacted           # cleanup.policy has compact: every record must have a key
+    int8_t compression         # -1: producer; else the codec to recompress with, which needs a handler
+    int32_t compression_level  # level of that codec, as its setting has it
     int8_t flushed_visibility  # log.flush.visibility=flushed
     int8_t downconversion      # message.downconversion.enable
     int8_t verify_transactions # transaction.partition.verification.enable
@@ -143,34 +146,34 @@ ctypedef struct partition_t:
     int32_t partition_id
     uint8_t topic_id[16]
     int32_t leader_epoch       # atomic
-    int64_t log_start_offset   # atomic, as the five below: read without a lock, written under `lock`
+    int64_t log_start_offset   # this and the next five: atomic; read without a lock, written under `lock`
     int64_t log_end_offset
     int64_t high_watermark
     int64_t last_stable_offset
-    int64_t first_undecided    # where the oldest open transaction begins, INT64_MAX without one (written under both locks)
+    int64_t first_undecided    # both locks; first offset of the oldest open transaction, INT64_MAX without one
     int64_t flushed_offset     # everything below is on the device (Kafka's recovery point)
-    int64_t unflushed_since_ms # atomic; no unflushed batch was appended before this monotonic time; -1 when all is flushed
-    int64_t last_append_ms     # `lock`; monotonic
-    segment_t **segments       # ascending by base offset; the last one is active. References. Written under both locks.
+    int64_t unflushed_since_ms # atomic; monotonic; no unflushed batch was appended before it; -1 when all is flushed
+    int64_t last_append_ms     # `lock`; monotonic; when the newest batch was written
+    segment_t **segments       # ascending by base offset, the last one is active; references; written under both locks
     int32_t segment_count
     int32_t segment_capacity
-    segment_t **aborting       # those of the segments that have aborted transactions, likewise
+    segment_t **aborting       # the segments that have aborted transactions, likewise; no references
     int32_t aborting_count
     int32_t aborting_capacity
     tail_entry_t tail[64]      # ring over the newest batches of the active segment
-    uint32_t tail_count        # ever written; index = count & (TAIL_RING - 1)
+    uint32_t tail_count        # batches ever written to it; the slot of the next one is count & (TAIL_RING - 1)
     log_options_t options
     log_dir_t *dir
-    producers_t *producers     # append_lock
+    producers_t *producers     # owned; append_lock
     verifications_t verifications # append_lock
-    fetch_waiter_t *fetch_waiters
-    ack_waiter_t *ack_waiters
-    int32_t rolling            # append_lock: the log's end stands still while a new segment is made
-    uint32_t truncations       # ever made; a flush that overlaps one does not count
-    uint32_t removals          # `lock`; of segments from the list, one by another included: what was found in it may be gone
-    partition_t *flush_next    # queue of log_dir_t
+    fetch_waiter_t *fetch_waiters# `lock`
+    ack_waiter_t *ack_waiters  # `lock`
+    int32_t rolling            # append_lock; 1: appends wait, because a new segment is being made
+    uint32_t truncations       # `lock`; how often the log was closed or deleted; a flush that overlaps is not counted
+    uint32_t removals          # `lock`; how often segments left the list or were replaced: what was found may be gone
+    partition_t *flush_next    # log_dir_t.lock; the next one in the queue of log_dir_t
     int32_t flush_state        # log_dir_t.lock: 0 idle, 1 queued, 2 running, 3 running and wanted again
-    int64_t messages_in        # counters, atomic
+    int64_t messages_in        # atomic counters, for metrics
     int64_t bytes_in
     int64_t bytes_out
     int64_t fetches
@@ -183,22 +186,22 @@ ctypedef struct partition_t:
 ctypedef struct append_result_t:
     int64_t base_offset
     int64_t last_offset
-    int64_t log_append_time    # -1 unless LogAppendTime
+    int64_t log_append_time    # ms; -1 unless the topic has LogAppendTime
     int64_t log_start_offset
-    bint must_wait             # the ack waits until flushed_offset > last_offset
+    bint must_wait             # the ack has to wait until flushed_offset > last_offset
 
 ctypedef struct aborted_t:
-    # An aborted transaction of which something may be among what a fetch gets.
+    # An aborted transaction that may have records among those that a fetch gets.
     int64_t producer_id
     int64_t first_offset
 
 ctypedef struct read_result_t:
     segment_t *segment         # a reference for the caller; NULL when there is nothing to send
-    aborted_t *aborted         # owned by the caller, freed by free(); with `committed` only
+    aborted_t *aborted         # owned by the caller, who frees it by free(); only set for `committed`
     int32_t aborted_count
     int32_t aborted_capacity
-    int64_t position
-    int64_t size
+    int64_t position           # byte in the segment
+    int64_t size               # bytes
     int64_t high_watermark
     int64_t last_stable_offset
     int64_t log_start_offset
@@ -208,33 +211,36 @@ cdef void partition_ref(partition_t *p) noexcept nogil
 cdef void partition_unref(partition_t *p) noexcept nogil
 cdef inline void segment_ref(segment_t *s) noexcept nogil:
     atomic_add_i32(&s.refs, 1)
-cdef void segment_unref(segment_t *s) noexcept nogil           # the last one closes the descriptor and unmaps
+cdef void segment_unref(segment_t *s) noexcept nogil           # the last one closes the descriptors and unmaps
 
 # --- appending ----------------------------------------------------------------------------------------
-# `may_block`: the caller is a request handler thread without the GIL. Then the call opens, rolls and waits for a stalled
-# directory itself, through storage.Log where needed, and never returns NEEDS_HANDLER. Otherwise NEEDS_HANDLER means that
-# nothing was changed and that the same call has to be made again from a handler thread.
+# `may_block` true: the caller is a request handler thread without the GIL. The call then opens, rolls and waits for a
+# stalled directory itself, through storage.Log where needed, and never returns NEEDS_HANDLER. `may_block` false:
+# NEEDS_HANDLER means that nothing was changed and that the same call has to be made again from a handler thread.
 
 ctypedef struct appender_t:
-    # On whose behalf a batch is appended.
+    # Who appends a batch, and what is known of its transaction.
     int8_t origin              # FROM_CLIENT, FROM_COORDINATOR
-    int64_t guard              # of partition_verify; NO_GUARD: nobody was asked
-    bint adds                  # what begins a transaction adds the partition to it (KIP-890, part 2)
-    const marker_t *marker     # not NULL: the batch is this, the end of a transaction
+    int64_t guard              # as partition_verify gave it; NO_GUARD: no coordinator was asked
+    bint adds                  # a batch that begins a transaction also adds the partition to it (KIP-890, part 2)
+    const marker_t *marker     # NULL: a batch of records; else the batch is this marker, the end of a transaction
 
-# Validated batch in (batch_check and batch_walk have passed), offsets, epoch and timestamps stamped in place, one
-# write(2). Returns 0, a Kafka error code, NEEDS_HANDLER (closed, roll due, directory stalled), or NEEDS_VERIFICATION:
-# nothing was changed; ask the coordinator between partition_verify and the same call with the guard. `now_ms` is the
-# wall clock. A duplicate of an idempotent batch returns 0 with the first append's offsets. When `must_wait` is set a
-# flush has been asked for already.
+# Append one validated batch (batch_check and batch_walk have passed): stamp offsets, epoch and timestamps in place,
+# then one write(2). `now_ms` is the wall clock. Returns:
+# 0: appended, `result` is set. For a duplicate of an idempotent batch `result` has the first append's offsets. When
+#    result.must_wait is set, the flush has been requested already.
+# NEEDS_HANDLER: the log is closed, a roll is due, or the directory is stalled.
+# NEEDS_VERIFICATION: nothing was changed. Call partition_verify, ask the coordinator, repeat the call with the guard.
+# Else a Kafka error code.
 cdef int partition_append(partition_t *p, uint8_t *batch, batch_info_t *info, const appender_t *appender, int64_t now_ms,
                           bint may_block, append_result_t *result) noexcept nogil
-# Before the coordinator of a transaction is asked whether it knows of its being here, or to add it (may block). 0 with a guard, or with
-# NO_GUARD when nobody has to be asked; else an error code. From here on a marker of the producer makes the guard useless.
+# Get the guard for a transaction, before its coordinator is asked whether the partition belongs to it or, with `adds`,
+# is asked to add the partition. May block. Returns 0 and sets `guard` (NO_GUARD: nobody has to be asked), or returns an
+# error code. A later marker of the producer makes the guard invalid (verifications.pxd has the exception).
 cdef int partition_verify(partition_t *p, const batch_info_t *info, bint adds, int64_t *guard) noexcept nogil
 
-# The end of what a fetch may see now: last stable offset or high watermark, not beyond what is flushed where only
-# flushed records are visible.
+# The offset up to which a fetch may see now: last stable offset (`committed`) or high watermark. Where only flushed
+# records are visible (log.flush.visibility), it is not beyond flushed_offset.
 cdef inline int64_t partition_visible_end(partition_t *p, bint committed) noexcept nogil:
     cdef int64_t end = atomic_load_i64(&p.last_stable_offset) if committed else atomic_load_i64(&p.high_watermark)
     cdef int64_t flushed
@@ -244,24 +250,25 @@ cdef inline int64_t partition_visible_end(partition_t *p, bint committed) noexce
     return end
 
 # --- waiting ------------------------------------------------------------------------------------------
-# Link the waiter, unless what a fetch may see has passed `from_offset` already, or the partition is offline or deleted
-# (false then, nothing linked). forget: idempotent; once it has returned, no append touches the waiter or its mail.
+# partition_await_bytes links the waiter. It returns false and links nothing when the visible end is beyond
+# `from_offset` already, or when the partition serves nothing (closed, offline, deleted). partition_forget_bytes unlinks
+# it; it is idempotent, and once it has returned, no append touches the waiter or its mail.
 cdef bint partition_await_bytes(partition_t *p, fetch_waiter_t *waiter, int64_t from_offset, bint committed) noexcept nogil
 cdef void partition_forget_bytes(fetch_waiter_t *waiter) noexcept nogil
 
 # --- for position.pyx, flush.pyx and partition_state.pyx -----------------------------------------
 cdef enum:
-    # What storage.Log.prepare is asked for.
-    PREPARE_NOTHING = 0        # only come again
-    PREPARE_OPEN = 1           # the log is closed
-    PREPARE_ROLL = 2           # the segment with this base offset is full or too old
-    PREPARE_INDEX = 3          # the indexes of the segment with this base offset need descriptors
-    PREPARE_SEGMENT = 4        # the segment with this base offset is closed
-    PREPARE_DIRECTORY = 5      # the name of the segment with this base offset has to be made durable
-    PREPARE_TIME_INDEX = 6     # the time index of the inactive segment with this base offset is not mapped
-    PREPARE_ABORTED = 7        # the .txnindex of the segment with this base offset has to be made, or is not mapped
+    # What storage.Log.prepare is asked to do.
+    PREPARE_NOTHING = 0        # nothing: repeat the call on a handler thread
+    PREPARE_OPEN = 1           # open the log, which is closed
+    PREPARE_ROLL = 2           # roll: the segment with this base offset is full or too old
+    PREPARE_INDEX = 3          # open the indexes of the segment with this base offset
+    PREPARE_SEGMENT = 4        # open the segment with this base offset, which is closed
+    PREPARE_DIRECTORY = 5      # make the names of the files of the segment with this base offset durable
+    PREPARE_TIME_INDEX = 6     # map the time index of the inactive segment with this base offset
+    PREPARE_ABORTED = 7        # make or map the .txnindex of the segment with this base offset
 
-# Why the partition serves nothing, 0 if it does, NEEDS_HANDLER if it is closed.
+# 0 if the partition serves requests, NEEDS_HANDLER if it is closed, else the error code to answer.
 cdef inline int refusal(partition_t *p) noexcept nogil:
     cdef int32_t state = atomic_load_i32(&p.state)
     if state == PARTITION_DELETED:
@@ -271,32 +278,37 @@ cdef inline int refusal(partition_t *p) noexcept nogil:
     return 0 if state == PARTITION_OPEN else NEEDS_HANDLER
 
 ctypedef struct need_t:
+    # What a call that returns NEEDS_HANDLER needs storage.Log.prepare to do.
     int kind                   # PREPARE_*
-    int64_t base_offset
+    int64_t base_offset        # of the segment; -1 for the log as a whole
 
+# Let storage.Log do it. Returns 0 (try again) or the error code to answer.
 cdef int prepare(partition_t *p, int kind, int64_t base_offset) noexcept with gil
-# A disk that is broken: the log directory refuses everything from here on, and the server hears of it. The two halves are
-# for who holds a lock at the first and may not at the second; `take_offline` says whether it is news.
+# The disk is broken (`failed`: -errno): directory_failed makes the log directory refuse everything from here on and
+# tells the server. A caller that must not hold its lock while the server is told calls the two halves instead:
+# take_offline under the lock, which returns whether the failure is news, and if it is, tell_offline without the lock.
 cdef void directory_failed(partition_t *p, int failed) noexcept nogil
 cdef bint take_offline(partition_t *p) noexcept nogil
 cdef void tell_offline(partition_t *p, int failed) noexcept with gil
+# Entries of the two indexes, pending ones included.
 cdef int32_t index_count(segment_t *s) noexcept nogil
 cdef int32_t time_index_count(segment_t *s) noexcept nogil
 cdef int spill_indexes(partition_t *p, segment_t *s) noexcept nogil
 cdef void add_time_entry(segment_t *s) noexcept nogil
 cdef int write_failed(partition_t *p, segment_t *s, int failed) noexcept nogil
 cdef void wake_fetches(partition_t *p, int64_t size, int64_t committed_size) noexcept nogil
-# Last stable offset from what it hangs on (`lock` held). Whether it has moved.
+# Compute the last stable offset anew (`lock` held). Returns whether it has moved.
 cdef bint settle_last_stable(partition_t *p) noexcept nogil
-# A segment that is in the list, its last, has aborted transactions from now on (both locks held). False: memory is out.
+# List a segment in partition_t.aborting: it has aborted transactions from now on (both locks held). False: no memory.
 cdef bint add_aborting(partition_t *p, segment_t *s) noexcept nogil
-# Where the first of `count` segments with this base offset or a later one is; `count` without one.
+# Index of the first of `count` segments whose base offset is at least `base_offset`; `count` without one.
 cdef int32_t first_segment_from(segment_t *const *segments, int32_t count, int64_t base_offset) noexcept nogil
+# The segment with exactly this base offset, or NULL (`lock` held). Not a reference.
 cdef segment_t *find_segment(partition_t *p, int64_t base_offset) noexcept nogil
 cdef inline int64_t newest_up_to(const segment_t *s) noexcept nogil:
-    """The largest timestamp of the segment and all older ones (`lock` held)."""
+    """Return the largest timestamp of the segment and all older ones (`lock` held)."""
     return s.max_timestamp if s.max_timestamp > s.max_timestamp_before else s.max_timestamp_before
 cdef void segment_close_files(segment_t *s) noexcept nogil
-# The first `size` bytes of an index, which may grow to that; segment_close_files unmaps. NULL: it cannot be mapped. Touches no
-# disk, unless it may block and reads what is there (`populate`).
+# Map `size` bytes of an index file, which may be smaller and grow to that; segment_close_files unmaps them. NULL: it
+# cannot be mapped. Touches no disk, unless `populate` is true: then it reads the file's pages and may block.
 cdef uint8_t *map_index_file(int32_t fd, int64_t size, bint populate) noexcept nogil

@@ -1,7 +1,7 @@
 """Hot state of a partition's log; the contracts are in partition.pxd.
 
-In order: references, indexes of the active segment, transactions, appending, what storage.Log is asked for, fetches that wait. Reading is
-in position.pyx, flushing in flush.pyx.
+In this order: references, indexes of the active segment, transactions, appending, calls to storage.Log, waiting
+fetches. Reading is in position.pyx, flushing in flush.pyx.
 """
 
 from cpython.ref cimport Py_XDECREF, PyObject
@@ -46,20 +46,20 @@ cdef extern from "<pthread.h>" nogil:
     int mutex_clocklock "pthread_mutex_clocklock"(mutex_t *mutex, int clock, const timespec *until)
 
 cdef enum:
-    APPENDED_BEFORE = 1          # admit: the producer has sent this batch again
-    STALL_NS = 100000000         # a write that takes longer ...
-    STALLED_FOR_NS = 1000000000  # ... keeps appends of its directory off the processors for so long
-    LOCK_WAIT_NS = 2000000       # a processor waits so long for another one's append, then hands over
+    APPENDED_BEFORE = 1          # admit: the batch is a duplicate of one that was appended
+    STALL_NS = 100000000         # a write that takes longer than this ...
+    STALLED_FOR_NS = 1000000000  # ... sends appends to its directory to the handler threads for this long
+    LOCK_WAIT_NS = 2000000       # how long a processor waits for append_lock before it needs a handler
 
 ctypedef struct placed_t:
-    # Where a batch will stand that may be appended.
+    # The place where a batch that may be appended will stand.
     segment_t *segment
     int64_t base_offset
     int64_t last_offset
-    int64_t max_timestamp        # of its records, or the time of the append
-    int64_t position             # in the segment
-    int64_t written_ns           # when its write began
-    ended_t aborted              # what the .txnindex is to tell of the transaction that it ends; first_offset -1: nothing
+    int64_t max_timestamp        # ms; of its records, or the time of the append
+    int64_t position             # byte in the segment
+    int64_t written_ns           # monotonic; when its write began
+    ended_t aborted              # the transaction that it aborts, for the .txnindex; first_offset -1: none
 
 # --- references -------------------------------------------------------------------------------------
 
@@ -140,7 +140,7 @@ cdef int32_t first_segment_from(segment_t *const *segments, int32_t count, int64
 
 
 cdef segment_t *find_segment(partition_t *p, int64_t base_offset) noexcept nogil:
-    """`lock` held."""
+    """Return the segment with this base offset, or NULL (`lock` held)."""
     cdef int32_t at = first_segment_from(p.segments, p.segment_count, base_offset)
     return p.segments[at] if at < p.segment_count and p.segments[at].base_offset == base_offset else NULL
 
@@ -181,7 +181,7 @@ cdef int spill_indexes(partition_t *p, segment_t *s) noexcept nogil:
 
 
 cdef void add_time_entry(segment_t *s) noexcept nogil:
-    """The largest timestamp so far and its offset, unless the index has it already (both locks held)."""
+    """Add the segment's largest timestamp and its offset to the time index, unless it is there (both locks held)."""
     cdef uint8_t *entry
     if s.max_timestamp <= s.last_time_entry or s.pending.time_count == INDEX_PENDING:
         return
@@ -193,7 +193,7 @@ cdef void add_time_entry(segment_t *s) noexcept nogil:
 
 
 cdef void add_index_entry(segment_t *s, int64_t last_offset, int64_t position) noexcept nogil:
-    """Both locks held; there is room, because a full `pending` is spilled before the append."""
+    """Add an entry to `pending` (both locks held). There is room: a full `pending` is spilled before the append."""
     cdef uint8_t *entry = s.pending.index + s.pending.count * INDEX_ENTRY_SIZE
     store_u32(entry, <uint32_t>(last_offset - s.base_offset))
     store_u32(entry + 4, <uint32_t>position)
@@ -225,7 +225,7 @@ cdef bint add_aborting(partition_t *p, segment_t *s) noexcept nogil:
 
 
 cdef int write_aborted_entry(partition_t *p, segment_t *s, int64_t producer_id, const ended_t *ended, int64_t offset) noexcept nogil:
-    """Into the .txnindex of the active segment (append_lock held). 0 or -errno, and then it is as it was."""
+    """Append to the .txnindex of the active segment (append_lock held). 0, or -errno after the file was cut back."""
     cdef uint8_t[ABORTED_SIZE] entry
     cdef int64_t position = <int64_t>s.aborted_count * ABORTED_SIZE
     cdef int failed
@@ -264,7 +264,7 @@ cdef int begin_verification(partition_t *p, const batch_info_t *info, bint adds,
 
 
 cdef int check_producer(partition_t *p, batch_info_t *info, const appender_t *appender, remembered_batch_t *duplicate) noexcept nogil:
-    """As producers_check, and NEEDS_VERIFICATION."""
+    """Check the batch as producers_check does, or as producers_check_marker; may return NEEDS_VERIFICATION as well."""
     cdef verification_t *asked = NULL
     cdef bint verified = True
     cdef int32_t lowest_sequence = INT32_MAX
@@ -275,7 +275,7 @@ cdef int check_producer(partition_t *p, batch_info_t *info, const appender_t *ap
     if asked != NULL:
         lowest_sequence = asked.lowest_sequence
         if asked.adds and not producers_has_batches(p.producers, info.producer_id):
-            lowest_sequence = 0      # its epoch is new: what is not its first batch is not where it belongs
+            lowest_sequence = 0      # its epoch is new, so the first batch has sequence 0
     if (info.attributes & ATTRIBUTE_TRANSACTIONAL and info.producer_id >= 0
             and (appender.adds or p.options.verify_transactions)):
         verified = asked != NULL and asked.guard == appender.guard
@@ -326,12 +326,12 @@ cdef int take_append_lock(partition_t *p, bint may_block) noexcept nogil:
 
 
 cdef inline int64_t most_aborted(partition_t *p, segment_t *s) noexcept nogil:
-    """Entries that the .txnindex of the active segment has room for: what is mapped of it stays where it is."""
+    """Return how many entries the .txnindex of the active segment has room for: its map cannot grow."""
     return s.aborted_capacity // ABORTED_SIZE if s.aborted != NULL else p.options.index_max_bytes // ABORTED_SIZE
 
 
 cdef inline bint roll_due(partition_t *p, segment_t *s, int64_t size, int64_t last_offset, int64_t max_timestamp) noexcept nogil:
-    """Kafka's conditions: size, age by the records' own time, a full index, offsets beyond 31 bits."""
+    """Return whether Kafka's conditions for a roll hold: size, age by record time, full index, 31 bits of offset."""
     cdef int64_t waited
     cdef int32_t index_max = p.options.index_max_bytes
     if last_offset - s.base_offset > INT32_MAX:
@@ -343,7 +343,7 @@ cdef inline bint roll_due(partition_t *p, segment_t *s, int64_t size, int64_t la
     if index_count(s) >= index_max // INDEX_ENTRY_SIZE or time_index_count(s) >= index_max // TIME_INDEX_ENTRY_SIZE - 1:
         return True
     if s.index != NULL and index_count(s) >= s.index_capacity // INDEX_ENTRY_SIZE:
-        return True      # mapped when segment.index.bytes was less
+        return True      # the index was mapped when segment.index.bytes was less
     if s.aborted_count and s.aborted_count >= most_aborted(p, s):
         return True
     waited = max_timestamp - s.first_timestamp if s.first_timestamp >= 0 else monotonic_ns() // 1000000 - s.created_ms
@@ -375,9 +375,11 @@ cdef int append_locked(partition_t *p, uint8_t *batch, batch_info_t *info, const
 
 cdef int admit(partition_t *p, batch_info_t *info, const appender_t *appender, int64_t now_ms, bint may_block,
                append_result_t *result, need_t *need, placed_t *placed) noexcept nogil:
-    """Whether this batch may be appended now, and where it will stand. Nothing is changed but `result` and `need`.
+    """Decide whether a batch may be appended now and where it will stand (append_lock held).
 
-    0: it may. APPENDED_BEFORE: `result` tells where. NEEDS_HANDLER: `need` tells what for. Else why not.
+    Changes only `result`, `need` and `placed`. Returns 0: it may be appended, at `placed`; APPENDED_BEFORE: it is a
+    duplicate, and `result` has the offsets of the first append; NEEDS_HANDLER: `need` tells why; else
+    NEEDS_VERIFICATION or a Kafka error code.
     """
     cdef segment_t *s
     cdef remembered_batch_t duplicate
@@ -395,7 +397,7 @@ cdef int admit(partition_t *p, batch_info_t *info, const appender_t *appender, i
         return NEEDS_HANDLER
     if not may_block and atomic_load_i64(&p.dir.stalled_until_ns) and monotonic_ns() < p.dir.stalled_until_ns:
         return NEEDS_HANDLER
-    if appender.marker == NULL:          # whatever a topic limits, its transactions end
+    if appender.marker == NULL:          # a marker is subject to no limit of the topic: transactions must end
         if info.size > p.options.max_message_bytes:
             return MESSAGE_TOO_LARGE
         if info.size > p.options.segment_bytes:
@@ -410,7 +412,7 @@ cdef int admit(partition_t *p, batch_info_t *info, const appender_t *appender, i
     if verification == 1:
         result.base_offset = duplicate.last_offset - duplicate.offset_delta
         result.last_offset = duplicate.last_offset
-        result.log_append_time = duplicate.timestamp         # whatever the topic's type, as Kafka
+        result.log_append_time = duplicate.timestamp         # as in Kafka, whatever message.timestamp.type is
         result.must_wait = p.options.flush_messages == 1 and atomic_load_i64(&p.flushed_offset) <= duplicate.last_offset
         return APPENDED_BEFORE
     if verification and (verification != NEEDS_VERIFICATION or may_block):
@@ -428,7 +430,7 @@ cdef int admit(partition_t *p, batch_info_t *info, const appender_t *appender, i
         need.kind = PREPARE_INDEX
         return NEEDS_HANDLER
     if verification:
-        return verification          # whoever has only that to do appends where nobody may wait
+        return verification          # not before the checks above: the append after it must not need a handler
     if appender.marker != NULL and appender.marker.type == MARKER_ABORT:
         producers_foresee_end(p.producers, info.producer_id, placed.base_offset, &placed.aborted)
         if placed.aborted.first_offset != -1 and s.aborted_fd < 0:
@@ -439,7 +441,7 @@ cdef int admit(partition_t *p, batch_info_t *info, const appender_t *appender, i
 
 cdef int write(partition_t *p, const uint8_t *batch, batch_info_t *info, const appender_t *appender,
                placed_t *placed) noexcept nogil:
-    """The batch as it is, into the files and to the producers. Nobody sees it before it is published. 0 or the error code."""
+    """Write a stamped batch to the files and to the producer table. Not visible before publish. 0 or the error code."""
     cdef segment_t *s = placed.segment
     cdef ended_t ended
     cdef int failed = spill_indexes(p, s) if is_pending_full(s) else 0
@@ -464,7 +466,7 @@ cdef int write(partition_t *p, const uint8_t *batch, batch_info_t *info, const a
 
 
 cdef void publish(partition_t *p, const batch_info_t *info, const placed_t *placed) noexcept nogil:
-    """What was written can be read from here on, and who waits for it is told."""
+    """Make a written batch visible to readers and wake the fetches that wait for it."""
     cdef int64_t stable_before
     cdef bint is_stable
     mutex_lock(&p.lock)
@@ -478,7 +480,8 @@ cdef void publish(partition_t *p, const batch_info_t *info, const placed_t *plac
     stable_before = p.last_stable_offset
     is_stable = settle_last_stable(p)
     if not p.options.flushed_visibility:
-        # How many bytes the end of a transaction sets free nobody counts: who waits for them looks again.
+        # Nobody counts the bytes that the end of a transaction makes readable: committed fetches look again
+        # (INT32_MAX).
         wake_fetches(
             p, info.size, 0 if not is_stable else info.size if stable_before == placed.base_offset else INT32_MAX
         )
@@ -488,7 +491,7 @@ cdef void publish(partition_t *p, const batch_info_t *info, const placed_t *plac
 
 
 cdef inline void add_to_segment(partition_t *p, const batch_info_t *info, const placed_t *placed) noexcept nogil:
-    """The segment's size, times and indexes with this batch (both locks held)."""
+    """Add the batch to the segment's size, timestamps, indexes and to the tail ring (both locks held)."""
     cdef segment_t *s = placed.segment
     if placed.aborted.first_offset != -1:
         s.aborted_count += 1
@@ -509,7 +512,7 @@ cdef inline void add_to_segment(partition_t *p, const batch_info_t *info, const 
 
 
 cdef inline void note_write_time(partition_t *p, int64_t started_ns) noexcept nogil:
-    """Of a write that has succeeded."""
+    """Note that a write has succeeded: there is space, and whether the directory is stalled."""
     cdef int64_t now_ns = monotonic_ns()
     if atomic_load_i64(&p.dir.full_told_ns):
         atomic_store_i64(&p.dir.full_told_ns, 0)
@@ -518,7 +521,11 @@ cdef inline void note_write_time(partition_t *p, int64_t started_ns) noexcept no
 
 
 cdef int write_failed(partition_t *p, segment_t *s, int failed) noexcept nogil:
-    """A full disk or quota: take back what was half written and go on refusing until there is space. Anything else: offline."""
+    """Handle a failed write (`failed`: -errno). Returns the error code to answer.
+
+    On a full disk or quota the half-written bytes are cut off, and appends are refused until there is space. Any other
+    error takes the directory offline.
+    """
     if failed == -ENOSPC or failed == -EDQUOT or failed == -EFBIG:
         failed = io_truncate(s.file_system, s.fd, s.size)
         if failed == 0:
@@ -529,7 +536,7 @@ cdef int write_failed(partition_t *p, segment_t *s, int failed) noexcept nogil:
 
 
 cdef void directory_full(partition_t *p) noexcept nogil:
-    """Say it, but not for every append that is refused."""
+    """Log that the disk is full, but not for every append that is refused (FULL_TOLD_EVERY_S)."""
     cdef int64_t told_ns = atomic_load_i64(&p.dir.full_told_ns)
     if told_ns and monotonic_ns() - told_ns < FULL_TOLD_EVERY_S * 1000000000LL:
         return
@@ -558,7 +565,7 @@ cdef void directory_failed(partition_t *p, int failed) noexcept nogil:
 
 
 cdef int prepare(partition_t *p, int kind, int64_t base_offset) noexcept with gil:
-    """Let storage.Log open, roll or what else is due. 0: try again; else the error code to answer."""
+    """Let storage.Log do `kind` (PREPARE_*). Returns 0: try again; else the error code to answer."""
     if kind == PREPARE_NOTHING:
         return 0
     log = (<object>p.log)() if p.log != NULL else None
@@ -579,7 +586,7 @@ cdef int prepare(partition_t *p, int kind, int64_t base_offset) noexcept with gi
 # --- waiting ----------------------------------------------------------------------------------------
 
 cdef void wake_fetches(partition_t *p, int64_t size, int64_t committed_size) noexcept nogil:
-    """`size` more bytes may be read, and so many by who reads committed records only (`lock` held)."""
+    """Tell waiting fetches of `size` more bytes, `committed_size` for fetches of committed records (`lock` held)."""
     cdef fetch_waiter_t *waiter = p.fetch_waiters
     cdef int64_t more
     while waiter != NULL:

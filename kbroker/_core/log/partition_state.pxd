@@ -1,4 +1,4 @@
-"""What Python drives a partition's hot state with; storage.Log is the one who does."""
+"""The class with which Python, that is storage.Log, drives the hot state of a partition."""
 
 from libc.stdint cimport int32_t
 

@@ -1,4 +1,4 @@
-"""Python's handle on a partition: its offsets, appends and reads; its segments are in segment_list.pyx."""
+"""The class with which Python drives a partition: offsets, appends, reads. Its segments are in segment_list.pyx."""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
@@ -38,7 +38,7 @@ STATES = ("closed", "open", "offline", "deleted")
 
 
 cdef class PartitionState(SegmentList):
-    """One partition's hot state. Every method may be called from any thread; none keeps the GIL while it waits."""
+    """The hot state of one partition. Every method may be called from any thread; none keeps the GIL while it waits."""
 
     def __cinit__(self, LogDirectory directory not None, str topic not None, int partition_id, bytes topic_id not None,
                   options, file_system=None, log=None):
@@ -81,7 +81,7 @@ cdef class PartitionState(SegmentList):
         return f"<PartitionState {self.topic}-{self.partition_id} {self.state}, ends at {self.log_end_offset}>"
 
     def update_options(self, options):
-        """Take over a LogOptions; in force from the next append and read on."""
+        """Take over a LogOptions. It applies from the next append and read on."""
         cdef log_options_t fresh
         cdef partition_t *p = self.p
         fresh.segment_bytes = options.segment_bytes
@@ -137,7 +137,7 @@ cdef class PartitionState(SegmentList):
         return atomic_load_i64(&self.p.last_stable_offset)
 
     def visible_end(self, bint committed=False):
-        """The end of what a fetch may see."""
+        """Return the offset up to which a fetch may see: of all records, or of committed ones."""
         return partition_visible_end(self.p, committed)
 
     @property
@@ -146,7 +146,7 @@ cdef class PartitionState(SegmentList):
 
     @property
     def recovery_point(self):
-        """Segments that end below need no recovery after a power cut; at most `flushed_offset`."""
+        """The offset below which segments need no recovery after a power cut. At most `flushed_offset`."""
         cdef partition_t *p = self.p
         cdef int64_t offset
         with nogil:
@@ -157,7 +157,7 @@ cdef class PartitionState(SegmentList):
 
     @property
     def unflushed_ms(self):
-        """For how long it has held what is not flushed yet, by the monotonic clock; -1 when all is flushed."""
+        """For how many ms the partition has had unflushed records, by the monotonic clock; -1 when all are flushed."""
         cdef int64_t since_ms = atomic_load_i64(&self.p.unflushed_since_ms)
         return monotonic_ns() // 1_000_000 - since_ms if since_ms >= 0 else -1
 
@@ -179,7 +179,7 @@ cdef class PartitionState(SegmentList):
 
     @property
     def waiting_fetches(self):
-        """Fetches that wait for records of this partition."""
+        """The number of fetches that wait for records of this partition."""
         cdef partition_t *p = self.p
         cdef fetch_waiter_t *waiter
         cdef int64_t count = 0
@@ -200,7 +200,10 @@ cdef class PartitionState(SegmentList):
 
     def open(self, list segments, int64_t log_start_offset, int64_t log_end_offset, int64_t flushed_offset,
              ProducerTable producers=None):
-        """Serve these segments (arguments of `add_segment`; ascending, the last one active and open)."""
+        """Open the log with these segments: arguments for `add_segment`, ascending, the last one active and open.
+
+        Raises AssertionError when the log is not closed.
+        """
         cdef partition_t *p = self.p
         cdef producers_t *fresh
         if self.state != "closed" or p.segment_count:
@@ -232,7 +235,7 @@ cdef class PartitionState(SegmentList):
             mutex_unlock(&p.append_lock)
 
     def set_closed_offsets(self, int64_t log_start_offset, int64_t log_end_offset):
-        """What a closed log is known to hold, for those who only ask for its offsets."""
+        """Set the offsets that a closed log is known to have, for callers that only ask for offsets."""
         if self.state != "closed":
             raise AssertionError(f"{self!r} is not closed")
         atomic_store_i64(&self.p.log_start_offset, log_start_offset)
@@ -242,15 +245,18 @@ cdef class PartitionState(SegmentList):
         atomic_store_i64(&self.p.flushed_offset, log_end_offset)
 
     def close(self):
-        """Let go of all segments: appends and reads find the log closed. Returns their handles."""
+        """Close the log: appends and reads find it closed. Return the handles of its segments."""
         return self.leave(PARTITION_CLOSED)
 
     def delete(self):
-        """As close, for good: everybody who asks is told that there is no such partition; who waits is answered."""
+        """Close the log for good and return its handles.
+
+        Calls and waiting acks get UNKNOWN_TOPIC_OR_PARTITION; fetches wake.
+        """
         return self.leave(PARTITION_DELETED)
 
     def go_offline(self):
-        """The directory has failed: everybody who waits is answered."""
+        """Note that the directory has failed: waiting acks get KAFKA_STORAGE_ERROR, waiting fetches wake up."""
         cdef partition_t *p = self.p
         cdef int32_t completed
         with nogil:
@@ -296,11 +302,12 @@ cdef class PartitionState(SegmentList):
     # --- appending and reading from Python
 
     def append(self, batch, int64_t now_ms, int8_t origin=FROM_CLIENT, int64_t guard=NO_GUARD):
-        """Append one batch that this process has made (magic 2; header, CRC and, when not compressed, records are checked).
+        """Append one batch of magic 2 that this process has made. May block.
 
-        `origin`: AS_CLIENT or AS_COORDINATOR, which have no sequences. `guard`: of `verify`, for the first batch of a
-        transaction. Returns (error code, base_offset, last_offset, log_append_time, log_start_offset, must_wait). May
-        block; `must_wait` means that the batch is durable only after `flush`.
+        Header, CRC and, when not compressed, records are checked. `origin`: AS_CLIENT, or AS_COORDINATOR for batches
+        without sequences. `guard`: from `verify`, for the first batch of a transaction. Return (error code,
+        base_offset, last_offset, log_append_time, log_start_offset, must_wait); `must_wait`: the batch is durable only
+        after `flush`.
         """
         cdef partition_t *p = self.p
         cdef Py_buffer view
@@ -330,9 +337,9 @@ cdef class PartitionState(SegmentList):
 
     def append_marker(self, int64_t producer_id, int16_t producer_epoch, int32_t coordinator_epoch, bint commit, int64_t now_ms,
                       bint bumped=False):
-        """Append the end of a producer's transaction, or of none that is known here. Returns what `append` does.
+        """Append a marker, the end of a producer's transaction, even when none is open here. Return what `append` does.
 
-        `bumped`: the epoch is newer than that of the transaction's batches, so one of that epoch is not ended by it.
+        `bumped`: the coordinator raised the epoch for this marker, so it does not end a transaction of this same epoch.
         """
         cdef partition_t *p = self.p
         cdef uint8_t[MARKER_SIZE] batch
@@ -359,10 +366,11 @@ cdef class PartitionState(SegmentList):
         return told(p, code, &result)
 
     def verify(self, int64_t producer_id, int16_t producer_epoch, int32_t base_sequence=-1, bint adds=False):
-        """Before a transaction's coordinator is asked whether it knows of its being here, or to add it: (error code, guard for
-        `append`).
+        """Return (error code, guard for `append`). May block.
 
-        Guard 0: nobody has to be asked, the transaction is open. May block.
+        To be called before a transaction's coordinator is asked whether this partition belongs to it or, with `adds`,
+        is asked to add it. Guard 0: nobody has to be asked, because the transaction is open here or is not to be
+        verified.
         """
         cdef partition_t *p = self.p
         cdef batch_info_t info
@@ -377,7 +385,10 @@ cdef class PartitionState(SegmentList):
         return code, guard
 
     def locate(self, int64_t offset, int64_t max_bytes, bint at_least_one=True, bint committed=False, bint may_block=True):
-        """Where a fetch would read: (code, base offset of the segment or -1, position, size). -101: needs a handler."""
+        """Return where a fetch would read: (code, base offset of the segment or -1, position, size in bytes).
+
+        Code -101, without `may_block` only: needs a handler.
+        """
         cdef partition_t *p = self.p
         cdef patience_t patience = endless()
         cdef read_result_t found
@@ -393,8 +404,10 @@ cdef class PartitionState(SegmentList):
         return 0, base_offset, found.position, found.size
 
     def aborted(self, int64_t offset, int64_t max_bytes, bint at_least_one=True, bint may_block=True):
-        """What a fetch of committed records is told besides what it reads: (code, size of that, [(producer id, first offset),
-        ...])."""
+        """Return the aborted transactions that a fetch of committed records gets with its records.
+
+        (code, size of the records in bytes, [(producer id, first offset), ...])
+        """
         cdef partition_t *p = self.p
         cdef patience_t patience = endless()
         cdef read_result_t found
@@ -410,10 +423,12 @@ cdef class PartitionState(SegmentList):
             free(found.aborted)
 
     def find_timestamp(self, int64_t timestamp, int64_t base_offset=-1, int64_t position=-1):
-        """The first record at or after `timestamp`: (code, timestamp, offset, leader epoch, segment's base offset, position, batch).
+        """Find the first record at or after `timestamp` (ms). May block.
 
-        offset -1: none, but `batch` may be a compressed one that may have it; `base_offset` and the position behind it go on
-        from there, as long as `removals` stays what it was. May block.
+        Return (code, timestamp, offset, leader epoch, base offset of the segment, position of the batch, batch). With
+        offset -1 and `batch` not None, `batch` is a compressed batch that may have the record. To go on after it, pass
+        its base offset and the position behind it; they are valid while `removals` does not change. With offset -1 and
+        `batch` None there is no such record.
         """
         cdef partition_t *p = self.p
         cdef time_result_t found
@@ -431,7 +446,7 @@ cdef class PartitionState(SegmentList):
         return code, found.timestamp, found.offset, found.leader_epoch, found.base_offset, found.position, batch
 
     def read(self, int64_t offset, int64_t max_bytes, bint at_least_one=True, bint committed=False):
-        """(code, bytes): what a fetch from `offset` gets; the last batch may be cut. May block."""
+        """Return (code, bytes that a fetch from `offset` gets). The last batch may be cut. May block."""
         cdef partition_t *p = self.p
         cdef patience_t patience = endless()
         cdef read_result_t found
@@ -458,9 +473,9 @@ cdef class PartitionState(SegmentList):
         return 0, data
 
     def flush(self, int64_t until=-1):
-        """Return when what is below `until` (-1: everything appended before the call) is on the device. Raises StorageFailed.
+        """Return when everything below `until` (-1: all that was appended before the call) is on the device.
 
-        Who calls it at the same time, and the flushers, share the fdatasync.
+        Concurrent callers and the flushers share the fdatasync. Raises StorageFailed when it fails.
         """
         cdef partition_t *p = self.p
         cdef int code
@@ -470,13 +485,13 @@ cdef class PartitionState(SegmentList):
             raise StorageFailed(f"{self.topic}-{self.partition_id} cannot be flushed (error code {code})")
 
     def request_flush(self):
-        """Let a flusher do it, soon."""
+        """Ask a flusher thread to flush the partition soon; do not wait for it."""
         cdef partition_t *p = self.p
         with nogil:
             request_flush(p)
 
     def advance_log_start_offset(self, int64_t offset):
-        """Records below are not served any more."""
+        """Raise the log start offset: records below it are not served any more. A lower offset is ignored."""
         cdef partition_t *p = self.p
         with nogil:
             mutex_lock(&p.lock)
@@ -487,7 +502,10 @@ cdef class PartitionState(SegmentList):
             mutex_unlock(&p.lock)
 
     def set_leader_epoch(self, int32_t epoch):
-        """Stamped into every batch from the next append on. Returns the log's end, where that one goes."""
+        """Set the leader epoch that is stamped into every batch from the next append on.
+
+        Return the offset of that append.
+        """
         cdef partition_t *p = self.p
         cdef int64_t end
         with nogil:
@@ -500,7 +518,7 @@ cdef class PartitionState(SegmentList):
     # --- producers
 
     def producers(self):
-        """A copy of the producer table and the log end offset it belongs to."""
+        """Return a copy of the producer table and the log end offset it belongs to."""
         cdef partition_t *p = self.p
         cdef ProducerTable table = ProducerTable()
         cdef int64_t end
@@ -516,11 +534,11 @@ cdef class PartitionState(SegmentList):
 
     @property
     def first_undecided_offset(self):
-        """Where the oldest open transaction begins; 2^63 - 1 when there is none."""
+        """The first offset of the oldest open transaction; 2^63 - 1 when none is open."""
         return atomic_load_i64(&self.p.first_undecided)
 
     def expire_producers(self, int64_t oldest_timestamp):
-        """Forget producers whose last batch is older."""
+        """Forget producers without an open transaction whose last batch is older than `oldest_timestamp` (ms)."""
         cdef partition_t *p = self.p
         with nogil:
             mutex_lock(&p.append_lock)

@@ -1,7 +1,7 @@
-"""Where in a log's files an offset stands; see position.pxd.
+"""Finds the position of an offset in a log's files; see position.pxd.
 
-Segments are searched by their base offsets, the active one first in the ring over its newest batches, then in the pending
-and written entries of its index; from the entry on, batch headers are walked.
+The segment is found by base offset. In the active one, the ring over its newest batches is searched first, then the
+pending and the written entries of its index. From the index entry on, batch headers are walked.
 """
 
 from libc.errno cimport EAGAIN
@@ -28,22 +28,23 @@ cdef enum:
     READ_AGAIN = -203
     TOO_MANY_ABORTED = -204
 
-    SCAN_SIZE = 4096             # bytes of one pread while looking for a batch's header: a piece
-    ABORTED_PIECE = 256          # so many entries of a .txnindex are as long in looking at as a piece
-    MOST_ABORTED = 1 << 16       # aborted transactions that come with more than one batch
+    SCAN_SIZE = 4096             # bytes of one pread in a walk over headers: one of patience_t.pieces
+    ABORTED_PIECE = 256          # entries of a .txnindex that take as long to look at as one such read
+    MOST_ABORTED = 1 << 16       # a read that overlaps with more aborted transactions is one batch long
 
 ctypedef struct held_t:
+    # Segments that were opened for one read.
     segment_t **segments         # references
     int32_t count
     int32_t capacity
 
 ctypedef struct moment_t:
-    # What a segment was found with: values of one moment, which those that are read later do not belong to.
-    int64_t next_base            # the following segment's base offset, -1 for the active one
-    int64_t size                 # of the segment: what is appended later may be no reader's to see
+    # The values of the moment at which a segment was found. The log may have changed since then.
+    int64_t next_base            # base offset of the following segment, -1 for the active one
+    int64_t size                 # of the segment; bytes appended later may not be visible to this reader
     int64_t log_end              # -1 without segments
-    uint32_t removals
-    bint aborting                # there are aborted transactions
+    uint32_t removals            # partition_t.removals
+    bint aborting                # the log has aborted transactions
 
 
 cdef int partition_read(partition_t *p, int64_t offset, int64_t max_bytes, bint at_least_one, bint committed,
@@ -80,7 +81,7 @@ cdef int partition_read(partition_t *p, int64_t offset, int64_t max_bytes, bint 
 
 
 cdef void hold(partition_t *p, int64_t base_offset, held_t *held) noexcept nogil:
-    """A reference of a segment that was opened for this read: opening the next one that it needs does not close it."""
+    """Keep a reference of a segment that was opened for this read, so that opening the next one does not close it."""
     cdef segment_t *s
     cdef segment_t **grown = <segment_t **>with_room(held.segments, held.count, &held.capacity, sizeof(segment_t *))
     if grown == NULL:
@@ -127,7 +128,8 @@ cdef int read_once(partition_t *p, int64_t offset, int64_t max_bytes, bint at_le
         if s == NULL:
             return 0 if then.log_end >= 0 else let_go(p)
         if then.next_base >= 0 and then.size == 0:
-            # Compaction left nothing of it. Not opened: a row of them would close one another's files for ever.
+            # Compaction left nothing of it. It is not opened: several such segments would close one another's files for
+            # ever.
             after = s.base_offset
             segment_unref(s)
             continue
@@ -139,7 +141,7 @@ cdef int read_once(partition_t *p, int64_t offset, int64_t max_bytes, bint at_le
         atomic_store_i32(&s.touched, 1)
         code = locate(p, s, offset, patience, &start, need)
         if code == 0 and start.size:
-            # A visible end in this segment has to be found as well; usually it is the segment's own.
+            # The visible end may lie in this segment and has to be found then; usually it is the segment's own end.
             if end >= (then.next_base if then.next_base >= 0 else then.log_end):
                 end_position = then.size
             else:
@@ -190,11 +192,12 @@ cdef int read_once(partition_t *p, int64_t offset, int64_t max_bytes, bint at_le
 
 cdef int collect_aborted(partition_t *p, segment_t *s, int64_t offset, int64_t end, const moment_t *then, int32_t most,
                          patience_t *patience, read_result_t *result, need_t *need) noexcept nogil:
-    """Those that overlap with `offset` to `end`, in Kafka's order. What is read of them ends where Kafka has it end: at the
-    entry of the .index behind what is sent.
+    """Collect the aborted transactions that overlap with `offset` to `end` into `result`, in Kafka's order.
 
-    From the segment that is read on: a transaction may have been aborted much later. READ_AGAIN: segments have gone since
-    this one was found, perhaps with what tells of its transactions. TOO_MANY_ABORTED: more than `most`.
+    As in Kafka, `end` is the offset of the .index entry behind the bytes that are sent (find_end). The search goes
+    through the segment that is read and all later ones, because a transaction may have been aborted much later.
+    READ_AGAIN: segments have left the list since this one was found, perhaps with the entries of its transactions.
+    TOO_MANY_ABORTED: more than `most`.
     """
     cdef segment_t *at
     cdef const uint8_t *entries
@@ -218,7 +221,7 @@ cdef int collect_aborted(partition_t *p, segment_t *s, int64_t offset, int64_t e
             need.base_offset = at.base_offset
             mutex_unlock(&p.lock)
             return NEEDS_HANDLER
-        # What is mapped holds as long as the segment is referenced; written entries never change.
+        # The map is valid as long as the segment is referenced; written entries never change.
         segment_ref(at)
         atomic_store_i32(&at.touched, 1)
         mutex_unlock(&p.lock)
@@ -228,14 +231,14 @@ cdef int collect_aborted(partition_t *p, segment_t *s, int64_t offset, int64_t e
 
 
 cdef segment_t *next_aborting(partition_t *p, int64_t after) noexcept nogil:
-    """The first segment with aborted transactions behind a base offset, NULL without one (`lock` held)."""
+    """Return the first segment with aborted transactions and a base offset above `after`, or NULL (`lock` held)."""
     cdef int32_t at = first_segment_from(p.aborting, p.aborting_count, after + 1)
     return p.aborting[at] if at < p.aborting_count else NULL
 
 
 cdef int take_aborted(const uint8_t *entries, int32_t count, int64_t offset, int64_t end, int32_t most, patience_t *patience,
                       read_result_t *result) noexcept nogil:
-    """Of one .txnindex, which ascends by last offset. ALL_TAKEN: no later transaction began before `end`."""
+    """Collect from one .txnindex, which ascends by last offset. ALL_TAKEN: no later transaction began before `end`."""
     cdef const uint8_t *entry
     cdef aborted_t *grown
     cdef int32_t low = 0
@@ -272,9 +275,10 @@ cdef int take_aborted(const uint8_t *entries, int32_t count, int64_t offset, int
 
 
 cdef int find_end(partition_t *p, segment_t *s, int64_t position, bint may_block, int64_t *end, need_t *need) noexcept nogil:
-    """The offset that an index entry of the segment tells for a place at or behind `position`; else `end` stays.
+    """Set `end` to the offset of the first index entry at or behind byte `position`; without one it is not changed.
 
-    It stays as well where the entry was written before and its batch contradicts it: too many transactions do no harm.
+    It is not changed either when the entry is in the file and the batch there contradicts it: too many aborted
+    transactions do no harm.
     """
     cdef const uint8_t *entries = NULL
     cdef uint8_t[BATCH_HEADER_SIZE] header
@@ -320,7 +324,7 @@ cdef int find_end(partition_t *p, segment_t *s, int64_t position, bint may_block
 
 
 cdef int64_t first_at_position(const uint8_t *entries, int64_t count, int64_t position) noexcept nogil:
-    """Slot of the first entry whose position is not below; `count` when there is none."""
+    """Return the slot of the first entry whose position is at least `position`; `count` without one."""
     cdef int64_t low = 0
     cdef int64_t high = count
     cdef int64_t middle
@@ -336,7 +340,10 @@ cdef int64_t first_at_position(const uint8_t *entries, int64_t count, int64_t po
 
 
 cdef segment_t *segment_at(partition_t *p, int64_t offset, int64_t after, moment_t *then) noexcept nogil:
-    """A reference of the last segment whose base offset is not above `offset`, but behind the one at `after`. NULL: none."""
+    """Return a reference of the segment that may have `offset`, or NULL; its base offset is above `after`.
+
+    It is the last segment whose base offset is at most `offset`, else the first one above `after`.
+    """
     cdef int32_t low
     cdef int32_t high
     cdef int32_t middle
@@ -354,7 +361,7 @@ cdef segment_t *segment_at(partition_t *p, int64_t offset, int64_t after, moment
     if low >= 0 and p.segments[low].base_offset <= after:
         low += 1
     elif low < 0 and p.segment_count:
-        low = 0      # `offset` stands before the first segment that is left
+        low = 0      # `offset` is below the first segment that is left
     if 0 <= low < p.segment_count:
         s = p.segments[low]
         segment_ref(s)
@@ -368,15 +375,16 @@ cdef segment_t *segment_at(partition_t *p, int64_t offset, int64_t after, moment
 
 
 cdef int let_go(partition_t *p) noexcept nogil:
-    """Deleted or closed since the reader asked whether it is open: refuse, or come again."""
+    """Return the code for a log that was deleted or closed after the reader had found it open."""
     cdef int code = refusal(p)
     return code if code else NEEDS_HANDLER
 
 
 cdef int locate(partition_t *p, segment_t *s, int64_t offset, patience_t *patience, found_t *found, need_t *need) noexcept nogil:
-    """The first batch of the segment with records at or above `offset`: tail ring, else index and headers.
+    """Find the first batch of the segment with records at or above `offset`: by tail ring, else by index and headers.
 
-    0 with found.size 0 and the segment's end as position: there is none. NEEDS_HANDLER: not in memory, or see `need`.
+    Returns 0 with found.size 0 and the segment's end as position when there is none. NEEDS_HANDLER: bytes are not in
+    memory, or `need` tells what has to be opened.
     """
     cdef int64_t position = 0
     cdef int64_t size
@@ -407,7 +415,7 @@ cdef int locate(partition_t *p, segment_t *s, int64_t offset, patience_t *patien
             if s.index == NULL and not map_index(p, s):
                 mutex_unlock(&p.lock)
                 return KAFKA_STORAGE_ERROR
-            # The map holds as long as the segment is referenced; written entries never change.
+            # The map is valid as long as the segment is referenced; written entries never change.
             position = -1
     mutex_unlock(&p.lock)
     if position < 0:
@@ -417,7 +425,7 @@ cdef int locate(partition_t *p, segment_t *s, int64_t offset, patience_t *patien
 
 cdef int locate_by_index(partition_t *p, segment_t *s, int64_t size, int64_t offset, patience_t *patience,
                          found_t *found) noexcept nogil:
-    """From the written entries. After a clean stop nobody has looked at them: one that is wrong is passed over."""
+    """Search from the written entries. They are not checked after a clean stop, so a wrong one is passed over."""
     cdef int64_t slot = index_find(s.index, s.index_entries, offset - s.base_offset)
     cdef int64_t position
     cdef int code
@@ -432,13 +440,13 @@ cdef int locate_by_index(partition_t *p, segment_t *s, int64_t size, int64_t off
 
 
 cdef inline int64_t floor_position(const uint8_t *entries, int32_t count, int64_t relative_offset) noexcept nogil:
-    """Position of the last entry whose offset is not above; 0 when there is none: the segment's start."""
+    """Return the position of the last entry whose offset is at most `relative_offset`; 0, the start, without one."""
     cdef int64_t slot = index_find(entries, count, relative_offset)
     return index_position(entries, slot) if slot >= 0 else 0
 
 
 cdef inline bint locate_in_tail(partition_t *p, segment_t *s, int64_t offset, found_t *found) noexcept nogil:
-    """Binary search in the ring over the newest batches (`lock` held)."""
+    """Search the ring over the newest batches (`lock` held). False: the ring is empty, or `offset` is below it."""
     cdef uint32_t newest = p.tail_count
     cdef uint32_t low = newest - TAIL_RING if newest > TAIL_RING else 0
     cdef uint32_t high = newest
@@ -458,7 +466,7 @@ cdef inline bint locate_in_tail(partition_t *p, segment_t *s, int64_t offset, fo
 
 
 cdef bint map_index(partition_t *p, segment_t *s) noexcept nogil:
-    """Map the .index for lookups (`lock` held). The active one grows: room for all it may become."""
+    """Map the .index for lookups (`lock` held), as large as that of an active segment may become."""
     cdef int64_t capacity = p.options.index_max_bytes
     if capacity < <int64_t>s.index_entries * INDEX_ENTRY_SIZE:
         capacity = <int64_t>s.index_entries * INDEX_ENTRY_SIZE
@@ -471,7 +479,7 @@ cdef int scan(partition_t *p, int32_t fd, int64_t position, int64_t end, int64_t
               patience_t *patience, found_t *found) noexcept nogil:
     cdef uint8_t[SCAN_SIZE] buffer
     cdef int64_t begin = position
-    cdef int64_t start = position      # of what is in `buffer`
+    cdef int64_t start = position      # of the first byte in `buffer`
     cdef int64_t there = 0
     cdef int64_t wanted
     cdef int64_t last_offset
@@ -491,7 +499,7 @@ cdef int scan(partition_t *p, int32_t fd, int64_t position, int64_t end, int64_t
                 return NEEDS_HANDLER
             there = io_read(fd, buffer, SCAN_SIZE if end - start > SCAN_SIZE else end - start, start, patience.may_block)
             if there < wanted:
-                # Fewer bytes than the segment has: only a part of them is in memory, or the file was cut from outside.
+                # Fewer bytes than the segment has: only some of them are in memory, or the file was cut from outside.
                 if not patience.may_block and (there >= 0 or there == -EAGAIN):
                     return NEEDS_HANDLER
                 if there < 0:

@@ -1,4 +1,4 @@
-"""State of producers in one partition; see producers.pxd. What is refused, and why, is Kafka 4.3's ProducerAppendInfo."""
+"""State of the producers of a partition; see producers.pxd. It refuses what Kafka 4.3 refuses (ProducerAppendInfo)."""
 
 from libc.math cimport floor
 from libc.stdint cimport INT32_MAX, INT64_MIN, int8_t, int32_t, int64_t, uint64_t
@@ -21,17 +21,17 @@ cdef enum:
     MAX_SEQUENCE = 0x7fffffff
     MAX_EPOCH = 0x7fff
     FIRST_CAPACITY = 4
-    SMALL_CAPACITY = 64          # a table of that size grows to it whatever the others take
+    SMALL_CAPACITY = 64          # a table grows to this size whatever the other tables take
 
-cdef int64_t all_bytes = 0       # atomic; of the slots of all tables in this process
+cdef int64_t all_bytes = 0       # atomic; bytes of the slots of all tables in this process
 cdef int64_t most_bytes = DEFAULT_MAX_BYTES
 
 def limit_memory(long long most):
-    """What the producers of all partitions of this process may take, about."""
+    """Set how many bytes the producers of all partitions of this process may take, approximately."""
     atomic_store_i64(&most_bytes, most)
 
 def memory():
-    """Bytes that they take."""
+    """Return how many bytes the producers of all partitions of this process take."""
     return atomic_load_i64(&all_bytes)
 
 cdef inline void count_slots(int64_t more) noexcept nogil:
@@ -70,7 +70,7 @@ cdef producer_t *find(producers_t *table, int64_t producer_id) noexcept nogil:
 
 
 cdef void place(producers_t *table, producer_t *producer) noexcept nogil:
-    """Into a free slot; the caller has seen to room and to its not being there."""
+    """Put a producer into a free slot. The caller has made room and knows that the producer is not in the table."""
     cdef int32_t at = home_of(table, producer.producer_id)
     while table.slots[at].producer_id != -1:
         at = (at + 1) & (table.capacity - 1)
@@ -79,7 +79,7 @@ cdef void place(producers_t *table, producer_t *producer) noexcept nogil:
 
 
 cdef inline int64_t last_offset_of(const producer_t *producer) noexcept nogil:
-    """-1: there was a marker only."""
+    """Return the last offset of the producer's newest batch; -1 when it has appended only markers."""
     return producer.batches[producer.batch_count - 1].last_offset if producer.batch_count else -1
 
 
@@ -91,7 +91,10 @@ cdef inline bint stays(const producer_t *producer, int64_t oldest_timestamp, int
 
 
 cdef int rebuild(producers_t *table, int32_t capacity, int64_t oldest_timestamp, int64_t oldest_offset) noexcept nogil:
-    """Everybody but those silent since before a time or an offset into a table of `capacity` slots. -1: memory is out."""
+    """Move all producers but those silent since a time (ms) or an offset to a table of `capacity` slots.
+
+    -1: no memory.
+    """
     cdef producer_t *slots = <producer_t *>malloc(<size_t>capacity * sizeof(producer_t))
     cdef producer_t *old = table.slots
     cdef int32_t old_capacity = table.capacity
@@ -116,18 +119,22 @@ cdef inline bint is_full(const producers_t *table) noexcept nogil:
 
 
 cdef inline bint may_grow(const producers_t *table) noexcept nogil:
-    """Whether the producers of all partitions leave it room to become twice as large."""
+    """Return whether the limit for all partitions lets this table become twice as large."""
     return table.capacity < SMALL_CAPACITY or (
         atomic_load_i64(&all_bytes) + table.capacity * <int64_t>sizeof(producer_t) <= atomic_load_i64(&most_bytes)
     )
 
 
 cdef int make_room(producers_t *table) noexcept nogil:
-    """One more producer fits after this. At the maximum, or where there is no memory to grow, the silent half goes, by the mean
-    offset of the last batch: times are the producers' own."""
+    """Make room for one more producer. Returns 0, or -1 when memory is out.
+
+    At the maximum, or when the table may not grow, the silent half is forgotten: producers whose last batch is at or
+    below the mean offset of all last batches. Offsets, not times, because timestamps are set by the producers.
+    """
     cdef double sum_of_offsets = 0
     cdef int32_t at
-    # Those in a transaction stay: where they are most, nothing is gained by a search among the others for each new one.
+    # Producers in a transaction stay. Where they are the majority, a search among the others at each new one gains
+    # nothing.
     if (table.count >= table.maximum and table.count - table.open_count > table.maximum // 2) or (
             is_full(table) and not may_grow(table) and table.count - table.open_count > table.count // 2):
         for at in range(table.capacity):
@@ -143,7 +150,7 @@ cdef int make_room(producers_t *table) noexcept nogil:
 # --- open transactions ------------------------------------------------------------------------------
 
 cdef int make_open_room(producers_t *table) noexcept nogil:
-    """One more open transaction fits after this. -1: memory is out."""
+    """Make room for one more open transaction. Returns 0, or -1 when memory is out."""
     cdef open_transaction_t *grown
     cdef int32_t kept = 0
     cdef int32_t at
@@ -166,7 +173,7 @@ cdef int make_open_room(producers_t *table) noexcept nogil:
 
 
 cdef int32_t first_open_from(const producers_t *table, int64_t first_offset) noexcept nogil:
-    """Where the first one stands that does not begin before, over or not."""
+    """Return the index of the first entry of `open`, over or not, that begins at or behind `first_offset`."""
     cdef int32_t low = table.open_at
     cdef int32_t high = table.open_end
     cdef int32_t middle
@@ -180,7 +187,10 @@ cdef int32_t first_open_from(const producers_t *table, int64_t first_offset) noe
 
 
 cdef int open_transaction(producers_t *table, int64_t producer_id, int64_t first_offset) noexcept nogil:
-    """-1: memory is out. A transaction that begins now stands behind all others; those of a snapshot come in any order."""
+    """Enter an open transaction. Returns 0, or -1 when memory is out.
+
+    A transaction that begins now goes behind all others; those of a snapshot come in any order.
+    """
     cdef int32_t at
     if make_open_room(table) < 0:
         return -1
@@ -237,7 +247,7 @@ cdef bint producers_has_batches(producers_t *table, int64_t producer_id) noexcep
 # --- what may be appended ---------------------------------------------------------------------------
 
 cdef inline int32_t last_sequence_of(batch_info_t *info) noexcept nogil:
-    """Sequences wrap from 2^31-1 to 0."""
+    """Return the sequence of the batch's last record. Sequences wrap from 2^31-1 to 0."""
     return <int32_t>((<int64_t>info.base_sequence + info.last_offset_delta) & MAX_SEQUENCE)
 
 
@@ -254,7 +264,7 @@ cdef bint find_duplicate(const producer_t *producer, batch_info_t *info, remembe
 
 
 cdef bint is_next(const producer_t *producer, const batch_info_t *info) noexcept nogil:
-    """Whether the batch's sequence is the one to come. One epoch's first is 0; where the epoch is not known either, any."""
+    """Return whether the batch's sequence is the next one: 0 in a new epoch, any when no epoch is known."""
     if producer.epoch == -1:
         return True
     if info.producer_epoch != producer.epoch or producer.batch_count == 0:
@@ -293,7 +303,8 @@ cdef int producers_check_marker(producers_t *table, batch_info_t *info, const ma
         return 0 if make_room(table) == 0 else UNKNOWN_SERVER_ERROR
     if info.producer_epoch < producer.epoch:
         return INVALID_PRODUCER_EPOCH
-    # A marker that came before and comes again ends nothing, as little as one that is to repair what had the last epoch.
+    # A bumped marker must be of a newer epoch than the open transaction. Not refused: one that comes again, when
+    # nothing is open any more, and one that ends a transaction of the last possible epoch.
     if (marker.bumped and info.producer_epoch == producer.epoch and producer.transaction_first_offset != -1
             and info.producer_epoch != MAX_EPOCH):
         return INVALID_PRODUCER_EPOCH
@@ -302,7 +313,7 @@ cdef int producers_check_marker(producers_t *table, batch_info_t *info, const ma
 # --- what was appended ------------------------------------------------------------------------------
 
 cdef producer_t *take_up(producers_t *table, batch_info_t *info, int64_t timestamp) noexcept nogil:
-    """The producer of an appended batch, with its epoch. NULL: memory is out."""
+    """Return the producer of an appended batch, set to the batch's epoch and timestamp. NULL: memory is out."""
     cdef producer_t fresh
     cdef producer_t *producer = find(table, info.producer_id)
     if producer == NULL:
@@ -363,7 +374,7 @@ cdef int producers_end(producers_t *table, batch_info_t *info, const marker_t *m
 # --- the table as a whole ---------------------------------------------------------------------------
 
 cdef int producers_expire(producers_t *table, int64_t oldest_timestamp) noexcept nogil:
-    """The table is made anew, as large as those who stay need it: memory goes back."""
+    """Build the table anew, as large as the remaining producers need it, so that memory is given back."""
     cdef int32_t kept = 0
     cdef int32_t capacity = FIRST_CAPACITY
     cdef int32_t at
@@ -413,8 +424,12 @@ cdef int producers_copy(producers_t *source, producers_t *target) noexcept nogil
 
 
 cdef class ProducerTable:
-    """Producers of one partition: `(producer_id, epoch, coordinator_epoch, last_timestamp, transaction_first_offset, batches)`,
-    each batch `(first_sequence, last_sequence, last_offset, offset_delta, timestamp)`, oldest first. Not thread-safe."""
+    """The producers of one partition. Not thread-safe.
+
+    As tuples: a producer is (producer_id, epoch, coordinator_epoch, last_timestamp, transaction_first_offset or -1,
+    batches), a batch is (first_sequence, last_sequence, last_offset, offset_delta, timestamp), oldest first. Timestamps
+    are in ms.
+    """
 
     def __cinit__(self, int maximum=DEFAULT_MAX_PRODUCERS):
         self.table = producers_new()
@@ -430,7 +445,11 @@ cdef class ProducerTable:
 
     def check(self, producer_id, epoch, base_sequence, record_count, *, transactional=False, verified=True,
               lowest_sequence=INT32_MAX, origin=FROM_CLIENT):
-        """`(0, None)`: append it; `(0, (base_offset, last_offset, timestamp))`: a duplicate; `(error code, None)`."""
+        """Check a batch before it is appended.
+
+        Return (0, None): append it; (0, (base_offset, last_offset, timestamp)): a duplicate of that batch; (error code,
+        None): refuse it.
+        """
         cdef batch_info_t info
         cdef remembered_batch_t known
         fill(&info, producer_id, epoch, base_sequence, record_count, transactional)
@@ -440,14 +459,14 @@ cdef class ProducerTable:
         return code, None
 
     def remember(self, producer_id, epoch, base_sequence, record_count, base_offset, timestamp, *, transactional=False):
-        """An appended batch."""
+        """Remember an appended batch."""
         cdef batch_info_t info
         fill(&info, producer_id, epoch, base_sequence, record_count, transactional)
         if producers_remember(self.table, &info, base_offset, timestamp) < 0:
             raise MemoryError
 
     def check_marker(self, producer_id, epoch, coordinator_epoch, *, bumped=False):
-        """0, or the error code with which the end of a transaction is refused."""
+        """Check a marker before it is appended. Return 0, or the error code with which it is refused."""
         cdef batch_info_t info
         cdef marker_t marker
         fill(&info, producer_id, epoch, -1, 1, True)
@@ -457,7 +476,10 @@ cdef class ProducerTable:
         return producers_check_marker(self.table, &info, &marker)
 
     def end(self, producer_id, epoch, coordinator_epoch, offset, timestamp, *, commit):
-        """An appended marker: (first offset of what it ended or -1, last stable offset after it)."""
+        """Remember an appended marker.
+
+        Return (first offset of the transaction it ended or -1, last stable offset after it).
+        """
         cdef batch_info_t info
         cdef marker_t marker
         cdef ended_t ended
@@ -470,7 +492,7 @@ cdef class ProducerTable:
 
     @property
     def longest_search(self):
-        """Places that are looked at to find the producer that stands farthest from its own."""
+        """The most slots that a search looks at: for the producer that is farthest from its home slot."""
         cdef int32_t at
         cdef int32_t distance
         cdef int32_t longest = 0
@@ -482,16 +504,16 @@ cdef class ProducerTable:
 
     @property
     def first_undecided_offset(self):
-        """Where the oldest open transaction begins; 2^63 - 1 when there is none."""
+        """The first offset of the oldest open transaction; 2^63 - 1 when none is open."""
         return producers_first_undecided(self.table)
 
     def expire(self, oldest_timestamp):
-        """Forget producers whose last batch is older."""
+        """Forget producers without an open transaction whose last batch is older than `oldest_timestamp` (ms)."""
         if producers_expire(self.table, oldest_timestamp) < 0:
             raise MemoryError
 
     def put(self, producer_id, epoch, coordinator_epoch, last_timestamp, transaction_first_offset, batches):
-        """Take over a producer with at most five batches."""
+        """Put a producer with its batches into the table. Raises ValueError when there are more than five."""
         cdef producer_t producer
         memset(&producer, 0, sizeof(producer))
         if len(batches) > REMEMBERED_BATCHES:
@@ -512,8 +534,11 @@ cdef class ProducerTable:
             raise MemoryError
 
     def states(self):
-        """Of all producers, by id: (producer_id, epoch, coordinator_epoch, last_timestamp, transaction_first_offset, last
-        sequence or -1). Other threads run meanwhile; nobody may change the table."""
+        """Return the producers without their batches, sorted by id.
+
+        Each is (producer_id, epoch, coordinator_epoch, last_timestamp, transaction_first_offset or -1, last sequence or
+        -1). Other threads run during the call; none of them may change the table.
+        """
         cdef producer_t **by_id = <producer_t **>malloc((<size_t>self.table.count + 1) * sizeof(producer_t *))
         cdef producer_t *producer
         cdef int32_t at
@@ -536,7 +561,7 @@ cdef class ProducerTable:
         return states
 
     def export(self):
-        """All producers, by id, with their batches."""
+        """Return all producers with their batches, sorted by id, as the tuples that the class describes."""
         cdef producer_t *producer
         exported = []
         for at in range(self.table.capacity):
@@ -558,7 +583,7 @@ cdef class ProducerTable:
         return exported
 
     def copy(self):
-        """Another table with the same producers."""
+        """Return another table with the same producers."""
         cdef ProducerTable other = ProducerTable(self.table.maximum)
         if producers_copy(self.table, other.table) < 0:
             raise MemoryError

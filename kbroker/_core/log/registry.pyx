@@ -16,7 +16,7 @@ cdef inline uint32_t hash_of(const uint8_t *topic, int64_t size, int32_t partiti
 
 
 cdef class Registry:
-    """All partitions this broker leads. Any thread."""
+    """All partitions that this broker leads. Every method may be called from any thread."""
 
     def __cinit__(self):
         self.table = <registry_t *>calloc(1, sizeof(registry_t))
@@ -57,7 +57,7 @@ cdef class Registry:
 
     @property
     def longest_chain(self):
-        """Partitions that share a place of the table with the one that shares it with most."""
+        """The number of partitions in the longest chain of the table by name."""
         cdef partition_t *p
         cdef int32_t i
         cdef int32_t length
@@ -74,7 +74,7 @@ cdef class Registry:
         return longest
 
     def add(self, PartitionState state not None):
-        """Make a partition findable. It must not be registered yet, here or elsewhere."""
+        """Register a partition. It must not be registered yet, here or in another registry."""
         cdef registry_t *table = self.table
         cdef partition_t *p = state.p
         cdef bint added
@@ -86,7 +86,7 @@ cdef class Registry:
             raise MemoryError
 
     def remove(self, PartitionState state not None):
-        """Nobody finds it any more; those who have it keep it. No-op when it is not registered."""
+        """Unregister a partition; references to it stay valid. No-op when it is not registered."""
         cdef registry_t *table = self.table
         cdef partition_t *p = state.p
         cdef bint removed
@@ -98,7 +98,7 @@ cdef class Registry:
                 partition_unref(p)
 
     def contains(self, str topic not None, int partition_id):
-        """Whether the partition is registered."""
+        """Return whether the partition is registered."""
         cdef bytes name = topic.encode()
         cdef partition_t *p = self.find(<const uint8_t *>PyBytes_AS_STRING(name), <int32_t>len(name), partition_id)
         if p != NULL:
@@ -110,7 +110,7 @@ cdef class Registry:
         cdef partition_t *p
         cdef uint32_t value
         if topic_size > MOST_TOPIC_NAME:
-            return NULL          # not hashed either: a request may name it once for each four bytes that it is long
+            return NULL          # not hashed: a request can repeat a long name at a cost of four bytes
         value = hash_of(topic, topic_size, partition_id)
         mutex_lock(&table.lock)
         p = table.by_name[value & <uint32_t>(table.bucket_count - 1)]
@@ -146,7 +146,7 @@ cdef class Registry:
 
 
 cdef inline topic_id_t **find_topic(registry_t *table, const uint8_t *topic_id) noexcept nogil:
-    """The link that points to the topic, or the NULL at the end of its chain."""
+    """Return the link that points to the topic, or the link at the end of its chain, which is NULL."""
     cdef topic_id_t **link = &table.topic_ids[hash_of(topic_id, 16, 0) & <uint32_t>(table.bucket_count - 1)]
     while link[0] != NULL and memcmp(link[0].topic_id, topic_id, 16) != 0:
         link = &link[0].next
@@ -209,7 +209,7 @@ cdef bint unregister_partition(registry_t *table, partition_t *p) noexcept nogil
 
 
 cdef int resize(registry_t *table, int32_t bucket_count) noexcept nogil:
-    """-1 when memory is out; nothing has changed then."""
+    """Change the number of buckets. Returns 0, or -1 when memory is out and nothing has changed."""
     cdef partition_t **by_name = <partition_t **>calloc(<size_t>bucket_count, sizeof(partition_t *))
     cdef partition_t **by_id = <partition_t **>calloc(<size_t>bucket_count, sizeof(partition_t *))
     cdef topic_id_t **topic_ids = <topic_id_t **>calloc(<size_t>bucket_count, sizeof(topic_id_t *))

@@ -1,4 +1,4 @@
-"""What Python changes a partition's list of segments with; storage.Log is the one who does."""
+"""The class with which Python, that is storage.Log, changes a partition's list of segments."""
 
 from libc.stdint cimport int64_t
 
@@ -6,11 +6,14 @@ from kbroker._core.log.directory cimport LogDirectory
 from kbroker._core.log.partition cimport partition_t, segment_t
 
 cdef class SegmentHandle:
-    """A segment that has left its log; keeps the descriptor until dropped, so that no reader has to close it."""
+    """A segment that has left its log.
+
+    It keeps the descriptor open until it is dropped, so no reader has to close it.
+    """
     cdef segment_t *s
 
 cdef class SegmentList:
-    """The segments of a PartitionState, which is made as a whole; owns the reference of the partition_t."""
+    """The part of PartitionState that handles segments, never made alone. Owns one reference of the partition_t."""
     cdef partition_t *p
     cdef readonly LogDirectory directory
     cdef readonly str topic
@@ -18,4 +21,4 @@ cdef class SegmentList:
     cdef bint grow_segments(self) noexcept
     cdef int64_t set_rolling(self, bint rolling) noexcept
 
-cdef SegmentHandle handle_of(segment_t *s)     # takes the caller's reference over
+cdef SegmentHandle handle_of(segment_t *s)     # takes over the caller's reference

@@ -1,4 +1,4 @@
-"""A partition's segments as storage.Log changes them: rolled, opened, closed, taken out."""
+"""The list of a partition's segments, as storage.Log changes it: roll, open, close, remove, replace."""
 
 from cpython.ref cimport Py_INCREF
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t
@@ -19,7 +19,7 @@ from kbroker.errors import StorageFailed
 
 
 class SegmentView(NamedTuple):
-    """What is known of a segment at one moment. Timestamps are -1 where no record has one."""
+    """The state of a segment at one moment. Timestamps (ms) are -1 when no record has one."""
 
     base_offset: int
     size: int
@@ -33,7 +33,7 @@ class SegmentView(NamedTuple):
 
 
 cdef class SegmentHandle:
-    """A segment that has left its log, still open for the readers that were in it."""
+    """A segment that has left its log. Its files stay open for the readers that use it."""
 
     def __init__(self):
         raise TypeError("made by PartitionState")
@@ -52,19 +52,19 @@ cdef class SegmentHandle:
 
     @property
     def in_use(self):
-        """Whether somebody reads it still."""
+        """Whether a reader still uses it."""
         return atomic_load_i32(&self.s.refs) > 1
 
 
 cdef SegmentHandle handle_of(segment_t *s):
-    """Takes the caller's reference over."""
+    """Return a handle that takes over the caller's reference."""
     cdef SegmentHandle handle = SegmentHandle.__new__(SegmentHandle)
     handle.s = s
     return handle
 
 
 cdef segment_t *new_segment(partition_t *p, segment, int fd, int64_t roll_jitter_ms, bint active) except NULL:
-    """One reference of a segment that is in no list yet."""
+    """Make a segment that is in no list yet. Return the only reference; it takes over the descriptor."""
     cdef segment_t *s = <segment_t *>calloc(1, sizeof(segment_t))
     if s == NULL:
         raise MemoryError
@@ -103,7 +103,10 @@ cdef segment_t *new_segment(partition_t *p, segment, int fd, int64_t roll_jitter
 
 
 cdef class SegmentList:
-    """The segments of a PartitionState. Who changes the list (open, close, roll, remove) has storage.Log's lock."""
+    """The segments of a PartitionState.
+
+    Callers that change the list (open, close, roll, remove) hold storage.Log's lock.
+    """
 
     def __dealloc__(self):
         if self.p != NULL:
@@ -111,7 +114,7 @@ cdef class SegmentList:
 
     @property
     def size(self):
-        """Bytes of all segments' logs."""
+        """The size of all segments in bytes, without their indexes."""
         cdef partition_t *p = self.p
         cdef int64_t size = 0
         cdef int32_t i
@@ -123,7 +126,7 @@ cdef class SegmentList:
         return size
 
     def segment(self, base_offset=None):
-        """One of `segments()`, by default the active one; None when there is none of that base offset."""
+        """Return the SegmentView with this base offset, by default of the active segment; None when there is none."""
         cdef partition_t *p = self.p
         cdef int64_t wanted = -1 if base_offset is None else base_offset
         cdef segment_t *s = NULL
@@ -143,7 +146,7 @@ cdef class SegmentList:
 
     @property
     def removals(self):
-        """Changes when segments go, or others take their place: what was found in them may be somewhere else."""
+        """A number that changes when segments are removed or replaced: earlier positions are not valid any more."""
         cdef partition_t *p = self.p
         cdef uint32_t removals
         with nogil:
@@ -154,7 +157,7 @@ cdef class SegmentList:
 
     @property
     def largest_timestamp(self):
-        """Of all segments, what was deleted from the first included; -1 when no record has one."""
+        """The largest timestamp (ms) of all segments, records below the log start offset included; -1 without one."""
         cdef partition_t *p = self.p
         cdef int64_t largest = -1
         with nogil:
@@ -165,7 +168,7 @@ cdef class SegmentList:
         return largest
 
     def segments(self):
-        """All of them as `SegmentView`, ascending."""
+        """Return all segments as `SegmentView`, ascending by base offset."""
         cdef partition_t *p = self.p
         cdef segment_t *copies = NULL
         cdef int32_t count = 0
@@ -188,7 +191,10 @@ cdef class SegmentList:
             free(copies)
 
     def add_segment(self, segment, int fd, int64_t roll_jitter_ms, bint active):
-        """Append a storage.segment.Segment to the list; takes the descriptor over (-1: closed). An active one must be open."""
+        """Append a storage.segment.Segment to the list.
+
+        Takes over the descriptor (-1: closed); an active one must be open.
+        """
         cdef partition_t *p = self.p
         cdef segment_t *s = new_segment(p, segment, fd, roll_jitter_ms, active)
         with nogil:
@@ -207,7 +213,7 @@ cdef class SegmentList:
             raise MemoryError
 
     cdef bint grow_segments(self) noexcept:
-        """Room for one more (append_lock held)."""
+        """Make room for one more segment (append_lock held). False: memory is out."""
         cdef partition_t *p = self.p
         cdef segment_t **segments
         cdef segment_t **old
@@ -232,11 +238,11 @@ cdef class SegmentList:
     # --- rolling
 
     def begin_roll(self):
-        """Hold appends back; returns the log's end, the base offset of the segment to make."""
+        """Hold appends back. Return the log's end, which is the base offset of the segment to make."""
         return self.set_rolling(True)
 
     def abort_roll(self):
-        """Appends go on in the segment there is."""
+        """End a roll without a new segment: appends go on in the active one."""
         self.set_rolling(False)
 
     cdef int64_t set_rolling(self, bint rolling) noexcept:
@@ -250,7 +256,10 @@ cdef class SegmentList:
         return end
 
     def set_index_files(self, int64_t base_offset, int index_fd, int time_index_fd):
-        """Descriptors for writing the indexes of an unflushed segment; takes them over. False: it has some already."""
+        """Take over the descriptors to write the indexes of an unflushed segment.
+
+        False, and not taken: it has them or is gone.
+        """
         cdef partition_t *p = self.p
         cdef segment_t *s
         cdef bint taken = False
@@ -268,7 +277,7 @@ cdef class SegmentList:
 
     @property
     def has_index_files(self):
-        """Whether the active segment's indexes have descriptors."""
+        """Whether the active segment has descriptors to write its indexes."""
         cdef partition_t *p = self.p
         cdef bint there = False
         with nogil:
@@ -280,7 +289,7 @@ cdef class SegmentList:
 
     @property
     def lacks_aborted_file(self):
-        """Whether the active segment has a .txnindex without a descriptor: it would not be synced."""
+        """Whether the active segment has a .txnindex without a descriptor, so that it would not be synced."""
         cdef partition_t *p = self.p
         cdef segment_t *s
         cdef bint lacking = False
@@ -293,9 +302,9 @@ cdef class SegmentList:
         return lacking
 
     def write_indexes(self, bint final, bint sync):
-        """Write the active segment's pending index entries; `final`: its largest timestamp too. Raises StorageFailed.
+        """Write the pending index entries of the active segment to its index files. Raises StorageFailed.
 
-        `sync`: and sync them; nobody may append meanwhile.
+        `final`: with an entry for its largest timestamp. `sync`: and sync the files; no append may run meanwhile.
         """
         cdef partition_t *p = self.p
         cdef segment_t *s
@@ -322,14 +331,17 @@ cdef class SegmentList:
                         if failed == 0 and s.aborted_fd >= 0:
                             failed = io_sync(s.file_system, s.aborted_fd)
                         if failed:
-                            # Whatever it was, never tried again.
+                            # A failed sync is never tried again, whatever the error was.
                             directory_failed(p, failed)
             mutex_unlock(&p.append_lock)
         if failed:
             raise StorageFailed(f"{self.topic}-{self.partition_id}: writing an index: {strerror(-failed).decode()}")
 
     def finish_roll(self, segment, int fd, int64_t roll_jitter_ms):
-        """The new, empty segment takes the appends from here on; takes the descriptor over."""
+        """Make a new, empty segment the active one. Takes over the descriptor.
+
+        Raises AssertionError without `begin_roll`, or when the segment does not begin at the log's end.
+        """
         cdef partition_t *p = self.p
         cdef segment_t *old
         if segment.base_offset != p.log_end_offset or not p.rolling:
@@ -349,9 +361,9 @@ cdef class SegmentList:
     # --- closed segments
 
     def open_segment(self, int64_t base_offset, int fd, int index_fd, int32_t index_count):
-        """Descriptor and map of a segment that was closed; takes both descriptors over. False: it is open, or gone.
+        """Open a closed segment: keep its descriptor and map its .index. True: both descriptors were taken over.
 
-        Raises StorageFailed when it cannot be mapped.
+        False: the segment is open already, or gone. Raises StorageFailed when the index cannot be mapped.
         """
         cdef partition_t *p = self.p
         cdef segment_t *s
@@ -381,7 +393,10 @@ cdef class SegmentList:
         return taken
 
     def map_time_index(self, int64_t base_offset, int fd):
-        """Map the .timeindex of an inactive segment for lookups; takes the descriptor over. Raises StorageFailed."""
+        """Map the .timeindex of an inactive segment for lookups. Takes over the descriptor.
+
+        Raises StorageFailed if it cannot.
+        """
         cdef partition_t *p = self.p
         cdef segment_t *s
         cdef bint failed = False
@@ -398,10 +413,10 @@ cdef class SegmentList:
             raise StorageFailed(f"{self.topic}-{self.partition_id}: an index cannot be mapped")
 
     def set_aborted_file(self, int64_t base_offset, int fd, bint is_new):
-        """Map the .txnindex of a segment for lookups; takes the descriptor over. Raises StorageFailed.
+        """Map the .txnindex of a segment for lookups. Takes over the descriptor.
 
-        That of the active segment is written through the descriptor. `is_new`: it was made just now, so its name may not
-        survive a power cut yet.
+        The .txnindex of the active segment is also written through it. `is_new`: the file was made just now, so its
+        name may not survive a power cut yet. Raises StorageFailed when the file cannot be mapped.
         """
         cdef partition_t *p = self.p
         cdef segment_t *s
@@ -416,7 +431,7 @@ cdef class SegmentList:
                 if s.aborted == NULL:
                     capacity = <int64_t>s.aborted_count * ABORTED_SIZE
                     if s.pending != NULL:
-                        # It grows: room for all it may become.
+                        # It grows, so as much is mapped as it may become.
                         capacity = max(capacity + ABORTED_SIZE, <int64_t>p.options.index_max_bytes)
                     s.aborted = map_index_file(fd, max(capacity, <int64_t>1), s.pending == NULL)
                     s.aborted_capacity = capacity
@@ -437,7 +452,7 @@ cdef class SegmentList:
 
     @property
     def aborted_count(self):
-        """Aborted transactions that all segments know of."""
+        """The number of aborted transactions in the .txnindex files of all segments."""
         cdef partition_t *p = self.p
         cdef int64_t count = 0
         cdef int32_t i
@@ -449,7 +464,7 @@ cdef class SegmentList:
         return count
 
     def set_entry_synced(self, int64_t base_offset):
-        """The names of the segment's files survive a power cut."""
+        """Note that the names of the segment's files survive a power cut."""
         cdef partition_t *p = self.p
         cdef segment_t *s
         with nogil:
@@ -460,7 +475,10 @@ cdef class SegmentList:
             mutex_unlock(&p.lock)
 
     def close_segment(self, int64_t base_offset):
-        """Close an inactive, flushed segment that nobody reads and nobody has used since the last call. Whether it is closed."""
+        """Close an inactive, flushed segment that nobody reads or has used since the last call.
+
+        Return whether it is closed.
+        """
         cdef partition_t *p = self.p
         cdef segment_t *s
         cdef segment_t files
@@ -490,7 +508,10 @@ cdef class SegmentList:
         return closed
 
     def remove_segments(self, int64_t before_offset, int64_t log_start_offset):
-        """Take out whole segments below `before_offset`, never the active one. Returns their handles; the log starts anew."""
+        """Remove whole segments below `before_offset`, never the active one, and raise the log start offset.
+
+        Return the handles of the removed segments.
+        """
         cdef partition_t *p = self.p
         cdef int32_t count = 0
         cdef int32_t i
@@ -524,10 +545,10 @@ cdef class SegmentList:
         return handles
 
     def replace_segments(self, segment, int64_t before_offset):
-        """A closed storage.segment.Segment takes the place of the inactive ones from its base offset to `before_offset`.
+        """Put a closed storage.segment.Segment in place of the inactive ones from its base offset to `before_offset`.
 
-        Returns the handles of those that went; none when there are none, and then nothing has changed. No roll and no
-        deletion may go on meanwhile.
+        Return the handles of the replaced segments; an empty list when there are none, and then nothing has changed. No
+        roll and no deletion may run meanwhile.
         """
         cdef partition_t *p = self.p
         cdef segment_t **removed = NULL
@@ -547,7 +568,7 @@ cdef class SegmentList:
             while first + count < last and p.segments[first + count].base_offset < before_offset:
                 count += 1
             if count:
-                # Room in the list for the one that comes, before anything is changed; it is taken out again below.
+                # Make room in `aborting` before anything is changed; list_aborting below lists it anew.
                 if added.aborted_count == 0 or add_aborting(p, added):
                     removed = <segment_t **>malloc(<size_t>count * sizeof(segment_t *))
                 if removed != NULL:
@@ -581,7 +602,7 @@ cdef object view_of(const segment_t *s):
 
 
 cdef segment_t *segment_behind(partition_t *p, segment_t *s) noexcept nogil:
-    """The one after an inactive segment (`lock` held)."""
+    """Return the segment after an inactive one (`lock` held)."""
     cdef int32_t low = 0
     cdef int32_t high = p.segment_count - 1
     cdef int32_t middle
@@ -595,7 +616,10 @@ cdef segment_t *segment_behind(partition_t *p, segment_t *s) noexcept nogil:
 
 
 cdef void list_aborting(partition_t *p) noexcept nogil:
-    """Those of the segments that have aborted transactions, after others have gone (both locks held): never more."""
+    """List anew the segments with aborted transactions, after others have gone (both locks held).
+
+    Needs no more room.
+    """
     cdef int32_t i
     p.aborting_count = 0
     for i in range(p.segment_count):
@@ -605,7 +629,7 @@ cdef void list_aborting(partition_t *p) noexcept nogil:
 
 
 cdef void tell_newest(partition_t *p, int32_t first) noexcept nogil:
-    """The segment at `first` is new there: what it and those behind it have to know of older ones (`lock` held)."""
+    """Set max_timestamp_before of the segment at `first`, which is new there, and of those behind it (`lock` held)."""
     cdef int64_t before = newest_up_to(p.segments[first - 1]) if first else -1
     cdef int32_t at = first
     while at < p.segment_count and (at == first or p.segments[at].max_timestamp_before != before):

@@ -1,4 +1,4 @@
-"""Lookup by time; see time_position.pxd. Nothing is opened but the segment that has the record."""
+"""Lookup by time; see time_position.pxd. Only the segment that may have the record is opened."""
 
 from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, malloc
@@ -52,7 +52,7 @@ cdef int find_once(partition_t *p, int64_t timestamp, time_result_t *result, nee
 
 
 cdef segment_t *segment_with(partition_t *p, int64_t timestamp, int64_t after, time_result_t *result) noexcept nogil:
-    """A reference of the first segment behind the one at `after` that may have the record, with where to begin in it."""
+    """Return a reference of the first segment behind `after` that may have the record, and set where to begin."""
     cdef int64_t log_start_offset = atomic_load_i64(&p.log_start_offset)
     cdef int64_t least = after if after > result.base_offset else result.base_offset
     cdef int32_t low = 0
@@ -87,7 +87,7 @@ cdef segment_t *segment_with(partition_t *p, int64_t timestamp, int64_t after, t
 
 
 cdef int find_in(partition_t *p, segment_t *s, int64_t timestamp, time_result_t *result, need_t *need) noexcept nogil:
-    """The record, a compressed batch, or nothing in this segment."""
+    """Look for the record in this segment: `result` gets it, a compressed batch, or nothing (size 0)."""
     cdef int64_t log_start_offset = atomic_load_i64(&p.log_start_offset)
     cdef int64_t size = atomic_load_i64(&s.size)
     cdef int64_t position = result.position
@@ -107,11 +107,11 @@ cdef int find_in(partition_t *p, segment_t *s, int64_t timestamp, time_result_t 
         if code:
             return code
         if relative >= 0:
-            # Everything up to that offset is older.
+            # All records up to that offset are older.
             code = locate(p, s, s.base_offset + relative, &patience, &found, need)
             if code:
                 return code
-            # After a clean stop nobody has looked at written entries: one that its batch contradicts is passed over.
+            # Written entries are not checked after a clean stop: one that its batch contradicts is passed over.
             if found.size and (newest == INT64_MAX or newest_at(s.fd, found.position) == newest):
                 position = found.position
     while True:
@@ -127,7 +127,7 @@ cdef int find_in(partition_t *p, segment_t *s, int64_t timestamp, time_result_t 
 
 
 cdef int64_t newest_at(int32_t fd, int64_t position) noexcept nogil:
-    """The largest timestamp in the batch at a position, by its header; -1 where it has none or cannot be read."""
+    """Return the largest timestamp of the batch at a position, by its header; -1 when it has none or cannot be read."""
     cdef uint8_t[BATCH_HEADER_SIZE] header
     cdef int64_t there = io_read(fd, header, BATCH_HEADER_SIZE, position, True)
     if there > BATCH_MAGIC and header[BATCH_MAGIC] >= 2:
@@ -136,9 +136,10 @@ cdef int64_t newest_at(int32_t fd, int64_t position) noexcept nogil:
 
 
 cdef int time_floor(partition_t *p, segment_t *s, int64_t timestamp, int64_t *relative, int64_t *newest, need_t *need) noexcept nogil:
-    """The relative offset up to which everything is older than `timestamp`, by the time index; -1 when it does not tell.
+    """Set `relative` to the relative offset up to which all records are older than `timestamp`, by the time index.
 
-    `newest`: the largest timestamp up to there, where it was read from the file.
+    `relative` is not changed when the index has no such entry. `newest` becomes the largest timestamp up to that offset
+    when the entry was read from the file. Returns 0, KAFKA_STORAGE_ERROR, or NEEDS_HANDLER with `need`.
     """
     cdef int64_t count = 0
     cdef int64_t slot
@@ -155,7 +156,7 @@ cdef int time_floor(partition_t *p, segment_t *s, int64_t timestamp, int64_t *re
             need.kind = PREPARE_INDEX if s.pending != NULL else PREPARE_TIME_INDEX
             need.base_offset = s.base_offset
             return NEEDS_HANDLER
-        # The map holds as long as the segment is referenced; written entries never change.
+        # The map is valid as long as the segment is referenced; written entries never change.
         count = min(<int64_t>s.time_index_entries, s.time_index_capacity // TIME_INDEX_ENTRY_SIZE)
     mutex_unlock(&p.lock)
     if count and timestamp > INT64_MIN:
@@ -167,7 +168,7 @@ cdef int time_floor(partition_t *p, segment_t *s, int64_t timestamp, int64_t *re
 
 
 cdef bint map_time_index(partition_t *p, segment_t *s) noexcept nogil:
-    """(`lock` held.) The active one grows: room for all it may become."""
+    """Map the .timeindex (`lock` held), that of the active segment as large as it may become."""
     cdef int64_t capacity = <int64_t>s.time_index_entries * TIME_INDEX_ENTRY_SIZE
     if s.pending != NULL and capacity < p.options.index_max_bytes:
         capacity = p.options.index_max_bytes
@@ -177,7 +178,7 @@ cdef bint map_time_index(partition_t *p, segment_t *s) noexcept nogil:
 
 
 cdef int look_into(partition_t *p, segment_t *s, int64_t timestamp, int64_t log_start_offset, time_result_t *result) noexcept nogil:
-    """The record in the batch at `position`; `size` becomes 0 when it is in none of them."""
+    """Look for the record in the batch at result.position; result.size becomes 0 when no record of it matches."""
     cdef uint8_t *data = <uint8_t *>malloc(<size_t>result.size)
     cdef int64_t got
     cdef int code
@@ -206,7 +207,7 @@ cdef int look(const uint8_t *data, int64_t timestamp, int64_t log_start_offset, 
     cdef int32_t left
     cdef int finding = batch_header(data, result.size, &info)
     if finding == BATCH_OLD_MAGIC:
-        # Of a compressed set the last record's offset is all that its header tells.
+        # The header of a compressed set tells only the offset of its last record.
         result.timestamp = <int64_t>load_u64(data + MESSAGE_TIMESTAMP) if data[MESSAGE_MAGIC] else -1
         result.offset = max(<int64_t>load_u64(data), log_start_offset)
         result.leader_epoch = -1

@@ -1,1 +1,4 @@
-"""Engines for tests of the pump and of the producer's queues. Compiled in place only: no wheel has them."""
+"""Engines for tests of the pump and of the producer's queues.
+
+They are compiled in place only; no wheel contains them.
+"""

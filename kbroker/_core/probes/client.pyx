@@ -1,4 +1,4 @@
-"""An engine that sends the frames it is given: what tests of the pump need to see of engines."""
+"""An engine that sends the frames it is given, for tests of the pump."""
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
@@ -31,7 +31,7 @@ ctypedef struct sent_t:
 
 
 cdef class ProbeEngine(Engine):
-    """For tests: `send` from any thread, `take` after on_told."""
+    """Sends frames and keeps the answers. Call `send` from any thread, and `take` after on_told."""
 
     cdef mutex_t lock            # guards the two lists
     cdef sent_t *asked           # newest first
@@ -49,7 +49,7 @@ cdef class ProbeEngine(Engine):
 
     def send(self, int node_id, int16_t api_key, int16_t api_version, const uint8_t[::1] frame not None, int timeout_ms, *,
              int number=0, int pieces=1, bint silent=False) -> None:
-        """The frame goes to the node in `pieces` about equal pieces, the first of which has the header."""
+        """Send a frame to a node, cut into `pieces` pieces of about equal size; the first one has the whole header."""
         cdef Py_ssize_t size = frame.shape[0]
         cdef sent_t *sent = <sent_t *>calloc(1, sizeof(sent_t) + size)
         cdef uint8_t *at = <uint8_t *>(sent + 1)
@@ -84,7 +84,7 @@ cdef class ProbeEngine(Engine):
             self.pump.wake(self)
 
     def ask_turn(self, int64_t due_ms) -> None:
-        """A turn when the pump's clock shows `due_ms` (time.monotonic in milliseconds)."""
+        """Ask for a turn when the pump's clock (time.monotonic in milliseconds) shows `due_ms`."""
         self.due_ms = due_ms
 
     def wake(self) -> None:
@@ -92,7 +92,10 @@ cdef class ProbeEngine(Engine):
             self.pump.wake(self)
 
     def take(self) -> list:
-        """(number, body, reason) of what was answered."""
+        """Return (number, body, reason) for each answer that came since the last call.
+
+        `body` is None for a silent frame, and when no answer came; then `reason` says why.
+        """
         cdef sent_t **link = &self.under_way
         cdef sent_t *sent
         taken = []

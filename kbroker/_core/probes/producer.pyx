@@ -1,4 +1,4 @@
-"""A broker that takes everything at once, without a byte sent: what tests and benches of the producer's queues need."""
+"""Delivers a producer's batches at once, without sending a byte, for tests and benches of the producer's queues."""
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t
@@ -11,7 +11,10 @@ from kbroker._core.client.producer.outgoing_list cimport list_pop
 
 
 def deliver(Accumulator accumulator not None, int64_t base_offset=0, bint copy=True) -> list:
-    """(topic, partition, batch) of all that is queued; it is delivered then, the first batch of each partition at `base_offset`."""
+    """Deliver all queued batches, the first one of each partition at `base_offset`.
+
+    Return (topic, partition, batch) of each, or an empty list if not `copy`.
+    """
     cdef accumulator_t *a = &accumulator.a
     cdef queue_t *queue
     cdef outgoing_t *batch

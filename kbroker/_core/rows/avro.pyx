@@ -1,7 +1,8 @@
-"""Values in Avro's binary encoding (specification 1.12) as typed columns, each by the schema that it was written with.
+"""Decodes values in Avro's binary encoding (specification 1.12) into typed columns, each by the schema of its writer.
 
-What is read of a schema, and where it goes, is a plan that Python makes (kbroker/spark/decoding/avro_schemas.py): here it is only followed. Every
-length and count is checked against what is left of the value.
+For each writer's schema a plan says what is read and to which column it goes. Python makes the plans
+(kbroker/spark/decoding/avro_schemas.py); here they are only followed. Every length and count is checked against what is
+left of the value.
 """
 
 cimport cython
@@ -44,7 +45,7 @@ from kbroker._core.rows.typed_columns cimport (
 from kbroker._core.wire.cursor cimport is_utf8, load_u32, writer_free, writer_init, writer_reserve, writer_t
 from kbroker._core.wire.varint cimport take_varint, take_varlong
 
-#: What a step of a plan does; a plan's spec has the place of one of these.
+#: The kinds of a plan's steps. A plan names one by its place here.
 STEPS = (
     "null", "boolean", "int", "long", "float", "double", "bytes", "string", "fixed", "enum", "array", "map", "record", "union",
     "member", "default", "fail", "again",
@@ -66,38 +67,38 @@ cdef enum:
     STEP_MAP
     STEP_RECORD
     STEP_UNION
-    STEP_MEMBER                  # of a union that is a struct: its other members are null
-    STEP_DEFAULT                 # what a field is that was not written: encoded in the plan itself
-    STEP_FAIL                    # what the column cannot have
-    STEP_AGAIN                   # a step that this one is in: a schema that contains itself
+    STEP_MEMBER                  # a member of a union that is a struct: the other members are null
+    STEP_DEFAULT                 # the default of a field that was not written: it is encoded in the plan
+    STEP_FAIL                    # a value that the column cannot have
+    STEP_AGAIN                   # a step around this one comes again: the schema contains itself
 
 cdef enum:
-    MOST_EMPTY = 1 << 16         # of a value's array items, such as take no byte
+    MOST_EMPTY = 1 << 16         # array items in one value that take no byte
     HEADER_SIZE = 5              # a zero byte and the schema's id
-    MOST_AGAIN = 1000            # of a value that contains itself
-    MOST_UNKNOWN = 64            # ids that nobody knows are remembered; who sends them could send any number
+    MOST_AGAIN = 1000            # levels in a value whose schema contains itself
+    MOST_UNKNOWN = 64            # unregistered ids that are remembered: there could be any number
 
 cdef struct step_t:
     int step
-    node_t *target               # NULL: read and dropped
-    int64_t number               # bytes of a fixed, factor of a long, place of a member
-    int64_t least                # bytes that it takes at least
+    node_t *target               # NULL: the value is read and dropped
+    int64_t number               # bytes of a fixed, factor of a long, place of a member, or steps outward of an again
+    int64_t least                # the least bytes that a value takes
     int child_count
     step_t *children
-    step_t *parent               # of STEP_AGAIN the one that comes again
-    writer_t data                # of a default; or symbols, one behind the other
-    writer_t ends                # int32 each: where the symbols end; -1: one that the column cannot have
+    step_t *parent               # the step around this one; for STEP_AGAIN the one that comes again
+    writer_t data                # an encoded default; or an enum's symbols, one behind the other
+    writer_t ends                # two int32 for each symbol, where it begins and ends; -1: the column cannot have it
 
 cdef struct avro_t:
     const uint8_t *at
     const uint8_t *end
-    int64_t empty                # items so far that took no byte
-    int64_t nulls_left           # and defaults, that may be put for what was not written
-    int again                    # how often what it is in contains itself
+    int64_t empty                # array items so far that took no byte
+    int64_t nulls_left           # how many nulls, and bytes of defaults, may still be put for what was not written
+    int again                    # how many STEP_AGAIN it is in
 
 cdef struct known_t:
     int32_t schema_id
-    step_t *plan                 # NULL: it cannot be read as the one that is wanted
+    step_t *plan                 # NULL: its values cannot be read with the schema that is wanted
 
 
 cdef void step_free(step_t *step) noexcept nogil:
@@ -148,7 +149,7 @@ cdef int read_enum(avro_t *a, step_t *step) noexcept nogil:
 
 
 cdef int read_block(avro_t *a, int64_t least, int64_t *count) noexcept nogil:
-    """How many items follow, checked; 0 at the end."""
+    """Read how many items follow, and check the number. It is 0 at the end of an array or map."""
     cdef int64_t size = 0
     a.at = take_varlong(a.at, a.end, count)
     if a.at > a.end:
@@ -170,7 +171,7 @@ cdef int read_block(avro_t *a, int64_t least, int64_t *count) noexcept nogil:
 
 
 cdef int read_items(avro_t *a, step_t *step) noexcept nogil:
-    """An array's or map's. A map's child is a struct of key and value; the step's child is the value's."""
+    """Read an array or map. A map's child node is a struct of key and value; its child step reads the value."""
     cdef node_t *inner = &step.target.children[0] if step.target != NULL else NULL
     cdef bint is_map = step.step == STEP_MAP
     cdef int64_t count = 0
@@ -325,11 +326,11 @@ cdef class AvroRows(TypedColumns):
     cdef writer_t known
     cdef known_t *last
     cdef int32_t[MOST_UNKNOWN] unknown
-    cdef int64_t unknown_count   # of all that were added; the last are remembered
+    cdef int64_t unknown_count   # how many were added; the last MOST_UNKNOWN of them are remembered
     cdef int64_t next_row
 
     def __init__(self, spec, bint framed):
-        """`framed`: a zero byte and the schema's id, four bytes, are before each value, as Confluent's serializers have it."""
+        """`framed`: whether a zero byte and the schema's id, four bytes, stand before each value, as with Confluent."""
         self.framed = framed
 
     def __cinit__(self, *_, **__):
@@ -345,14 +346,15 @@ cdef class AvroRows(TypedColumns):
         writer_free(&self.known)
 
     def add_unknown(self, int32_t schema_id):
-        """Nobody knows this schema: its values are bad. `decode` may ask for it again when it has seen many such."""
+        """Note that nobody knows this schema: its values are bad. After many others `decode` may ask for it again."""
         self.unknown[self.unknown_count % MOST_UNKNOWN] = schema_id
         self.unknown_count += 1
 
     def add(self, int32_t schema_id, plan):
-        """How values are read that were written with this schema (0 where none is named). None: not as the one that is wanted, they are bad.
+        """Set the plan by which values are read that were written with this schema; id 0 if values name none.
 
-        `plan`: (place in STEPS, number of the column or -1, number, bytes or symbols, plans of the parts).
+        `plan`: (place in STEPS, number of the column or -1, number, bytes or symbols, plans of the parts). None: the
+        values cannot be read with the schema that is wanted, and are bad. Raises ValueError when the plan is none.
         """
         cdef step_t *made = NULL
         cdef known_t *added
@@ -423,7 +425,10 @@ cdef class AvroRows(TypedColumns):
         return False
 
     cdef int row(self, const uint8_t *data, int64_t size, int32_t *missing) noexcept nogil:
-        """FINE, or NO_MEMORY; what is wrong becomes a finding. NO_SCHEMA: nothing is done before `missing` is added."""
+        """Add the row of a value. Return FINE or NO_MEMORY; what is wrong with the value becomes a finding.
+
+        Returns NO_SCHEMA, and does nothing, when the schema `missing` has to be added first.
+        """
         cdef int64_t rows = self.root.rows
         cdef known_t *known
         cdef avro_t a
@@ -460,7 +465,11 @@ cdef class AvroRows(TypedColumns):
         return self.bad_row() if done == FINE else done
 
     def decode(self, BinaryRows values not None):
-        """Their rows follow those that are there. An id that is not known: `add` it and call again with the same values; None: all are done."""
+        """Add the rows of these values behind those that are there. Return None when all are done.
+
+        Otherwise return the id of a schema that is not known yet: `add` it, or `add_unknown`, and call again with the
+        same values.
+        """
         cdef int64_t row = values.start + self.next_row
         cdef int32_t missing = 0
         cdef int done = FINE
@@ -483,7 +492,7 @@ cdef class AvroRows(TypedColumns):
 
 
 cdef step_t *step_outside(step_t *step) except NULL:
-    """The one that is so many steps out as its number says."""
+    """Return the step that is `step.number` steps further out. Raises ValueError when there is none to come again."""
     cdef int64_t left = step.number
     cdef step_t *found = step
     while left > 0 and found != NULL:

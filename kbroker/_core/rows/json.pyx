@@ -1,11 +1,14 @@
-"""Values that are JSON texts (RFC 8259) as typed columns, after the rules of Spark's from_json.
+"""Decodes values that are JSON texts (RFC 8259) into typed columns, by the rules of Spark's from_json.
 
-Also as there: strings may be in single quotes, NaN, Infinity and -Infinity are numbers, a number may be a time in seconds, a blank value is
-null. A field of another type than its column's is null, and so is a list or map that has one inside: the value is bad then, and keeps its
-other fields. A value that is malformed is bad as a whole. Stricter than there: bytes behind the text, and such as are no UTF-8, are errors,
-and so are 128 to 255 for a tinyint, which become negative there, "12:30" for a time, which is today's there, "5" for a date, which is a number
-of days there, and short texts of lists whose wide structs would be nulls mostly. Of a name that is there twice the last one counts, right or
-wrong.
+As in from_json, strings may be in single quotes; NaN, Infinity and -Infinity are numbers; a number may be a time in
+seconds; a blank value is null. A field of another type than its column becomes null, and so does a list or map that has
+a part of another type; the value is bad then, but keeps its other fields. A malformed value is bad as a whole.
+
+Stricter than in from_json, these are errors: bytes behind the text; bytes that are not UTF-8; 128 to 255 for a tinyint
+(negative there); "12:30" for a time (today's there); "5" for a date (a number of days there); and short texts of lists
+whose wide structs would mostly be nulls.
+
+If a name occurs twice, the last one counts, right or wrong.
 """
 
 cimport cython
@@ -69,7 +72,7 @@ from kbroker._core.rows.typed_columns cimport (
 from kbroker._core.wire.cursor cimport writer_free, writer_init, writer_reserve, writer_t
 
 cdef int put_raw(json_t *j, node_t *n) noexcept nogil:
-    """Whatever it is, as the text that it is."""
+    """Add a value of any kind to a column of strings, as its own text."""
     cdef const uint8_t *start = j.at
     cdef int done = skip(j)
     return put_bytes(n, start, j.at - start) if done == FINE else done
@@ -96,7 +99,7 @@ cdef int put_base64(json_t *j, node_t *n, const uint8_t *p, int64_t size) noexce
         return NOT_OF_TYPE
     if size and p[size - 1] == b"=":
         left -= 2 if p[size - 2] == b"=" else 1
-    q = writer_reserve(out, <size_t>left + 2)    # whole groups are written
+    q = writer_reserve(out, <size_t>left + 2)    # whole groups of three bytes are written
     if q == NULL:
         return NO_MEMORY
     out.size = before
@@ -124,7 +127,7 @@ cdef extern from "math.h" nogil:
 
 
 cdef int put_special(node_t *n, const uint8_t *p, int64_t size) noexcept nogil:
-    """NaN and its like, with or without quotes."""
+    """Add NaN or an infinity, as it was written with or without quotes. Return NOT_OF_TYPE if it is none."""
     cdef bint minus = size > 0 and p[0] == b"-"
     cdef bint with_sign = minus or (size > 0 and p[0] == b"+")
     if size == 3 and memcmp(p, b"NaN", 3) == 0:
@@ -138,7 +141,7 @@ cdef int put_special(node_t *n, const uint8_t *p, int64_t size) noexcept nogil:
 
 
 cdef int put_number(json_t *j, node_t *n, const uint8_t *p, int64_t size) noexcept nogil:
-    """A float's or double's."""
+    """Add a number to a column of floats or doubles."""
     cdef double value = 0
     cdef float half = 0
     cdef uint8_t *q
@@ -154,7 +157,7 @@ cdef int put_number(json_t *j, node_t *n, const uint8_t *p, int64_t size) noexce
 
 
 cdef int put_scalar(json_t *j, node_t *n) noexcept nogil:
-    """A value of a column that is no struct, list, map or string."""
+    """Add a value to a column that is no struct, list, map or string."""
     cdef const uint8_t *p = NULL
     cdef int64_t size = 0, whole = 0
     cdef int kind = n.kind, token, zoned = 0, done
@@ -191,7 +194,7 @@ cdef int put_scalar(json_t *j, node_t *n) noexcept nogil:
         return put_special(n, p, size) if token == SPECIAL and (kind == KIND_FLOAT or kind == KIND_DOUBLE) else NOT_OF_TYPE
     if kind == KIND_FLOAT or kind == KIND_DOUBLE:
         if token == WHOLE and size == 2 and p[0] == b"-" and p[1] == b"0":
-            return put_double(n, 0)  # a whole number, which has no sign then
+            return put_double(n, 0)  # -0 is a whole number here, and its zero has no sign
         return put_number(j, n, p, size)
     if kind == KIND_DECIMAL:
         return put_fixed(n, &decimal) if text_decimal(p, p + size, n.precision, n.scale, &decimal) else NOT_OF_TYPE
@@ -205,7 +208,10 @@ cdef int put_scalar(json_t *j, node_t *n) noexcept nogil:
 
 
 cdef int put_value(json_t *j, node_t *n) noexcept nogil:
-    """At its first byte. NOT_OF_TYPE leaves the place open; who calls cuts the column, goes back and skips it."""
+    """Add the value whose first byte is at `j.at`. Return FINE or what is wrong.
+
+    After NOT_OF_TYPE, `j.at` may be anywhere: the caller cuts the column, goes back and skips the value.
+    """
     cdef const uint8_t *p = NULL
     cdef int64_t size = 0
     cdef int done
@@ -237,10 +243,10 @@ cdef int put_value(json_t *j, node_t *n) noexcept nogil:
 
 
 cdef int put_field(json_t *j, node_t *n, int64_t rows) noexcept nogil:
-    """A field of a struct that has `rows` rows: null where it is not of the type."""
+    """Add the value of a field to a struct that has `rows` rows, or null if it is not of the column's type."""
     cdef const uint8_t *start = j.at
     cdef int done, depth = j.depth
-    if n.rows > rows:            # it was there before: the last one counts
+    if n.rows > rows:            # its name occurs twice: the last one counts
         node_cut(n, rows)
     done = put_value(j, n)
     if done != NOT_OF_TYPE:
@@ -256,7 +262,7 @@ cdef int put_field(json_t *j, node_t *n, int64_t rows) noexcept nogil:
 
 
 cdef int next_of(json_t *j, uint8_t closing, bint *first, bint *last) noexcept nogil:
-    """Up to the next part of an object or list, or behind its end."""
+    """Go to the next part of an object or list, or behind its end; `last` says which."""
     blanks(j)
     if j.at == j.end:
         return MALFORMED
@@ -276,7 +282,7 @@ cdef int next_of(json_t *j, uint8_t closing, bint *first, bint *last) noexcept n
 
 
 cdef int name(json_t *j, const uint8_t **start, int64_t *size) noexcept nogil:
-    """Of a field, and up to its value."""
+    """Read the name of a field, and go to its value."""
     cdef int done
     if j.at[0] != b'"' and j.at[0] != b"'":
         return MALFORMED
@@ -292,14 +298,14 @@ cdef int name(json_t *j, const uint8_t **start, int64_t *size) noexcept nogil:
 
 
 cdef inline int name_order(node_t *child, const uint8_t *start, int64_t size) noexcept nogil:
-    """Negative: before this name; 0: it is its own."""
+    """Return 0 if this is the child's name, else a negative number if the child's name sorts before it."""
     if child.name_size != size:
         return -1 if child.name_size < size else 1
     return memcmp(child.name, start, <size_t>size)
 
 
 cdef int child_named(node_t *n, const uint8_t *start, int64_t size, int likely) noexcept nogil:
-    """Its place; -1: there is none. `likely` is tried first."""
+    """Return the place of the child with this name, or -1. The place `likely` is tried first."""
     cdef int low = 0, high = n.child_count, middle, order
     if likely < n.child_count and name_order(&n.children[likely], start, size) == 0:
         return likely
@@ -316,7 +322,7 @@ cdef int child_named(node_t *n, const uint8_t *start, int64_t size, int likely) 
 
 
 cdef inline int put_missing(json_t *j, node_t *n) noexcept nogil:
-    """A null for what the text does not say, or for all parts of a struct."""
+    """Add a null for what the text does not say, or in all parts of a null struct. TOO_SPARSE if they are too many."""
     j.nulls_left -= n.cells
     return put_null(n) if j.nulls_left >= 0 else TOO_SPARSE
 
@@ -401,7 +407,7 @@ cdef class JsonRows(TypedColumns):
     cdef json_t json
 
     def __init__(self, spec):
-        """The keys of its maps are strings. ValueError: they are not."""
+        """Raises ValueError when the keys of a map in `spec` are not strings."""
         writer_init(&self.json.scratch)
         check_keys(&self.root)
 
@@ -409,7 +415,7 @@ cdef class JsonRows(TypedColumns):
         writer_free(&self.json.scratch)
 
     cdef int row(self, const uint8_t *data, int64_t size) noexcept nogil:
-        """FINE, or NO_MEMORY; what is wrong with it becomes a finding."""
+        """Add the row of a value. Return FINE or NO_MEMORY; what is wrong with the value becomes a finding."""
         cdef json_t *j = &self.json
         cdef int64_t rows = self.root.rows
         cdef int done
@@ -423,7 +429,7 @@ cdef class JsonRows(TypedColumns):
         if j.at == j.end:
             return put_null(&self.root)
         if self.root.kind == KIND_STRUCT and word(j, b"null", 4):
-            done = NOT_OF_TYPE   # inside a value it is fine
+            done = NOT_OF_TYPE   # inside of a value null is fine
         else:
             done = put_value(j, &self.root)
         if done == FINE:
@@ -439,7 +445,7 @@ cdef class JsonRows(TypedColumns):
         return self.bad_row() if done == FINE else done
 
     def decode(self, BinaryRows values not None):
-        """Their rows follow those that are there."""
+        """Add the rows of these values behind those that are there."""
         cdef int64_t row
         cdef int done = FINE
         with nogil:

@@ -1,6 +1,7 @@
-"""Tokens of JSON texts (RFC 8259), read from a pointer that walks: for json.pyx.
+"""Reads tokens of JSON texts (RFC 8259), for json.pyx.
 
-A function that fails leaves the pointer where it was then; who wants to go on keeps where the value began.
+Functions read at `json_t.at`, and leave it behind what they have read. A function that fails leaves it where it failed;
+a caller that wants to go on keeps where the value began.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
@@ -10,30 +11,30 @@ from kbroker._core.rows.typed_columns cimport FINE, MALFORMED, NO_MEMORY, NOT_UT
 from kbroker._core.wire.cursor cimport is_utf8, writer_reserve, writer_t
 
 cdef enum:
-    MOST_NESTED = 1000           # as Jackson has it
+    MOST_NESTED = 1000           # levels of objects and arrays, as in Jackson
 
 cdef enum:
-    # What a token is.
+    # The kinds of tokens.
     NO_TOKEN
     OBJECT
     ARRAY
     TEXT
-    WHOLE                        # a number without point and exponent
+    WHOLE                        # a number without a point and an exponent
     REAL
     TRUE
     FALSE
     NULL_TOKEN
-    SPECIAL                      # NaN and its like
+    SPECIAL                      # NaN, or an infinity
 
 cdef struct json_t:
     const uint8_t *at
     const uint8_t *end
     writer_t scratch             # a string without its escapes, or a number with a zero behind it
-    int wrong                    # FINE, or what is wrong with a part of the value that is null for it
-    int wrong_node
-    int depth
-    int64_t nulls_left           # that may be put for what the value does not say
-    uint8_t[MOST_NESTED] nested  # of what is skipped: the bracket that closes it
+    int wrong                    # FINE, or what was wrong with the first field that became null for it
+    int wrong_node               # the index of that field's column
+    int depth                    # how many objects and arrays are open in columns
+    int64_t nulls_left           # how many nulls may still be put for what the value does not say
+    uint8_t[MOST_NESTED] nested  # the closing brackets of the objects and arrays that `skip` is in
 
 
 cdef inline void blanks(json_t *j) noexcept nogil:
@@ -53,7 +54,7 @@ cdef inline bint word(json_t *j, const char *text, int size) noexcept nogil:
 
 
 cdef inline int number(json_t *j) noexcept nogil:
-    """WHOLE, REAL or SPECIAL, and behind it; NO_TOKEN."""
+    """Read a number. Return WHOLE, REAL or SPECIAL, or NO_TOKEN if it is none."""
     cdef int found = WHOLE
     if j.at[0] == b"-":
         j.at += 1
@@ -87,7 +88,10 @@ cdef inline int number(json_t *j) noexcept nogil:
 
 
 cdef inline int string_end(json_t *j, const uint8_t **start, int64_t *size, bint *escaped) noexcept nogil:
-    """At its quote; behind its end then. Escapes are looked at by `unescaped`."""
+    """Read a string from its opening quote to its closing one. Return FINE or MALFORMED.
+
+    `start` and `size` are set to what is between the quotes. Escapes are not checked: `unescaped` does.
+    """
     cdef uint8_t quote = j.at[0], c
     j.at += 1
     start[0] = j.at
@@ -155,7 +159,11 @@ cdef inline int put_letter(writer_t *out, uint32_t letter) noexcept nogil:
 
 
 cdef inline int unescaped(json_t *j, const uint8_t **start, int64_t *size) noexcept nogil:
-    """In the scratch: valid until its next use. Half of a surrogate pair becomes a question mark, as in Java."""
+    """Resolve a string's escapes. Return FINE, MALFORMED or NO_MEMORY.
+
+    The result is in the scratch, valid until its next use. Half of a surrogate pair becomes a question mark, as in
+    Java.
+    """
     cdef const uint8_t *p = start[0]
     cdef const uint8_t *end = p + size[0]
     cdef uint32_t letter = 0, low = 0
@@ -208,7 +216,7 @@ cdef inline int unescaped(json_t *j, const uint8_t **start, int64_t *size) noexc
 
 
 cdef inline int text(json_t *j, const uint8_t **start, int64_t *size) noexcept nogil:
-    """A string as it is meant, and behind it."""
+    """Read a string and resolve its escapes. Return FINE, MALFORMED, NOT_UTF8 or NO_MEMORY."""
     cdef bint escaped = False
     cdef int done = string_end(j, start, size, &escaped)
     if done == FINE and not is_utf8(start[0], <int32_t>size[0]):
@@ -219,7 +227,10 @@ cdef inline int text(json_t *j, const uint8_t **start, int64_t *size) noexcept n
 
 
 cdef inline int scalar(json_t *j, const uint8_t **start, int64_t *size) noexcept nogil:
-    """A token that is no bracket: what it is, and behind it. Of a string start and size are without quotes, escapes as they are."""
+    """Read a token that is no bracket. Return its kind, or NO_TOKEN.
+
+    `start` and `size` are set to its text; for a string, to what is between its quotes, with escapes unresolved.
+    """
     cdef uint8_t c = j.at[0]
     cdef bint escaped = False
     cdef int found
@@ -243,7 +254,7 @@ cdef inline int scalar(json_t *j, const uint8_t **start, int64_t *size) noexcept
 
 
 cdef inline int skip_name(json_t *j) noexcept nogil:
-    """A name and its colon."""
+    """Read the name of a field and its colon, and drop them. Return FINE or what is wrong."""
     cdef const uint8_t *start = NULL
     cdef int64_t size = 0
     cdef int done
@@ -261,7 +272,7 @@ cdef inline int skip_name(json_t *j) noexcept nogil:
 
 
 cdef inline int skip(json_t *j) noexcept nogil:
-    """Behind a value of any kind, without recursion."""
+    """Read a value of any kind, without recursion, and drop it. Return FINE or what is wrong."""
     cdef const uint8_t *start = NULL
     cdef int64_t size = 0
     cdef int open_ = 0, done
@@ -274,7 +285,7 @@ cdef inline int skip(json_t *j) noexcept nogil:
         if c == b"{" or c == b"[":
             if j.depth + open_ >= MOST_NESTED:
                 return TOO_DEEP
-            j.nested[open_] = c + 2      # what closes it, in ASCII
+            j.nested[open_] = c + 2      # its closing bracket, in ASCII
             open_ += 1
             j.at += 1
             blanks(j)

@@ -1,4 +1,4 @@
-"""Numbers, dates and times as text says them, for decoders of values. Each returns whether it is one."""
+"""Parses numbers, dates and times in texts, for decoders of values. Functions return whether the text is one."""
 
 from libc.stdint cimport int64_t, uint8_t
 
@@ -12,7 +12,7 @@ cdef extern from * nogil:
     #include <string.h>
     typedef __int128 kb_wide;
 
-    /* 0 on failure, when a caller's strtod would be at the mercy of the process's locale. */
+    /* Returns the C locale, so that strtod does not depend on the process's locale; 0 on failure. */
     static locale_t plain_locale(void) {
         static locale_t made = (locale_t)0;
         locale_t found = __atomic_load_n(&made, __ATOMIC_ACQUIRE), none = (locale_t)0;
@@ -28,7 +28,7 @@ cdef extern from * nogil:
     extern double strtod_l(const char *, char **, locale_t);
     extern float strtof_l(const char *, char **, locale_t);
 
-    /* Of a number that JSON allows, with a zero byte behind it. */
+    /* Parses a number that is valid JSON, with a zero byte behind it. Fails only without the C locale. */
     static int text_double(const char *text, double *value) {
         locale_t plain = plain_locale();
         if (plain == (locale_t)0)
@@ -44,7 +44,7 @@ cdef extern from * nogil:
         return 1;
     }
 
-    /* -?[0-9]+ that fits. */
+    /* Parses -?[0-9]+; fails if it does not fit. */
     static int text_integer(const uint8_t *p, const uint8_t *end, int64_t *value) {
         int minus = p < end && *p == '-';
         uint64_t found = 0, most = minus ? (uint64_t)1 << 63 : INT64_MAX;
@@ -69,7 +69,8 @@ cdef extern from * nogil:
         return found;
     }
 
-    /* [-+]?[0-9]*[.]?[0-9]*([eE][-+]?[0-9]+)? as a decimal of `scale` digits behind the point, half rounded up, no more than `precision` digits. */
+    /* Parses [-+]?[0-9]*[.]?[0-9]*([eE][-+]?[0-9]+)? as a decimal of `scale` digits behind the point, half rounded up.
+       Fails if it has more than `precision` digits. */
     static int text_decimal(const uint8_t *p, const uint8_t *end, int precision, int scale, void *value) {
         const uint8_t *at, *digits_end;
         int64_t behind = 0, exponent = 0, shift, kept, count = 0, taken = 0;
@@ -107,7 +108,7 @@ cdef extern from * nogil:
             if (exponent_minus)
                 exponent = -exponent;
         }
-        /* digits * 10^shift is what is wanted; of the digits the first `kept` are before the rounding. */
+        /* The result is digits * 10^shift: its first `kept` digits are taken, and the next one rounds. */
         shift = exponent - behind + scale;
         kept = shift < 0 ? count + shift : count;
         for (at = p; at < digits_end; at++) {
@@ -142,7 +143,7 @@ cdef extern from * nogil:
         return 1;
     }
 
-    /* Big-endian two's complement, as Avro has decimals. */
+    /* Parses a number in big-endian two's complement, as Avro encodes decimals. */
     static int bytes_decimal(const uint8_t *p, int64_t size, int precision, void *value) {
         kb_wide found = size > 0 && p[0] >= 0x80 ? -1 : 0, limit = ten_to(precision);
         while (size > 16) {
@@ -170,7 +171,7 @@ cdef extern from * nogil:
         return era * 146097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719468;
     }
 
-    /* Up to `most` digits; how many there were. */
+    /* Parses up to `most` digits, and returns how many there were. */
     static int some_digits(const uint8_t **p, const uint8_t *end, int most, int64_t *value) {
         int count = 0;
         *value = 0;
@@ -179,7 +180,7 @@ cdef extern from * nogil:
         return count;
     }
 
-    /* [+-]yyyy[-m[m][-d[d]]], *p behind it; *whole: with a day. */
+    /* Parses [+-]yyyy[-m[m][-d[d]]], a year of 4 to 6 digits, and moves *p behind it. *whole: whether it has a day. */
     static int text_days(const uint8_t **p, const uint8_t *end, int64_t *days, int *whole) {
         static const int lengths[12] = {31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31};
         int64_t year, month = 1, day = 1;
@@ -217,7 +218,7 @@ cdef extern from * nogil:
             --*end;
     }
 
-    /* A day; what follows behind a blank or T is not looked at. */
+    /* Parses a day. What follows it behind a blank or T is ignored. */
     static int text_date(const uint8_t *p, const uint8_t *end, int64_t *days) {
         int whole;
         trimmed(&p, &end);
@@ -226,7 +227,7 @@ cdef extern from * nogil:
         return p == end || (whole && (*p == ' ' || *p == 'T'));
     }
 
-    /* Z, UTC, GMT, or [+-]h[h][:m[m]] behind none or one of those. */
+    /* Parses a time zone: Z, UTC, GMT, or [+-]h[h], [+-]h[h]:m[m] or [+-]hhmm, with or without UTC or GMT before it. */
     static int text_zone(const uint8_t *p, const uint8_t *end, int64_t *seconds) {
         int64_t hours = 0, minutes = 0;
         int minus;
@@ -254,7 +255,7 @@ cdef extern from * nogil:
         return 1;
     }
 
-    /* A time in microseconds; without a zone it is UTC. *zoned: it has one. */
+    /* Parses a time, in microseconds since 1970; without a zone it is UTC. *zoned: whether it has a zone. */
     static int text_timestamp(const uint8_t *p, const uint8_t *end, int64_t *micros, int *zoned) {
         int64_t days, hour = 0, minute = 0, second = 0, fraction = 0, zone = 0;
         int whole, count;

@@ -1,8 +1,9 @@
-"""Columns of any type and nesting, filled value by value and cut back to a row when that turns out to be bad. Arrow's layout.
+"""Columns of any type and nesting, in Arrow's layout: filled value by value, and cut back when a value turns out bad.
 
-A node is a column: its own validity and values, and its children's. A struct's children have a row for each of its own; a list's child
-has the items of all rows one behind the other; a map is a list whose child is a struct of two. While a struct or list is under way its
-children are ahead of it, and `node_cut` takes them back.
+A node is a column: its own validity and values, and the nodes of its children. A struct's children have a row for each
+of its rows. A list's child has the items of all rows, one behind the other. A map is a list whose child is a struct of
+two, the key and the value. While a struct or list is being filled, its children are ahead of it; `node_cut` takes them
+back.
 """
 
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t
@@ -31,7 +32,7 @@ cdef enum:
     KIND_MAP = 16
 
 cdef enum:
-    # What became of a value. FINE and LACKING leave it in its column, the others leave the column to be cut.
+    # What became of a value. After FINE it is in its column; after the others the column has to be cut.
     FINE = 0
     NO_MEMORY = 1
     TOO_LARGE = 2                # a column would have more than 2 GiB
@@ -47,19 +48,19 @@ cdef enum:
     NO_SCHEMA = 12
     NO_HEADER = 13
     OTHER_SCHEMA = 14
-    TOO_SPARSE = 15              # its lists and maps would have very many nulls that it does not say
+    TOO_SPARSE = 15              # it would take very many nulls for what it does not say
 
 cdef enum:
-    # Nulls that stand for what a value does not say: what a struct lacks, or one that is null itself.
-    NULLS_OF_A_BYTE = 32
-    NULLS_OF_A_VALUE = 1024      # and one for each column
+    # How many nulls a value may take for what it does not say: fields that a struct lacks, or those of a null struct.
+    NULLS_OF_A_BYTE = 32         # for each of its bytes
+    NULLS_OF_A_VALUE = 1024      # besides, and one for each column
 
 cdef struct node_t:
     int kind
-    int width                    # bytes of one value; 0 where they differ
+    int width                    # bytes of one value; 0 if that is no fixed number of bytes
     int precision
     int scale
-    int index                    # its place when parents are counted before their children
+    int index                    # its number; parents are counted before their children
     int64_t rows
     int64_t nulls
     writer_t validity
@@ -67,14 +68,14 @@ cdef struct node_t:
     writer_t offsets             # int32, one more than rows
     int child_count
     node_t *children
-    int *by_name                 # of a struct: places of children, by size and bytes of their names
-    int cells                    # values that a null of it is, its children's with it
-    const uint8_t *name          # UTF-8, of the bytes object that TypedColumns keeps
+    int *by_name                 # of a struct: places of its children, sorted by size and bytes of their names
+    int cells                    # how many values one null takes, in a struct's children too
+    const uint8_t *name          # UTF-8, borrowed from a bytes object in TypedColumns.names
     int32_t name_size
 
 
 cdef inline int node_row(node_t *n, bint valid) noexcept nogil:
-    """One more row, whose value is there already. FINE or NO_MEMORY."""
+    """Add a row, whose value is written already. Return FINE or NO_MEMORY."""
     cdef uint8_t *p
     if n.rows & 7 == 0:
         p = writer_reserve(&n.validity, 1)
@@ -90,7 +91,7 @@ cdef inline int node_row(node_t *n, bint valid) noexcept nogil:
 
 
 cdef inline int node_offset(node_t *n, int64_t end) noexcept nogil:
-    """Where the next row's part of data or child ends."""
+    """Add the offset at which the next row's part of `data`, or of the child, ends. FINE, TOO_LARGE or NO_MEMORY."""
     cdef uint8_t *p
     cdef int32_t small = <int32_t>end
     if end > INT32_MAX:
@@ -103,7 +104,7 @@ cdef inline int node_offset(node_t *n, int64_t end) noexcept nogil:
 
 
 cdef inline int put_fixed(node_t *n, const void *value) noexcept nogil:
-    """A value of `n.width` bytes."""
+    """Add a row with a value of `n.width` bytes."""
     cdef uint8_t *p = writer_reserve(&n.data, <size_t>n.width)
     if p == NULL:
         return NO_MEMORY
@@ -112,12 +113,12 @@ cdef inline int put_fixed(node_t *n, const void *value) noexcept nogil:
 
 
 cdef inline int put_bytes(node_t *n, const uint8_t *data, int64_t size) noexcept nogil:
-    """A string's or binary's."""
+    """Add a row with the value of a string or binary."""
     cdef uint8_t *p
     cdef int done = node_offset(n, <int64_t>n.data.size + size)
     if done != FINE:
         return done
-    if size:                     # of nothing there is no place
+    if size:                     # for 0 bytes writer_reserve may return NULL
         p = writer_reserve(&n.data, <size_t>size)
         if p == NULL:
             return NO_MEMORY
@@ -144,9 +145,9 @@ cdef void node_cut(node_t *n, int64_t rows) noexcept nogil
 
 
 cdef class TypedColumns:
-    """Owns its nodes. Not safe for several threads."""
+    """A column with all that is nested in it. Owns its nodes. Not safe for several threads."""
     cdef node_t root
-    cdef list names              # keeps what nodes point to
+    cdef list names              # bytes objects, which nodes point into
     cdef int node_count
     cdef writer_t finding_rows   # int64
     cdef writer_t finding_reasons
@@ -159,7 +160,10 @@ cdef class TypedColumns:
 
 
 cdef class BinaryRows:
-    """An Arrow column of bytes, borrowed: row i is data[ends[i]:ends[i + 1]], null when bit i of `valid`, if there is one, is not set."""
+    """Rows `start` to `end` of an Arrow column of bytes. The buffers are borrowed, and held in `held`.
+
+    Row i is data[ends[i]:ends[i + 1]]. It is null if there is a `valid` whose bit i is not set.
+    """
     cdef Py_buffer[3] held
     cdef int held_count
     cdef int64_t start

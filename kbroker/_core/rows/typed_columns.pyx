@@ -9,12 +9,12 @@ from libc.string cimport memset
 from kbroker._core.wire.columns cimport flat
 from kbroker._core.wire.cursor cimport is_utf8, writer_free, writer_init, writer_reserve, writer_t
 
-#: What a node can be; a spec has the place of one of these.
+#: The kinds of nodes. A spec names one by its place here.
 KINDS = (
     "null", "bool", "int8", "int16", "int32", "int64", "float", "double", "date", "timestamp", "timestamp_ntz", "decimal", "string",
     "binary", "struct", "list", "map",
 )
-#: What can be wrong with a value; a finding has the place of one of these.
+#: What can be wrong with a value. A finding names it by its place here.
 REASONS = (
     "", "out of memory", "its column would have more than 2 GiB", "it is not of the column's type", "it is malformed",
     "it is nested too deeply", "it is not UTF-8", "there are bytes behind its end", "it ends too early", "it has an impossible length",
@@ -52,7 +52,7 @@ cdef int put_null(node_t *n) noexcept nogil:
 
 
 cdef int put_integer(node_t *n, int64_t value) noexcept nogil:
-    """NOT_OF_TYPE where it does not fit, or the column is none of numbers."""
+    """Add a row with a whole number. Return NOT_OF_TYPE if it does not fit, or the column is not one of numbers."""
     cdef int8_t one
     cdef int16_t two
     cdef int32_t four
@@ -95,7 +95,7 @@ cdef void bits_cut(writer_t *bits, int64_t rows) noexcept nogil:
 
 
 cdef void node_cut(node_t *n, int64_t rows) noexcept nogil:
-    """Back to its first `rows` rows, and what its children have ahead of it too."""
+    """Cut a column back to its first `rows` rows, with its children and what these have ahead of it."""
     cdef int64_t row
     cdef int i
     for row in range(rows, n.rows):
@@ -120,7 +120,7 @@ cdef void node_cut(node_t *n, int64_t rows) noexcept nogil:
 
 
 cdef int node_begin(node_t *n) except -1:
-    """Empty, with the first of its offsets."""
+    """Make a node empty. If its kind has offsets, it gets the first one, 0."""
     cdef uint8_t *p
     writer_init(&n.validity)
     writer_init(&n.data)
@@ -150,7 +150,10 @@ cdef void node_free(node_t *n) noexcept nogil:
 
 
 cdef object node_taken(node_t *n):
-    """(rows, nulls, validity, offsets, data, children) as Arrow has them, None for what a kind has not; the node is empty then."""
+    """Return (rows, nulls, validity, offsets, data, children) as in Arrow, with None for what the kind does not have.
+
+    The node is empty then.
+    """
     rows, nulls = n.rows, n.nulls
     validity = flat(&n.validity, b"B", 1) if nulls and n.kind != KIND_NULL else None
     offsets = flat(&n.offsets, b"i", 4) if n.kind >= KIND_STRING and n.kind != KIND_STRUCT else None
@@ -175,7 +178,10 @@ cdef node_t *node_at(node_t *n, int index) noexcept:
 
 cdef class TypedColumns:
     def __cinit__(self, spec, *_, **__):
-        """`spec`: (place in KINDS, precision, scale, name in UTF-8, specs of the children)."""
+        """`spec`: (place in KINDS, precision, scale, name in UTF-8, specs of the children).
+
+        Raises ValueError when it has too many columns or levels, or children that do not fit its kind.
+        """
         self.names = []
         writer_init(&self.finding_rows)
         writer_init(&self.finding_reasons)
@@ -244,7 +250,7 @@ cdef class TypedColumns:
         return FINE
 
     cdef int bad_row(self) noexcept nogil:
-        """What stands for a value that could not be decoded: a struct whose fields are all null, or null."""
+        """Add the row of a value that could not be decoded: a struct whose fields are all null, or else null."""
         cdef int i, done
         node_cut(&self.root, self.root.rows)
         if self.root.kind != KIND_STRUCT:
@@ -256,13 +262,14 @@ cdef class TypedColumns:
         return node_row(&self.root, True)
 
     cdef int64_t most_nulls(self, int64_t size) noexcept nogil:
-        """Of a value of so many bytes."""
+        """Return how many nulls a value of `size` bytes may take for what it does not say."""
         return size * NULLS_OF_A_BYTE + NULLS_OF_A_VALUE + self.node_count
 
     def finish(self):
-        """The columns, and findings as three buffers: row (int64), place in REASONS and number of the column (int32). Empty again then.
+        """Return the columns and the findings. Both are empty again then.
 
-        Columns: (rows, nulls, validity, offsets, data, children), None for what a kind has not.
+        Columns: (rows, nulls, validity, offsets, data, children), with None for what a kind does not have.
+        Findings: three buffers, of rows (int64), places in REASONS (int32) and numbers of columns (int32).
         """
         found = (
             flat(&self.finding_rows, b"q", 8), flat(&self.finding_reasons, b"i", 4), flat(&self.finding_nodes, b"i", 4),
@@ -273,7 +280,10 @@ cdef class TypedColumns:
 @cython.final
 cdef class BinaryRows:
     def __cinit__(self, validity, offsets, data, int64_t start, int64_t count):
-        """Rows `start` to `start + count` of an Arrow binary column with these buffers; `validity` may be None. ValueError: it is none."""
+        """Rows `start` to `start + count` of an Arrow binary column with these buffers; `validity` may be None.
+
+        Raises ValueError when the buffers are no such column.
+        """
         cdef int64_t row
         cdef bint good
         for each in (offsets, b"" if data is None else data, validity):
@@ -301,7 +311,7 @@ cdef class BinaryRows:
             PyBuffer_Release(&self.held[self.held_count])
 
     def not_utf8(self):
-        """Rows, counted from the first of these, that are no UTF-8."""
+        """Return the numbers (int64) of rows that are not UTF-8, counted from the first of these rows."""
         cdef writer_t found
         cdef int64_t row
         cdef int64_t *p

@@ -71,7 +71,7 @@ cdef bint is_resident(int fd, int64_t position) noexcept nogil:
 cdef int64_t resident_prefix(int fd, int64_t position, int64_t size) noexcept nogil:
     cdef int64_t at = position
     cdef int64_t last = position + size - 1
-    # A page that is still being read is cached, too; what is there at the end has been read.
+    # A page that is still being read counts as cached, too. When the last byte is readable, all have been read.
     if all_pages_cached(fd, position, size) and is_resident(fd, last):
         return size
     while is_resident(fd, at):
@@ -99,7 +99,7 @@ cdef void warm_ask(cold_reader_t *reader, warm_t *warm) noexcept nogil:
 
 
 cdef class ColdReader:
-    """Brings file regions into memory, one after the other, in the order in which connections ask."""
+    """Brings file regions into memory, one after the other, in the order in which connections ask for them."""
 
     def __cinit__(self):
         mutex_init(&self.reader.lock, NULL)
@@ -130,12 +130,12 @@ cdef class ColdReader:
             post(&warm.mail)
 
     def run(self) -> None:
-        """Serve until stop; the body of a thread. Any number of threads may run it."""
+        """Read regions until `stop`. The body of a thread; any number of threads may run it."""
         with nogil:
             self.loop()
 
     def stop(self) -> None:
-        """What is queued is still read; then run returns."""
+        """Let `run` return once all queued regions are read. Does not wait."""
         mutex_lock(&self.reader.lock)
         self.reader.stopping = True
         condition_broadcast(&self.reader.wanted)

@@ -1,14 +1,15 @@
-"""Connections, their queues of responses, and what the compiled functions need of a processor: C structs, no interpreter.
+"""Connections, their queues of responses, and what compiled functions need of a processor: C structs only.
 
-Only the processor's own thread touches `conn_t` and `slot_t`; others post mail (base/mailbox.pxd).
+Only the thread of its processor touches a `conn_t` or `slot_t`; other threads post mail (base/mailbox.pxd).
 
 Order. A connection's responses leave in the order of its requests: each request takes a slot at the tail of the
 connection's queue, and only ready slots at the head are sent. Produce requests are pipelined: the next frame is read
-while acks of earlier ones wait. Any other request that is not answered at once mutes the connection until it is.
+while acks of earlier ones wait. Any other request that is not answered at once mutes the connection until it is
+answered.
 
 Memory. Bytes are received into the processor's one scratch buffer; complete frames are served from there. Only a frame
-that is still incomplete gets a buffer of its own, which grows as bytes arrive (never on the word of the length field).
-An idle connection holds none.
+that is still incomplete gets a buffer of its own. It grows as bytes arrive, whatever the frame's length field says. An
+idle connection holds no buffer.
 """
 
 from cpython.object cimport PyObject
@@ -23,200 +24,204 @@ from kbroker._core.wire.cursor cimport reader_t, writer_t
 cdef enum:
     MAX_API_KEY = 96
     ERROR_CODES = 128        # codes -1 to 126 are counted, each at its code + 1
-    LATENCY_BUCKETS = 24     # bucket n: below 2**n us
+    LATENCY_BUCKETS = 24     # bucket n counts answers below 2**n us
 
     SLOT_RUNNING = 0         # not answered yet
     SLOT_READY = 1           # `out` and `splices` are what to send
-    SLOT_SILENT = 2          # no response (Produce with acks=0); dropped when it reaches the head
+    SLOT_SILENT = 2          # no response is sent (Produce with acks=0); dropped when it reaches the head
     SLOT_CLOSE = 3           # close the connection when it reaches the head
-    SLOT_PARKED = 4          # an outcome only: a Fetch that another thread has served so far has to wait
+    SLOT_PARKED = 4          # an outcome only, never a state: a Fetch that another thread has looked at has to wait
 
-    TIMER_FETCH = 0          # timer_node_t.kind: in a fetch_t
-    TIMER_IDLE = 1           # in a conn_t
+    TIMER_FETCH = 0          # timer_node_t.kind: the node is in a fetch_t
+    TIMER_IDLE = 1           # the node is in a conn_t
 
 ctypedef struct api_t:
-    # What the processor must know of an API to read its header; filled from kbroker.protocol.api at start.
+    # What a processor needs to know of an API to read request headers; filled from kbroker.protocol.api at start.
     int16_t min_version      # -1: not served
     int16_t max_version
     int16_t flexible_from    # first flexible version, 32767 if none
 
 ctypedef struct counters_t:
-    # Of one API key on one processor. Written by its thread only, read by anybody.
+    # Counters of one API key on one processor. Written by its thread only, read by any thread.
     int64_t requests
-    int64_t bytes_in         # frames, with their length fields
-    int64_t bytes_out        # responses, file regions included
-    int64_t latency_ns       # from received to the last byte given to the socket
-    int64_t latencies[24]
-    int64_t *errors          # ERROR_CODES of them, NULL while there was none
+    int64_t bytes_in         # of frames, length fields included
+    int64_t bytes_out        # of responses, file regions included
+    int64_t latency_ns       # sum; from a request received to the last byte of its response given to the socket
+    int64_t latencies[24]    # LATENCY_BUCKETS of them
+    int64_t *errors          # owned; ERROR_CODES of them, NULL until the first error
 
 ctypedef struct splice_t:
     # A file region sent in the middle of a response's bytes.
-    size_t at                # after so many bytes of slot.out
+    size_t at                # the region comes after so many bytes of slot.out
     segment_t *segment       # a reference
-    int64_t position
-    int64_t size
+    int64_t position         # byte in the segment
+    int64_t size             # bytes
 
 ctypedef struct parked_t:
-    # What a processor must know of a fetch: the head of a fetch_t (fetch/fetch.pxd).
+    # The head of a fetch_t (fetch/fetch.pxd): what a processor needs of a parked fetch.
     mail_t mail              # first; MAIL_FETCH
-    timer_node_t timer       # max_wait_ms
-    slot_t *slot             # of its response
+    timer_node_t timer       # due when max_wait_ms has passed
+    slot_t *slot             # of the response
 
 ctypedef struct slot_t:
+    # The place of a response in its connection's queue.
     mail_t mail              # first: a mail_t* of kind MAIL_SLOT is a slot_t*
     mail_t acks_mail         # MAIL_ACKS: ack_waiter_t.mail points here
-    slot_t *next
-    conn_t *conn             # NULL once the connection is closed; the slot is freed when its last mail has come
-    int32_t state
+    slot_t *next             # of the queue; of free_slots when it is not in use
+    conn_t *conn             # NULL once the connection is closed; the slot is freed when its last mail has come then
+    int32_t state            # SLOT_*
     int32_t outcome          # what `state` becomes with the last mail; written by the thread that has the Request
-    int32_t outstanding      # atomic; mails that will still come: 1 for a Request in Python's hands, 1 for pending acks
-    int32_t pending          # atomic; acks this response waits for (ack_waiter_t.pending points here)
+    int32_t outstanding      # atomic; mails that will come: 1 for a Request in Python's hands, 1 for pending acks
+    int32_t pending          # atomic; acks that the response waits for (ack_waiter_t.pending points here)
     int32_t mutes            # the connection is muted until this slot is answered
     int16_t api_key
     int16_t api_version
     int32_t correlation_id
-    int64_t received_ns
-    writer_t out             # the response, int32 size first (of everything behind it, splices included)
-    int64_t size             # of `out` and splices, once ready
-    splice_t *splices
+    int64_t received_ns      # monotonic
+    writer_t out             # the response; begins with an int32, the size of all that follows, splices included
+    int64_t size             # bytes of `out` and the splices, once ready
+    splice_t *splices        # owned; the file regions of the response, in order
     int32_t splice_count
     int32_t splice_capacity
-    parked_t *fetch          # the fetch that another thread works for, or has worked for
-    ack_waiter_t *waiters    # one per waiting partition of a Produce; these three are one allocation
-    int16_t *waiter_errors   # parallel to waiters, and where in `out` each one's error code stands:
-    uint32_t *waiter_positions
+    parked_t *fetch          # a Fetch that is with another thread, until fetch_came; else NULL
+    ack_waiter_t *waiters    # of a Produce: one per partition that waits; with the next two, one allocation, owned
+    int16_t *waiter_errors   # parallel to `waiters`: the error code of each
+    uint32_t *waiter_positions # parallel to `waiters`: where in `out` each error code stands
     int32_t waiter_count
 
 ctypedef struct request_t:
-    # A frame's header, read. Valid while the frame is.
+    # The header of a frame, parsed. The pointers are valid as long as the frame.
     int16_t api_key
     int16_t api_version
     int32_t correlation_id
     const uint8_t *client_id
-    int32_t client_id_size   # -1 null
+    int32_t client_id_size   # bytes; -1: null
     bint flexible
-    const uint8_t *frame     # the whole frame behind its length field, for a hand-over to Python
+    const uint8_t *frame     # the whole frame after its length field, for a hand-over to Python
     int64_t frame_size
-    reader_t body            # at the first byte behind the header
+    reader_t body            # at the first byte after the header
 
 ctypedef struct conn_t:
-    # There may be ten thousand: what is small stands where it leaves no hole.
+    # There may be ten thousand connections, so fields are ordered to leave no holes.
     mail_t mail              # first; MAIL_CONNECTION while on its way from the acceptor
     int32_t fd
-    int32_t has_sessions     # of fetches; they are the first to be evicted when it is closed
-    int64_t id
-    int32_t listener
-    int16_t api_key          # of the newest request, for what is logged when the connection is closed
+    int32_t has_sessions     # 1: it has used fetch sessions; they are evicted first once it is closed
+    int64_t id               # unique in the process
+    int32_t listener         # index in Serving.listeners
+    int16_t api_key          # of the newest request, to be logged when the connection is closed
     int16_t api_version
-    int64_t token            # the acceptor's own, one for each host that has connections; given back by take_closed
-    int32_t muted
-    int32_t closing
-    int32_t readable         # the socket may hold bytes that were not received
-    int32_t hung_up          # the peer sends no more: receive until the end of its stream
-    int32_t ended            # the end was received: close when the last response has left
-    int32_t refused          # nothing more of it is served: close when what it asked before is answered
-    int32_t blocked          # the socket takes no more bytes now
-    int32_t in_ready         # linked in the processor's lists:
-    int32_t in_dirty
-    conn_t *next             # all connections of the processor
+    int64_t token            # given by the acceptor, one for each host that has connections; take_closed returns it
+    int32_t muted            # no request is served until the one that muted it is answered
+    int32_t closing          # in the list of doomed connections
+    int32_t readable         # the socket may hold bytes that were not received yet
+    int32_t hung_up          # the peer sends no more: bytes are received until the end of its stream
+    int32_t ended            # the end of the stream was received: close when the last response has left
+    int32_t refused          # no more requests are served: close when the earlier ones are answered
+    int32_t blocked          # the socket took no more bytes: wait for EPOLLOUT
+    int32_t in_ready         # 1: in the processor's list of ready connections
+    int32_t in_dirty         # 1: in the list of dirty ones
+    conn_t *next             # in the list of all connections of the processor
     conn_t *previous
     conn_t *next_ready
     conn_t *next_dirty
     conn_t *next_doomed
-    slot_t *slots            # oldest first
+    slot_t *slots            # the queue of responses, oldest request first
     slot_t *slots_tail
     int32_t slot_count
-    int32_t passed           # of the head slot's splices, those that have left whole,
-    int64_t passed_size      # and what they and the bytes before them are together
-    int64_t sent             # of the head slot, splices included
-    int64_t unsent           # bytes of memory in ready slots
-    uint8_t *partial         # received and not served yet: an incomplete frame, or what came in while muted
-    int64_t partial_at       # where it begins in `partial`
-    int64_t partial_size     # where it ends
-    int64_t partial_capacity # as of base/receive_buffers.pxd
+    int32_t passed           # splices of the head slot that have been sent completely
+    int64_t passed_size      # bytes of those splices and of `out` before the last of them
+    int64_t sent             # bytes of the head slot that have been sent, splices included
+    int64_t unsent           # bytes of `out` of all ready slots
+    uint8_t *partial         # owned; bytes received and not served: an incomplete frame, or what came while muted
+    int64_t partial_at       # where those bytes begin in `partial`
+    int64_t partial_size     # where they end
+    int64_t partial_capacity # bytes of the buffer (base/receive_buffers.pxd)
     int64_t last_active_ms   # monotonic
-    timer_node_t idle
-    parked_t *fetch          # the one that waits, if any
-    warm_t *warm             # cold bytes of the head slot on their way into memory
-    segment_t *warm_segment  # not a reference: what of the head slot is in memory, from here to there
+    timer_node_t idle        # connections.max.idle.ms
+    parked_t *fetch          # the parked fetch, NULL: none
+    warm_t *warm             # bytes of the head slot that the cold reader brings into memory; nothing is sent meanwhile
+    segment_t *warm_segment  # not a reference; bytes warm_from to warm_until of it, for the head slot, are in memory
     int64_t warm_from
     int64_t warm_until
-    PyObject *info           # the Connection that Python sees, made on first use
-    PyObject *transport      # what encrypts and decrypts, NULL for plain sockets
-    PyObject *wire           # encrypted bytes that are being sent
-    const char *wire_data
+    PyObject *info           # owned; the Connection that Python sees, made on first use
+    PyObject *transport      # owned; encrypts and decrypts; NULL for a plain socket
+    PyObject *wire           # owned; a bytes object with encrypted bytes that are being sent; NULL: none
+    const char *wire_data    # its bytes
     int64_t wire_size
-    int64_t wire_at
+    int64_t wire_at          # how many of them have been sent
     processor_t *processor
-    const char *reason       # why it is being closed; NULL: nothing to log
+    const char *reason       # why it is closed; NULL: nothing to log
     uint64_t bytes_in
     uint64_t bytes_out
 
 ctypedef struct processor_t:
-    # What the compiled functions need of a Processor. Its thread only, but for what is atomic.
+    # What the compiled functions need of a Processor. Touched by its thread only, except the fields that are atomic.
     int32_t epoll_fd
     mailbox_t *mailbox
     wheel_t *wheel
-    int64_t now_ns           # monotonic, read once a turn
-    int64_t now_ms           # wall clock, for timestamps
+    int64_t now_ns           # monotonic; read once per turn of the loop
+    int64_t now_ms           # wall clock, for timestamps; read once per turn
     conn_t *conns
     int32_t conn_count       # atomic
-    conn_t *ready            # to be read from in the next turn; the lists are oldest first
+    conn_t *ready            # connections to be read from in the next turn; the lists are oldest first
     conn_t *ready_tail
-    conn_t *dirty            # to be sent to before the turn ends
+    conn_t *dirty            # connections to be sent to before the turn ends
     conn_t *dirty_tail
-    conn_t *doomed           # closed; torn down before the turn ends
-    slot_t *free_slots
+    conn_t *doomed           # closed connections, torn down before the turn ends
+    slot_t *free_slots       # slots to be used again
     int32_t free_slot_count
-    int32_t orphans          # slots and warm_t of closed connections whose mail has not come
-    int32_t paused           # the request channel is full: nothing is received
+    int32_t orphans          # slots and warm_t of closed connections whose mail has not come yet
+    int32_t paused           # the request channel is full: nothing is received or served
     int32_t stopping         # atomic
-    uint8_t *scratch         # what recv fills: LARGE_BUFFER of base/receive_buffers.pxd
-    uint8_t *send_scratch    # small file regions and plaintext on their way out
+    uint8_t *scratch         # owned; recv fills it: LARGE_BUFFER bytes of base/receive_buffers.pxd
+    uint8_t *send_scratch    # owned; SEND_SCRATCH bytes: small file regions and plaintext on their way out
     cold_reader_t *cold_reader
     int64_t max_request_size
-    int64_t idle_ms          # connections.max.idle.ms, -1 never
-    int64_t idle_ns          # blocked in epoll_wait, in all, but for a wait that goes on
-    int64_t waiting_since_ns # atomic; since when it does, 0 while none, -1 while idle_ns is being brought up to date
-    int64_t started_ns
-    int64_t turns
-    int64_t looked_at        # pieces of responses, each time that something was to be sent
-    api_t apis[96]
-    counters_t counters[96]
+    int64_t idle_ms          # connections.max.idle.ms; -1: never
+    int64_t idle_ns          # time spent waiting for events so far, without a wait that is going on
+    int64_t waiting_since_ns # atomic; monotonic; begin of the wait that is going on; 0: none; -1: idle_ns changes now
+    int64_t started_ns       # monotonic
+    int64_t turns            # turns of the loop
+    int64_t looked_at        # pieces of responses that were looked at in order to send
+    api_t apis[96]           # by API key
+    counters_t counters[96]  # by API key
 
 # --- slots: the processor's thread only, unless said ----------------------------------------------------
-cdef slot_t *slot_new(conn_t *conn, request_t *request) noexcept nogil         # at the tail of the connection's queue
-cdef void slot_begin_response(slot_t *slot, request_t *request) noexcept nogil # size placeholder and response header; any thread
-cdef void begin_response(slot_t *slot, bint flexible) noexcept nogil           # the same for who has no request_t
-cdef int slot_splice(slot_t *slot, segment_t *segment, int64_t position, int64_t size) noexcept nogil  # takes the reference
-cdef void slot_finish(slot_t *slot) noexcept nogil                             # patches the size; SLOT_READY; sends if it can
+cdef slot_t *slot_new(conn_t *conn, request_t *request) noexcept nogil         # at the tail of the queue, or NULL
+cdef void slot_begin_response(slot_t *slot, request_t *request) noexcept nogil # size placeholder, header; any thread
+cdef void begin_response(slot_t *slot, bint flexible) noexcept nogil           # the same without a request_t
+# Append a file region to the response; takes over the reference. 0, or -1 when memory is out.
+cdef int slot_splice(slot_t *slot, segment_t *segment, int64_t position, int64_t size) noexcept nogil
+cdef void slot_finish(slot_t *slot) noexcept nogil                             # patches the size; READY; sent this turn
 cdef void slot_settle(slot_t *slot, int32_t state) noexcept nogil              # READY (as slot_finish), SILENT or CLOSE
-cdef void slot_pop(conn_t *conn, int64_t now_ns) noexcept nogil                # the head: sent, or dropped
-cdef inline void slot_mute(slot_t *slot) noexcept nogil:                       # the connection is not read from
+cdef void slot_pop(conn_t *conn, int64_t now_ns) noexcept nogil                # remove the head, sent or silent
+cdef inline void slot_mute(slot_t *slot) noexcept nogil:                       # serve no request until it is answered
     slot.mutes = True
     slot.conn.muted = True
-cdef void slot_unmute(slot_t *slot) noexcept nogil                             # the connection is read from again
-# One of the slot's mails has come, from the handler that had the request or from a flush. With the last one `outcome` counts.
+cdef void slot_unmute(slot_t *slot) noexcept nogil                             # requests are served again
+# One of the slot's mails has come: from the handler that had the request, or from a flush. After the last one the slot
+# is settled with `outcome`, or freed when its connection is gone (slot_done).
 cdef void slot_mail_came(processor_t *p, slot_t *slot, bint from_handler) noexcept nogil
-cdef void slot_done(processor_t *p, slot_t *slot) noexcept nogil               # all have come: settled, or freed without its connection
+cdef void slot_done(processor_t *p, slot_t *slot) noexcept nogil
 cdef void slot_free(processor_t *p, slot_t *slot) noexcept nogil
 cdef void count_error(processor_t *p, int16_t api_key, int16_t code) noexcept nogil   # any thread
 
 # --- connections ----------------------------------------------------------------------------------------
-cdef void conn_ready(conn_t *conn) noexcept nogil        # may be read from or served: look at it in the next turn
+cdef void conn_ready(conn_t *conn) noexcept nogil        # look at it in the next turn: it may be read from or served
 cdef void conn_dirty(conn_t *conn) noexcept nogil        # send what is ready before the turn ends
-cdef void conn_close(conn_t *conn, const char *reason) noexcept nogil    # torn down later in this turn; NULL: nothing to log
-cdef void conn_refuse(conn_t *conn, const char *reason) noexcept nogil   # the same, once what it asked before is answered
-cdef void conn_unlink(conn_t *conn) noexcept nogil       # out of the lists of ready and dirty connections
+cdef void conn_close(conn_t *conn, const char *reason) noexcept nogil    # torn down in this turn; NULL: not logged
+cdef void conn_refuse(conn_t *conn, const char *reason) noexcept nogil   # closed once earlier requests are answered
+cdef void conn_unlink(conn_t *conn) noexcept nogil       # remove it from the lists of ready and dirty connections
+# The oldest of a list that is not empty, removed from it.
 cdef conn_t *take_ready(processor_t *p) noexcept nogil
 cdef conn_t *take_dirty(processor_t *p) noexcept nogil
-cdef bint overloaded(conn_t *conn) noexcept nogil        # its responses are not taken: no more of its requests until they are
+cdef bint overloaded(conn_t *conn) noexcept nogil        # serve no more requests until more responses are sent
 
 # --- frames ---------------------------------------------------------------------------------------------
-# Read a request's header as far as it can be known; false when it does not parse. Any thread.
+# Parse a request's header, without tags when the API is not served; false when it does not parse. Any thread.
 cdef bint read_header(processor_t *p, request_t *request, const uint8_t *frame, int64_t size) noexcept nogil
-# These three: false when memory is out.
-cdef bint partial_room(conn_t *conn) noexcept nogil      # room for more of the frame at partial_at, by what is there already
+# Three functions for conn_t.partial; false: memory is out.
+cdef bint partial_room(conn_t *conn) noexcept nogil      # room to receive more of the frame at partial_at
 cdef bint partial_append(conn_t *conn, const uint8_t *data, int64_t size) noexcept nogil
-cdef bint partial_keep(conn_t *conn, uint8_t *data, int64_t size) noexcept nogil   # the rest of the processor's scratch
+cdef bint partial_keep(conn_t *conn, uint8_t *data, int64_t size) noexcept nogil   # keep the rest of the scratch
 cdef void partial_free(conn_t *conn) noexcept nogil

@@ -7,20 +7,20 @@ from libc.string cimport memcpy, memmove
 from kbroker._core.base.arrays cimport with_room
 from kbroker._core.base.mailbox cimport MAIL_ACKS, MAIL_SLOT
 from kbroker._core.base.receive_buffers cimport LARGE_BUFFER, buffer_free, buffer_grow, buffer_take
-from kbroker._core.base.sync cimport atomic_add_i64
+from kbroker._core.base.sync cimport atomic_add_i32, atomic_add_i64
 from kbroker._core.log.partition cimport segment_unref
 from kbroker._core.wire.cursor cimport (
     load_u32, read_i16, read_i32, read_string, reader_init, skip_tags, store_u16, store_u32, store_u64, write_i8, write_i32, writer_free,
 )
 
 cdef enum:
-    STOLEN_FROM = 32 << 10       # so much of an incomplete frame takes the scratch buffer along instead of being copied
-    SMALLEST_PARTIAL = 512
-    MAX_UNSENT = 1 << 20         # response bytes in memory of a connection that is not read from any more
-    MAX_SLOTS = 1000             # requests of a connection that are under way
-    KEPT_SLOTS = 2048            # slots of a processor that wait to be used again
-    KEPT_RESPONSE = 1024         # bytes that such a slot's response buffer may keep
-    KEPT_SPLICES = 64
+    STOLEN_FROM = 32 << 10       # bytes; an incomplete frame of this size takes the scratch buffer along, uncopied
+    SMALLEST_PARTIAL = 512       # bytes of the smallest buffer for an incomplete frame
+    MAX_UNSENT = 1 << 20         # response bytes in memory beyond which a connection is overloaded
+    MAX_SLOTS = 1000             # requests of a connection under way, from which on it is overloaded
+    KEPT_SLOTS = 2048            # unused slots that a processor keeps
+    KEPT_RESPONSE = 1024         # bytes; an unused slot keeps a response buffer up to this size
+    KEPT_SPLICES = 64            # an unused slot keeps room for so many splices
     API_VERSIONS = 18
 
 # --- slots ------------------------------------------------------------------------------------------
@@ -93,7 +93,7 @@ cdef void begin_response(slot_t *slot, bint flexible) noexcept nogil:
     slot.out.size = 0
     write_i32(&slot.out, 0)
     write_i32(&slot.out, slot.correlation_id)
-    # The header of ApiVersions never has tags: its client does not know yet what is spoken (KIP-511).
+    # The response header of ApiVersions never has tags: its client does not know the versions yet (KIP-511).
     if flexible and slot.api_key != API_VERSIONS:
         write_i8(&slot.out, 0)
 
@@ -125,7 +125,7 @@ cdef void slot_settle(slot_t *slot, int32_t state) noexcept nogil:
     if state == SLOT_READY and not slot.out.failed:
         for i in range(slot.waiter_count):
             if slot.waiter_errors[i]:
-                # The error code, then the base offset, which nobody may rely on.
+                # The error code and, behind it, the base offset: -1, because nobody may rely on it.
                 store_u16(slot.out.data + slot.waiter_positions[i], <uint16_t>slot.waiter_errors[i])
                 store_u64(slot.out.data + slot.waiter_positions[i] + 2, <uint64_t>-1)
                 count_error(conn.processor, slot.api_key, slot.waiter_errors[i])
@@ -139,7 +139,7 @@ cdef void slot_settle(slot_t *slot, int32_t state) noexcept nogil:
             store_u32(slot.out.data, <uint32_t>(slot.size - 4))
             conn.unsent += <int64_t>slot.out.size
     slot.state = state
-    conn.last_active_ms = conn.processor.now_ns // 1_000_000     # somebody has worked for it
+    conn.last_active_ms = conn.processor.now_ns // 1_000_000     # the connection was not idle: its request was served
     if state == SLOT_CLOSE:
         conn.refused = True
     if slot.mutes:
@@ -151,7 +151,7 @@ cdef void slot_mail_came(processor_t *p, slot_t *slot, bint from_handler) noexce
     if atomic_add_i32(&slot.outstanding, -1) == 0:
         slot_done(p, slot)
     elif from_handler and slot.mutes and slot.conn != NULL:
-        slot_unmute(slot)            # appended; only its acks are missing, the next requests go on
+        slot_unmute(slot)            # a Produce is appended and waits for acks only: the next requests are served
 
 
 cdef void slot_done(processor_t *p, slot_t *slot) noexcept nogil:

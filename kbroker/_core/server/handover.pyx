@@ -1,4 +1,4 @@
-"""Requests on their way to Python and back; see handover.pxd."""
+"""Hands requests over to Python; see handover.pxd."""
 
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int32_t, int64_t, uint8_t
@@ -17,11 +17,11 @@ from kbroker._core.server.sending cimport send_dirty
 from kbroker._core.server.serving cimport Serving, handed_t
 
 cdef enum:
-    GIVEN_AT_ONCE = 16           # requests for each time that the GIL is taken
+    GIVEN_AT_ONCE = 16           # requests given each time that the GIL is taken
 
 
 cdef void hand_over(Serving serving, conn_t *conn, request_t *request) noexcept nogil:
-    """Give the request to Python, in memory of its own: a large buffer changes its owner, anything else is copied."""
+    """Give the request to Python, in memory of its own: a large buffer changes its owner, any other frame is copied."""
     cdef handed_t one
     cdef handed_t *room = &one
     cdef slot_t *slot
@@ -41,7 +41,7 @@ cdef void hand_over(Serving serving, conn_t *conn, request_t *request) noexcept 
     if slot != NULL:
         if conn.partial_capacity >= LARGE_BUFFER and conn.partial_at == conn.partial_size and \
                 request.frame_size >= SMALL_BUFFERS_END:
-            # The last frame of the connection's own buffer, which nobody needs any more.
+            # The frame is the last one in the connection's own buffer, which is not needed any more.
             buffer = conn.partial
             capacity = conn.partial_capacity
             at = request.frame - buffer
@@ -106,7 +106,7 @@ cdef Request new_request(Serving serving, slot_t *slot):
 
 
 cdef void put(Serving serving, conn_t *conn, Request request) noexcept:
-    """Give it to Python; what the request channel has no room for is held."""
+    """Give the request to Python, or hold it when the request channel has no room."""
     try:
         request.connection = connection_of(serving, conn)
         if serving.on_request(request, serving) is False:
@@ -136,7 +136,7 @@ cdef void call_on_request(Serving serving, handed_t *handed) noexcept:
     request.flexible = handed.flexible
     try:
         if handed.client_id_size >= 0:
-            # Invalid UTF-8 is somebody's own name for himself; it is shown, never used as bytes.
+            # A client id need not be valid UTF-8. It is only shown to people, never used as bytes.
             request.client_id = PyUnicode_DecodeUTF8(
                 <char *>handed.buffer + handed.at + handed.client_id_at, handed.client_id_size, "replace"
             )

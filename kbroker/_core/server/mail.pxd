@@ -1,7 +1,7 @@
-"""The mail and the timers of a processor: what they stand in, and what is done when they come.
+"""The mail and the timers of a processor: which object each one is embedded in, and what is done when it comes.
 
-The distance of a member is that of a struct laid over it, of which nothing is read: measured from NULL it would be
-undefined behaviour.
+The offset of a member is computed from a struct pointer laid over the member, through which nothing is read. Computed
+from NULL it would be undefined behaviour.
 """
 
 from kbroker._core.base.mailbox cimport mail_t
@@ -9,9 +9,9 @@ from kbroker._core.base.timer_wheel cimport timer_node_t
 from kbroker._core.server.connection cimport conn_t, parked_t, slot_t
 from kbroker._core.server.serving cimport Serving
 
-# One of the slot's mails, from the handler that had the request or from a flush. Processor's thread.
+# One of the slot's mails has come: from the handler that had the request, or from a flush. Processor's thread.
 cdef void slot_came(Serving serving, slot_t *slot, bint from_handler) noexcept nogil
-# Mail or the timer of a parked fetch. Processor's thread.
+# The mail of a parked fetch has come, or its timer (`timed_out`). Processor's thread.
 cdef void fetch_is_due(Serving serving, parked_t *parked, bint timed_out) noexcept nogil
 
 

@@ -1,4 +1,4 @@
-"""Mail and timers that have come; see mail.pxd."""
+"""Handles mail and timers that have come; see mail.pxd."""
 
 from kbroker._core.base.sync cimport atomic_add_i32
 from kbroker._core.server.connection cimport slot_done, slot_mail_came

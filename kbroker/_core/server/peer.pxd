@@ -1,4 +1,4 @@
-"""Who is at the other end of a connection: what Python sees of it."""
+"""A connection as Python sees it: who is at the other end."""
 
 from libc.stdint cimport int64_t
 
@@ -6,7 +6,7 @@ from kbroker._core.server.connection cimport conn_t
 from kbroker._core.server.serving cimport Serving
 
 cdef class Connection:
-    """A connection, as handlers know it."""
+    """A connection as handlers see it."""
     cdef readonly int64_t id
     cdef int64_t token                 # conn_t.token
     cdef readonly str listener
@@ -18,5 +18,5 @@ cdef class Connection:
     cdef dict _session
     cdef object close_reason
 
-# On the connection's processor only.
+# The Connection of a conn_t, made on first use. On the connection's processor only.
 cdef Connection connection_of(Serving serving, conn_t *conn)

@@ -1,4 +1,4 @@
-"""Who is at the other end of a connection; see peer.pxd."""
+"""A connection as Python sees it; see peer.pxd."""
 
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF
@@ -41,7 +41,7 @@ cdef enum:
 
 
 cdef class Connection:
-    """One client's connection: where it comes from, who it is, and what handlers remember about it."""
+    """A client's connection: its addresses, its principal, and what handlers remember for it."""
 
     def __cinit__(self, int64_t id, str listener, int fd):
         cdef char[ADDRESS_SIZE] host
@@ -55,14 +55,14 @@ cdef class Connection:
 
     @property
     def session(self) -> dict:
-        """What handlers keep for this connection until it is closed."""
+        """A dict in which handlers keep values for this connection until it is closed."""
         if self._session is None:
             self._session = {}
         return self._session
 
     @property
     def peer(self) -> str:
-        """Where the client is, for people: 10.0.0.7:51234, [fe80::1]:51234."""
+        """The client's address for people: 10.0.0.7:51234 or [fe80::1]:51234."""
         return f"[{self.peer_host}]:{self.peer_port}" if ":" in self.peer_host else f"{self.peer_host}:{self.peer_port}"
 
     def __repr__(self) -> str:

@@ -1,8 +1,8 @@
 """A processor: one thread, one epoll set, the connections it serves.
 
-The loop runs without the GIL: receive, frame, header, then Produce and Fetch to completion in compiled code. Everything
-else, and what Produce and Fetch cannot finish without blocking or without the interpreter, is given to Python as a
-`Request` (request.pxd). Connections and their queues of responses are in connection.pxd.
+The loop runs without the GIL: it receives, finds frames, parses headers, and serves Produce and Fetch to completion in
+compiled code. All other requests, and a Produce or Fetch that needs to block or needs the interpreter, are given to
+Python as a `Request` (request.pxd). Connections and their queues of responses are in connection.pxd.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint32_t
@@ -14,18 +14,18 @@ from kbroker._core.server.connection cimport conn_t
 from kbroker._core.server.serving cimport Serving
 
 cdef class Processor(Serving):
-    """One thread's connections. `run` is the body of that thread; adopt, resume, stop and the counters are for others."""
+    """The connections of one thread. `run` is the body of that thread; all other methods are for other threads."""
     cdef readonly int index
     cdef ColdReader cold_reader
     cdef object on_close               # callable(Connection, reason)
-    cdef tuple transports              # per listener: None, or what makes a connection's transport
+    cdef tuple transports              # per listener: None, or the callable that makes a transport
     cdef epoll_event *events
-    cdef mutex_t closed_lock           # guards the three below; taken alone
-    cdef int64_t *closed               # tokens of closed connections
+    cdef mutex_t closed_lock           # guards the next three; taken alone
+    cdef int64_t *closed               # owned; tokens of closed connections
     cdef int32_t closed_count
     cdef int32_t closed_capacity
-    cdef int32_t resumed               # atomic
-    cdef int64_t stop_at_ns
+    cdef int32_t resumed               # atomic; 1: `resume` was called
+    cdef int64_t stop_at_ns            # monotonic; set before p.stopping
     cdef bint was_crowded        # the last turn had several connections to read from
 
     cdef void read_clocks(self) noexcept nogil

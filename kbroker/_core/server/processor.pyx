@@ -1,6 +1,6 @@
 """Processors; see processor.pxd.
 
-Sockets are watched edge-triggered, registered once: a connection that may not be read now (muted, too much unsent, the
+Sockets are registered once and edge-triggered, so a connection that may not be read now (muted, too much unsent, the
 request channel full) costs no epoll_ctl. `conn_t.readable` remembers that the kernel may hold bytes.
 """
 
@@ -67,13 +67,17 @@ cdef extern from * nogil:
 
 cdef enum:
     EVENTS = 256
-    CROWD = 2                    # connections with something to read in one turn
-    LINGER_NS = 20_000           # after such a turn; about what a sleep and a wake-up cost
+    CROWD = 2                    # connections with something to read, from which on a turn is crowded
+    LINGER_NS = 20_000           # how long to wait awake after such a turn; about what a sleep and a wake-up cost
     NEVER_FLEXIBLE = 32767
 
 
 class ApiCounters(NamedTuple):
-    """What a processor counted of one API since its start. `latencies[n]`: answers that took less than 2**n microseconds."""
+    """The counters of one API on one processor since its start.
+
+    `latencies[n]` counts answers that took less than 2**n and at least 2**(n-1) microseconds; the last one counts all
+    slower ones too. `errors` maps an error code to the number of answers with it.
+    """
 
     requests: int
     bytes_in: int
@@ -83,24 +87,26 @@ class ApiCounters(NamedTuple):
     errors: dict
 
 
-# Processors that ended while somebody still had work of their closed connections in hand: their mailboxes stay.
+# Processors that ended while other threads still worked for their closed connections: their mailboxes have to stay.
 _unfinished = []
 
 
 cdef class Processor:
-    """One thread's connections. `run` is the body of that thread; adopt, resume, stop and the counters are for others."""
+    """The connections of one thread. `run` is the body of that thread; all other methods are for other threads."""
 
     def __cinit__(self, str name, int index, Registry registry not None, FetchSessions fetch_sessions not None, ColdReader cold_reader not None,
                   apis, on_request, on_close, *, inflate, recompress, convert, down_convert,
                   listeners=("PLAINTEXT",), transports=None,
                   int64_t max_request_size=100 << 20, int64_t idle_ms=600_000, int64_t max_inflated_size=100 << 20,
                   int64_t max_response_size=100 << 20):
-        """`apis`: (key, min version, max version, first flexible version or None) of every API that is served.
+        """Make a processor; `run` starts it.
 
-        `listeners` are the names that adopt's `listener` counts through; `transports` maps such a name to a callable
-        that makes a connection's transport (kbroker.net.transports). `idle_ms` -1: idle connections stay. `inflate` and
-        `recompress` are kbroker.server.handlers.produce's, for batches that are compressed; `convert` and `down_convert` for older
-        messages.
+        `apis`: (key, min version, max version, first flexible version or None) of every API that is served.
+        `listeners`: names, to which the index `listener` of `adopt` refers. `transports` maps a name to a callable that
+        makes the transport of a connection (kbroker.net.transports). `idle_ms` -1: idle connections are not closed.
+        `inflate` and `recompress` serve compressed batches, `convert` and `down_convert` messages of magic 0 and 1;
+        their signatures are in serving.pxd. Raises ValueError when an API key is too large, OSError without
+        descriptors.
         """
         cdef int i
         cdef int64_t capacity = 0
@@ -161,7 +167,8 @@ cdef class Processor:
         if p == NULL:
             return
         if p.wheel != NULL:
-            # What came when the loop had ended: answers for connections that are closed, connections nobody welcomed.
+            # Mail that came after the loop had ended: answers for closed connections, and connections that were never
+            # registered.
             atomic_store_i32(&p.stopping, 1)
             self.serve_mail()
             while p.doomed != NULL:
@@ -192,7 +199,10 @@ cdef class Processor:
     # --- for other threads ------------------------------------------------------------------------------
 
     def adopt(self, int fd, int listener=0, int64_t token=-1) -> None:
-        """Take over an accepted, non-blocking socket. Its descriptor is this processor's from here on, whatever happens."""
+        """Take over an accepted, non-blocking socket.
+
+        The processor owns the descriptor from here on, whatever happens.
+        """
         cdef conn_t *conn = <conn_t *>calloc(1, sizeof(conn_t))
         transport = None
         if conn == NULL or atomic_load_i32(&self.p.stopping):
@@ -223,7 +233,7 @@ cdef class Processor:
             post(&conn.mail)
 
     def take_closed(self) -> list[int]:
-        """The tokens of the connections closed since the last call."""
+        """Return the tokens of the connections that were closed since the last call."""
         cdef int32_t i
         with nogil:
             mutex_lock(&self.closed_lock)
@@ -237,12 +247,15 @@ cdef class Processor:
         return taken
 
     def resume(self) -> None:
-        """The request channel has room again."""
+        """Tell the processor that the request channel has room again."""
         atomic_store_i32(&self.resumed, 1)
         mailbox_wake(&self.mailbox)
 
     def stop(self, double timeout_s) -> None:
-        """Read no more; answer what was read; after `timeout_s` close what is left. `run` returns then."""
+        """Let the processor end: it reads no more and answers what it has read. Does not wait.
+
+        After `timeout_s` it closes the connections that are left, and `run` returns.
+        """
         self.stop_at_ns = monotonic_ns() + <int64_t>(timeout_s * 1e9)
         atomic_store_i32(&self.p.stopping, 1)
         mailbox_wake(&self.mailbox)
@@ -253,12 +266,12 @@ cdef class Processor:
 
     @property
     def idle_share(self) -> float:
-        """How much of its time so far the processor has waited for something to do."""
+        """The share of its time (0 to 1) that the processor has waited for something to do."""
         return self.idle_ns / max(<double>(monotonic_ns() - self.p.started_ns), 1.0)
 
     @property
     def idle_ns(self) -> int:
-        """How long it has waited so far, a wait that goes on included; never less than it was."""
+        """The ns that the processor has waited so far, a wait that is going on included. Never falls."""
         cdef int64_t since_ns = -1
         cdef int64_t idle_ns = 0
         cdef int64_t now_ns = 0
@@ -270,22 +283,22 @@ cdef class Processor:
 
     @property
     def turns(self) -> int:
-        """Turns of the loop, each one epoll_wait."""
+        """The number of turns of the loop so far."""
         return self.p.turns
 
     @property
     def looked_at(self) -> int:
-        """Pieces of responses, bytes or file regions, each time that something was to be sent."""
+        """The number of pieces of responses, bytes or file regions, that were looked at in order to send."""
         return self.p.looked_at
 
     def count_error(self, int16_t api_key, int16_t code) -> None:
-        """One more answer with that error. Any thread."""
+        """Count one more answer with an error code. Any thread. Raises ValueError for an unknown API key."""
         if not 0 <= api_key < MAX_API_KEY:
             raise ValueError(f"api_key={api_key}")
         count_error(self.p, api_key, code)
 
     def counters(self) -> dict:
-        """API key -> what was counted of it since the start."""
+        """Return the counters since the start by API key, for APIs with at least one request."""
         cdef counters_t *c
         cdef int key
         cdef int i
@@ -308,7 +321,7 @@ cdef class Processor:
     # --- the loop ---------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Serve until stop; the body of the processor's thread."""
+        """Serve until `stop`. The body of the processor's thread."""
         name = self.name.encode()[:15]
         self.thread_id = threading.get_ident()
         name_thread(name)
@@ -316,7 +329,7 @@ cdef class Processor:
             self.loop()
         self.held.clear()
         if self.p.orphans:
-            # Somebody still has work of closed connections in hand and will post to this mailbox.
+            # Other threads still work for closed connections and will post to this mailbox.
             _unfinished.append(self)
 
     cdef void read_clocks(self) noexcept nogil:
@@ -386,7 +399,10 @@ cdef class Processor:
         return max(count, 0)
 
     cdef int linger(self, int64_t until_ns) noexcept nogil:
-        """Events that come before `until_ns`, awake: other threads have the core and gather requests, nobody pays a wake-up."""
+        """Wait for events or mail until `until_ns` without sleeping. Returns the number of events.
+
+        Other threads get the core and gather requests meanwhile, and nobody pays for a wake-up.
+        """
         cdef int count = 0
         while count == 0 and mailbox_is_empty(self.p.mailbox) and monotonic_ns() < until_ns:
             sched_yield()
@@ -394,7 +410,10 @@ cdef class Processor:
         return count
 
     cdef void serve_ready(self) noexcept nogil:
-        """Those that were ready when the turn began; whoever gets ready meanwhile waits for the next one."""
+        """Serve the connections that were ready when the turn began.
+
+        Those that get ready meanwhile wait for the next.
+        """
         cdef conn_t *last = self.p.ready_tail
         cdef conn_t *conn
         while self.p.ready != NULL:
@@ -432,7 +451,7 @@ cdef class Processor:
                 continue
             conn = conn_of_timer(node)
             if conn.slots != NULL and conn.slots.state == SLOT_RUNNING and not (conn.hung_up and conn.fetch != NULL):
-                conn.last_active_ms = now_ms     # somebody works for it, or a fetch waits whose client is there
+                conn.last_active_ms = now_ms     # a handler works for it, or a fetch waits and its client is there
             if now_ms - conn.last_active_ms < self.p.idle_ms:
                 wheel_add(self.p.wheel, node, conn.last_active_ms + self.p.idle_ms)
             elif conn.partial != NULL:
@@ -468,7 +487,7 @@ cdef class Processor:
             conn.readable = True
             read_turn(self, conn)
         if events & (EPOLLHUP | EPOLLERR):
-            # Nobody is there to take an answer.
+            # The peer is gone: nobody takes an answer.
             conn_close(conn, NULL)
         elif events & EPOLLOUT and conn.blocked:
             conn.blocked = False
@@ -537,7 +556,7 @@ cdef class Processor:
         mutex_unlock(&self.closed_lock)
 
     cdef void begin_stop(self) noexcept nogil:
-        """No connection is read from any more; those that wait for no answer, or for a long poll only, are closed."""
+        """Read from no connection any more. Close those that wait for no answer, or only for a parked fetch."""
         cdef conn_t *conn = self.p.conns
         while conn != NULL:
             conn.ended = True
@@ -564,7 +583,7 @@ cdef class Processor:
     # --- with the interpreter ---------------------------------------------------------------------------
 
     cdef void say_goodbye(self, conn_t *conn) noexcept with gil:
-        """What Python holds or wants to know of a connection that is being torn down."""
+        """Call on_close when there is a reason, and drop the Python objects of a connection that is being torn down."""
         cdef Connection connection = <Connection>conn.info if conn.info != NULL else None
         if conn.reason != NULL or (connection is not None and connection.close_reason is not None):
             try:

@@ -1,8 +1,8 @@
-"""Receiving: bytes of a connection become frames, each served at once. sending.pxd is the other way."""
+"""Receives bytes from a connection and serves each complete frame at once. sending.pxd is the other direction."""
 
 from kbroker._core.server.connection cimport conn_t
 from kbroker._core.server.serving cimport Serving
 
-# Serve what is there and receive, until nothing is left, the connection may not go on, or it is others' turn. On the
-# connection's processor only.
+# Serve the frames that are there and receive more, until the socket is empty, the connection may not be served (muted,
+# overloaded, ...) or it has had its share of the turn. On the connection's processor only.
 cdef void read_turn(Serving serving, conn_t *conn) noexcept nogil

@@ -1,4 +1,4 @@
-"""Receiving: bytes of a connection become frames; see receiving.pxd."""
+"""Receives bytes and serves the frames in them; see receiving.pxd."""
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.errno cimport EAGAIN, EINTR, errno
@@ -18,8 +18,8 @@ cdef extern from "<sys/socket.h>" nogil:
     int MSG_DONTWAIT
 
 cdef enum:
-    FIRST_READ = 64 << 10        # bytes received at once from a connection that is between two frames
-    TURN_BYTES = 1 << 20         # received from one connection before the others have their turn
+    FIRST_READ = 64 << 10        # bytes received at once while there is no incomplete frame
+    TURN_BYTES = 1 << 20         # bytes received from one connection before the others get their turn
 
 
 cdef inline bint may_serve(conn_t *conn) noexcept nogil:
@@ -28,7 +28,7 @@ cdef inline bint may_serve(conn_t *conn) noexcept nogil:
 
 
 cdef void read_turn(Serving serving, conn_t *conn) noexcept nogil:
-    """Serve what is there and receive, until nothing is left, the connection may not go on, or it is others' turn."""
+    """Serve what is there and receive more, until nothing is left, the connection may not go on, or its turn ends."""
     cdef processor_t *p = serving.p
     cdef int64_t budget = TURN_BYTES
     cdef ssize_t asked
@@ -55,7 +55,7 @@ cdef void read_turn(Serving serving, conn_t *conn) noexcept nogil:
             budget -= got
             conn.bytes_in += got
             if got < asked and not conn.hung_up:
-                conn.readable = False    # the kernel has no more; it says so when there is
+                conn.readable = False    # the kernel has no more bytes; epoll tells when more come
             if conn.transport != NULL:
                 decrypt(serving, conn, got)
                 serve_partial(serving, conn)

@@ -25,11 +25,11 @@ from kbroker.errors import AnswerTooLarge, ErrorCode
 cdef enum:
     API_PRODUCE = 0
     API_FETCH = 1
-    LARGE_BODY = 64 << 10        # bytes from which copying a response gives up the GIL
+    LARGE_BODY = 64 << 10        # bytes; a response of this size or more is copied without the GIL
 
 
 cdef class Frame:
-    """The bytes of one request, as a read-only buffer."""
+    """The bytes of one request as a read-only buffer."""
 
     def __dealloc__(self):
         if self.buffer != NULL:
@@ -45,9 +45,11 @@ cdef class Frame:
 
 @cython.no_gc_clear           # __dealloc__ needs the connection's processor
 cdef class Request:
-    """A request that Python answers: once, by respond, respond_nothing, close or run_blocking, on any thread.
+    """A request that Python answers once, from any thread.
 
-    `body` is what stands behind the header. A Request that is dropped without an answer closes its connection.
+    The answer is one of respond, respond_with, respond_nothing, close and run_blocking; each raises RuntimeError when
+    the request is answered already. `body` has the bytes behind the request header. A Request that is dropped without
+    an answer closes its connection.
     """
 
     def __dealloc__(self):
@@ -82,9 +84,10 @@ cdef class Request:
                 post(&slot.mail)
 
     def respond_with(self, message not None) -> None:
-        """Answer with a message, which is encoded into what is sent.
+        """Answer with a message, which is encoded directly into the response.
 
-        AnswerTooLarge when it is more than processors allow: the request can still be answered then, as after any error.
+        Raises AnswerTooLarge when it is larger than kbroker.response.max.bytes. After any error the request can still
+        be answered.
         """
         cdef slot_t *slot = self.claim()
         begin_response(slot, self.flexible)
@@ -98,7 +101,10 @@ cdef class Request:
         self.deliver(slot, SLOT_READY)
 
     def respond(self, const uint8_t[::1] body not None) -> None:
-        """Answer with an encoded response; size and header are put before it. AnswerTooLarge as `respond_with`."""
+        """Answer with an encoded body; size and response header are put before it.
+
+        Raises AnswerTooLarge when it is larger than kbroker.response.max.bytes; the request can still be answered then.
+        """
         cdef slot_t *slot
         cdef size_t size = body.shape[0]
         if size > <size_t>self.serving.max_response_size:
@@ -113,21 +119,21 @@ cdef class Request:
         self.deliver(slot, SLOT_READY)
 
     def count_error(self, int code) -> None:
-        """One more answer to this API with that error, for the metrics."""
+        """Count one more answer to this API with an error code, for the metrics."""
         count_error(self.serving.p, self.api_key, code)
 
     def respond_nothing(self) -> None:
-        """The request asks for no response."""
+        """End the request without a response, because it asks for none."""
         self.deliver(self.claim(), SLOT_SILENT)
 
     def close(self, str reason not None) -> None:
-        """Answer by closing the connection, once what was asked before has been answered. `reason` is logged with the peer."""
+        """Answer by closing the connection, after earlier requests are answered. `reason` is logged with the peer."""
         cdef slot_t *slot = self.claim()
         self.connection.close_reason = reason
         self.deliver(slot, SLOT_CLOSE)
 
     cdef void fail(self, error) noexcept:
-        """Whoever had the request raised `error`: say so, and do not leave the client waiting."""
+        """Report `error` of the code that had the request, and close the connection: the client must not wait."""
         cdef slot_t *slot = self.slot
         sys.excepthook(type(error), error, error.__traceback__)
         if atomic_claim_i32(&self.answered, 0, 1):
@@ -137,10 +143,11 @@ cdef class Request:
             self.deliver(slot, SLOT_CLOSE)
 
     def prepare(self):
-        """A Produce, on a thread that may block unless it `only_verifies`: all that comes before the append.
+        """Do everything of a Produce that comes before the append.
 
-        What the coordinator of a transaction has to be asked before `run_blocking`: (transactional_id, producer_id,
-        producer_epoch, [(topic, partition_id), ...]); None when nothing.
+        Call it on a thread that may block, unless the request `only_verifies`. Return the question for the coordinator
+        of the transaction, to be asked before `run_blocking`: (transactional_id, producer_id, producer_epoch, [(topic,
+        partition_id), ...]), or None. Raises RuntimeError when the request is not a Produce that can be prepared.
         """
         cdef produce_t *work = self.work
         cdef Frame frame = self.frame
@@ -152,10 +159,10 @@ cdef class Request:
         return produce_asked(work, frame.buffer + frame.at) if asks else None
 
     def run_blocking(self, codes=None) -> None:
-        """Produce and Fetch, on a thread that may block: go on where the processor could not.
+        """Finish and answer a Produce or Fetch that the processor could not finish, on a thread that may block.
 
-        `codes`: what the coordinator of a transaction has said, an error code for each partition that `prepare` told. Without
-        them no transaction may begin.
+        `codes`: the answer of the coordinator of a transaction, an error code for each partition of the question that
+        `prepare` returned. Without it no transaction may begin. Raises RuntimeError for any other API.
         """
         cdef slot_t *slot
         if self.api_key != API_PRODUCE and self.api_key != API_FETCH:
@@ -164,7 +171,7 @@ cdef class Request:
         self.deliver(slot, self.produce(slot, codes) if self.api_key == API_PRODUCE else self.fetch(slot))
 
     cdef int32_t fetch(self, slot_t *slot) noexcept:
-        """A claimed Fetch; its outcome."""
+        """Serve a claimed Fetch. Return its outcome (SLOT_*)."""
         cdef Frame frame = self.frame
         cdef request_t header
         cdef int32_t outcome
@@ -181,7 +188,7 @@ cdef class Request:
         return outcome
 
     cdef int32_t produce(self, slot_t *slot, codes) except? -1:
-        """A claimed Produce; its outcome."""
+        """Serve a claimed Produce. Return its outcome (SLOT_*)."""
         cdef Frame frame = self.frame
         cdef produce_t *work = self.work
         cdef int32_t outcome

@@ -1,4 +1,4 @@
-"""Frames to whom they are for; see routing.pxd."""
+"""Passes each frame on by its API; see routing.pxd."""
 
 from libc.stdint cimport int64_t, uint8_t
 
@@ -21,7 +21,7 @@ cdef enum:
 
 
 cdef void serve(Serving serving, conn_t *conn, uint8_t *frame, int64_t size) noexcept nogil:
-    """One whole frame."""
+    """Serve one whole frame."""
     cdef processor_t *p = serving.p
     cdef request_t request
     cdef api_t *api
@@ -61,7 +61,7 @@ cdef void serve(Serving serving, conn_t *conn, uint8_t *frame, int64_t size) noe
 
 
 cdef void refuse_api_versions(conn_t *conn, request_t *request) noexcept nogil:
-    """UNSUPPORTED_VERSION in version 0, with what would have been right (KIP-511)."""
+    """Answer UNSUPPORTED_VERSION in version 0, with the versions of ApiVersions that are served (KIP-511)."""
     cdef slot_t *slot = slot_new(conn, request)
     if slot == NULL:
         conn_close(conn, "memory is out")

@@ -1,9 +1,10 @@
 """Sending; see sending.pxd.
 
-A plain socket gets bytes by sendmsg and file regions by sendfile. Before a region is sent the kernel is asked whether it
-is in memory; what is not is read by the cold reader first, while the processor serves other connections.
+A plain socket gets bytes by sendmsg and file regions by sendfile. Before a region is sent, the kernel is asked whether
+it is in memory. If it is not, the cold reader reads it first, while the processor serves other connections.
 
-With a transport (TLS), plaintext is gathered in bounded pieces, regions by pread, and encrypted in the interpreter.
+With a transport (TLS), plaintext is gathered in bounded pieces, with file regions read by pread, and encrypted in the
+interpreter.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -69,27 +70,28 @@ cdef extern from * nogil:
 cdef enum:
     API_PRODUCE = 0
     VECTORS = 64
-    REGION_STEP = 1 << 20        # file bytes of one connection that are asked about, read ahead and sent at a time
+    REGION_STEP = 1 << 20        # bytes of a file region that are tested, read ahead and sent at a time
 
     GATHER_END = 0               # nothing more is ready
     GATHER_FULL = 1              # the vectors or the scratch are full
     GATHER_REGION = 2            # a region for sendfile comes next
-    GATHER_COLD = 3              # a region comes next that is not in memory
+    GATHER_COLD = 3              # a region comes next, and it is not in memory
     GATHER_FAILED = 4            # a region cannot be read
 
 ctypedef struct gather_t:
+    # The bytes to send next.
     iovec vectors[64]
     size_t vector_count
-    int64_t size                 # of all vectors
-    size_t scratch_used
-    splice_t *splice             # GATHER_REGION, GATHER_COLD: what comes next,
-    int64_t skip                 # and how much of it is sent already
+    int64_t size                 # bytes of all vectors
+    size_t scratch_used          # bytes of send_scratch
+    splice_t *splice             # GATHER_REGION, GATHER_COLD: the region that comes next
+    int64_t skip                 # how many bytes of that region have been sent
 
 
 cdef int gather(conn_t *conn, gather_t *g, bint copy_all) noexcept nogil:
-    """Collect what comes next as vectors. `copy_all`: every byte goes through the scratch (for encryption)."""
+    """Collect the bytes to send next. Return GATHER_*. `copy_all`: copy all to the scratch, for encryption."""
     cdef slot_t *slot = conn.slots
-    cdef int64_t skip = conn.sent - conn.passed_size     # of the piece
+    cdef int64_t skip = conn.sent - conn.passed_size     # bytes of the piece that have been sent
     cdef int32_t first = conn.passed
     cdef int64_t start
     cdef int64_t size
@@ -129,7 +131,7 @@ cdef int gather(conn_t *conn, gather_t *g, bint copy_all) noexcept nogil:
 
 
 cdef int gather_bytes(conn_t *conn, gather_t *g, uint8_t *data, int64_t size, bint copy_all) noexcept nogil:
-    """0, or GATHER_FULL with as much of it taken as fits."""
+    """Add bytes of a response. Return 0, or GATHER_FULL after as many bytes as fit."""
     cdef int64_t fits
     if copy_all:
         fits = min(size, <int64_t>(SEND_SCRATCH - g.scratch_used))
@@ -153,7 +155,7 @@ cdef void note_warm(conn_t *conn, segment_t *segment, int64_t position, int64_t 
 
 
 cdef bint is_warm(conn_t *conn, splice_t *splice, int64_t position) noexcept nogil:
-    """Found in memory or read by the cold reader already: sent without another look, whatever became of it since."""
+    """Return whether the region was found in memory or read by the cold reader: it is sent without another test."""
     return splice.segment == conn.warm_segment and conn.warm_from <= position < conn.warm_until
 
 
@@ -193,7 +195,7 @@ cdef int gather_region(conn_t *conn, gather_t *g, splice_t *splice, int64_t skip
 
 
 cdef void ask_for_warmth(conn_t *conn, splice_t *splice, int64_t skip) noexcept nogil:
-    """The connection goes on when MAIL_WARM comes."""
+    """Let the cold reader read the next bytes of a region. The connection goes on when MAIL_WARM comes."""
     cdef warm_t *warm = <warm_t *>calloc(1, sizeof(warm_t))
     if warm == NULL:
         conn_close(conn, "memory is out")
@@ -210,14 +212,14 @@ cdef void ask_for_warmth(conn_t *conn, splice_t *splice, int64_t skip) noexcept 
 
 
 cdef const char *why_closed(slot_t *slot) noexcept nogil:
-    """Of a slot that closes its connection, unless its handler has said why."""
+    """Return the reason for a slot that closes its connection, when its handler has given none."""
     if slot.api_key == API_PRODUCE and not slot.out.failed:
         return "a produce request with acks=0 that was refused"
     return "a request that could not be answered"
 
 
 cdef void pass_regions(conn_t *conn, slot_t *slot) noexcept nogil:
-    """Those that have left are not looked at again: a response may have very many."""
+    """Count the regions that were sent, so that none is looked at again: a response may have very many."""
     cdef int64_t size
     while conn.passed < slot.splice_count:
         size = slot.splices[conn.passed].at + slot.splices[conn.passed].size
@@ -230,7 +232,7 @@ cdef void pass_regions(conn_t *conn, slot_t *slot) noexcept nogil:
 
 
 cdef bint passed(conn_t *conn, int64_t size) noexcept nogil:
-    """`size` more bytes of the queue have left; false when that closed the connection."""
+    """Note that `size` more bytes of the queue were sent. False: the connection is closed now."""
     cdef slot_t *slot = conn.slots
     cdef int64_t now_ns = 0
     conn.sent += size
@@ -260,7 +262,7 @@ cdef bint passed(conn_t *conn, int64_t size) noexcept nogil:
 
 
 cdef bint stuck(conn_t *conn) noexcept nogil:
-    """After a failed call on the socket: whether to stop. Closes the connection when the peer is gone."""
+    """Return whether to stop after a failed call on the socket. Closes the connection when the peer is gone."""
     if errno == EAGAIN:
         conn.blocked = True
     elif errno == EIO:
@@ -304,7 +306,7 @@ cdef void send_plain(conn_t *conn) noexcept nogil:
             conn_close(conn, "a file region to be sent cannot be read")
             return
         else:
-            # Nothing to send: what is left may be silent slots and the order to close.
+            # Nothing to send: there may be silent slots left, or one that closes the connection.
             passed(conn, 0)
             return
         if sent < 0:
@@ -322,7 +324,7 @@ cdef void send_plain(conn_t *conn) noexcept nogil:
 
 
 cdef int encrypt(conn_t *conn, int64_t size) noexcept with gil:
-    """The first `size` bytes of the scratch become conn.wire. -1: the transport refused."""
+    """Encrypt the first `size` bytes of the scratch into conn.wire. -1: the transport failed."""
     cdef object wire
     try:
         wire = (<object>conn.transport).encrypt(PyBytes_FromStringAndSize(<char *>conn.processor.send_scratch, size))
@@ -390,7 +392,7 @@ cdef void send_ready(conn_t *conn) noexcept nogil:
 
 
 cdef void send_dirty(processor_t *p) noexcept nogil:
-    """Whoever gets dirty meanwhile waits for the next time."""
+    """Send to the connections that are dirty now. Those that get dirty meanwhile wait for the next call."""
     cdef conn_t *last = p.dirty_tail
     cdef conn_t *conn
     while p.dirty != NULL:

@@ -1,10 +1,10 @@
-"""What serving a request needs of its processor; see serving.pxd."""
+"""What the functions that serve a request need of its processor; see serving.pxd."""
 
 import sys
 
 
 cdef class Serving:
-    """The part of a processor that serving a request needs."""
+    """The part of a processor that serves requests."""
 
 
 cdef void report(Serving serving, what, error) noexcept:
@@ -12,4 +12,4 @@ cdef void report(Serving serving, what, error) noexcept:
         error.add_note(f"in {what}, on {serving.name}")
         sys.excepthook(type(error), error, error.__traceback__)
     except BaseException:
-        pass                     # nobody left to tell
+        pass                     # there is nobody left to tell

@@ -2,8 +2,9 @@
 
 Start with `cursor.pxd`: every byte from outside is read through its checked reader. `layout.pxd` says where each field
 stands, `record_batch.pxd` checks and stamps batches of magic 2, `message_set.pxd` reads magic 0 and 1, `conversion.pxd`
-turns one into the other. `record` and `varint` are the loops over records; `records` makes Python objects of them,
-`columns` flat arrays. `codec` has the base of all message classes: `message_plan` says what a message is made of,
-`message_decode` and `message_encode` work by it. `crc`, `xxh32` and `transaction_marker` are what their names say.
-Files, sockets and threads are elsewhere: `log/`, `server/`, `client/`.
+converts between the formats. `record` and `varint` read single records in loops; `records` makes Python objects of
+records, `columns` makes flat arrays. `codec` has the base of all message classes: `message_plan` says which fields a
+message has, `message_decode` and `message_encode` read and write it. `crc` and `xxh32` compute checksums,
+`transaction_marker` writes the end of a transaction. Files, sockets and threads are elsewhere: `log/`, `server/`,
+`client/`.
 """

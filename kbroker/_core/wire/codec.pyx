@@ -1,6 +1,7 @@
-"""Message classes: one slot per field of any version, and the codec of the schema data behind `encode` and `decode`.
+"""Message classes: a slot for each field of any version, and `encode` and `decode` by the schema data.
 
-`message_plan` knows the schemas, `message_decode` and `message_encode` run them; none of them knows a message by name.
+`message_plan` makes plans of the schemas, `message_decode` and `message_encode` work by the plans. None of them has
+code for a particular message.
 """
 
 cimport cython
@@ -14,7 +15,10 @@ from kbroker._core.wire.message_plan cimport define_class, define_fields, layout
 
 @cython.auto_pickle(False)
 cdef class Struct:
-    """A part of a message: one slot per field of any version. Made by keyword, with the protocol's defaults."""
+    """A part of a message: a slot for each field of any version.
+
+    Made with keywords; other fields have their defaults.
+    """
 
     def __eq__(self, other):
         cdef layout_t *layout
@@ -35,7 +39,7 @@ cdef class Struct:
     __hash__ = None
 
     def __dealloc__(self):
-        let_others_run()          # a list of a million parts takes its time to go
+        let_others_run()          # freeing a list of a million structs takes long
 
     def __repr__(self):
         cdef layout_t *layout = layout_of(<PyObject *>Py_TYPE(<PyObject *>self))
@@ -52,31 +56,47 @@ cdef class Message(Struct):
     """A request, a response, a header or a record of the coordinators' topics."""
 
     def encode(self, int version):
-        """The body in a version. `ProtocolError` (UNSUPPORTED_VERSION) when the version cannot carry a value."""
+        """Return the message's body in a version.
+
+        Raises ProtocolError (UNSUPPORTED_VERSION) if the version cannot carry a value, and TypeError if a value is not
+        of its field's type.
+        """
         return encode_message(self, version)
 
     @classmethod
     def decode(cls, body, int version):
-        """The message that `body` is; it keeps no reference to it. `MalformedBytes` when anything is wrong with it."""
+        """Return the message of a whole `body`; the message keeps no reference to it.
+
+        Raises MalformedBytes if it is not one.
+        """
         cdef size_t size = 0
         return decode_message(cls, body, version, True, &size)
 
     @classmethod
     def decode_prefix(cls, body, int version):
-        """The message at the start of `body`, and how many bytes it takes."""
+        """Return the message at the start of `body`, and the number of its bytes.
+
+        Raises MalformedBytes if there is none.
+        """
         cdef size_t size = 0
         message = decode_message(cls, body, version, False, &size)
         return message, size
 
 
 def lazily(Py_ssize_t count, items not None):
-    """For a list of `count` structs in a message that is encoded once: each is made when it is its turn, and gone when it is
-    encoded. An error of `items` ends the encoding."""
+    """Return a value that stands for a list of `count` structs, in a message that is encoded once.
+
+    Each struct is taken from `items` just before it is encoded, and freed afterwards. An error of `items` ends the
+    encoding.
+    """
     return LazyArray(count, items)
 
 
 def make_message(str name, list schema, str module):
-    """The class of a message, from its line of the schema data; nested structs are its attributes."""
+    """Make the class of a message from its line of the schema data.
+
+    The classes of nested structs are its attributes.
+    """
     api_key, _, versions, flexible, fields, structs = schema
     cdef range_t valid = parse_range(versions)
     cdef range_t compact = parse_range(flexible)

@@ -1,4 +1,4 @@
-"""Records of many batches as flat columns, for those who have the bytes at hand; Python's calls are in columns.pyx."""
+"""Records of many batches as flat columns: the calls for compiled code. The calls for Python are in columns.pyx."""
 
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t
 
@@ -10,7 +10,7 @@ cdef enum:
     TOO_LARGE = -2
 
 cdef enum:
-    # Which columns are wanted.
+    # Bits of the columns that are wanted, in the order of COLUMN_NAMES.
     COLUMN_TOPIC = 1
     COLUMN_PARTITION = 2
     COLUMN_OFFSET = 4
@@ -25,19 +25,19 @@ ctypedef struct binary_t:
     # A column of byte strings.
     writer_t data
     writer_t offsets             # int32, one more than rows
-    writer_t validity
+    writer_t validity            # a bitmap: set for rows that are not null, least significant bit first
     int64_t rows
     int64_t nulls
 
 cdef class FlatBuffer:
-    """Memory of one column, read through the buffer protocol: `memoryview(column)`. Owns it."""
+    """Owns the memory of one column. It is read through the buffer protocol: `memoryview(column)`."""
     cdef writer_t out
     cdef bytes format
     cdef Py_ssize_t item_size
     cdef Py_ssize_t[1] shape
 
 cdef class BinaryColumn:
-    """Byte strings: row i is data[offsets[i]:offsets[i + 1]], null when bit i of `validity` is not set."""
+    """A column of byte strings: row i is data[offsets[i]:offsets[i + 1]], or null if bit i of `validity` is not set."""
     cdef readonly FlatBuffer data
     cdef readonly FlatBuffer offsets
     cdef readonly FlatBuffer validity
@@ -45,7 +45,10 @@ cdef class BinaryColumn:
     cdef int32_t fixed_size(self) noexcept nogil
 
 cdef class RecordColumns:
-    """Collects the records of batches whose offset is in `start_offset` ... `end_offset` - 1. Not safe for several threads."""
+    """Collects from batches the records with offsets from `start_offset` to `end_offset` - 1.
+
+    For one thread at a time.
+    """
     cdef readonly int64_t start_offset
     cdef readonly int64_t end_offset
     cdef readonly int64_t count
@@ -63,15 +66,16 @@ cdef class RecordColumns:
     cdef binary_t values
     cdef binary_t header_names
     cdef binary_t header_values
-    # Of a batch's records, `payload` inflated, those behind the first `skipped`, at most `most`. BATCH_OK, a finding,
-    # OUT_OF_MEMORY or TOO_LARGE; nothing was added unless it is BATCH_OK.
+    # Adds records of one batch: those behind the first `skipped` ones, `most` at most. `payload` has the batch's
+    # records, decompressed. Returns BATCH_OK, a finding, OUT_OF_MEMORY or TOO_LARGE; unless it is BATCH_OK, nothing was
+    # added.
     cdef int take(self, const uint8_t *payload, int64_t size, const batch_info_t *info, int32_t skipped, int32_t most) noexcept nogil
     cdef int walk(self, const uint8_t *p, const uint8_t *end, const batch_info_t *info, int32_t skipped, int32_t most) noexcept nogil
     cdef int walk_headers(self, const uint8_t *p, const uint8_t *stop, int32_t count, bint wanted) noexcept nogil
     cdef int raise_for(self, int finding, int64_t position) except -1
 
-# The columns that `names` name; all without. ValueError for a name that is none.
+# Returns the bits of the columns in `names`, or of all columns if it is None. Raises ValueError for an unknown name.
 cdef int columns_named(names) except -1
 
-# Takes over what `out` holds.
+# Makes a FlatBuffer of the memory of `out`, which is empty afterwards.
 cdef FlatBuffer flat(writer_t *out, bytes format, Py_ssize_t item_size)

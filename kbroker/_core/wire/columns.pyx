@@ -70,7 +70,7 @@ cdef class FlatBuffer:
 
 
 cdef FlatBuffer flat(writer_t *out, bytes format, Py_ssize_t item_size):
-    """Takes over what `out` holds."""
+    """Make a FlatBuffer of the memory of `out`, which is empty afterwards."""
     cdef FlatBuffer made = FlatBuffer.__new__(FlatBuffer)
     made.out = out[0]
     made.format = format
@@ -95,15 +95,18 @@ cdef void binary_free(binary_t *column) noexcept nogil:
 
 
 cdef bint room(writer_t *out, size_t size) noexcept nogil:
-    """Capacity for `size` more bytes; `out.size` stays."""
-    if writer_reserve(out, size + 1) == NULL:    # one more, so that there is memory even for nothing
+    """Make room for `size` more bytes, without changing `out.size`. Return False if memory is out."""
+    if writer_reserve(out, size + 1) == NULL:    # one byte more, so that there is memory even for size 0
         return False
     out.size -= size + 1
     return True
 
 
 cdef bint binary_room(binary_t *column, int64_t rows, int64_t size) noexcept nogil:
-    """Capacity for `rows` more rows of `size` bytes together; their part of the bitmap is zero."""
+    """Make room for `rows` more rows of `size` bytes together, and clear their bits of `validity`.
+
+    False: memory is out.
+    """
     cdef size_t bitmap_size = <size_t>(column.rows + 7) // 8, bitmap_end = <size_t>(column.rows + rows + 7) // 8
     if column.offsets.size == 0:
         if not room(&column.offsets, 4):
@@ -119,7 +122,7 @@ cdef bint binary_room(binary_t *column, int64_t rows, int64_t size) noexcept nog
 
 
 cdef inline void binary_put(binary_t *column, const uint8_t *data, int32_t size) noexcept nogil:
-    """One more row; `binary_room` has been asked. Size -1 is null."""
+    """Add a row, for which `binary_room` has made room. Size -1 is null."""
     cdef int32_t end
     if size >= 0:
         memcpy(column.data.data + column.data.size, data, <size_t>size)
@@ -134,7 +137,7 @@ cdef inline void binary_put(binary_t *column, const uint8_t *data, int32_t size)
 
 
 cdef void binary_cut(binary_t *column, int64_t rows, size_t data_size, int64_t nulls) noexcept nogil:
-    """Back to what it was when it had `rows` rows."""
+    """Set the column back to what it was when it had `rows` rows, `data_size` bytes and `nulls` nulls."""
     cdef int64_t row
     for row in range(rows, column.rows):
         column.validity.data[row >> 3] &= ~(1 << (row & 7))
@@ -161,7 +164,7 @@ cdef class BinaryColumn:
         return (<const char *>self.data.out.data)[offsets[row]:offsets[row + 1]] if offsets[row + 1] > offsets[row] else b""
 
     cdef int32_t fixed_size(self) noexcept nogil:
-        """The size of each row; -1 when they differ or one is null."""
+        """The size that all rows have; -1 if sizes differ or a row is null."""
         cdef const int32_t *offsets = <const int32_t *>self.offsets.out.data
         cdef int64_t rows = self.offsets.shape[0] - 1
         cdef int64_t row
@@ -188,9 +191,10 @@ cdef BinaryColumn binary_column(binary_t *column):
 
 @cython.final
 cdef class Columns:
-    """Finished columns of `count` records. `header_offsets[i]:header_offsets[i + 1]` are record i's rows of the header columns.
+    """Finished columns of `count` records.
 
-    Reading a column that was not asked for is a ValueError.
+    The headers of record i are rows header_offsets[i] to header_offsets[i + 1] - 1 of `header_names` and
+    `header_values`. Raises ValueError when a column is read that was not asked for.
     """
 
     cdef readonly int64_t count
@@ -220,12 +224,12 @@ cdef class Columns:
 
     @property
     def names(self):
-        """Which columns there are."""
+        """The names of the columns that were asked for."""
         return tuple([name for place, name in enumerate(COLUMN_NAMES) if self.wanted >> <int>place & 1])
 
     @property
     def topic_indexes(self):
-        """Which of `topics`."""
+        """For each record, the index of its topic in `topics`."""
         return self.one(COLUMN_TOPIC, self._topic_indexes)
 
     @property
@@ -242,7 +246,7 @@ cdef class Columns:
 
     @property
     def timestamp_types(self):
-        """0: the producer's time, 1: the broker's."""
+        """0: the producer's timestamp (CreateTime); 1: the broker's (LogAppendTime)."""
         return self.one(COLUMN_TIMESTAMP_TYPE, self._timestamp_types)
 
     @property
@@ -299,11 +303,11 @@ cdef class RecordColumns:
 
     @property
     def size(self):
-        """Bytes of keys, values and headers so far: `finish` before one of them gets to 2 GiB."""
+        """Bytes of keys, values and headers so far. Call `finish` before one of these columns reaches 2 GiB."""
         return self.keys.data.size + self.values.data.size + self.header_names.data.size + self.header_values.data.size
 
     def next_partition(self, str topic not None, int32_t partition):
-        """What is added from here on is of that partition."""
+        """Set the topic and partition of the records that are added from here on."""
         if self.count == 0:
             self.topics.clear()
         if topic not in self.topics:
@@ -312,9 +316,10 @@ cdef class RecordColumns:
         self.partition = partition
 
     def add(self, BatchInfo batch not None, payload):
-        """Take in one batch; `payload` is what stands behind its header, inflated. Returns the count of records taken.
+        """Add the records of one batch, and return their number; 0 for a control batch.
 
-        A control batch has none. Raises InvalidBatch, or OverflowError when a column would pass 2 GiB; nothing was added then.
+        `payload` is what stands behind the batch's header, decompressed. Raises InvalidBatch if it is malformed, and
+        OverflowError if a column would become larger than 2 GiB; nothing was added then.
         """
         cdef Py_buffer view
         cdef int64_t before = self.count
@@ -346,7 +351,7 @@ cdef class RecordColumns:
         cdef size_t name_size = self.header_names.data.size, content_size = self.header_values.data.size
         cdef int64_t count = info.record_count
         cdef int finding
-        # No memory on the word of a count: so many records need so many bytes.
+        # The count is not trusted with memory: every record takes at least MIN_RECORD_SIZE bytes.
         if count < 0 or count > size // MIN_RECORD_SIZE:
             return BATCH_BAD_COUNT
         if <int64_t>max(max(key_size, value_size), max(name_size, content_size)) + size > INT32_MAX:
@@ -381,7 +386,7 @@ cdef class RecordColumns:
                 binary_cut(&self.header_values, header_rows, content_size, header_nulls)
                 self.header_offsets.size = <size_t>rows * 4 + 4
             return finding
-        # What is the same for all of a batch.
+        # Columns that have the same value for all records of a batch.
         for count in range(self.count - rows):
             if self.wanted & COLUMN_TOPIC:
                 memcpy(self.topic_indexes.data + self.topic_indexes.size, &self.topic_index, 4)
@@ -462,7 +467,7 @@ cdef class RecordColumns:
         return BATCH_OK if p == stop else BATCH_BAD_RECORD
 
     def finish(self):
-        """The columns, whose memory they own; the collector is empty again."""
+        """Return the Columns, which take over the memory. The collector is empty afterwards."""
         cdef Columns made = Columns.__new__(Columns)
         if not (binary_room(&self.keys, 0, 0) and binary_room(&self.values, 0, 0) and binary_room(&self.header_names, 0, 0)
                 and binary_room(&self.header_values, 0, 0) and room(&self.header_offsets, 4)):

@@ -1,8 +1,8 @@
-"""Records of one format in another: messages of magic 0 and 1 to a batch of magic 2, back, and of magic 1 to 0. Bytes only,
-inflated, no GIL.
+"""Conversion between record formats: messages of magic 0 and 1 to a batch of magic 2, back, and from magic 1 to 0.
 
-What is kept and dropped follows Apache Kafka 3.9 (LogValidator, RecordsUtil.downConvert, MemoryRecordsBuilder). The results are
-builders, so that who calls can deflate what they hold and finish with `build` or `wrap`.
+It works on decompressed bytes, without the GIL. What is kept and dropped follows Apache Kafka 3.9 (LogValidator,
+RecordsUtil.downConvert, MemoryRecordsBuilder). The results are builders, so that the caller can compress what they hold
+and finish with `build` or `wrap`.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -26,7 +26,7 @@ from kbroker._core.wire.record_batch import InvalidBatch
 
 cdef int put_record(RecordsBuilder builder, int64_t limit, int64_t timestamp, const uint8_t *key, int32_t key_size,
                     const uint8_t *value, int32_t value_size) noexcept nogil:
-    """One record with the next offset delta and no headers. BATCH_OK, BATCH_TOO_LARGE or OUT_OF_MEMORY."""
+    """Add a record with the next offset delta and no headers. Return BATCH_OK, BATCH_TOO_LARGE or OUT_OF_MEMORY."""
     cdef int64_t base = timestamp if builder.count == 0 else builder.base_timestamp
     cdef int64_t timestamp_delta = <int64_t>(<uint64_t>timestamp - <uint64_t>base)
     cdef int64_t body = (2 + varlong_size(timestamp_delta) + varlong_size(builder.count)
@@ -47,7 +47,7 @@ cdef int put_record(RecordsBuilder builder, int64_t limit, int64_t timestamp, co
     p = put_bytes(p, value, value_size)
     p[0] = 0
     builder.base_timestamp = base
-    if timestamp > builder.max_timestamp:    # -1 at first, as with Kafka, where no smaller one counts
+    if timestamp > builder.max_timestamp:    # begins at -1, as in Kafka: a smaller timestamp does not count
         builder.max_timestamp = timestamp
     builder.last_offset_delta = builder.count
     builder.count += 1
@@ -55,7 +55,10 @@ cdef int put_record(RecordsBuilder builder, int64_t limit, int64_t timestamp, co
 
 
 cdef int flat_set(const uint8_t *data, int64_t size, const message_t *wrapper, set_info_t *info) noexcept nogil:
-    """set_walk of one without compressed messages; `size` in `info` is 0 then: how far who called has come."""
+    """As set_walk, for a set that must not have compressed messages.
+
+    `info.size` is set to 0: the caller counts in it the bytes that it has converted.
+    """
     cdef int finding = set_walk(data, size, wrapper, info)
     if finding != BATCH_OK:
         return finding
@@ -84,11 +87,12 @@ cdef int convert_up(const uint8_t *data, int64_t size, const message_t *wrapper,
 
 
 def batch_of_messages(buffer, *, Message wrapper=None, int64_t limit=INT32_MAX):
-    """The records of one batch of magic 2 from a flat set of magic 0 or 1: a RecordsBuilder.
+    """Return a RecordsBuilder with the records of one batch of magic 2, made of a flat set of magic 0 or 1.
 
-    With `wrapper`, `buffer` is what that compressed message holds, inflated. Offset deltas are 0, 1, 2... whatever the offsets
-    were. Magic 0 has no timestamps: -1. `limit` bounds the bytes of the records. Raises InvalidBatch, also for a set without
-    messages and for a compressed message among the others.
+    With `wrapper`, `buffer` has the decompressed inner messages of this compressed message. Offset deltas are 0, 1,
+    2... regardless of the messages' offsets. Messages of magic 0, which have no timestamps, get -1. `limit` bounds the
+    bytes of the records. Raises InvalidBatch if the set is malformed or empty, has a compressed message, or exceeds
+    `limit`.
     """
     cdef Py_buffer view
     cdef set_info_t info
@@ -116,7 +120,8 @@ cdef int raise_finding(int finding, int64_t position) except -1:
 # --- magic 2 to 0 and 1 -----------------------------------------------------------------------------
 
 cdef struct records_left_t:
-    # Of a batch of magic 2: where the next record starts, where the last one ends, how many there are.
+    # The records of a batch of magic 2 that are to be converted: start of the next one, end of the last one, their
+    # number.
     const uint8_t *p
     const uint8_t *end
     int32_t count
@@ -157,7 +162,7 @@ cdef int plain_messages(const uint8_t *batch, const batch_info_t *info, int64_t 
 
 cdef int put_first(MessageSetBuilder builder, int64_t offset, int64_t timestamp, const uint8_t *key, int32_t key_size,
                    const uint8_t *value, int32_t value_size) noexcept nogil:
-    """The first message of a set may be larger than the set should be: it is alone in it."""
+    """Add the first message of a set, regardless of the builder's limit: a larger message is alone in its set."""
     cdef int64_t limit = builder.limit
     cdef int finding
     builder.limit = INT32_MAX
@@ -167,7 +172,7 @@ cdef int put_first(MessageSetBuilder builder, int64_t offset, int64_t timestamp,
 
 
 cdef int convert_down(records_left_t *left, BatchInfo batch, int64_t start_offset, MessageSetBuilder builder) noexcept nogil:
-    """Until the builder is full or no record is left; `left` says where the next call goes on."""
+    """Convert records until the builder is full or no record is left. `left` has the rest for the next call."""
     cdef const uint8_t *p
     cdef record_t record
     cdef int64_t offset, timestamp
@@ -197,11 +202,13 @@ cdef int convert_down(records_left_t *left, BatchInfo batch, int64_t start_offse
 def message_sets_of_batch(BatchInfo batch not None, payload, int magic, *, int64_t start_offset=0, int64_t limit=INT32_MAX):
     """Yield the records of a batch of magic 2 as messages of magic 0 or 1: MessageSetBuilders with the records' own offsets.
 
-    A message takes up to five times the bytes of its record, so each set is full at `limit` bytes, or holds one message that is
-    larger, and the next set goes on.
-    `payload` is what stands behind the batch's header, inflated. Headers are dropped, and control batches. A batch with a codec
-    makes sets to be deflated and given to `wrap`, which hold all its records; one without leaves out those before
-    `start_offset`, as some librdkafka need it. Raises InvalidBatch.
+    A message takes up to five times the bytes of its record. So there may be several sets, each of `limit` bytes at
+    most, or with a single message that is larger. `payload` is what stands behind the batch's header, decompressed.
+    Headers of records are dropped; a control batch yields nothing.
+
+    The sets of a compressed batch have all its records, and are to be compressed and given to `wrap`. The sets of an
+    uncompressed batch leave out the records before `start_offset`, as some versions of librdkafka require. Raises
+    InvalidBatch if the records are malformed.
     """
     cdef Py_buffer view
     cdef bint compressed = batch.info.attributes & ATTRIBUTE_CODEC_MASK != 0
@@ -260,9 +267,10 @@ cdef int convert_older(const uint8_t *data, int64_t size, const message_t *wrapp
 
 
 def older_messages(buffer, Message wrapper not None):
-    """What a compressed message of magic 1 holds, as messages of magic 0 to be deflated and given to `wrap`: a MessageSetBuilder.
+    """Return a MessageSetBuilder with the inner messages of a compressed message of magic 1, as messages of magic 0.
 
-    `buffer` is that, inflated. Offsets become absolute, timestamps are dropped. Raises InvalidBatch.
+    `buffer` has the inner messages, decompressed. Offsets become absolute, timestamps are dropped. The result is to be
+    compressed and given to `wrap`. Raises InvalidBatch if the messages are malformed.
     """
     cdef Py_buffer view
     cdef set_info_t info

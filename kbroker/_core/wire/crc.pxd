@@ -1,4 +1,7 @@
-"""Checksums: CRC-32C of record batches (magic 2), CRC-32 of older messages. As zlib's: start with 0, go on with the last result."""
+"""Checksums: CRC-32C of record batches (magic 2), CRC-32 of messages of magic 0 and 1.
+
+As in zlib, `crc` is 0 for the first bytes, and the last result for the bytes that follow.
+"""
 
 from libc.stdint cimport uint8_t, uint32_t
 

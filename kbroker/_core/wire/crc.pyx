@@ -1,4 +1,4 @@
-"""CRC-32C and CRC-32 with the CPU's own instructions; how is in crc.h."""
+"""CRC-32C and CRC-32 by the CPU's own instructions, where it has them; crc.h has the implementations."""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -20,7 +20,7 @@ crc_start()
 IMPLEMENTATIONS = ("portable", "hardware", "pclmul", "vpclmul")
 
 cdef enum:
-    # From this size on a Python caller gives up the GIL: below it the hand-over costs more than the checksum.
+    # From this size on a Python caller releases the GIL. Below it, releasing costs more than the checksum.
     RELEASE_FROM = 8192
 
 
@@ -47,17 +47,17 @@ cdef object checksum_of(uint32_t (*checksum)(uint32_t, const uint8_t *, size_t) 
 
 
 def crc32c_of(data, uint32_t crc=0):
-    """CRC-32C of a contiguous buffer; `crc` is the checksum of what came before it."""
+    """Return the CRC-32C of a contiguous buffer; `crc` is the checksum of the bytes before it."""
     return checksum_of(crc32c, data, crc)
 
 
 def crc32_of(data, uint32_t crc=0):
-    """CRC-32 (zlib's) of a contiguous buffer; `crc` is the checksum of what came before it."""
+    """Return the CRC-32 (zlib's) of a contiguous buffer; `crc` is the checksum of the bytes before it."""
     return checksum_of(crc32, data, crc)
 
 
 def crc32_of_rows(dict rows):
-    """The XOR of the CRC-32 of all rows, each of its name in UTF-8 and its bytes behind that. 0 of none."""
+    """Return the XOR of one CRC-32 for each row: of its name in UTF-8, followed by its bytes. 0 for no rows."""
     cdef uint32_t total = 0
     cdef uint32_t crc
     cdef Py_ssize_t size = 0
@@ -72,14 +72,20 @@ def crc32_of_rows(dict rows):
 
 
 def implementations():
-    """What this machine can do: (names for CRC-32C, names for CRC-32), fastest first. The first of each is in use."""
+    """Return the implementations that this machine can run: (names for CRC-32C, names for CRC-32), fastest first.
+
+    The first of each is used unless `choose` has set another one.
+    """
     castagnoli = [name for i, name in enumerate(IMPLEMENTATIONS) if crc32c_functions[<int>i] != NULL]
     zlib = [name for i, name in enumerate(IMPLEMENTATIONS) if crc32_functions[<int>i] != NULL]
     return tuple(reversed(castagnoli)), tuple(reversed(zlib))
 
 
 def choose(crc32c_name=None, crc32_name=None):
-    """Force an implementation by name, or None for the fastest. For tests and benches: no other thread may be computing."""
+    """Use an implementation by name, or the fastest one for None. Raises ValueError if this machine cannot run it.
+
+    For tests and benches: no other thread may compute a checksum meanwhile.
+    """
     castagnoli, zlib = implementations()
     if crc32c_choose(IMPLEMENTATIONS.index(crc32c_name or castagnoli[0])) < 0:
         raise ValueError(f"this machine has no {crc32c_name} CRC-32C, only {', '.join(castagnoli)}")

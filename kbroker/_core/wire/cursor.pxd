@@ -30,9 +30,10 @@ cdef extern from * nogil:
     void store_u64(void *p, uint64_t v)
 
 cdef enum:
-    MOST_STRING = 0x7fff         # bytes; a compact string has no more than the old kind could have (KIP-482)
-    # Array elements of one message. A small element takes some forty times its bytes as objects or structs, so this
-    # bounds what a frame of the largest size can cost; the largest clusters ask for a tenth of it.
+    MOST_STRING = 0x7fff         # bytes; compact strings (KIP-482) have the same limit as strings with an int16 size
+    # Upper bound of the array elements in one message. A small element takes about forty times its bytes as objects or
+    # structs, so this bounds the memory that a frame of the largest size can cost. The largest clusters need a tenth of
+    # it.
     MOST_ELEMENTS = 1 << 20
 
 # --- reading ---------------------------------------------------------------------------------------
@@ -53,7 +54,7 @@ cdef inline size_t reader_left(reader_t *r) noexcept nogil:
     return <size_t>(r.end - r.at)
 
 cdef inline const uint8_t *reader_take(reader_t *r, int64_t size) noexcept nogil:
-    """The next `size` bytes, or NULL (and `failed`) when fewer are left or `size` is negative."""
+    """The next `size` bytes. Return NULL and set `failed` if fewer are left or `size` is negative."""
     cdef const uint8_t *here = r.at
     if r.failed or <uint64_t>size > <uint64_t>(r.end - r.at):
         r.failed = True
@@ -78,7 +79,7 @@ cdef inline int64_t read_i64(reader_t *r) noexcept nogil:
     return <int64_t>load_u64(p) if p != NULL else 0
 
 cdef inline uint32_t read_uvarint(reader_t *r) noexcept nogil:
-    """Unsigned varint of at most 32 bits (KIP-482); a fifth byte above 0x0f or a sixth byte fails."""
+    """Read an unsigned varint of at most 32 bits (KIP-482). A fifth byte above 0x0f or a sixth byte fails."""
     cdef uint32_t value = 0
     cdef int shift = 0
     cdef uint8_t byte
@@ -98,7 +99,7 @@ cdef inline uint32_t read_uvarint(reader_t *r) noexcept nogil:
     return 0
 
 cdef inline const uint8_t *read_string(reader_t *r, bint flexible, int32_t *size) noexcept nogil:
-    """A (compact) string's bytes, at most MOST_STRING; NULL with size -1 when it is null."""
+    """The bytes of a (compact) string, MOST_STRING at most; NULL with size -1 if it is null or reading has failed."""
     cdef int64_t n = <int64_t>read_uvarint(r) - 1 if flexible else read_i16(r)
     if n > MOST_STRING:
         r.failed = True
@@ -109,7 +110,7 @@ cdef inline const uint8_t *read_string(reader_t *r, bint flexible, int32_t *size
     return reader_take(r, n)
 
 cdef inline bint is_utf8(const uint8_t *data, int32_t size) noexcept nogil:
-    """Whether the bytes are a text: who echoes a name must not send what no client can read. Plain ASCII is quick."""
+    """Whether the bytes are valid UTF-8. A name that is sent back must be: else no client could read the response."""
     cdef uint64_t word = 0
     cdef uint8_t lead
     cdef uint8_t low
@@ -126,7 +127,7 @@ cdef inline bint is_utf8(const uint8_t *data, int32_t size) noexcept nogil:
         at += 1
         if lead < 0x80:
             continue
-        # The second byte's range keeps out overlong forms, surrogates and what is above U+10FFFF.
+        # The range of the second byte excludes overlong forms, surrogates and code points above U+10FFFF.
         low = 0x80
         high = 0xbf
         if 0xc2 <= lead <= 0xdf:
@@ -156,7 +157,7 @@ cdef inline bint is_utf8(const uint8_t *data, int32_t size) noexcept nogil:
     return True
 
 cdef inline const uint8_t *read_bytes(reader_t *r, bint flexible, int32_t *size) noexcept nogil:
-    """(Compact) bytes; NULL with size -1 when null."""
+    """The data of a (compact) bytes field; NULL with size -1 if it is null, or if reading has failed."""
     cdef int64_t n = <int64_t>read_uvarint(r) - 1 if flexible else read_i32(r)
     if n == -1 or n > 0x7fffffff or r.failed:
         if n > 0x7fffffff:
@@ -167,7 +168,11 @@ cdef inline const uint8_t *read_bytes(reader_t *r, bint flexible, int32_t *size)
     return reader_take(r, n)
 
 cdef inline int32_t read_array_count(reader_t *r, bint flexible, size_t min_element_size) noexcept nogil:
-    """Element count, -1 for null. A count that could not fit into what is left fails: counts are never trusted with memory."""
+    """The element count of an array, -1 for null.
+
+    A count whose elements could not fit into the bytes that are left fails, so that memory is never allocated on its
+    word.
+    """
     cdef int64_t n = <int64_t>read_uvarint(r) - 1 if flexible else read_i32(r)
     if r.failed or n < -1 or (n > 0 and <uint64_t>n * min_element_size > <uint64_t>(r.end - r.at)):
         r.failed = True
@@ -175,7 +180,7 @@ cdef inline int32_t read_array_count(reader_t *r, bint flexible, size_t min_elem
     return <int32_t>n
 
 cdef inline void skip_tags(reader_t *r) noexcept nogil:
-    """Tagged fields nobody asked for (KIP-482)."""
+    """Skip all tagged fields (KIP-482)."""
     cdef uint32_t count = read_uvarint(r)
     while count > 0 and not r.failed:
         read_uvarint(r)
@@ -183,7 +188,10 @@ cdef inline void skip_tags(reader_t *r) noexcept nogil:
         count -= 1
 
 cdef inline uint32_t read_tag(reader_t *r, reader_t *field) noexcept nogil:
-    """The number of the next tagged field, which `field` is to read; one of no bytes is empty. Look at r.failed."""
+    """Read the header of the next tagged field: return its tag, and set `field` to its bytes.
+
+    The caller tests r.failed.
+    """
     cdef uint32_t tag = read_uvarint(r)
     cdef uint32_t size = read_uvarint(r)
     cdef const uint8_t *data = reader_take(r, size)
@@ -209,10 +217,10 @@ cdef inline void writer_free(writer_t *w) noexcept nogil:
     writer_init(w)
 
 cdef inline uint8_t *writer_reserve(writer_t *w, size_t size) noexcept nogil:
-    """Room for `size` more bytes, already counted as written; NULL when memory is out."""
+    """Make room for `size` more bytes, which count as written. Return where they go; NULL if memory is out."""
     cdef size_t capacity
     cdef uint8_t *grown
-    if w.failed or size >> 42:      # nobody means so much at once: it is a negative size by mistake
+    if w.failed or size >> 42:      # such a large size can only be a negative one, by mistake
         w.failed = True
         return NULL
     if w.size + size > w.capacity:
@@ -267,7 +275,7 @@ cdef inline void write_uvarint(writer_t *w, uint32_t value) noexcept nogil:
     w.size -= 4 - n
 
 cdef inline void write_string(writer_t *w, const void *data, int32_t size, bint flexible) noexcept nogil:
-    """A (compact) string; size -1 writes null."""
+    """Write a (compact) string; size -1 writes null."""
     if flexible:
         write_uvarint(w, <uint32_t>(size + 1))
     else:

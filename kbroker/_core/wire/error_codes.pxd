@@ -1,4 +1,4 @@
-"""Error codes of the protocol that compiled code answers or meets: those of `kbroker.errors.ErrorCode`, by the same names."""
+"""The protocol's error codes that compiled code sends or receives, with the names of `kbroker.errors.ErrorCode`."""
 
 cdef enum:
     UNKNOWN_SERVER_ERROR = -1

@@ -5,7 +5,7 @@ Source: https://kafka.apache.org/documentation/#recordbatch and #messageset.
 
 cdef enum:
     BATCH_BASE_OFFSET = 0            # int64
-    BATCH_LENGTH = 8                 # int32, of everything behind this field
+    BATCH_LENGTH = 8                 # int32, bytes of everything behind this field
     BATCH_LEADER_EPOCH = 12          # int32, not covered by the CRC
     BATCH_MAGIC = 16                 # int8
     BATCH_CRC = 17                   # uint32, CRC-32C of everything from BATCH_ATTRIBUTES on
@@ -18,7 +18,7 @@ cdef enum:
     BATCH_BASE_SEQUENCE = 53         # int32
     BATCH_RECORD_COUNT = 57          # int32
     BATCH_HEADER_SIZE = 61
-    LOG_OVERHEAD = 12                # base offset and length: what stands before the counted bytes
+    LOG_OVERHEAD = 12                # base offset and length: the bytes that the length does not count
     MIN_BATCH_LENGTH = 49            # BATCH_HEADER_SIZE - LOG_OVERHEAD
 
     ATTRIBUTE_CODEC_MASK = 0x07      # 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd
@@ -28,14 +28,15 @@ cdef enum:
     ATTRIBUTE_DELETE_HORIZON = 0x40
     ATTRIBUTES_IN_USE = 0x7f
 
-    # A message shares LOG_OVERHEAD, the place of its magic and the bits of codec and LogAppendTime with a batch.
-    MESSAGE_OFFSET = 0               # int64; in a compressed message of magic 1 relative to the set's first
-    MESSAGE_LENGTH = 8               # int32, of everything behind this field
+    # A message has LOG_OVERHEAD, the position of the magic, and the bits of the codec and of LogAppendTime in common
+    # with a batch.
+    MESSAGE_OFFSET = 0               # int64; inside a compressed message of magic 1 relative to the first inner one
+    MESSAGE_LENGTH = 8               # int32, bytes of everything behind this field
     MESSAGE_CRC = 12                 # uint32, CRC-32 of everything from MESSAGE_MAGIC on
     MESSAGE_MAGIC = 16               # int8
     MESSAGE_ATTRIBUTES = 17          # int8
     MESSAGE_TIMESTAMP = 18           # int64, magic 1 only
-    MESSAGE_KEY_V0 = 18              # int32 size and bytes; behind them the value, the same
+    MESSAGE_KEY_V0 = 18              # int32 size and bytes; the value follows in the same form
     MESSAGE_KEY_V1 = 26
     MIN_MESSAGE_LENGTH_V0 = 14       # key and value null
     MIN_MESSAGE_LENGTH_V1 = 22

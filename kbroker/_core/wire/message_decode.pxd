@@ -1,5 +1,6 @@
-"""Messages from bytes of anybody."""
+"""Decoding messages from bytes that nobody has checked."""
 
-# The message of a class at the start of `body`, which must fill it when it is to be the `whole` of it; `size[0]`
-# becomes the bytes it takes. MalformedBytes when anything is wrong. The message keeps no reference to `body`.
+# Decodes a message of class `cls` at the start of `body`, and sets size[0] to the bytes it takes. With `whole`, it must
+# fill `body`. Raises MalformedBytes if it does not, or if the bytes are not such a message. The message keeps no
+# reference to `body`.
 cdef object decode_message(object cls, object body, int version, bint whole, size_t *size)

@@ -1,7 +1,7 @@
-"""Plans run over bytes: objects come out, or MalformedBytes with the place.
+"""Decoding bytes into message objects, by the plan of a message's version. MalformedBytes has the position of an error.
 
-A count is believed only as far as the bytes behind it reach, nesting is that of the schema (which is never recursive),
-tagged fields must end where they say, nothing may be left behind the message.
+A count is accepted only if the bytes behind it suffice for so many elements. Nesting is bounded by the schema, which is
+never recursive. A tagged field must end where its size says. No bytes may be left behind a whole message.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -29,7 +29,7 @@ cdef struct source_t:
     reader_t reader
     int64_t elements_left
 
-# A call whose error its caller looks at itself.
+# Types for calls whose error the caller tests itself.
 ctypedef int (*decode_into_t)(plan_t *, PyObject *, source_t *) noexcept
 ctypedef int (*decode_items_t)(plan_t *, op_t *, PyObject *, int32_t, source_t *) noexcept
 
@@ -89,7 +89,7 @@ cdef int decode_fields(plan_t *plan, PyObject *message, source_t *source) except
 
 
 cdef int decode_tagged(plan_t *plan, PyObject *message, source_t *source) except -1:
-    """Tagged fields; those that the schema does not know are skipped, of repeated ones the last counts, as in Kafka."""
+    """Decode tagged fields. As in Kafka, unknown tags are skipped, and the last one of a repeated tag counts."""
     cdef reader_t *r = &source.reader
     cdef uint32_t count = read_uvarint(r)
     cdef uint32_t tag
@@ -172,7 +172,7 @@ cdef int decode_items(plan_t *plan, op_t *op, PyObject *items, int32_t count, so
 
 
 cdef PyObject *decode_value(plan_t *plan, op_t *op, source_t *source) except NULL:
-    """One value, or one element of an array (which is never null)."""
+    """Decode one value, or one element of an array (which is never null)."""
     cdef reader_t *r = &source.reader
     cdef const uint8_t *data
     cdef PyObject *value

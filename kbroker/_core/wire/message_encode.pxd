@@ -1,13 +1,13 @@
-"""Messages to bytes."""
+"""Encoding messages into bytes."""
 
 from kbroker._core.wire.cursor cimport writer_t
 
-# The body of a message in a version. ProtocolError (UNSUPPORTED_VERSION) when the version cannot carry a value,
-# TypeError when a value is not of its field's type.
+# Returns the body of a message in a version. Raises ProtocolError (UNSUPPORTED_VERSION) if the version cannot carry a
+# value, and TypeError if a value is not of its field's type.
 cdef bytes encode_message(object message, int version)
 
-# The same behind what `w` has already: AnswerTooLarge as soon as it is more than `limit` bytes, whatever is still to come.
-# Of a body that is not whole, whatever the error, its beginning is left in `w`.
+# As encode_message, but appends the body to `w`. Raises AnswerTooLarge as soon as the body has more than `limit` bytes,
+# without encoding the rest. After any error, the beginning of the body is left in `w`.
 cdef int encode_into(writer_t *w, object message, int version, size_t limit) except -1
 
 cdef class LazyArray:

@@ -1,8 +1,8 @@
-"""Plans run over slots: bytes come out.
+"""Encoding message objects into bytes, by the plan of a message's version.
 
-Python code runs in between only where an array is lazy, but other threads do when a message is long: nobody may change a
-message that is being encoded. Version rules, defaults and tagged fields follow KIP-482 and Kafka's own generated classes: a value that a
-version cannot carry is dropped when the schema allows it, else it is an error.
+Python code runs during an encoding only where an array is lazy. But other threads may run while a long message is
+encoded, so nobody may change a message meanwhile. Version rules, defaults and tagged fields follow KIP-482 and Kafka's
+own generated classes: a value that a version cannot carry is dropped if the schema allows it, else it is an error.
 """
 
 cimport cython
@@ -36,12 +36,12 @@ cdef int64_t *HIGHEST = [1, 127, 32767, 65535, INT32_MAX, UINT32_MAX, INT64_MAX]
 
 cdef PyTypeObject *lazy_array = <PyTypeObject *>LazyArray
 
-# Kept for the next message, as the GIL protects it; whoever encodes has taken it.
+# A buffer that is kept from one message for the next, guarded by the GIL. A running encoding has taken it out.
 cdef writer_t scratch
 writer_init(&scratch)
 
 cdef enum:
-    SCRATCH_KEPT = 1 << 20       # bytes of scratch kept between messages
+    SCRATCH_KEPT = 1 << 20       # bytes of `scratch` that are kept between messages at most
 
 
 cdef bytes encode_message(object message, int version):
@@ -89,7 +89,7 @@ cdef int too_long() except -1:
 
 @cython.final
 cdef class LazyArray:
-    """Stands for a list in a message that is encoded once: `count` elements, each made when it is its turn."""
+    """Stands for a list in a message that is encoded once: `count` elements, each made just before it is encoded."""
 
     def __init__(self, Py_ssize_t count, items not None):
         self.count = count
@@ -97,7 +97,7 @@ cdef class LazyArray:
 
 
 cdef int wrong(plan_t *plan, field_t *field, PyObject *value) except -1:
-    """Raise what is wrong with a value: it is ours, not the peer's."""
+    """Raise the error of a value that cannot be encoded. The fault is ours, not the peer's."""
     where = f"{<str>plan.layout.name}.{<str>field.name}"
     if value == NULL:
         raise TypeError(f"{where} is not set")
@@ -163,14 +163,14 @@ cdef int encode_tagged(plan_t *plan, PyObject *message, writer_t *w, size_t end)
         if w.failed:
             return 0
         size = w.size - start
-        write_uvarint(w, <uint32_t>size)          # for its width, behind the value
+        write_uvarint(w, <uint32_t>size)          # written behind the value at first, as its width depends on the size
         if not w.failed:
             rotate_behind(w.data + start, size, w.size - start - size)
     return 0
 
 
 cdef void rotate_behind(uint8_t *data, size_t size, size_t tail) noexcept nogil:
-    """Move the `tail` bytes behind the first `size` in front of them; `tail` is at most 5."""
+    """Move the `tail` bytes behind the first `size` bytes to their front; `tail` is 5 at most."""
     cdef uint8_t[8] kept
     memcpy(kept, data + size, tail)
     memmove(data + tail, data, size)
@@ -195,7 +195,7 @@ cdef int encode_array(plan_t *plan, op_t *op, PyObject *value, writer_t *w, size
     if count > 0x7fffffff:
         raise ValueError(f"{<str>plan.layout.name}.{<str>op.field.name} has too many elements")
     write_array_count(w, <int32_t>count, op.compact)
-    if w.size + <size_t>count > end:          # no element takes less than a byte
+    if w.size + <size_t>count > end:          # each element takes at least one byte
         too_long()
     if op.kind == INT32:
         p = writer_reserve(w, 4 * count)
@@ -225,7 +225,7 @@ cdef int encode_array(plan_t *plan, op_t *op, PyObject *value, writer_t *w, size
 
 
 cdef int encode_lazy(plan_t *plan, op_t *op, LazyArray array, writer_t *w, size_t end) except -1:
-    """Each element is made, encoded and gone before the next."""
+    """Encode a lazy array: each element is made, encoded and freed before the next one is made."""
     cdef Py_ssize_t left = array.count
     write_array_count(w, <int32_t>left, op.compact)
     for item in array.items:
@@ -261,7 +261,7 @@ cdef inline int encode_integer(plan_t *plan, op_t *op, PyObject *value, writer_t
 
 
 cdef int encode_value(plan_t *plan, op_t *op, PyObject *value, writer_t *w, size_t end) except -1:
-    """One value, or one element of an array (which is never null)."""
+    """Encode one value, or one element of an array (which is never null)."""
     cdef uint64_t bits = 0
     cdef double real
     cdef const char *data
@@ -316,7 +316,7 @@ cdef int encode_value(plan_t *plan, op_t *op, PyObject *value, writer_t *w, size
 
 
 cdef int encode_buffer(plan_t *plan, op_t *op, PyObject *value, writer_t *w) except -1:
-    """Bytes behind a memoryview or bytearray; other exporters could run code in the midst of an encoding."""
+    """Encode the bytes of a memoryview or bytearray. Other buffer exporters are refused: they could run Python code."""
     cdef Py_buffer view
     if not (PyMemoryView_Check(value) or PyByteArray_Check(value)):
         wrong(plan, op.field, value)
@@ -328,7 +328,7 @@ cdef int encode_buffer(plan_t *plan, op_t *op, PyObject *value, writer_t *w) exc
 
 
 cdef inline void write_length(writer_t *w, Py_ssize_t size, bint compact, int width) noexcept nogil:
-    """The length in front of a string (width 2) or bytes (width 4); -1 is null."""
+    """Write the length in front of a string (width 2) or bytes (width 4); -1 is null."""
     cdef uint8_t *p
     if size > 0x7fffffff:
         w.failed = True
@@ -345,7 +345,7 @@ cdef inline void write_length(writer_t *w, Py_ssize_t size, bint compact, int wi
 
 
 cdef bint is_default(field_t *field, PyObject *value) noexcept:
-    """Whether a tagged field is left out, and a field dropped without loss."""
+    """Whether a value is its field's default: a tagged field is then left out, others can be dropped without loss."""
     cdef layout_t *child
     cdef int64_t number = 0
     cdef int64_t expected = 0

@@ -1,6 +1,8 @@
-"""Layouts: what the schema data say of one struct. Plans: a layout as one version of the message has it on the wire.
+"""Layouts and plans of messages.
 
-Both live as long as the process. Layouts are made with their class, plans when a version is first used.
+A layout has the schema data of one struct, for all versions. A plan says which fields of a layout one version has on
+the wire, and how. Layouts are made with their class, plans when a version is first used. Both live as long as the
+process.
 """
 
 from cpython.object cimport PyObject
@@ -8,7 +10,7 @@ from libc.stdint cimport int8_t, uint8_t
 
 from kbroker._core.base.raw_objects cimport PyTypeObject
 
-# What a value is on the wire. The fixed-size kinds come first.
+# The kinds of values on the wire. The fixed-size kinds come first.
 cdef enum:
     BOOL
     INT8
@@ -27,30 +29,30 @@ cdef extern from *:
     """
     __attribute__((unused)) static const int FIXED_SIZE[] = {1, 1, 2, 2, 4, 4, 8, 8, 16, 0, 0, 0};
     """
-    const int FIXED_SIZE[12]     # bytes of a value of each kind; 0 when they vary
+    const int FIXED_SIZE[12]     # bytes of a value of each kind; 0 where the size varies
 
 cdef enum:
     # How a field gets its default.
-    SHARED_DEFAULT       # one immutable object
+    SHARED_DEFAULT       # one immutable object for all instances
     NEW_LIST
     NEW_STRUCT
-    ALL_VERSIONS = 32767
+    ALL_VERSIONS = 32767 # the upper end of a range like `3+`
 
 cdef struct plan_t
 cdef struct layout_t
 
 cdef struct range_t:
     int low
-    int high                     # below `low`: none
+    int high                     # below `low`: the range is empty
 
 cdef struct field_t:
     PyObject *name               # interned
-    Py_ssize_t offset            # of the slot in an instance
+    Py_ssize_t offset            # position of the slot in an instance
     uint8_t kind
     bint is_array
     uint8_t default_kind
     PyObject *default_value      # NULL unless SHARED_DEFAULT
-    layout_t *child              # of STRUCT
+    layout_t *child              # layout of a STRUCT
     range_t versions
     range_t nullable
     range_t tagged
@@ -65,16 +67,16 @@ cdef struct op_t:
     bint is_array
     bint nullable
     bint compact
-    int8_t null_struct           # the byte in front of a nullable struct that means null
+    int8_t null_struct           # the value of the byte in front of a nullable struct that means null
     Py_ssize_t offset
     plan_t *child
-    size_t element_size          # least bytes of one array element
+    size_t element_size          # smallest size of an array element, in bytes
 
 cdef struct plan_t:
     layout_t *layout
     int version
     bint flexible
-    size_t least_size            # bytes that any value takes
+    size_t least_size            # bytes that a value takes at least
     int op_count
     op_t *ops                    # in wire order
     int tagged_count
@@ -84,21 +86,21 @@ cdef struct plan_t:
 
 cdef struct layout_t:
     PyTypeObject *cls
-    PyObject *name               # as errors call it
+    PyObject *name               # name of the class in error messages
     int field_count
     field_t *fields
     range_t versions             # of the message
     range_t flexible             # of the message
     plan_t **plans               # by version - versions.low; NULL until used
 
-# The layout of a message class or of one of its structs; TypeError for any other class.
+# Returns the layout of a message class or of one of its structs. Raises TypeError for any other class.
 cdef layout_t *layout_of(PyObject *cls) except NULL
-# Make the layout of a class; `define_fields` completes it when all structs of the message have theirs.
+# Makes the layout of a class, without fields. define_fields adds these once all structs of the message have layouts.
 cdef int define_class(object cls, str name, range_t versions, range_t flexible, Py_ssize_t field_count) except -1
 cdef int define_fields(object cls, list fields, dict structs) except -1
-# `3+`, `2-5`, `7` or `none`.
+# Parses `3+`, `2-5`, `7` or `none`.
 cdef range_t parse_range(str text) except *
-# ProtocolError (UNSUPPORTED_VERSION) when the message has no such version.
+# Returns the plan of a version. Raises ProtocolError (UNSUPPORTED_VERSION) if the message has no such version.
 cdef plan_t *plan_for(layout_t *layout, int version) except NULL
-# A new reference to a field's default.
+# Returns a new reference to a field's default.
 cdef PyObject *new_default(field_t *field) except NULL

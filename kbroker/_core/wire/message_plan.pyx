@@ -20,13 +20,13 @@ _TYPE_DEFAULTS = {
     "bool": False, "float64": 0.0, "uuid": bytes(16), "string": "", "bytes": b"", "records": None,
 }
 
-# Layout of a class, by the class.
+# Class -> _Layout.
 cdef dict layouts = {}
 
 
 @cython.final
 cdef class _Layout:
-    """Owner of a layout, as a value of `layouts`."""
+    """Owns a layout. These are the values of `layouts`."""
     cdef layout_t *layout
 
 
@@ -124,7 +124,7 @@ cdef int define_fields(object cls, list fields, dict structs) except -1:
 # --- instances --------------------------------------------------------------------------------------------------------
 
 cdef PyObject *construct(PyObject *cls, PyObject *const *args, size_t nargsf, PyObject *names) except NULL:
-    """`cls(field=value, ...)`, as the class's vector call."""
+    """Make an instance: the vectorcall function of message classes, for `cls(field=value, ...)`."""
     cdef layout_t *layout = layout_of(cls)
     cdef Py_ssize_t count = PyTuple_GET_SIZE(names) if names != NULL else 0
     cdef int next_field = 0
@@ -154,7 +154,10 @@ cdef PyObject *construct(PyObject *cls, PyObject *const *args, size_t nargsf, Py
 
 
 cdef int find_field(layout_t *layout, PyObject *name, int guess) noexcept:
-    """The field's index, -1 when there is none. Arguments mostly come in the order of the fields."""
+    """The index of a field by its name; -1 if there is none.
+
+    `guess` is tried first: arguments mostly come in the order of the fields.
+    """
     cdef int i
     if guess < layout.field_count and layout.fields[guess].name == name:
         return guess

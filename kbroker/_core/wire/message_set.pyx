@@ -1,15 +1,16 @@
-"""Messages of magic 0 and 1, what Kafka wrote before record batches (https://kafka.apache.org/documentation/#messageset).
+"""Messages of magic 0 and 1, which precede record batches (https://kafka.apache.org/documentation/#messageset).
 
     set     = message*
     message = offset:i64 length:i32 crc:u32 magic:i8 attributes:i8 [timestamp:i64 in magic 1] key:bytes value:bytes
     bytes   = size:i32 (negative: null) data
 
-A compressed message holds a flat set in its value and carries the offset of the last of it: the offsets inside are absolute
-in magic 0, relative to the first in magic 1 (KIP-31). Under LogAppendTime its timestamp is that of all inside (KIP-32).
+A compressed message has a flat set of inner messages in its value, and the offset of the last of them. The inner
+offsets are absolute in magic 0, and relative to the first inner message in magic 1 (KIP-31). Under LogAppendTime the
+timestamp of the compressed message holds for all inner messages (KIP-32).
 
 What is refused, and with which code, follows Apache Kafka 3.9 (LegacyRecord, AbstractLegacyRecordBatch, LogValidator) and is
 stricter in three points: key and value must fill the message, a compressed message must not hold part of a message, and
-an unknown codec is UNSUPPORTED_COMPRESSION_TYPE. No codec is known here: who calls inflates and deflates.
+an unknown codec is UNSUPPORTED_COMPRESSION_TYPE. The caller compresses and decompresses; no codec is used here.
 """
 
 cimport cython
@@ -34,12 +35,12 @@ cdef extern from * nogil:
 cdef enum:
     LZ4 = 3                      # the last codec of these formats
     ZSTD = 4
-    MOST_AHEAD = 2048            # bytes; a larger copy is quick by itself
+    MOST_AHEAD = 2048            # bytes to prefetch at most; a larger copy is fast without it
 
 # --- one message ------------------------------------------------------------------------------------
 
 cdef int message_header(const uint8_t *data, int64_t size, message_t *message) noexcept nogil:
-    # In the order in which Kafka looks, as batch_header does.
+    # The checks are made in Kafka's order, as in batch_header.
     cdef int64_t length
     if size < LOG_OVERHEAD:
         return BATCH_TOO_SHORT
@@ -94,9 +95,9 @@ cdef int message_read(const uint8_t *data, int64_t size, message_t *message) noe
 
 
 cdef inline bint place_fields(const uint8_t *data, message_t *message) noexcept nogil:
-    """Where key and value are; false when their sizes do not fill the message. The header has been checked."""
+    """Find key and value of a message whose header was checked. Return False if their sizes do not fill the message."""
     cdef int64_t at = MESSAGE_KEY_V1 if message.magic == 1 else MESSAGE_KEY_V0
-    cdef int64_t left = message.size - at - 8    # without the two sizes, for which the smallest length has room
+    cdef int64_t left = message.size - at - 8    # bytes of key and value; the two sizes fit into the smallest length
     cdef int64_t size = <int32_t>load_u32(data + at)
     if size > left:
         return False
@@ -143,7 +144,7 @@ cdef int set_walk(const uint8_t *data, int64_t size, const message_t *wrapper, s
         return BATCH_OK
     if info.count == 0:
         return BATCH_EMPTY
-    # Some producers leave the outer offset at 0: then the inner ones count from there.
+    # Some producers leave the offset of the compressed message at 0: then the inner offsets count from 0.
     if wrapper.magic == 1 and wrapper.offset != 0:
         if wrapper.offset < info.last_offset:
             return BATCH_BAD_WRAPPER
@@ -166,7 +167,8 @@ cdef int message_put(writer_t *out, int64_t limit, int magic, int attributes, in
     message = writer_reserve(out, <size_t>size)
     if message == NULL:
         return OUT_OF_MEMORY
-    # The next message will most likely be as large, and stand in memory that no cache has: its checksum would wait for that.
+    # The next message will most likely be as large, and go to memory that is in no cache: its checksum would wait for
+    # it.
     for line in range(0, min(size, min(<int64_t>(out.capacity - out.size), <int64_t>MOST_AHEAD)), 64):
         prefetch_to_write(message + size + line, 1)
     store_u64(message + MESSAGE_OFFSET, <uint64_t>offset)
@@ -191,10 +193,11 @@ cdef inline uint8_t *put_sized(uint8_t *p, const uint8_t *data, int64_t size) no
 
 @cython.final
 cdef class MessageSetBuilder:
-    """Encodes messages of one magic one behind the other; not safe for several threads.
+    """Encodes messages of one magic one behind the other. For one thread at a time.
 
-    `compressed`: they will be deflated and go to `wrap`, so offsets are written relative to the first in magic 1.
-    `log_append_time` sets that bit in magic 1. A set never gets larger than `limit` bytes.
+    With `compressed`, the messages are to be compressed and given to `wrap`, so that in magic 1 offsets are written
+    relative to the first one. `log_append_time` sets the bit of that name in magic 1. The set never becomes larger than
+    `limit` bytes.
     """
 
     def __cinit__(self, int magic, *, bint compressed=False, bint log_append_time=False, int64_t limit=INT32_MAX):
@@ -212,7 +215,7 @@ cdef class MessageSetBuilder:
 
     @property
     def size(self):
-        """Bytes of the messages so far."""
+        """Bytes of the messages that were added so far."""
         return self.out.size
 
     cdef int put(self, int64_t offset, int64_t timestamp, const uint8_t *key, int64_t key_size, const uint8_t *value,
@@ -234,7 +237,10 @@ cdef class MessageSetBuilder:
         return BATCH_OK
 
     def append(self, int64_t offset, int64_t timestamp, key, value):
-        """Encode one message and return `size`; magic 0 drops the timestamp. Raises InvalidBatch beyond `limit`, and adds nothing."""
+        """Encode one message and return `size`. In magic 0 the timestamp is dropped.
+
+        Raises InvalidBatch if the set would become larger than `limit`; nothing was added then.
+        """
         cdef Py_buffer key_view
         cdef Py_buffer value_view
         cdef int done
@@ -260,11 +266,15 @@ cdef class MessageSetBuilder:
         return self.out.size
 
     def messages(self):
-        """The set so far: what stands in a log, or goes into a compressor."""
+        """Return the bytes of the set so far, as they stand in a log or go into a compressor."""
         return PyBytes_FromStringAndSize(<const char *>self.out.data, <Py_ssize_t>self.out.size)
 
     def wrap(self, int codec, payload):
-        """One message that holds `payload`, the set deflated by `codec`: last offset, largest timestamp. Raises InvalidBatch."""
+        """Return a compressed message with the set's last offset and max timestamp; `payload` is the compressed set.
+
+        Raises InvalidBatch if the set is empty or the format does not have the codec, and ValueError if the set was not
+        made with `compressed`.
+        """
         if self.count == 0:
             raise InvalidBatch(BATCH_EMPTY)
         if not self.compressed:
@@ -273,7 +283,10 @@ cdef class MessageSetBuilder:
 
 
 def wrap(payload, int codec, int magic, int64_t offset, int64_t timestamp=-1, bint log_append_time=False):
-    """One compressed message of magic 0 or 1 whose value is `payload`. Raises InvalidBatch for a codec that the format has not."""
+    """Return a compressed message of magic 0 or 1 whose value is `payload`.
+
+    Raises InvalidBatch if the format does not have the codec.
+    """
     cdef Py_buffer view
     cdef writer_t out
     cdef int done
@@ -300,7 +313,10 @@ def wrap(payload, int codec, int magic, int64_t offset, int64_t timestamp=-1, bi
 
 @cython.final
 cdef class Message:
-    """One message's fields. `position` is where it starts in the buffer it was read from; sizes are -1 for null."""
+    """The fields of one message.
+
+    `position` is where it starts in the buffer it was read from; sizes are -1 for null.
+    """
 
     def __init__(self):
         raise TypeError("made by check and messages")
@@ -335,7 +351,7 @@ cdef class Message:
 
     @property
     def key_position(self):
-        """Of the key's bytes in the buffer."""
+        """The position of the key's bytes in the buffer."""
         return self.position + self.message.key_position
 
     @property
@@ -344,7 +360,7 @@ cdef class Message:
 
     @property
     def value_position(self):
-        """Of the value's bytes in the buffer."""
+        """The position of the value's bytes in the buffer."""
         return self.position + self.message.value_position
 
     @property
@@ -364,7 +380,7 @@ cdef Message new_message(const message_t *message, int64_t position):
 
 @cython.final
 cdef class SetInfo:
-    """What a walk over a set found. With a wrapper, offsets are absolute."""
+    """The result of a walk over a set. With a wrapper, offsets are absolute."""
 
     def __init__(self):
         raise TypeError("made by walk")
@@ -375,17 +391,17 @@ cdef class SetInfo:
 
     @property
     def size(self):
-        """Bytes of the whole messages."""
+        """Bytes of all messages."""
         return self.info.size
 
     @property
     def magic(self):
-        """Of every message; -1 in an empty set."""
+        """The magic of every message; -1 in an empty set."""
         return self.info.magic
 
     @property
     def codec(self):
-        """Of the last compressed message, 0 when none is."""
+        """The codec of the last compressed message; 0 if no message is compressed."""
         return self.info.codec
 
     @property
@@ -398,7 +414,10 @@ cdef class SetInfo:
 
 
 def check(buffer, int64_t position=0):
-    """The message at `position`, when lengths, magic, CRC, codec and the sizes of key and value are right. Raises InvalidBatch."""
+    """Return the Message at `position`.
+
+    Raises InvalidBatch if lengths, magic, CRC, codec or the sizes of key and value are wrong.
+    """
     cdef Py_buffer view
     cdef message_t message
     cdef int finding
@@ -417,7 +436,10 @@ def check(buffer, int64_t position=0):
 
 
 def messages(buffer):
-    """The messages of a set, each checked; compressed ones as they are. Raises InvalidBatch."""
+    """Return the Messages of a set, each checked; compressed messages are not opened.
+
+    Raises InvalidBatch if one is wrong.
+    """
     cdef Py_buffer view
     cdef message_t message
     cdef int64_t position = 0
@@ -440,9 +462,9 @@ def messages(buffer):
 
 
 def walk(buffer, *, Message wrapper=None):
-    """Check a whole set and sum it up. With `wrapper`, `buffer` is what that compressed message holds, inflated.
+    """Check a whole set, and return its SetInfo. Raises InvalidBatch if a message is wrong or bytes are left over.
 
-    One magic; nothing may be left over. Raises InvalidBatch.
+    All messages must have the same magic. With `wrapper`, `buffer` has the decompressed inner messages of this message.
     """
     cdef Py_buffer view
     cdef SetInfo found = SetInfo.__new__(SetInfo)

@@ -1,7 +1,8 @@
-"""One record of a batch of magic 2, on bare pointers; the grammar is in record_batch.pyx, the varints are those of varint.pxd.
+"""Reading one record of a batch of magic 2, on bare pointers. record_batch.pyx has the grammar, varint.pxd the varints.
 
-Each `take_` reads a record that must end before `end`, fills in what its line below says, and returns where the next record
-starts, or NULL: this is none. Nothing behind the record's own size is read. Pointers go into the batch's memory.
+Each `take_` function reads a record that must not go beyond `end`, fills in the fields that its comment below names,
+and returns where the next record starts, or NULL if the bytes are not a record. Nothing behind the record's own size is
+read. The pointers point into the batch's memory.
 """
 
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
@@ -10,9 +11,8 @@ from kbroker._core.wire.cursor cimport load_u16
 from kbroker._core.wire.varint cimport take_bytes, take_varint, take_varlong    # for the C text
 
 cdef enum:
-    # Bytes: size, attributes, two deltas, key, value and header count of a byte each; a header's key and value.
-    MIN_RECORD_SIZE = 7
-    MIN_HEADER_SIZE = 2
+    MIN_RECORD_SIZE = 7          # size, attributes, two deltas, key, value and header count, of a byte each
+    MIN_HEADER_SIZE = 2          # key and value, of a byte each
 
 cdef extern from * nogil:
     """
@@ -74,7 +74,7 @@ cdef extern from * nogil:
     #endif
     """
     ctypedef struct record_t:
-        const uint8_t *stop          # where it ends
+        const uint8_t *stop          # the end of the record
         int64_t timestamp_delta
         int32_t offset_delta
         uint8_t attributes
@@ -83,18 +83,18 @@ cdef extern from * nogil:
         int32_t key_size
         const uint8_t *value
         int32_t value_size
-        const uint8_t *headers       # the first, of so many, which may need all of the rest
+        const uint8_t *headers       # the first header; all of them must end at `stop`
         int32_t header_count
 
-    # As far as `rest`, which may be nothing.
+    # Reads up to `rest`, which is not checked and may be empty.
     const uint8_t *take_deltas(const uint8_t *p, const uint8_t *end, record_t *record)
-    # All but the headers, which are not looked at.
+    # Reads all fields; the headers are not checked.
     const uint8_t *take_fields(const uint8_t *p, const uint8_t *end, record_t *record)
-    # All of it, and the headers add up.
+    # Reads all fields, and checks that the headers fill the rest of the record.
     const uint8_t *take_record(const uint8_t *p, const uint8_t *end, record_t *record)
 
 cdef inline int control_type(const uint8_t *p, const uint8_t *end) noexcept nogil:
-    """The type of a control record; negative: there is none."""
+    """The type of a control record; negative if it has none."""
     cdef record_t record
     if take_fields(p, end, &record) == NULL or record.key_size < 4 or <int16_t>load_u16(record.key) < 0:
         return -1

@@ -27,12 +27,12 @@ from kbroker._core.wire.record cimport record_t, take_record
 from kbroker.errors import BadInput, ErrorCode
 
 cdef enum:
-    RELEASE_FROM = 8192          # bytes from which a Python caller gives up the GIL
+    RELEASE_FROM = 8192          # number of bytes from which on a Python caller releases the GIL
 
 # --- the findings -----------------------------------------------------------------------------------
 
 FINDINGS = (
-    # name, the protocol's code, what a person reads
+    # name, the protocol's error code, text for people
     ("BATCH_OK", ErrorCode.NONE, "nothing wrong"),
     ("BATCH_TOO_SHORT", ErrorCode.INVALID_RECORD, "fewer bytes than one record batch"),
     ("BATCH_BAD_LENGTH", ErrorCode.CORRUPT_MESSAGE, "length of the batch is below its header's"),
@@ -70,7 +70,11 @@ cdef int batch_error_code(int finding) noexcept nogil:
 
 
 class InvalidBatch(BadInput):
-    """A record batch is refused. `finding` is one of FINDINGS (its index), `code` the protocol's, `position` where it starts."""
+    """A record batch is refused.
+
+    `finding` is the index in FINDINGS, `code` the protocol's error code, `position` where the batch starts in its
+    buffer.
+    """
 
     def __init__(self, int finding, int64_t position=0):
         name, code, what = FINDINGS[finding]
@@ -83,7 +87,7 @@ class InvalidBatch(BadInput):
 # --- header -----------------------------------------------------------------------------------------
 
 cdef int batch_header(const uint8_t *data, int64_t size, batch_info_t *info) noexcept nogil:
-    # In the order in which Kafka looks: a batch that is not all there is no batch, before its fields are judged.
+    # The checks are made in Kafka's order: whether the batch is whole is checked before its fields.
     cdef int64_t length
     cdef int8_t magic
     if size < LOG_OVERHEAD:
@@ -159,7 +163,7 @@ cdef int batch_check_trailing(const uint8_t *data, int64_t size, const batch_inf
 # --- records ----------------------------------------------------------------------------------------
 
 cdef int batch_walk(const uint8_t *records, int64_t size, batch_info_t *info, bint key_required) noexcept nogil:
-    # Everything the loop touches is a local: a store through `info` could alias the bytes being read.
+    # The loop uses local variables only: a store through `info` could alias the bytes that are read.
     cdef const uint8_t *p = records
     cdef const uint8_t *end = records + size
     cdef record_t record
@@ -194,12 +198,13 @@ cdef int batch_walk(const uint8_t *records, int64_t size, batch_info_t *info, bi
 
 cdef int batch_check_timestamps(const batch_info_t *info, bint log_append_time, int64_t now_ms, int64_t before_max_ms,
                                 int64_t after_max_ms) noexcept nogil:
-    # Kafka lets a client's LogAppendTime pass where the topic's type replaces it and the timestamp is one.
+    # A batch in which the client has set LogAppendTime is refused, except where Kafka lets it pass: the topic has
+    # CreateTime, which then replaces the bit, and the batch has a timestamp.
     if info.attributes & ATTRIBUTE_LOG_APPEND_TIME and (log_append_time or info.max_timestamp == -1):
         return BATCH_BAD_TIMESTAMP
     if log_append_time or (info.walked_min_timestamp == INT64_MAX and info.walked_max_timestamp == -1):
         return BATCH_OK
-    # Differences of two timestamps of any size: 128 bits would be right, saturating subtraction is enough.
+    # The difference of two timestamps may not fit into 64 bits: saturating subtraction is enough to compare it.
     if saturating_difference(now_ms, info.walked_min_timestamp) > before_max_ms:
         return BATCH_BAD_TIMESTAMP
     if saturating_difference(info.walked_max_timestamp, now_ms) > after_max_ms:
@@ -224,7 +229,7 @@ cdef void batch_stamp(uint8_t *data, int64_t base_offset, int32_t leader_epoch) 
 
 
 cdef void batch_stamp_timestamp(uint8_t *data, int32_t size, bint log_append_time, int64_t max_timestamp) noexcept nogil:
-    # As in Kafka, bits without a meaning are dropped when the header is written anew, and not before.
+    # As in Kafka, attribute bits without a meaning are dropped only when the attributes are written anew.
     cdef int attributes = load_u16(data + BATCH_ATTRIBUTES)
     cdef int wanted = attributes & ~ATTRIBUTE_LOG_APPEND_TIME | (ATTRIBUTE_LOG_APPEND_TIME if log_append_time else 0)
     if wanted == attributes and <int64_t>load_u64(data + BATCH_MAX_TIMESTAMP) == max_timestamp:
@@ -339,22 +344,28 @@ cdef object look(int (*function)(const uint8_t *, int64_t, batch_info_t *) noexc
 
 
 def header(buffer, int64_t position=0):
-    """The header of the batch at `position`, CRC not looked at. Raises InvalidBatch."""
+    """Return the header of the batch at `position`; the CRC is not checked.
+
+    Raises InvalidBatch if the header is wrong.
+    """
     return look(batch_header, buffer, position)
 
 
 def verify(buffer, int64_t position=0):
-    """The header of the batch at `position`, when lengths, magic and CRC are right. Raises InvalidBatch."""
+    """Return the header of the batch at `position`. Raises InvalidBatch if lengths, magic or CRC are wrong."""
     return look(batch_verify, buffer, position)
 
 
 def check(buffer, int64_t position=0):
-    """As `verify`, and nothing that a client may not write. Raises InvalidBatch."""
+    """As `verify`, and raises InvalidBatch also if the header has something that a client may not write."""
     return look(batch_check, buffer, position)
 
 
 def check_trailing(buffer, BatchInfo info not None):
-    """What stands behind a produced batch is not another one. Raises InvalidBatch; part of a batch is to be cut off."""
+    """Raises InvalidBatch if another whole batch stands behind a produced one.
+
+    Part of a batch is no error: cut it off.
+    """
     cdef Py_buffer view
     cdef int finding
     PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
@@ -369,9 +380,9 @@ def check_trailing(buffer, BatchInfo info not None):
 
 
 def walk(records, BatchInfo info not None, bint key_required=False):
-    """Check every record of a batch against its header; `records` is what stands behind the header, inflated.
+    """Check every record of a batch against its header. Raises InvalidBatch if one is wrong.
 
-    Returns the largest timestamp, -1 when no record has one. Raises InvalidBatch.
+    `records` is what stands behind the header, decompressed. Returns the largest timestamp, -1 if no record has one.
     """
     cdef Py_buffer view
     cdef int finding
@@ -387,14 +398,14 @@ def walk(records, BatchInfo info not None, bint key_required=False):
 
 
 def check_timestamps(BatchInfo info not None, bint log_append_time, int64_t now_ms, int64_t before_max_ms, int64_t after_max_ms):
-    """After `walk`: the records' timestamps are within the topic's bounds. Raises InvalidBatch."""
+    """After `walk`: raises InvalidBatch if the timestamps of the records are not within the topic's bounds."""
     cdef int finding = batch_check_timestamps(&info.info, log_append_time, now_ms, before_max_ms, after_max_ms)
     if finding != BATCH_OK:
         raise InvalidBatch(finding, info.position)
 
 
 def stamp(buffer, int64_t base_offset, int32_t leader_epoch, int64_t position=0):
-    """Write base offset and leader epoch into the batch at `position` of a writable buffer. The CRC does not cover them."""
+    """Write base offset and leader epoch, which the CRC does not cover, into the batch at `position` of a buffer."""
     cdef Py_buffer view
     cdef batch_info_t info
     cdef int finding
@@ -412,7 +423,7 @@ def stamp(buffer, int64_t base_offset, int32_t leader_epoch, int64_t position=0)
 
 
 def stamp_timestamp(buffer, bint log_append_time, int64_t max_timestamp, int64_t position=0):
-    """Write timestamp type and maximum into the batch at `position`, and its new CRC."""
+    """Write timestamp type, max timestamp and the new CRC into the batch at `position` of a writable buffer."""
     cdef Py_buffer view
     cdef batch_info_t info
     cdef int finding
@@ -431,7 +442,10 @@ def stamp_timestamp(buffer, bint log_append_time, int64_t max_timestamp, int64_t
 
 
 def batches(buffer, int64_t position=0):
-    """The headers of the batches in a buffer, CRC not looked at. A batch cut short ends the list, anything else raises InvalidBatch."""
+    """Return the headers of the batches in a buffer; CRCs are not checked. A batch that is cut short ends the list.
+
+    Raises InvalidBatch if a header is wrong.
+    """
     cdef Py_buffer view
     cdef batch_info_t info
     cdef int finding = BATCH_OK

@@ -1,4 +1,4 @@
-"""Fields of records as Python objects, and encoding of records for conversions that fill a builder without the GIL."""
+"""Fields of records as Python objects, and a builder that conversions fill with encoded records without the GIL."""
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
@@ -6,7 +6,7 @@ from kbroker._core.wire.cursor cimport writer_t
 from kbroker._core.wire.record cimport record_t
 
 cdef object bytes_or_none(const uint8_t *data, int32_t size)
-# Pairs of a name and bytes or None. None: they do not add up.
+# Returns the headers as pairs of a name and a value (bytes or None), or None if they do not fill the record.
 cdef tuple read_headers(const record_t *record)
 
 cdef class RecordsBuilder:

@@ -1,6 +1,7 @@
-"""Records of a batch as Python objects, and the other way: for internal topics, commands and tests. The grammar is in record_batch.pyx.
+"""Decoding the records of a batch into Python objects, and encoding them: for internal topics, commands and tests.
 
-The broker's own paths make no object per record; see columns.pyx for reading many.
+record_batch.pyx has the grammar. The broker makes no object per record when it appends and reads; columns.pyx is for
+reading many records.
 """
 
 cimport cython
@@ -21,7 +22,7 @@ from kbroker._core.wire.record_batch import InvalidBatch
 
 @cython.final
 cdef class Record:
-    """One record. `key` and `value` are bytes or None; `headers` are pairs of a name and bytes or None."""
+    """One record. `key` and `value` are bytes or None; `headers` are pairs of a name and a value (bytes or None)."""
 
     cdef readonly int64_t offset
     cdef readonly int64_t timestamp
@@ -58,7 +59,7 @@ cdef object bytes_or_none(const uint8_t *data, int32_t size):
 
 
 cdef tuple read_headers(const record_t *record):
-    """None: they do not add up."""
+    """Return the headers as pairs of a name and a value (bytes or None), or None if they do not fill the record."""
     cdef const uint8_t *p = record.headers
     cdef const uint8_t *data = NULL
     cdef int32_t left = record.header_count
@@ -78,7 +79,7 @@ cdef tuple read_headers(const record_t *record):
 
 
 cdef int read_records(const uint8_t *p, const uint8_t *end, BatchInfo batch, list records) except -1:
-    # Offset deltas may have gaps: compaction takes records out of a batch.
+    # Offset deltas may have gaps, as compaction removes records from a batch.
     cdef record_t found
     cdef int32_t left = batch.info.record_count
     cdef bint log_append_time = batch.info.attributes & ATTRIBUTE_LOG_APPEND_TIME != 0
@@ -110,7 +111,10 @@ cdef int read_records(const uint8_t *p, const uint8_t *end, BatchInfo batch, lis
 
 
 def decode_records(payload, BatchInfo batch not None):
-    """The records of a batch; `payload` is what stands behind its header, inflated. Raises InvalidBatch."""
+    """Return the records of a batch as a list of Record. `payload` is what stands behind its header, decompressed.
+
+    Raises InvalidBatch if the records are malformed.
+    """
     cdef Py_buffer view
     cdef int finding
     records = []
@@ -127,7 +131,7 @@ def decode_records(payload, BatchInfo batch not None):
 
 @cython.final
 cdef class RecordsBuilder:
-    """Encodes records one behind the other; offset deltas are 0, 1, 2... unless given. Not safe for several threads."""
+    """Encodes records one behind the other. Offset deltas are 0, 1, 2... unless given. For one thread at a time."""
 
     def __cinit__(self):
         writer_init(&self.out)
@@ -140,11 +144,15 @@ cdef class RecordsBuilder:
 
     @property
     def size(self):
-        """Bytes of the records so far, without a batch header."""
+        """Bytes of the records that were added so far, without a batch header."""
         return self.out.size
 
     def append(self, int64_t timestamp, key, value, headers=(), offset_delta=None):
-        """Encode one record and return `size`. OverflowError when a batch cannot hold it; nothing was added then."""
+        """Encode one record and return `size`.
+
+        Raises OverflowError if a batch cannot hold the record, and ValueError if `offset_delta` is not above the last
+        one; nothing was added then.
+        """
         cdef Py_buffer key_view
         cdef Py_buffer value_view
         cdef int32_t delta = self.last_offset_delta + 1 if offset_delta is None else offset_delta
@@ -201,12 +209,12 @@ cdef class RecordsBuilder:
         return 0
 
     def records(self):
-        """The records encoded so far: what stands behind the header of a batch, or goes into a compressor."""
+        """Return the encoded records, as they stand behind the header of a batch or go into a compressor."""
         return PyBytes_FromStringAndSize(<const char *>self.out.data, <Py_ssize_t>self.out.size)
 
     def build(self, payload=None, int attributes=0, int64_t base_offset=0, int32_t leader_epoch=-1, int64_t producer_id=-1,
               int producer_epoch=-1, int32_t base_sequence=-1, max_timestamp=None):
-        """The whole batch. `payload` is the compressed records, when the codec bits of `attributes` say so."""
+        """Return the whole batch. `payload` has the compressed records if `attributes` has codec bits."""
         cdef Py_buffer view
         if payload is None:
             return self.assemble(self.out.data, <int64_t>self.out.size, attributes, base_offset, leader_epoch, producer_id,

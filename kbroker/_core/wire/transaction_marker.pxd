@@ -1,4 +1,6 @@
-"""The end of a transaction in a log: a control batch of one record, its key the type, its value the coordinator's epoch (KIP-98).
+"""The end of a transaction in a log: a control batch with one record (KIP-98).
+
+The key has the type of the end, the value the coordinator's epoch.
 
     key   = version:i16 type:i16                  type: 0 abort, 1 commit
     value = version:i16 coordinator_epoch:i32
@@ -14,10 +16,10 @@ from kbroker._core.wire.record cimport record_t, take_fields
 cdef enum:
     MARKER_ABORT = 0
     MARKER_COMMIT = 1
-    NO_MARKER = -1               # a control record of another type, or none
+    NO_MARKER = -1               # a control record of another type, or not a control record
 
-    MARKER_SIZE = 78             # of the whole batch, as this file writes it
-    MARKER_RECORD_SIZE = 17
+    MARKER_SIZE = 78             # bytes of the whole batch, as this file writes it
+    MARKER_RECORD_SIZE = 17      # bytes of its record
 
     ABORTED_SIZE = 34            # an entry of .txnindex: i16 version 0, producer id, first, last and last stable offset
     ABORTED_PRODUCER_ID = 2
@@ -28,11 +30,11 @@ cdef enum:
 ctypedef struct marker_t:
     int32_t type                 # MARKER_*
     int32_t coordinator_epoch
-    bint bumped                  # its epoch is newer than that of what it ends (KIP-890); what a log holds does not tell
+    bint bumped                  # its producer epoch is newer than that of the transaction (KIP-890); not told by a log
 
 
 cdef inline int32_t read_marker(const uint8_t *records, const uint8_t *end, marker_t *marker) noexcept nogil:
-    """The first record of a control batch. Its type, NO_MARKER where it ends no transaction."""
+    """Read the first record of a control batch. Return its type, or NO_MARKER if it does not end a transaction."""
     cdef record_t record
     marker.type = NO_MARKER
     marker.coordinator_epoch = -1
@@ -50,7 +52,7 @@ cdef inline int32_t read_marker(const uint8_t *records, const uint8_t *end, mark
 
 cdef inline void write_marker(uint8_t *batch, int64_t producer_id, int16_t producer_epoch, const marker_t *marker,
                               int64_t now_ms) noexcept nogil:
-    """MARKER_SIZE bytes, but for base offset, leader epoch and CRC, which the append stamps."""
+    """Write the MARKER_SIZE bytes of a marker. The append stamps base offset, leader epoch and CRC."""
     cdef uint8_t *record = batch + BATCH_HEADER_SIZE
     memset(batch, 0, MARKER_SIZE)
     store_u32(batch + BATCH_LENGTH, MARKER_SIZE - LOG_OVERHEAD)
@@ -62,7 +64,7 @@ cdef inline void write_marker(uint8_t *batch, int64_t producer_id, int16_t produ
     store_u16(batch + BATCH_PRODUCER_EPOCH, <uint16_t>producer_epoch)
     store_u32(batch + BATCH_BASE_SEQUENCE, <uint32_t>-1)
     store_u32(batch + BATCH_RECORD_COUNT, 1)
-    record[0] = (MARKER_RECORD_SIZE - 1) * 2     # varints, zigzag: size; then attributes and two deltas of 0
+    record[0] = (MARKER_RECORD_SIZE - 1) * 2     # the size, a zigzag varint; attributes and two deltas of 0 follow
     record[4] = 4 * 2
     store_u16(record + 7, <uint16_t>marker.type)
     record[9] = 6 * 2

@@ -1,7 +1,8 @@
-"""Zigzag varints of records on bare pointers, for loops that run once per record. Everywhere else: the cursor.
+"""Zigzag varints of records on bare pointers, for loops over records. Other code uses the reader of cursor.pxd.
 
-Each `take_` reads one field that must end before `end`, and returns where the next one starts. Too short, too many bits or a
-size beyond `end`: it returns `end + 1`, and so does every `take_` behind it, so that a group of fields needs one test, `p > end`.
+Each `take_` function reads one field that must not go beyond `end`, and returns where the next one starts. It returns
+`end + 1` if the bytes end before, if a varint has too many bits, and if a size goes beyond `end`. Every `take_` call
+that begins there returns `end + 1` too, so that a group of fields needs only one test, `p > end`.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
@@ -99,9 +100,10 @@ cdef extern from * nogil:
     const uint8_t *take_varint(const uint8_t *p, const uint8_t *end, int32_t *value)
     const uint8_t *take_varlong(const uint8_t *p, const uint8_t *end, int64_t *value)
     const uint8_t *take_bytes(const uint8_t *p, const uint8_t *end, const uint8_t **data, int32_t *size)
-    # At most 10 bytes; a varint is the varlong of the same number.
+    # Writes 10 bytes at most, and returns their number. A varint is encoded as the varlong of the same number.
     int put_varlong(uint8_t *p, int64_t value)
     int varlong_size(int64_t value)
-    # What take_bytes reads, size -1 for null: where the next field goes, and what it takes.
+    # put_bytes writes a field as take_bytes reads it (size -1: null), and returns where the next one goes. bytes_size
+    # is the number of bytes that it writes.
     uint8_t *put_bytes(uint8_t *p, const uint8_t *data, int64_t size)
     int64_t bytes_size(int64_t size)

@@ -1,6 +1,6 @@
-"""xxHash of 32 bits (https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md): the check sum in headers of lz4 frames.
+"""32-bit xxHash (https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md): the checksum of lz4 frame headers.
 
-For a handful of bytes: what is long is checked by the codec itself.
+It is used for a few bytes only: the codec itself checks longer data.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -8,7 +8,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t
 
 cdef enum:
     LANE = 4
-    STRIPE = 16                  # four lanes, each with an accumulator of its own
+    STRIPE = 16                  # four lanes, each with its own accumulator
 
 # Primes of the specification. Part of the format. Do not change.
 cdef uint32_t PRIME_1 = 2654435761
@@ -59,7 +59,7 @@ cdef uint32_t xxh32(const uint8_t *data, int64_t size, uint32_t seed) noexcept n
 
 
 def xxh32_of(data, uint32_t seed=0):
-    """XXH32 of a contiguous buffer."""
+    """Return the XXH32 of a contiguous buffer."""
     cdef Py_buffer view
     cdef uint32_t hashed
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)

@@ -1,6 +1,6 @@
-"""The batches of one partition, for whoever reads their records; see batches.pxd.
+"""The batches of one partition, for the code that reads their records; see batches.pxd.
 
-A batch is inflated by whoever reads it first.
+A compressed batch is decompressed when its records are read, not before.
 """
 
 cimport cython
@@ -32,14 +32,15 @@ from kbroker._core.wire.record_batch import FINDINGS as _FINDINGS
 from kbroker.errors import BadInput
 
 
-# Both walk a payload that `source` keeps. -1: it is not right.
+# skipped_of and offset_delta_of walk over the records of a payload, whose memory `source` keeps. Both return -1 if the
+# records are malformed.
 
 cdef int32_t skipped_of(RecordSource source, const payload_t *payload, const batch_info_t *info, int64_t position) noexcept:
     return records_before(payload.records, payload.end - payload.records, info, position)
 
 
 cdef void header_of(const payload_t *payload, batch_info_t *info) noexcept nogil:
-    # Its length was looked at when the chunk was indexed.
+    # The batch's length was checked when the chunk was indexed.
     batch_header(payload.header, INT32_MAX, info)
 
 
@@ -76,17 +77,17 @@ cdef class Chunk:
 
     @property
     def next_offset(self):
-        """Where to go on behind it."""
+        """The offset to go on with behind this chunk."""
         return self.chunk.next_offset
 
     @property
     def leader_epoch(self):
-        """Of its last batch; -1 when it has none."""
+        """The leader epoch of the chunk's last batch; -1 if it is not known."""
         return self.chunk.leader_epoch
 
     @property
     def error(self):
-        """UnreadableRecords, when what follows is not right; else None."""
+        """An UnreadableRecords if the bytes behind the chunk's last batch cannot be read, else None."""
         if self.failure is not None or self.chunk.finding == BATCH_OK:
             return self.failure
         return self.unreadable(self.chunk.finding, self.chunk.next_offset)
@@ -101,7 +102,10 @@ cdef class Chunk:
         return made
 
     cdef int settle(self) except -1:
-        """Find out how many records of a compressed batch stand before the position."""
+        """Count the records before the position in each compressed batch where this is unknown, and number all records.
+
+        A batch that cannot be read ends the chunk before it; `failure` says why.
+        """
         cdef int32_t i
         for i in range(self.chunk.batch_count):
             if self.chunk.batches[i].skipped >= 0:
@@ -128,7 +132,7 @@ cdef class Chunk:
         return 0
 
     cdef int32_t epoch_before(self, int64_t number) noexcept nogil:
-        """The leader epoch of the record before one; -1 not known."""
+        """The leader epoch of the record before record `number`; -1 if it is not known."""
         cdef batch_place_t *place
         if number >= self.chunk.record_count:
             return self.chunk.leader_epoch
@@ -138,7 +142,7 @@ cdef class Chunk:
         return <int32_t>load_u32(place.data + BATCH_LEADER_EPOCH) if place.data[MESSAGE_MAGIC] == 2 else -1
 
     cdef int32_t batch_of(self, int64_t number) noexcept nogil:
-        """The batch of a record by its number, which is one of the chunk's."""
+        """The index of the batch that holds record `number` of the chunk."""
         cdef int32_t low = 0
         cdef int32_t high = self.chunk.batch_count - 1
         cdef int32_t middle
@@ -148,11 +152,14 @@ cdef class Chunk:
                 low = middle
             else:
                 high = middle - 1
-        # A batch all of whose records stand before the position has none: the next one has the same number.
+        # A batch whose records all stand before the position gives none: the next batch begins with the same number.
         return low
 
     cdef RecordSource open(self, int32_t batch, payload_t *payload):
-        """Where a batch's records are, inflated, and what keeps them."""
+        """Fill `payload` with the decompressed records of a batch, and return the RecordSource that keeps their memory.
+
+        Raises UnreadableRecords if the batch cannot be decompressed, or has more records than its bytes can hold.
+        """
         cdef batch_place_t *place = &self.chunk.batches[batch]
         cdef RecordSource source = self.source
         cdef int codec
@@ -180,7 +187,7 @@ cdef class Chunk:
         return source
 
     cdef RecordSource open_messages(self, const batch_place_t *place, payload_t *payload):
-        """The same of messages of magic 0 and 1, made a batch of magic 2."""
+        """As `open`, for messages of magic 0 and 1: they are made a batch of magic 2."""
         cdef RecordSource source = self.source
         cdef const uint8_t *data = place.data
         cdef int64_t size = place.size
@@ -221,7 +228,10 @@ cdef class Chunk:
             raise UnreadableRecords(self.source.topic, self.source.partition, offset, str(error)) from error
 
     cdef int keep(self, int64_t number) except -1:
-        """The batch of a record by its number will be read again soon; number -1, or that behind the last: none will."""
+        """Keep the batch of record `number` decompressed, as it will be read again soon.
+
+        With -1, or the number behind the last record, keep none.
+        """
         cdef int32_t batch = self.batch_of(number) if 0 <= number < self.chunk.record_count else -1
         cdef payload_t payload
         if batch == self.kept_batch:
@@ -237,7 +247,7 @@ cdef class Chunk:
         return 0
 
     cdef int64_t offset_of(self, int64_t number) except -1:
-        """The position of a record by its number; of the one behind the last, where to go on."""
+        """The offset of record `number`, but not below the chunk's position; behind the last record, `next_offset`."""
         cdef batch_place_t *place
         cdef payload_t payload
         cdef RecordSource source
@@ -275,10 +285,11 @@ cdef Chunk new_chunk(chunk_t *chunk, str topic, int32_t partition, object inflat
 
 
 def read_chunk(str topic not None, int32_t partition, data, inflate, *, int64_t position=0, aborted=None, bint check_crcs=True):
-    """The records of one partition as Fetch brings them, from `position` on; the bytes are copied.
+    """Return a Chunk of one partition's records as a Fetch response has them, from offset `position` on; copy `data`.
 
-    `inflate(codec, data, magic)` returns bytes or raises BadInput. With `aborted`, pairs of a producer id and a first offset, the records of
-    these transactions are left out (read_committed). What cannot be read is in `error`.
+    `inflate(codec, data, magic)` returns bytes or raises BadInput. With `aborted`, pairs of a producer id and a first
+    offset, the records of these transactions are left out (read_committed). If some of the bytes cannot be read, the
+    Chunk ends before them, and its `error` says why.
     """
     cdef Py_buffer view
     cdef fetch_buffer_t *buffer

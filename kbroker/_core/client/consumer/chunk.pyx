@@ -60,11 +60,13 @@ cdef void chunk_free(chunk_t *chunk) noexcept nogil:
 # --- what was aborted -------------------------------------------------------------------------------
 
 ctypedef struct aborting_t:
-    # Walks the list in the order of its offsets; `producers` are those in the middle of an aborted transaction. Open addressing,
-    # at most half full: no more producers than transactions. -1 is an empty place, -2 one that was left.
+    # A walk over the aborted transactions in the order of their first offsets. `producers` is a hash table of the
+    # producers that are inside an aborted transaction at this place. It uses open addressing and is at most half full,
+    # as there are no more producers than transactions. A place that was never used is EMPTY, one that was freed is
+    # LEFT.
     aborted_t *aborted
     int32_t count
-    int32_t at
+    int32_t at               # the first transaction that has not begun
     int64_t *producers
     uint64_t mask
 
@@ -95,14 +97,17 @@ cdef bint aborting_init(aborting_t *state, aborted_t *aborted, int32_t count) no
     return True
 
 cdef int64_t *aborting_place(aborting_t *state, int64_t producer_id) noexcept nogil:
-    """Where the producer stands, or the empty place at the end of its row. Never full: each transaction takes one place at most."""
+    """The place of a producer in the table, or the empty place where it would go.
+
+    There is always an empty place: each transaction takes one place at most.
+    """
     cdef uint64_t at = (<uint64_t>producer_id * <uint64_t>0x9e3779b97f4a7c15) >> 20
     while state.producers[at & state.mask] != producer_id and state.producers[at & state.mask] != EMPTY:
         at += 1
     return &state.producers[at & state.mask]
 
 cdef void aborting_begin(aborting_t *state, int64_t last_offset) noexcept nogil:
-    """Transactions that begin up to there are under way."""
+    """Mark the producers of the transactions that begin at `last_offset` or before as inside an aborted transaction."""
     while state.at < state.count and state.aborted[state.at].first_offset <= last_offset:
         if state.aborted[state.at].producer_id >= 0:
             aborting_place(state, state.aborted[state.at].producer_id)[0] = state.aborted[state.at].producer_id
@@ -149,11 +154,11 @@ cdef int place_add(chunk_t *chunk, const uint8_t *data, int32_t size, int32_t co
     return BATCH_OK
 
 cdef int batch_add(chunk_t *chunk, const uint8_t *data, const batch_info_t *info) noexcept nogil:
-    """One more batch that may have records at or behind `next_offset`. OUT_OF_MEMORY or a finding."""
+    """Add a batch that may have records at or behind `next_offset`. Return OUT_OF_MEMORY or a finding."""
     cdef int64_t payload_size = info.size - BATCH_HEADER_SIZE
     cdef int32_t skipped = 0
     cdef bint plain = info.attributes & ATTRIBUTE_CODEC_MASK == 0
-    # No more records than offsets, nor than so many bytes can hold.
+    # A batch cannot have more records than it has offsets, nor more than its bytes can hold.
     if info.record_count < 0 or info.record_count > <int64_t>info.last_offset_delta + 1:
         return BATCH_BAD_COUNT
     if plain and info.record_count > payload_size // MIN_RECORD_SIZE:
@@ -174,7 +179,7 @@ cdef int batch_add(chunk_t *chunk, const uint8_t *data, const batch_info_t *info
     return place_add(chunk, data, info.size, info.record_count, skipped)
 
 cdef int64_t place_end(const batch_place_t *place) noexcept nogil:
-    """The offset behind the last of a batch, or of messages."""
+    """The offset behind the last record of a batch, or behind the last message of messages that are alike."""
     cdef const uint8_t *p = place.data
     cdef const uint8_t *last = p
     if p[MESSAGE_MAGIC] == 2:
@@ -197,7 +202,7 @@ cdef void chunk_number(chunk_t *chunk) noexcept nogil:
         chunk.record_count += chunk.batches[i].count - max(chunk.batches[i].skipped, 0)
 
 cdef int batch_take(chunk_t *chunk, const uint8_t *data, const batch_info_t *info, aborting_t *aborting) noexcept nogil:
-    """Decide about one whole batch. OUT_OF_MEMORY or a finding."""
+    """Add one whole batch, or skip it (before the position, control, or aborted). Return OUT_OF_MEMORY or a finding."""
     cdef int64_t last_offset = info.base_offset + info.last_offset_delta
     cdef bint control = info.attributes & ATTRIBUTE_CONTROL != 0
     cdef int finding = BATCH_OK
@@ -220,7 +225,7 @@ cdef int batch_take(chunk_t *chunk, const uint8_t *data, const batch_info_t *inf
     return finding
 
 cdef int message_take(chunk_t *chunk, const uint8_t *data, int64_t size, bint check_crcs, batch_info_t *info) noexcept nogil:
-    """The same for a message of magic 0 or 1; its size goes into `info`."""
+    """As batch_take, for a message of magic 0 or 1; its size is written to `info`."""
     cdef message_t message
     cdef batch_place_t *last = &chunk.batches[chunk.batch_count - 1] if chunk.batch_count else NULL
     cdef int finding = message_check(data, size, &message) if check_crcs else message_read(data, size, &message)
@@ -234,7 +239,8 @@ cdef int message_take(chunk_t *chunk, const uint8_t *data, int64_t size, bint ch
     if not 0 <= message.offset < INT64_MAX:
         return BATCH_BAD_BASE_OFFSET
     info.size = message.size
-    # A compressed one has the offset of its last: what stands before the position in it is not known here.
+    # A compressed message has the offset of its last inner message. How many inner messages stand before the position
+    # is not known here.
     if message.offset < chunk.next_offset:
         return BATCH_OK
     chunk.next_offset = message.offset + 1
@@ -279,7 +285,8 @@ cdef int chunk_index(chunk_t *chunk, const uint8_t *records, int64_t size, abort
     free(aborting.producers)
     if finding == OUT_OF_MEMORY:
         return OUT_OF_MEMORY
-    # Part of a batch is what a limit cut off, and comes again, unless that is all there is to go on with.
+    # A batch that a size limit cut off comes whole with the next Fetch. It is an error only if nothing came before it:
+    # the next Fetch would bring the same part of it.
     if finding == BATCH_TOO_SHORT and chunk.next_offset > chunk.start_offset:
         finding = BATCH_OK
     chunk.finding = finding

@@ -1,4 +1,4 @@
-"""Columns of records for pyarrow and NumPy. Neither is imported before somebody asks for it."""
+"""Columns of records for pyarrow and NumPy. Each library is imported only when it is used."""
 
 from libc.stdint cimport int32_t
 
@@ -36,7 +36,7 @@ cdef object arrow_numbers(object arrow, object of, buffer):
     return arrow.Array.from_buffers(of, len(buffer), [None, arrow.py_buffer(buffer)], 0)
 
 
-# No closures here: one that refers to itself would keep a batch's memory until the next garbage collection.
+# No closures here: a closure that refers to itself would keep a batch's memory until the next garbage collection.
 cdef object arrow_column(object arrow, str name, columns):
     if name == "topic":
         indexes = arrow_numbers(arrow, arrow.int32(), columns.topic_indexes)
@@ -55,10 +55,10 @@ cdef object arrow_column(object arrow, str name, columns):
 
 
 def arrow_batch(columns):
-    """A pyarrow.RecordBatch of Columns, over the same memory.
+    """Return a pyarrow.RecordBatch of Columns, over the same memory. Raises ModuleNotFoundError without pyarrow.
 
-    topic: dictionary of string; partition: int32; offset: int64; timestamp: timestamp[ms, UTC]; timestamp_type: int8; key and value:
-    binary; headers: list of struct<key: string, value: binary>.
+    topic: dictionary of string; partition: int32; offset: int64; timestamp: timestamp[ms, UTC]; timestamp_type: int8;
+    key and value: binary; headers: list of struct<key: string, value: binary>.
     """
     arrow = imported_pyarrow()
     arrays = [arrow_column(arrow, name, columns) for name in columns.names]
@@ -83,12 +83,15 @@ cdef int put_binary(object numpy, dict found, str name, BinaryColumn column, of)
 
 
 def numpy_arrays(columns, dtypes=None):
-    """A dict of NumPy arrays of Columns, over the same memory and read-only.
+    """Return a dict of NumPy arrays of Columns, over the same memory and read-only.
 
-    topic: indexes into `topics` (object array of str); partition, offset, timestamp, timestamp_type: integers. Key and value are bytes one
-    behind the other (uint8): row i is value[value_offsets[i]:value_offsets[i + 1]], None where value_valid[i] is false. With a dtype
-    for `key` or `value` in `dtypes` each is one element of that type; ValueError unless every one has its size. Headers likewise:
-    rows header_offsets[i] to header_offsets[i + 1] of header_key and header_value.
+    `topic` holds indexes into `topics` (an object array of str); `partition`, `offset`, `timestamp` and
+    `timestamp_type` hold integers. `key` and `value` hold the bytes of all rows one behind the other (uint8): row i of
+    `value` is value[value_offsets[i]:value_offsets[i + 1]], and is None where value_valid[i] is false. With a dtype for
+    `key` or `value` in `dtypes`, that array has one element of this type for each row. Headers are stored likewise:
+    those of row i are the rows header_offsets[i] to header_offsets[i + 1] - 1 of `header_key` and `header_value`.
+
+    Raises ValueError if a dtype is given for another column, or if not every key (value) has the size of its dtype.
     """
     import numpy
 

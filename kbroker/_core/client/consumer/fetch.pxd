@@ -1,10 +1,11 @@
 """A consumer's fetching: what is asked of which broker, and what becomes of the answers.
 
-Each broker has one Fetch under way at a time, with a session (KIP-227) where it offers one: partitions that have no place for more
-are forgotten by it until they have. Nothing is asked for while queued_max_bytes wait to be polled. Errors of a partition stop its
-fetching until Python has decided (`take_news`).
+Each broker has one Fetch under way at a time, with a fetch session (KIP-227) if the broker offers one. A partition that
+is not to be fetched now (paused, blocked by an error, at its stop offset, or read from another broker) is forgotten by
+the session until it is wanted again. Nothing is asked for while queued_max_bytes wait to be polled. An error of a
+partition stops its fetching until Python has decided about it (`take_news`).
 
-What is fetched and what waits: partitions.pxd. Handing out: poll.pxd.
+partitions.pxd has the partitions and the records that wait to be polled, poll.pxd hands them out.
 """
 
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
@@ -23,9 +24,9 @@ ctypedef struct fetch_node_t:
     int32_t node_id
     bint under_way
     int32_t session_id
-    int32_t session_epoch    # of the next request; 0: a full one
-    int64_t not_before_ms    # throttled
-    int64_t unreached_ms     # since when a connection to it is waited for, 0 not
+    int32_t session_epoch    # of the next request; 0: a full request
+    int64_t not_before_ms    # monotonic; no request before this time: the broker throttles us, or a whole Fetch failed
+    int64_t unreached_ms     # monotonic; since when we wait for a connection to it; 0: we do not
 
 ctypedef struct asked_t:
     fetch_partition_t *partition     # a reference
@@ -39,7 +40,7 @@ ctypedef struct fetch_request_t:
     fetch_node_t *node
     bint full
     asked_t *asked
-    int32_t asked_count
+    int32_t asked_count      # entries of `asked`
 
 cdef class FetchEngine(FetchPoll):
     cdef fetch_options_t options
@@ -48,9 +49,9 @@ cdef class FetchEngine(FetchPoll):
     cdef bint check_crcs
     cdef int64_t request_timeout_ms
     cdef int64_t queued_max_bytes
-    cdef int32_t first           # where the next request begins
+    cdef int32_t first           # index of the partition that the next request begins with
     cdef fetch_node_t *nodes
-    cdef readonly int64_t dropped    # answers that came for a position that was left
+    cdef readonly int64_t dropped    # answers that were dropped, as the partition's position had been changed meanwhile
 
     cdef fetch_node_t *node_of(self, int32_t node_id) noexcept nogil
     cdef void be_due(self, int64_t at_ms) noexcept nogil

@@ -25,14 +25,14 @@ from kbroker._core.wire.record_batch cimport BATCH_OK
 cdef enum:
     FETCH = 1
     READ_COMMITTED = 1
-    BACKOFF_MS = 100                 # after an error of a whole Fetch
-    PREFERRED_REPLICA_MS = 300_000   # how long a preferred replica is, as Java's metadata.max.age.ms
-    UNREACHED_MS = 2_000             # a preferred replica that is not reached for so long is none
+    BACKOFF_MS = 100                 # no request to a broker for so long after an error of a whole Fetch
+    PREFERRED_REPLICA_MS = 300_000   # how long a preferred replica stays one, as Java's metadata.max.age.ms
+    UNREACHED_MS = 2_000             # a preferred replica that cannot be connected to for so long is given up
     NOT_ASKED = -1
 
 
 cdef void request_free(fetch_request_t *request) noexcept nogil:
-    """With the lock."""
+    """Free a request and its references to partitions. The caller holds the lock."""
     cdef int32_t i
     for i in range(request.asked_count):
         partition_release(request.asked[i].partition)
@@ -42,8 +42,9 @@ cdef void request_free(fetch_request_t *request) noexcept nogil:
 
 
 cdef class FetchEngine(FetchPoll):
-    """Fetches what is assigned, and hands it out. Methods are for any thread unless they say otherwise; poll is for one at a time.
+    """Fetches the records of the assigned partitions and hands them out.
 
+    Methods may be called from any thread unless they say otherwise; `poll` from one thread at a time.
     `inflate(codec, data, magic)` returns bytes or raises BadInput. `on_told` is called when `take_news` has something.
     """
 
@@ -125,7 +126,7 @@ cdef class FetchEngine(FetchPoll):
             self.due_ms = at_ms
 
     cdef void wait_for(self, fetch_node_t *node, int64_t now_ms) noexcept nogil:
-        """There is no connection to a broker yet. Where it is only preferred, we do not wait for long."""
+        """Note that there is no connection to a broker yet. After UNREACHED_MS, read from the leaders instead."""
         if node.unreached_ms == 0:
             node.unreached_ms = now_ms
         elif now_ms - node.unreached_ms >= UNREACHED_MS:
@@ -136,7 +137,7 @@ cdef class FetchEngine(FetchPoll):
         self.be_due(node.unreached_ms + UNREACHED_MS)
 
     cdef void prefer_no_longer(self, int32_t node_id) noexcept nogil:
-        """What was read from that broker is read from its leader."""
+        """Read the partitions that were read from this broker as preferred replica from their leaders again."""
         cdef int32_t i
         mutex_lock(&self.lock)
         for i in range(self.partition_count):
@@ -179,7 +180,7 @@ cdef class FetchEngine(FetchPoll):
         socket_send(socket, &request.exchange)
 
     cdef fetch_request_t *prepare(self, fetch_node_t *node, int16_t version, int64_t now_ms) noexcept nogil:
-        """With the lock. NULL when memory is out."""
+        """Make the next request to a broker. Return NULL if memory is out. The caller holds the lock."""
         cdef size_t most = <size_t>self.partition_count
         cdef fetch_request_t *request = <fetch_request_t *>calloc(1, sizeof(fetch_request_t))
         cdef fetch_ask_t *asks = <fetch_ask_t *>malloc(2 * most * sizeof(fetch_ask_t))
@@ -220,7 +221,8 @@ cdef class FetchEngine(FetchPoll):
             asked[request.asked_count].offset = p.fetch_offset
             request.asked_count += 1
             if p.session_node_id >= 0 and p.session_node_id != node.node_id:
-                # The other broker's session would go on bringing it from where it was.
+                # The session of the broker that was asked before would go on bringing the partition from its old
+                # offset.
                 self.node_of(p.session_node_id).session_epoch = 0
                 p.session_node_id = -1
             if (not incremental or p.session_node_id < 0 or p.session_offset != p.fetch_offset
@@ -243,7 +245,7 @@ cdef class FetchEngine(FetchPoll):
     # --- answers, on the pump's thread ----------------------------------------------------------------------
 
     cdef void forget_session(self, fetch_node_t *node) noexcept nogil:
-        """With the lock: the next request is a full one, which ends the broker's session, if there is one."""
+        """Make the next request to the broker a full one, which ends its session. The caller holds the lock."""
         cdef int32_t i
         node.session_epoch = 0
         for i in range(self.partition_count):
@@ -251,7 +253,7 @@ cdef class FetchEngine(FetchPoll):
                 self.partitions[i].session_node_id = -1
 
     cdef bint take_answer(self, fetch_request_t *request, client_socket_t *socket, const uint8_t *body, int64_t size) noexcept nogil:
-        """False: it was not one."""
+        """Take in the answer to a request. Return False if it is malformed, or if memory is out."""
         cdef fetch_answers_t answers
         cdef int32_t *places = NULL
         cdef chunk_t **chunks = NULL
@@ -285,7 +287,10 @@ cdef class FetchEngine(FetchPoll):
 
     cdef bint make_chunks(self, fetch_request_t *request, client_socket_t *socket, const uint8_t *body, fetch_answers_t *answers,
                           int32_t *places, chunk_t **chunks) noexcept nogil:
-        """Which ask each answer is for, and its records, looked through. False: memory is out."""
+        """Find the ask that each answer is for (`places`), and make a chunk of its records.
+
+        Return False if memory is out.
+        """
         cdef int16_t version = request.exchange.api_version
         cdef const uint8_t *before = body
         cdef uint8_t *taken
@@ -355,7 +360,10 @@ cdef class FetchEngine(FetchPoll):
                 self.forget_session(node)
 
     cdef void settle_empty(self, const fetch_request_t *request, int64_t now_ms) noexcept nogil:
-        """With the lock: no partition has records for us. One that can be read up to its stop has none before that either."""
+        """Move partitions to their stop offsets after a Fetch that brought no records. The caller holds the lock.
+
+        A partition whose records can be read up to its stop offset has none left before that offset.
+        """
         cdef const asked_t *asked
         cdef fetch_partition_t *p
         cdef int64_t end
@@ -366,22 +374,23 @@ cdef class FetchEngine(FetchPoll):
             end = p.high_watermark
             if self.options.isolation_level == READ_COMMITTED and p.last_stable_offset >= 0:
                 end = p.last_stable_offset
-            # A generation of -1: its answer was settled just now.
+            # `settle` has set the generation to -1 if the partition was answered in this response.
             if (asked.generation == -1 or asked.generation == p.generation) and asked.offset == p.fetch_offset \
                     and is_wanted(p, request.node.node_id, now_ms) and p.fetch_offset < p.stop_offset <= end:
                 p.fetch_offset = p.stop_offset
 
     cdef void settle(self, asked_t *asked, const fetch_answer_t *answer, chunk_t *chunk, int64_t now_ms) noexcept nogil:
-        """With the lock: one partition's answer."""
+        """Take in the answer for one partition. The caller holds the lock."""
         cdef fetch_partition_t *p = asked.partition
         cdef ready_t *ready
-        # Where it went to another broker meanwhile, that one may have brought the same.
+        # The position was set meanwhile, or the partition went to another broker, which has brought these records
+        # already.
         if asked.generation != p.generation or asked.offset != p.fetch_offset:
             self.dropped += 1
             if chunk != NULL:
                 chunk_free(chunk)
             return
-        asked.generation = -1    # a second answer for it would come too late
+        asked.generation = -1    # a second answer for the same partition is dropped
         if answer.error:
             if p.read_node_id >= 0:
                 p.read_node_id = -1
@@ -399,11 +408,11 @@ cdef class FetchEngine(FetchPoll):
         ready = <ready_t *>malloc(sizeof(ready_t))
         if ready == NULL:
             chunk_free(chunk)
-            return               # it is fetched again
+            return               # the records are fetched again
         p.fetch_offset = chunk.next_offset
         if chunk.next_offset > chunk.start_offset:
             p.fetch_epoch = chunk.leader_epoch
-        p.blocked = chunk.finding != BATCH_OK    # until poll has come to it and raised it
+        p.blocked = chunk.finding != BATCH_OK    # until poll has come to the damaged bytes and raised an error
         p.refs += 1
         ready.partition = p
         ready.generation = p.generation
@@ -414,7 +423,7 @@ cdef class FetchEngine(FetchPoll):
         atomic_add_i64(&self.ready_bytes, chunk.size)
 
 cdef int32_t source_of(fetch_partition_t *p, int64_t now_ms) noexcept nogil:
-    """The broker that a partition is fetched from, -1 not known."""
+    """The id of the broker that a partition is fetched from; -1 if it is not known."""
     if p.read_node_id >= 0 and now_ms >= p.read_until_ms:
         p.read_node_id = -1
     return p.read_node_id if p.read_node_id >= 0 else p.node_id
@@ -424,7 +433,10 @@ cdef bint is_wanted(fetch_partition_t *p, int32_t node_id, int64_t now_ms) noexc
             and source_of(p, now_ms) == node_id)
 
 cdef bint has_left(const fetch_request_t *request) noexcept nogil:
-    """With the lock: whether something that was asked for has gone to another broker since, whose session has it."""
+    """Whether a partition of the request is in another broker's session, or in none, by now.
+
+    The caller holds the lock.
+    """
     cdef int32_t i
     for i in range(request.asked_count):
         if request.asked[i].partition.session_node_id != request.node.node_id:
@@ -432,7 +444,10 @@ cdef bint has_left(const fetch_request_t *request) noexcept nogil:
     return False
 
 cdef int32_t asked_place(const fetch_request_t *request, const fetch_answer_t *answer, int32_t start) noexcept nogil:
-    """Which ask it answers. Answers come about in the order of the asks: `start` is where the last one was."""
+    """The index of the ask that an answer is for, or NOT_ASKED.
+
+    Answers come roughly in the order of the asks. `start` is the index that the search begins with.
+    """
     cdef int32_t i
     cdef int32_t place
     cdef const fetch_partition_t *p

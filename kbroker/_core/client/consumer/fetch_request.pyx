@@ -12,7 +12,7 @@ from kbroker._core.wire.cursor cimport (
 
 cdef enum:
     FETCH = 1                    # the API's key
-    CONSUMER = -1                # where a replica says its id
+    CONSUMER = -1                # a consumer's value of the field in which a replica writes its node id
     NO_OFFSET = -1
 
 
@@ -20,7 +20,7 @@ cdef inline bint same_topic(const fetch_ask_t *a, const fetch_ask_t *b) noexcept
     return a.topic_size == b.topic_size and memcmp(a.topic, b.topic, <size_t>a.topic_size) == 0
 
 cdef void write_topics(writer_t *w, int16_t version, const fetch_ask_t *asks, int32_t count, int32_t max_bytes, bint forgotten) noexcept nogil:
-    """Asks by topic; of forgotten ones only their numbers."""
+    """Write asks grouped by topic. For forgotten partitions, only their numbers are written."""
     cdef bint flexible = version >= 12
     cdef int32_t topics = 0
     cdef int32_t i
@@ -42,9 +42,9 @@ cdef void write_topics(writer_t *w, int16_t version, const fetch_ask_t *asks, in
                     write_i32(w, asks[i].leader_epoch)
                 write_i64(w, asks[i].offset)
                 if version >= 12:
-                    write_i32(w, -1)             # last fetched epoch: a replica's
+                    write_i32(w, -1)             # last fetched epoch: only replicas have one
                 if version >= 5:
-                    write_i64(w, NO_OFFSET)      # log start offset: a replica's
+                    write_i64(w, NO_OFFSET)      # log start offset: only replicas have one
                 write_i32(w, max_bytes)
                 if flexible:
                     write_uvarint(w, 0)
@@ -86,7 +86,10 @@ cdef void write_fetch(writer_t *w, int16_t version, const fetch_options_t *optio
 
 
 cdef fetch_ask_t *asks_of(list rows) except NULL:
-    """Of (topic, partition, leader epoch, offset); the topics are bytes that the list keeps."""
+    """Make asks of rows (topic, partition, leader epoch, offset).
+
+    The asks point into the topics, bytes that `rows` keeps.
+    """
     cdef fetch_ask_t *asks = <fetch_ask_t *>malloc(sizeof(fetch_ask_t) * max(len(rows), 1))
     cdef int32_t i
     cdef bytes topic
@@ -103,7 +106,10 @@ cdef fetch_ask_t *asks_of(list rows) except NULL:
 
 def encode_fetch(int16_t version, asks, forgotten=(), *, bytes client_id=b"", bytes rack=b"", int isolation_level=0, int min_bytes=1,
                  int max_wait_ms=500, int max_bytes=52428800, int max_partition_bytes=1048576, int session_id=0, int session_epoch=-1):
-    """The frame of a Fetch for (topic as bytes, partition, leader epoch or -1, offset); forgotten ones look the same."""
+    """Return the frame of a Fetch request. Raises ValueError for a version that is not 0 to 12.
+
+    asks, forgotten: rows (topic as bytes, partition, leader epoch or -1, offset).
+    """
     cdef writer_t out
     cdef fetch_options_t options
     cdef list asked = list(asks)

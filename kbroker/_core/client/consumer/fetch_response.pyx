@@ -112,7 +112,7 @@ cdef int parse_answers(fetch_answers_t *answers, int16_t version, const uint8_t 
     return MALFORMED if r.failed or topics < 0 or reader_left(&r) else 0
 
 cdef void read_aborted(const fetch_answer_t *answer, int16_t version, aborted_t *aborted) noexcept nogil:
-    # It was walked over when the answer was read, and stays as it is.
+    # The array was checked when the answer was read, so no bounds are needed here.
     cdef reader_t r
     cdef int32_t i
     reader_init(&r, answer.aborted, 0x7fffffff)
@@ -132,7 +132,10 @@ cdef void answers_move(fetch_answers_t *answers, int64_t distance) noexcept nogi
 
 
 def decode_fetch(int16_t version, body):
-    """(throttle ms, error, session id, partitions) of a response; a dict of fields for each partition. MalformedBytes."""
+    """Return (throttle ms, error code, session id, partitions) of a Fetch response; each partition is a dict of fields.
+
+    Raises MalformedBytes if the bytes are not a response of this version.
+    """
     cdef Py_buffer view
     cdef fetch_answers_t answers
     cdef fetch_answer_t *answer

@@ -16,13 +16,13 @@ cdef bint messages_alike(const uint8_t *first, const message_t *message) noexcep
         return False
     if (first[MESSAGE_ATTRIBUTES] ^ message.attributes) & ATTRIBUTE_LOG_APPEND_TIME:
         return False
-    # Under LogAppendTime a batch has one time.
+    # Under LogAppendTime all records of a batch have one timestamp.
     return (message.magic == 0 or not message.attributes & ATTRIBUTE_LOG_APPEND_TIME
             or <int64_t>load_u64(first + MESSAGE_TIMESTAMP) == message.timestamp)
 
 
 cdef bint put_record(writer_t *out, const uint8_t *data, const message_t *message, int64_t offset_delta, int64_t timestamp_delta) noexcept nogil:
-    """False when memory is out."""
+    """Append a message to `out` as a record of a batch. Return False if memory is out."""
     cdef int64_t body = (2 + varlong_size(timestamp_delta) + varlong_size(offset_delta) + bytes_size(message.key_size)
                          + bytes_size(message.value_size))
     cdef uint8_t *p = writer_reserve(out, <size_t>(varlong_size(body) + body))

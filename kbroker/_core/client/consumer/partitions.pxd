@@ -1,11 +1,11 @@
-"""What a consumer fetches, and the records that wait to be polled.
+"""The partitions that a consumer fetches, and the records that wait to be polled.
 
-A partition's `position` is what the user has come to, its `fetch_offset` what is asked for next; what lies between is in chunks that
-wait (`ready_t`). `generation` changes whenever the position is set from outside: what was asked for under another one is dropped
-when it comes.
+A partition's `position` is the offset that the user has come to; its `fetch_offset` is the one that is asked for next.
+The records between them are in chunks that wait to be polled (`ready_t`). `generation` changes whenever the position is
+set from outside: an answer to a request of an earlier generation is dropped when it comes.
 
-The lock guards partitions, what is ready and the engine's nodes (fetch.pxd). It is never held over a parse, a checksum or a
-socket; the GIL is not asked for under it.
+The lock guards the partitions, the `ready` list and the engine's nodes (fetch.pxd). It is never held while a response
+is parsed, a checksum computed or a socket used, and the GIL is never acquired under it.
 """
 
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t
@@ -17,28 +17,29 @@ from kbroker._core.client.consumer.records cimport RecordIterator
 from kbroker._core.client.pump cimport Engine
 
 ctypedef struct fetch_partition_t:
-    int32_t refs             # under the lock: the engine's list, asks under way, what is ready
+    int32_t refs             # under the lock: of the engine's list, of requests under way, of `ready` and of `news`
     uint8_t *topic           # owned
     int16_t topic_size
     int32_t partition
-    int8_t assigned          # False: to be taken out of the list once no session has it
-    int8_t paused            # by the user, or held because it is about to go
-    int8_t blocked           # after an error, until Python has decided
-    int8_t begun             # a poll has cut a chunk of it: that one goes first
-    int32_t node_id          # the leader, -1 not known
+    int8_t assigned          # False: it is taken out of the list once it is in no fetch session
+    int8_t paused            # bits: paused by the user; held, as it is about to be removed
+    int8_t blocked           # not fetched after an error, until Python has decided
+    int8_t begun             # a poll has handed out only part of one of its chunks: the rest is handed out first
+    int32_t node_id          # the leader; -1: not known
     int32_t leader_epoch
-    int32_t read_node_id     # the replica that the leader prefers for us, -1 none
-    int64_t read_until_ms
+    int32_t read_node_id     # the replica that the leader prefers for us; -1: none
+    int64_t read_until_ms    # monotonic; until when `read_node_id` counts
     int64_t fetch_offset     # -1: not known yet
-    int64_t stop_offset      # nothing is asked for from here on
+    int64_t stop_offset      # no Fetch asks for this offset or a later one
     int64_t position
-    int32_t fetch_epoch      # leader epoch of the record before fetch_offset, -1 not known (KIP-320)
-    int32_t position_epoch   # of that before position
-    int64_t generation       # of FetchEngine.generations: none is given twice, not even to the same partition assigned again
-    int64_t high_watermark   # -1 not known, as the next two
+    int32_t fetch_epoch      # leader epoch of the record before fetch_offset; -1: not known (KIP-320)
+    int32_t position_epoch   # leader epoch of the record before `position`; -1: not known
+    int64_t generation       # from FetchPartitions.generations, never given twice, not even if it is assigned again
+    int64_t high_watermark   # -1: not known, as in the next two
     int64_t last_stable_offset
     int64_t log_start_offset
-    # What the session of that node (-1 none) knows.
+    # The node whose fetch session has the partition (-1: none), and the leader epoch and offset it was last asked for
+    # there.
     int32_t session_node_id
     int32_t session_leader_epoch
     int64_t session_offset
@@ -60,28 +61,33 @@ ctypedef struct news_t:
     int32_t leader_epoch
     int16_t error
 
-cdef void partition_release(fetch_partition_t *p) noexcept nogil      # with the lock
-cdef void ready_free(ready_t *ready) noexcept nogil                  # with the lock
+# Gives up one reference. The caller holds the lock.
+cdef void partition_release(fetch_partition_t *p) noexcept nogil
+# Frees an entry of `ready`, its reference and its chunk if it still has one. The caller holds the lock.
+cdef void ready_free(ready_t *ready) noexcept nogil
 
 cdef class FetchPartitions(Engine):
     cdef mutex_t lock
     cdef fetch_partition_t **partitions
     cdef int32_t partition_count
     cdef int32_t partition_capacity
-    cdef int64_t generations     # the last one that was given
+    cdef int64_t generations     # the last generation that was given
     cdef ready_t *ready          # oldest first
     cdef ready_t **ready_end
     cdef news_t *news            # newest first
-    cdef int64_t ready_bytes     # atomic to read
-    cdef int32_t signal          # changes when poll has something to look at
-    cdef int32_t waiting         # polls that sleep
+    cdef int64_t ready_bytes     # atomic; bytes of the chunks in `ready`
+    cdef int32_t signal          # atomic; a futex: changes when poll has something to look at
+    cdef int32_t waiting         # atomic; the number of polls that sleep on `signal`
     cdef int32_t listening       # atomic: Python wants to be told when `signal` is no longer `heard`
     cdef int32_t heard
     cdef dict by_name            # (topic, partition) -> address of its fetch_partition_t; with the GIL
-    # What iteration has not come to of a poll, None: nothing. The partition's position is behind it: `put_back` sets it back.
+    # Iterates over the records of the last poll that was made to be read record by record; None: there is none.
+    # Positions are behind all its records; `put_back` sets them back to the first record that was not read.
     cdef RecordIterator iterator
-    cdef list delivered          # of each part of the last poll: (key of its partition, generation, position before it, its epoch)
-    cdef dict unread             # of each partition: the numbers of its parts
+    # For each part of the last poll: (key of its partition, generation, position before the part, leader epoch before
+    # it).
+    cdef list delivered
+    cdef dict unread             # key of a partition -> the numbers of its parts in the last poll
 
     cdef fetch_partition_t *find(self, topic, partition) except NULL
     cdef bint find_unread(self, topic, partition, int64_t *position, int32_t *epoch) except -1

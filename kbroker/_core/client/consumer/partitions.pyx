@@ -1,4 +1,4 @@
-"""Partitions that are fetched; the contract is in partitions.pxd."""
+"""The partitions that a consumer fetches; the contract is in partitions.pxd."""
 
 from libc.stdint cimport INT64_MAX, int16_t, int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free, malloc
@@ -16,11 +16,10 @@ from kbroker._core.client.pump cimport Engine
 cdef enum:
     # Bits of fetch_partition_t.paused.
     PAUSED = 1                   # by the user
-    HELD = 2                     # for good: it is about to be removed
+    HELD = 2                     # for good, as the partition is about to be removed
 
 
 cdef void partition_release(fetch_partition_t *p) noexcept nogil:
-    """With the lock."""
     p.refs -= 1
     if p.refs == 0:
         free(p.topic)
@@ -40,7 +39,7 @@ cdef class FetchPartitions(Engine):
         self.by_name = {}
 
     def __dealloc__(self):
-        # Nothing is under way: the pump has answered everything before it let go of its engines.
+        # No request is under way: the pump answers everything before it releases its engines.
         cdef ready_t *ready
         cdef news_t *news
         cdef int32_t i
@@ -67,9 +66,10 @@ cdef class FetchPartitions(Engine):
         return <fetch_partition_t *><size_t>address
 
     def assign(self, str topic not None, int32_t partition, int64_t offset=-1, int32_t epoch=-1):
-        """Begin with a partition, from `offset` on; -1: it is not known yet, `seek` says it. ValueError when it is assigned already.
+        """Begin to fetch a partition from `offset` on. With -1 the offset is not known yet: `seek` will set it.
 
-        `epoch`: leader epoch of the record before it, -1 not known.
+        `epoch` is the leader epoch of the record before `offset`, -1 if it is not known. Raises ValueError if the
+        partition is assigned already.
         """
         cdef fetch_partition_t *p
         cdef fetch_partition_t **grown
@@ -112,7 +112,7 @@ cdef class FetchPartitions(Engine):
         self.by_name[topic, partition] = <size_t>p
 
     cdef fetch_partition_t *revive(self, bytes name, int32_t partition, int64_t offset, int32_t epoch) noexcept:
-        """A partition that was removed and that a session still has; NULL: there is none."""
+        """Assign a partition again that was removed and is still in the list. Return NULL if it is not there."""
         cdef fetch_partition_t *found = NULL
         cdef fetch_partition_t *p
         cdef const char *topic = name
@@ -134,7 +134,7 @@ cdef class FetchPartitions(Engine):
         return found
 
     def remove(self, str topic not None, int32_t partition):
-        """No more of a partition: what waits is dropped."""
+        """Fetch a partition no longer, and drop its records that wait. Raises KeyError if it is not assigned."""
         cdef fetch_partition_t *p = self.find(topic, partition)
         self.leave_unread(topic, partition)
         del self.by_name[topic, partition]
@@ -145,9 +145,10 @@ cdef class FetchPartitions(Engine):
         self.wake()
 
     def seek(self, str topic not None, int32_t partition, int64_t offset, int32_t epoch=-1):
-        """Go on at `offset`; -1: not known. What waits is dropped, what is under way when it comes. An error is forgotten.
+        """Go on at `offset`, -1 if it is not known. Drop records that wait or are under way, and forget errors.
 
-        `epoch`: leader epoch of the record before it, -1 not known.
+        `epoch` is the leader epoch of the record before `offset`, -1 if it is not known. Raises KeyError if the
+        partition is not assigned.
         """
         cdef fetch_partition_t *p = self.find(topic, partition)
         self.leave_unread(topic, partition)
@@ -158,9 +159,10 @@ cdef class FetchPartitions(Engine):
         self.wake()
 
     def stop_at(self, str topic not None, int32_t partition, int64_t offset):
-        """No Fetch asks for what is at `offset` or behind it; what an answer brings beyond is given nevertheless.
+        """Have no Fetch ask for records at `offset` or behind; hand them out if an answer brings them anyway.
 
-        A poll does not wait once all partitions have come so far, or where a broker has nothing more up to there.
+        A poll does not wait once every partition has come to its stop offset, or its broker has no more records before
+        it.
         """
         cdef fetch_partition_t *p = self.find(topic, partition)
         mutex_lock(&self.lock)
@@ -171,7 +173,7 @@ cdef class FetchPartitions(Engine):
 
     @property
     def has_reached_stops(self):
-        """Whether nothing more comes, of any partition, and nothing waits to be polled."""
+        """Whether every assigned partition has come to its stop offset and no records wait to be polled."""
         cdef bint found
         mutex_lock(&self.lock)
         found = self.is_through()
@@ -179,7 +181,7 @@ cdef class FetchPartitions(Engine):
         return found
 
     cdef bint is_through(self) noexcept nogil:
-        """With the lock: the same."""
+        """As has_reached_stops. False if nothing is assigned. The caller holds the lock."""
         cdef const fetch_partition_t *p
         cdef bint found = False
         cdef int32_t i
@@ -192,7 +194,7 @@ cdef class FetchPartitions(Engine):
         return found and self.ready == NULL
 
     def lead(self, str topic not None, int32_t partition, int32_t node_id, int32_t leader_epoch=-1):
-        """Who leads a partition, -1 nobody that is known. Fetching goes on after an error."""
+        """Set the leader of a partition, -1 if it is not known. Fetching goes on if an error had stopped it."""
         cdef fetch_partition_t *p = self.find(topic, partition)
         mutex_lock(&self.lock)
         p.node_id = node_id
@@ -203,13 +205,13 @@ cdef class FetchPartitions(Engine):
         self.wake()
 
     def pause(self, str topic not None, int32_t partition):
-        """Neither fetch nor hand out, until `resume`; what waits is kept."""
+        """Neither fetch nor hand out records of a partition until `resume`. Records that wait are kept."""
         self.find(topic, partition).paused |= PAUSED
         self.leave_unread(topic, partition)
         self.wake()
 
     def hold(self, str topic not None, int32_t partition):
-        """The same until it is removed, whatever the user resumes: somebody else is to have it."""
+        """As `pause`, until the partition is removed and regardless of `resume`: another consumer is to get it."""
         self.find(topic, partition).paused |= HELD
         self.leave_unread(topic, partition)
         self.wake()
@@ -223,11 +225,14 @@ cdef class FetchPartitions(Engine):
         return (self.find(topic, partition).paused & PAUSED) != 0
 
     def position(self, str topic not None, int32_t partition):
-        """The offset of the next record that is given; -1 not known."""
+        """The offset of the next record that is handed out; -1 if it is not known."""
         return self.epochs(topic, partition)[0]
 
     def epochs(self, str topic not None, int32_t partition):
-        """(position, its epoch, offset that is fetched next, its epoch): of the record before it, -1 not known."""
+        """Return (position, its epoch, next offset to fetch, its epoch).
+
+        Each epoch is the leader epoch of the record before the offset. All values are -1 if they are not known.
+        """
         cdef fetch_partition_t *p = self.find(topic, partition)
         cdef int64_t position = -1
         cdef int32_t epoch = -1
@@ -244,17 +249,17 @@ cdef class FetchPartitions(Engine):
         return position, epoch, fetch_offset, fetch_epoch
 
     def watermarks(self, str topic not None, int32_t partition):
-        """(log start offset, last stable offset, high watermark) as the last answer had them; -1 not known."""
+        """Return (log start offset, last stable offset, high watermark) of the last answer; -1: not known."""
         cdef fetch_partition_t *p = self.find(topic, partition)
         return p.log_start_offset, p.last_stable_offset, p.high_watermark
 
     def assigned(self):
-        """(topic, partition) of all that is assigned."""
+        """Return (topic, partition) for each assigned partition."""
         return list(self.by_name)
 
     @property
     def is_assigned(self):
-        """Whether there is something that is assigned."""
+        """Whether a partition is assigned."""
         return len(self.by_name) > 0
 
     @property
@@ -262,13 +267,13 @@ cdef class FetchPartitions(Engine):
         return atomic_load_i64(&self.ready_bytes)
 
     def wake(self):
-        """Look again what there is to fetch."""
+        """Have the pump's thread look again for something to fetch."""
         if self.pump is not None:
             with nogil:
                 self.pump.wake(self)
 
     cdef void move(self, fetch_partition_t *p, int64_t offset, int32_t epoch) noexcept nogil:
-        """With the lock."""
+        """Set the position of a partition, give it a new generation and drop its chunks. The caller holds the lock."""
         cdef ready_t **link = &self.ready
         cdef ready_t *ready
         self.generations += 1
@@ -286,18 +291,22 @@ cdef class FetchPartitions(Engine):
                 link = &ready.next
         self.ready_end = link
 
-    # --- iteration: of those that hand out --------------------------------------------------------------------
+    # --- iteration over what was polled: poll.pyx overrides find_unread and put_back ---------------------------
 
     cdef bint find_unread(self, topic, partition, int64_t *position, int32_t *epoch) except -1:
-        """The position of a partition that iteration has not read to its end, or of which nobody got what a poll returned."""
+        """Tell a partition's position and epoch if they differ from the fetch_partition_t's, else return False.
+
+        It differs when iteration has not read the partition's records to their end, and when a poll has returned
+        records that nobody got.
+        """
         return False
 
     cdef int put_back(self) except -1:
-        """Iteration ends, what it has not come to waits to be handed out before all else."""
+        """End iteration. Records that it has not come to are handed out first by the next poll."""
         return 0
 
     cdef int leave_unread(self, topic, partition) except -1:
-        """The same, if there is some of this partition."""
+        """As put_back, if the iteration has records of this partition."""
         if self.iterator is not None and (topic, partition) in self.unread:
             self.put_back()
         return 0
@@ -305,10 +314,13 @@ cdef class FetchPartitions(Engine):
     # --- what Python decides --------------------------------------------------------------------------------
 
     cdef void say(self, fetch_partition_t *p, const fetch_answer_t *answer, int16_t error) noexcept nogil:
-        """With the lock."""
+        """Stop fetching a partition after an error, and tell Python.
+
+        `answer` may be NULL. The caller holds the lock.
+        """
         cdef news_t *news = <news_t *>malloc(sizeof(news_t))
         if news == NULL:
-            return               # it is fetched again and fails again
+            return               # the partition is fetched again, and fails again
         p.blocked = True
         p.refs += 1
         news.partition = p
@@ -322,9 +334,10 @@ cdef class FetchPartitions(Engine):
         self.pump.tell(self)
 
     def take_news(self):
-        """(topic, partition, error code, offset, leader's id, leader's epoch) of partitions that stand still: `lead` and `seek` let them go on.
+        """Return (topic, partition, error code, offset, leader id, leader epoch) of partitions stopped by an error.
 
-        The leader is what the broker said it is, -1 when it did not.
+        `lead` and `seek` let such a partition go on. The leader is the one that the broker named in its answer, -1 if
+        it named none.
         """
         cdef news_t *news
         cdef news_t *next
@@ -346,7 +359,7 @@ cdef class FetchPartitions(Engine):
         found.reverse()
         return found
     cdef void purge(self) noexcept nogil:
-        """With the lock: partitions that nobody needs any more go."""
+        """Take partitions out of the list that are neither assigned nor in a session. The caller holds the lock."""
         cdef fetch_partition_t *p
         cdef int32_t i = 0
         while i < self.partition_count:

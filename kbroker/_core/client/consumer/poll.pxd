@@ -1,10 +1,12 @@
-"""Handing out what has been fetched. One poll at a time; it takes records from `ready` and moves positions.
+"""Handing out what has been fetched. One poll at a time takes records from `ready` and moves positions.
 
-What is polled `to_read` is handed out by an iterator, record by record. Where its partitions stand is found out when somebody asks, so
-that nothing is done for each record. What is left of it (`put_back`) is `begun`.
+Records that are polled with `to_read` are handed out one by one, by an iterator. The positions of their partitions are
+computed when somebody asks for them, so that no work is done for each record. The records that iteration has left over
+go to `begun` (`put_back`).
 
-Records that a poll returns are the caller's once he has looked at them or keeps them. An exception of a signal handler, or a task that is cancelled, may
-let go of them before: when nobody has looked at them and nobody has them, positions are those before that poll, and the next one fetches them again.
+Records that a poll returns belong to the caller once he has looked at them, or as long as he keeps them. An exception
+of a signal handler or the cancelling of a task may drop them before that. If nobody has looked at them and nobody keeps
+them, positions are those before that poll, and the next poll fetches the records again.
 """
 
 from libc.stdint cimport int32_t, int64_t
@@ -15,14 +17,21 @@ from kbroker._core.client.consumer.records cimport Handout, Records
 
 cdef class FetchPoll(FetchPartitions):
     cdef object inflate
-    cdef list begun              # of a Chunk that a poll has cut: (chunk, key of its partition, generation, next record)
-    cdef dict taken              # by key of a partition: generation, position and epoch before the last poll took something of it
-    # By key of a partition: a Chunk without records behind the last one of it that the last poll took, and its generation. Only
-    # there the position is behind the last record: at a marker, or what compaction has left of a batch.
+    # Chunks of which only a part has been handed out: (chunk, key of its partition, generation, next record). A key is
+    # (topic, partition).
+    cdef list begun
+    # key of a partition -> (generation, position, epoch) before the last poll took something of the partition.
+    cdef dict taken
+    # key of a partition -> (chunk, generation). The chunk has no records, only a transaction marker or what compaction
+    # has left of a batch; the last poll took it behind the last records of the partition. The position is behind this
+    # chunk.
     cdef dict passed
-    cdef Handout handout         # of the last poll, None: it has returned nothing, or what it has returned is not to be taken again
+    # Belongs to the records that the last poll has returned. None if it has returned none, or if they are not to be
+    # taken back.
+    cdef Handout handout
     cdef readonly bint has_given # whether the last poll had records
-    # To be raised by the next poll: (error, key of its partition or None, generation, whether by each until somebody seeks).
+    # What the next poll is to raise: (error, key of its partition or None, generation, whether every poll raises it
+    # until somebody seeks).
     cdef list errors
     cdef bint interrupted
 

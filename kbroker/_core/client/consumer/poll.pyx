@@ -19,7 +19,7 @@ cdef extern from "Python.h":
     Py_ssize_t Py_REFCNT(PyObject *object) noexcept
 
 cdef enum:
-    MOST_WAIT_MS = 500               # a signal that another thread was given is seen after so long
+    MOST_WAIT_MS = 500               # a poll looks for signals that another thread received after so long at most
 
 
 cdef class FetchPoll(FetchPartitions):
@@ -33,13 +33,16 @@ cdef class FetchPoll(FetchPartitions):
         self.passed = {}
 
     def poll(self, int64_t timeout_ms, int64_t max_records, bint to_read=False, list into=None):
-        """The next records, at most so many; none when there are none within the time, or after `interrupt`.
+        """Return the next records as Records, `max_records` at most.
 
-        What `reading` has not given comes first, and what an earlier poll has returned to nobody. With `to_read` it is `reading` what gives these.
-        They are appended to `into`, and are the caller's at once.
+        The Records are empty if none came within `timeout_ms`, after `interrupt`, and when every partition has come to
+        its stop offset. The records that `reading` has not given come first. Records that the last poll returned and
+        that nobody got are fetched again. With `to_read` the iterator of `reading` goes over the records. With `into`
+        the Records are appended to this list and belong to the caller at once.
 
-        Raises what `raise_in_poll` was given, and UnreadableRecords once all before it has been given: then position stays where it is.
-        Gives the GIL back while it waits; KeyboardInterrupt and other exceptions of signal handlers come out.
+        Raises the errors of `raise_in_poll`. Raises UnreadableRecords where records cannot be read, once all records
+        before them have been handed out; the position stays before them. Releases the GIL while it waits; exceptions of
+        signal handlers, as KeyboardInterrupt, are raised.
         """
         cdef Records records
         cdef int64_t until_ms = monotonic_ms() + timeout_ms
@@ -82,20 +85,21 @@ cdef class FetchPoll(FetchPartitions):
             PyErr_CheckSignals()
 
     def reading(self):
-        """The iterator over the last poll `to_read`, whose positions are behind what it has given; None: it has ended.
+        """The iterator over the records of the last poll with `to_read`, or None if it has ended.
 
-        It ends when something happens to a partition of which it has records left, and by a poll.
+        Positions are behind the records that it has given. It ends with the next poll, and when a partition of which it
+        has records left is removed, paused or sought.
         """
         if self.iterator is not None and self.iterator.records is None:
             self.iterator = None
         return self.iterator
 
     def stop_reading(self):
-        """The rest of it is for the next poll."""
+        """End the iterator of `reading`; the next poll hands out the records that are left."""
         self.put_back()
 
     def settle(self):
-        """What the last poll has returned comes again if nobody has got it; else it never does."""
+        """Have the records of the last poll fetched again if nobody got them; if somebody did, they stay handed out."""
         self.settle_handout()
 
     cdef int settle_handout(self) except -1:
@@ -105,30 +109,31 @@ cdef class FetchPoll(FetchPartitions):
         return 0
 
     def take_back(self):
-        """What the last poll has returned comes again, unless it is settled."""
+        """Have the records of the last poll fetched again, unless `settle` was called."""
         if self.handout is not None:
             self.take_again()
         self.handout = None
 
     cdef bint is_lost(self) noexcept:
-        """Whether nobody has looked at what the last poll has returned, and nobody can any more."""
+        """Whether nobody has looked at the records that the last poll returned, and nobody keeps them."""
         return self.handout is not None and not self.handout.is_seen and Py_REFCNT(<PyObject *>self.handout) == 1
 
     def listen(self):
-        """`on_told` is called once when poll has something to look at from now on, for who does not wait in it."""
+        """Have `on_told` called once when poll has something new to look at: for callers that do not wait in poll."""
         self.heard = atomic_load_i32(&self.signal)
         atomic_store_i32(&self.listening, 1)
 
     def interrupt(self):
-        """A poll that waits returns, or the next one does."""
+        """Have a waiting poll return, or else the next one return without waiting."""
         self.interrupted = True
         self.awaken()
 
     def raise_in_poll(self, error, str topic=None, int32_t partition=-1, *, bint until_seek=False):
-        """The next poll raises it, for a partition when what waits of that has been polled or dropped; it stands still until then.
+        """Have the next poll raise `error`; do nothing if it is for a partition that is not assigned.
 
-        Then the partition is fetched again; with `until_seek` every poll raises it instead, until somebody seeks. One error of each partition, and
-        one of none, waits at a time: the newest.
+        The error of a partition is raised once the partition's waiting records have been polled or dropped. Until then
+        the partition is not fetched; then it is fetched again. With `until_seek` every poll raises the error instead,
+        until somebody seeks. At most one error waits for each partition, and one without a partition: the newest.
         """
         cdef fetch_partition_t *p
         key, generation = None, 0
@@ -146,7 +151,7 @@ cdef class FetchPoll(FetchPartitions):
         self.awaken()
 
     def forget_errors(self):
-        """What waits to be raised of no partition is not."""
+        """Drop the waiting error that is not for a partition."""
         self.errors = [each for each in self.errors if each[1] is not None]
 
     cdef int raise_one(self) except -1:
@@ -177,14 +182,14 @@ cdef class FetchPoll(FetchPartitions):
         return 0
 
     cdef bint waits(self, const fetch_partition_t *p) noexcept nogil:
-        """With the lock: whether something of it waits to be polled."""
+        """Whether records of the partition wait in `ready`. The caller holds the lock."""
         cdef const ready_t *ready = self.ready
         while ready != NULL and ready.partition != p:
             ready = ready.next
         return ready != NULL
 
     cdef int stop_at(self, error, tuple key, int64_t generation) except -1:
-        """A partition whose next records cannot be read: nothing behind them is handed out."""
+        """Stop a partition whose next records cannot be read: hand out nothing behind them, and have `error` raised."""
         cdef fetch_partition_t *p
         cdef int64_t before = generation
         if key in self.by_name:
@@ -197,20 +202,20 @@ cdef class FetchPoll(FetchPartitions):
             mutex_unlock(&self.lock)
             if key in self.taken:
                 self.taken[key] = generation, *self.taken[key][1:]
-            # What this poll has of it is still right.
+            # The records that this poll has of the partition stay valid: they get its new generation.
             self.delivered = [(row[0], generation, row[2], row[3]) if row[:2] == (key, before) else row for row in self.delivered]
             self.errors.append((error, key, generation, False))
         return 0
 
     cdef int64_t position_at(self, Chunk chunk, int64_t first, int64_t end) except -1:
-        """The position behind records `first` to `end` - 1."""
+        """The position behind records `first` to `end` - 1 of a chunk."""
         try:
             chunk.keep(end)
             return chunk.offset_of(end)
         except UnreadableRecords:
             if end == first:
                 raise
-            return chunk.offset_of(end - 1) + 1      # what cannot be read comes behind them
+            return chunk.offset_of(end - 1) + 1      # the records that cannot be read come behind these
 
     cdef int deliver(self, Records records, Chunk chunk, tuple key, int64_t generation, int64_t first, int64_t most) except -1:
         cdef fetch_partition_t *p
@@ -262,12 +267,12 @@ cdef class FetchPoll(FetchPartitions):
         for key, generation, _, _ in self.delivered:
             p = self.find(key[0], key[1]) if key in self.by_name else NULL
             if p == NULL or p.generation != generation or p.paused:
-                self.put_back()          # another thread has done something to it meanwhile
+                self.put_back()          # another thread has removed, paused or sought the partition meanwhile
                 break
         return 0
 
     cdef int32_t unread_part(self, tuple key) except -2:
-        """The part of what is read that has the next record of a partition; -1: none has."""
+        """The part with the next record of a partition that iteration has not given; -1 if there is none."""
         cdef int32_t number
         if self.iterator is not None and self.iterator.records is not None:
             for number in self.unread.get(key, ()):
@@ -336,7 +341,7 @@ cdef class FetchPoll(FetchPartitions):
         return 0
 
     cdef int take_begun(self, Records records, int64_t most) except -1:
-        """What an earlier poll has left over of a chunk."""
+        """Hand out the rest of chunks of which an earlier poll has handed out a part."""
         cdef fetch_partition_t *p
         cdef list begun = self.begun
         self.begun = []
@@ -371,7 +376,7 @@ cdef class FetchPoll(FetchPartitions):
         return 0
 
     cdef int take_again(self) except -1:
-        """A poll was interrupted: what it has taken is fetched again, from where its partitions stood before."""
+        """Set partitions back to their positions before the last poll, so that what it took is fetched again."""
         cdef fetch_partition_t *p
         for key, (generation, position, epoch) in self.taken.items():
             if key not in self.by_name:

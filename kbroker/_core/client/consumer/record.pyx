@@ -26,9 +26,10 @@ cdef enum:
 
 
 class UnreadableRecords(ClientError, BadInput):
-    """Records of a partition cannot be read: damaged, or not what the protocol says. `offset` is the first of them.
+    """Records of a partition cannot be read: they are damaged, or not what the protocol says.
 
-    What stands before them has been given. Seeking behind `offset` leaves them out.
+    `offset` is the offset of the first of them. The records before them have been handed out. Seeking behind `offset`
+    leaves them out.
     """
 
     code = ErrorCode.CORRUPT_MESSAGE
@@ -76,7 +77,7 @@ cdef RecordSource new_source(str topic, int32_t partition, fetch_buffer_t *buffe
 @cython.no_gc
 @cython.freelist(256)
 cdef class ConsumerRecord:
-    """One record. Its fields are made when they are read, each time anew; it keeps the memory that it came in."""
+    """One record. Its fields are made anew each time they are read; it keeps the memory that it was received in."""
 
     def __init__(self):
         raise TypeError("made by Records")
@@ -95,19 +96,19 @@ cdef class ConsumerRecord:
 
     @property
     def timestamp(self):
-        """Milliseconds since 1970, -1 for none."""
+        """Milliseconds since 1970 (UTC); -1 if the record has no timestamp."""
         if load_u16(self.header + BATCH_ATTRIBUTES) & ATTRIBUTE_LOG_APPEND_TIME:
             return <int64_t>load_u64(self.header + BATCH_MAX_TIMESTAMP)
         return <int64_t>(load_u64(self.header + BATCH_BASE_TIMESTAMP) + <uint64_t>self.record.timestamp_delta)
 
     @property
     def timestamp_type(self):
-        """0: the producer's time, 1: the broker's, when it was appended."""
+        """0: the producer's timestamp (CreateTime); 1: the broker's, when it appended the record (LogAppendTime)."""
         return LOG_APPEND_TIME if load_u16(self.header + BATCH_ATTRIBUTES) & ATTRIBUTE_LOG_APPEND_TIME else CREATE_TIME
 
     @property
     def leader_epoch(self):
-        """The epoch of the leader that appended it, or None."""
+        """The epoch of the leader that appended the record, or None if it is not known."""
         cdef int32_t epoch = <int32_t>load_u32(self.header + BATCH_LEADER_EPOCH)
         return None if epoch < 0 else epoch
 
@@ -121,7 +122,10 @@ cdef class ConsumerRecord:
 
     @property
     def value_view(self):
-        """The value without a copy; as long as it is kept, so is all that was fetched with it."""
+        """The value as a memoryview, without a copy.
+
+        While it is kept, everything that was fetched with it stays in memory.
+        """
         cdef Py_ssize_t at
         if self.record.value_size < 0:
             return None
@@ -130,7 +134,7 @@ cdef class ConsumerRecord:
 
     @property
     def headers(self):
-        """Pairs of a name and bytes or None."""
+        """The headers: pairs of a name and a value, which is bytes or None."""
         return read_headers(&self.record) if self.record.header_count else ()
 
     def __copy__(self):
@@ -140,7 +144,7 @@ cdef class ConsumerRecord:
         return self
 
     def __reduce__(self):
-        """For pickle: the header of its batch and the record as it stands in one, not all that was fetched with it."""
+        """For pickle: keep the header of the record's batch and the encoded record, nothing else that was fetched."""
         cdef Py_ssize_t rest = self.record.stop - self.record.rest
         cdef int64_t body = 1 + varlong_size(self.record.timestamp_delta) + varlong_size(self.record.offset_delta) + rest
         cdef bytes data = PyBytes_FromStringAndSize(NULL, BATCH_HEADER_SIZE + varlong_size(body) + body)
@@ -161,7 +165,10 @@ cdef class ConsumerRecord:
 
 
 def restored_record(str topic not None, int32_t partition, bytes data not None):
-    """A ConsumerRecord of what its `__reduce__` gives. ValueError for anything else."""
+    """Return the ConsumerRecord whose `__reduce__` gave these arguments.
+
+    Raises ValueError if `data` is not a record.
+    """
     cdef RecordSource source = RecordSource.__new__(RecordSource)
     cdef ConsumerRecord made
     source.topic = topic

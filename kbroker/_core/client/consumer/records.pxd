@@ -1,4 +1,4 @@
-"""Records as a consumer gets them: those of one poll, over the memory that they came in."""
+"""The records of one poll: views of the memory that they were received in."""
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
@@ -14,17 +14,20 @@ ctypedef struct part_t:
     int64_t before           # records of the parts before this one
 
 cdef class Handout:
-    """Records that a poll has returned, between them and who has polled. Who else refers to it is the Records: while it does, somebody may have them."""
+    """Shared by a FetchPoll and the Records that its last poll returned, to find out whether somebody got them.
+
+    Only the FetchPoll and the Records refer to it. While the Records do, somebody may have them.
+    """
     cdef bint is_seen            # somebody has looked at the records
 
 cdef class Records:
-    cdef Handout handout         # None: nobody has to know whether these are looked at, or it is known
+    cdef Handout handout         # None if no poll has to know whether somebody looks at these records
     cdef list chunks
     cdef part_t *parts
     cdef int32_t part_count
     cdef int32_t part_capacity
     cdef int64_t count
-    # The batch that was last looked into by index.
+    # The batch of the last record that was got by index.
     cdef int32_t near_part
     cdef int32_t near_batch
     cdef RecordSource near_source
@@ -38,14 +41,14 @@ cdef class Records:
     cdef Records cut(self, int64_t start, int64_t stop)
 
 cdef class RecordIterator:
-    """Goes over records once. After an error it goes on with the next batch; one of `read` stays where it is."""
-    cdef Records records         # None: it has ended
-    cdef bint stays
+    """Goes over records once. After an error it goes on with the next batch, or stays where it is if `stays` is set."""
+    cdef Records records         # None: the iterator has ended
+    cdef bint stays              # set by FetchPoll, for `reading`
     cdef int32_t part
     cdef int32_t batch
     cdef int64_t part_left       # records of the part that are in batches behind this one
-    cdef int32_t left            # records of this batch
-    cdef int32_t last_delta      # offset delta of the record before, -1: it is not of this batch
+    cdef int32_t left            # records of this batch that have not been given
+    cdef int32_t last_delta      # offset delta of the record that was given last; -1: none of this batch was given
     cdef RecordSource source
     cdef const uint8_t *header
     cdef const uint8_t *p

@@ -1,6 +1,6 @@
-"""Records as a consumer gets them. No object per record is made before somebody asks for one.
+"""The records of one poll. The object of a record is made only when somebody asks for the record.
 
-The bytes of a batch live as long as a record of it or its iterator does.
+The bytes of a batch stay in memory as long as one of its records or an iterator over it does.
 """
 
 cimport cython
@@ -46,7 +46,7 @@ cdef class RecordIterator:
             BATCH_BAD_RECORD, <int64_t>load_u64(self.header + BATCH_BASE_OFFSET))
 
     cdef void fail(self) noexcept:
-        """What is left of this batch cannot be read."""
+        """Leave this batch, as the rest of it cannot be read. With `stays`, the next step tries it again."""
         if self.stays and self.records is not None:
             self.part_left += self.left
             self.batch = -1
@@ -57,14 +57,14 @@ cdef class RecordIterator:
         self.part_left = self.left = 0
 
     cdef int64_t next_of(self, int32_t part) noexcept:
-        """The number of the first record of a part that has not been given; the end of the part when all have."""
+        """The number of the first record of a part that has not been given, or the end of the part."""
         cdef const part_t *found = &self.records.parts[part]
         if part == self.part:
             return found.end - self.part_left - self.left
         return found.end if part < self.part else found.first
 
     cdef int64_t position(self) noexcept:
-        """Behind the record that was given last."""
+        """The offset behind the record that was given last."""
         return <int64_t>load_u64(self.header + BATCH_BASE_OFFSET) + self.last_delta + 1
 
     cdef bint next_batch(self) except -1:
@@ -126,9 +126,10 @@ cdef class Handout:
 
 @cython.final
 cdef class Records:
-    """The records of one poll, a sequence of ConsumerRecord: those of a partition in order of their offsets, one partition after the other.
+    """The records of one poll: a sequence of ConsumerRecord.
 
-    Safe to read from several threads only by iterating. Reading raises UnreadableRecords where a batch is damaged.
+    The records of a partition stand in the order of their offsets, one partition after the other. Several threads may
+    read one Records only by iterating. Raises UnreadableRecords where a damaged batch is read.
     """
 
     def __cinit__(self):
@@ -136,7 +137,7 @@ cdef class Records:
         self.near_part = -1
 
     def __init__(self, chunks=(), max_records=None):
-        """Of `chunks`, as `read_chunk` makes them, at most the first `max_records` records."""
+        """Make Records of `chunks` (from `read_chunk`); with `max_records`, only of that many records at most."""
         cdef Chunk chunk
         cdef int64_t left = INT64_MAX if max_records is None else max_records
         for chunk in chunks:
@@ -221,7 +222,7 @@ cdef class Records:
         return low
 
     cdef int load(self, int32_t part, int32_t batch) except -1:
-        """Read one batch, for those who ask by index."""
+        """Read one batch and keep its records, for access by index."""
         cdef Chunk chunk = <Chunk>self.chunks[part]
         cdef payload_t payload
         cdef record_t skipped
@@ -261,7 +262,7 @@ cdef class Records:
         return made
 
     def partitions(self):
-        """The partitions that have records here, in the order of their first ones."""
+        """Return the TopicPartitions that have records here, in the order of their first records."""
         cdef int32_t i
         cdef Chunk chunk
         self.note_seen()
@@ -273,7 +274,7 @@ cdef class Records:
         return list(found)
 
     def of_partition(self, str topic not None, int32_t partition):
-        """The records of one partition."""
+        """Return the Records of one partition."""
         cdef Records made = new_records()
         cdef int32_t i
         cdef Chunk chunk
@@ -285,7 +286,7 @@ cdef class Records:
         return made
 
     def next_offsets(self):
-        """Per partition the offset to go on with behind these records: what a commit of them says."""
+        """Return a dict of TopicPartition to the offset behind these records: the offset to commit for them."""
         cdef int32_t i
         cdef Chunk chunk
         self.note_seen()
@@ -296,7 +297,10 @@ cdef class Records:
         return found
 
     def columns(self, columns=None):
-        """Flat columns of all records (kbroker._core.wire.columns.Columns), or of those named: of what is not, nothing is copied."""
+        """Return flat columns of all records (kbroker._core.wire.columns.Columns).
+
+        `columns` names the columns to make; None: all. Nothing is copied for the others.
+        """
         cdef RecordColumns made = RecordColumns(INT64_MIN, INT64_MAX, columns)
         cdef int32_t i
         self.note_seen()
@@ -331,12 +335,15 @@ cdef class Records:
         return 0
 
     def arrow(self, columns=None):
-        """A pyarrow.RecordBatch; see kbroker._core.client.consumer.columns.arrow_batch for its columns. ImportError without pyarrow."""
+        """Return a pyarrow.RecordBatch; kbroker._core.client.consumer.columns.arrow_batch describes its columns.
+
+        Raises ImportError if pyarrow is not installed.
+        """
         from kbroker._core.client.consumer.columns import arrow_batch
         return arrow_batch(self.columns(columns))
 
     def numpy(self, columns=None, *, dtypes=None):
-        """A dict of NumPy arrays; see kbroker._core.client.consumer.columns.numpy_arrays for what is in it."""
+        """Return a dict of NumPy arrays, which kbroker._core.client.consumer.columns.numpy_arrays describes."""
         from kbroker._core.client.consumer.columns import numpy_arrays
         return numpy_arrays(self.columns(columns), dtypes)
 

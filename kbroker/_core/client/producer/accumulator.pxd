@@ -1,7 +1,8 @@
-"""What a producer has not delivered yet: batches in queues, one queue for each partition, within bounds of bytes and records.
+"""What a producer has not delivered yet: batches in queues, one queue for each partition, bounded in bytes and records.
 
-A batch goes through its queue's lists: open (records are added) -> sealed -> flying (sent, no answer yet) -> done, or from
-flying to held (refused, or its connection lost), and from there back to the head of sealed, or it fails.
+A batch goes through its queue: open (records are added) -> sealed -> flying (sent, no answer yet) -> done. A batch that
+was refused, or whose connection was lost, goes from flying to held, and from there back to the head of sealed, or it
+fails. A batch that has waited for too long goes from open or sealed to held.
 """
 
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
@@ -12,41 +13,41 @@ from kbroker._core.client.producer.outgoing_list cimport outgoing_list_t
 from kbroker._core.client.producer.partitioner cimport partitioner_t, spread_t
 
 cdef enum:
-    # What accumulator_add finds
+    # What accumulator_add returns. Unless it is ADDED, nothing was added.
     ADDED = 0
-    NO_ROOM = 1                  # nothing was added; await_room
+    NO_ROOM = 1                  # the bounds are reached: see await_room
     OUT_OF_MEMORY = 2
     TOO_LARGE = 3                # above max_record_size
     NO_SUCH_PARTITION = 4
     IS_CLOSED = 5
-    IS_SHUT = 6                  # for now: no transaction is open
+    IS_SHUT = 6                  # nothing can be added now: no transaction is open
 
 ctypedef struct queue_t:
     queue_t *next_active
-    queue_t *next_found          # of those that Python asks for
+    queue_t *next_found          # in the list of queues that a call from Python collects
     topic_t *topic
     int32_t partition_id
     int32_t leader               # node id; -1: not known
     int32_t leader_epoch
-    bint active                  # in accumulator_t.active: it has something open, sealed or held
-    bint muted                   # something of it failed: nothing is sent until Python has decided
-    bint told                    # Python knows
-    bint begun                   # a batch of its producer id and epoch has been acknowledged
-    bint admitted                # in a transaction: the partition belongs to it
-    int32_t in_flight            # flying's length
+    bint active                  # in accumulator_t.active: it has open, sealed or held batches
+    bint muted                   # a batch was refused, lost or expired: nothing is sent until Python has decided
+    bint told                    # Python knows that the queue waits for a decision, a leader or its admission
+    bint begun                   # a batch with this producer id and epoch has been acknowledged
+    bint admitted                # the partition belongs to the open transaction
+    int32_t in_flight            # number of batches in `flying`
     outgoing_t *open
     outgoing_list_t sealed
     outgoing_list_t flying
-    outgoing_list_t held         # in the order of their making
-    int64_t producer_id          # whose sequences it is in
+    outgoing_list_t held         # in the order in which they were made
+    int64_t producer_id          # the producer id that the sequences belong to
     int32_t next_sequence
     int16_t producer_epoch
-    int64_t last_size            # of its last sealed batch: so large is the next one's buffer
+    int64_t last_size            # bytes of the last sealed batch: the next batch's buffer is at least as large
 
 ctypedef struct window_t:
-    int64_t start                # ms since 1970; of no meaning while there are no records
+    int64_t start                # ms since 1970; not set while `records` is 0
     int64_t records
-    int64_t size                 # bytes of their keys and values
+    int64_t size                 # bytes of the keys and values
 
 ctypedef struct topic_t:
     topic_t *next
@@ -55,38 +56,38 @@ ctypedef struct topic_t:
     queue_t **queues             # spread.count of them
     int32_t *available
     spread_t spread
-    window_t *windows            # a hash table; of accumulator_t.window_ms each
-    int64_t window_room          # a power of 2, or 0
+    window_t *windows            # a hash table by `start`; each window is accumulator_t.window_ms long
+    int64_t window_room          # places in the table: a power of 2, or 0
     int64_t window_count
 
 ctypedef struct incoming_t:
     const uint8_t *key
     const uint8_t *value
-    const uint8_t *headers       # count and headers as they stand in a record
+    const uint8_t *headers       # the count and the headers, encoded as in a record
     int64_t key_size             # -1: null
     int64_t value_size
     int64_t headers_size
     int64_t timestamp
 
 ctypedef struct accumulator_t:
-    mutex_t lock                 # all below but what is atomic; never held while waiting for anything
+    mutex_t lock                 # guards all fields below that are not atomic; never held while waiting for anything
     buffer_pool_t pool
     partitioner_t partitioner
     topic_t *topics
     queue_t *active
-    outgoing_t *split_watched    # split, with callbacks that have to go to the parts
-    outgoing_t *oldest
+    outgoing_t *split_watched    # batches that were split and have callbacks, which have to go to the parts
+    outgoing_t *oldest           # of the batches that are not done, linked by `newer` and `older`
     outgoing_t *newest
-    int64_t next_number
+    int64_t next_number          # the number of the newest batch that was made
     int64_t used                 # bytes of batches that are not done
-    int64_t records              # in them
-    int64_t most_used
-    int64_t most_records         # 0: as many as there is memory for
-    int64_t max_record_size      # as it would stand alone in a batch
-    int64_t batch_size
-    int32_t batch_records        # of a batch at most
+    int64_t records              # records of batches that are not done
+    int64_t most_used            # upper bound of `used`
+    int64_t most_records         # upper bound of `records`; 0: only `most_used` bounds them
+    int64_t max_record_size      # upper bound of the size of a batch that holds one record alone
+    int64_t batch_size           # bytes; a batch is sealed before a record would make it larger
+    int32_t batch_records        # upper bound of the records of a batch
     int64_t linger_ms
-    int64_t window_ms            # records are counted by windows of their timestamps; 0: they are not
+    int64_t window_ms            # records are counted by windows of their timestamps of this length; 0: not counted
     int32_t codec
     bint transactional
     bint idempotent
@@ -94,44 +95,49 @@ ctypedef struct accumulator_t:
     int refusal                  # ADDED, or why nothing can be added
     int64_t producer_id
     int16_t producer_epoch
-    outgoing_t *raw_head         # what has to be compressed, by next_raw; each has a reference of this list
+    outgoing_t *raw_head         # batches to be compressed, linked by next_raw; the list has a reference to each
     outgoing_t *raw_tail
-    int32_t raw_came             # futex of who compresses: counts what came
+    int32_t raw_came             # futex of the thread that compresses: counts batches that came into this list
     int32_t waiting              # atomic: threads that wait for room
-    int32_t room                 # futex: counts what makes room
+    int32_t room                 # futex: counts events that make room
     int32_t flushing             # atomic: threads in flush
     int32_t progress             # futex: counts changes of `oldest`
     int32_t listening            # atomic: Python wants to be told when `room` is no longer `heard`
     int32_t heard
-    void (*wake)(void *waker) noexcept nogil      # any thread, without the lock: there is something to send. NULL: nobody sends
+    # Called when there is something to send, on any thread and without the lock. NULL: nobody sends.
+    void (*wake)(void *waker) noexcept nogil
     void *waker
 
 cdef class Accumulator:
-    """Owns the struct, its topics and all that is in them."""
+    """Owns the accumulator_t, its topics and their batches."""
     cdef accumulator_t a
-    cdef readonly dict topics                     # name -> Topic, for those that can be sent to
+    cdef readonly dict topics                     # name -> Topic, for the topics that records can be sent to
     cdef int wake(self) except -1
     cdef int64_t seal(self) except -1
     cdef int refuse(self, int refusal) except -1
-    # Waits until something of the memory has come back since `room` was `seen`; 0 when `deadline` (monotonic, -1: none) has passed.
+    # Waits until room was made since `room` had the value `seen`. Returns 0 if `deadline_ms` (monotonic, -1: none)
+    # passes before.
     cdef int await_room(self, int32_t seen, int64_t deadline_ms) except -1
 
 cdef class Topic:
     cdef topic_t *t
     cdef readonly str name
 
-# All below: the caller holds the lock.
+# For all functions below the caller holds the lock.
 
-# Adds one record to the open batch of a partition, -1 for one that the partitioner chooses (and tells in `partition`). `batch` and
-# the count of records before it in there are told too. Sets `wake` where a sender has to be woken once the lock is given up.
+# Adds one record to the open batch of partition[0]; if that is -1, the partitioner chooses the partition and it is
+# written there. Returns ADDED and the batch, where the record is the last one, or another constant of the enum above.
+# Sets `wake` if accumulator_t.wake has to be called once the lock is released.
 cdef int accumulator_add(accumulator_t *a, topic_t *topic, int32_t *partition, const incoming_t *record, outgoing_t **batch,
                          bint *wake) noexcept nogil
-# Counts them in the window of their timestamp, where windows are counted.
+# Counts records and their bytes in the window of `timestamp`. Only called while windows are counted.
 cdef void count_records(accumulator_t *a, topic_t *topic, int64_t timestamp, int64_t records, int64_t size) noexcept nogil
+# Moves the open batch of a queue, if there is one, to `sealed`.
 cdef void seal_open(accumulator_t *a, queue_t *queue) noexcept nogil
-# It goes to the compressor before it can be sent.
+# Gives a batch to the compressor; it is sent after that.
 cdef void compress_later(accumulator_t *a, outgoing_t *batch) noexcept nogil
+# Puts a queue into accumulator_t.active, if it is not there.
 cdef void make_active(accumulator_t *a, queue_t *queue) noexcept nogil
-# The batch is in no list any more: its memory comes back, its Deliveries are told. True when it has callbacks; then, and only
-# then, the pipeline's reference to it is left to the caller.
+# Ends a batch that is in no list of its queue any more: gives its memory back and sets its state for its Deliveries.
+# Returns True if the batch has callbacks; only then the pipeline's reference to it passes to the caller.
 cdef bint batch_done(accumulator_t *a, outgoing_t *batch, int32_t state) noexcept nogil

@@ -29,7 +29,7 @@ from kbroker._core.wire.varint cimport varlong_size
 
 cdef enum:
     FIRST_WINDOWS = 8
-    LONGEST_SLEEP_MS = 250       # a signal that comes just before the sleep is seen after it
+    LONGEST_SLEEP_MS = 250       # a signal that comes just before a sleep is handled after it
 
 
 # --- adding -------------------------------------------------------------------------------------------
@@ -98,11 +98,11 @@ cdef outgoing_t *open_batch(accumulator_t *a, queue_t *queue, int64_t size, int6
 
 
 cdef bint grow(accumulator_t *a, outgoing_t *batch, int64_t size) noexcept nogil:
-    """Room for `size` more bytes."""
+    """Make room for `size` more bytes in a batch. Return False if memory is out."""
     cdef int64_t capacity = 0
     cdef int64_t wanted = batch.size + size
     cdef uint8_t *data
-    # A quarter more than twice as much at once: what is copied again and again stays a small part.
+    # At least twice the room at once, so that copying stays a small part of the work.
     data = pool_take(&a.pool, wanted if wanted > 2 * batch.capacity else 2 * batch.capacity, &capacity)
     if data == NULL:
         return False
@@ -144,7 +144,7 @@ cdef int accumulator_add(accumulator_t *a, topic_t *topic, int32_t *partition, c
     if BATCH_HEADER_SIZE + size > a.max_record_size:
         return TOO_LARGE
     if (a.used + size + BATCH_HEADER_SIZE > a.most_used and a.used) or (a.most_records and a.records >= a.most_records):
-        # What is open goes now, whatever the linger: only that makes room.
+        # Open batches are sent now, before linger_ms has passed: only that makes room.
         wake[0] = True
         return NO_ROOM
     if batch == NULL:
@@ -171,7 +171,7 @@ cdef int accumulator_add(accumulator_t *a, topic_t *topic, int32_t *partition, c
 
 
 cdef window_t *window_of(window_t *windows, int64_t room, int64_t start, int64_t window_ms) noexcept nogil:
-    """Its place, or the free one that it is to have."""
+    """The place of the window that begins at `start`, or the free place where it is to go."""
     cdef int64_t i = (start // window_ms) & (room - 1)
     while windows[i].records and windows[i].start != start:
         i = (i + 1) & (room - 1)
@@ -196,7 +196,7 @@ cdef bint more_windows(accumulator_t *a, topic_t *topic) noexcept nogil:
 cdef void count_records(accumulator_t *a, topic_t *topic, int64_t timestamp, int64_t records, int64_t size) noexcept nogil:
     cdef int64_t start = timestamp - timestamp % a.window_ms
     cdef window_t *window
-    # Without memory some are not counted.
+    # If memory is out, these records are not counted.
     if records == 0 or (2 * topic.window_count >= topic.window_room and not more_windows(a, topic)):
         return
     window = window_of(topic.windows, topic.window_room, start, a.window_ms)
@@ -220,7 +220,7 @@ cdef bint batch_done(accumulator_t *a, outgoing_t *batch, int32_t state) noexcep
     batch.older = NULL
     batch.newer = NULL
     batch.queue = NULL
-    if not batch.compressing:                # else the compressor may be reading it: it goes with the last reference
+    if not batch.compressing:                # else the compressor may be reading it: the last unref frees it
         pool_give(&a.pool, batch.data, batch.capacity)
         batch.data = NULL
     a.used -= batch.charged
@@ -251,7 +251,7 @@ cdef void free_topic(topic_t *topic) noexcept nogil:
 
 
 cdef bint set_partition_count(topic_t *topic, int32_t count) noexcept nogil:
-    """Partitions are never taken away. False: memory is out."""
+    """Add queues until the topic has `count` partitions; queues are never removed. Return False if memory is out."""
     cdef void *grown = realloc(topic.queues, <size_t>count * sizeof(queue_t *))
     cdef queue_t *queue
     if grown == NULL:
@@ -278,7 +278,7 @@ cdef bint set_partition_count(topic_t *topic, int32_t count) noexcept nogil:
 
 
 cdef class Topic:
-    """A topic's queues. Valid as long as its accumulator."""
+    """A topic's queues. Valid as long as its Accumulator."""
 
     def __init__(self):
         raise TypeError("made by Accumulator.set_topic")
@@ -328,7 +328,10 @@ cdef class Accumulator:
         mutex_destroy(&self.a.lock)
 
     def set_topic(self, str name not None, leaders not None, leader_epochs=None) -> None:
-        """What metadata say: the node that leads each partition, -1 for none. Records can be sent to the topic from then on."""
+        """Set the leader of each partition as the metadata say, -1 for none. Records can then be sent to the topic.
+
+        Raises ValueError if the topic has no partitions.
+        """
         cdef Topic topic = self.topics.get(name)
         cdef bytes encoded = name.encode()
         cdef topic_t *made
@@ -379,7 +382,7 @@ cdef class Accumulator:
         self.wake()
 
     def forget_topic(self, str name not None) -> None:
-        """Nothing can be sent to it until `set_topic`; what is in its queues stays there."""
+        """Take no records for the topic until `set_topic`; records in its queues stay there."""
         self.topics.pop(name, None)
 
     cdef int wake(self) except -1:
@@ -391,7 +394,10 @@ cdef class Accumulator:
         return sleep_on(&self.a.room, seen, &self.a.waiting, deadline_ms)
 
     cdef int64_t seal(self) except -1:
-        """What is open is sent, whatever the linger. The number of the last batch there is."""
+        """Seal all open batches, so that they are sent before linger_ms has passed.
+
+        Return the number of the newest batch.
+        """
         cdef queue_t *queue
         cdef int64_t last
         mutex_lock(&self.a.lock)
@@ -405,7 +411,7 @@ cdef class Accumulator:
         return last
 
     def count_windows(self, int64_t window_ms) -> None:
-        """From now on records are counted by topic and window of their timestamps."""
+        """Count records from now on, by topic and by window of `window_ms` of their timestamps."""
         if window_ms <= 0:
             raise ValueError(f"window_ms={window_ms}")
         mutex_lock(&self.a.lock)
@@ -413,7 +419,7 @@ cdef class Accumulator:
         mutex_unlock(&self.a.lock)
 
     def take_windows(self) -> list:
-        """(topic, start of the window, records, bytes of keys and values): what was counted since the last time."""
+        """Return the counts since the last call: (topic, start of the window, records, bytes of keys and values)."""
         cdef list found = []
         cdef topic_t *topic
         cdef window_t *windows
@@ -422,7 +428,7 @@ cdef class Accumulator:
         mutex_lock(&self.a.lock)
         topic = self.a.topics
         mutex_unlock(&self.a.lock)
-        while topic != NULL:                 # they stay; new ones come before the first
+        while topic != NULL:                 # topics are never freed, and new ones come before the first
             mutex_lock(&self.a.lock)
             windows, room = topic.windows, topic.window_room
             topic.windows, topic.window_room, topic.window_count = NULL, 0, 0
@@ -437,24 +443,24 @@ cdef class Accumulator:
         return found
 
     def set_idempotent(self, bint idempotent) -> None:
-        """Before anything was sent: whether it needs a producer id."""
+        """Set whether the producer is idempotent and needs a producer id. To be called before anything is sent."""
         mutex_lock(&self.a.lock)
         self.a.idempotent = idempotent
         mutex_unlock(&self.a.lock)
         self.wake()
 
     def shut(self) -> None:
-        """Nothing can be added until `open`; what is there is sent, whatever the linger."""
+        """Take no records until `open`, and send what is queued before linger_ms has passed."""
         self.refuse(IS_SHUT)
         self.seal()
 
     def abandon(self) -> None:
-        """In a child process: nothing can be added ever, whoever held the lock when the fork came."""
+        """In a child process after a fork: take no records any more, even if a thread held the lock during the fork."""
         mutex_init(&self.a.lock, NULL)
         self.a.refusal = IS_SHUT
 
     def open(self) -> None:
-        """Again, unless it is closed."""
+        """Take records again after `shut`, unless the accumulator is closed."""
         mutex_lock(&self.a.lock)
         self.a.refusal = IS_CLOSED if self.a.closed else ADDED
         mutex_unlock(&self.a.lock)
@@ -468,7 +474,10 @@ cdef class Accumulator:
         return 0
 
     def flush(self, timeout_ms=None) -> bool:
-        """Everything added before is sent, whatever the linger, and waited for; False when it is not done after `timeout_ms`."""
+        """Send everything that was added before, without lingering, and wait until it is delivered or has failed.
+
+        Return False if that takes longer than `timeout_ms`; None: no limit.
+        """
         cdef int64_t deadline = -1 if timeout_ms is None else monotonic_ms() + <int64_t>timeout_ms
         cdef int64_t last
         cdef int32_t seen
@@ -485,11 +494,11 @@ cdef class Accumulator:
                 return False
 
     def begin_flush(self) -> int:
-        """The same without waiting: what `is_flushed` is to be asked with."""
+        """As `flush`, without waiting. Return the number to call `is_flushed` with."""
         return self.seal()
 
     def is_flushed(self, int64_t last) -> bool:
-        """Whether all is done that was there at that `begin_flush`."""
+        """Whether everything that was queued at the `begin_flush` that returned `last` is delivered or has failed."""
         cdef bint done
         mutex_lock(&self.a.lock)
         done = self.a.oldest == NULL or self.a.oldest.number > last
@@ -497,13 +506,13 @@ cdef class Accumulator:
         return done
 
     def listen(self) -> None:
-        """The engine tells Python once when a batch is done from now on: there is room, a flush has got on."""
+        """Have the engine tell Python once when a batch is done: there is room then, and a flush may be done."""
         self.a.heard = atomic_load_i32(&self.a.room)
         atomic_store_i32(&self.a.listening, 1)
         self.wake()
 
     def close(self) -> None:
-        """Nothing can be added any more."""
+        """Take no records any more."""
         mutex_lock(&self.a.lock)
         self.a.closed = True
         atomic_add_i32(&self.a.raw_came, 1)
@@ -513,22 +522,25 @@ cdef class Accumulator:
 
     @property
     def bytes_used(self) -> int:
-        """Bytes of what is not delivered yet."""
+        """Bytes of the batches that are neither delivered nor failed."""
         return self.a.used
 
     @property
     def record_count(self) -> int:
-        """Records that are not delivered yet."""
+        """The number of records that are neither delivered nor failed."""
         return self.a.records
 
     @property
     def bytes_kept(self) -> int:
-        """Bytes of buffers that wait to be used again."""
+        """Bytes of free buffers that are kept to be used again."""
         return self.a.pool.kept_bytes
 
 
 cdef int sleep_on(int32_t *word, int32_t seen, int32_t *sleepers, int64_t deadline_ms) except -1:
-    """Until `word` is no longer `seen`; 0 when the deadline (-1: none) has passed first. Ctrl-C is an exception here."""
+    """Sleep until `word` is no longer `seen`. Return 0 if the deadline (monotonic, -1: none) passes first.
+
+    Raises the exception of a signal handler, as KeyboardInterrupt.
+    """
     cdef int64_t left = LONGEST_SLEEP_MS
     cdef int result
     while atomic_load_i32(word) == seen:

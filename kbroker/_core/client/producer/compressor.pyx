@@ -1,4 +1,4 @@
-"""What stands between a producer's queues and its codec; see compressor.pxd."""
+"""The link between a producer's queues and its codec; see compressor.pxd."""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int32_t, int64_t
@@ -24,7 +24,10 @@ cdef class Compressor:
             outgoing_unref(self.batch)
 
     def take(self, int timeout_ms):
-        """The records of the next batch, as memory that is valid until `give`; None when there was none in that time."""
+        """Return the next batch's records, as a memoryview that is valid until `give`; None if no batch came in time.
+
+        Raises RuntimeError if a batch is taken already.
+        """
         cdef accumulator_t *a = &self.accumulator.a
         cdef int32_t seen = 0
         if self.batch != NULL:
@@ -46,7 +49,10 @@ cdef class Compressor:
         return None
 
     def give(self, compressed) -> None:
-        """The batch that was taken can go, with these bytes; as it was when they are no fewer, or None."""
+        """Let the batch that was taken be sent with the bytes `compressed`; uncompressed if None, or if not smaller.
+
+        Raises RuntimeError if no batch is taken.
+        """
         cdef accumulator_t *a = &self.accumulator.a
         cdef Py_buffer view
         cdef outgoing_t *batch = self.batch

@@ -1,4 +1,4 @@
-"""What becomes of one record that was sent: a batch and the record's place in it."""
+"""What becomes of records that were sent. A Delivery is a reference to a batch and the place of its record in it."""
 
 from libc.stdint cimport int32_t, int64_t
 
@@ -7,7 +7,7 @@ from kbroker._core.client.producer.outgoing cimport outgoing_t
 from kbroker._core.client.producer.outgoing_list cimport outgoing_list_t
 
 cdef class Delivery:
-    """Owns one reference to the batch. Any thread."""
+    """What becomes of one record. Owns one reference to the batch. For any thread."""
     cdef outgoing_t *batch
     cdef int64_t sent_timestamp
     cdef int32_t index
@@ -17,13 +17,13 @@ cdef class Delivery:
     cdef outgoing_t *settled(self, timeout, int32_t *index) except NULL
     cdef waiter(self)
     cdef int watch(self, callback, bint with_error) except -1
-    # `function(error, delivery)` once it is done.
+    # Has `function(error, delivery)` called once the record is done.
     cdef int report_to(self, function) except -1
 
 ctypedef struct stretch_t:
     outgoing_t *batch            # a reference
-    int32_t first                # the records between are those of the call, and what other threads have sent meanwhile
-    int32_t last
+    int32_t first                # place of the call's first record in the batch
+    int32_t last                 # place of its last record; records that other threads sent may lie between
 
 cdef class Deliveries:
     """What becomes of the records of one send_many: the batches they are in."""
@@ -31,12 +31,15 @@ cdef class Deliveries:
     cdef int32_t stretch_count
     cdef int32_t capacity
     cdef int64_t count
-    # The stretch of a batch in which the record at `index` is of the call; NULL when memory is out. Valid until the next `add`.
+    # Adds the record at `index` of a batch, and returns its stretch, which is valid until the next `add`. Returns NULL
+    # if memory is out.
     cdef stretch_t *add(self, outgoing_t *batch, int32_t index) noexcept nogil
-    # `function(error, deliveries)` once all are done.
+    # Has `function(error, deliveries)` called once all records are done.
     cdef int report_to(self, function) except -1
 
-# With the GIL, once the batch is done: its callbacks are called, each with its Delivery. Takes over the caller's reference.
+# Calls the callbacks of a batch that is done, each with its Delivery, and releases the caller's reference. With the
+# GIL.
 cdef void run_callbacks(outgoing_t *batch) noexcept
-# What was taken out of its queue fails; callbacks are called. With the GIL, on the pump's thread.
+# Fails batches that were taken out of their queues with `error`, and calls their callbacks. With the GIL, on the pump's
+# thread.
 cdef int fail_list(accumulator_t *a, outgoing_list_t *failed, error) except -1

@@ -1,4 +1,7 @@
-"""Deliveries; see delivery.pxd. Nothing happens to one when its batch completes: it looks at the batch when it is asked."""
+"""Deliveries; see delivery.pxd.
+
+A Delivery is not touched when its batch is done: it looks at the batch when it is asked.
+"""
 
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals
@@ -29,15 +32,15 @@ import logging
 from kbroker.errors import ForkedClient, TimedOut, UsageError
 
 cdef enum:
-    LONGEST_SLEEP_MS = 250       # a signal that comes just before the sleep is seen after it
+    LONGEST_SLEEP_MS = 250       # a signal that comes just before a sleep is handled after it
 
 log = logging.getLogger("kbroker.client")
 
-cdef object running_loop = None  # asyncio.get_running_loop: asyncio is there when somebody awaits
+cdef object running_loop = None  # asyncio.get_running_loop, set by the first await: asyncio is not imported before
 
 
 cdef int check_process(const outgoing_t *batch) except -1:
-    """Before one that is pending is waited for."""
+    """Raise ForkedClient before waiting for a batch of the parent process."""
     if outgoing_is_foreign(batch):
         raise ForkedClient(
             f"this record was sent by process {batch.process_id}, before a fork: only there it is known what becomes of it",
@@ -47,7 +50,10 @@ cdef int check_process(const outgoing_t *batch) except -1:
 
 
 cdef int await_batch(outgoing_t *batch, int64_t deadline_ms) except -1:
-    """0 when the deadline (monotonic, -1: none) has passed. Ctrl-C is an exception here."""
+    """Wait until a batch is done or split. Return 0 if the deadline (monotonic, -1: none) passes first.
+
+    Raises the exception of a signal handler, as KeyboardInterrupt.
+    """
     cdef int64_t left = LONGEST_SLEEP_MS
     if atomic_load_i32(&batch.state) == OUTGOING_PENDING:
         check_process(batch)
@@ -65,7 +71,7 @@ cdef int await_batch(outgoing_t *batch, int64_t deadline_ms) except -1:
 
 
 cdef int64_t deadline_after(timeout) except? -2:
-    """Of seconds or None, as -1."""
+    """The deadline (monotonic ms) after `timeout` seconds; -1 for None."""
     return -1 if timeout is None else monotonic_ms() + <int64_t>(max(0.0, float(timeout)) * 1000 + 0.999)
 
 
@@ -82,7 +88,7 @@ cdef class Delivery:
             outgoing_unref(self.batch)
 
     cdef outgoing_t *part(self, int32_t *index) noexcept nogil:
-        """The batch that the record is in now, and its place there: a batch that was too large has been split."""
+        """The batch that the record is in now, and its place there (`index`). It moves if its batch is split."""
         cdef outgoing_t *batch = self.batch
         cdef int32_t at = self.index
         while atomic_load_i32(&batch.state) == OUTGOING_SPLIT:
@@ -94,7 +100,7 @@ cdef class Delivery:
         return batch
 
     def done(self) -> bool:
-        """Whether it is known what became of it."""
+        """Whether the record is delivered or has failed."""
         cdef int32_t index = 0
         return atomic_load_i32(&self.part(&index).state) != OUTGOING_PENDING
 
@@ -109,7 +115,10 @@ cdef class Delivery:
                 return batch
 
     def exception(self, timeout=None):
-        """Why it failed, or None when it was delivered. Waits; TimedOut after `timeout` seconds."""
+        """Wait for the record. Return None if it is delivered, or the exception that says why it failed.
+
+        Raises TimedOut after `timeout` seconds; None: no limit.
+        """
         cdef int32_t index = 0
         cdef outgoing_t *batch = self.settled(timeout, &index)
         if atomic_load_i32(&batch.state) != OUTGOING_FAILED:
@@ -117,7 +126,10 @@ cdef class Delivery:
         return <object>batch.exception if batch.exception != NULL else UsageError("the producer is gone")
 
     def result(self, timeout=None):
-        """This Delivery, once the record is delivered. Raises why it failed; TimedOut after `timeout` seconds."""
+        """Wait until the record is delivered, and return this Delivery. If the record failed, raise the reason.
+
+        Raises TimedOut after `timeout` seconds; None: no limit.
+        """
         error = self.exception(timeout)
         if error is not None:
             raise error
@@ -125,7 +137,7 @@ cdef class Delivery:
 
     @property
     def offset(self):
-        """The record's offset; None while it is not known, or not told (acks=0)."""
+        """The record's offset; None while it is not known, and if the broker does not tell it (acks=0, a duplicate)."""
         cdef int32_t index = 0
         cdef outgoing_t *batch = self.part(&index)
         if atomic_load_i32(&batch.state) != OUTGOING_DELIVERED or batch.base_offset < 0:
@@ -134,7 +146,7 @@ cdef class Delivery:
 
     @property
     def timestamp(self):
-        """Milliseconds: that of the record, or when the broker appended it, where the topic says so (LogAppendTime)."""
+        """The record's timestamp in milliseconds; that of the broker if the topic has LogAppendTime, once delivered."""
         cdef int32_t index = 0
         cdef outgoing_t *batch = self.part(&index)
         if atomic_load_i32(&batch.state) == OUTGOING_DELIVERED and batch.log_append_time >= 0:
@@ -142,7 +154,7 @@ cdef class Delivery:
         return self.sent_timestamp
 
     def add_done_callback(self, callback) -> None:
-        """`callback(delivery)` is called once it is done: on the producer's thread, or at once when it is done already."""
+        """Have `callback(delivery)` called when the record is done: on the producer's thread, or at once if it is."""
         self.watch(checked(callback), False)
 
     cdef int report_to(self, function) except -1:
@@ -160,19 +172,19 @@ cdef class Delivery:
             Py_INCREF(callbacks)
             batch.callbacks = <PyObject *>callbacks
         (<list>batch.callbacks).append((callback, self, with_error))
-        # Between here and `run_callbacks` both hold the GIL; only that the batch completes can come in between.
+        # `run_callbacks` holds the GIL too, so it cannot run in between. But the batch may have been settled meanwhile.
         if not atomic_claim_i32(&batch.watched, UNWATCHED, WATCHED) and batch.watched == WATCHED_TOO_LATE:
             call_all(batch)
         return 0
 
     def __await__(self):
-        """In any event loop: as `result`, without blocking it. Cancelling does not take the record back."""
+        """As `result`, without blocking the event loop, which may be any. Cancelling does not take the record back."""
         while not self.done():
             yield from self.waiter()
         return self.result(0)
 
     cdef waiter(self):
-        """A future of the running loop that is done when the batch is, or when it has been split."""
+        """Return a future of the running loop that is done when the batch is done or has been split."""
         cdef int32_t index = 0
         cdef outgoing_t *batch = self.part(&index)
         cdef _LoopWaiters waiters = None
@@ -215,7 +227,10 @@ cdef class Delivery:
 
 @cython.final
 cdef class _LoopWaiters:
-    """A callback of a batch: those who await its Deliveries in one event loop are told with one message."""
+    """A callback of a batch.
+
+    It ends all futures that await the batch in one event loop, with one message to the loop.
+    """
     cdef object loop
     cdef list futures
 
@@ -228,7 +243,7 @@ cdef class _LoopWaiters:
 
 def _end_all(list futures):
     for future in futures:
-        if not future.done():        # cancelled
+        if not future.done():        # it may have been cancelled
             future.set_result(None)
 
 
@@ -239,7 +254,7 @@ cdef object checked(callback):
 
 
 cdef void call(callback, delivery, bint with_error) noexcept:
-    """Of a Delivery or of Deliveries that are done."""
+    """Call a callback with a Delivery or Deliveries that are done. Log an exception that it raises."""
     try:
         if with_error:
             callback(delivery.exception(0), delivery)
@@ -265,7 +280,7 @@ cdef void run_callbacks(outgoing_t *batch) noexcept:
     cdef PyObject *owned = batch.callbacks
     atomic_store_i32(&batch.watched, WATCHED_TOO_LATE)
     if batch.state == OUTGOING_SPLIT and owned != NULL:
-        # They wait for the parts instead.
+        # The callbacks wait for the parts instead.
         batch.callbacks = NULL
         callbacks = <list>owned
         Py_XDECREF(owned)
@@ -317,7 +332,7 @@ cdef class Deliveries:
 
     @staticmethod
     def of(deliveries, on_delivery=None) -> Deliveries:
-        """Of records that were sent one by one; on_delivery: as of send_many."""
+        """Make Deliveries of several Delivery objects. `on_delivery` is as in send_many."""
         cdef Deliveries made = Deliveries.__new__(Deliveries)
         cdef Delivery each
         for each in deliveries:
@@ -331,7 +346,8 @@ cdef class Deliveries:
     cdef stretch_t *add(self, outgoing_t *batch, int32_t index) noexcept nogil:
         cdef stretch_t *stretch
         cdef int32_t i
-        # Records of one call go to few batches at a time; which were there long ago costs no more than a second reference.
+        # The records of one call go to few batches at a time, so only the last 64 stretches are searched. A batch that
+        # is not found there gets a second stretch, which only costs a second reference.
         for i in range(self.stretch_count - 1, max(-1, self.stretch_count - 64), -1):
             if self.stretches[i].batch == batch:
                 self.stretches[i].last = max(self.stretches[i].last, index)
@@ -348,7 +364,7 @@ cdef class Deliveries:
         return stretch
 
     def done(self) -> bool:
-        """Whether it is known what became of every record."""
+        """Whether every record is delivered or has failed."""
         cdef int32_t i
         for i in range(self.stretch_count):
             if not stretch_settled(self.stretches[i].batch, self.stretches[i].first, self.stretches[i].last):
@@ -356,7 +372,10 @@ cdef class Deliveries:
         return True
 
     def exception(self, timeout=None):
-        """Why the first that failed did, or None when all were delivered. Waits; TimedOut after `timeout` seconds."""
+        """Wait for all records. Return None if all are delivered, or the exception of the first record that failed.
+
+        Raises TimedOut after `timeout` seconds; None: no limit.
+        """
         cdef int64_t deadline = deadline_after(timeout)
         cdef int32_t i
         for i in range(self.stretch_count):
@@ -366,14 +385,17 @@ cdef class Deliveries:
         return None
 
     def result(self, timeout=None) -> int:
-        """The number of records, once all are delivered. Raises why one failed; TimedOut after `timeout` seconds."""
+        """Wait until all records are delivered, and return their number. If a record failed, raise the reason.
+
+        Raises TimedOut after `timeout` seconds; None: no limit.
+        """
         error = self.exception(timeout)
         if error is not None:
             raise error
         return self.count
 
     def add_done_callback(self, callback) -> None:
-        """`callback(deliveries)` is called once all are done: on the producer's thread, or at once when they are already."""
+        """Have `callback(deliveries)` called when all records are done: on the producer's thread, or at once."""
         watch_all(self, checked(callback), False)
 
     cdef int report_to(self, function) except -1:
@@ -381,7 +403,7 @@ cdef class Deliveries:
         return 0
 
     def __await__(self):
-        """In any event loop: as `result`, without blocking it."""
+        """As `result`, without blocking the event loop, which may be any."""
         cdef Delivery record
         while (record := first_pending(self)) is not None:
             yield from record.waiter()
@@ -389,7 +411,7 @@ cdef class Deliveries:
 
 
 cdef Delivery first_pending(Deliveries deliveries):
-    """Of a record of which it is not known what became of it; None when there is none."""
+    """The Delivery of a record that is pending; None if no record is."""
     cdef Delivery record
     cdef stretch_t *stretch
     cdef int32_t i
@@ -401,9 +423,9 @@ cdef Delivery first_pending(Deliveries deliveries):
         atomic_add_i32(&stretch.batch.references, 1)
         record.batch = stretch.batch
         record.index = stretch.first
-        while record.done():                 # of a batch that was split
+        while record.done():                 # this part of a split batch is done: look at the next record
             if record.index == stretch.last:
-                break                        # they are done by now
+                break                        # all records of the stretch have been done meanwhile
             record.index += 1
         return record
     return None
@@ -420,7 +442,7 @@ cdef int watch_all(Deliveries deliveries, callback, bint with_error) except -1:
 
 @cython.final
 cdef class _UntilAllDone:
-    """A callback of one record after the other, as long as one is pending."""
+    """A callback that watches one pending record after the other; when none is pending it calls the user's."""
     cdef Deliveries deliveries
     cdef object callback
     cdef bint with_error
@@ -448,7 +470,10 @@ cdef bint stretch_settled(outgoing_t *batch, int32_t first, int32_t last) noexce
 
 
 cdef object failure_of(outgoing_t *batch, int32_t first, int32_t last, int64_t deadline):
-    """Of the records from `first` to `last`."""
+    """Wait for records `first` to `last` of a batch. Return the exception of the first that failed, or None.
+
+    Raises TimedOut when the deadline passes.
+    """
     if not await_batch(batch, deadline):
         raise TimedOut("no answer in time; the records may still be delivered")
     if batch.state == OUTGOING_FAILED:

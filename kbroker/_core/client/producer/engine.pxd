@@ -1,11 +1,12 @@
 """Sends a producer's batches, in the pump's thread and without the GIL.
 
-Natural batching: the open batch of a partition goes as soon as nothing of that partition is under way (and linger.ms has
-passed); meanwhile only full ones go, max.in.flight requests to a broker at most. One request takes a batch of every partition
-that is ready, up to max.request.size.
+Natural batching: the open batch of a partition is sent as soon as no batch of that partition is under way and linger.ms
+has passed. While one is under way, only full batches are sent, with at most max.in.flight requests to a broker. One
+request takes a batch of every partition that is ready, up to max.request.size.
 
-What a broker refuses and what a lost connection leaves behind stays in its queue's `held`, and nothing more of the partition is
-sent, until everything of it that was under way has come back. Then Python hears of it (`troubles`) and decides for the queue.
+A batch that a broker refuses, or that a lost connection leaves unanswered, goes to its queue's `held`, and no more
+batches of the partition are sent. Once all its batches under way have come back, Python is told (`troubles`) and
+decides for the queue.
 """
 
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
@@ -17,34 +18,35 @@ from kbroker._core.client.producer.outgoing cimport outgoing_t
 from kbroker._core.client.pump cimport Engine
 
 cdef enum:
-    # outgoing_t.error of what is no answer of a broker
+    # Values of outgoing_t.error that no broker has sent
     EXPIRED = -2                 # delivery.timeout.ms has passed
-    LOST = 13                    # NETWORK_EXCEPTION: no answer
-    TOO_OLD = 35                 # UNSUPPORTED_VERSION: the broker serves no version that we write
+    LOST = 13                    # NETWORK_EXCEPTION: no answer came
+    TOO_OLD = 35                 # UNSUPPORTED_VERSION: the broker serves no version that can carry the batch
 
 cdef class ProduceEngine(Engine):
     cdef readonly Accumulator accumulator
     cdef accumulator_t *a
     cdef broker_t *brokers
     cdef produce_exchange_t *free_exchanges
-    cdef produce_exchange_t *ready           # to be sent in this turn
+    cdef produce_exchange_t *ready           # requests to be sent in this turn
     cdef produce_exchange_t **ready_tail
-    cdef outgoing_t *watched                 # done, with callbacks; guarded by the accumulator's lock
+    cdef outgoing_t *watched                 # done batches with callbacks; guarded by the accumulator's lock
     cdef produce_options_t options
-    cdef object older_form                   # callable(batch, magic): a batch as the message sets of before Kafka 0.11
-    cdef public object on_leaving            # callable([(topic, partition, records, size, attempt)]), before each request; or None
+    cdef object older_form                   # callable(batch, magic): the batch as a message set, for Kafka before 0.11
+    # callable([(topic, partition, records, size, attempt)]), called before each request, a row for each batch; or None.
+    cdef public object on_leaving
     cdef bytes client_id
     cdef bytes transactional_id
     cdef int32_t max_in_flight
     cdef int64_t max_request_size
     cdef int64_t request_timeout_ms
     cdef int64_t delivery_timeout_ms
-    cdef bint news                           # for Python
-    cdef uint8_t *nodes                      # of the last answer that told some; owned, NULL: Python has them
+    cdef bint news                           # there is something to tell Python
+    cdef uint8_t *nodes                      # nodes that the last answer named, owned; NULL: none, or Python has them
     cdef size_t nodes_size
     cdef bint told_when_empty
-    cdef bint admits_itself                  # the partitions of a transaction
-    cdef readonly bint began                 # the transaction: something was sent, or a partition admitted
+    cdef bint admits_itself                  # Produce requests add partitions to the transaction (KIP-890)
+    cdef readonly bint began                 # the transaction has begun: a batch was sent, or a partition admitted
     cdef readonly int64_t requests
     cdef readonly int64_t batches_sent
 

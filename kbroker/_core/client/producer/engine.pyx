@@ -30,7 +30,7 @@ from kbroker._core.wire.error_codes cimport DUPLICATE_SEQUENCE_NUMBER
 cdef enum:
     CODEC_ZSTD = 4
     FIRST_ZSTD_VERSION = 7       # KIP-110
-    LAST_VERSION_1 = 11          # of transactions of version 1: a broker adds partitions by itself from the next on (KIP-890)
+    LAST_VERSION_1 = 11          # the last for transactions of version 1: from 12 on Produce adds partitions (KIP-890)
 
 cdef void mute(queue_t *queue) noexcept nogil:
     if not queue.muted:
@@ -84,7 +84,7 @@ cdef class ProduceEngine(Engine):
     # --- sending --------------------------------------------------------------------------------------
 
     cdef void keep_nodes(self, const uint8_t *data, size_t size) noexcept nogil:
-        """For Python. What there is no memory for is a hint only."""
+        """Keep the nodes of an answer for Python. They are only a hint: if memory is out, they are dropped."""
         cdef uint8_t *kept = <uint8_t *>malloc(size)
         if kept == NULL:
             return
@@ -122,7 +122,10 @@ cdef class ProduceEngine(Engine):
         return exchange
 
     cdef bint expire(self, queue_t *queue, int64_t now_ms) noexcept nogil:
-        """Whether its oldest batch that is not under way has waited for too long: Python hears of it."""
+        """Move sealed and open batches to `held` after delivery.timeout.ms. Return whether there were any.
+
+        If so, the queue is muted and Python is told; else the engine is due when the oldest such batch expires.
+        """
         cdef outgoing_t *batch = queue.sealed.head if queue.sealed.head != NULL else queue.open
         cdef bint found = False
         while batch != NULL and not queue.muted and batch.made_ms + self.delivery_timeout_ms <= now_ms:
@@ -142,7 +145,10 @@ cdef class ProduceEngine(Engine):
         return found
 
     cdef bint sendable(self, queue_t *queue, int64_t now_ms) noexcept nogil:
-        """Whether the head of its sealed batches can go, now that its open one may have been sealed for it."""
+        """Whether the first sealed batch of a queue can be sent now.
+
+        If none is sealed, the open batch is sealed if due.
+        """
         cdef accumulator_t *a = self.a
         cdef outgoing_t *batch = queue.sealed.head
         if batch == NULL:
@@ -156,12 +162,12 @@ cdef class ProduceEngine(Engine):
             seal_open(a, queue)
         if batch.compressing:
             return False
-        # What is sent again is alone under way: brokers know a producer's last five batches, and it must be among them
-        # however often it has to be sent.
+        # A batch that is sent again is the only one of its partition under way. Brokers know the last five batches of a
+        # producer, and this one must be among them however often it is sent.
         if queue.in_flight and (batch.attempts or queue.flying.head.attempts > 1):
             return False
-        # A broker takes any sequence of a producer that it does not know: were the first batch refused, the second would
-        # be appended before it.
+        # A broker accepts any first sequence of a producer that it does not know. If the first batch were refused while
+        # the second is under way, the second would be appended before it.
         if a.idempotent and queue.in_flight and not queue.begun:
             return False
         if batch.retry_ms > now_ms:
@@ -170,7 +176,7 @@ cdef class ProduceEngine(Engine):
         return True
 
     cdef void consider(self, queue_t *queue, int64_t now_ms) noexcept nogil:
-        """Its next batch goes into the request of its leader, if it can."""
+        """Put the next batch of a queue into this turn's request to its leader, if it can be sent."""
         cdef accumulator_t *a = self.a
         cdef broker_t *broker
         if queue.muted or self.expire(queue, now_ms):
@@ -228,7 +234,10 @@ cdef class ProduceEngine(Engine):
         return True
 
     cdef bint gather(self, int64_t now_ms) noexcept nogil:
-        """One request for each broker that can take one, with a batch of each partition that is ready; false when there was none."""
+        """Make a request for each broker that can take one, with a batch of each partition that is ready.
+
+        Return False if there is none.
+        """
         cdef accumulator_t *a = self.a
         cdef queue_t *queue
         cdef queue_t *following
@@ -251,7 +260,7 @@ cdef class ProduceEngine(Engine):
             if queue.open == NULL and queue.sealed.head == NULL and queue.held.head == NULL:
                 queue.active = False
             elif queue.in_flight != in_flight:
-                # Behind the others: a request that is full has room for them next time.
+                # The queue goes behind the others: those that found their request full come first next time.
                 taken_tail[0] = queue
                 taken_tail = &queue.next_active
             else:
@@ -263,7 +272,10 @@ cdef class ProduceEngine(Engine):
         return self.ready != NULL
 
     cdef bint send(self, produce_exchange_t *exchange, int64_t now_ms) noexcept nogil:
-        """Without the lock: what is under way is touched by nobody else."""
+        """Send a request. Return False if the broker serves no version that can carry it, or memory is out.
+
+        The lock is not needed: nobody else touches batches under way.
+        """
         cdef client_socket_t *socket = exchange.broker.socket
         cdef int16_t last = LAST_VERSION_1 if self.a.transactional and not self.admits_itself else LAST_PRODUCE_VERSION
         cdef int16_t version = min(socket.versions[0], last)
@@ -310,7 +322,7 @@ cdef class ProduceEngine(Engine):
         return 0
 
     cdef int make_older(self, produce_exchange_t *exchange, int magic) except *:
-        """Its batches go as message sets; those that cannot come back."""
+        """Turn the batches of a request into message sets. A batch that has no such form comes back with TOO_OLD."""
         cdef list made = []
         cdef int32_t i = 0
         cdef produce_entry_t *entry
@@ -365,7 +377,7 @@ cdef class ProduceEngine(Engine):
     # --- answers --------------------------------------------------------------------------------------
 
     cdef void done(self, outgoing_t *batch, int64_t base_offset, int64_t log_append_time) noexcept nogil:
-        """With the lock."""
+        """End a batch that was delivered. The caller holds the lock."""
         cdef queue_t *queue = <queue_t *>batch.queue
         list_remove(&queue.flying, batch)
         queue.in_flight -= 1
@@ -380,7 +392,7 @@ cdef class ProduceEngine(Engine):
             self.news = True
 
     cdef void come_back(self, outgoing_t *batch, int16_t error, const char *text, int32_t text_size) noexcept nogil:
-        """With the lock."""
+        """Move a batch under way that was refused or lost to `held`, and mute its queue. The caller holds the lock."""
         cdef queue_t *queue = <queue_t *>batch.queue
         list_remove(&queue.flying, batch)
         queue.in_flight -= 1
@@ -401,7 +413,7 @@ cdef class ProduceEngine(Engine):
     # --- for Python, on the pump's thread -------------------------------------------------------------
 
     def run_callbacks(self) -> None:
-        """Callbacks of Deliveries whose batches are done."""
+        """Call the callbacks of Deliveries whose batches are done."""
         cdef outgoing_t *batch
         cdef outgoing_t *following
         cdef outgoing_t *watched = NULL
@@ -421,7 +433,10 @@ cdef class ProduceEngine(Engine):
             run_callbacks(batch)
 
     def take_nodes(self):
-        """Where brokers are, as the last answer to a Produce request has told that did (an array of NodeEndpoint); or None."""
+        """Return the nodes of the last response that named some, as the bytes of an array of NodeEndpoint; or None.
+
+        They are returned once.
+        """
         if self.nodes == NULL:
             return None
         found = PyBytes_FromStringAndSize(<char *>self.nodes, <Py_ssize_t>self.nodes_size)
@@ -430,7 +445,11 @@ cdef class ProduceEngine(Engine):
         return found
 
     def waiting(self) -> tuple:
-        """Names of topics with records for partitions without a leader; (topic, partition) that a transaction has to admit."""
+        """Return what sending waits for, as two collections.
+
+        The first one has the names of topics with records for partitions without a leader. The second one has (topic,
+        partition) for each partition with records that has to be added to the transaction.
+        """
         cdef queue_t *queue
         cdef queue_t *found = NULL
         leaderless, foreign = set(), []
@@ -451,7 +470,10 @@ cdef class ProduceEngine(Engine):
         return leaderless, foreign
 
     def set_producer(self, int64_t producer_id, int16_t producer_epoch) -> None:
-        """Who the producer is from now on; each partition begins anew with sequence 0 once nothing of it is under way."""
+        """Set the producer's id and epoch.
+
+        Each partition begins anew with sequence 0 once no batch of it is under way.
+        """
         mutex_lock(&self.a.lock)
         self.a.producer_id = producer_id
         self.a.producer_epoch = producer_epoch
@@ -459,12 +481,12 @@ cdef class ProduceEngine(Engine):
         wake_engine(self)
 
     def tell_when_empty(self) -> None:
-        """`on_told` is called when there is nothing that is not delivered, or has not failed."""
+        """Have `on_told` called once when every record is delivered or has failed."""
         self.told_when_empty = True
         wake_engine(self)
 
     def fail_unsent(self, error not None) -> None:
-        """Everything fails that has never been sent; what a broker may have goes on."""
+        """Fail all batches that have never been sent. Batches that a broker may have go on."""
         cdef queue_t *queue
         cdef outgoing_list_t failed
         failed.head = failed.tail = NULL
@@ -479,16 +501,20 @@ cdef class ProduceEngine(Engine):
             queue = queue.next_active
         mutex_unlock(&self.a.lock)
         fail_list(self.a, &failed, error)
-        wake_engine(self)                    # it may be empty now
+        wake_engine(self)                    # for tell_when_empty: nothing may be left
 
     # --- transactions ---------------------------------------------------------------------------------
 
     def set_transaction_version(self, int version) -> None:
-        """1: a partition is sent to once it is admitted. 2: at once, with requests that admit it (KIP-890)."""
+        """Set the version of transactions.
+
+        With version 1, records go to a partition once it is admitted. With version 2 they go at once, as Produce
+        requests add the partition to the transaction (KIP-890).
+        """
         self.admits_itself = version >= 2
 
     def admit(self, str topic not None, int partition) -> None:
-        """The partition belongs to the transaction."""
+        """Note that the partition belongs to the transaction. Raises KeyError if the partition is not known."""
         cdef Topic found = self.accumulator.topics.get(topic)
         if found is None or not 0 <= partition < found.t.spread.count:
             raise KeyError((topic, partition))
@@ -499,7 +525,7 @@ cdef class ProduceEngine(Engine):
         wake_engine(self)
 
     def end_transaction(self) -> None:
-        """No partition belongs to it any more, and the next one has not begun."""
+        """Note that the transaction has ended: no partition belongs to it any more, and the next one has not begun."""
         cdef topic_t *topic
         cdef int32_t i
         mutex_lock(&self.a.lock)
@@ -513,7 +539,7 @@ cdef class ProduceEngine(Engine):
         mutex_unlock(&self.a.lock)
 
     def fail_all(self, error not None) -> None:
-        """Everything fails that is not under way. Closing the connections before fails the rest."""
+        """Fail all batches that are not under way. If all connections are closed before, these are all batches."""
         cdef queue_t *queue
         cdef outgoing_list_t failed
         failed.head = failed.tail = NULL
@@ -530,11 +556,11 @@ cdef class ProduceEngine(Engine):
             queue = queue.next_active
         mutex_unlock(&self.a.lock)
         fail_list(self.a, &failed, error)
-        wake_engine(self)                    # it may be empty now
+        wake_engine(self)                    # for tell_when_empty: nothing may be left
 
 
 cdef void end_exchange(ProduceEngine engine, produce_exchange_t *exchange, int16_t error, const char *text) noexcept nogil:
-    """All its batches come back with one error; or are done, when there is none."""
+    """End a request: all its batches come back with `error`, or are delivered if that is 0."""
     cdef int32_t i
     mutex_lock(&engine.a.lock)
     for i in range(exchange.count):
@@ -577,7 +603,7 @@ cdef void produce_answered(ProduceEngine engine, exchange_t *base, client_socket
         if entry.error == 0:
             engine.done(batch, entry.base_offset, entry.log_append_time)
         elif entry.error == DUPLICATE_SEQUENCE_NUMBER:
-            # It was appended when it was sent before; too long ago for the broker to know where.
+            # The batch was appended when it was sent before. That is too long ago for the broker to know its offset.
             engine.done(batch, -1, -1)
         else:
             batch.leader = entry.leader

@@ -9,7 +9,7 @@ from kbroker._core.client.producer.accumulator cimport queue_t
 from kbroker._core.wire.cursor cimport writer_free, writer_init
 
 cdef enum:
-    MOST_KEPT_TEXT = 64 << 10    # room for frames without batches that stays with an exchange
+    MOST_KEPT_TEXT = 64 << 10    # bytes of the frame's buffer (without batches) that a free exchange keeps at most
 
 
 cdef produce_exchange_t *exchange_new() noexcept nogil:

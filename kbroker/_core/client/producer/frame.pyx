@@ -1,4 +1,4 @@
-"""Produce for clients; see frame.pxd."""
+"""Writing and reading Produce frames for clients; see frame.pxd."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport INT32_MAX, uint32_t
@@ -35,7 +35,7 @@ from kbroker.errors import MalformedBytes
 cdef enum:
     FLEXIBLE_VERSION = 9
     LEADER_VERSION = 10
-    MIN_TOPIC = 3                # name, partitions and tags of a byte each
+    MIN_TOPIC = 3                # name, partitions and tags, each of at least one byte
     MIN_PARTITION = 14           # index, error code, base offset
     MIN_RECORD_ERROR = 5
 
@@ -47,7 +47,7 @@ cdef bint same_topic(const produce_entry_t *one, const produce_entry_t *other) n
 
 
 cdef int32_t topic_end(const produce_entry_t *entries, int32_t first, int32_t count) noexcept nogil:
-    """Behind the last entry of the topic that begins at `first`."""
+    """The index behind the last entry of the topic that begins at index `first`."""
     cdef int32_t i = first + 1
     while i < count and same_topic(&entries[first], &entries[i]):
         i += 1
@@ -120,7 +120,10 @@ cdef void cut_produce(writer_t *out, produce_entry_t *entries, int32_t count, io
 
 cdef produce_entry_t *entry_of(produce_entry_t *entries, int32_t count, int32_t expected, const uint8_t *topic, int32_t topic_size,
                                int32_t partition_id) noexcept nogil:
-    """Brokers answer in the order of the request, mostly: `expected` is looked at first."""
+    """Find the entry that an answer is for; NULL if there is none.
+
+    The search begins at index `expected`, as brokers mostly answer in the order of the request.
+    """
     cdef produce_entry_t *e
     cdef int32_t i
     for i in range(count):
@@ -131,7 +134,7 @@ cdef produce_entry_t *entry_of(produce_entry_t *entries, int32_t count, int32_t 
 
 
 cdef int32_t read_count(reader_t *r, bint flexible, size_t min_element_size) noexcept nogil:
-    """Of an array that cannot be null."""
+    """Read the count of an array that cannot be null."""
     cdef int32_t count = read_array_count(r, flexible, min_element_size)
     if count < 0:
         r.failed = True
@@ -146,7 +149,7 @@ cdef const uint8_t *read_text(reader_t *r, bint flexible, int32_t *size) noexcep
 
 
 cdef void read_record_errors(reader_t *r, bint flexible) noexcept nogil:
-    """Which records were wrong: the text of the batch says it too."""
+    """Skip the list of records that were wrong, as the batch's error message says it too."""
     cdef int32_t size = 0
     cdef int32_t count = read_count(r, flexible, MIN_RECORD_ERROR)
     while count > 0 and not r.failed:
@@ -158,7 +161,7 @@ cdef void read_record_errors(reader_t *r, bint flexible) noexcept nogil:
 
 
 cdef void read_leader(reader_t *r, produce_entry_t *e, int16_t version) noexcept nogil:
-    """Tagged fields of a partition: tag 0 is the current leader (KIP-951)."""
+    """Read the tagged fields of a partition: tag 0 is the current leader (KIP-951)."""
     cdef uint32_t count = read_uvarint(r)
     cdef uint32_t tag
     cdef uint32_t size
@@ -179,7 +182,7 @@ cdef void read_leader(reader_t *r, produce_entry_t *e, int16_t version) noexcept
 
 
 cdef void read_nodes(reader_t *r, int16_t version, reader_t *nodes) noexcept nogil:
-    """Tagged fields of the response: tag 0 are brokers (KIP-951)."""
+    """Read the tagged fields of the response: tag 0 has the leaders' addresses (KIP-951)."""
     cdef uint32_t count = read_uvarint(r)
     cdef reader_t field
     while count > 0 and not r.failed:
@@ -230,7 +233,7 @@ cdef bint read_produce(const uint8_t *body, int64_t size, int16_t version, produ
             skip_tags(&r)
         topics -= 1
     if version >= 1:
-        read_i32(&r)                         # how long the broker has throttled us
+        read_i32(&r)                         # the throttle time, in ms
     if flexible:
         read_nodes(&r, version, nodes)
     return not r.failed and reader_left(&r) == 0 and found == count
@@ -238,14 +241,14 @@ cdef bint read_produce(const uint8_t *body, int64_t size, int16_t version, produ
 # --- for tests ----------------------------------------------------------------------------------------
 
 cdef class ProduceFrame:
-    """A request and its answer, in Python."""
+    """A Produce request and its response, for tests in Python."""
 
     cdef produce_entry_t *entries
     cdef int32_t count
     cdef list held
 
     def __cinit__(self, batches):
-        """(topic, partition, batch), those of a topic side by side."""
+        """`batches`: rows (topic, partition, batch); the rows of one topic stand side by side."""
         cdef bytes name
         cdef bytes data
         self.held = []
@@ -290,7 +293,10 @@ cdef class ProduceFrame:
             writer_free(&out)
 
     def decode(self, int16_t version, bytes body not None):
-        """(error, base offset, log append time, log start offset, text, leader, leader epoch) of each batch."""
+        """Return (error, base offset, log append time, log start offset, text, leader, leader epoch) of each batch.
+
+        Raises MalformedBytes if `body` is not a response to this request.
+        """
         cdef int32_t i
         cdef reader_t nodes
         cdef produce_entry_t *e

@@ -1,8 +1,8 @@
-"""One column of what send_many is given: a list, a NumPy or an Arrow array, read where it lies. Neither library is imported.
+"""The columns that send_many is given: lists, NumPy or Arrow arrays, read without a copy. Neither library is imported.
 
-How a column lies in memory: NumPy's by the buffer protocol, Arrow's by `buffers()` (validity as a bitmap, least significant bit
-first; n + 1 offsets and the data, or data of a fixed width). Arrow does not check what it is given; here no byte behind its
-buffers is read.
+NumPy arrays are read through the buffer protocol, Arrow arrays through `buffers()`: validity as a bitmap, least
+significant bit first; then n + 1 offsets and the data, or data of a fixed width. Arrow does not check offsets and
+lengths that it is given. They are checked here, so that no byte behind its buffers is read.
 """
 
 from cpython.object cimport PyObject
@@ -14,11 +14,11 @@ from kbroker._core.wire.cursor cimport writer_t
 cdef enum:
     COLUMN_NULL = 0          # None for every record
     COLUMN_FIXED = 1
-    COLUMN_STRIPPED = 2      # fixed, without trailing zeros
+    COLUMN_STRIPPED = 2      # of fixed width; trailing zeros are not part of the value
     COLUMN_OFFSETS_32 = 3
     COLUMN_OFFSETS_64 = 4
-    COLUMN_OBJECTS = 5       # Python objects: `fields` has a share of them, from record `first` on
-    COLUMN_ONE = 6           # integers: `one` for every record
+    COLUMN_OBJECTS = 5       # Python objects: `fields` has a share of them, which begins at record -`first`
+    COLUMN_ONE = 6           # integers: the value is `one` for every record
 
     OBJECTS_AT_ONCE = 128
     MOST_VIEWS = 3
@@ -28,37 +28,37 @@ ctypedef struct column_t:
     const uint8_t *data
     const uint8_t *offsets
     const uint8_t *validity  # NULL: nothing is null
-    int64_t stride
-    int64_t size
-    int64_t first            # of Arrow: where the array begins in its buffers
+    int64_t stride           # bytes from one item to the next, where the width is fixed
+    int64_t size             # bytes of an item, where the width is fixed
+    int64_t first            # index in the buffers at which an Arrow array begins
     int64_t one
     field_t *fields
 
 ctypedef struct header_columns_t:
-    column_t lists               # which rows of the others are a record's
+    column_t lists               # offsets: which rows of `names` and `values` belong to a record
     column_t names
     column_t values
 
 
 cdef class Column:
-    """One column's memory: holds its buffers, or the objects."""
+    """A column and what keeps its memory: the buffers of an array, or Python objects."""
     cdef column_t c
     cdef Py_buffer[MOST_VIEWS] views
     cdef int view_count
     cdef object source
-    cdef object items            # a list or a tuple, of COLUMN_OBJECTS
-    cdef PyObject **pointers     # of an array of objects instead of `items`
+    cdef object items            # the list or tuple of a COLUMN_OBJECTS
+    cdef PyObject **pointers     # the items of a NumPy array of objects, instead of `items`
     cdef readonly int64_t count
-    cdef int64_t taken           # fields in use
+    cdef int64_t taken           # number of fields in use
     cdef void release_fields(self) noexcept
     cdef Py_buffer *view(self, source, int flags) except NULL
     cdef int hold_objects(self, items, int64_t count) except -1
     cdef object item(self, int64_t i)
-    # The bytes of some objects from `first` on; returns where it stopped. Valid while the GIL is held.
+    # Fills `fields` with the bytes of objects `first` to `stop` - 1, and returns `stop`. Valid while the GIL is held.
     cdef int64_t take_fields(self, int64_t first, int64_t stop, str what) except -1
 
 cdef class HeaderColumns:
-    """Headers of each record, from an Arrow array of lists of structs of two fields, a name and a value."""
+    """The headers of each record, from an Arrow array of lists of structs with two fields: a name and a value."""
     cdef header_columns_t h
     cdef Column lists
     cdef Column names
@@ -101,7 +101,7 @@ cdef inline void column_get(const column_t *c, int64_t i, const uint8_t **data, 
 
 
 cdef inline int64_t column_int(const column_t *c, int64_t i) noexcept nogil:
-    """-1 for null."""
+    """The integer at `i`; -1 for null."""
     cdef const uint8_t *p
     if c.kind == COLUMN_ONE:
         return c.one
@@ -116,12 +116,15 @@ cdef inline int64_t column_int(const column_t *c, int64_t i) noexcept nogil:
         return (<const int16_t *>p)[0]
     return (<const int8_t *>p)[0]
 
-# Of byte strings. `count`: of the records, -1 when this column says it.
+# Makes a column of byte strings. `what` is the argument's name, for messages. `count` is the number of records; -1:
+# this column determines it. Raises TypeError or ValueError for a source that cannot be read.
 cdef Column column_of(source, str what, int64_t count, encoder)
-# Of integers that are not negative; `one` for every record when `source` is None. `nullable`: of Arrow's, null is -1.
+# Makes a column of integers that are not negative; if `source` is None, the value is `one` for every record. With
+# `nullable`, null is read as -1. Raises TypeError or ValueError for a source that cannot be read.
 cdef Column integers_of(source, str what, int64_t count, int64_t one, bint nullable)
+# Makes the columns of headers. Raises TypeError or ValueError for a source that cannot be read.
 cdef HeaderColumns headers_of(source, int64_t count)
-# What they are in a record: their count and themselves. 0, or -1 when memory is out.
+# Writes the headers of record `i` as they are encoded in a record, count first. Returns 0, or -1 if memory is out.
 cdef int put_header_columns(writer_t *out, const header_columns_t *headers, int64_t i) noexcept nogil
-# The items as Python objects.
+# Returns the items as a list of Python objects.
 cdef object objects_of(source)

@@ -45,7 +45,10 @@ cdef class Column:
         return self.items[i]
 
     cdef int64_t take_fields(self, int64_t first, int64_t stop, str what) except -1:
-        """The bytes of some objects from `first` on; returns where it stopped. Valid while the GIL is held."""
+        """Fill `fields` with the bytes of objects `first` to `stop` - 1, and return `stop`.
+
+        Valid while the GIL is held.
+        """
         cdef int64_t i
         self.release_fields()
         self.c.first = -first
@@ -59,7 +62,10 @@ cdef class Column:
 # --- what a column is made of -------------------------------------------------------------------------
 
 cdef int hold_validity(Column column, source, str what) except -1:
-    """Of an Arrow array, and where it lies in its buffers."""
+    """Set the length, the first index and the validity bitmap of an Arrow array.
+
+    Raises ValueError if the bitmap is too short.
+    """
     cdef Py_buffer *view
     column.count = len(source)
     column.c.first = source.offset
@@ -114,7 +120,10 @@ cdef int from_arrow(Column column, source, str what) except -1:
 
 
 cdef bint offsets_fit(const column_t *c, int64_t length, int64_t size) noexcept nogil:
-    """Arrow does not check what it is given; we do not read behind its buffers."""
+    """Whether the offsets of an Arrow array never fall and stay within its `size` bytes of data.
+
+    Arrow does not check this.
+    """
     cdef int64_t i
     cdef int64_t at
     cdef int64_t before = 0
@@ -158,7 +167,7 @@ cdef int from_buffer(Column column, source, str what) except -1:
 
 
 cdef Column column_of(source, str what, int64_t count, encoder):
-    """count: of the records, -1 when this column says it."""
+    """Make a column of byte strings; see given_columns.pxd."""
     cdef Column column = Column.__new__(Column)
     if source is None and count >= 0 and encoder is None:
         column.count = count
@@ -302,7 +311,10 @@ cdef Column lists_of(source, int64_t size):
 
 
 cdef bint has_null_name(Column lists, names, pairs) except -1:
-    """Others than those of the lists may be null: of what an array was sliced out of."""
+    """Whether a header of these lists has a null name.
+
+    The array may be a slice of a larger one, whose other headers may have null names.
+    """
     cdef int64_t first = 0
     cdef int64_t end = 0
     cdef int64_t i
@@ -314,7 +326,7 @@ cdef bint has_null_name(Column lists, names, pairs) except -1:
 
 
 cdef inline void list_get(const column_t *c, int64_t i, int64_t *first, int64_t *end) noexcept nogil:
-    """Which rows; none of a null."""
+    """Tell the rows of list `i`: `first` to `end` - 1. A null list has no rows."""
     first[0] = end[0] = 0
     i += c.first
     if is_null(c, i):

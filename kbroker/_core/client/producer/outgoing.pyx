@@ -1,4 +1,4 @@
-"""Batches on their way; see outgoing.pxd."""
+"""Batches on their way from a producer to a broker; see outgoing.pxd."""
 
 from cpython.ref cimport Py_XDECREF
 from libc.stdint cimport uint16_t, uint32_t, uint64_t

@@ -1,4 +1,4 @@
-"""Batches one behind the other, through their `next`: what waits, what is under way, what is held back."""
+"""Lists of batches, linked by `next`: the sealed, flying and held batches of a queue."""
 
 from kbroker._core.client.producer.outgoing cimport outgoing_t
 
@@ -9,7 +9,9 @@ ctypedef struct outgoing_list_t:
 cdef void list_push(outgoing_list_t *items, outgoing_t *batch) noexcept nogil
 cdef void list_push_front(outgoing_list_t *items, outgoing_t *batch) noexcept nogil
 cdef outgoing_t *list_pop(outgoing_list_t *items) noexcept nogil
+# Returns False if the batch is not in the list.
 cdef bint list_remove(outgoing_list_t *items, outgoing_t *batch) noexcept nogil
-cdef void list_insert(outgoing_list_t *items, outgoing_t *batch) noexcept nogil      # by number
-# Those that were never sent go over into the other list.
+# Inserts the batch in the order of outgoing_t.number.
+cdef void list_insert(outgoing_list_t *items, outgoing_t *batch) noexcept nogil
+# Moves the batches that were never sent to the end of the list `unsent`.
 cdef void list_take_unsent(outgoing_list_t *items, outgoing_list_t *unsent) noexcept nogil

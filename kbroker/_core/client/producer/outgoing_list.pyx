@@ -1,4 +1,4 @@
-"""Batches one behind the other, through their `next`; see outgoing_list.pxd."""
+"""Lists of batches, linked by `next`; see outgoing_list.pxd."""
 
 
 cdef void list_push(outgoing_list_t *items, outgoing_t *batch) noexcept nogil:

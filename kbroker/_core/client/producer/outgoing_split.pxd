@@ -1,4 +1,4 @@
-"""A batch that is too large for its broker becomes two."""
+"""Splitting a batch that is too large for its broker into two."""
 
 from libc.stdint cimport int64_t, uint8_t
 
@@ -6,7 +6,9 @@ from kbroker._core.client.producer.accumulator cimport accumulator_t
 from kbroker._core.client.producer.outgoing cimport outgoing_t
 from kbroker._core.client.producer.outgoing_list cimport outgoing_list_t
 
-# With the lock: a compressed batch has its records again as they were. False: these are not they, or memory is out.
+# Gives a compressed batch its uncompressed `records` back. Returns False if their size is not that of the records
+# before compression, or if memory is out. The caller holds the lock.
 cdef bint restore_records(accumulator_t *a, outgoing_t *batch, const uint8_t *records, int64_t size) noexcept nogil
-# With the lock: the head of `items`, which is not compressed, becomes two. False: it has one record only, or memory is out.
+# Splits the head of `items` into two batches. Returns False if it has only one record, is compressed, was split too
+# often, or if memory is out. The caller holds the lock.
 cdef bint split_outgoing(accumulator_t *a, outgoing_list_t *items) noexcept nogil

@@ -31,7 +31,10 @@ cdef outgoing_t *new_part(accumulator_t *a, outgoing_t *whole) noexcept nogil:
 
 
 cdef const uint8_t *copy_records(outgoing_t *part, const uint8_t *p, const uint8_t *end, int32_t count) noexcept nogil:
-    """`count` records from `p` on, with offset deltas from 0 on; returns where they end."""
+    """Copy `count` records from `p` on into `part`, with offset deltas from 0 on.
+
+    Return the end of the records at `p`.
+    """
     cdef record_t record
     cdef uint8_t *out = part.data + part.size
     cdef int64_t rest
@@ -39,7 +42,7 @@ cdef const uint8_t *copy_records(outgoing_t *part, const uint8_t *p, const uint8
     cdef int32_t i
     for i in range(count):
         p = take_deltas(p, end, &record)
-        if p == NULL:                        # we have written it ourselves
+        if p == NULL:                        # cannot happen: this producer has written the records
             break
         rest = record.stop - record.rest
         timestamp = part.base_timestamp + record.timestamp_delta
@@ -58,7 +61,7 @@ cdef const uint8_t *copy_records(outgoing_t *part, const uint8_t *p, const uint8
 
 
 cdef void link_part(accumulator_t *a, outgoing_t *part, outgoing_t *whole, int64_t number, int32_t base_sequence) noexcept nogil:
-    """Into the order, before `whole`; the pipeline's memory and the parent have it."""
+    """Put a part into the list of batches that are not done, before `whole`, and count its bytes and its records."""
     part.number = number
     part.base_sequence = base_sequence
     part.charged = part.size
@@ -125,7 +128,7 @@ cdef bint split_outgoing(accumulator_t *a, outgoing_list_t *items) noexcept nogi
         compress_later(a, second)
     whole.parts = first
     first.sibling = second
-    # Whoever looks at the whole sees its parts from now on; its callbacks move to them when they are run.
+    # Deliveries of `whole` look at its parts from now on. Its callbacks move to the parts in run_callbacks.
     if batch_done(a, whole, OUTGOING_SPLIT):
         whole.next = a.split_watched
         a.split_watched = whole

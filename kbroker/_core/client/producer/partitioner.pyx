@@ -50,7 +50,7 @@ cdef void partitioner_init(partitioner_t *p, int32_t kind, int64_t sticky_bytes)
 
 
 cdef inline uint32_t draw(partitioner_t *p, uint32_t below) noexcept nogil:
-    """xorshift64*; the upper half of the product is the better one."""
+    """A random number from 0 to `below` - 1, by xorshift64*. The upper half of its product is the more random one."""
     cdef uint64_t x = p.random
     x ^= x >> 12
     x ^= x << 25
@@ -75,7 +75,7 @@ cdef int32_t sticky_partition(partitioner_t *p, spread_t *topic, int64_t record_
     cdef int32_t drawn
     if topic.sticky < 0 or topic.sticky_used >= p.sticky_bytes:
         drawn = any_partition(p, topic)
-        # A draw that stays would make one partition's run twice as long as another's for nothing.
+        # If the same partition is drawn again, draw once more: else its run would be twice as long as another's.
         if drawn == topic.sticky and choices(topic) > 1:
             drawn = any_partition(p, topic)
         topic.sticky = drawn
@@ -100,7 +100,7 @@ cdef int32_t partition_for(partitioner_t *p, spread_t *topic, const uint8_t *key
 
 
 def murmur2_of(data) -> int:
-    """The hash of a key, as a signed number as in Java."""
+    """Return the murmur2 hash of a key, as a signed 32-bit number as in Java."""
     cdef Py_buffer view
     cdef int32_t value
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)

@@ -4,6 +4,8 @@ from kbroker._core.client.producer.accumulator cimport Topic
 from kbroker._core.client.producer.delivery cimport Deliveries
 from kbroker._core.client.producer.record_sender cimport RecordSender
 
-# `taken`: goes on behind what an earlier call has taken. `impatient`: takes what there is room for, and returns.
+# Puts the records into the queues and returns their Deliveries. With `taken`, the Deliveries of an earlier call with
+# the same arguments, it goes on behind the records that that call has taken. With `impatient` it takes only the records
+# that there is room for now.
 cdef Deliveries send_columns(RecordSender sender, Topic topic, values, keys, headers, partitions, timestamps,
                              Deliveries taken, bint impatient)

@@ -1,4 +1,7 @@
-"""send_many: columns are read where they are and encoded without the GIL; of lists, a share of pointers at a time with it."""
+"""send_many: columns are read without a copy and encoded without the GIL.
+
+Lists and arrays of Python objects are read and encoded with the GIL, some objects at a time.
+"""
 
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
 from libc.string cimport memset
@@ -34,7 +37,7 @@ from kbroker._core.wire.layout cimport BATCH_HEADER_SIZE
 from kbroker._core.wire.varint cimport varlong_size
 
 cdef enum:
-    RECORDS_AT_ONCE = 4096   # under the lock
+    RECORDS_AT_ONCE = 4096   # records to add at most while the lock is held
     BYTES_AT_ONCE = 256 << 10
 
 
@@ -55,22 +58,25 @@ ctypedef struct share_t:
     const column_t *timestamps
     const uint8_t *headers
     int64_t headers_size
-    const header_columns_t *header_columns   # NULL: `headers` for all
-    writer_t encoded             # of one record
+    const header_columns_t *header_columns   # NULL: all records have the headers `headers`
+    writer_t encoded             # the headers of one record
     int64_t at                   # the next record
     int64_t stop
     int32_t partition            # of the record that was not added
-    int64_t size
-    int32_t room                 # accumulator_t.room when there was none
+    int64_t size                 # key and value of this record
+    int32_t room                 # accumulator_t.room when add_share stopped
     bint wake
-    bint impatient               # what there is no room for is left
-    bint is_plain                # no keys, one timestamp, one partition or the sticky one: records go where the one before went
+    bint impatient               # do not wait for room
+    # No keys, one set of headers, one timestamp, and one partition or the sticky one: a record goes where the one
+    # before went.
+    bint is_plain
 
 
 cdef int64_t add_run(accumulator_t *a, topic_t *topic, outgoing_t *batch, const share_t *share, int64_t most, int64_t most_bytes) noexcept nogil:
-    """Adds records behind the one before `at`, which went into `batch`, while accumulator_add would have nothing to decide.
+    """Add records from `at` on to `batch`, which has the record before, as long as accumulator_add would do the same.
 
-    The number of them. What the loop touches is local: a store through a pointer could alias the bytes that are read.
+    Return the number of records that were added. The loop uses local variables only: a store through a pointer could
+    alias the bytes that are read.
     """
     cdef uint8_t *p = batch.data + batch.size
     cdef const uint8_t *start = p
@@ -118,7 +124,10 @@ cdef int64_t add_run(accumulator_t *a, topic_t *topic, outgoing_t *batch, const 
 
 
 cdef int add_share(accumulator_t *a, topic_t *topic, share_t *share, Deliveries deliveries) noexcept nogil:
-    """Adds records from `at` on, some under one lock; `at` is where it stopped."""
+    """Add records from `at` on while holding the lock once; move `at` behind them.
+
+    Return a finding, -1 if memory is out.
+    """
     cdef incoming_t record
     cdef outgoing_t *batch = NULL
     cdef outgoing_t *last = NULL
@@ -153,7 +162,7 @@ cdef int add_share(accumulator_t *a, topic_t *topic, share_t *share, Deliveries 
         else:
             stretch = deliveries.add(batch, batch.count - 1)
             if stretch == NULL:
-                # The record is under way; only that its sender could wait for it is lost, as the call ends with MemoryError.
+                # The record is in the queue, but the caller gets no Delivery of it, as the call ends with MemoryError.
                 share.at += 1
                 finding = -1
                 break
@@ -168,7 +177,10 @@ cdef int add_share(accumulator_t *a, topic_t *topic, share_t *share, Deliveries 
 
 
 cdef int send_share(RecordSender sender, Topic topic, share_t *share, Deliveries deliveries, Column keys, Column values) except -1:
-    """Everything from `at` to `stop`, waiting for room; 0 when it was not waited for."""
+    """Add all records from `at` to `stop` - 1, and wait for room.
+
+    Return 0 if `impatient` is set and there was no room.
+    """
     cdef accumulator_t *a = &sender.accumulator.a
     cdef bint objects = values.c.kind == COLUMN_OBJECTS or keys.c.kind == COLUMN_OBJECTS
     cdef int64_t stop = share.stop
@@ -211,12 +223,12 @@ cdef bint is_chunked(column) noexcept:
 
 
 cdef bint is_column(given) noexcept:
-    """Of Arrow, chunked or not."""
+    """Whether this is an Arrow array, chunked or not."""
     return hasattr(given, "null_count")
 
 
 cdef object whole(column):
-    """A chunked Arrow array of one chunk as that chunk."""
+    """Return the chunk of a chunked Arrow array that has only one, else the column itself."""
     return column.chunk(0) if is_chunked(column) and column.num_chunks == 1 else column
 
 
@@ -260,7 +272,7 @@ cdef Deliveries send_columns(RecordSender sender, Topic topic, values, keys, hea
 
 
 cdef list chosen(RecordSender sender, Topic topic, keys, list given):
-    """Where a user's partitioner sends those that are given no partition."""
+    """Return a list of partitions: those of `given`, and where it has None, the choice of the user's partitioner."""
     cdef int64_t count = topic.t.spread.count
     found = [None] * len(given) if keys is None else objects_of(keys)
     return [
@@ -271,7 +283,10 @@ cdef list chosen(RecordSender sender, Topic topic, keys, list given):
 
 cdef int send_part(RecordSender sender, Topic topic, writer_t *headers, Deliveries deliveries, values, keys, header_column,
                    partitions, timestamps, int64_t skipped, bint impatient) except -1:
-    """`headers`: of all, unless there is a `header_column`."""
+    """Add the records of columns that are not chunked. Without `header_column`, all records have the headers `headers`.
+
+    `skipped` is the number of records at the beginning that were taken before.
+    """
     cdef share_t share
     cdef Column value_column = column_of(values, "values", -1, sender.encode_value)
     cdef int64_t count = value_column.count

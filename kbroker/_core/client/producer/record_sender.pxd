@@ -1,4 +1,4 @@
-"""Records of a producer's callers, encoded at once into the open batch of their partition."""
+"""Taking records from a producer's callers. A record is encoded at once into the open batch of its partition."""
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
@@ -9,7 +9,7 @@ from kbroker._core.wire.cursor cimport writer_t
 cdef class RecordSender:
     """Base of `kbroker.client.Producer`. Every method may be called from any thread."""
     cdef readonly Accumulator accumulator
-    cdef object partition_of         # a user's partitioner, or None
+    cdef object partition_of         # the user's partitioner, callable(topic, key, partition count), or None
     cdef public object encode_key
     cdef public object encode_value
     cdef public int64_t block_ms     # how long a call waits for room; -1: for ever

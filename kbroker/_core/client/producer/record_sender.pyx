@@ -70,7 +70,10 @@ cdef int put_header(writer_t *out, name, value) except -1:
 
 
 cdef int put_headers(writer_t *out, headers) except -1:
-    """Their count and themselves, as they stand in a record."""
+    """Write headers as they are encoded in a record, count first.
+
+    Raises TypeError if they are not pairs of a name and a value, or a dict.
+    """
     cdef uint8_t *p
     pairs = list(headers.items() if hasattr(headers, "items") else headers)
     p = writer_reserve(out, varlong_size(len(pairs)))
@@ -96,15 +99,15 @@ cdef class RecordSender:
     # --- what a subclass knows better -----------------------------------------------------------------
 
     def await_topic(self, topic):
-        """Called for a topic that is not known yet, outside of any lock: returns when it is, or raises."""
+        """Called without any lock for a topic that is not known yet. Return once it is known, or raise."""
         raise KeyError(topic)
 
     def has_partition(self, topic, partition):
-        """Called for a partition that is not known, outside of any lock: whether it is now."""
+        """Called without any lock for a partition that is not known. Return whether it is known now."""
         return False
 
     def refused(self, kind, text):
-        """The exception for a record that is refused at the call; kind: closed, shut, queue_full, too_large, no_partition."""
+        """Return the exception for a refused record; `kind`: closed, shut, queue_full, too_large, no_partition."""
         return {"too_large": ValueError, "no_partition": ValueError, "queue_full": BufferError}.get(kind, RuntimeError)(text)
 
     # --------------------------------------------------------------------------------------------------
@@ -133,7 +136,7 @@ cdef class RecordSender:
 
     cdef int add(self, Topic topic, int32_t *partition, const incoming_t *record, bint keep, outgoing_t **batch,
                  int32_t *index) except -1:
-        """Waits for room. `keep`: the caller gets a reference to the batch."""
+        """Add one record; wait for room if necessary. With `keep` the caller gets a reference to the batch."""
         cdef accumulator_t *a = &self.accumulator.a
         cdef int32_t seen
         cdef int finding
@@ -207,7 +210,7 @@ cdef class RecordSender:
         return 0
 
     def send_nowait(self, str topic not None, value=None, key=None, headers=None, partition=None, timestamp=None) -> None:
-        """Put a record into the queue, without telling what becomes of it."""
+        """Put a record into the queue, as `send`, but without a Delivery that tells what becomes of it."""
         cdef outgoing_t *batch = NULL
         cdef int32_t index = 0
         cdef int32_t chosen = -1
@@ -216,11 +219,14 @@ cdef class RecordSender:
 
     def send(self, str topic not None, value=None, key=None, headers=None, partition=None, timestamp=None, *,
              on_delivery=None) -> Delivery:
-        """Put a record into the queue; the Delivery tells what becomes of it.
+        """Put a record into the queue, and return the Delivery that tells what becomes of it.
 
-        value, key: bytes, str (as UTF-8), bytearray, memoryview or None, or what the encoders take. headers: pairs of a name and a
-        value, or a dict. timestamp: milliseconds, now when None. Waits for room up to max.block.ms. `on_delivery(error, delivery)`
-        is called on the producer's thread once it is known; error: None, or why it failed.
+        value, key: bytes, str (as UTF-8), bytearray, memoryview or None, or what the encoders take. headers: pairs of a
+        name and a value, or a dict. timestamp: milliseconds since 1970; None: now. If there is no room, the call waits
+        for up to max.block.ms.
+
+        `on_delivery(error, delivery)` is called once the record is delivered (error is None) or has failed (error says
+        why): on the producer's thread, or inside this call if the record is done so early.
         """
         cdef Delivery delivery = Delivery.__new__(Delivery)
         check_function(on_delivery)
@@ -233,14 +239,18 @@ cdef class RecordSender:
 
     def send_many(self, str topic not None, values, keys=None, headers=None, partitions=None, timestamps=None, *,
                   on_delivery=None) -> Deliveries:
-        """Put a record for each of `values` into the queue, in their order, with one call.
+        """Put a record for each of `values` into the queue, in their order, with one call. Return their Deliveries.
 
-        values, keys: a list (of what `send` takes), a NumPy array (S, object, or uint8 of two dimensions: a row is a record; of
-        S the trailing zeros are no part, as in NumPy), or an Arrow array of binary, string, large_binary, large_string or
-        fixed_size_binary, chunked or not; read where they are. headers: the same for all of them, or an Arrow array of
-        list<struct<name, value>>, each record's own. partitions, timestamps: one int for all, or a list, a NumPy or an Arrow array
-        of integers; a partition that is null is chosen. An exception in the middle says how many have been taken.
-        `on_delivery(error, deliveries)` is called once for all of them, when it is known of each; error: why the first failed.
+        values, keys: a list of what `send` takes; a NumPy array of type S (trailing zeros are not part of an item, as
+        in NumPy), U, object, or uint8 with two dimensions (each row is one item); or an Arrow array of binary, string,
+        large_binary, large_string or fixed_size_binary, chunked or not. Arrays of bytes are read without a copy.
+        headers: headers for all records, as in `send`, or an Arrow array of list<struct<name, value>> with each
+        record's own. partitions, timestamps: one int for all records, or a list, a NumPy or an Arrow array of integers.
+        Where a partition is null, the partitioner chooses it.
+
+        An exception in the middle has a note that says how many records have been taken. `on_delivery(error,
+        deliveries)` is called once, when every record is delivered or has failed; error says why the first failed, or
+        is None.
         """
         cdef Deliveries deliveries
         check_function(on_delivery)
@@ -251,7 +261,10 @@ cdef class RecordSender:
 
     def send_some(self, str topic not None, values, keys=None, headers=None, partitions=None, timestamps=None,
                   Deliveries taken=None) -> Deliveries:
-        """As send_many, as far as there is room now: `len()` of what it returns says how far. `taken`: what an earlier call with the
-        same arguments has returned, to go on behind that."""
+        """As send_many, but take only the records that there is room for now.
+
+        `taken`: the Deliveries of an earlier call with the same arguments, to go on behind the records that it has
+        taken. `len()` of the Deliveries is the number of records that all these calls have taken.
+        """
         return send_columns(self, self.topic_of(topic), values, keys, headers, partitions, timestamps, taken, True)
 

@@ -1,4 +1,4 @@
-"""What a producer's engine cannot decide: a partition of which a batch was refused, lost or has waited for too long."""
+"""What a producer's engine cannot decide: partitions with a batch that was refused, lost or has waited for too long."""
 
 from libc.stdint cimport int32_t
 
@@ -6,7 +6,7 @@ from kbroker._core.client.producer.accumulator cimport queue_t
 from kbroker._core.client.producer.engine cimport ProduceEngine
 
 cdef class Trouble:
-    """A partition that Python has to decide about: nothing of it is under way. For the pump's thread."""
+    """A partition that Python has to decide about. No batch of it is under way. For the pump's thread."""
     cdef ProduceEngine engine
     cdef queue_t *queue
     cdef readonly str topic

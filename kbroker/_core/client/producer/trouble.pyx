@@ -1,4 +1,4 @@
-"""Decisions about refused batches; see trouble.pxd. `client/producer/sender.py` takes them."""
+"""Decisions about refused batches; see trouble.pxd. `client/producer/sender.py` makes them."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport INT32_MAX, int64_t, uint8_t
@@ -19,7 +19,7 @@ TroubledBatch = namedtuple("TroubledBatch", "error refusal text record_count att
 
 
 cdef void renumber_from(queue_t *queue, outgoing_t *batch) noexcept nogil:
-    """All that is held or sealed gets sequences when it is sent, from those of `batch` on."""
+    """Have all held and sealed batches get new sequences when they are sent, beginning with the one of `batch`."""
     if batch.base_sequence != NO_SEQUENCE:
         queue.next_sequence = batch.base_sequence
     batch = queue.held.head
@@ -33,7 +33,7 @@ cdef void renumber_from(queue_t *queue, outgoing_t *batch) noexcept nogil:
 
 
 def troubles(ProduceEngine engine not None) -> list:
-    """A Trouble for each partition that waits for a decision and was not told before."""
+    """Return a Trouble for each partition that waits for a decision and that was not returned before."""
     cdef queue_t *queue
     cdef queue_t *waiting = NULL
     cdef outgoing_t *batch
@@ -76,7 +76,7 @@ cdef class Trouble:
         cdef bytes records
         if batch == NULL or not batch.compressed or batch.count < 2:
             return 0
-        # Held batches are touched by this thread only.
+        # Only this thread touches held batches, so the lock is not needed here.
         records = inflate(batch.codec, PyBytes_FromStringAndSize(<char *>batch.data + BATCH_HEADER_SIZE, batch.size - BATCH_HEADER_SIZE))
         mutex_lock(&self.engine.a.lock)
         restore_records(self.engine.a, batch, <const uint8_t *>PyBytes_AS_STRING(records), len(records))
@@ -84,8 +84,11 @@ cdef class Trouble:
         return 0
 
     def resend(self, int64_t after_ms=0, *, bint renumber=False) -> None:
-        """Everything held goes again, in its order, after a while. `renumber`: with sequences from where the first one had its
-        own, or of the producer's new epoch from 0 on."""
+        """Send all held batches again, in their order, `after_ms` milliseconds from now.
+
+        With `renumber` they get new sequences: from the first one's sequence on, or from 0 on if the producer has a new
+        id or epoch.
+        """
         cdef queue_t *queue = self.queue
         cdef accumulator_t *a = self.engine.a
         cdef outgoing_list_t again
@@ -108,8 +111,10 @@ cdef class Trouble:
         wake_engine(self.engine)
 
     def fail(self, error not None, int count=INT32_MAX) -> None:
-        """The first `count` of what is held fail; what comes behind them gets their sequences. `resend` decides on the rest, and
-        has to be called even when there is none."""
+        """Fail the first `count` held batches with `error`; the batches behind them get their sequences.
+
+        `resend` has to be called afterwards for the rest, even if there is none.
+        """
         cdef queue_t *queue = self.queue
         cdef outgoing_list_t failed
         failed.head = failed.tail = NULL
@@ -121,10 +126,13 @@ cdef class Trouble:
             renumber_from(queue, failed.head)
         mutex_unlock(&self.engine.a.lock)
         fail_list(self.engine.a, &failed, error)
-        wake_engine(self.engine)             # it may be empty now
+        wake_engine(self.engine)             # for tell_when_empty: nothing may be left
 
     def split(self, inflate=None) -> bool:
-        """The first of what is held becomes two; False when it has a single record. `inflate(codec, data)` is for compressed ones."""
+        """Split the first held batch into two. Return False if it cannot be split: a single record cannot.
+
+        `inflate(codec, data)` decompresses the records of a compressed batch.
+        """
         cdef bint done
         cdef outgoing_t *whole
         self.restore(inflate)

@@ -1,7 +1,7 @@
-"""Compaction over bytes: a segment is copied without the records that later ones replace.
+"""Compaction over bytes: copies a segment without the records that later ones replace.
 
-Start with `segment_copy.pyx` (batches); `message_copy.pxd` does the same for magic 0 and 1. `dedupe_map` knows the
-newest offset of each key, `cleaned_transactions` what was aborted, `copied_bytes` collects what stays. Which log is
-cleaned, and how the copy takes its place, is decided in `kbroker.storage` (`cleaner.py`, `compaction.py`,
-`segment_swap.py`).
+Start with `segment_copy.pyx` (batches); `message_copy.pxd` does the same for messages of magic 0 and 1. `dedupe_map`
+knows the newest offset of each key, `cleaned_transactions` knows the aborted transactions, `copied_bytes` collects the
+bytes that stay. `kbroker.storage` decides which log is cleaned and how a copy replaces its segments (`cleaner.py`,
+`compaction.py`, `segment_swap.py`).
 """

@@ -1,4 +1,4 @@
-"""What the passes of compaction are told of a log's producers and transactions (Kafka 3.9: CleanedTransactionMetadata)."""
+"""Producers and transactions of a log for compaction (Kafka 3.9: CleanedTransactionMetadata); see the .pxd."""
 
 cimport cython
 from libc.stdint cimport int64_t
@@ -17,7 +17,7 @@ cdef enum:
 
 @cython.final
 cdef class LastBatches:
-    """Where the last sequence of each living producer lies: (producer id, last data offset or -1, epoch)."""
+    """The place of each living producer's last sequence: (producer id, last offset of records or -1, epoch)."""
 
     def __init__(self, producers=()):
         rows = sorted(producers)
@@ -62,10 +62,10 @@ cdef bint is_last_of_producer(LastBatches producers, const batch_info_t *info) n
 
 @cython.final
 cdef class Transactions:
-    """The transactions that a pass goes through, in order of offsets; one for each pass over a run of segments.
+    """The state of transactions as a pass goes through a run of segments by offset. Each pass needs a new one.
 
-    `aborted` are entries of .txnindex of that run, tuples that begin with (producer id, first offset). `kept` becomes
-    those of which data was still met: the entries of the copy's .txnindex.
+    `aborted` are the .txnindex entries of that run, tuples that begin with (producer id, first offset). `kept` collects
+    those of which the pass still met records: the entries of the copy's .txnindex.
     """
 
     def __init__(self, aborted=()):
@@ -93,7 +93,7 @@ cdef int data_is_aborted(Transactions transactions, const batch_info_t *info) ex
 
 
 cdef int marker_is_spent(Transactions transactions, const batch_info_t *info, int marker) except -1 with gil:
-    """Whether a transaction's end is the end of nothing: no data of it was met."""
+    """Return whether a marker ends a transaction of which no records were met."""
     transactions.begin_to(info.base_offset + info.last_offset_delta)
     producer = number_key(info.producer_id)
     if marker == MARKER_ABORT:

@@ -1,8 +1,8 @@
 """The newest offset of each key of a log, for compaction, in memory of a fixed size.
 
-As Kafka's SkimpyOffsetMap, a key is its hash of 128 bits and nothing else, 24 bytes a key with the offset: two keys of one
-hash would lose a record, and are not expected in the life of the world. That holds against chance; against somebody who
-looks for such keys the hash is SipHash-2-4 with 128 bits of result and a secret key of each map (Kafka: plain MD5).
+As in Kafka's SkimpyOffsetMap, a key is represented by a hash of 128 bits, which makes 24 bytes with the offset. Two
+keys with the same hash would lose a record; by chance that is not expected to happen ever. Against somebody who
+searches for such keys, the hash is SipHash-2-4 with a result of 128 bits and a secret for each map (Kafka: plain MD5).
 """
 
 cimport cython
@@ -55,17 +55,17 @@ cdef dedupe_hash_t dedupe_hash(const dedupe_map_t *map, const uint8_t *key, int6
 
 
 cdef void dedupe_prefetch(const dedupe_map_t *map, const dedupe_hash_t *hashes, int count) noexcept nogil:
-    # A loop of its own: even to find where a slot's memory is takes long, and so the core looks for several at once.
+    # A loop of its own, so that the processor resolves several addresses at once: even that takes long for each.
     cdef const uint8_t *slot
     cdef int at
     for at in range(count):
         slot = <const uint8_t *>first_slot(map, &hashes[at])
         prefetch(slot)
-        prefetch(slot + SLOT_SIZE - 1)    # it may end in another line
+        prefetch(slot + SLOT_SIZE - 1)    # a slot may end in the next cache line
 
 
 cdef inline dedupe_slot_t *find_slot(const dedupe_map_t *map, const dedupe_hash_t *hash) noexcept nogil:
-    """The key's slot, or the free one where it would be: there is always one."""
+    """Return the slot of a key, or the free slot where it belongs. There is always a free one."""
     cdef dedupe_slot_t *slot = first_slot(map, hash)
     while True:
         if slot.next_offset == 0 or (slot.hash.word[0] == hash.word[0] and slot.hash.word[1] == hash.word[1]):
@@ -93,9 +93,11 @@ cdef int64_t dedupe_get(const dedupe_map_t *map, const dedupe_hash_t *hash) noex
 
 @cython.final
 cdef class DedupeMap:
-    """Key -> newest offset, within `buffer_size` bytes of which `load_factor` may be in use.
+    """A map from key to newest offset in `buffer_size` bytes, of which the share `load_factor` may be in use.
 
-    `latest_offset` is how far the log is in the map; who feeds it moves it on. One thread at a time.
+    `latest_offset` tells up to which offset the log is in the map; the code that feeds the map sets it. One thread at a
+    time. Raises ValueError when `buffer_size` is too small, `load_factor` is not in (0, 1] or `hash_key` is not 16
+    bytes.
     """
 
     def __cinit__(self, int64_t buffer_size, double load_factor=0.9, bytes hash_key=None):
@@ -128,12 +130,12 @@ cdef class DedupeMap:
 
     @property
     def size(self):
-        """Bytes of its memory."""
+        """The bytes of memory that the map may use."""
         return self.map.slot_count * SLOT_SIZE
 
     @property
     def capacity(self):
-        """Keys that it takes."""
+        """The number of keys that the map takes."""
         return self.map.capacity
 
     @property
@@ -145,7 +147,10 @@ cdef class DedupeMap:
         self.map.latest_offset = offset
 
     def put(self, key, int64_t offset):
-        """A lower offset than the one there is ignored. False when the key is new and the map full."""
+        """Put a key; an offset below the known one is ignored. Return False when the key is new and the map is full.
+
+        Raises ValueError when `offset` is negative.
+        """
         cdef Py_buffer view
         cdef dedupe_hash_t hash
         if offset < 0:
@@ -158,7 +163,7 @@ cdef class DedupeMap:
             PyBuffer_Release(&view)
 
     def get(self, key):
-        """The newest offset of a key, -1 when it is not there."""
+        """Return the newest offset of a key, -1 when the key is not in the map."""
         cdef Py_buffer view
         cdef dedupe_hash_t hash
         PyObject_GetBuffer(key, &view, PyBUF_SIMPLE)
@@ -169,10 +174,10 @@ cdef class DedupeMap:
             PyBuffer_Release(&view)
 
     def clear(self, *, bint for_many=False):
-        """Forget all, and give the memory back.
+        """Forget all keys and give the memory back to the system.
 
-        `for_many`: so many keys are to come that all of the memory will be in use. It comes in huge pages then, where the
-        system has them: with small ones the way to a slot's memory takes longer than all else.
+        `for_many`: so many keys will follow that all of the memory will be used. It then comes in huge pages, where the
+        system has them: with small pages, address translation takes longer than everything else.
         """
         if map_zeros(self.map.slots, self.size) == NULL:
             raise MemoryError
@@ -183,7 +188,7 @@ cdef class DedupeMap:
 
 
 def key_hash(bytes secret not None, bytes data not None):
-    """The map's hash, for its test against the published vectors."""
+    """Return the 16-byte hash that the map uses, to test it against the published vectors."""
     cdef uint64_t[2] made
     cdef uint64_t[2] key
     cdef const uint8_t *p = secret

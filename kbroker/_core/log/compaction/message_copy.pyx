@@ -1,8 +1,9 @@
-"""Compaction of messages of magic 0 and 1; they stay in their magic (Apache Kafka 3.9: Cleaner, MemoryRecords.filterTo).
+"""Compaction of messages of magic 0 and 1, which keep their magic (Kafka 3.9: Cleaner, MemoryRecords.filterTo).
 
-A message stays when the map has no newer offset of its key; one without a key goes. Tombstones have no delete horizon here:
-who calls says whether they stay. A compressed message of which something goes is written anew with what is left: offset of
-the last one, and the inner offsets as the magic has them. One of which nothing goes is copied as it lies.
+A message stays when the map has no newer offset of its key; a message without a key is removed. Tombstones have no
+delete horizon in these formats: the caller says whether they stay. A compressed message that loses inner messages is
+written anew with the others: its offset is that of the last one, and the inner offsets are as the magic has them. A
+compressed message that loses none is copied unchanged.
 """
 
 from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -57,7 +58,7 @@ cdef int open_message(message_pass_t *run, const uint8_t *data, int64_t size, me
 
 cdef int walk_inside(message_pass_t *run, const uint8_t *data, const message_t *wrapper, set_info_t *info, object inflate,
                      MessageSetBuilder kept) except -1 with gil:
-    """The messages inside a compressed one: their keys into the map or, with `kept`, into that those that stay."""
+    """Walk the messages inside a compressed one: feed their keys or, with `kept`, put those that stay into it."""
     cdef Py_buffer view
     cdef message_t message
     cdef const uint8_t *p
@@ -72,7 +73,7 @@ cdef int walk_inside(message_pass_t *run, const uint8_t *data, const message_t *
             end = p + view.len
             finding = set_walk(p, view.len, wrapper, info)
             if finding == BATCH_OK and (info.first_offset < 0 or not info.ascends):
-                finding = BATCH_BAD_COUNT    # the map would not know which of two is the newer
+                finding = BATCH_BAD_COUNT    # two messages of one offset: the map could not tell the newer one
             while finding == BATCH_OK and p < end:
                 finding = message_read(p, end - p, &message)
                 if finding != BATCH_OK:
@@ -86,7 +87,7 @@ cdef int walk_inside(message_pass_t *run, const uint8_t *data, const message_t *
                 p += message.size
         if finding == OUT_OF_MEMORY:
             raise MemoryError
-        # That would tell that the compressed one is cut off.
+        # BATCH_TOO_SHORT would say that the compressed message itself is cut off.
         return finding if finding != BATCH_TOO_SHORT else BATCH_BAD_RECORD
     finally:
         PyBuffer_Release(&view)

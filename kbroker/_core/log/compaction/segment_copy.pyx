@@ -1,17 +1,19 @@
-"""The two passes of compaction over a segment's bytes: the newest offset of each key into a map, then a copy of what stays.
+"""The two passes of compaction: one puts the newest offset of each key into a map, one copies what stays.
 
 What stays follows Apache Kafka 3.9 (Cleaner, MemoryRecords.filterTo):
-- a record beyond the map's `latest_offset` stays. Any other stays when it has a key, the map has no newer offset of that
-  key, and it is no tombstone (null value) whose batch's delete horizon has passed;
+- a record beyond the map's `latest_offset` stays. Any other record stays when it has a key, the map has no newer offset
+  of that key, and it is not a tombstone (null value) whose batch's delete horizon has passed;
 - a batch that keeps a tombstone gets a delete horizon (KIP-534) when it has none: now plus delete.retention.ms, written
-  as its base timestamp. So does the marker of a transaction of which nothing is left;
-- the records of an aborted transaction go, its marker with the horizon when they are gone;
-- a batch with the last sequence of a living producer stays without records, a header alone;
-- offsets, last offset delta, producer, epoch and codec of a batch do not change. One of which nothing went is copied as it lies.
+  as its base timestamp. The marker of a transaction whose records are all gone gets one too;
+- the records of an aborted transaction are removed. Its marker is removed once they are gone and its delete horizon has
+  passed;
+- a batch with the last sequence of a living producer stays as a header alone when it loses all its records;
+- offsets, last offset delta, producer, epoch and codec of a batch do not change. A batch that loses no record is copied
+  unchanged, unless it gets a delete horizon.
 
-Messages of magic 0 and 1 stay in their magic (`message_copy`). They have no delete horizon: who calls says whether their
+Messages of magic 0 and 1 keep their magic (`message_copy`). They have no delete horizon: the caller says whether their
 tombstones stay.
-A batch is verified before it is read, so that damage is never given a new CRC.
+A batch is verified before it is read, so that damaged bytes never get a new, valid CRC.
 """
 
 cimport cython
@@ -46,30 +48,30 @@ from kbroker.errors import BadInput
 
 cdef enum:
     NO_HORIZON = -1
-    GROUP = 32                   # records of which the keys are hashed before the first is looked up
+    GROUP = 32                   # records whose keys are hashed before the first one is looked up
 
 # --- one batch ------------------------------------------------------------------------------------------
 
 cdef struct buffers_t:
     copied_t copied
     writer_t plain               # records of a batch before they are compressed
-    writer_t kept                # int32 positions in `records` of those that stay
+    writer_t kept                # int32 positions in pass_t.records of the records that stay
 
 cdef struct pass_t:
     dedupe_map_t *map
-    int64_t start_offset         # keys of records below are not fed
+    int64_t start_offset         # keys of records below are not put into the map
     int64_t now_ms
-    int64_t horizon_ms           # what a new delete horizon is
-    # of the batch at hand
+    int64_t horizon_ms           # the delete horizon for batches that get one now
+    # Of the batch at hand:
     batch_info_t info
-    const uint8_t *records       # inflated
+    const uint8_t *records       # its records, inflated; they end at `end`
     const uint8_t *end
     Py_buffer inflated
     bint is_inflated
     bint has_tombstones
-    # of the whole pass
-    message_pass_t old
-    buffers_t *to                # of a copy
+    # Of the whole pass:
+    message_pass_t old           # for messages of magic 0 and 1
+    buffers_t *to                # the output of a copy; NULL in the pass that fills the map
     int64_t batches_read
     int64_t records_read
     int64_t batches_kept
@@ -94,7 +96,7 @@ cdef int release_batch(pass_t *run) except -1 with gil:
 
 
 cdef int open_batch(pass_t *run, const uint8_t *batch, object inflate) except -1 nogil:
-    """`records` of the batch whose header is in `info`. BATCH_OK or a finding."""
+    """Set `records` and `end` for the batch whose header is in `info`. Return BATCH_OK or a finding."""
     cdef batch_info_t *info = &run.info
     if (info.base_offset < 0 or info.last_offset_delta < 0 or info.record_count < 0
             or info.base_offset > INT64_MAX - 1 - info.last_offset_delta):
@@ -111,14 +113,17 @@ cdef int open_batch(pass_t *run, const uint8_t *batch, object inflate) except -1
 
 
 cdef int judge(pass_t *run, Transactions transactions, bint *discardable) except -1 nogil:
-    """What the transactions say of the open batch. BATCH_OK or a finding."""
+    """Set `discardable`: the open batch is of an aborted transaction, or ends one without records.
+
+    BATCH_OK or a finding.
+    """
     cdef int marker
     discardable[0] = False
     if run.info.attributes & ATTRIBUTE_CONTROL:
         if run.info.record_count == 0:
-            discardable[0] = True    # cleaned before: the header alone
+            discardable[0] = True    # an earlier cleaning left the header alone
             return BATCH_OK
-        marker = control_type(run.records, run.end)    # one that is not known is never an end of a transaction
+        marker = control_type(run.records, run.end)    # an unknown type never ends a transaction
         if marker < 0:
             return BATCH_BAD_RECORD
         discardable[0] = marker_is_spent(transactions, &run.info, marker)
@@ -129,12 +134,13 @@ cdef int judge(pass_t *run, Transactions transactions, bint *discardable) except
 # --- records of the open batch, a group at a time -------------------------------------------------------
 
 cdef struct group_t:
-    const uint8_t *next          # behind the group
-    int32_t left                 # records behind it
+    # The records at hand.
+    const uint8_t *next          # the first byte after the group
+    int32_t left                 # records of the batch after the group
     int32_t last_delta           # of the group's last record
     int count
     record_t[GROUP] records
-    int32_t[GROUP] positions     # in the batch's records
+    int32_t[GROUP] positions     # of the records, in bytes from pass_t.records
     dedupe_hash_t[GROUP] hashes  # of their keys
 
 
@@ -145,9 +151,9 @@ cdef void group_init(group_t *group, const pass_t *run) noexcept nogil:
 
 
 cdef int group_fill(group_t *group, const pass_t *run) noexcept nogil:
-    """The next group. Not BATCH_OK: the record behind it is none.
+    """Read the next group. Return BATCH_OK, or a finding when the bytes after the group are not a valid record.
 
-    Headers are not looked at, here and later: they are only copied.
+    Record headers are not parsed, here or later: they are only copied.
     """
     cdef const uint8_t *p
     cdef record_t *record
@@ -162,7 +168,7 @@ cdef int group_fill(group_t *group, const pass_t *run) noexcept nogil:
         if record.offset_delta <= group.last_delta or record.offset_delta > run.info.last_offset_delta:
             finding = BATCH_BAD_COUNT
             break
-        # One of nothing is not used.
+        # A record without a key gets the hash of no bytes, which nobody uses.
         group.hashes[group.count] = dedupe_hash(run.map, record.key, max(record.key_size, 0))
         group.positions[group.count] = <int32_t>(group.next - run.records)
         group.last_delta = record.offset_delta
@@ -226,7 +232,7 @@ cdef inline bint stays(const pass_t *run, const record_t *record, const dedupe_h
 
 
 cdef int choose(pass_t *run, bint all_stay) noexcept nogil:
-    """The positions of the records that stay, into `kept`; `has_tombstones` when one of them has no value."""
+    """Write the positions of the records that stay to `kept`; set `has_tombstones` when one of them has no value."""
     cdef group_t group
     cdef record_t *record
     cdef int finding = BATCH_OK
@@ -247,7 +253,7 @@ cdef int choose(pass_t *run, bint all_stay) noexcept nogil:
 
 cdef void write_header(const pass_t *run, uint8_t *at, int attributes, int64_t base_timestamp, int64_t max_timestamp,
                        int32_t count, int64_t size) noexcept nogil:
-    """The header of a batch whose records stand behind it already."""
+    """Write the header of a batch whose records stand behind it already."""
     cdef const batch_info_t *info = &run.info
     store_u64(at + BATCH_BASE_OFFSET, <uint64_t>info.base_offset)
     store_u32(at + BATCH_LENGTH, <uint32_t>(size - LOG_OVERHEAD))
@@ -285,9 +291,9 @@ cdef int64_t timestamp_of(const pass_t *run, const record_t *record) noexcept no
 
 
 cdef int compress_plain(pass_t *run, writer_t *out, object deflate) except -1 with gil:
-    """`plain`, compressed, behind what is in `out`."""
+    """Append the bytes of `plain`, compressed, to `out`."""
     cdef Py_buffer view
-    # A copy, as not every codec takes a view.
+    # A copy, because not every codec takes a view.
     records = PyBytes_FromStringAndSize(<char *>run.to.plain.data, <Py_ssize_t>run.to.plain.size)
     PyObject_GetBuffer(deflate(run.info.attributes & ATTRIBUTE_CODEC_MASK, records), &view, PyBUF_SIMPLE)
     write_raw(out, view.buf, <size_t>view.len)
@@ -296,7 +302,7 @@ cdef int compress_plain(pass_t *run, writer_t *out, object deflate) except -1 wi
 
 
 cdef int rewrite(pass_t *run, int64_t horizon_ms, object deflate) except -1 nogil:
-    """The batch with only its `kept` records; `horizon_ms` is its delete horizon."""
+    """Write the batch with only its `kept` records. `horizon_ms` is its delete horizon, NO_HORIZON: none."""
     cdef const batch_info_t *info = &run.info
     cdef bint is_compressed = info.attributes & ATTRIBUTE_CODEC_MASK != 0
     cdef bint has_horizon = horizon_ms >= 0
@@ -384,7 +390,10 @@ cdef int copy_batch(pass_t *run, const uint8_t *batch, Transactions transactions
 
 cdef int walk(pass_t *run, const uint8_t *data, int64_t size, Transactions transactions, LastBatches producers,
               object inflate, object deflate, int64_t *position) except -1 nogil:
-    """Batches until one is cut off, or until a finding other than BATCH_OK."""
+    """Feed or copy batches until one is cut off (BATCH_OK), or return the first finding.
+
+    `position` is where it stopped.
+    """
     cdef const uint8_t *batch
     cdef int finding
     while position[0] < size:
@@ -430,11 +439,12 @@ cdef void pass_init(pass_t *run, DedupeMap map, buffers_t *to) noexcept:
 
 
 def feed_map(segment, DedupeMap map not None, *, inflate, int64_t start_offset=0, Transactions transactions=None):
-    """Keys and offsets of the batches in `segment` from `start_offset` on into the map, and its `latest_offset` moved on.
+    """Put keys and offsets of the batches in `segment` from `start_offset` on into the map.
 
-    (bytes taken, records read, whether the map is full). A batch cut off at the end is left; when the map is full, the
-    rest is. `inflate(codec, data)` gives the records of a compressed batch; for messages of magic 0 and 1 the
-    magic is its third argument. Raises InvalidBatch, with what `inflate` raises as its cause.
+    The map's `latest_offset` moves on as far as it got. Return (bytes taken, records read, whether the map is full). A
+    batch that is cut off at the end is not taken, nor is the rest when the map is full. `inflate(codec, data)` returns
+    the records of a compressed batch; for messages of magic 0 and 1 the magic is its third argument. Raises
+    InvalidBatch when a batch is damaged or when `inflate` raises BadInput, which is its cause then.
     """
     cdef Py_buffer view
     cdef pass_t run
@@ -460,15 +470,16 @@ def feed_map(segment, DedupeMap map not None, *, inflate, int64_t start_offset=0
 
 @cython.final
 cdef class SegmentCopy:
-    """What is left of some batches: `output`, of the first `taken` bytes of them. Made by copy_segment, again and again.
+    """The result of copy_segment: `output` is what stays of the first `taken` bytes of the segment.
 
-    Its memory is for that: `output` may lie there or in the segment.
+    `output` lies in memory of this object or in the segment. Pass the object as `into` to use its memory for the next
+    copy.
     """
 
     cdef buffers_t buffers
     cdef Py_buffer source        # the segment
     cdef bint has_source
-    cdef int exports             # of `output`
+    cdef int exports             # views of `output` that are alive
     cdef readonly int64_t taken
     cdef readonly int64_t batches_read
     cdef readonly int64_t records_read
@@ -507,18 +518,20 @@ cdef class SegmentCopy:
 
     @property
     def output(self):
-        """Nobody may hold it when the next copy is made, nor change the segment before."""
+        """A view of the copy. Release it before the next copy is made; do not change the segment until then."""
         return memoryview(self)
 
 
 def copy_segment(segment, DedupeMap map not None, *, inflate, deflate, int64_t now_ms, int64_t delete_retention_ms,
                  bint retain_old_tombstones=True, Transactions transactions=None, LastBatches producers=None,
                  SegmentCopy into=None):
-    """Copy of what stays of the batches in `segment`. A batch cut off at the end is left.
+    """Copy what stays of the batches in `segment`. A batch that is cut off at the end is not taken.
 
-    `inflate(codec, data)` and `deflate(codec, data)` do the compression of batches that have one; for messages of magic 0 and
-    1 the magic is their third argument. `into` is an earlier copy that is not needed any more. Raises InvalidBatch, with what
-    they raise as its cause.
+    `inflate(codec, data)` and `deflate(codec, data)` are called for compressed batches; for messages of magic 0 and 1
+    the magic is their third argument. `retain_old_tombstones`: tombstones of magic 0 and 1 stay. `into` is an earlier
+    copy that is not needed any more. Raises InvalidBatch when a batch is damaged or when one of the two raises
+    BadInput, which is its cause then; ValueError when a time is negative; BufferError when the output of `into` is
+    still in use.
     """
     cdef pass_t run
     cdef int64_t position = 0

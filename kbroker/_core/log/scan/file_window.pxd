@@ -1,4 +1,4 @@
-"""Bytes of a file that is read from front to back: a buffer over a part of it, which moves on and grows as it must."""
+"""A buffer over a part of a file that is read from front to back. It moves on, and grows when more is asked for."""
 
 from libc.errno cimport ENODATA, ENOMEM
 from libc.stdint cimport int32_t, int64_t, uint8_t
@@ -8,15 +8,15 @@ from kbroker._core.log.io cimport io_read
 
 ctypedef struct file_window_t:
     uint8_t *data                # owned
-    int64_t capacity
-    int64_t start                # position of the first byte in `data`
-    int64_t size                 # bytes there
-    int64_t end                  # nothing is read from here on
+    int64_t capacity             # bytes that `data` has room for, and that one read asks for
+    int64_t start                # position in the file of the first byte in `data`
+    int64_t size                 # bytes in `data`
+    int64_t end                  # position in the file: nothing is read from here on
     int32_t fd
-    int failed                   # -errno of a read
+    int failed                   # -errno of a failed read, 0: none
 
 cdef inline bint window_open(file_window_t *window, int32_t fd, int64_t end, int64_t capacity) noexcept nogil:
-    """False: out of memory. `capacity` is what is read at a time."""
+    """Open a window that reads `capacity` bytes at a time. False: out of memory."""
     window.data = <uint8_t *>malloc(<size_t>capacity)
     window.capacity = capacity
     window.start = window.size = 0
@@ -30,7 +30,10 @@ cdef inline void window_close(file_window_t *window) noexcept nogil:
     window.data = NULL
 
 cdef inline const uint8_t *window_at(file_window_t *window, int64_t position, int64_t size) noexcept nogil:
-    """`size` bytes from `position` on, valid until the next call; NULL and `failed`: they cannot be read."""
+    """Return `size` bytes from `position` on, valid until the next call.
+
+    NULL when they cannot be read: `failed` is set.
+    """
     cdef int64_t got
     cdef uint8_t *grown
     if window.start <= position and position + size <= window.start + window.size:
@@ -46,7 +49,7 @@ cdef inline const uint8_t *window_at(file_window_t *window, int64_t position, in
     got = io_read(window.fd, window.data, min(window.capacity, window.end - position), position, True)
     window.size = max(got, 0)
     if got < size:
-        # Shorter than it was: cut from outside. Nothing is wrong with the disk then.
+        # -ENODATA: the file is shorter than it was, because somebody cut it. The disk is not at fault then.
         window.failed = <int>got if got < 0 else -ENODATA
         return NULL
     return window.data

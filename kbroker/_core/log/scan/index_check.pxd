@@ -1,19 +1,19 @@
-"""The two indexes of a segment, whole entries, held against the batches as segment_check.pyx walks over them.
+"""Compares the whole entries of a segment's two indexes with the batches that segment_check.pyx walks over.
 
-Both are read once, from their first entry to the last: `index_at` and `time_at` of the walk are the next ones to be judged.
+Both indexes are read once, from the first entry to the last: `index_at` and `time_at` of check_t are the next entries.
 """
 
 from kbroker._core.log.scan.segment_check cimport check_t, seen_t
 
-# Each index for itself, before the walk.
+# Before the walk: check the order of the entries in each index.
 cdef void check_entry_order(check_t *check) noexcept nogil
 
-# The entries of the batch at check.position, and those before it that no batch had.
+# Check the entries of the batch at check.position, and the entries before it that belong to no batch.
 cdef void hold_index(check_t *check, const seen_t *seen) noexcept nogil
 cdef void hold_time_index(check_t *check, const seen_t *seen) noexcept nogil
 
-# Instead of hold_index: an entry of a batch that is not read further is not judged.
+# Instead of hold_index, for a batch that is not read further: its entry is not checked.
 cdef void skip_index(check_t *check) noexcept nogil
 
-# What is left of them behind the last batch. Behind bytes that were not read nothing is known.
+# After the walk: check the entries that are left. Entries of bytes that the walk did not read are not reported.
 cdef void end_indexes(check_t *check) noexcept nogil

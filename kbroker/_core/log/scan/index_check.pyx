@@ -30,14 +30,17 @@ cdef void give_up_awaited(check_t *check) noexcept nogil:
 
 
 cdef inline bint ends_at(const check_t *check, const seen_t *seen, int64_t offset) noexcept nogil:
-    """Whether an index entry of the batch may have this offset: its last one, that of its last record, or any of an old set's."""
+    """Return whether an index entry of the batch may have this offset.
+
+    That is the batch's last offset or its last record's; for messages of magic 0 and 1, any offset of the set.
+    """
     if seen.old:
         return check.previous_last < offset <= seen.last_offset
     return offset == seen.last_offset or offset == seen.last_record_offset
 
 
 cdef void hold_index(check_t *check, const seen_t *seen) noexcept nogil:
-    """One append may have brought several batches: its entry has the position of the first and the offset of the last one."""
+    """Several batches may share an entry, if one append wrote them: first one's position, last one's offset."""
     cdef int64_t offset
     while check.index_at < check.index_count and entry_position(check, check.index_at) < check.position:
         give_up_awaited(check)
@@ -67,7 +70,7 @@ cdef void hold_time_index(check_t *check, const seen_t *seen) noexcept nogil:
             return
         timestamp = time_entry_timestamp(check, check.time_at)
         if check.unsure and check.previous_last < offset < seen.first_offset:
-            pass    # of a batch that was passed over
+            pass    # the entry belongs to a batch that was passed over
         elif offset <= check.previous_last or seen.max_timestamp != timestamp:
             found(check, IN_TIME_INDEX, CHECK_NO_TIME, check.time_at * TIME_INDEX_ENTRY_SIZE, offset, timestamp)
         elif check.max_timestamp > timestamp:

@@ -1,7 +1,7 @@
-"""Everything that can be checked of a segment's file, its .index and its .timeindex, in one pass that goes on behind what is wrong.
+"""Checks a segment, its .index and its .timeindex in one pass, which goes on behind an error. For `kbroker verify-log`.
 
-For `kbroker verify-log`. Unlike segment_scan.pyx, which stops at the first bad batch and changes nothing behind it, this one
-walks the records too, inflates what is compressed, and tells every finding with its file and byte.
+segment_scan.pyx stops at the first bad batch. This pass also walks the records, inflates compressed ones, and reports
+every finding with its file and byte.
 """
 
 from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -27,7 +27,7 @@ from kbroker.errors import BadInput
 cdef enum:
     CHUNK = 1048576              # bytes read at a time
     SLICE = 16777216             # bytes between two returns to Python
-    LARGEST = 536870912          # bytes of a batch; a larger one is not read
+    LARGEST = 536870912          # bytes; a batch that is larger is not read
     DATA = 0                     # kinds of transaction events
     ABORT = 1
     COMMIT = 2
@@ -35,7 +35,7 @@ cdef enum:
 LOG, INDEX, TIME_INDEX = IN_LOG, IN_INDEX, IN_TIME_INDEX
 TRANSACTION_DATA, TRANSACTION_ABORT, TRANSACTION_COMMIT = DATA, ABORT, COMMIT
 
-#: What a person reads, by finding; `a` and `b` are its numbers.
+#: The text of each finding for people; `a` and `b` are its numbers.
 TEXTS = {
     **{number: text for number, (_, _, text) in enumerate(_BATCH_FINDINGS)},
     **{CHECK_INSIDE + number: text for number, (_, _, text) in enumerate(_BATCH_FINDINGS)},
@@ -69,7 +69,7 @@ TEXTS = {
 
 
 cdef inline bint fill(check_t *check, int64_t size) noexcept nogil:
-    """`size` bytes from check.position on can be had from `here`. If not, the window has failed."""
+    """Read `size` bytes from check.position on, which `here` then returns. False: the window has failed."""
     return window_at(&check.window, check.position, size) != NULL
 
 
@@ -78,7 +78,7 @@ cdef inline const uint8_t *here(check_t *check) noexcept nogil:
 
 
 cdef bint only_zeros(check_t *check) noexcept nogil:
-    """From check.position to the end; moves on to it."""
+    """Return whether all bytes from check.position to the end are zero. May replace the bytes at `here`."""
     cdef int64_t at = check.position
     cdef int64_t size, i
     cdef bint zeros = True
@@ -97,7 +97,7 @@ cdef bint only_zeros(check_t *check) noexcept nogil:
 # --- one batch ------------------------------------------------------------------------------------------
 
 cdef int walk_records(check_t *check, const uint8_t *records, int64_t size, const batch_info_t *info, seen_t *seen) noexcept nogil:
-    """Records of a batch as it may stand in a log: offsets ascend, some may be missing. A finding."""
+    """Check the records of a batch: their offsets have to ascend, some may be missing. Return BATCH_OK or a finding."""
     cdef const uint8_t *p = records
     cdef const uint8_t *end = records + size
     cdef record_t record
@@ -156,7 +156,7 @@ cdef void transaction_event(check_t *check, int kind, const batch_info_t *info) 
 
 
 cdef int look_at_batch(check_t *check, const batch_info_t *info, seen_t *seen, object inflate) except -1 nogil:
-    """A batch whose CRC is right. A finding."""
+    """Check a batch whose CRC is right and set `seen`. Return BATCH_OK or a finding."""
     cdef const uint8_t *records = here(check) + BATCH_HEADER_SIZE
     cdef int codec = info.attributes & ATTRIBUTE_CODEC_MASK
     cdef int finding
@@ -194,7 +194,7 @@ cdef int look_at_batch(check_t *check, const batch_info_t *info, seen_t *seen, o
 
 cdef int walk_inner(const uint8_t *data, int64_t size, const message_t *wrapper, bint gaps, seen_t *seen) noexcept nogil:
     cdef set_info_t info
-    cdef int64_t first           # as it stands there
+    cdef int64_t first           # the first offset as the bytes have it
     cdef int finding = set_walk(data, size, wrapper, &info)
     if finding != BATCH_OK:
         return finding
@@ -223,7 +223,7 @@ cdef int walk_set(const uint8_t *data, const message_t *wrapper, bint gaps, seen
 
 
 cdef int look_at_message(check_t *check, const message_t *message, seen_t *seen, object inflate) except -1 nogil:
-    """A message of magic 0 or 1 that was checked. A finding."""
+    """Set `seen` for a message of magic 0 or 1 with a right CRC; check what is inside. Return BATCH_OK or a finding."""
     seen.first_offset = seen.last_offset = seen.last_record_offset = message.offset
     seen.max_timestamp = message.timestamp
     seen.records = 1
@@ -255,7 +255,7 @@ cdef void place_epoch(check_t *check, const seen_t *seen) noexcept nogil:
 
 
 cdef bint place_offsets(check_t *check, const seen_t *seen) noexcept nogil:
-    """Whether the batch is where it belongs; if not, its offsets are not counted."""
+    """Return whether the batch's offsets fit where it stands; if not, the walk ignores them."""
     if seen.first_offset < check.next_offset:
         found(check, IN_LOG, CHECK_OFFSET_BACK, check.position, seen.first_offset, check.next_offset)
         return False
@@ -272,7 +272,7 @@ cdef bint place_offsets(check_t *check, const seen_t *seen) noexcept nogil:
 # --- the walk ---------------------------------------------------------------------------------------------
 
 cdef int64_t pass_over(check_t *check, int64_t size) noexcept nogil:
-    """Size of the batch at hand, whose CRC does not match, if another one follows or the file ends; else 0."""
+    """Return the size of a batch with a wrong CRC if another batch follows it or the file ends there; else 0."""
     cdef int64_t at = check.position
     cdef batch_info_t info
     cdef int64_t left = check.window.end - at - size
@@ -287,7 +287,7 @@ cdef int64_t pass_over(check_t *check, int64_t size) noexcept nogil:
 
 
 cdef int64_t one(check_t *check, object inflate) except -1 nogil:
-    """The batch at check.position; its size, or 0 where the walk cannot go on."""
+    """Check the batch at check.position. Return its size, or 0 when the walk cannot go on."""
     cdef batch_info_t info
     cdef message_t message
     cdef seen_t seen
@@ -381,10 +381,10 @@ cdef int walk(check_t *check, int64_t stop_at, object inflate) except -1 nogil:
 
 
 cdef class SegmentCheck:
-    """What a walk over a segment found. `position` is how far it came; `findings` are (file, byte, text)."""
+    """The result of check_segment. `position` is how far the walk came; `findings` are (file, byte, text)."""
     cdef readonly int64_t position
     cdef readonly int64_t next_offset
-    cdef readonly bint is_sure   # nothing was passed over before the end
+    cdef readonly bint is_sure   # the walk came to the end, and the last batches were read
     cdef readonly int64_t max_timestamp
     cdef readonly int64_t max_timestamp_offset
     cdef readonly int64_t batches
@@ -396,11 +396,13 @@ cdef class SegmentCheck:
 
 def check_segment(int fd, int64_t size, int64_t base_offset, *, inflate, index=b"", time_index=b"", end_offset=None,
                   bint gaps=False, bint zeros_allowed=False, transactions=None, progress=None):
-    """Walk the first `size` bytes of a segment and hold its indexes, whole entries without zeros at the end, against it.
+    """Check the first `size` bytes of a segment, and its indexes, given as whole entries without zeros at the end.
 
-    `inflate(codec, payload, magic)` returns bytes or raises BadInput. `end_offset` is the next segment's base offset; `gaps`:
-    offsets may be missing. `transactions` is called with lists of events (kind, position, first offset, last offset, producer
-    id), `progress` with bytes. `epochs` of the result are runs (epoch, position, first and last offset). Raises OSError.
+    `inflate(codec, payload, magic)` returns bytes or raises BadInput. `end_offset` is the base offset of the next
+    segment. `gaps`: offsets may be missing. `zeros_allowed`: the file may end in zeros. `transactions` is called with
+    lists of events (kind, position, first offset, last offset, producer id), `progress` with the bytes walked since the
+    last call. `epochs` of the result are the runs of one leader epoch: (epoch, position, first offset, last offset).
+    Raises OSError when the file cannot be read.
     """
     cdef check_t check
     cdef Py_buffer index_view

@@ -1,7 +1,7 @@
-"""Walks over the batches of a segment file: recovery, the end of a cleanly closed log, lookup by time.
+"""Walks over the batches of a segment file: for recovery, the end of a cleanly closed log, lookup by time.
 
-Any magic: 2 is a record batch, 0 and 1 are messages (wire/message_set.pyx), where a compressed one is a whole set and carries its
-last offset.
+It reads every magic: 2 is a record batch, 0 and 1 are messages (wire/message_set.pyx). A compressed message is a whole
+set, and its offset is the set's last one.
 """
 
 cimport cython
@@ -23,11 +23,11 @@ from kbroker._core.wire.transaction_marker cimport ABORTED_SIZE, MARKER_ABORT, N
 from kbroker.errors import StorageFailed
 
 cdef enum:
-    MARKER_READ = 4096           # bytes of a control batch that are looked at
+    MARKER_READ = 4096           # bytes of a control batch that are read
 
     CHUNK = 1048576              # bytes read at a time
     SLICE = 67108864             # bytes between two reports to Python
-    OFFSETS_GO_BACK = 100        # a finding of its own: an intact batch, but not of this place
+    OFFSETS_GO_BACK = 100        # besides the findings: an intact batch that does not belong here
 
 REASONS = {
     BATCH_TOO_SHORT: "cut off",
@@ -41,30 +41,30 @@ ctypedef struct scan_t:
     file_window_t window
     int64_t position             # of the next batch
     int64_t base_offset          # of the segment
-    int64_t next_offset          # what the next batch's offset must not be below
+    int64_t next_offset          # the next batch must not begin below
     int64_t first_timestamp
     int64_t max_timestamp
-    int64_t max_timestamp_offset # last offset of the batch that has it
-    int64_t last_time_entry
-    int64_t indexed_to           # position behind the batch before the last index entry
+    int64_t max_timestamp_offset # last offset of the first batch with max_timestamp
+    int64_t last_time_entry      # timestamp of the newest time index entry, -1 without one
+    int64_t indexed_to           # position of the batch with the newest index entry, or where the scan began
     int64_t batches
     int64_t producers_from       # batches from this offset on are replayed into `producers`
     int32_t index_interval_bytes
-    int32_t latest_epoch
-    bint verify
+    int32_t latest_epoch         # the largest leader epoch so far
+    bint verify                  # check CRCs
     int finding                  # why the scan ended, BATCH_OK at the end
-    writer_t index
-    writer_t time_index
+    writer_t index               # entries of .index
+    writer_t time_index          # entries of .timeindex
     writer_t epochs              # int32 epoch, int64 start offset
     producers_t *producers
     writer_t aborted             # entries of .txnindex
-    bint marker_seen             # an end of a transaction whose begin nobody has followed
-    bint gaps                    # offsets without records
+    bint marker_seen             # there was a marker, and no `producers` that knows where its transaction began
+    bint gaps                    # some offsets have no records
     bint memory_out
 
 
 cdef int old_message(const uint8_t *data, int64_t size, bint verify, batch_info_t *info) noexcept nogil:
-    """A message of magic 0 or 1, told as a batch of one."""
+    """Set `info` for a message of magic 0 or 1 as for a batch of one record. Return BATCH_OK or a finding."""
     cdef message_t message
     cdef int finding = message_verify(data, size, &message) if verify else message_header(data, size, &message)
     if finding != BATCH_OK:
@@ -82,7 +82,7 @@ cdef int old_message(const uint8_t *data, int64_t size, bint verify, batch_info_
 
 
 cdef int look(scan_t *scan, batch_info_t *info) noexcept nogil:
-    """The batch at scan.position; reads what is missing of it. BATCH_OK or a finding; a failed read sets the window's `failed`."""
+    """Read the batch at scan.position into `info`. Return BATCH_OK or a finding; a failed read sets window.failed."""
     cdef const uint8_t *data
     cdef int64_t left
     cdef int64_t wanted
@@ -125,7 +125,7 @@ cdef void add_time_entry(scan_t *scan) noexcept nogil:
 
 
 cdef bint follow(scan_t *scan, batch_info_t *info) noexcept nogil:
-    """What a batch says of its producer. False when the scan has failed."""
+    """Replay a batch of a producer into `producers`. False: the scan has failed."""
     cdef marker_t marker
     cdef ended_t ended
     cdef uint8_t[ABORTED_SIZE] entry
@@ -136,7 +136,7 @@ cdef bint follow(scan_t *scan, batch_info_t *info) noexcept nogil:
             scan.memory_out = True
         return not scan.memory_out
     if info.record_count == 0 or info.attributes & ATTRIBUTE_CODEC_MASK:
-        return True              # of a transaction that compaction has taken out
+        return True              # compaction has removed the transaction and its marker
     if scan.producers == NULL:
         scan.marker_seen = True
         return True
@@ -156,7 +156,7 @@ cdef bint follow(scan_t *scan, batch_info_t *info) noexcept nogil:
 
 
 cdef bint walk(scan_t *scan, int64_t stop_at) noexcept nogil:
-    """Batches until `stop_at`; true when the scan is over."""
+    """Scan batches up to position `stop_at`. Return whether the scan is over."""
     cdef batch_info_t info
     cdef int64_t last_offset
     while scan.position < scan.window.end:
@@ -194,7 +194,10 @@ cdef bint walk(scan_t *scan, int64_t stop_at) noexcept nogil:
 
 
 cdef class SegmentScan:
-    """What a walk over a segment found. `valid_size` is where the last good batch ends; `reason` why the walk ended there."""
+    """The result of a scan.
+
+    `valid_size` is where the last good batch ends, `reason` is why the scan ended there or None.
+    """
     cdef readonly int64_t valid_size
     cdef readonly int64_t next_offset
     cdef readonly int64_t first_timestamp
@@ -232,7 +235,7 @@ cdef void scan_free(scan_t *scan) noexcept:
 
 
 cdef SegmentScan scan_result(scan_t *scan, int64_t size):
-    """What there is to tell of a segment of `size` bytes."""
+    """Return the result of a scan of a segment of `size` bytes. Raises MemoryError."""
     cdef SegmentScan result
     if scan.memory_out or scan.index.failed or scan.time_index.failed or scan.epochs.failed or scan.aborted.failed:
         raise MemoryError
@@ -262,12 +265,13 @@ def scan_segment(int fd, int64_t size, int64_t base_offset, *, int64_t position=
                  int32_t index_interval_bytes=4096, int64_t max_timestamp=-1, int64_t max_timestamp_offset=-1,
                  int64_t last_time_entry=-1, int32_t latest_epoch=-1, ProducerTable producers=None,
                  int64_t producers_from=0, progress=None):
-    """Walk the batches of a segment file of `size` bytes from `position` to its end or to the first bad one.
+    """Scan the batches of a segment file of `size` bytes from `position` to its end or to the first bad batch.
 
-    `verify` checks CRCs. `index` and `time_index` of the result are entries for what was walked. Batches from
-    `producers_from` on are replayed into `producers`; `aborted` are the entries of .txnindex for the transactions that end
-    among them. Without `producers`, `marker_seen` says that some end. `gaps`: compaction has left offsets without records. `progress(bytes)` is called now and then. Raises
-    OSError when the file cannot be read.
+    `verify`: check CRCs. Batches from offset `producers_from` on are replayed into `producers`. `progress(bytes)` is
+    called now and then. Of the result: `index` and `time_index` are the entries for the scanned batches; `aborted` are
+    the .txnindex entries of the transactions that were aborted among the replayed batches; without `producers`,
+    `marker_seen` tells that there are markers; `gaps`: compaction has left offsets without records. Raises OSError when
+    the file cannot be read.
     """
     cdef scan_t scan
     cdef bint over = False
@@ -305,7 +309,7 @@ def scan_segment(int fd, int64_t size, int64_t base_offset, *, int64_t position=
 
 @cython.final
 cdef class SegmentWalk:
-    """A scan of a segment that is being written, from the bytes that are. CRCs are not looked at. One thread at a time."""
+    """A scan of a segment as it is written, from the written bytes. CRCs are not checked. One thread at a time."""
 
     cdef scan_t scan
     cdef int64_t size
@@ -317,12 +321,12 @@ cdef class SegmentWalk:
         scan_free(&self.scan)
 
     def add(self, batches):
-        """Whole batches, behind those before. Nothing is looked at behind a bad one."""
+        """Scan more whole batches, which follow those before. After a bad batch nothing is scanned any more."""
         cdef Py_buffer view
         cdef file_window_t *window = &self.scan.window
         PyObject_GetBuffer(batches, &view, PyBUF_SIMPLE)
         if self.scan.position == self.size:
-            # All that could be asked for is in the window: it reads nothing.
+            # The window has all bytes that the scan can ask for, so it reads no file.
             window.data = <uint8_t *>view.buf
             window.start = self.size
             window.size = view.len
@@ -333,7 +337,7 @@ cdef class SegmentWalk:
         PyBuffer_Release(&view)
 
     def scanned(self):
-        """The SegmentScan of what was added; a `reason` tells that not all of it is good."""
+        """Return the SegmentScan of all bytes added so far. It has a `reason` when a batch is bad."""
         return scan_result(&self.scan, self.size)
 
 
@@ -346,10 +350,10 @@ cdef bytes written(writer_t *writer):
 
 
 def find_batch(int fd, int64_t size, *, int64_t position=0, int64_t timestamp=-1, int64_t offset=-1):
-    """The first batch from `position` on whose maximum timestamp is at least `timestamp` and whose last offset is at least `offset`.
+    """Find the first batch from `position` on with a max timestamp >= `timestamp` and a last offset >= `offset`.
 
-    (position, size, base_offset, last_offset, max_timestamp, leader_epoch), or None. Raises OSError when the file cannot be
-    read, StorageFailed when it is damaged.
+    Return (position, size, base_offset, last_offset, max_timestamp, leader_epoch), or None. Raises OSError when the
+    file cannot be read, StorageFailed when it is damaged.
     """
     cdef scan_t scan
     cdef batch_info_t info

@@ -1,4 +1,4 @@
-"""Which partitions a fetch is about: those that its request names, or those of its session (KIP-227)."""
+"""Finds the partitions of a fetch: those that its request names, or those of its session (KIP-227)."""
 
 from libc.stdint cimport int64_t
 
@@ -6,10 +6,11 @@ from kbroker._core.log.registry cimport Registry
 from kbroker._core.server.fetch.fetch cimport fetch_t
 from kbroker._core.wire.cursor cimport reader_t
 
-# Decide the context and settle the entries of a parsed request: each partition once, with what was asked for it last, as
-# Kafka has it. With CONTEXT_INCREMENTAL f.session is set and locked. -1: out of memory. NEEDS_HANDLER, unless it `may_block`:
-# the session is being worked on, or too large for a processor; nothing was changed.
+# Set the context and the entries of a parsed request: each partition once, with the values that the request names last
+# for it, as in Kafka. Returns 0; -1: memory is out; NEEDS_HANDLER, without `may_block` only: the session is in use or
+# too large for a processor, and nothing was changed. With CONTEXT_INCREMENTAL f.session is set and locked.
 cdef int open_session(fetch_t *f, Registry registry, reader_t forgotten, int64_t now_ms, bint may_block) noexcept nogil
 
-# An isolation level that does not exist: what Kafka answers when it fails on its way. No partition by id is named.
+# Answer an isolation level that does not exist as Kafka does: every partition gets UNKNOWN_SERVER_ERROR. From version
+# 13 on no partition is named.
 cdef void refuse_all(fetch_t *f) noexcept nogil

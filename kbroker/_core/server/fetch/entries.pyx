@@ -1,4 +1,4 @@
-"""Which partitions a fetch is about; see entries.pxd."""
+"""Finds the partitions of a fetch; see entries.pxd."""
 
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, malloc
@@ -21,7 +21,7 @@ from kbroker._core.wire.error_codes cimport (
 )
 
 cdef enum:
-    COMPARED_IN_PAIRS = 8        # so many entries are compared with each other; of more there is a table
+    COMPARED_IN_PAIRS = 8        # up to so many entries are compared with each other; more need a hash table
 
     # What update_session returns.
     UPDATED = 0
@@ -32,7 +32,7 @@ cdef enum:
 
 
 cdef void resolve(fetch_t *f, Registry registry, fetch_entry_t *e) noexcept nogil:
-    """Find the partition, or say what is not known: the topic id, else the partition."""
+    """Find the partition of an entry, or set what is not known: the topic id, else the partition."""
     if f.version >= 13:
         e.partition = registry.find_by_id(e.topic_id, e.partition_id)
     else:
@@ -47,8 +47,11 @@ cdef void resolve(fetch_t *f, Registry registry, fetch_entry_t *e) noexcept nogi
         e.unknown = UNKNOWN_PARTITION
 
 cdef inline bint is_same(const fetch_t *f, const fetch_entry_t *a, const fetch_entry_t *b) noexcept nogil:
-    """Whether both are about one partition. Of names that are no topic's, at the same place of the request only: they are as
-    long as a request likes, and are not read again and again."""
+    """Return whether two entries are about the same partition.
+
+    Names longer than any topic's are not compared, because a request could make that slow: such entries are the same
+    only if they share one name in the request.
+    """
     if a.partition != b.partition or a.partition_id != b.partition_id:
         return False
     if a.partition != NULL:
@@ -69,7 +72,7 @@ cdef inline uint64_t hash_of(const fetch_t *f, const fetch_entry_t *e) noexcept 
     return seeded_hash(e.topic, e.topic_size, <uint64_t>e.partition_id)
 
 cdef void take_over(fetch_entry_t *first, fetch_entry_t *again) noexcept nogil:
-    """A partition that is named again keeps its place; the newer word counts."""
+    """Merge an entry that names a partition again: the first one keeps its place and gets the newer values."""
     first.current_leader_epoch = again.current_leader_epoch
     first.offset = again.offset
     first.max_bytes = again.max_bytes
@@ -77,7 +80,7 @@ cdef void take_over(fetch_entry_t *first, fetch_entry_t *again) noexcept nogil:
         partition_unref(again.partition)
 
 cdef bint merge_repeated(fetch_t *f) noexcept nogil:
-    """Each partition once. False when memory is out."""
+    """Merge entries that name the same partition. False: memory is out."""
     cdef int32_t count = f.entry_count
     cdef int32_t size = 4
     cdef int32_t kept = 0
@@ -118,8 +121,10 @@ cdef bint merge_repeated(fetch_t *f) noexcept nogil:
 # --- sessions -----------------------------------------------------------------------------------------
 
 cdef int update_session(fetch_t *f, fetch_session_t *session, reader_t forgotten) noexcept nogil:
-    """Session lock held: what the request names is added or changed, what it forgets goes. The same request may come
-    here twice (a fetch that a handler had to go on with), with the same outcome."""
+    """Add or change the partitions that the request names, and remove those it forgets (session's lock held).
+
+    The same request may come here twice, when a handler has to go on with the fetch; the outcome is the same.
+    """
     cdef bint flexible = f.version >= 12
     cdef bint by_id = session.by_id
     cdef const uint8_t *topic = NULL
@@ -145,7 +150,7 @@ cdef int update_session(fetch_t *f, fetch_session_t *session, reader_t forgotten
     while topic_count > 0:
         topic_count -= 1
         if not next_forgotten(&forgotten, flexible, by_id, &topic, &topic_size, &partition_count):
-            return UPDATED       # not reached: parse has walked over it
+            return UPDATED       # not reached: parse_request has checked it
         while partition_count > 0:
             partition_count -= 1
             place = session_place(session, topic, <int16_t>topic_size, topic, read_i32(&forgotten))
@@ -156,11 +161,11 @@ cdef int update_session(fetch_t *f, fetch_session_t *session, reader_t forgotten
     return UPDATED if session.count <= SESSION_PARTITIONS else TOO_LARGE
 
 cdef bint take_entries(fetch_t *f, fetch_session_t *session, Registry registry) noexcept nogil:
-    """Session lock held: the session's partitions become the fetch's, in the session's order. False: out of memory."""
+    """Replace the entries by the session's partitions, in its order (session's lock held). False: memory is out."""
     cdef int32_t place = session.first
     cdef cached_partition_t *cached
     cdef fetch_entry_t *e
-    f.entry_count = 0            # they hold nothing yet
+    f.entry_count = 0            # these entries hold no references yet
     while place >= 0:
         cached = &session.cached[place]
         e = add_entry(f)
@@ -232,7 +237,7 @@ cdef int open_session(fetch_t *f, Registry registry, reader_t forgotten, int64_t
             f.context = CONTEXT_INCREMENTAL
             f.session = session
             return 0
-        # Too large: as if it had been evicted. Nothing left to ask for: the session ends, and this is the last answer.
+        # Too large: answer as if the session had been evicted. No partitions left: the session ends with this answer.
         mutex_unlock(&session.lock)
         if updated != MEMORY_OUT:
             session_remove(f.cache, session.id)

@@ -1,13 +1,15 @@
 """Fetch (key 1), versions 0 to 17, whole: sessions (KIP-227), limits (KIP-74), long polls, file regions.
 
-A fetch that can be answered is answered on the processor, in one call. One that has too little to send is parked on the
-waiter lists of its partitions and in the processor's timer wheel. What would block (a log or a segment to open, an index
-that is not in memory) or hold up the processor's other connections (many partitions, much to read of the log to find an
-offset) is served by another thread, which writes the answer into the slot, or has it parked: only its processor touches a
-connection. Versions 0 to 3 read messages of magic 0 or 1: another thread converts what they get.
+A fetch that can be answered is answered on the processor, in one call. A fetch that has too little to send is parked:
+on the waiter lists of its partitions and in the processor's timer wheel.
 
-`fetch.pyx` decides; `request.pyx` reads the request, `entries.pyx` finds the partitions it is about,
-`look.pyx` finds what can be sent of them, `response.pyx` writes the answer, `sessions.pyx` keeps the sessions.
+Another thread serves a fetch that would block (a log or a segment to open, an index that is not in memory) or hold up
+the processor's other connections (many partitions, much to read of the log to find an offset). It writes the answer
+into the slot, or lets the processor park the fetch: only its processor touches a connection. Clients of versions 0 to 3
+read messages of magic 0 or 1, to which another thread converts the batches.
+
+`fetch.pyx` decides; `request.pyx` parses the request, `entries.pyx` finds its partitions, `look.pyx` finds what can be
+sent of them, `response.pyx` writes the answer, `messages.pyx` converts, `sessions.pyx` keeps the sessions.
 """
 
 from cpython.object cimport PyObject
@@ -19,98 +21,100 @@ from kbroker._core.server.fetch.sessions cimport fetch_session_t, session_cache_
 from kbroker._core.server.serving cimport Serving
 
 cdef enum:
-    # How a fetch stands to sessions (fetch_t.context).
-    CONTEXT_SESSIONLESS = 0
-    CONTEXT_FULL = 1             # asks for a new session
-    CONTEXT_INCREMENTAL = 2
-    CONTEXT_ERROR = 3            # the session it names cannot be used: `session_error`
-    CONTEXT_REFUSED = 4          # nothing is served: every partition has the error
+    # fetch_t.context: which session the fetch is of.
+    CONTEXT_SESSIONLESS = 0      # none
+    CONTEXT_FULL = 1             # it names all its partitions and asks for a new session
+    CONTEXT_INCREMENTAL = 2      # the one that it names: fetch_t.session
+    CONTEXT_ERROR = 3            # the one that it names cannot be used: fetch_t.session_error
+    CONTEXT_REFUSED = 4          # the fetch is refused: every partition has an error
 
-    FIRST_BATCH_VERSION = 4      # lower ones read messages: magic 0 in versions 0 and 1, magic 1 in 2 and 3
-    CONVERTED_AT_ONCE = 8 << 20  # bytes of the log that one of their responses converts; the client comes again for the rest
+    FIRST_BATCH_VERSION = 4      # lower versions get messages: magic 0 in versions 0 and 1, magic 1 in 2 and 3
+    CONVERTED_AT_ONCE = 8 << 20  # bytes of the log converted for one response; the client fetches the rest next
 
-    # What a processor serves itself: a fraction of a millisecond. Most consumers have far fewer partitions of one broker.
+    # The limits of what a processor serves itself, which takes a fraction of a millisecond. Most consumers have far
+    # fewer partitions on one broker.
     SERVED_AT_ONCE = 1000        # partitions
-    LARGE_REQUEST = 64 << 10     # bytes of a request that is not even read there
+    LARGE_REQUEST = 64 << 10     # bytes; a larger request is not even parsed on the processor
 
-    INITIAL_EPOCH = 0            # fetch_t.session_epoch besides those of sessions that go on
-    FINAL_EPOCH = -1
+    INITIAL_EPOCH = 0            # fetch_t.session_epoch: a new session is asked for
+    FINAL_EPOCH = -1             # no session, or the end of the one that is named
 
     READ_UNCOMMITTED = 0         # fetch_t.isolation
     READ_COMMITTED = 1
 
-    TO_HANDLER = 2               # what is left to do: hand_over_fetch of the slot
+    TO_HANDLER = 2               # returned: the caller has to call hand_over_fetch for the slot
 
-    KNOWN = 0                    # fetch_entry_t.unknown
-    UNKNOWN_ID = 1
-    UNKNOWN_PARTITION = 2
+    KNOWN = 0                    # fetch_entry_t.unknown: the partition is known
+    UNKNOWN_ID = 1               # its topic id is not
+    UNKNOWN_PARTITION = 2        # its topic or its number is not
 
 ctypedef struct fetch_entry_t:
-    # One partition of a fetch in progress: what is asked, and what the last look at it gave.
-    partition_t *partition       # a reference; NULL while no such partition is known
-    const uint8_t *topic         # its name (versions 0 to 12): in the frame, later in fetch_t.names or in the session
-    uint8_t topic_id[16]         # versions 13 on
+    # One partition of a fetch in progress: what the client asks for, and what the last look found.
+    partition_t *partition       # a reference; NULL: no such partition is known
+    const uint8_t *topic         # name (versions 0 to 12), borrowed from the frame, fetch_t.names or the session
+    uint8_t topic_id[16]         # from version 13 on
     int16_t topic_size
-    int16_t error                # 0, or the protocol's error code of this partition
+    int16_t error                # 0, or the error code of the partition
     int32_t partition_id
-    int32_t current_leader_epoch # -1: not given
+    int32_t current_leader_epoch # as the client knows it; -1: not given
     int32_t max_bytes
-    int32_t cached               # its place in the session, -1 none
-    int32_t next                 # the entry that follows in the response, -1 at its end
-    int8_t unknown               # 0, or what is not known here (`error` tells); answered behind the others
-    int64_t offset
-    int64_t visible_end          # what could be seen just before `read` was made
-    read_result_t read           # segment: a reference while there is something to send
+    int32_t cached               # the place in the session's `cached`; -1: none
+    int32_t next                 # index of the entry that follows in the response; -1: the last
+    int8_t unknown               # KNOWN, UNKNOWN_ID or UNKNOWN_PARTITION; unknown entries come last in the response
+    int64_t offset               # fetch from here on
+    int64_t visible_end          # partition_visible_end just before `read` was made
+    read_result_t read           # the last look; `segment` is a reference while there is something to send
 
 ctypedef struct fetch_t:
-    # A fetch in progress; parked when there is too little to send yet.
+    # A fetch in progress, parked while there is too little to send.
     parked_t parked              # first
-    int32_t dead                 # answered or abandoned, but its mail is still under way: freed when that arrives
-    int8_t away                  # another thread works for it: mail that comes meanwhile is
-    int8_t woken                 # remembered here, by the processor's thread
-    int8_t timed_out             # to be answered, whatever there is
-    PyObject *peer               # another thread: the Connection, borrowed while it works
+    int32_t dead                 # answered or abandoned while its mail is under way: freed when the mail arrives
+    int8_t away                  # processor's thread; another thread works for it
+    int8_t woken                 # processor's thread; its mail has come while it was away
+    int8_t timed_out             # max_wait_ms has passed: answer with what there is
+    PyObject *peer               # the Connection, borrowed, while another thread works for it; else NULL
     int64_t owner                # id of the connection
-    int64_t host                 # its token
-    int64_t bytes_missing        # atomic
-    fetch_waiter_t *waiters      # one per entry that it waits on
+    int64_t host                 # token of the connection
+    int64_t bytes_missing        # atomic; fetch_waiter_t.bytes_missing points here
+    fetch_waiter_t *waiters      # owned; one per partition that it waits on
     int32_t waiter_count
     int16_t version
-    int8_t isolation             # as in the request
-    int8_t committed             # it is read_committed
-    int8_t context               # how it stands to sessions, CONTEXT_*
+    int8_t isolation             # READ_*, as in the request
+    int8_t committed             # isolation is READ_COMMITTED
+    int8_t context               # CONTEXT_*
     int32_t replica_id           # -1: a consumer
     int32_t max_wait_ms
     int32_t min_bytes
     int32_t max_bytes
     int32_t session_id
     int32_t session_epoch
-    int16_t session_error
-    uint32_t session_shape       # of the session when the entries were taken from it
-    fetch_session_t *session     # a reference, CONTEXT_INCREMENTAL only
+    int16_t session_error        # the error code of CONTEXT_ERROR
+    uint32_t session_shape       # fetch_session_t.shape when the entries were taken from the session
+    fetch_session_t *session     # a reference; with CONTEXT_INCREMENTAL only
     session_cache_t *cache
-    fetch_entry_t *entries
+    fetch_entry_t *entries       # owned
     int32_t entry_count
     int32_t entry_capacity
-    int32_t first                # of the entries in the response, when only their bytes have still to be converted; else -1
-    uint8_t *names               # owned copies of names that no partition keeps, once parked
-    int64_t bytes_ready          # of the last look: what could be sent,
-    int8_t answer_now            # and whether something else than bytes makes an answer due
+    int32_t first                # first entry of a response of which only the bytes have still to be converted; else -1
+    uint8_t *names               # owned; copies of topic names that no partition keeps, once the fetch is parked
+    int64_t bytes_ready          # of the last look: bytes that could be sent
+    int8_t answer_now            # of the last look: something else than bytes makes an answer due
 
-# Processor's thread. 0: answered or parked. TO_HANDLER: it stands in the connection's last slot. NEEDS_HANDLER: nothing was
-# answered and nothing was put in the connection's queue; call fetch_elsewhere on another thread. -1: the request does not
-# parse; close the connection.
+# Serve a Fetch, on the processor's thread. Returns 0: answered or parked; TO_HANDLER: its slot is the connection's last
+# one; NEEDS_HANDLER: nothing was answered or put in the connection's queue, call fetch_elsewhere on another thread; -1:
+# the request does not parse or memory is out, close the connection.
 cdef int fetch(Serving serving, conn_t *conn, request_t *request) noexcept nogil
-# A thread that may block: the whole fetch. Returns what becomes of the slot (SLOT_*), which goes to fetch_came. `peer` is the
-# Connection, `owner` its id, `host` its token.
+# Serve the whole fetch on a thread that may block. Returns what becomes of the slot (SLOT_*), which then goes to
+# fetch_came. `peer` is the Connection, `owner` its id, `host` its token.
 cdef int32_t fetch_elsewhere(Serving serving, slot_t *slot, request_t *request, PyObject *peer, int64_t owner,
                              int64_t host) noexcept nogil
-# The same for one that was parked, or has only to be converted, and was handed over then: slot.fetch.
+# The same for slot.fetch, a fetch that was handed over later: it was parked, or has only to be converted.
 cdef int32_t fetch_go_on(Serving serving, slot_t *slot, PyObject *peer) noexcept nogil
-# Processor's thread: the other one has done its work, or has dropped the request. 1: `slot.outcome` is what becomes of it.
-# 0: it waits, or is answered. Or TO_HANDLER.
+# Processor's thread: another thread has done its work for the fetch, or has dropped the request. Returns 1: settle the
+# slot with `slot.outcome`; 0: the fetch is parked or answered; or TO_HANDLER.
 cdef int fetch_came(Serving serving, slot_t *slot) noexcept nogil
-# Processor's thread: mail or timer of a parked fetch; answers it, or parks it again, or frees a dead one. 0 or TO_HANDLER.
+# Processor's thread: the mail or the timer of a parked fetch has come. Answers the fetch, parks it again, or frees a
+# dead one. Returns 0 or TO_HANDLER.
 cdef int fetch_resume(Serving serving, parked_t *parked, bint timed_out) noexcept nogil
-# Processor's thread: the connection is gone. `parked` is not to be used any more.
+# Processor's thread: the connection is closed. Frees the fetch: `parked` must not be used any more.
 cdef void fetch_abandon(Serving serving, parked_t *parked) noexcept nogil

@@ -1,19 +1,26 @@
 """Fetch (key 1), versions 0 to 17. The contract is in fetch.pxd.
 
-v1  throttle time    v2  magic 1    v3  max_bytes of the whole response (KIP-74)
-v4  isolation level, last stable offset, aborted transactions (KIP-98)      v12 flexible, last fetched epoch (KIP-595)
-v5  log start offset (KIP-107)                                              v13 topics by id (KIP-516)
-v7  sessions (KIP-227)                                                      v15 replica id in a tagged field (KIP-903)
-v9  current leader epoch (KIP-320)                                          v16 leader and its endpoint on errors (KIP-951)
-v11 rack, preferred read replica (KIP-392)                                  v17 replica directory id (KIP-858)
+v1  throttle time
+v2  magic 1
+v3  max_bytes of the whole response (KIP-74)
+v4  isolation level, last stable offset, aborted transactions (KIP-98)
+v5  log start offset (KIP-107)
+v7  sessions (KIP-227)
+v9  current leader epoch (KIP-320)
+v11 rack, preferred read replica (KIP-392)
+v12 flexible, last fetched epoch (KIP-595)
+v13 topics by id (KIP-516)
+v15 replica id in a tagged field (KIP-903)
+v16 leader and its endpoint on errors (KIP-951)
+v17 replica directory id (KIP-858)
 
 Left out: rack and preferred read replica (there is one replica), last fetched epoch (only followers send it).
 
-A look at a fetch (look.pyx) reads every partition's place without copying a byte; it is answered when the look finds
-enough, an error, or no reason to wait, and parked otherwise.
+A look at a fetch (look.pyx) finds what can be sent of every partition without copying a byte. The fetch is answered
+when the look finds enough bytes, an error, or no reason to wait; otherwise it is parked.
 
-Who frees what. A fetch_t may have mail under way once it has been parked, so only its processor's thread frees the struct:
-a handler gives it back with the slot (`slot_t.fetch`), but frees what hangs on it.
+Who frees what. A fetch_t may have mail under way once it has been parked, so only its processor's thread frees the
+struct. A handler gives the struct back with the slot (`slot_t.fetch`), but may free what it owns (`release`).
 """
 
 from cpython.object cimport PyObject
@@ -48,9 +55,9 @@ from kbroker._core.wire.error_codes cimport (
 )
 
 cdef enum:
-    FIRST_ZSTD_VERSION = 10      # older clients may not read a topic that is compressed with zstd by its config (KIP-110)
+    FIRST_ZSTD_VERSION = 10      # older clients may not read a topic with compression.type zstd (KIP-110)
     CODEC_ZSTD = 4
-    FEW_ENTRIES = 16             # of a fetch that waits: their room is not worth a look
+    FEW_ENTRIES = 16             # entries; a parked fetch with room for so few is not shrunk
 
 # --- memory -------------------------------------------------------------------------------------------
 
@@ -63,7 +70,7 @@ cdef void drop_entries(fetch_t *f) noexcept nogil:
     f.entry_count = 0
 
 cdef void release(fetch_t *f) noexcept nogil:
-    """What hangs on it; any thread. It is not linked to partitions."""
+    """Free all that the fetch owns, from any thread. The fetch must not be linked to partitions."""
     drop_entries(f)
     free(f.entries)
     f.entries = NULL
@@ -78,7 +85,7 @@ cdef void release(fetch_t *f) noexcept nogil:
         f.session = NULL
 
 cdef void fetch_free(fetch_t *f) noexcept nogil:
-    """Not parked any more. The shell stays until its mail has arrived, if that is under way."""
+    """Free a fetch that is not parked any more. If its mail is under way, the struct stays until that arrives."""
     release(f)
     if atomic_load_i32(&f.parked.mail.posted):
         f.dead = True
@@ -88,8 +95,11 @@ cdef void fetch_free(fetch_t *f) noexcept nogil:
 # --- the answer ---------------------------------------------------------------------------------------
 
 cdef inline bint tell(fetch_entry_t *e, cached_partition_t *cached) noexcept nogil:
-    """Whether an incremental response names this partition; the session remembers what the client now knows. After an
-    error that is a high watermark of -1, so that the partition is named again when the error goes away."""
+    """Return whether an incremental response names this partition; note in the session what the client knows then.
+
+    After an error the session notes a high watermark of -1, so that the partition is named again when the error is
+    gone.
+    """
     cdef bint changed = e.read.segment != NULL
     if cached.high_watermark != e.read.high_watermark:
         cached.high_watermark = e.read.high_watermark
@@ -100,15 +110,18 @@ cdef inline bint tell(fetch_entry_t *e, cached_partition_t *cached) noexcept nog
     return changed or e.error != 0
 
 cdef inline void refuse_old_client(const fetch_t *f, fetch_entry_t *e) noexcept nogil:
-    """What the topic's settings forbid a client of this version: as in Kafka, whatever has been read, errors too."""
+    """Set the error when the topic's settings forbid this version; as in Kafka, it replaces other errors too."""
     if f.version < FIRST_ZSTD_VERSION and e.partition.options.compression == CODEC_ZSTD:
         e.error = UNSUPPORTED_COMPRESSION_TYPE
     elif f.version < FIRST_BATCH_VERSION and not e.partition.options.downconversion:
         e.error = UNSUPPORTED_VERSION
 
 cdef int32_t link_entries(fetch_t *f) noexcept nogil:
-    """Link what goes into the response and return the first; behind the others come ids that are not known, then
-    partitions. Session lock held if there is one."""
+    """Link the entries that go into the response by `next` and return the first one, -1 without any.
+
+    Entries with an unknown topic id come after the known ones, unknown partitions last. The session's lock is held if
+    there is a session.
+    """
     cdef int32_t first = -1
     cdef int32_t last = -1
     cdef int32_t i
@@ -140,7 +153,7 @@ cdef int32_t link_entries(fetch_t *f) noexcept nogil:
     return first
 
 cdef int32_t make_session(fetch_t *f, int32_t first, int64_t now_ms) noexcept nogil:
-    """A session of what a full fetch asked for. Its id, 0 when it would be too large or the cache has no room."""
+    """Make a session with the partitions of a full fetch. Return its id, 0 when it is too large or there is no room."""
     cdef fetch_session_t *session
     cdef cached_partition_t *cached
     cdef fetch_entry_t *e
@@ -176,8 +189,10 @@ cdef int32_t make_session(fetch_t *f, int32_t first, int64_t now_ms) noexcept no
     return session_id
 
 cdef void compose(Serving serving, fetch_t *f, slot_t *slot, int64_t now_ms, bint may_convert) noexcept nogil:
-    """The response. Session lock held if there is one: it is given up here. Unless it `may_convert`, only `f.first` is set where
-    bytes have to be converted."""
+    """Write the response and release the session's lock, which is held if there is a session.
+
+    Without `may_convert`, a response whose bytes have to be converted is not written: only `f.first` is set.
+    """
     cdef int32_t session_id = 0
     cdef int16_t error = 0
     cdef int32_t first = -1
@@ -186,7 +201,7 @@ cdef void compose(Serving serving, fetch_t *f, slot_t *slot, int64_t now_ms, bin
     elif f.context == CONTEXT_INCREMENTAL:
         session_id = f.session.id
         if f.session.epoch != next_epoch(f.session_epoch) or f.session.shape != f.session_shape:
-            error = INVALID_FETCH_SESSION_EPOCH      # another request went on with it meanwhile
+            error = INVALID_FETCH_SESSION_EPOCH      # another request has used the session meanwhile
         else:
             first = link_entries(f)
     else:
@@ -209,8 +224,10 @@ cdef inline bint has_bytes(fetch_t *f, int32_t i) noexcept nogil:
     return i >= 0
 
 cdef int answer(Serving serving, fetch_t *f, slot_t *slot) noexcept nogil:
-    """Processor's thread. Session lock held if there is one: it is given up here, and the fetch is freed. 0, or TO_HANDLER, where
-    bytes have to be converted."""
+    """Answer a fetch and free it, on the processor's thread. Return 0, or TO_HANDLER when bytes have to be converted.
+
+    Releases the session's lock, which is held if there is a session.
+    """
     cdef bint converts
     compose(serving, f, slot, serving.p.now_ns // 1000000, False)
     converts = f.first >= 0
@@ -232,8 +249,11 @@ cdef void unlink(fetch_t *f) noexcept nogil:
     f.waiter_count = 0
 
 cdef bint own_names(fetch_t *f) noexcept nogil:
-    """Names that stand in the frame or in the session move to where they last as long as the fetch; one that several entries
-    share, once."""
+    """Let the entries' topic names live as long as the fetch: they are in the frame or in the session before.
+
+    Each name comes from its partition, or is copied to f.names once for the entries that share it. False: memory is
+    out.
+    """
     cdef size_t size = 0
     cdef int32_t i
     cdef fetch_entry_t *e
@@ -267,7 +287,7 @@ cdef bint own_names(fetch_t *f) noexcept nogil:
     return True
 
 cdef void shrink_entries(fetch_t *f) noexcept nogil:
-    """A request may have named one partition again and again: what waits is as large as what it waits for."""
+    """Give back the memory of a request that named one partition again and again, before the fetch waits."""
     cdef fetch_entry_t *fitting
     if f.entry_count == 0 or f.entry_capacity <= FEW_ENTRIES or f.entry_capacity // 4 <= f.entry_count:
         return
@@ -277,7 +297,7 @@ cdef void shrink_entries(fetch_t *f) noexcept nogil:
         f.entry_capacity = f.entry_count
 
 cdef bint wait_for_bytes(fetch_t *f) noexcept nogil:
-    """Link it to its partitions; false, and linked to none, when there is something new to look at already."""
+    """Link the fetch to its partitions. False, and linked to none, when there is something new to look at already."""
     cdef int32_t i
     cdef fetch_entry_t *e
     cdef fetch_waiter_t *waiter
@@ -300,7 +320,10 @@ cdef bint wait_for_bytes(fetch_t *f) noexcept nogil:
     return True
 
 cdef int look_and_wait(fetch_t *f, bint may_block) noexcept nogil:
-    """0: to be answered now. 1: linked to its partitions. NEEDS_HANDLER as look."""
+    """Look, and wait if there is too little.
+
+    Return 0: answer now; 1: linked to its partitions; NEEDS_HANDLER as look.
+    """
     while True:
         if look(f, may_block) == NEEDS_HANDLER:
             return NEEDS_HANDLER
@@ -318,8 +341,10 @@ cdef int look_and_wait(fetch_t *f, bint may_block) noexcept nogil:
 
 cdef int begin(Serving serving, request_t *request, int64_t owner, int64_t host, int64_t now_ms, bint may_block,
                fetch_t **begun) noexcept nogil:
-    """The request, read, its session open and locked if it has one. -1: it does not parse, or memory is out. NEEDS_HANDLER as
-    open_session."""
+    """Parse a request into a new fetch; its session, if it has one, is open and locked.
+
+    Return 0; -1: the request does not parse or memory is out; NEEDS_HANDLER as open_session.
+    """
     cdef reader_t forgotten
     cdef int code = 0
     cdef fetch_t *f = <fetch_t *>calloc(1, sizeof(fetch_t))
@@ -347,12 +372,12 @@ cdef int begin(Serving serving, request_t *request, int64_t owner, int64_t host,
     return 0
 
 cdef inline void go_on_with_session(fetch_t *f, int64_t now_ms) noexcept nogil:
-    """Its lock held: from here on the client may send the next request of it."""
+    """Move the session (its lock is held) to the next epoch: the client may send its next request from here on."""
     f.session.epoch = next_epoch(f.session_epoch)
     session_touch(f.cache, f.session, f.owner, now_ms)
 
 cdef void give_up(fetch_t *f) noexcept nogil:
-    """Processor's thread: before anything was answered."""
+    """Drop a fetch before anything was answered, on the processor's thread."""
     unlink(f)
     if f.session != NULL:
         mutex_unlock(&f.session.lock)
@@ -446,7 +471,7 @@ cdef int fetch_came(Serving serving, slot_t *slot) noexcept nogil:
         return 1
     conn.fetch = parked
     if atomic_load_i32(&serving.p.stopping):
-        conn_close(conn, NULL)       # parked too late to be found by begin_stop
+        conn_close(conn, NULL)       # it was parked too late for begin_stop to find it
     elif f.woken:
         return fetch_resume(serving, parked, False)
     else:
@@ -454,7 +479,7 @@ cdef int fetch_came(Serving serving, slot_t *slot) noexcept nogil:
     return 0
 
 cdef int32_t work(Serving serving, slot_t *slot, fetch_t *f, int64_t now_ms) noexcept nogil:
-    """What becomes of the slot."""
+    """Look, and answer if there is enough. Return what becomes of the slot (SLOT_*)."""
     if look_and_wait(f, True) == 1:
         return SLOT_PARKED
     if f.session != NULL:

@@ -1,4 +1,4 @@
-"""The look at what a fetch asks for; see look.pxd."""
+"""Looks at all partitions of a fetch; see look.pxd."""
 
 from libc.stdint cimport int16_t, int32_t, int64_t
 
@@ -11,13 +11,14 @@ from kbroker._core.wire.error_codes cimport (
 )
 
 cdef enum:
-    # Pieces of logs (4 KiB, or a batch's header) that one look reads: a millisecond of a processor, a tenth of a second of a
-    # handler. Near a log's end none is needed, elsewhere one or two for each partition if index.interval.bytes is the default.
+    # Reads of logs (4 KiB or a batch's header each) that one look may make: a millisecond on a processor, a tenth of a
+    # second on a handler. Near a log's end none is needed, elsewhere one or two per partition with the default of
+    # index.interval.bytes.
     MOST_PIECES = 1000
     MOST_PIECES_ELSEWHERE = 100000
 
-    ABORTED_SIZE = 16            # bytes of an aborted transaction in an answer; as many as fetch.max.bytes has room for
-    MOST_UNKNOWN_WAIT = 1000     # partitions that are not known are not kept in memory for longer by who names more
+    ABORTED_SIZE = 16            # bytes of an aborted transaction in a response; fetch.max.bytes limits them
+    MOST_UNKNOWN_WAIT = 1000     # unknown partitions; a fetch that names more is not parked
 
 
 cdef int read_entry(fetch_t *f, fetch_entry_t *e, int64_t left, bint at_least_one, patience_t *patience) noexcept nogil:
@@ -31,12 +32,12 @@ cdef int read_entry(fetch_t *f, fetch_entry_t *e, int64_t left, bint at_least_on
         if e.current_leader_epoch > leader_epoch:
             return UNKNOWN_LEADER_EPOCH
     if f.replica_id >= 0:
-        # A follower that is not among the partition's replicas.
+        # The fetch is from a follower, which is not among the partition's replicas.
         return NOT_LEADER_OR_FOLLOWER if e.current_leader_epoch < 0 else UNKNOWN_LEADER_EPOCH
     e.visible_end = partition_visible_end(e.partition, f.committed)
     code = partition_read(e.partition, e.offset, max(limit, 0), at_least_one, f.committed, patience, &e.read)
     if code == 0 and e.read.segment != NULL and limit < 0:
-        return UNKNOWN_SERVER_ERROR      # as Kafka's log answers a negative size
+        return UNKNOWN_SERVER_ERROR      # Kafka's log answers a negative size so
     return code
 
 
@@ -75,7 +76,7 @@ cdef int look(fetch_t *f, bint may_block) noexcept nogil:
             left -= e.read.size
             aborted_left -= e.read.aborted_count
         if f.bytes_ready > 0 and (aborted_left < 0 or patience.pieces < 0):
-            left = 0             # the client comes again for the others
+            left = 0             # the client fetches the others next
             f.answer_now = True
         left = max(left, 0)      # a negative max_bytes is an error of the first partition only, as in Kafka
     if (not interesting or unknown > MOST_UNKNOWN_WAIT
@@ -87,7 +88,7 @@ cdef int look(fetch_t *f, bint may_block) noexcept nogil:
 
 
 cdef bint has_older_segment(fetch_t *f) noexcept nogil:
-    """A range at the end of a segment that is not appended to any more cannot grow: waiting for more is no use."""
+    """Return whether a region is of an inactive segment: it cannot grow, so it is no use to wait for more."""
     cdef fetch_entry_t *e
     cdef bint older = False
     cdef int32_t i

@@ -1,4 +1,4 @@
-"""Batches of the log become messages in a response; see messages.pxd."""
+"""Converts batches of the log to messages in a response; see messages.pxd."""
 
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from cpython.buffer cimport PyBUF_READ
@@ -21,7 +21,7 @@ from kbroker._core.wire.record_batch cimport BATCH_OK, BATCH_OLD_MAGIC, batch_er
 from kbroker.errors import KbrokerError
 
 cdef enum:
-    WINDOW = 262144              # bytes of the log that are read at a time: they stay in the core's cache
+    WINDOW = 262144              # bytes of the log that are read at a time; they stay in the processor's cache
 
 
 cdef int write_messages(Serving serving, const fetch_t *f, const fetch_entry_t *e, writer_t *w) noexcept nogil:
@@ -35,7 +35,7 @@ cdef int write_messages(Serving serving, const fetch_t *f, const fetch_entry_t *
     cdef uint8_t *grown
     cdef uint8_t *window = <uint8_t *>malloc(<size_t>capacity)
     cdef int code = 0 if window != NULL else UNKNOWN_SERVER_ERROR
-    # Records of some size become messages of about their size.
+    # Reserve about the size of the records, which is the size that the messages will have.
     if writer_reserve(w, <size_t>(e.read.size + (e.read.size >> 3))) != NULL:
         w.size = start
     while code == 0 and position < end:
@@ -48,10 +48,10 @@ cdef int write_messages(Serving serving, const fetch_t *f, const fetch_entry_t *
         code = convert_window(serving, window, got, e.offset, magic, w, &used)
         position += used
         if code == UNSUPPORTED_COMPRESSION_TYPE and w.size > start:
-            code = 0             # what stands before a batch with zstd can be read; the client meets the error when it is there
+            code = 0             # batches before one with zstd can be sent; the error comes with a later fetch
             break
         if got < wanted or (used == 0 and position + got >= end):
-            break                # the last batch is cut short
+            break                # the last batch is cut
         if code == 0 and used == 0:
             capacity = min(max(2 * capacity, LOG_OVERHEAD + <int64_t><int32_t>load_u32(window + BATCH_LENGTH)), end - position)
             grown = <uint8_t *>realloc(window, <size_t>capacity)
@@ -67,7 +67,7 @@ cdef int write_messages(Serving serving, const fetch_t *f, const fetch_entry_t *
 
 cdef int convert_window(Serving serving, const uint8_t *data, int64_t size, int64_t start_offset, int magic, writer_t *w,
                         int64_t *used) noexcept nogil:
-    """The whole batches in `data`; `used` tells how many bytes they take."""
+    """Convert the whole batches in `data`; `used` becomes their size in bytes. Return 0 or an error code."""
     cdef batch_info_t info
     cdef int64_t at = 0
     cdef int64_t length
@@ -104,7 +104,7 @@ cdef int convert_window(Serving serving, const uint8_t *data, int64_t size, int6
 
 cdef int convert_elsewhere(Serving serving, const uint8_t *batch, int64_t size, int64_t start_offset, int magic,
                            writer_t *w) noexcept with gil:
-    """What has to be inflated first. 0 or an error code."""
+    """Convert a compressed batch with the interpreter. Return 0 or an error code."""
     cdef const uint8_t[::1] messages
     try:
         batch_view = PyMemoryView_FromMemory(<char *>batch, size, PyBUF_READ)

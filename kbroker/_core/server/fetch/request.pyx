@@ -1,4 +1,4 @@
-"""Reading a Fetch request, versions 0 to 17; what each version brought is told in fetch.pyx."""
+"""Parses a Fetch request, versions 0 to 17. What each version added is in fetch.pyx."""
 
 from libc.stdint cimport INT32_MAX, int16_t, int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcpy
@@ -33,7 +33,7 @@ cdef fetch_entry_t *add_entry(fetch_t *f) noexcept nogil:
     return grown
 
 cdef bint read_topic(reader_t *r, bint flexible, bint by_id, const uint8_t **topic, int32_t *topic_size) noexcept nogil:
-    """A name, or 16 bytes of an id."""
+    """Read a topic: its name or, with `by_id`, the 16 bytes of its id. False: it does not parse."""
     if by_id:
         topic[0] = reader_take(r, 16)
         topic_size[0] = 0
@@ -94,7 +94,7 @@ cdef bint next_forgotten(reader_t *r, bint flexible, bint by_id, const uint8_t *
     return partition_count[0] >= 0
 
 cdef bint parse_forgotten(fetch_t *f, reader_t *r, bint flexible) noexcept nogil:
-    """Only that it is well-formed; whoever opens the session reads it again."""
+    """Check that the forgotten topics are well-formed; open_session reads them again."""
     cdef const uint8_t *topic = NULL
     cdef int32_t topic_size = 0
     cdef int32_t partition_count = 0
@@ -113,7 +113,7 @@ cdef bint parse_forgotten(fetch_t *f, reader_t *r, bint flexible) noexcept nogil
     return True
 
 cdef void parse_tags(fetch_t *f, reader_t *r) noexcept nogil:
-    """Top-level tags: 0 cluster id (of the quorum, not for us), 1 replica state (version 15)."""
+    """Parse the tagged fields of the request: 0 cluster id (of the quorum, ignored), 1 replica state (version 15)."""
     cdef uint32_t count = read_uvarint(r)
     cdef uint32_t tag
     cdef reader_t state
@@ -153,7 +153,7 @@ cdef bint parse_request(fetch_t *f, request_t *request, reader_t *forgotten) noe
         parse_rack(&r, flexible)
     if flexible:
         parse_tags(f, &r)
-    return not r.failed     # bytes behind the message are ignored, as Apache Kafka does
+    return not r.failed     # bytes after the message are ignored, as in Apache Kafka
 
 cdef inline void parse_rack(reader_t *r, bint flexible) noexcept nogil:
     cdef int32_t size = 0

@@ -1,4 +1,4 @@
-"""Writing a Fetch response, versions 0 to 17; what each version brought is told in fetch.pyx."""
+"""Writes a Fetch response, versions 0 to 17. What each version added is in fetch.pyx."""
 
 import logging
 
@@ -29,11 +29,11 @@ cdef inline bint follows_of_topic(fetch_t *f, fetch_entry_t *a, fetch_entry_t *b
     return a.topic == b.topic or (a.topic_size == b.topic_size and memcmp(a.topic, b.topic, a.topic_size) == 0)
 
 cdef inline bint names_leader(fetch_t *f, fetch_entry_t *e) noexcept nogil:
-    """Whether the client is told who leads the partition instead (KIP-951)."""
+    """Return whether the response names the current leader of the partition (KIP-951)."""
     return f.version >= 16 and (e.error == FENCED_LEADER_EPOCH or e.error == NOT_LEADER_OR_FOLLOWER)
 
 cdef int32_t write_own_endpoint(Serving serving, fetch_t *f, conn_t *conn, writer_t *w) noexcept with gil:
-    """An entry of node_endpoints: this broker as who came in on that connection reaches it. The node id, -1 for none."""
+    """Write an entry of node_endpoints: this broker, as the peer reaches it. Return the node id, -1: not known."""
     cdef FetchSessions sessions = serving.fetch_sessions
     cdef bytes host
     cdef bytes rack

@@ -1,9 +1,11 @@
-"""Fetch sessions (KIP-227): what an incremental fetch asks for without saying it, shared by all processors.
+"""Fetch sessions (KIP-227): the partitions that an incremental fetch asks for without naming them, for all processors.
 
-`fetch_session_t` is reference-counted: the cache holds one, whoever serves a fetch of it holds another, so eviction never
-pulls one away under its user. Locks: a session's own `lock` guards its partitions and epoch and is held while a fetch of
-it is looked at and answered; the cache's `lock` guards the table and what eviction decides by. Order: session, cache;
-session, registry, partition. The cache's lock is never held over anything else.
+`fetch_session_t` is reference-counted. The cache holds one reference and each fetch of the session another, so eviction
+does not free a session that is in use.
+
+Locks. A session's `lock` guards its partitions and epoch; it is held while a fetch of the session is looked at and
+answered. The cache's `lock` guards the table and the fields that eviction decides by. Order: session, cache; session,
+registry, partition. No other lock is taken under the cache's.
 """
 
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
@@ -13,99 +15,104 @@ from kbroker._core.log.partition cimport partition_t
 from kbroker._core.log.registry cimport MOST_TOPIC_NAME
 
 cdef enum:
-    SESSION_PARTITIONS = 10000   # of one session: each fetch of it looks at all of them, on the word of some sixty bytes
-    SLOT_PARTITIONS = 100        # of all sessions together, for each slot of the cache
-    ABANDONED = -(1LL << 60)     # fetch_session_t.last_used_ms
+    SESSION_PARTITIONS = 10000   # limit of one session: a request of some sixty bytes makes the broker look at them all
+    SLOT_PARTITIONS = 100        # limit of all sessions together, for each slot of the cache
+    ABANDONED = -(1LL << 60)     # fetch_session_t.last_used_ms: the connection is closed, so evict it first
 
 ctypedef struct cached_partition_t:
-    # A partition of a session: what the client asked for last, and what it was told last.
-    partition_t *partition       # a reference; NULL while not known, looked up again by each fetch
-    uint8_t *topic               # its name, owned; NULL in sessions by topic id
+    # A partition of a session: what the client asked for last, and what it was answered last.
+    partition_t *partition       # a reference; NULL while it is not known: each fetch looks it up again
+    uint8_t *topic               # owned; its name; NULL in a session by topic id
     uint8_t topic_id[16]
     int16_t topic_size
-    int8_t id_known              # its topic id has been known since it is here: later only the partition is unknown
+    int8_t id_known              # its topic id was known once; if it is not any more, the partition is unknown
     int32_t partition_id
     int32_t max_bytes
     int32_t leader_epoch
     int64_t offset
-    int64_t high_watermark       # -1 after an error: the next answer tells it again
+    int64_t high_watermark       # as answered; -1 after an error, so that the next answer names the partition
     int64_t log_start_offset
-    uint32_t hash
-    int32_t next                 # order of answering, by place; -1 at the end. Of a free place: the next free one
+    uint32_t hash                # of topic and partition
+    int32_t next                 # order of answering, by place, -1 at the end; in a free place: the next free place
     int32_t previous
 
 ctypedef struct fetch_session_t:
+    # A place is an index in `cached`.
     int32_t refs                 # atomic
     mutex_t lock
-    int32_t id                   # constant, as the next three
-    int8_t privileged            # a follower's
-    int8_t by_id                 # topics are named by id: made by version 13 or later
+    int32_t id                   # constant, as are the next three fields
+    int8_t privileged            # it is of a follower
+    int8_t by_id                 # its topics are named by id: it was made by version 13 or later
     int64_t created_ms
-    int32_t epoch                # what the next request must say
-    uint32_t shape               # changes whenever a partition comes or goes
+    int32_t epoch                # that the next request must have
+    uint32_t shape               # changes whenever a partition is added or removed
     cached_partition_t *cached
-    int32_t capacity             # places in `cached`
-    int32_t count                # in use
-    int32_t used                 # places ever used
-    int32_t free_place           # -1 none
-    int32_t first                # order of answering
-    int32_t last
-    int32_t *table               # open addressing over places, -1 empty
+    int32_t capacity             # places allocated
+    int32_t count                # partitions
+    int32_t used                 # places from here on were never used
+    int32_t free_place           # the first free place, -1: none
+    int32_t first                # the place that is answered first, -1: none
+    int32_t last                 # the place that is answered last
+    int32_t *table               # owned; open addressing: places, -1: empty
     int32_t table_size           # a power of two
     # Guarded by the cache's lock:
-    int8_t listed                # is in the cache
-    int32_t listed_size          # partitions when last used
-    int64_t last_used_ms         # ABANDONED: its connection is gone
+    int8_t listed                # it is in the cache
+    int32_t listed_size          # partitions that the cache counts for it
+    int64_t last_used_ms         # monotonic, or ABANDONED
     int64_t owner                # id of the connection that used it last
-    int64_t host                 # token of the one that made it
-    fetch_session_t *id_next     # chain of the cache's table
+    int64_t host                 # token of the connection that made it
+    fetch_session_t *id_next     # in the chain of the cache's table
 
 ctypedef struct session_cache_t:
     mutex_t lock
     int32_t slots                # max.incremental.fetch.session.cache.slots
     int64_t min_eviction_ms
     int32_t fetch_max_bytes      # fetch.max.bytes
-    int32_t count
-    int64_t partition_count
-    int64_t most_partitions      # in all sessions together
+    int32_t count                # sessions
+    int64_t partition_count      # partitions in all sessions
+    int64_t most_partitions      # the limit of partition_count
     int64_t evictions
-    uint64_t random
-    int64_t set_ms               # a clock set by hand, -1: the processors' own
+    uint64_t random              # state of the generator of ids
+    int64_t set_ms               # a clock set by hand (tests), -1: the caller's time is used
     int32_t bucket_count         # a power of two
     fetch_session_t **buckets
 
-# A reference for the caller, or NULL.
+# A reference that the caller owns, or NULL.
 cdef fetch_session_t *session_find(session_cache_t *cache, int32_t session_id) noexcept nogil
 cdef void session_unref(fetch_session_t *session) noexcept nogil
-# Out of the cache, by id; nothing happens when it is not there.
+# Remove a session from the cache by id; no-op when it is not there.
 cdef void session_remove(session_cache_t *cache, int32_t session_id) noexcept nogil
-# An empty session, not in the cache, without an id yet; NULL when memory is out.
+# Make an empty session that is not in the cache and has no id yet; NULL when memory is out.
 cdef fetch_session_t *session_new(bint privileged, bint by_id) noexcept nogil
-# Give it an id and a slot of the cache, evicting as KIP-227 says; but a host that has more than half of the cache gives to
-# the others, and takes nothing of theirs. 0: no room, the caller keeps the only reference.
+# Put a session into the cache, which takes over the caller's reference, and return its id. Evicts as KIP-227 says,
+# except that a host with more than half of the cache gives its slots to others and takes none of theirs. 0: there is no
+# room, and the caller keeps the only reference.
 cdef int32_t session_list(session_cache_t *cache, fetch_session_t *session, int64_t owner, int64_t host,
                           int64_t now_ms) noexcept nogil
-# It was used: by whom and when.
+# Note that a connection (`owner`) has used the session.
 cdef void session_touch(session_cache_t *cache, fetch_session_t *session, int64_t owner, int64_t now_ms) noexcept nogil
-# Count the partitions it has now. False: the cache has no room for so many, it has to end. Session.lock held.
+# Count the partitions that the session has now (its lock held). False: the cache has no room for them, so the session
+# has to end.
 cdef bint session_resize(session_cache_t *cache, fetch_session_t *session, int64_t now_ms) noexcept nogil
-# The connection is gone: its sessions are the first to be evicted.
+# A connection is closed: its sessions are evicted first from now on.
 cdef void sessions_abandon(session_cache_t *cache, int64_t owner) noexcept nogil
+# The epoch that follows `epoch` in a session; -1 after a negative one.
 cdef int32_t next_epoch(int32_t epoch) noexcept nogil
 
-# Session.lock held. The place of a partition, -1 when it is not there.
+# The functions from here on need the session's lock. The place of a partition, -1 when the session does not have it.
 cdef int32_t session_place(fetch_session_t *session, const uint8_t *topic, int16_t topic_size, const uint8_t *topic_id,
                            int32_t partition_id) noexcept nogil
-# Whether a session may hold a topic of that name: longer than any topic's it would only cost memory.
+# Whether a session may hold a topic with a name of this size (bytes). No topic has a longer name than MOST_TOPIC_NAME.
 cdef inline bint may_be_cached(int16_t topic_size) noexcept nogil:
     return topic_size <= MOST_TOPIC_NAME
-# Its place, made at the end of the order when it was not there; -1 when memory is out. `may_be_cached` holds for its topic.
+# The place of a partition, which is added at the end of the order when it is new; -1 when memory is out. The caller has
+# checked `may_be_cached`.
 cdef int32_t session_add(fetch_session_t *session, const uint8_t *topic, int16_t topic_size, const uint8_t *topic_id,
                          int32_t partition_id) noexcept nogil
 cdef void session_drop(fetch_session_t *session, int32_t place) noexcept nogil
 cdef void session_move_last(fetch_session_t *session, int32_t place) noexcept nogil
 
 cdef class FetchSessions:
-    """The cache of fetch sessions, and what else all fetches of a broker share."""
+    """The cache of fetch sessions, and the settings that all fetches of a broker share."""
     cdef session_cache_t *cache
     cdef object endpoint_of      # callable(Connection) -> (node id, host, port, rack or None), or None

@@ -19,7 +19,7 @@ cdef enum:
 
 
 cdef int32_t next_epoch(int32_t epoch) noexcept nogil:
-    """0 starts a session, -1 is no session; an epoch that would pass the largest int32 goes on at 1."""
+    """Return the epoch after `epoch`: 0 starts a session, -1 is no session, and 1 follows the largest int32."""
     if epoch < 0:
         return -1
     return 1 if epoch == 0x7fffffff else epoch + 1
@@ -34,7 +34,7 @@ cdef inline uint32_t hash_of(fetch_session_t *session, const uint8_t *topic, int
 
 cdef int32_t find_slot(fetch_session_t *session, const uint8_t *topic, int16_t topic_size, const uint8_t *topic_id,
                        int32_t partition_id, uint32_t h) noexcept nogil:
-    """Where in the table the partition stands, or the empty slot where it belongs. The table is never full."""
+    """Return the slot of a partition in the table, or the empty slot where it belongs. The table is never full."""
     cdef uint32_t mask = <uint32_t>session.table_size - 1
     cdef uint32_t at = h & mask
     cdef cached_partition_t *cached
@@ -58,7 +58,7 @@ cdef int32_t session_place(fetch_session_t *session, const uint8_t *topic, int16
     return session.table[find_slot(session, topic, topic_size, topic_id, partition_id, h)]
 
 cdef bint grow_table(fetch_session_t *session) noexcept nogil:
-    """Room for one more partition, the table at most half full. False when memory is out."""
+    """Make room for one more partition; the table stays at most half full. False: memory is out."""
     cdef int32_t size = session.table_size
     cdef int32_t *table
     cdef int32_t place
@@ -170,7 +170,7 @@ cdef void session_drop(fetch_session_t *session, int32_t place) noexcept nogil:
     hole = cached.hash & mask
     while session.table[hole] != place:
         hole = (hole + 1) & mask
-    # Close the hole: a later entry of the run moves back when its own home is not behind the hole.
+    # Close the hole: a later entry of the run moves back into it unless its home slot is behind the hole.
     at = hole
     while True:
         at = (at + 1) & mask
@@ -243,7 +243,7 @@ cdef fetch_session_t *session_find(session_cache_t *cache, int32_t session_id) n
     return session
 
 cdef void unlist_locked(session_cache_t *cache, fetch_session_t *session) noexcept nogil:
-    """The cache's reference becomes the caller's."""
+    """Take a session out of the cache (cache lock held). The caller gets the cache's reference."""
     cdef fetch_session_t **link = bucket_of(cache, session.id)
     while link[0] != session:
         link = &link[0].id_next
@@ -265,7 +265,10 @@ cdef void session_remove(session_cache_t *cache, int32_t session_id) noexcept no
 
 cdef inline int compare_value(bint privileged_a, int32_t size_a, int32_t id_a,
                               bint privileged_b, int32_t size_b, int32_t id_b) noexcept nogil:
-    """What is evicted first is the smaller: unprivileged before privileged, then fewer partitions, then the lower id."""
+    """Compare the worth of two sessions (-1, 0, 1); the lesser one is evicted first.
+
+    Unprivileged is less than privileged, then fewer partitions, then the lower id.
+    """
     if privileged_a != privileged_b:
         return -1 if privileged_b else 1
     if size_a != size_b:
@@ -278,14 +281,14 @@ cdef inline int64_t weight_of(const fetch_session_t *session, bint by_partitions
     return session.listed_size if by_partitions else 1
 
 cdef int64_t greedy_host_locked(session_cache_t *cache, bint by_partitions) noexcept nogil:
-    """The host whose sessions have more than half of the slots, or of the partitions that all may have; NO_HOST: none has."""
+    """Return the host that has more than half of the cache's slots, or of the partitions allowed; else NO_HOST."""
     cdef int64_t most = cache.most_partitions if by_partitions else cache.slots
     cdef fetch_session_t *session
     cdef int64_t host = NO_HOST
     cdef int64_t lead = 0
     cdef int64_t weight
     cdef int32_t bucket
-    # The one that has the majority is left when what each has is set off against what the others have (Boyer and Moore).
+    # The majority vote of Boyer and Moore: if a host has the majority, it is the one that is left.
     for bucket in range(cache.bucket_count):
         session = cache.buckets[bucket]
         while session != NULL:
@@ -314,13 +317,16 @@ cdef inline bint was_silent_longer(const fetch_session_t *session, const fetch_s
 
 cdef fetch_session_t *evict_locked(session_cache_t *cache, const fetch_session_t *new_one, int64_t host,
                                    int64_t now_ms) noexcept nogil:
-    """Make room for a session of the host: the cache's reference of the one that had to go, NULL when none may.
+    """Evict a session to make room for one of `host` (cache lock held). Return it, with the cache's reference, or NULL.
 
-    A new session may take the place of one that was not used for long, else of one that is worth less than itself and
-    that was in use for longer than the minimum; a follower's also of a younger one of a consumer (KIP-227). But a host
-    that has more than half takes only its own place, and any other takes that host's: the one that was silent for
-    longest, consumers' first. Searched over the whole table: this happens only once the cache is full. `new_one` NULL:
-    partitions are what there is no room for, and only one that was not used for long goes, or the greedy host's.
+    As in KIP-227, a new session replaces one that was not used for min_eviction_ms, else one that is worth less than
+    itself and was in use for longer than min_eviction_ms; a follower's session also replaces a younger one of a
+    consumer. Among sessions in use, a host that has more than half of the cache replaces only its own, and other hosts
+    replace that host's: consumers' sessions first, the longest silent one first. `new_one` NULL: there is no room for
+    partitions; then only a session that was not used for min_eviction_ms may go, or one of the host that has more than
+    half.
+
+    It searches the whole table, which happens only when the cache is full.
     """
     cdef int64_t greedy = greedy_host_locked(cache, new_one == NULL)
     cdef fetch_session_t *session
@@ -369,7 +375,10 @@ cdef inline int64_t clock_of(session_cache_t *cache, int64_t now_ms) noexcept no
 
 cdef bint make_room_locked(session_cache_t *cache, int32_t more, int64_t host, fetch_session_t **evicted,
                            int64_t now_ms) noexcept nogil:
-    """Whether all sessions together may have `more` partitions; who has to go for that is put before `evicted`."""
+    """Make room for `more` partitions in all sessions; evicted sessions go before `evicted`.
+
+    False: there is no room.
+    """
     cdef fetch_session_t *gone
     while cache.partition_count + more > cache.most_partitions:
         gone = evict_locked(cache, NULL, host, now_ms)
@@ -427,7 +436,7 @@ cdef bint session_resize(session_cache_t *cache, fetch_session_t *session, int64
     cdef bint fits = True
     mutex_lock(&cache.lock)
     if session.listed:
-        session.last_used_ms = clock_of(cache, now_ms)       # not the one that has to go
+        session.last_used_ms = clock_of(cache, now_ms)       # so that it does not evict itself
         fits = make_room_locked(cache, session.count - session.listed_size, session.host, &evicted, session.last_used_ms)
         if fits:
             cache.partition_count += session.count - session.listed_size
@@ -453,8 +462,11 @@ cdef class FetchSessions:
 
     def __cinit__(self, int slots=1000, long long min_eviction_ms=120_000, int fetch_max_bytes=55 * 1024 * 1024,
                   endpoint_of=None):
-        """`endpoint_of`: how this broker is reached by the peer of a connection, as (node id, host, port, rack or None);
-        None: clients whose leader epoch is old are not told."""
+        """Make an empty cache with `slots` sessions (max.incremental.fetch.session.cache.slots).
+
+        `endpoint_of(connection)` returns how the peer of a connection reaches this broker: (node id, host, port, rack
+        or None). Without it, clients with an old leader epoch are not told the leader.
+        """
         cdef session_cache_t *cache = <session_cache_t *>calloc(1, sizeof(session_cache_t))
         if cache == NULL:
             raise MemoryError
@@ -490,7 +502,7 @@ cdef class FetchSessions:
         free(self.cache)
 
     def counts(self):
-        """(sessions, partitions cached in them, evictions so far)"""
+        """Return (sessions, partitions in all sessions, evictions so far)."""
         cdef int32_t count
         cdef int64_t partition_count
         cdef int64_t evictions
@@ -504,8 +516,10 @@ cdef class FetchSessions:
 
     @property
     def longest_search(self):
-        """Places that are looked at, in any session, to find the partition that stands farthest from its own. While no fetch is
-        served."""
+        """The number of slots that a search in any session looks at in the worst case.
+
+        Read it only while no fetch is served.
+        """
         cdef fetch_session_t *session
         cdef int32_t bucket
         cdef int32_t at
@@ -521,7 +535,7 @@ cdef class FetchSessions:
         return longest
 
     def set_clock_ms(self, long long now_ms):
-        """From now on the time is what it is set to."""
+        """Set the clock of the cache to a fixed time. For tests."""
         with nogil:
             mutex_lock(&self.cache.lock)
             self.cache.set_ms = now_ms

@@ -1,5 +1,5 @@
 """Produce (key 0): read, check, append, answer.
 
-Start with `produce.pxd`. `check` looks at every batch before anything is appended, `response` writes the answer, at
-once or when the flushes that it waits for are done.
+Start with `produce.pxd`. `work` has the struct of a Produce in progress, `check` checks every batch before anything is
+appended, `response` writes the answer.
 """

@@ -1,4 +1,4 @@
-"""What a Produce brings, checked before anything of it is appended; see check.pxd."""
+"""Checks all batches of a Produce before any of them is appended; see check.pxd."""
 
 from cpython.buffer cimport PyBUF_READ
 from cpython.memoryview cimport PyMemoryView_FromMemory
@@ -31,16 +31,17 @@ cdef enum:
     FIRST_BATCH_VERSION = 3
     FIRST_ZSTD_VERSION = 7
 
-    # A compressed batch of at most so many bytes, that inflates to at most so many, is looked at on the processor.
+    # A compressed batch of at most SMALL_BATCH bytes that inflates to at most SMALL_INFLATED is checked on the
+    # processor.
     SMALL_BATCH = 4 << 10
     SMALL_INFLATED = 64 << 10
-    # All of a request together, where each of them counts as so many at least.
+    # The limit of inflated bytes for all such batches of a request. Each counts as LEAST_INFLATED at least.
     INFLATED_AT_ONCE = 1 << 20
     LEAST_INFLATED = 4 << 10
 
-    MOST_NAMED = 100             # bad records of a batch: millions of them may be a few kilobytes, compressed
+    MOST_NAMED = 100             # bad records named for a batch: a few compressed kilobytes may have millions
 
-    # check_compressed
+    # What check_compressed returns besides 0.
     TOO_LARGE_HERE = 1
 
 
@@ -77,7 +78,8 @@ cdef void produce_check_rest(Serving serving, produce_t *w, uint8_t *frame) noex
             check_compressed(serving, e, frame, NULL)
         if e.made == NULL:
             continue
-        # All are kept until the last is checked. What a topic wants without its codec may be a thousand times as long.
+        # All batches are kept until the last one is checked; without its codec, a batch may be a thousand times as
+        # large.
         if e.info.size > e.partition.options.max_message_bytes or made + e.info.size > serving.max_inflated_size:
             free(e.made)
             e.made = NULL
@@ -96,7 +98,7 @@ cdef void refuse_all(produce_t *w, int16_t error) noexcept nogil:
 
 
 cdef bint has_several_producers(produce_t *w) noexcept nogil:
-    """Whether batches of transactions have not all one producer and epoch."""
+    """Return whether the transactional batches are of more than one producer or epoch."""
     cdef const entry_t *first = NULL
     cdef const entry_t *e
     cdef int32_t i
@@ -112,8 +114,10 @@ cdef bint has_several_producers(produce_t *w) noexcept nogil:
 
 
 cdef bint is_foreign_transaction(produce_t *w, const uint8_t *frame) noexcept nogil:
-    """Whether a batch is of a transaction whose id the request does not name: nobody is allowed to write for that. Kafka
-    asks this before it looks at anything else."""
+    """Return whether a batch is transactional although the request names no transactional id, which is not authorized.
+
+    Kafka checks this before anything else.
+    """
     cdef const uint8_t *batch
     cdef int32_t i
     if w.transactional_id_at >= 0:
@@ -134,7 +138,7 @@ cdef inline bint is_internal(const uint8_t *topic, int32_t size) noexcept nogil:
 
 
 cdef void check(Serving serving, produce_t *w, entry_t *e, uint8_t *frame) noexcept nogil:
-    """In the order in which Kafka refuses: partition, shape of the records, request, topic, batch."""
+    """Check one entry in the order in which Kafka refuses: partition, form of the records, request, topic, batch."""
     cdef uint8_t *topic = frame + e.topic_at
     cdef uint8_t *batch = frame + e.batch_at
     cdef int finding
@@ -192,9 +196,9 @@ cdef void check_records(entry_t *e, const uint8_t *records, int64_t size, int64_
 
 
 cdef void find_bad_records(entry_t *e, const uint8_t *p, const uint8_t *end, int finding, int64_t now_ms) noexcept nogil:
-    """Note which records have no key, or a timestamp out of bounds, up to MOST_NAMED.
+    """Note up to MOST_NAMED records without a key or, by `finding`, with a timestamp out of bounds.
 
-    Those behind one that cannot be read are not looked at.
+    It stops at a record that cannot be read.
     """
     cdef record_t record
     cdef int64_t timestamp
@@ -219,10 +223,11 @@ cdef void find_bad_records(entry_t *e, const uint8_t *p, const uint8_t *end, int
 
 
 cdef int check_compressed(Serving serving, entry_t *e, uint8_t *frame, int64_t *left) noexcept with gil:
-    """Inflate, walk, and compress again where the topic wants another codec.
+    """Inflate a batch, check its records, and compress it anew when the topic wants another codec.
 
-    `left`: what a processor may still inflate of this request; it becomes less. TOO_LARGE_HERE: more than SMALL_INFLATED.
-    Without it the broker's own limit is meant, beyond which a batch is refused.
+    `left`: the bytes that a processor may still inflate for this request, reduced by this batch. Returns 0, or
+    TOO_LARGE_HERE when the batch inflates to more than SMALL_INFLATED. `left` NULL: a handler thread; the limit is the
+    broker's own, and a larger batch is refused.
     """
     cdef uint8_t *batch = frame + e.batch_at
     cdef const uint8_t[::1] plain
@@ -261,7 +266,7 @@ cdef int check_compressed(Serving serving, entry_t *e, uint8_t *frame, int64_t *
 
 
 cdef void convert(Serving serving, entry_t *e, uint8_t *frame) noexcept with gil:
-    """Messages of magic 0 or 1 become the batch to append, in their own codec if the topic wants no other."""
+    """Convert messages of magic 0 or 1 to the batch to append, in their own codec unless the topic wants another."""
     cdef const uint8_t[::1] batch
     cdef log_options_t *options = &e.partition.options
     e.unchecked = False
@@ -294,7 +299,7 @@ cdef void convert(Serving serving, entry_t *e, uint8_t *frame) noexcept with gil
 
 
 cdef int keep_made(entry_t *e, const uint8_t[::1] batch) except -1:
-    """The batch to append instead; its records are those that were walked."""
+    """Keep a batch to append instead of the one in the frame. Its records are those that were checked."""
     cdef batch_info_t info = e.info
     e.made = <uint8_t *>malloc(batch.shape[0])
     if e.made == NULL:

@@ -1,4 +1,4 @@
-"""Produce (key 0), versions 0 to 12. What versions 0 to 2 bring in messages of magic 0 or 1 becomes a record batch first.
+"""Produce (key 0), versions 0 to 12. Messages of magic 0 or 1 (versions 0 to 2) are converted to a record batch first.
 
     request  = [v3: transactional_id:string?] acks:i16 timeout_ms:i32 topic*
     topic    = name:string partition*
@@ -7,14 +7,19 @@
     response = topic* [v1: throttle_time_ms:i32]
     topic    = name:string partition*
     partition= index:i32 error_code:i16 base_offset:i64 [v2: log_append_time_ms:i64] [v5: log_start_offset:i64]
-               [v8: record_error* error_message:string?]                        record_error = batch_index:i32 message:string?
+               [v8: record_error* error_message:string?]
+    record_error= batch_index:i32 message:string?
 
-v7 zstd (KIP-110)    v8 which records are wrong (KIP-467)    v9 flexible    v10 current leader in tagged fields (KIP-951; there is
-only one leader, they are not written)    v11, v12 the same layout (KIP-890)
+v7  zstd (KIP-110)
+v8  which records are wrong (KIP-467)
+v9  flexible
+v10 current leader in tagged fields (KIP-951); not written, because there is only one leader
+v11, v12 the same layout (KIP-890)
 
-What is refused follows Apache Kafka 3.9 (KafkaApis, ReplicaManager, UnifiedLog). Left out: quotas. The first batch of a
-transaction in a partition is appended when its coordinator has said that it knows of that (KIP-890), or from v12 on has added
-the partition to the transaction; the request goes to a handler for it.
+What is refused follows Apache Kafka 3.9 (KafkaApis, ReplicaManager, UnifiedLog). Left out: quotas.
+
+The first batch of a transaction in a partition is appended only after the transaction's coordinator has confirmed that
+the partition belongs to the transaction or, from v12 on, has added it (KIP-890). A handler asks the coordinator.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
@@ -46,8 +51,8 @@ from kbroker._core.wire.error_codes cimport (
 cdef enum:
     FIRST_BATCH_VERSION = 3
     FIRST_ADDING_VERSION = 12
-    APPENDED_AT_ONCE = 500       # batches that a processor appends, each with a write(2): about a millisecond
-    KEPT_ENTRIES = 64            # room for so many partitions stays with the processor
+    APPENDED_AT_ONCE = 500       # batches that a processor appends for a request, each with a write(2): about 1 ms
+    KEPT_ENTRIES = 64            # entries that the spare produce_t of a processor keeps room for
 
 # --- memory -------------------------------------------------------------------------------------------
 
@@ -64,7 +69,7 @@ cdef void drop_entries(produce_t *w) noexcept nogil:
 
 
 cdef void recycle(produce_t *w) noexcept nogil:
-    """It stays with the processor, but not the room that a request of many partitions took."""
+    """Keep the struct for the next Produce, but not the memory that a request of many partitions took."""
     drop_entries(w)
     if w.capacity > KEPT_ENTRIES:
         free(w.entries)
@@ -126,7 +131,7 @@ cdef bint parse(produce_t *w, request_t *request) noexcept nogil:
             w.transactional_id_at = name - request.frame
             w.transactional_id_size = name_size
     w.acks = read_i16(&r)
-    read_i32(&r)                 # timeout: replicas are not waited for
+    read_i32(&r)                 # timeout_ms: unused, because no replicas are waited for
     topic_count = read_array_count(&r, flexible, 3 if flexible else 6)
     while topic_count > 0 and not r.failed:
         topic_count -= 1
@@ -150,14 +155,14 @@ cdef bint parse(produce_t *w, request_t *request) noexcept nogil:
             if flexible:
                 skip_tags(&r)
         if partition_count < 0:
-            return False         # null: Kafka's arrays here are not nullable
+            return False         # a null array, which Kafka does not allow here
         if flexible:
             skip_tags(&r)
     if topic_count < 0:
         return False
     if flexible:
         skip_tags(&r)
-    return not r.failed     # bytes behind the message are ignored, as Apache Kafka does
+    return not r.failed     # bytes after the message are ignored, as in Apache Kafka
 
 
 cdef inline bint is_admin_client(request_t *request) noexcept nogil:
@@ -167,7 +172,10 @@ cdef inline bint is_admin_client(request_t *request) noexcept nogil:
 # --- transactions -------------------------------------------------------------------------------------
 
 cdef bint begin_verification(produce_t *w) noexcept nogil:
-    """Guards for the batches that begin a transaction in their partitions; whether there are any (may block)."""
+    """Get guards for the batches that begin a transaction in their partitions. Return whether there are any.
+
+    May block.
+    """
     cdef bint needed = False
     cdef int32_t i
     cdef int code
@@ -215,7 +223,7 @@ cdef int produce_answered(produce_t *w, object codes) except -1:
 # --- appending and answering --------------------------------------------------------------------------
 
 cdef bint append_all(produce_t *w, uint8_t *frame, int64_t now_ms, bint may_block) noexcept nogil:
-    """False when somebody who may ask the coordinator of a transaction, or may block, has to go on."""
+    """Append all entries. False: a thread that may block, or may ask a transaction's coordinator, has to go on."""
     cdef appender_t appender
     cdef bint unverified = False
     cdef int32_t i
@@ -237,7 +245,7 @@ cdef bint append_all(produce_t *w, uint8_t *frame, int64_t now_ms, bint may_bloc
             unverified = True
             continue
         if code == NEEDS_VERIFICATION:
-            code = INVALID_TXN_STATE     # the transaction was open when the others were asked about, and is over
+            code = INVALID_TXN_STATE     # its transaction was open at produce_prepare, and is over now
         if code:
             refuse(e, code, code == UNKNOWN_TOPIC_OR_PARTITION or code == NOT_LEADER_OR_FOLLOWER
                    or code == MESSAGE_TOO_LARGE or code == RECORD_LIST_TOO_LARGE or code == KAFKA_STORAGE_ERROR
@@ -257,9 +265,9 @@ cdef int32_t count_waiting(produce_t *w) noexcept nogil:
 
 
 cdef bint await_acks(slot_t *slot) noexcept nogil:
-    """Link the slot's waiters. True when MAIL_ACKS will come; false when nothing is to be waited for any more.
+    """Link the slot's waiters. Return whether MAIL_ACKS will come; false: all acks are there already.
 
-    The slot has counted that mail in `outstanding` already: it may come before this returns.
+    The caller has counted that mail in slot.outstanding already, because it may come before this returns.
     """
     cdef int32_t i
     cdef int32_t count = slot.waiter_count

@@ -1,4 +1,4 @@
-"""Writing a Produce response; see response.pxd. The layout of each version is in produce.pyx."""
+"""Writes a Produce response; see response.pxd. The layout of each version is in produce.pyx."""
 
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport calloc
@@ -19,7 +19,7 @@ cdef const char *refusal_text(int16_t error) noexcept nogil:
 
 
 cdef const char *storage_text(entry_t *e) noexcept nogil:
-    """Why the disk does not take it; NULL where nobody knows here."""
+    """Return why the disk does not take the batch; NULL when that is not known here."""
     if e.partition == NULL:
         return NULL
     if atomic_load_i32(&e.partition.dir.offline):
@@ -30,7 +30,7 @@ cdef const char *storage_text(entry_t *e) noexcept nogil:
 
 
 cdef void write_errors(writer_t *out, produce_t *w, entry_t *e) noexcept nogil:
-    """Version 8 on: which records were wrong, and a text, where Kafka has them."""
+    """Write which records were wrong, and a text, where Kafka has them (from version 8 on)."""
     cdef const char *refusal = refusal_text(e.error)
     cdef const char *text = NULL
     cdef int32_t i
@@ -45,12 +45,12 @@ cdef void write_errors(writer_t *out, produce_t *w, entry_t *e) noexcept nogil:
     elif e.bad_count or e.error == INVALID_TIMESTAMP:
         text = refusal
     elif e.error == KAFKA_STORAGE_ERROR:
-        text = storage_text(e)       # asked once: another append may find space meanwhile
+        text = storage_text(e)       # called once: another append may find space meanwhile
     write_string(out, text, <int32_t>strlen(text) if text != NULL else -1, w.flexible)
 
 
 cdef int32_t write_partition(slot_t *slot, produce_t *w, entry_t *e) noexcept nogil:
-    """Returns where its error code stands."""
+    """Write one partition. Return where in slot.out its error code stands."""
     cdef writer_t *out = &slot.out
     cdef int32_t error_at
     cdef int64_t log_start_offset = -1
@@ -74,7 +74,7 @@ cdef int32_t write_partition(slot_t *slot, produce_t *w, entry_t *e) noexcept no
 
 
 cdef bint make_waiters(slot_t *slot, int32_t count) noexcept nogil:
-    """Room for `count` waiters of acks; false when memory is out."""
+    """Allocate `count` ack waiters with their errors and positions. False: memory is out."""
     cdef char *room = <char *>calloc(count, sizeof(ack_waiter_t) + sizeof(uint32_t) + sizeof(int16_t))
     if room == NULL:
         return False
@@ -108,7 +108,7 @@ cdef int32_t produce_response(Serving serving, slot_t *slot, produce_t *w, uint8
         e = &w.entries[i]
         if e.topic_partitions:
             if w.flexible and i:
-                write_uvarint(out, 0)        # tags of the topic before
+                write_uvarint(out, 0)        # tagged fields of the topic before
             write_string(out, frame + e.topic_at, e.topic_size, w.flexible)
             write_array_count(out, e.topic_partitions, w.flexible)
         error_at = write_partition(slot, w, e)

@@ -1,4 +1,4 @@
-"""A Produce in progress: its partitions, and what is known of each."""
+"""A Produce in progress: its partitions and the state of each."""
 
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t
 
@@ -7,36 +7,36 @@ from kbroker._core.wire.layout cimport ATTRIBUTE_TRANSACTIONAL
 from kbroker._core.wire.record_batch cimport batch_info_t
 
 ctypedef struct entry_t:
-    # One partition of the request. Places are counted from the start of the frame, which may move.
-    partition_t *partition       # a reference; NULL: unknown
+    # One partition of the request. `*_at` fields are bytes from the start of the frame, because the frame may move.
+    partition_t *partition       # a reference; NULL: no such partition
     int64_t topic_at
     int32_t topic_size
-    int32_t topic_partitions     # of the first entry of a topic: how many entries the topic has; else 0
+    int32_t topic_partitions     # in the first entry of a topic: how many entries the topic has; in the others 0
     int32_t partition_id
-    int16_t error
-    int8_t unchecked             # its records are compressed and not looked at yet
-    int8_t unconverted           # messages of magic 0 or 1
+    int16_t error                # 0, or the error code of the partition
+    int8_t unchecked             # its records are compressed or to be converted, and not checked yet
+    int8_t unconverted           # it has messages of magic 0 or 1
     int8_t done                  # appended, or refused
-    int8_t before_append         # refused where Kafka does not know the log's start offset
-    int8_t unverified            # refused because of what the coordinator of its transaction says
-    int64_t guard                # under which that was asked
-    int64_t batch_at             # -1: null
+    int8_t before_append         # refused at a point where Kafka answers no log start offset
+    int8_t unverified            # refused because of the answer of the transaction's coordinator
+    int64_t guard                # of partition_verify, for the question to the coordinator; NO_GUARD: not asked
+    int64_t batch_at             # -1: the records are null
     int64_t batch_size
-    uint8_t *made                # owned: the batch to append instead of the producer's
-    int32_t *bad_records         # owned: the places of the first records for which the batch is refused, if they are known
+    uint8_t *made                # owned: the batch to append instead of the one in the frame; NULL: none
+    int32_t *bad_records         # owned: indexes of the first records that are wrong, `bad_count` of them; or NULL
     int32_t bad_count
-    batch_info_t info
-    append_result_t result
+    batch_info_t info            # of the batch to append, once it was read
+    append_result_t result       # once it was appended
 
 ctypedef struct produce_t:
-    # A request in progress.
+    # A Produce request in progress.
     int16_t version
     int16_t acks
     bint flexible
-    bint internal_allowed        # Kafka's own tools may write internal topics
-    bint only_verifies           # what is left of it: to ask the coordinator of its transaction, and to append
-    bint prepared                # by produce_prepare
-    int64_t transactional_id_at  # -1: it names none
+    bint internal_allowed        # the client is one of Kafka's own tools, which may write to internal topics
+    bint only_verifies           # left to do: ask the coordinator of the transaction, then append
+    bint prepared                # produce_prepare was called
+    int64_t transactional_id_at  # -1: the request names none
     int32_t transactional_id_size
     int32_t count
     int32_t capacity
