@@ -1,8 +1,10 @@
 """The client for Kafka and kbroker: producers, consumers and administration, for threads and for asyncio.
 
-Importing it loads neither asyncio nor ssl nor numpy: a class is loaded when it is first asked for. How a client is
-built: `thread.py` (its background thread: an asyncio loop whose selector is the compiled pump), `connection.py` (one
-connection), `cluster.py` (where everything is). Read `thread.py` first.
+Importing this package loads neither asyncio nor ssl nor numpy: a class is loaded when its name is first used.
+
+Every client is built from `thread.py` (its background thread, an asyncio loop whose selector is the compiled pump),
+`connection.py` (one connection to a broker) and `cluster.py` (metadata, and the connections to all brokers). Read
+`thread.py` first.
 """
 
 from __future__ import annotations

@@ -1,12 +1,15 @@
-"""AdminClient: what may be asked of and done to a cluster, its topics, settings, groups, records and transactions.
+"""AdminClient and AsyncAdminClient: describe and change a cluster's topics, settings, groups, records, transactions.
 
     with AdminClient(bootstrap_servers="localhost:9092") as admin:
         admin.create_topic("orders", partitions=6)
 
-Every method blocks until it is done, at most `default.api.timeout.ms`; Ctrl-C interrupts. Any number of threads may use
-one client. `AsyncAdminClient` has the same methods, to be awaited. What is refused raises BrokerError with the broker's
-code; of several things asked for in one call PartialFailure says which, the others are done. What a broker is too old
-for is UNSUPPORTED_VERSION, and names the API.
+Every method of AdminClient blocks until it is done, for at most default.api.timeout.ms; Ctrl-C interrupts it. Any
+number of threads may use one client. `AsyncAdminClient` has the same methods, to be awaited.
+
+Every method raises BrokerError when a broker refuses, with the broker's code, and TimedOut or ConnectionFailed when the
+time is over. A call about several things raises PartialFailure when only some of them fail: it has the error of each of
+those, and the others are done. A broker that is too old for a call gives the code UNSUPPORTED_VERSION, and a message
+that names the API. "Kafka 2.4" in a docstring means: Kafka 2.4 and later.
 """
 
 from __future__ import annotations
@@ -50,7 +53,7 @@ Offset = int | OffsetAndMetadata
 
 
 class AdminOperations:
-    """What an admin client does, for both faces."""
+    """The methods that AdminClient and AsyncAdminClient share. Their exceptions: see the module's docstring."""
 
     def __init__(self, config: Mapping[str, Any] | None = None, /, **options: Unpack[NetworkOptions]):
         parsed = parse_options(NETWORK, config, options, "AdminClient")
@@ -60,7 +63,10 @@ class AdminOperations:
 
     @operation
     async def check_connection(self) -> None:
-        """Ask a broker for the cluster's brokers. ConnectionFailed at once where other calls would try again."""
+        """Ask one broker for the cluster's brokers, in a single attempt.
+
+        Raises ConnectionFailed when no broker is reached; other calls would try again.
+        """
         await self._cluster.any_connection()
         try:
             await self._cluster.metadata([])
@@ -72,12 +78,12 @@ class AdminOperations:
 
     @operation
     async def list_topics(self, *, internal: bool = False) -> list[str]:
-        """The names of all topics, sorted; those of the broker's own only if asked for."""
+        """Return the names of all topics, sorted. `internal`: with the brokers' own topics."""
         return await topics.names(self._cluster, internal)
 
     @operation
     async def describe_topics(self, names: Iterable[str]) -> dict[str, TopicDescription]:
-        """Topics by name."""
+        """Return the descriptions of topics, by name."""
         return await topics.describe(self._cluster, names_of(names, "topics"))
 
     @operation
@@ -91,51 +97,59 @@ class AdminOperations:
         assignments: Sequence[Sequence[int]] = (),
         validate_only: bool = False,
     ) -> None:
-        """-1: the broker's default (Kafka 2.4 and later). `assignments` instead: the brokers of partition 0, of 1, ...
+        """Create a topic.
 
-        `validate_only` tells whether it could be created (Kafka 0.10.2 and later).
+        `partitions` and `replication_factor` -1 stand for the broker's defaults (Kafka 2.4). `assignments` replaces
+        both: the node ids of the replicas of partition 0, of partition 1, and so on. `configs`: the topic's settings.
+        `validate_only`: check whether the topic could be created, and create nothing (Kafka 0.10.2).
         """
         topic = NewTopic(name, partitions, replication_factor, configs or {}, assignments)
         await topics.create(self._cluster, [topic], validate_only)
 
     @operation
     async def create_topics(self, wanted: Iterable[NewTopic], *, validate_only: bool = False) -> None:
-        """Several at once. When this returns a broker tells of them."""
+        """Create several topics with one request. See `create_topic` for the arguments.
+
+        It returns when a broker's metadata has the new topics, or after 5 s. Raises TypeError when one is no NewTopic.
+        """
         await topics.create(self._cluster, list(wanted), validate_only)
 
     @operation
     async def delete_topics(self, names: Iterable[str]) -> None:
-        """And all that is in them."""
+        """Delete topics and all their records."""
         await topics.delete(self._cluster, names_of(names, "topics"))
 
     @operation
     async def create_partitions(
         self, topic: str, total: int, *, assignments: Sequence[Sequence[int]] | None = None, validate_only: bool = False
     ) -> None:
-        """The topic has `total` partitions then; there is no way back. `assignments`: the brokers of each new one."""
+        """Raise the number of a topic's partitions to `total`. It cannot be lowered again.
+
+        `assignments`: the node ids of the replicas of each new partition. `validate_only`: check, and change nothing.
+        """
         await topics.create_partitions(self._cluster, topic, total, assignments, validate_only)
 
     # --- settings -------------------------------------------------------------------------------------------
 
     @operation
     async def describe_topic_config(self, topic: str) -> dict[str, ConfigEntry]:
-        """Its settings by name, those that are not its own too."""
+        """Return all settings of a topic by name, also those that it takes from the broker or from defaults."""
         return (await configs.describe(self._cluster, configs.TOPIC, [topic]))[topic]
 
     @operation
     async def describe_topic_configs(self, names: Collection[str]) -> dict[str, dict[str, ConfigEntry]]:
-        """Those of several topics, by their names."""
+        """Return all settings of several topics, by the topics' names."""
         return await configs.describe(self._cluster, configs.TOPIC, names_of(names, "topics"))
 
     @operation
     async def describe_broker_config(self, node_id: int | None) -> dict[str, ConfigEntry]:
-        """Of a broker; None: what holds for all that have not their own."""
+        """Return the settings of a broker by name. `node_id` None: those set for all brokers together."""
         name = _name_of(node_id)
         return (await configs.describe(self._cluster, configs.BROKER, [name]))[name]
 
     @operation
     async def describe_group_config(self, group_id: str) -> dict[str, ConfigEntry]:
-        """Of a group (Kafka 4.0 and later)."""
+        """Return the settings of a group by name (Kafka 4.0)."""
         return (await configs.describe(self._cluster, configs.GROUP, [group_id]))[group_id]
 
     @operation
@@ -148,10 +162,14 @@ class AdminOperations:
         subtract: Mapping[str, str] | None = None,
         validate_only: bool = False,
     ) -> None:
-        """None takes a setting back; `append`, `subtract` change lists. The others stay.
+        """Change some settings of a topic; the others stay as they are.
 
-        Brokers before Kafka 2.3 take all settings of a topic or a broker at once: they are read, changed and written,
-        and what somebody else changes meanwhile is lost; they have no `append` and `subtract`.
+        `changes`: new values by name; None removes the topic's own value. `append` and `subtract`: add items to a list,
+        or remove them from it. `validate_only`: check, and change nothing.
+
+        Before Kafka 2.3 a broker only takes all settings of a resource at once. Then they are read, changed and
+        written: what somebody else changes meanwhile is lost, and `append` and `subtract` raise BrokerError. Raises
+        UsageError when such a broker hides a secret setting that is not in `changes`.
         """
         await self._alter(configs.TOPIC, topic, configs.operations(changes, append, subtract), validate_only)
 
@@ -165,7 +183,10 @@ class AdminOperations:
         subtract: Mapping[str, str] | None = None,
         validate_only: bool = False,
     ) -> None:
-        """Of a broker; None: of all that have not their own."""
+        """Change some settings of a broker, as `alter_topic_config` does.
+
+        `node_id` None: for all brokers that have no value of their own.
+        """
         await self._alter(
             configs.BROKER, _name_of(node_id), configs.operations(changes, append, subtract), validate_only
         )
@@ -180,7 +201,7 @@ class AdminOperations:
         subtract: Mapping[str, str] | None = None,
         validate_only: bool = False,
     ) -> None:
-        """Of a group (Kafka 4.0 and later)."""
+        """Change some settings of a group, as `alter_topic_config` does (Kafka 4.0)."""
         await self._alter(configs.GROUP, group_id, configs.operations(changes, append, subtract), validate_only)
 
     async def _alter(self, kind: int, name: str, changes: list[configs.Operation], validate_only: bool) -> None:
@@ -190,26 +211,26 @@ class AdminOperations:
 
     @operation
     async def describe_cluster(self) -> ClusterDescription:
-        """As its brokers advertise themselves now."""
+        """Return the cluster's id, its controller, and its brokers as they advertise themselves now."""
         return await brokers.describe(self._cluster)
 
     @operation
     async def describe_features(self) -> Features:
-        """What the brokers can do beyond versions of APIs (Kafka 2.4 and later; they have some from 2.7 on)."""
+        """Return the feature levels that brokers support, and those in force (Kafka 2.4; some exist from 2.7 on)."""
         return await brokers.features(self._cluster)
 
     @operation
     async def describe_log_dirs(
         self, node_ids: Collection[int] | None = None
     ) -> dict[int, tuple[LogDirDescription, ...]]:
-        """The log directories of brokers, by node id; of all brokers when none is named (Kafka 1.0 and later)."""
+        """Return the log directories of brokers, by node id; None: of all brokers (Kafka 1.0)."""
         return await log_dirs.describe(self._cluster, node_ids)
 
     @operation
     async def describe_replica_log_dirs(
         self, replicas: Iterable[TopicPartitionReplica | tuple[str, int, int]]
     ) -> dict[TopicPartitionReplica, ReplicaLogDir]:
-        """Where brokers have replicas (topic, partition, node id), and where they are being moved to (Kafka 1.1)."""
+        """Return the log directory of each replica (topic, partition, node id), and the one it moves to (Kafka 1.1)."""
         return await log_dirs.describe_replicas(self._cluster, [TopicPartitionReplica(*each) for each in replicas])
 
     @operation
@@ -217,8 +238,10 @@ class AdminOperations:
         self,
         paths: Mapping[TopicPartitionReplica, str] | Mapping[tuple[str, int, int], str],
     ) -> None:
-        """Have brokers move replicas to other log directories of theirs, in the background (Kafka 1.1). What is not
-        there yet is refused, and noted: it is made there when it is made.
+        """Ask brokers to move replicas to other log directories of theirs, in the background (Kafka 1.1).
+
+        `paths` has the new directory of each replica. For a replica that does not exist yet the broker answers with an
+        error, but notes the directory and creates the replica there later.
         """
         wanted = {TopicPartitionReplica(*replica): path for replica, path in paths.items()}
         await log_dirs.move(self._cluster, wanted)
@@ -227,32 +250,44 @@ class AdminOperations:
 
     @operation
     async def list_groups(self, *, states: Collection[str] = (), types: Collection[str] = ()) -> list[GroupListing]:
-        """Those of all brokers, sorted by name; in one of `states` (Kafka 2.6), of one of `types` (3.8) if given."""
+        """Return the groups of all brokers, sorted by name.
+
+        `states`: only groups in one of these states (Kafka 2.6). `types`: only groups of one of these types (Kafka
+        3.8).
+        """
         return await groups.listing(self._cluster, names_of(states, "states"), names_of(types, "types"))
 
     @operation
     async def describe_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription]:
-        """Groups of either protocol and their members. One that is not there is in the state "Dead"."""
+        """Return the descriptions of groups of either protocol, with their members, by group id.
+
+        A group that does not exist has the state "Dead".
+        """
         return await groups.describe(self._cluster, names_of(group_ids, "groups"))
 
     @operation
     async def describe_group(self, group_id: str) -> GroupDescription:
+        """Return the description of one group; its state is "Dead" when it does not exist."""
         return (await groups.describe(self._cluster, [group_id]))[group_id]
 
     @operation
     async def delete_groups(self, group_ids: Iterable[str]) -> None:
-        """And all they have committed (Kafka 1.1 and later). They must have no members."""
+        """Delete groups and their committed offsets (Kafka 1.1). A group with members is refused."""
         await groups.delete(self._cluster, names_of(group_ids, "groups"))
 
     @operation
     async def delete_group(self, group_id: str) -> None:
+        """Delete one group and its committed offsets (Kafka 1.1). A group with members is refused."""
         await groups.delete(self._cluster, [group_id])
 
     @operation
     async def remove_members(
         self, group_id: str, *, instance_ids: Collection[str] = (), member_ids: Collection[str] = ()
     ) -> None:
-        """Static members by group.instance.id, others by their ids (Kafka 2.4 and later). Who lives joins again."""
+        """Remove members from a group: static ones by group.instance.id, others by member id (Kafka 2.4).
+
+        A member that is still running joins again.
+        """
         await groups.remove_members(
             self._cluster, group_id, names_of(instance_ids, "instance ids"), names_of(member_ids, "member ids")
         )
@@ -261,9 +296,10 @@ class AdminOperations:
     async def committed(
         self, group_id: str, partitions: Iterable[Partition] | None = None, *, require_stable: bool = False
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What the group has committed: for these, or for all that it has committed for (Kafka 0.10.2 and later).
+        """Return the committed positions of a group. A partition without one is left out.
 
-        `require_stable`: wait for transactions that are about to commit some of these (Kafka 2.5 and later).
+        `partitions` None: all partitions that the group has committed (Kafka 0.10.2). `require_stable`: wait for open
+        transactions that are to commit some of these (Kafka 2.5).
         """
         wanted = None if partitions is None else partitions_of(partitions)
         return await groups.committed(self._cluster, group_id, wanted, require_stable)
@@ -272,7 +308,7 @@ class AdminOperations:
     async def alter_offsets(
         self, group_id: str, offsets: Mapping[TopicPartition, Offset] | Mapping[tuple[str, int], Offset]
     ) -> None:
-        """Commit these for a group, which must have no members."""
+        """Commit offsets for a group, each the next record to read. A group with members is refused."""
         wanted = {
             partition_of(at): each if isinstance(each, OffsetAndMetadata) else OffsetAndMetadata(each)
             for at, each in offsets.items()
@@ -281,7 +317,10 @@ class AdminOperations:
 
     @operation
     async def delete_offsets(self, group_id: str, partitions: Iterable[Partition]) -> None:
-        """What the group has committed for these topics' partitions, which it must not read (Kafka 2.4 and later)."""
+        """Delete a group's committed offsets of some partitions (Kafka 2.4).
+
+        A topic that the group subscribes to is refused.
+        """
         wanted = partitions_of(partitions)
         await groups.delete_offsets(self._cluster, group_id, wanted)
 
@@ -291,9 +330,11 @@ class AdminOperations:
     async def list_offsets(
         self, partitions: Iterable[Partition], at: int = LATEST, *, read_committed: bool = False
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
-        """Where each begins (EARLIEST), ends (LATEST), or has its first record at or after `at`, in ms since 1970.
+        """Return one offset of each partition.
 
-        NEWEST: its record of the latest time (Kafka 3.0). `read_committed`: the end of what no transaction holds back.
+        `at` says which: EARLIEST the first, LATEST the end (behind the last record), NEWEST the record with the latest
+        timestamp (Kafka 3.0); any other value the first record at or after that time, in milliseconds since 1970. The
+        offset is -1 when there is no such record. `read_committed`: the end is before the first open transaction.
         """
         wanted = partitions_of(partitions)
         return await offsets.listing(self._cluster, wanted, at, read_committed)
@@ -302,7 +343,10 @@ class AdminOperations:
     async def delete_records(
         self, before: Mapping[TopicPartition, int] | Mapping[tuple[str, int], int]
     ) -> dict[TopicPartition, int]:
-        """Delete the records below an offset (-1: all) of each partition (Kafka 0.11). Where each begins then."""
+        """Delete the records before an offset of each partition; offset -1: all records (Kafka 0.11).
+
+        Returns the first offset that each partition has then.
+        """
         wanted = {partition_of(partition): offset for partition, offset in before.items()}
         return await offsets.delete_before(self._cluster, wanted)
 
@@ -312,61 +356,75 @@ class AdminOperations:
     async def list_transactions(
         self, states: Collection[str] = (), *, producer_ids: Collection[int] = (), older_than_ms: int = -1
     ) -> list[TransactionListing]:
-        """The transactional ids of all brokers, sorted; only those in one of `states`, of one of these producers, and
-        whose transaction has been open so long (Kafka 3.8), if any are given."""
+        """Return the transactional ids of all brokers, sorted.
+
+        `states`: only ids in one of these states. `producer_ids`: only ids of one of these producers. `older_than_ms`:
+        only ids whose transaction has been open for longer (Kafka 3.8); -1: all.
+        """
         return await transactions.listing(self._cluster, names_of(states, "states"), producer_ids, older_than_ms)
 
     @operation
     async def describe_transactions(self, transactional_ids: Iterable[str]) -> dict[str, TransactionDescription]:
-        """By transactional id."""
+        """Return the state of transactional ids, by id. Raises BrokerError for an id that nobody has used."""
         return await transactions.describe(self._cluster, names_of(transactional_ids, "transactional ids"))
 
     @operation
     async def describe_transaction(self, transactional_id: str) -> TransactionDescription:
-        """BrokerError when nobody has used the id."""
+        """Return the state of one transactional id. Raises BrokerError when nobody has used it."""
         return (await transactions.describe(self._cluster, [transactional_id]))[transactional_id]
 
     @operation
     async def describe_producers(
         self, partitions: Iterable[Partition], *, node_id: int | None = None
     ) -> dict[TopicPartition, tuple[ProducerState, ...]]:
-        """The producers that partitions' leaders know, and where their open transactions begin (Kafka 2.8).
+        """Return the producers that each partition's leader knows, and where their open transactions begin (Kafka 2.8).
 
-        `node_id`: ask this broker, which has replicas of them, instead of the leaders.
+        `node_id`: ask this broker, which must have replicas of the partitions, instead of the leaders.
         """
         wanted = partitions_of(partitions)
         return await transactions.producers(self._cluster, wanted, node_id)
 
     @operation
     async def abort_transaction(self, partition: Partition, producer: ProducerState) -> None:
-        """End a transaction that hangs in a partition, of a producer from `describe_producers` (Kafka 0.11).
+        """Abort a hanging transaction in one partition; `producer` is from `describe_producers` (Kafka 0.11).
 
-        The transaction's coordinator is not asked: only for one that it does not know of any more.
+        The marker is written without asking the transaction's coordinator. Use it only for a transaction that the
+        coordinator does not know any more.
         """
         await transactions.abort(self._cluster, partition_of(partition), producer)
 
     @operation
     async def end_transactions(self, prepared: Iterable[PreparedTransaction], *, commit: bool) -> None:
-        """Commit or abort what `Producer.prepare_transaction` has left open (Kafka 0.11).
+        """Commit or abort transactions that `Producer.prepare_transaction` has left open (Kafka 0.11).
 
-        The same end may be asked for again. PRODUCER_FENCED, INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE or
-        INVALID_PRODUCER_ID_MAPPING: it is not open any more and cannot end so; brokers have aborted it, or its
-        transactional id was used again since. After TimedOut nobody knows: ask again.
+        Asking again for the same end is safe. After TimedOut the outcome is not known: ask again. BrokerError with
+        PRODUCER_FENCED, INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE or INVALID_PRODUCER_ID_MAPPING means that the
+        transaction is no longer open and cannot end so: brokers have aborted it, or its transactional id was used again
+        since.
         """
         await transactions.end(self._cluster, prepared, commit)
 
     @operation
     async def fence_producers(self, transactional_ids: Iterable[str]) -> None:
-        """Whoever uses these ids cannot write any more; their open transactions are aborted (Kafka 0.11)."""
+        """Fence the producers that use these ids: they cannot write any more, and their open transactions are aborted
+        (Kafka 0.11).
+        """
         await transactions.fence(self._cluster, names_of(transactional_ids, "transactional ids"))
 
 
 class AdminClient(AdminOperations, Blocking):
-    """Options as a mapping with dots or keywords with underscores. TypeError, ValueError: an option is wrong."""
+    """The administration client for threads; its methods block. A context manager.
+
+    Options are keywords with underscores, or a mapping with Kafka's dotted names. The constructor raises TypeError for
+    an option that does not exist, and ValueError for a value that is not allowed.
+    """
 
 
 class AsyncAdminClient(AdminOperations, Awaiting):
-    """As AdminClient, in any event loop: its methods are awaited, and so is its `close`. `async with`."""
+    """The administration client for asyncio: all methods of AdminClient, `close` included, are awaited.
+
+    Any event loop may use it. An asynchronous context manager.
+    """
 
 
 def _name_of(node_id: int | None) -> str:

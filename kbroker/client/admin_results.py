@@ -1,4 +1,4 @@
-"""What an AdminClient returns: frozen, typed, without anything of the protocol."""
+"""What an AdminClient returns: frozen dataclasses that do not depend on the protocol's messages."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from kbroker.model import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to be. -1: the broker's default (Kafka 2.4 and later). `assignments` instead of both numbers: the brokers
-    of partition 0, of partition 1, ..."""
+    """A topic to create. The numbers are -1 for the broker's default (Kafka 2.4 and later).
+
+    `assignments` replaces both numbers: the node ids of the replicas of partition 0, of partition 1, and so on.
+    """
 
     name: str
     partitions: int = -1
@@ -24,7 +26,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """A broker, and where it is advertised."""
+    """A broker, with the address that it advertises."""
 
     node_id: int
     host: str
@@ -34,7 +36,7 @@ class Broker:
 
 @dataclass(frozen=True, slots=True)
 class ClusterDescription:
-    """`controller_id` -1: none is known."""
+    """A cluster and its brokers. `controller_id` is -1 when no controller is known."""
 
     cluster_id: str | None
     controller_id: int
@@ -43,8 +45,11 @@ class ClusterDescription:
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """What brokers can do beyond versions of APIs: `supported` has (lowest, highest) level by name, `finalized` the one
-    that is in force. `epoch` -1: none are."""
+    """The brokers' features (KIP-584).
+
+    `supported`: (lowest, highest) level that the broker supports, by name. `finalized`: the level in force, by name.
+    `epoch`: of the finalized levels; -1 when there are none.
+    """
 
     supported: Mapping[str, tuple[int, int]]
     finalized: Mapping[str, int]
@@ -53,7 +58,11 @@ class Features:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSize:
-    """Of one replica in a log directory, in bytes; `lag`: how many offsets it is behind."""
+    """One replica in a log directory.
+
+    `size` is in bytes. `lag`: how many offsets the replica is behind. `is_future`: it is a copy that is being moved
+    here.
+    """
 
     size: int
     lag: int
@@ -62,7 +71,10 @@ class ReplicaSize:
 
 @dataclass(frozen=True, slots=True)
 class LogDirDescription:
-    """A log directory. `error`: why it is offline. `total_bytes` and `usable_bytes` -1: the broker does not tell."""
+    """A log directory of a broker. `error`: why it is offline, or None.
+
+    `total_bytes` and `usable_bytes` of its disk are -1 when the broker does not tell them.
+    """
 
     path: str
     error: ClientError | None
@@ -72,7 +84,7 @@ class LogDirDescription:
 
 
 class TopicPartitionReplica(NamedTuple):
-    """A partition as one broker has it."""
+    """One replica: a partition, and the broker that has it."""
 
     topic: str
     partition_id: int
@@ -84,7 +96,10 @@ class TopicPartitionReplica(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReplicaLogDir:
-    """Where a replica is, and where it is being moved to: None while it is not. Lags in offsets."""
+    """The log directory that a replica is in, and the one that it is being moved to.
+
+    `future_path` is None while it is not being moved. Lags are in offsets; -1 where there is no replica.
+    """
 
     path: str | None
     offset_lag: int
@@ -94,7 +109,7 @@ class ReplicaLogDir:
 
 @dataclass(frozen=True, slots=True)
 class PartitionDescription:
-    """`leader` -1: it has none."""
+    """A partition; `replicas` and `in_sync` are node ids. `leader` is -1 while there is none."""
 
     partition: int
     leader: int
@@ -105,7 +120,7 @@ class PartitionDescription:
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """`topic_id` is zeros where the broker is older than topic ids."""
+    """A topic and its partitions. `topic_id` is 16 zero bytes where the broker is older than topic ids."""
 
     name: str
     topic_id: bytes
@@ -115,7 +130,7 @@ class TopicDescription:
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """One setting. `value` None: not set, or secret. `source`: where it comes from, in Kafka's words."""
+    """One setting. `value` is None when it is not set, or secret. `source` is where it comes from, by Kafka's name."""
 
     name: str
     value: str | None
@@ -127,7 +142,7 @@ class ConfigEntry:
 
 @dataclass(frozen=True, slots=True)
 class GroupListing:
-    """A group of one of the coordinators. `state` and `group_type` are empty where the broker does not tell."""
+    """A group in a listing. `state` and `group_type` are empty where the broker does not tell them."""
 
     group_id: str
     protocol_type: str
@@ -137,8 +152,11 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True)
 class MemberDescription:
-    """A member of a group. `instance_id` None: it is not static. `target`: what it is to have once others have let go,
-    and `epoch`: both of groups of type "consumer" only."""
+    """A member of a group, with the partitions that it has. `instance_id` is None when it is not a static member.
+
+    Only groups of type "consumer" have `target`, the partitions it gets once other members have given them up, and
+    `epoch`.
+    """
 
     member_id: str
     instance_id: str | None
@@ -152,7 +170,10 @@ class MemberDescription:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """A group. `assignor`: how partitions are shared; empty while it has no members. `state` "Dead": there is none."""
+    """A group and its members; `coordinator` is a node id. `state` is "Dead" when the group does not exist.
+
+    `assignor`: the name of the assignor that shares its partitions; empty while it has no members.
+    """
 
     group_id: str
     state: str
@@ -167,7 +188,10 @@ class GroupDescription:
 
 @dataclass(frozen=True, slots=True)
 class OffsetAndTimestamp:
-    """Where a partition begins, ends, or has its first record of a time. `timestamp` -1: not asked for by time."""
+    """The answer of `list_offsets` for one partition. `timestamp` is the record's, in milliseconds since 1970.
+
+    `timestamp` is -1 for EARLIEST and LATEST; `leader_epoch` is -1 when it is not known.
+    """
 
     offset: int
     timestamp: int
@@ -176,7 +200,10 @@ class OffsetAndTimestamp:
 
 @dataclass(frozen=True, slots=True)
 class ProducerState:
-    """What a partition's leader knows of a producer. `transaction_start` -1: it has no transaction open there."""
+    """What a partition's leader knows about one producer.
+
+    `transaction_start` is the first offset of its open transaction in the partition; -1 when none is open there.
+    """
 
     producer_id: int
     producer_epoch: int
@@ -188,7 +215,7 @@ class ProducerState:
 
 @dataclass(frozen=True, slots=True)
 class TransactionListing:
-    """A transactional id, the producer that has it, and the broker that coordinates it."""
+    """A transactional id, with the id of its producer and the node id of its coordinator."""
 
     transactional_id: str
     producer_id: int
@@ -198,7 +225,10 @@ class TransactionListing:
 
 @dataclass(frozen=True, slots=True)
 class TransactionDescription:
-    """`started_ms` since 1970, -1 while none is open."""
+    """A transactional id and its current transaction, with the partitions that are in it.
+
+    `started_ms` is in milliseconds since 1970; -1 while no transaction is open.
+    """
 
     transactional_id: str
     state: str

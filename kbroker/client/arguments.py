@@ -1,4 +1,4 @@
-"""Arguments of calls, as people give them: what cannot be right is said before anything is asked or taken."""
+"""Checks of arguments of public calls, made before a broker is asked or a record is taken."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LONGEST_WAIT_S = 1e9
 
 
 def partition_of(given: Iterable[Any]) -> TopicPartition:
-    """Of a TopicPartition, or of a topic and a number."""
+    """Return the TopicPartition given as such or as (topic, number). Raises TypeError for anything else."""
     if isinstance(given, tuple | list) and len(given) == 2:
         topic, number = given
         if isinstance(topic, str) and hasattr(number, "__index__"):
@@ -20,19 +20,21 @@ def partition_of(given: Iterable[Any]) -> TopicPartition:
 
 
 def partitions_of(given: Iterable[Iterable[Any]]) -> list[TopicPartition]:
+    """Return the partitions of a list. Raises TypeError for a single one, and for what is not a partition."""
     if isinstance(given, str | TopicPartition):
         raise TypeError(f"a list of partitions, [(topic, number), ...], not {given!r}")
     return [partition_of(each) for each in given]
 
 
 def offset_of(given: int, partition: TopicPartition) -> int:
+    """Return the offset. Raises ValueError when it is negative."""
     if given < 0:
         raise ValueError(f"{partition}: offset {given} is negative")
     return given
 
 
 def times_of(given: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """In ms since 1970."""
+    """Return the times, in milliseconds since 1970, by TopicPartition. Raises ValueError for a negative time."""
     times = {partition_of(partition): time_ms for partition, time_ms in given.items()}
     for partition, time_ms in times.items():
         if time_ms < 0:
@@ -41,14 +43,14 @@ def times_of(given: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
 
 
 def names_of(given: Iterable[str], what: str) -> list[str]:
-    """Of a string every letter would be one of these `what`, and perhaps be deleted."""
+    """Return a list of names. Raises TypeError for a string: each of its letters would count as a name."""
     if isinstance(given, str):
         raise TypeError(f"a list of {what}, not the string {given!r}")
     return list(given)
 
 
 def seconds(timeout: float) -> float:
-    """How long to wait, infinity too."""
+    """Return a timeout in seconds, infinity cut to LONGEST_WAIT_S. Raises TypeError when it is not a number."""
     if not hasattr(timeout, "__float__"):
         raise TypeError(f"timeout must be seconds, as a number, not {timeout!r}")
     return min(timeout, LONGEST_WAIT_S)

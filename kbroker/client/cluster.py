@@ -1,8 +1,8 @@
-"""What a client knows of the cluster, and its way to each broker of it.
+"""What a client knows about the cluster, and its connections to the brokers. Everything is for the client's thread.
 
-Metadata is asked for the topics somebody has an interest in, when something shows that it is stale and every
-metadata.max.age.ms. Connections are one per broker and purpose: what may wait long (a Fetch) must not stand before a
-group coordinator's requests. Everything here is for the client's thread.
+Metadata is asked for those topics that a part of the client has an interest in: when it turns out to be stale, and
+every metadata.max.age.ms. There is one connection for each broker and purpose, because a request that may wait long (a
+Fetch) must not stand in front of requests to a coordinator.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ T = TypeVar("T")
 log = logging.getLogger("kbroker.client")
 
 CANONICAL = "resolve_canonical_bootstrap_servers_only"
-UNREACHED_S = 5.0  #: without a broker, or a coordinator, until the log says so
-UNREACHED_AGAIN_S = 60.0
+UNREACHED_S = 5.0  #: how long no broker, or no coordinator, is reached before the log says so
+UNREACHED_AGAIN_S = 60.0  #: how long before the log says so again
 NEVER_REACHED = "is a broker there, and bootstrap.servers right?"
 DATA = "data"  #: the purpose of connections that engines use
 COORDINATOR = "coordinator"
 GROUP, TRANSACTION = 0, 1  #: kinds of coordinators
-IDLE_LOOKS = 4  #: in connections.max.idle.ms
-JITTER = 0.2  #: a wait is this much longer or shorter, so that clients do not come back all at once
+IDLE_LOOKS = 4  #: how often idle connections are looked for within connections.max.idle.ms
+JITTER = 0.2  #: the share by which a wait is longer or shorter, so that clients do not come back all at once
 
 
 class Backoff:
@@ -54,31 +54,31 @@ class Backoff:
         self.failures = failures
 
     def next_s(self) -> float:
-        """How long to wait after one more failure."""
+        """Return how many seconds to wait after one more failure."""
         wait_s = min(self.first_s * 2 ** min(self.failures, 30), self.longest_s)
         self.failures += 1
         return float(wait_s * chance.uniform(1 - JITTER, 1 + JITTER))
 
 
 class Cluster:
-    """One client's."""
+    """The view of the cluster, the connections and the coordinators of one client."""
 
     def __init__(self, network: Network):
         options = network.options
         self.network = network
         self.view = ClusterView()
         self.on_view: list[Callable[[ClusterView], object]] = []
-        """Called with each new view."""
+        """Functions that are called with each new view."""
         self.creates_topics = False
-        """Whether brokers may make the topics that somebody has an interest in."""
+        """Whether brokers may create the topics that there is an interest in."""
         self.tells_of_missing = False
-        """Whether the log says which of them are not there."""
-        self._missing: dict[str, bool] = {}  # topics that were not there at last, and whether the log has said it
+        """Whether the log says which of these topics do not exist."""
+        self._missing: dict[str, bool] = {}  # topics missing at the last refresh; whether the log has said so
         self._loop = network.thread.loop
         self._bootstrap: tuple[tuple[str, int], ...] = options["bootstrap.servers"]
-        self._bootstrap_keys: dict[tuple[str, int], int] = {}  # what their connections are kept under, below 0
-        self._topics: dict[str, int] = {}  # name -> how many have an interest in it
-        self._everything = 0  # how many have an interest in all topics
+        self._bootstrap_keys: dict[tuple[str, int], int] = {}  # node ids below 0 for connections to bootstrap servers
+        self._topics: dict[str, int] = {}  # by name, how many parts of the client have an interest in the topic
+        self._everything = 0  # how many parts have an interest in all topics
         self._connections: dict[tuple[int, str], Connection] = {}
         self._pending: dict[tuple[int, str], asyncio.Task[Connection]] = {}
         self._backoffs: dict[tuple[str, int], Backoff] = {}  # by address, while connecting to it fails
@@ -86,29 +86,29 @@ class Cluster:
         self._unreached_since: float | None = None
         self._warn_at = 0.0
         self._lost_nodes: dict[int, float] = {}
-        """Brokers that were not reached, and when the log says so again."""
+        """Brokers that were not reached, and when (on the loop's clock) the log says so again."""
         self._coordinators: dict[tuple[str, int], int] = {}
         self._no_coordinator: dict[tuple[str, int], float] = {}
-        """When the log says so next, on the loop's clock, of those that are looked for."""
+        """Coordinators that are looked for, and when (on the loop's clock) the log says so."""
         self._beginning: asyncio.Task[Connection] | None = None
         self._refreshing: asyncio.Task[ClusterView] | None = None
         self._background: set[asyncio.Task[Any]] = set()
         self._aging: asyncio.TimerHandle | None = None
         self._idle: asyncio.TimerHandle | None = None
-        self._last_seen: dict[Connection, tuple[int, float]] = {}  # what each had carried, and since when no more
+        self._last_seen: dict[Connection, tuple[int, float]] = {}  # bytes carried by each, and since when no more
         network.thread.pump.on_wanted = self._want
 
     # --- metadata -------------------------------------------------------------------------------------------
 
     def add_topics(self, names: Iterable[str]) -> bool:
-        """Somebody has an interest in these. True when one of them is not in the view."""
+        """Note an interest in topics. Returns whether one of them is not in the view."""
         names = list(names)
         for name in names:
             self._topics[name] = self._topics.get(name, 0) + 1
         return any(name not in self.view.topics for name in names)
 
     def remove_topics(self, names: Iterable[str]) -> None:
-        """And has it no longer."""
+        """Take back an interest that `add_topics` has noted."""
         for name in names:
             left = self._topics.get(name, 0) - 1
             if left > 0:
@@ -117,31 +117,38 @@ class Cluster:
                 self._topics.pop(name, None)
 
     def add_everything(self) -> None:
-        """Somebody has an interest in all topics (patterns)."""
+        """Note an interest in all topics, as a pattern has it."""
         self._everything += 1
 
     def remove_everything(self) -> None:
+        """Take back an interest that `add_everything` has noted."""
         self._everything -= 1
 
     async def refresh(self) -> ClusterView:
-        """A view that was asked for after this call, of all topics somebody has an interest in."""
+        """Return a view of all topics that there is an interest in, from metadata asked for after this call.
+
+        Raises ClientError when no broker answers.
+        """
         running = self._refreshing
         if running is not None and not running.done():
-            # It may have been asked before what the caller has seen; the next one is shared by all who wait now.
+            # Its request may be older than what the caller has seen. All callers that wait now share the next one.
             await asyncio.wait([running])
         if self._refreshing is None or self._refreshing.done():
             self._refreshing = self._loop.create_task(self._refresh())
         return await asyncio.shield(self._refreshing)
 
     def refresh_soon(self) -> None:
-        """The same for who does not wait."""
+        """Begin a `refresh`, and do not wait for it."""
         self._spawn(self.refresh())
 
     async def metadata(self, topics: Collection[str] | None, *, allow_auto_creation: bool = False) -> Any:
-        """The answer to a Metadata request (None: all topics), errors of topics inside; it goes into the view."""
+        """Ask for the metadata of topics (None: all), put them into the view, and return the response.
+
+        Error codes of topics are in the response and are not looked at. Raises ClientError when no broker answers.
+        """
         connection = await self.any_connection()
         version = connection.version_of(ApiKey.METADATA)
-        # Brokers before 0.11 make every topic that they are asked for, unless they are asked for all.
+        # Brokers before Kafka 0.11 create every topic that they are asked for. So they are asked for all topics.
         asked = topics if allow_auto_creation or version >= 4 or not topics else None
         wanted: list[M.MetadataRequest.MetadataRequestTopic] | None
         if asked is None:
@@ -161,14 +168,17 @@ class Cluster:
         return answer
 
     async def find_topics(self, topic_ids: Iterable[bytes]) -> None:
-        """Those that are there with these ids come into the view (KIP-516)."""
+        """Put the topics with these ids into the view, as far as they exist (KIP-516)."""
         asked = [M.MetadataRequest.MetadataRequestTopic(topic_id=each, name=None) for each in topic_ids]
         connection = await self.any_connection()
         answer = await connection.call(M.MetadataRequest(topics=asked, allow_auto_topic_creation=False))
         self._publish(self.view.with_answer(answer, frozenset()))
 
     async def topic(self, name: str, *, timeout_s: float | None = None, allow_auto_creation: bool = False) -> TopicView:
-        """A topic whose partitions all have leaders; BrokerError when it is not there within `timeout_s`."""
+        """Return a topic once all its partitions have leaders.
+
+        Raises BrokerError when it is not there within `timeout_s` seconds; None: default.api.timeout.ms.
+        """
 
         async def attempt() -> TopicView:
             await self.metadata([name], allow_auto_creation=allow_auto_creation)
@@ -184,14 +194,14 @@ class Cluster:
         return await self.retried(attempt, timeout_s=timeout_s)
 
     def leader(self, topic: str, partition_id: int) -> PartitionView | None:
-        """The partition as far as it is known, None while it has no leader."""
+        """Return what is known about a partition; None while no leader of it is known."""
         found = self.view.partition(topic, partition_id)
         return found if found is not None and found.leader_id >= 0 else None
 
     def note_leader(
         self, topic: str, partition_id: int, leader_id: int, leader_epoch: int, nodes: Iterable[Node]
     ) -> bool:
-        """A response names a newer leader (KIP-951). True when it was news."""
+        """Note the leader that a response names (KIP-951). Returns whether that was news."""
         view = self.view.with_leader(topic, partition_id, leader_id, leader_epoch, nodes)
         if view is self.view:
             return False
@@ -209,7 +219,10 @@ class Cluster:
         return self.view
 
     def _tell_of_missing(self) -> None:
-        """Once of each, until it is there. One that brokers may make has until the next refresh."""
+        """Log each topic that does not exist, once until it exists.
+
+        A topic that brokers may create has time until the next refresh.
+        """
         for name in self._topics:
             found = self.view.topics.get(name)
             if found is not None and found.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
@@ -229,11 +242,14 @@ class Cluster:
     # --- connections ----------------------------------------------------------------------------------------
 
     def begin_at(self, servers: Iterable[tuple[str, int]]) -> None:
-        """Connect to these instead of bootstrap.servers while no broker that is known is reached."""
+        """Use these servers instead of bootstrap.servers when no known broker is reached."""
         self._bootstrap = tuple(servers)
 
     async def connection(self, node_id: int, purpose: str = DATA) -> Connection:
-        """One to broker `node_id`, made if there is none, after the backoff if the last attempt failed."""
+        """Return the connection to broker `node_id`; make it if there is none, after the backoff of the last failure.
+
+        Raises BrokerError when the broker is not in the cluster, and what `connect` raises.
+        """
         key = (node_id, purpose)
         found = self._connections.get(key)
         if found is not None and not found.is_closed:
@@ -246,7 +262,10 @@ class Cluster:
         return await asyncio.shield(pending)
 
     async def any_connection(self) -> Connection:
-        """The least busy open one, or a new one: to a broker that is known, else to a bootstrap server."""
+        """Return the least busy open connection, or a new one: to a known broker, else to a bootstrap server.
+
+        Raises ClientError when no broker is reached.
+        """
         live = [each for each in self._connections.values() if not each.is_closed]
         if live:
             return min(live, key=lambda each: each.in_flight)
@@ -256,19 +275,19 @@ class Cluster:
         return await asyncio.shield(self._beginning)
 
     async def call(self, message: M.Message, node_id: int | None = None, purpose: str = DATA, **how: Any) -> Any:
-        """The response of that broker, or of any."""
+        """Send a request to broker `node_id` (None: to any), and return the response. See `Connection.call`."""
         connection = await (self.any_connection() if node_id is None else self.connection(node_id, purpose))
         return await connection.call(message, **how)
 
     async def controller(self) -> Connection:
-        """A connection to the controller, or to any broker while there is none."""
+        """Return a connection to the controller, or to any broker while no controller is known."""
         if self.view.controller_id < 0:
             await self.refresh()
         controller_id = self.view.controller_id
         return await (self.connection(controller_id) if controller_id >= 0 else self.any_connection())
 
     async def close(self) -> None:
-        """No more refreshes and connections; what is open is closed with the thread."""
+        """Cancel refreshes and pending connections, and close the open ones."""
         for timer in (self._aging, self._idle):
             if timer is not None:
                 timer.cancel()
@@ -303,7 +322,7 @@ class Cluster:
         return found
 
     def _note_unreached(self, error: ClientError) -> None:
-        """Polls wait and calls try again: whoever looks at the log knows why nothing comes."""
+        """Log that no broker is reached, when it has lasted UNREACHED_S: polls and calls just wait and try again."""
         now = self._loop.time()
         if self._unreached_since is None:
             self._unreached_since = now
@@ -313,7 +332,7 @@ class Cluster:
             self._warn_at = now + UNREACHED_AGAIN_S
 
     async def _some_new(self) -> Connection:
-        """One attempt at each address that is known; the bootstrap servers again when all brokers are lost."""
+        """Try each known broker once, then each bootstrap server; return the first connection."""
         problems: dict[str, ClientError] = {}
         nodes = list(self.view.nodes.values())
         chance.shuffle(nodes)
@@ -385,7 +404,7 @@ class Cluster:
             self._look_for_idle()
 
     def _look_for_idle(self) -> None:
-        """Again and again while there are connections: close those that carry nothing (connections.max.idle.ms)."""
+        """Close connections that have carried nothing for connections.max.idle.ms; repeat while there are any."""
         limit_s = self.network.options.seconds("connections.max.idle.ms")
         self._idle = None
         if limit_s < 0 or not self._connections:
@@ -404,7 +423,7 @@ class Cluster:
         self._idle = self._loop.call_later(limit_s / IDLE_LOOKS, self._look_for_idle)
 
     def _want(self, node_id: int) -> None:
-        """An engine has asked for a connection to the node."""
+        """Make the connection to a node that an engine has asked for."""
         self._spawn(self._satisfy(node_id))
 
     async def _satisfy(self, node_id: int) -> None:
@@ -418,7 +437,7 @@ class Cluster:
         self.refresh_soon()
 
     def _note_lost(self, node_id: int, error: ClientError) -> None:
-        """Engines ask again each second, for as long as it takes."""
+        """Log that a broker is not reached, at most once in UNREACHED_AGAIN_S: engines ask again each second."""
         now = self._loop.time()
         if now >= self._lost_nodes.get(node_id, now):
             log.warning("%s", error)
@@ -433,7 +452,10 @@ class Cluster:
     # --- coordinators and retries ---------------------------------------------------------------------------
 
     async def coordinator(self, key: str, kind: int = GROUP) -> int:
-        """Node id of the coordinator of a group or transactional id. BrokerError while there is none."""
+        """Return the node id of the coordinator of a group or transactional id.
+
+        Raises BrokerError while there is none.
+        """
         found = self._coordinators.get((key, kind))
         if found is not None:
             return found
@@ -460,18 +482,21 @@ class Cluster:
         return int(answer.node_id)
 
     def _note_no_coordinator(self, wanted: tuple[str, int], error: BrokerError) -> None:
-        """Groups look for it for as long as it takes, and a broker may not be able to make its topic."""
+        """Log that no coordinator is found, when it has lasted UNREACHED_S: groups just go on looking.
+
+        A broker may be unable to create the coordinator's topic.
+        """
         now = self._loop.time()
         if now >= self._no_coordinator.setdefault(wanted, now + UNREACHED_S):
             log.warning("%s", error)
             self._no_coordinator[wanted] = now + UNREACHED_AGAIN_S
 
     def forget_coordinator(self, key: str, kind: int = GROUP) -> None:
-        """It answered that it is not, or is not reached: it is looked for again."""
+        """Forget a coordinator that is not reached or denies to be it. The next call looks for it again."""
         self._coordinators.pop((key, kind), None)
 
     async def call_coordinator(self, message: M.Message, key: str, kind: int = GROUP, **how: Any) -> Any:
-        """The response of the coordinator, over a connection where nothing waits long."""
+        """Send a request to a coordinator, on the connection for that purpose, and return the response."""
         try:
             return await self.call(message, await self.coordinator(key, kind), COORDINATOR, **how)
         except (ConnectionFailed, TimedOut):
@@ -485,10 +510,11 @@ class Cluster:
         timeout_s: float | None = None,
         also: Collection[ErrorCode] = (),
     ) -> T:
-        """What `attempt` returns, tried again while it raises a retriable ClientError (or `also`) and time is left.
+        """Call `attempt` until it succeeds, and return its result.
 
-        `timeout_s` instead of default.api.timeout.ms. TimedOut when an attempt takes longer, with the error of the
-        one before as its cause; else the last one's error.
+        It is called again while it raises a retriable ClientError, or one whose code is in `also`, and time is left:
+        `timeout_s` seconds; None: default.api.timeout.ms. Raises TimedOut when the time is over during an attempt, with
+        the error of the attempt before as its cause. Else raises the error of the last attempt.
         """
         options = self.network.options
         limit_s = options.seconds("default.api.timeout.ms") if timeout_s is None else timeout_s
@@ -521,7 +547,10 @@ class Cluster:
 
 
 def begin(options: Options) -> Cluster:
-    """A client's network core on a thread of its own, which its owner stops. ValueError: options contradict."""
+    """Return the Cluster of a client on a new thread, which the caller has to stop.
+
+    Raises ValueError when options contradict each other.
+    """
     thread = ClientThread(options["client.id"], options["receive.message.max.bytes"])
     try:
         return Cluster(Network(thread, options))
@@ -531,6 +560,6 @@ def begin(options: Options) -> Cluster:
 
 
 def _look_at(task: asyncio.Task[Any]) -> None:
-    """So that asyncio does not say that nobody did."""
+    """Read a task's exception, so that asyncio does not log that it was never retrieved."""
     if not task.cancelled() and (error := task.exception()) is not None:
         log.debug("%s", error)

@@ -1,4 +1,4 @@
-"""What a client knows of a cluster at one time. Views are immutable; a new one shares what has not changed."""
+"""What a client knows about a cluster at one time. Views are immutable; a new one shares what has not changed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NO_ID = bytes(16)
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A broker, and where it is advertised."""
+    """A broker, with the address that it advertises."""
 
     node_id: int
     host: str
@@ -23,7 +23,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """`leader_id` -1: there is none."""
+    """A partition. `leader_id` is -1 while it has no leader; `replicas` and `in_sync` are node ids."""
 
     partition_id: int
     leader_id: int
@@ -35,7 +35,7 @@ class PartitionView:
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """`topic_id` is zeros where the broker tells none; `error_code` says why there are no partitions."""
+    """A topic. `topic_id` is NO_ID where the broker does not tell it; `error_code` says why there are no partitions."""
 
     name: str
     topic_id: bytes
@@ -46,7 +46,7 @@ class TopicView:
 
 @dataclass(frozen=True)
 class ClusterView:
-    """`topics` holds those that were asked for, refused ones included."""
+    """A cluster. `topics` has the topics that metadata were asked for, including those that the broker refused."""
 
     cluster_id: str | None = None
     controller_id: int = -1
@@ -58,13 +58,13 @@ class ClusterView:
         return found.partitions.get(partition_id) if found is not None else None
 
     def with_answer(self, answer: Any, asked: frozenset[str] | None) -> ClusterView:
-        """After a MetadataResponse to a request for `asked` (None: for all)."""
+        """Return the view after a MetadataResponse to a request for the topics `asked`; None: for all topics."""
         nodes = {each.node_id: Node(each.node_id, each.host, each.port, each.rack) for each in answer.brokers}
         topics = {} if asked is None else {name: topic for name, topic in self.topics.items() if name not in asked}
         for each in answer.topics:
             if each.name is not None:
                 topics[each.name] = _topic(each, self.topics.get(each.name))
-        # A response without brokers comes from one that has just started: it takes nothing away.
+        # A broker that has just started may answer without any brokers: the known ones stay.
         return ClusterView(answer.cluster_id, answer.controller_id, nodes or self.nodes, topics)
 
     def with_node(self, node: Node) -> ClusterView:
@@ -76,7 +76,10 @@ class ClusterView:
     def with_leader(
         self, topic: str, partition_id: int, leader_id: int, leader_epoch: int, nodes: Iterable[Node]
     ) -> ClusterView:
-        """After a response has named a leader (KIP-951); self when that is no news."""
+        """Return the view after a response has named a leader (KIP-951).
+
+        Returns self when the view knows a leader of that epoch or later, or does not know the partition or the node.
+        """
         known = self.partition(topic, partition_id)
         if known is None or leader_epoch <= known.leader_epoch:
             return self
@@ -105,7 +108,7 @@ def _topic(each: Any, before: TopicView | None) -> TopicView:
             found.error_code if found.error_code != ErrorCode.REPLICA_NOT_AVAILABLE else 0,
         )
         known = before.partitions.get(found.partition_index) if before is not None and same else None
-        # A broker that lags behind tells of an older leader (KIP-320).
+        # The answer of a broker that lags behind may name an older leader: the newer one stays (KIP-320).
         newer = known is not None and 0 <= made.leader_epoch < known.leader_epoch
         partitions[found.partition_index] = known if known is not None and newer else made
     return TopicView(each.name, topic_id, partitions, bool(each.is_internal), each.error_code)

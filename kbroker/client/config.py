@@ -1,10 +1,10 @@
-"""Options: tables of them, and how what a caller gives becomes values.
+"""Options of clients: their tables, and how they are parsed.
 
-Names are Kafka's, with dots in a mapping or underscores as keywords: `Producer({"client.id": "a"})`,
-`Producer(client_id="a")`. An unknown name is a TypeError that names the nearest one, a bad value a ValueError that
-names the option.
+Names are Kafka's, with dots in a mapping or with underscores as keywords: `Producer({"client.id": "a"})`,
+`Producer(client_id="a")`. An unknown name raises TypeError, which suggests the nearest name. A bad value raises
+ValueError, which names the option.
 
-A kind of client has a table, `{option.name: option}`: NETWORK of this module and its own.
+Each kind of client has a table, `{option.name: option}`: NETWORK of this module together with options of its own.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Kind = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class Option:
-    """One option. `kind` makes a value of what was given, or raises ValueError saying what is allowed."""
+    """One option. `kind` parses what was given, or raises ValueError with a message that says what is allowed."""
 
     name: str
     kind: Kind
@@ -33,7 +33,7 @@ class Option:
 
 
 class Options(Mapping[str, Any]):
-    """The values of a client, those not given by their defaults. Immutable."""
+    """The option values of a client; an option that was not given has its default. Immutable."""
 
     def __init__(self, table: Mapping[str, Option], values: Mapping[str, Any]):
         self._table = table
@@ -50,11 +50,11 @@ class Options(Mapping[str, Any]):
         return len(self._table)
 
     def is_given(self, name: str) -> bool:
-        """Whether the caller set it."""
+        """Return whether the caller has set the option."""
         return name in self._values
 
     def seconds(self, name: str) -> float:
-        """An option in milliseconds, as seconds."""
+        """Return the value of an option in milliseconds as seconds."""
         value: int = self[name]
         return value / 1000
 
@@ -68,7 +68,7 @@ class Options(Mapping[str, Any]):
 
 @dataclass(frozen=True)
 class Whole:
-    """An integer from `low` to `high`, or one of `named`."""
+    """Parses an integer from `low` to `high`, or a name of `named`."""
 
     low: int
     high: int
@@ -96,7 +96,7 @@ def whole(low: int, high: int = (1 << 63) - 1, *, named: Mapping[str, int] | Non
 
 
 def flag(given: Any) -> bool:
-    """True, False, or their names."""
+    """Parse a bool: True, False, "true" or "false"."""
     named = {"true": True, "false": False}
     found = named.get(given.lower()) if isinstance(given, str) else given
     if not isinstance(found, bool):
@@ -105,21 +105,21 @@ def flag(given: Any) -> bool:
 
 
 def text(given: Any) -> str:
-    """A string."""
+    """Parse a string."""
     if not isinstance(given, str):
         raise ValueError("a string")
     return given
 
 
 def filled(given: Any) -> str:
-    """A string that is not empty."""
+    """Parse a string that is not blank."""
     if not text(given).strip():
         raise ValueError("a string that is not empty")
     return given  # type: ignore[no-any-return]
 
 
 def path(given: Any) -> str:
-    """A file's path, as string or os.PathLike."""
+    """Parse a file's path, given as a string or os.PathLike."""
     import os
 
     try:
@@ -130,7 +130,7 @@ def path(given: Any) -> str:
 
 @dataclass(frozen=True)
 class OneOf:
-    """One of these words, in any case of letters. `also`: what older clients and other libraries call them."""
+    """Parses one of `words`, in upper or lower case. `also`: names that older clients and other libraries have."""
 
     words: tuple[str, ...]
     also: Mapping[str, str]
@@ -147,7 +147,7 @@ def one_of(*words: str, also: Mapping[str, str] | None = None) -> OneOf:
 
 
 def texts(given: Any) -> tuple[str, ...]:
-    """Strings: a list, or one string with commas."""
+    """Parse strings: a list, or one string with commas."""
     if isinstance(given, str):
         given = given.split(",")
     try:
@@ -158,7 +158,7 @@ def texts(given: Any) -> tuple[str, ...]:
 
 
 def servers(given: Any) -> tuple[tuple[str, int], ...]:
-    """Addresses: HOST[:PORT], several with commas or as a list."""
+    """Parse addresses, HOST[:PORT]; several as a list or separated by commas."""
     parts = texts(given)
     if not parts:
         raise ValueError("HOST:PORT,...")
@@ -169,12 +169,12 @@ def servers(given: Any) -> tuple[tuple[str, int], ...]:
 
 
 def anything(given: Any) -> Any:
-    """Whatever it is; who uses it checks."""
+    """Return anything as it is; the code that uses it checks it."""
     return given
 
 
 def function(given: Any) -> Any:
-    """Something to call, or None."""
+    """Parse a callable, or None."""
     if given is not None and not callable(given):
         raise ValueError("a callable")
     return given
@@ -190,7 +190,11 @@ def table_of(*options: Option) -> dict[str, Option]:
 def parse_options(
     table: Mapping[str, Option], config: Mapping[str, Any] | None, keywords: Mapping[str, Any], what: str = "the client"
 ) -> Options:
-    """The options of `config` (dots) and `keywords` (underscores). None as a value leaves the default."""
+    """Parse the options of `config` (names with dots) and `keywords` (with underscores). None leaves the default.
+
+    Raises TypeError for an unknown option or one that is given twice, ValueError for a bad value. `what` names the
+    client in messages.
+    """
     if config is not None and not isinstance(config, Mapping):
         raise TypeError(f"{what}'s options are a mapping or keywords, not {type(config).__name__}")
     by_name = {alias: option for option in table.values() for alias in (option.name, *option.aliases)}
@@ -212,7 +216,7 @@ def parse_options(
 
 
 def require_servers(options: Options) -> None:
-    """ValueError when nothing says where brokers are."""
+    """Raise ValueError when neither bootstrap.servers nor zookeeper.connect is set."""
     if not options["bootstrap.servers"] and not options.get("zookeeper.connect"):
         raise ValueError("bootstrap.servers is missing: HOST:PORT,... of one broker or more")
 

@@ -1,8 +1,9 @@
-"""One connection to a broker: connected, encrypted, its versions negotiated, authenticated; then calls.
+"""One connection to a broker. It is connected, encrypted, negotiates versions and authenticates; then it takes calls.
 
-`connect` is bounded: socket.connection.setup.timeout.ms to connect (over all addresses of the name) and again for the
-TLS handshake; request.timeout.ms for each request of the negotiation (KIP-35, KIP-511) and of SASL (KIP-43, KIP-152).
-Where the broker limits how long an authentication holds (KIP-368), it is renewed on the connection before.
+Each step of `connect` is bounded in time: connecting (to all addresses of the name together) by
+socket.connection.setup.timeout.ms, the TLS handshake by the same again, each request of the negotiation (KIP-35,
+KIP-511) and of SASL (KIP-43, KIP-152) by request.timeout.ms. Where the broker limits how long an authentication holds
+(KIP-368), the connection authenticates again before that time is over.
 """
 
 from __future__ import annotations
@@ -44,17 +45,17 @@ if TYPE_CHECKING:
 log = logging.getLogger("kbroker.client")
 
 API_VERSIONS_ASKED: Final = (3, 0)
-RENEWED_AFTER: Final = (0.85, 0.95)  #: of the time an authentication holds (KIP-368)
+RENEWED_AFTER: Final = (0.85, 0.95)  #: share of the time that an authentication holds, after which it is renewed
 
 chance: Final = random.SystemRandom()
-"""What clients draw from. The numbers of `random` itself are the program's, which may have seeded them."""
+"""The random numbers of clients. Those of `random` itself belong to the program, which may have seeded them."""
 
 
 class Network:
-    """What all connections of a client share."""
+    """What all connections of a client share. For the client's thread."""
 
     def __init__(self, thread: ClientThread, options: Options):
-        """ValueError when the security options do not fit together."""
+        """Raises ValueError when the security options do not fit together."""
         self.thread = thread
         self.options = options
         self.client_id: str = options["client.id"]
@@ -62,23 +63,23 @@ class Network:
         self.setup_timeout_s = options.seconds("socket.connection.setup.timeout.ms")
         self.ssl_context: ssl.SSLContext | None = ssl_context(options) if uses_tls(options) else None
         self.features: dict[str, int] = {}
-        """Levels of the cluster's finalized features, as the newest answer to ApiVersions has them (KIP-584)."""
+        """Levels of the cluster's finalized features, from the newest ApiVersions response (KIP-584)."""
         self._features_epoch = -1
         self.silent: set[str] = set()
-        """Addresses of brokers that do not say what they serve (broker.version.fallback)."""
+        """Addresses of brokers that do not answer ApiVersions (see broker.version.fallback)."""
         self.uses_sasl = uses_sasl(options)
         if self.uses_sasl:
             sasl_exchange(options)
 
     def note_features(self, answer: M.ApiVersionsResponse) -> None:
-        """Brokers that lag behind tell of an older epoch."""
+        """Note the features of an ApiVersions response, unless it is from a broker that lags behind (older epoch)."""
         if answer.finalized_features_epoch >= max(self._features_epoch, 0):
             self._features_epoch = answer.finalized_features_epoch
             self.features = {each.name: each.max_version_level for each in answer.finalized_features}
 
 
 class Connection:
-    """Ready to use. For the client's thread."""
+    """A connection that is ready for calls. For the client's thread."""
 
     def __init__(self, network: Network, address: str, pump_connection: PumpConnection):
         self.network = network
@@ -98,16 +99,16 @@ class Connection:
 
     @property
     def in_flight(self) -> int:
-        """Requests that are not answered, engines' included."""
+        """The number of requests that are not answered yet, including those of engines."""
         return self._pump.in_flight
 
     @property
     def traffic(self) -> int:
-        """Bytes that it has carried, both ways."""
+        """The number of bytes sent and received so far."""
         return self._pump.bytes_in + self._pump.bytes_out
 
     def version_of(self, api_key: ApiKey) -> int:
-        """The version of `api_key` that is used here; BrokerError when there is none."""
+        """Return the version of `api_key` to use here. Raises BrokerError (UNSUPPORTED_VERSION) when there is none."""
         version = versions.choose(api_key, self.served)
         if version < 0:
             raise BrokerError(
@@ -117,15 +118,18 @@ class Connection:
         return version
 
     def serves(self, api_key: ApiKey) -> bool:
+        """Return whether the broker serves a version of `api_key` that this client speaks."""
         return versions.choose(api_key, self.served) >= 0
 
     async def call(
         self, message: M.Message, *, version: int | None = None, timeout_ms: int | None = None, silent: bool = False
     ) -> Any:
-        """The response, errors inside. ConnectionFailed when the connection breaks, TimedOut when none comes in time.
+        """Send a request, and return the response, whose error codes are not looked at.
 
-        `timeout_ms` instead of request.timeout.ms; `silent`: none will come (acks=0), None is returned once it has
-        left.
+        `timeout_ms` replaces request.timeout.ms. `silent`: no response will come (acks=0), and None is returned once
+        the request is sent. Raises ConnectionFailed when the connection breaks, TimedOut when no response comes in
+        time, MalformedAnswer when it does not parse, and BrokerError when the broker serves no version that can carry
+        the request.
         """
         api_key = ApiKey(message.API_KEY)  # type: ignore[arg-type]
         chosen = self.version_of(api_key) if version is None else version
@@ -142,7 +146,10 @@ class Connection:
         silent: bool = False,
         ahead: bool = False,
     ) -> bytes:
-        """The bytes of the response behind its header."""
+        """Send a request as `call` does, and return the bytes of the response behind its header.
+
+        `ahead`: send it also while the connection is held for an authentication.
+        """
         try:
             frame = encode_request(api_key, version, 0, self.network.client_id, message)
         except ProtocolError as error:
@@ -171,7 +178,7 @@ class Connection:
         return await answer
 
     def open(self, node_id: int) -> None:
-        """Engines may use it for that node."""
+        """Let engines use the connection for that node. Raises ConnectionFailed when it is closed."""
         self.node_id = node_id
         try:
             self._pump.open(node_id, versions.choose_all(self.served))
@@ -179,7 +186,7 @@ class Connection:
             raise ConnectionFailed(f"{self.address}: {error}") from None
 
     def close(self, reason: str = "it is not needed any more") -> None:
-        """At the end of the loop's turn; calls that wait fail."""
+        """Close the connection at the end of the loop's turn. Calls that wait raise ConnectionFailed."""
         self._pump.close(reason)
 
     def _closed(self, reason: str) -> None:
@@ -200,10 +207,10 @@ class Connection:
     # --- setting up -----------------------------------------------------------------------------------------
 
     async def negotiate(self, timeout_ms: int | None = None) -> None:
-        """Ask which versions are served."""
+        """Ask the broker which versions it serves. Raises what `call` raises."""
         for version in API_VERSIONS_ASKED:
             body = await self.exchange(ApiKey.API_VERSIONS, version, versions_request(version), timeout_ms=timeout_ms)
-            # The body of a refusal is one of version 0 whatever was asked (KIP-511).
+            # The body of a refusal has version 0, whichever version was asked for (KIP-511).
             refused = body[:2] == ErrorCode.UNSUPPORTED_VERSION.to_bytes(2)
             answer = self._decoded(ApiKey.API_VERSIONS, 0 if refused else version, body)
             if answer.error_code != ErrorCode.UNSUPPORTED_VERSION:
@@ -215,11 +222,14 @@ class Connection:
 
     @property
     def is_authenticated_by_requests(self) -> bool:
-        """Whether it serves SaslAuthenticate (Kafka 1.0 and later)."""
+        """Whether the broker serves SaslAuthenticate (Kafka 1.0 and later)."""
         return self.serves(ApiKey.SASL_AUTHENTICATE)
 
     async def authenticate(self, *, again: bool = False) -> None:
-        """SaslHandshake 1 and SaslAuthenticate."""
+        """Authenticate by SaslHandshake 1 and SaslAuthenticate. `again`: the connection is in use already (KIP-368).
+
+        Raises AuthenticationFailed when the broker refuses, and what `call` raises.
+        """
         options = self.network.options
         mechanism = options["sasl.mechanism"]
         handshake = M.SaslHandshakeRequest(mechanism=mechanism)
@@ -248,7 +258,7 @@ class Connection:
         self._renewing = self._loop.create_task(self._renew())
 
     async def _renew(self) -> None:
-        """Nothing else may be sent meanwhile (KIP-368)."""
+        """Authenticate again. Other requests are held back meanwhile, as KIP-368 demands."""
         self._pump.hold()
         try:
             await self.authenticate(again=True)
@@ -259,20 +269,23 @@ class Connection:
 
 
 def versions_request(version: int) -> M.ApiVersionsRequest:
-    """Who asks is told from version 3 on (KIP-511)."""
+    """Return an ApiVersions request. From version 3 on it names the client's software (KIP-511)."""
     if version < API_VERSIONS_ASKED[0]:
         return M.ApiVersionsRequest()
     return M.ApiVersionsRequest(client_software_name="kbroker", client_software_version=__version__)
 
 
 async def connect(network: Network, host: str, port: int) -> Connection:
-    """A connection that is ready, not yet opened for engines. ClientError says what failed, with the address."""
+    """Return a connection that is ready for calls, but not opened for engines.
+
+    Raises ClientError, which says what failed, with the address.
+    """
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     connection = await _negotiated(network, host, port, address, authenticated=False)
     if not network.uses_sasl:
         return connection
     if not connection.is_authenticated_by_requests:
-        # What Kafka before 1.0 says in an authentication are no responses: a connection of its own begins with it.
+        # Kafka before 1.0 answers tokens without response headers: a new connection begins with the authentication.
         connection.close("it is authenticated in another way")
         return await _negotiated(network, host, port, address, authenticated=True)
     try:
@@ -284,7 +297,10 @@ async def connect(network: Network, host: str, port: int) -> Connection:
 
 
 async def _negotiated(network: Network, host: str, port: int, address: str, *, authenticated: bool) -> Connection:
-    """Connected, encrypted, its versions known. `authenticated`: by tokens, before anything else."""
+    """Return a connection that is connected and encrypted, and whose versions are known.
+
+    `authenticated`: authenticate by tokens first, before any request.
+    """
     connection = await _adopted(network, host, port, address, authenticated=authenticated)
     taken_for = network.options["broker.version.fallback"]
     if address in network.silent:
@@ -323,7 +339,7 @@ async def _adopted(network: Network, host: str, port: int, address: str, *, auth
 
 
 def setup_hint(network: Network) -> str:
-    """Why a broker may close a connection that says its first words."""
+    """Return a hint why a broker may close a connection on its first request."""
     protocol = network.options["security.protocol"]
     return f"does its listener speak security.protocol={protocol}? Kafka before 0.10 needs broker.version.fallback"
 
@@ -348,7 +364,7 @@ async def _connected(network: Network, host: str, port: int, address: str) -> so
         network.thread.connecting.add(sock)
         try:
             _set_options(sock, network.options)
-            # Each address has its share of what is left, so that one that is silent leaves time for the others.
+            # Each address has its share of the time that is left, so that a silent one leaves time for the others.
             async with asyncio.timeout((deadline - loop.time()) / (len(found) - at)):
                 await loop.sock_connect(sock, target)
             return sock

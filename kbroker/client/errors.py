@@ -1,7 +1,8 @@
-"""What a client raises. Each error has a code, says whether to try again, and what to do.
+"""Exceptions of the client. Each has a `code`, says whether a retry may help (`retriable`), and what to do (`hint`).
 
-`UsageError` and its kin are the caller's mistakes; `BrokerError` is what a broker answered; `ConnectionFailed` and
-`TimedOut` are the network's; `MalformedAnswer` is a broker that does not keep to the protocol.
+`UsageError` and its subclasses are mistakes of the caller. `BrokerError` is an error that a broker answered with.
+`ConnectionFailed` and `TimedOut` are failures of the network. `MalformedAnswer` means that a broker does not keep to
+the protocol.
 """
 
 from __future__ import annotations
@@ -34,27 +35,31 @@ STALE_METADATA = frozenset(
         ErrorCode.INCONSISTENT_TOPIC_ID,
     }
 )
-"""Codes after which what the client knows of the cluster is asked for again."""
+"""Codes after which the client asks for fresh metadata."""
 
 FAILURES_TOLD = 3
 NO_SUCH_PARTITION = "choose a partition that is there, or add some to the topic"
 
 
 class BrokerError(ClientError):
-    """A broker answered with an error."""
+    """Raised when a broker answers with an error; `code` is the broker's."""
 
 
 class CommitFailed(BrokerError):
-    """Offsets were not committed, for the group has moved on: somebody else may have the partitions now."""
+    """Raised when offsets are not committed because the group has rebalanced.
+
+    Another member may have the partitions.
+    """
 
     code = ErrorCode.ILLEGAL_GENERATION
     hint = "poll more often, with fewer records, or raise max.poll.interval.ms; their records come again elsewhere"
 
 
 class LogTruncated(ClientError):
-    """Records that were read are no longer in the log: a broker that did not have them became leader (KIP-320).
+    """Raised when records that were read are no longer in the log: a broker without them became leader (KIP-320).
 
-    `offset`: where reading had come to; `divergent_offset`: where the log began to differ, None if nobody knows.
+    `offset`: the consumer's position. `divergent_offset`: the first offset at which the log differs; None when it is
+    not known.
     """
 
     code = ErrorCode.OFFSET_OUT_OF_RANGE
@@ -69,9 +74,10 @@ class LogTruncated(ClientError):
 
 
 class PartialFailure(BrokerError):
-    """Some of what one call asked for was refused: `errors` has why, by item, `results` what the others gave.
+    """Raised when one call asked for several things and some of them failed.
 
-    `code`, `retriable` and `hint` are those of the first.
+    `errors`: the ClientError of each item that failed. `results`: the results of the others. `code`, `retriable` and
+    `hint` are those of the first error.
     """
 
     def __init__(self, errors: Mapping[Any, ClientError], results: Mapping[Any, Any]):
@@ -85,30 +91,30 @@ class PartialFailure(BrokerError):
 
 
 class ConnectionFailed(ClientError):
-    """A broker is not reached, or the connection to it broke. The message names its address."""
+    """Raised when a broker is not reached, or the connection to it breaks. The message names the address."""
 
     code = ErrorCode.NETWORK_EXCEPTION
     retriable = True
 
 
 class MalformedAnswer(ConnectionFailed):
-    """A broker sent what does not parse; its connection was closed."""
+    """Raised when a broker's response does not parse. The connection is closed."""
 
     code = ErrorCode.CORRUPT_MESSAGE
 
 
 class AuthenticationFailed(ClientError):
-    """The broker does not know who we are, or we do not know who it is."""
+    """Raised when the broker refuses the client's credentials or certificate, or the client the broker's."""
 
     code = ErrorCode.SASL_AUTHENTICATION_FAILED
 
 
 class ClientClosed(UsageError):
-    """The client is closed."""
+    """Raised when the client is closed, or is closed during the call."""
 
 
 def error_of(code: int) -> ErrorCode:
-    """The code as ErrorCode; one that is not known is UNKNOWN_SERVER_ERROR."""
+    """Return the code as ErrorCode; UNKNOWN_SERVER_ERROR for a code that is not known."""
     try:
         return ErrorCode(code)
     except ValueError:
@@ -116,26 +122,32 @@ def error_of(code: int) -> ErrorCode:
 
 
 def raise_for(error_code: int, message: str | None = None, what: str = "") -> None:
-    """BrokerError for any code but NONE; `what` names the thing that was refused."""
+    """Raise BrokerError for any code but NONE. `what` names the thing that was refused."""
     if error_code != ErrorCode.NONE:
         raise refusal(error_code, message, what)
 
 
 def raise_for_topic(error_code: int, what: str) -> None:
-    """The same for what a Metadata answer says of a topic."""
+    """Raise BrokerError for a topic's error in a Metadata response, for any code but NONE. See `topic_refusal`."""
     if error_code != ErrorCode.NONE:
         raise topic_refusal(error_code, what)
 
 
 def topic_refusal(error_code: int, what: str) -> BrokerError:
-    """What `raise_for_topic` raises. A broker that has just begun knows too few others to make a topic: that passes."""
+    """Return the BrokerError for a topic's error in a Metadata response.
+
+    INVALID_REPLICATION_FACTOR is retriable here: a broker that has just started knows too few others to create a topic.
+    """
     found = refusal(error_code, None, what)
     found.retriable |= error_code == ErrorCode.INVALID_REPLICATION_FACTOR
     return found
 
 
 def partition_refusal(error_code: int, partition: TopicPartition, count: int) -> BrokerError:
-    """What `topic_refusal` gives for a partition that has no leader; `count`: how many its topic has, 0 not known."""
+    """Return the BrokerError for a partition without a leader.
+
+    `count`: how many partitions the topic has; 0: not known.
+    """
     if error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and count:
         found = refusal(error_code, f"the topic has partitions 0 to {count - 1}", str(partition))
         found.hint = NO_SUCH_PARTITION
@@ -144,7 +156,10 @@ def partition_refusal(error_code: int, partition: TopicPartition, count: int) ->
 
 
 def refusal(error_code: int, message: str | None = None, what: str = "") -> BrokerError:
-    """What `raise_for` raises. Without the end of a broker's sentence: hints and other errors follow."""
+    """Return the BrokerError that `raise_for` raises.
+
+    A full stop at the end of the broker's message is cut off, because a hint or other errors may follow.
+    """
     code = error_of(error_code)
     message = message.removesuffix(".") if message else None
     name = code.name if code == error_code else f"the unknown error code {error_code}"

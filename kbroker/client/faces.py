@@ -1,7 +1,7 @@
-"""Two faces of one client: its operations are coroutines on the client's thread, which block whoever calls them on
-the one (`Blocking`) and are awaited in any event loop on the other (`Awaiting`).
+"""How a client for threads (`Blocking`) and one for asyncio (`Awaiting`) share their operations.
 
-An operation is written once, in a class that both faces inherit from:
+An operation is a coroutine function that runs on the client's thread. With `Blocking` the caller blocks until it is
+done; with `Awaiting` the caller awaits it, in any event loop. It is written once, in a class that both inherit from:
 
     class AdminOperations:
         @operation
@@ -25,10 +25,13 @@ T = TypeVar("T")
 
 
 class Blocking(ThreadOwner):
-    """A client for threads: its operations return when they are done. Ctrl-C interrupts. A context manager."""
+    """Base of the clients for threads: operations block until they are done; Ctrl-C interrupts. A context manager."""
 
     def close(self, timeout: float = 10.0) -> None:
-        """Close the connections and end the thread, within `timeout` seconds. Calls that wait raise ClientClosed."""
+        """Close the connections and end the thread, within `timeout` seconds.
+
+        Calls that wait in other threads raise ClientClosed.
+        """
         self._thread.stop(timeout)
 
     def __enter__(self) -> Self:
@@ -41,10 +44,13 @@ class Blocking(ThreadOwner):
 
 
 class Awaiting(ThreadOwner):
-    """A client for asyncio: its operations are awaited. Any number of event loops may use one. `async with`."""
+    """Base of the clients for asyncio: operations are awaited. Any number of event loops may use one client.
+
+    An asynchronous context manager.
+    """
 
     async def close(self) -> None:
-        """Close the connections and end the thread. Tasks that wait get ClientClosed."""
+        """Close the connections and end the thread. In tasks that wait for a call ClientClosed is raised."""
         await self._thread.stopped()
 
     async def __aenter__(self) -> Self:
@@ -57,7 +63,7 @@ class Awaiting(ThreadOwner):
 
 
 class operation(Generic[P, T]):
-    """Decorates a coroutine function of both faces."""
+    """Decorator of a coroutine function: it becomes a blocking method of Blocking, and a coroutine of Awaiting."""
 
     def __init__(self, function: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]):
         @wraps(function)

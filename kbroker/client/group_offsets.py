@@ -1,4 +1,4 @@
-"""Offsets that a group has committed to the brokers, for who is no member of it. For the client's thread."""
+"""Committed offsets of a group, read and written without being a member. For the client's thread."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ from kbroker.model import TopicPartition
 async def committed_offsets(
     cluster: Cluster, group_id: str, partitions: Collection[TopicPartition]
 ) -> dict[TopicPartition, int]:
-    """What is committed of these; partitions of which nothing is are left out."""
+    """Return the group's committed offsets of these partitions. A partition without one is left out."""
     coordinator = Coordinator(cluster, group_id)
     found = await cluster.retried(lambda: group.fetch(coordinator, partitions))
     return {partition: each.offset for partition, each in found.items()}
 
 
 async def commit_offsets(cluster: Cluster, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
-    """The next records to read. CommitFailed while the group has members, which commit themselves."""
+    """Commit offsets for a group, each the next record to read.
+
+    Raises CommitFailed while the group has members, which commit themselves.
+    """
     coordinator, nobody = Coordinator(cluster, group_id), ConsumerGroupMetadata(group_id)
     given = {partition: OffsetAndMetadata(offset) for partition, offset in offsets.items()}
     await cluster.retried(lambda: group.commit(coordinator, nobody, given))

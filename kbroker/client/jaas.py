@@ -1,8 +1,8 @@
-"""`sasl.jaas.config` of Java's property files: which login module, with what options.
+"""The value of `sasl.jaas.config` in Java's property files: a login module and its options.
 
     org.apache.kafka.common.security.scram.ScramLoginModule required username="alice" password="secret";
 
-Values are words, or in quotes of either kind with backslashes before what is meant literally.
+Values are words, or strings in single or double quotes; a backslash takes the next character literally.
 """
 
 from __future__ import annotations
@@ -23,12 +23,15 @@ OPTION = re.compile(
 
 
 def credentials(text: str) -> dict[str, str]:
-    """`sasl.username` and `sasl.password`. KbrokerError, which tells no secret: it is no entry that has them."""
+    """Return `sasl.username` and `sasl.password` of an entry.
+
+    Raises KbrokerError when the text is not an entry that has both. The message tells no secret.
+    """
     return entry(text)[1]
 
 
 def entry(text: str) -> tuple[str, dict[str, str]]:
-    """The same behind the module's name, which is one of MODULES."""
+    """Return the module's name, one of MODULES, and what `credentials` returns. Raises KbrokerError likewise."""
     found = ENTRY.fullmatch(text)
     if found is None:
         raise KbrokerError(f'{NAME} is not MODULE required username="..." password="...";')

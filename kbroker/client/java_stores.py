@@ -1,6 +1,6 @@
-"""TLS as Java's clients are told of it: trust stores and key stores in PEM and PKCS12, as files or in place.
+"""TLS by the options of Java's clients: trust stores and key stores in PEM and PKCS12, as files or as text.
 
-What a store is shows in its bytes, whatever `ssl.*.type` says: Java too reads PKCS12 where JKS was said.
+The bytes of a store show its format; `ssl.*.type` is ignored. Java too reads PKCS12 where the type says JKS.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ JAVAS_OWN = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")  #: what JKS and JCEKS fi
 
 
 def context(options: Mapping[str, str]) -> ssl.SSLContext:
-    """Of the options with these names. ValueError names the option that is wrong, and no secret."""
+    """Return the SSLContext of the options in NAMES. Raises ValueError, which names the wrong option and no secret."""
     import ssl
 
     certificates = _trusted(options)
@@ -60,12 +60,12 @@ def context(options: Mapping[str, str]) -> ssl.SSLContext:
 
 
 def _given(options: Mapping[str, str], text: str, location: str) -> str:
-    """For messages: which of the two was given."""
+    """Return which of both options was given, for messages."""
     return text if text in options else f"{location}={options[location]!r}"
 
 
 def _trusted(options: Mapping[str, str]) -> str | None:
-    """Certificates in PEM; None: nothing is said of them."""
+    """Return the trusted certificates in PEM; None when no option gives any."""
     if TRUST_TEXT in options:
         return _blocks(options[TRUST_TEXT], "CERTIFICATE")
     if TRUST_LOCATION not in options:
@@ -78,7 +78,7 @@ def _trusted(options: Mapping[str, str]) -> str | None:
 
 
 def _key(options: Mapping[str, str]) -> tuple[str, str] | None:
-    """Key and certificates in PEM, and the key's password."""
+    """Return the key with its certificates in PEM, and the key's password; None when no option gives a key."""
     if KEY_TEXT in options or CHAIN_TEXT in options:
         for one, other in ((KEY_TEXT, CHAIN_TEXT), (CHAIN_TEXT, KEY_TEXT)):
             if one not in options:
@@ -120,13 +120,13 @@ def _is_pem(data: bytes) -> bool:
 
 
 def _blocks(text: str, kind: str | None = None) -> str:
-    """Those of a kind, or all, one after the other; blanks may stand for newlines, as in property files."""
+    """Return the PEM blocks of one kind, or all. In property files blanks may stand for the newlines of a block."""
     found = []
     for block in PEM_BLOCK.finditer(text):
         if kind is not None and block[1] != kind:
             continue
         inner = block[2].strip()
-        if ":" not in inner:  # headers of a key that is encrypted in the old way are lines of their own
+        if ":" not in inner:  # a key encrypted in the traditional format has header lines: it stays as it is
             letters = "".join(inner.split())
             inner = "\n".join(letters[at : at + 64] for at in range(0, len(letters), 64))
         found.append(f"-----BEGIN {block[1]}-----\n{inner}\n-----END {block[1]}-----\n")
@@ -135,7 +135,7 @@ def _blocks(text: str, kind: str | None = None) -> str:
 
 @contextmanager
 def _in_memory(text: str) -> Iterator[str]:
-    """A path to read it from: the ssl module takes keys from files only, and this one is on no disk."""
+    """Yield a path from which `text` can be read. The ssl module takes keys only from files; this one is in memory."""
     handle = os.memfd_create("key", os.MFD_CLOEXEC)
     try:
         with open(handle, "w", closefd=False) as file:
@@ -149,7 +149,7 @@ def _in_memory(text: str) -> Iterator[str]:
 
 
 def _pkcs12(data: bytes, options: Mapping[str, str], location: str, password: str) -> tuple[str, str]:
-    """Its key, if it has one, and its certificates, in PEM; the key's own certificate is the first."""
+    """Return key ("" when there is none) and certificates of a PKCS12 store in PEM, the key's own certificate first."""
     where = f"{location}={options[location]!r}"
     serialization, pkcs12 = _cryptography(where)
     secret = options.get(password)

@@ -1,4 +1,4 @@
-"""Which broker is to be asked about which partition."""
+"""Which broker leads which partition."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from kbroker.model import TopicPartition
 
 
 async def by_leader(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
-    """Node ids, each with the partitions that it leads. BrokerError for one that has no leader now, or is not there."""
+    """Return node ids, each with those of `partitions` that it leads.
+
+    Raises BrokerError when a partition has no leader now, or does not exist.
+    """
     wanted = list(dict.fromkeys(partitions))
     topics = {partition.topic for partition in wanted}
     if cluster.add_topics(topics) or any(cluster.leader(*partition) is None for partition in wanted):

@@ -1,4 +1,4 @@
-"""Names and addresses, asked for without holding up the client's thread."""
+"""Resolves host names without holding up the client's thread."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ log = logging.getLogger("kbroker.client")
 
 
 async def addresses_of(host: str, port: int) -> list[tuple[int, Any]]:
-    """(family, address) of a name, each once. OSError when there is none."""
+    """Return (family, address) for each address of a host name, without duplicates.
+
+    Raises OSError when the name has no address.
+    """
     with contextlib.suppress(ValueError):
         family = socket.AF_INET6 if ipaddress.ip_address(host).version == 6 else socket.AF_INET
         return [(family, (host, port))]
@@ -26,9 +29,10 @@ async def addresses_of(host: str, port: int) -> list[tuple[int, Any]]:
 
 
 async def canonical(servers: Iterable[tuple[str, int]], timeout_s: float) -> tuple[tuple[str, int], ...]:
-    """The names that the addresses of these have themselves, as Kerberos and certificates may want them.
+    """Return the servers with the canonical names of their addresses, as Kerberos and certificates may need them.
 
-    An address without a name stays one; a server that cannot be resolved stays as it was, for connecting to say why.
+    An address without a name stays an address. A server that cannot be resolved stays as it was given: connecting to it
+    says why.
     """
     found: dict[tuple[str, int], None] = {}
     for host, port in servers:
@@ -43,7 +47,7 @@ async def canonical(servers: Iterable[tuple[str, int]], timeout_s: float) -> tup
 
 
 def _name_of(address: str) -> str:
-    """Only a name that leads back to the address is believed."""
+    """Return the name of an address if the name resolves to the same address; else the address itself."""
     try:
         name = socket.gethostbyaddr(address)[0]
         if any(target[0] == address for *_, target in socket.getaddrinfo(name, None)):
@@ -54,8 +58,10 @@ def _name_of(address: str) -> str:
 
 
 async def _asked(function: Callable[[], T]) -> T:
-    """What it returns, in a thread of its own that nobody waits for: a resolver may take minutes, and cannot be
-    interrupted."""
+    """Call `function` in a new thread, and return its result.
+
+    A resolver may take minutes and cannot be interrupted. So at the client's end nothing waits for the thread.
+    """
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[T] = loop.create_future()
 
@@ -71,7 +77,7 @@ async def _asked(function: Callable[[], T]) -> T:
         result, failed = None, None
         try:
             result = function()
-        except (OSError, ValueError) as error:  # of a name that is none
+        except (OSError, ValueError) as error:  # ValueError: the text cannot be a host name
             failed = error if isinstance(error, OSError) else OSError(0, str(error))
         with contextlib.suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(deliver, result, failed)

@@ -1,6 +1,6 @@
-"""SASL with Kafka 0.10 and 0.11: SaslHandshake 0, then tokens with nothing but their sizes around them (KIP-43).
+"""SASL with Kafka 0.10 and 0.11: SaslHandshake 0, then bare tokens, each with its size in front (KIP-43).
 
-A broker that refuses one says nothing: it closes the connection.
+A broker that refuses a token closes the connection without an answer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ READ_SIZE = 1 << 16
 
 
 def check_handshake(answer: Any, mechanism: str, address: str) -> None:
-    """AuthenticationFailed when a SaslHandshakeResponse says that the broker has not enabled the mechanism."""
+    """Raise AuthenticationFailed when a SaslHandshakeResponse says that the broker has not enabled the mechanism."""
     if answer.error_code:
         enabled = ", ".join(answer.mechanisms) or "none"
         code = error_of(answer.error_code)
@@ -36,7 +36,11 @@ def check_handshake(answer: Any, mechanism: str, address: str) -> None:
 async def authenticate_by_tokens(
     network: Network, sock: socket.socket, transport: TlsTransport | None, address: str
 ) -> None:
-    """On a connection that has said nothing yet, within request.timeout.ms."""
+    """Authenticate on a connection on which nothing was sent yet, within request.timeout.ms.
+
+    Raises AuthenticationFailed when the broker refuses, TimedOut, ConnectionFailed, and MalformedAnswer when an answer
+    does not parse.
+    """
     frames = _Frames(sock, transport, address)
     mechanism = network.options["sasl.mechanism"]
     try:
@@ -63,7 +67,7 @@ async def authenticate_by_tokens(
 
 
 class _Frames:
-    """Sizes and what they announce, over a socket that nobody else uses."""
+    """Sends and receives frames (a size in 4 bytes, then so many bytes) over a socket that nothing else uses."""
 
     def __init__(self, sock: socket.socket, transport: TlsTransport | None, address: str):
         self._sock = sock

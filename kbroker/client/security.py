@@ -1,7 +1,7 @@
-"""TLS and SASL as a client sees them: the context of the ssl options, a connection's transport, the SASL exchanges.
+"""TLS and SASL of a client: the SSLContext of the ssl options, a connection's transport, the SASL exchanges.
 
-SCRAM is RFC 5802 and 7677 without channel binding; the server's signature is checked, so a broker that does not know
-the password is noticed. Bounds on what it may ask for: MIN_ITERATIONS (of RFC 7677) to MAX_ITERATIONS.
+SCRAM follows RFC 5802 and 7677, without channel binding. The server's signature is checked, which exposes a broker that
+does not know the password. A broker may ask for MIN_ITERATIONS (RFC 7677) to MAX_ITERATIONS iterations.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def uses_sasl(options: Options) -> bool:
 
 
 def ssl_context(options: Options) -> ssl.SSLContext:
-    """ValueError names the option that is wrong."""
+    """Return the SSLContext of the ssl options. Raises ValueError, which names the option that is wrong."""
     import ssl
 
     given = options["ssl.context"]
@@ -72,7 +72,7 @@ def ssl_context(options: Options) -> ssl.SSLContext:
 
 
 class TlsTransport:
-    """One connection's encryption, handshake included; bytes go in and out, sockets are others'."""
+    """The TLS of one connection, handshake included. It transforms bytes, and does not touch the socket."""
 
     def __init__(self, context: ssl.SSLContext, host: str):
         import ssl
@@ -85,7 +85,10 @@ class TlsTransport:
         self._refused = ssl.SSLError
 
     def handshake(self, received: bytes) -> tuple[bool, bytes]:
-        """Whether it is done now, and what to send. ssl.SSLError when it cannot be."""
+        """Go on with the handshake; return whether it is done, and the bytes to send.
+
+        Raises ssl.SSLError when the handshake fails.
+        """
         self._incoming.write(received)
         try:
             self._tls.do_handshake()
@@ -94,17 +97,18 @@ class TlsTransport:
         return True, self._outgoing.read()
 
     def last_words(self) -> bytes:
-        """After a failed handshake: the alert for the other side."""
+        """Return the alert to send to the other side after a failed handshake."""
         return self._outgoing.read()
 
     def decrypt(self, data: bytes) -> bytes:
+        """Return the plain text of received bytes. Raises ValueError when they are not valid TLS."""
         self._incoming.write(data)
         parts = []
         try:
             while part := self._tls.read(READ_SIZE):
                 parts.append(part)
         except (self._want_read, *self._ended):
-            pass  # the end of the stream is the socket's to say
+            pass  # more bytes are needed, or TLS has ended: the socket tells of the stream's end
         except self._refused as error:
             raise ValueError(_refusal(error)) from None
         return b"".join(parts)
@@ -117,7 +121,7 @@ class TlsTransport:
 
 
 def _refusal(error: ssl.SSLError) -> str:
-    """What a broker's alert means, or what else is wrong with its bytes."""
+    """Return what the broker's alert means, or what else is wrong with its bytes."""
     reason = (error.reason or str(error)).replace("_", " ").lower()
     if "alert" not in reason:
         return reason
@@ -125,11 +129,12 @@ def _refusal(error: ssl.SSLError) -> str:
 
 
 Exchange = Generator[bytes, bytes, None]
-"""Yields what to send, is sent what the broker answered, returns when the broker has proved itself."""
+"""A generator that yields the tokens to send, gets the broker's answers by `send`, and returns when the broker has
+proved its identity."""
 
 
 def sasl_exchange(options: Options) -> Exchange:
-    """ValueError when options are missing."""
+    """Return the exchange of sasl.mechanism. Raises ValueError when sasl.username or sasl.password is missing."""
     for name in ("sasl.username", "sasl.password"):
         if not options[name]:
             raise ValueError(f"security.protocol={options['security.protocol']} needs {name}")
@@ -140,12 +145,15 @@ def sasl_exchange(options: Options) -> Exchange:
 
 
 def plain(username: str, password: str) -> Exchange:
-    """RFC 4616."""
+    """The exchange of PLAIN (RFC 4616)."""
     yield b"\0" + username.encode() + b"\0" + password.encode()
 
 
 def scram(digest: str, username: str, password: str, nonce: str | None = None) -> Exchange:
-    """`digest`: sha256 or sha512. AuthenticationFailed when the broker does not know the password."""
+    """The exchange of SCRAM; `digest` is sha256 or sha512.
+
+    Raises AuthenticationFailed when the broker refuses, sends a malformed message, or does not know the password.
+    """
     own = nonce or base64.b64encode(os.urandom(24)).decode()
     name = username.replace("=", "=3D").replace(",", "=2C")
     client_first = f"n={name},r={own}"
@@ -179,5 +187,5 @@ def scram(digest: str, username: str, password: str, nonce: str | None = None) -
 
 
 def attributes(message: str) -> dict[str, str]:
-    """The `letter=value` pairs of a SCRAM message."""
+    """Return the `letter=value` pairs of a SCRAM message."""
     return {part[0]: part[2:] for part in message.split(",") if part[1:2] == "="}

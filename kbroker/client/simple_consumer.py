@@ -1,4 +1,4 @@
-"""The consumer without state: every call says what it wants, nothing is remembered between two."""
+"""The consumer without state: every call says what it wants, and nothing is remembered between calls."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-FETCH = "fetch"  #: the purpose of its connections for Fetch, which may wait
+FETCH = "fetch"  #: the purpose of the connections for Fetch requests, which may wait at the broker
 FETCH_SIZE = 1 << 20
 INT32_MAX = (1 << 31) - 1
 
@@ -39,7 +39,7 @@ SIMPLE_CONSUMER = NETWORK | {
 
 
 class FetchFrom(NamedTuple):
-    """One of the requests of a `multifetch`."""
+    """One request of a `multifetch`: records of a partition from `offset` on, about `max_bytes` of them."""
 
     topic: str
     partition: int
@@ -48,9 +48,11 @@ class FetchFrom(NamedTuple):
 
 
 class SimpleConsumer(ThreadOwner):
-    """Reads where it is told to, from whoever leads a partition. Every method may be called from any thread.
+    """Reads records at given offsets, from the leader of each partition. Every method may be called from any thread.
 
-    `SimpleConsumer(bootstrap_servers="localhost:9092")`, or a mapping of options with Kafka's names. A context manager.
+    Options are keywords, `SimpleConsumer(bootstrap_servers="localhost:9092")`, or a mapping with Kafka's names. A
+    context manager. Every method that asks a broker raises BrokerError when it refuses, and TimedOut or
+    ConnectionFailed when it is not done within default.api.timeout.ms.
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, /, **keywords: Unpack[SimpleConsumerOptions]):
@@ -71,11 +73,13 @@ class SimpleConsumer(ThreadOwner):
         min_bytes: int = 0,
         max_wait_ms: int = 0,
     ) -> Records:
-        """The records from `offset` on, about `max_bytes` of them; none at the end of the partition.
+        """Return the records from `offset` on, about `max_bytes` of them; none at the end of the partition.
 
-        The broker waits up to `max_wait_ms` until it has `min_bytes`. Whole batches come over the network, one at
-        least however large it is. BrokerError with OFFSET_OUT_OF_RANGE for an offset that is not there,
-        UnreadableRecords when the first records are damaged.
+        The broker waits up to `max_wait_ms` until it has `min_bytes`. It sends whole batches, and at least one, however
+        large it is.
+
+        Raises BrokerError with OFFSET_OUT_OF_RANGE when the log does not have that offset, UnreadableRecords when the
+        first records are damaged, and ValueError for arguments that are out of range.
         """
         wanted = FetchFrom(topic, partition, offset, max_bytes)
         return self.multifetch([wanted], min_bytes=min_bytes, max_wait_ms=max_wait_ms)[0]
@@ -87,9 +91,10 @@ class SimpleConsumer(ThreadOwner):
         min_bytes: int = 0,
         max_wait_ms: int = 0,
     ) -> list[Records]:
-        """The records of each request, in their order: (topic, partition, offset), and max_bytes if wanted.
+        """Return the records of each request, in the order of the requests. See `fetch`.
 
-        One exchange with each broker, however many partitions it leads. What is wrong with one of them is raised.
+        A request is a FetchFrom or (topic, partition, offset[, max_bytes]). Each broker gets one Fetch request for all
+        partitions that it leads. The error of any single request is raised for the whole call.
         """
         wanted = [FetchFrom(*each) for each in requests]
         for each in wanted:
@@ -177,7 +182,7 @@ class SimpleConsumer(ThreadOwner):
             aborted=aborted,
             check_crcs=self.options["check.crcs"],
         )
-        # What is good before the damage is given; a fetch from there on raises.
+        # Good records before damaged ones are returned; a fetch from the damaged offset raises.
         if chunk.error is not None and not len(chunk) and chunk.next_offset == asked.offset:
             raise chunk.error
         return Records([chunk])
@@ -185,11 +190,14 @@ class SimpleConsumer(ThreadOwner):
     # --- offsets --------------------------------------------------------------------------------------------
 
     def get_offsets_before(self, topic: str, partition: int, time: int, max_num_offsets: int = 1) -> list[int]:
-        """Offsets to begin at, the newest first: LATEST behind the last record, EARLIEST at the first there is.
+        """Return up to `max_num_offsets` offsets to begin at, the newest first.
 
-        With a time, in ms since 1970, the beginnings of files on the broker's disk that were last written to before it,
-        as ListOffsets 0 answers. Brokers that serve that no longer (Kafka 4) tell of the first record at that time or
-        later, or the end, and of the first record there is.
+        `time` LATEST gives the end (behind the last record), EARLIEST the first offset. A time in milliseconds since
+        1970 gives the first offsets of segment files that were last written before that time, as ListOffsets 0 answers.
+        Brokers without ListOffsets 0 (Kafka 4) give other offsets: that of the first record at that time or later, else
+        the end; and, if it is lower, the first offset of the partition.
+
+        Raises ValueError for arguments that are out of range.
         """
         if time < EARLIEST:
             raise ValueError(f"time {time}: EARLIEST, LATEST or milliseconds since 1970")
@@ -234,12 +242,15 @@ class SimpleConsumer(ThreadOwner):
     def fetch_offsets(
         self, group: str, partitions: Iterable[TopicPartition | tuple[str, int]]
     ) -> dict[TopicPartition, int]:
-        """What the group has committed to the brokers of these; those of which it has nothing are left out."""
+        """Return the group's committed offsets, as the brokers have them. A partition without one is left out."""
         wanted = partitions_of(partitions)
         return self._run(group_offsets.committed_offsets(self._cluster, group, wanted))
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int] | Mapping[tuple[str, int], int]) -> None:
-        """The next records that the group is to read. CommitFailed while it has members, which commit themselves."""
+        """Commit offsets for a group, each the next record to read.
+
+        Raises CommitFailed while the group has members, which commit themselves, and ValueError for a wrong offset.
+        """
         checked = {partition_of(partition): offset for partition, offset in offsets.items()}
         for partition, offset in checked.items():
             if not 0 <= offset < 1 << 63:
@@ -256,7 +267,7 @@ class SimpleConsumer(ThreadOwner):
         return self._thread.call(coroutine)
 
     def close(self, timeout: float = 10.0) -> None:
-        """End the thread and its connections. Idempotent."""
+        """Close the connections and end the thread, within `timeout` seconds. Closing twice is allowed."""
         self._thread.stop(timeout)
 
     def __enter__(self) -> Self:

@@ -1,12 +1,16 @@
 """A client's background thread: an asyncio loop whose selector is the compiled pump (`_core/client/pump.pxd`).
 
-Sockets of brokers are the pump's and are served without the GIL; everything that is not steady state is a coroutine on
-the loop. Other threads hand coroutines over by `submit` and wait by `call`, which Ctrl-C interrupts.
+The pump owns the sockets to brokers and serves them without the GIL. Everything that is not steady state is a coroutine
+on the loop. Other threads hand coroutines over by `submit`, or wait for them by `call`, which Ctrl-C interrupts.
 
-Ends. `stop` is bounded in time. A client that is collected unclosed takes its thread with it (`ThreadOwner`). At the
-interpreter's exit what was not stopped is, after its `at_exit` has run (a producer's flush), EXIT_TIMEOUT_S in all. In
-a child process after a fork the client is unusable and says so; its sockets are closed there without a word to the
-brokers, which go on with the parent.
+How a thread ends:
+
+* `stop` ends it, bounded in time.
+* A client that is collected without being closed ends its thread (`ThreadOwner`).
+* When the interpreter exits, every thread still running has its `at_exit` called (a producer flushes) and is stopped;
+  all of them together may take EXIT_TIMEOUT_S.
+* In a child process after a fork the client raises ForkedClient. Its sockets are closed there without a word to the
+  brokers, so the parent's connections go on.
 """
 
 from __future__ import annotations
@@ -38,11 +42,11 @@ EXIT_TIMEOUT_S = 10.0
 STOP_TIMEOUT_S = 10.0
 
 _threads: weakref.WeakSet[ClientThread] = weakref.WeakSet()
-_left: list[object] = []  #: loops of parents: nothing of them may be closed or collected in a child
+_left: list[object] = []  #: in a child process, the parent's loops and pumps: they must be neither closed nor collected
 
 
 class PumpSelector(selectors.BaseSelector):
-    """asyncio's view of a pump: select serves brokers and engines until Python is needed."""
+    """The pump as a selector of asyncio: `select` serves brokers and engines until Python is needed."""
 
     def __init__(self, pump: Pump):
         self._pump = pump
@@ -75,7 +79,7 @@ class PumpSelector(selectors.BaseSelector):
 
     def get_key(self, fileobj: Any) -> selectors.SelectorKey:
         fd = fileobj if isinstance(fileobj, int) else fileobj.fileno()
-        if fd < 0:  # closed meanwhile
+        if fd < 0:  # the file object has been closed meanwhile
             fd = next((key.fd for key in self._keys.values() if key.fileobj is fileobj), fd)
         return self._keys[fd]
 
@@ -88,21 +92,25 @@ class PumpSelector(selectors.BaseSelector):
 
 
 class ClientThread:
-    """One client's loop and pump. `submit`, `call` and `stop` are for any thread; `loop` and `pump` for its own."""
+    """The loop and the pump of one client.
+
+    Any thread may use `submit`, `call`, `awaited`, `call_soon`, `stop`; `loop` and `pump` are for the thread itself.
+    """
 
     def __init__(self, client_id: str, max_response_size: int = 100_000_000):
         self.pump = Pump(_flexible_from(), max_response_size)
         self.loop = asyncio.SelectorEventLoop(PumpSelector(self.pump))
         self.loop.set_exception_handler(_log_failure)
         self.at_exit: Callable[[float], object] | None = None
-        """Called with the seconds it has when the interpreter ends and nobody has called `stop`."""
+        """Called when the interpreter exits before `stop`, with the seconds that it may take."""
         self.at_fork: Callable[[], object] | None = None
-        """Called in a child process."""
+        """Called in a child process after a fork."""
         self.connecting: set[socket.socket] = set()
-        # Guards _accepts: what was submitted before the end is run. The collector may end a client under it.
+        # Guards _accepts: everything submitted before the end is run. Re-entrant, because the garbage collector may end
+        # a client while this thread holds it.
         self._lock = threading.RLock()
         self._accepts = True
-        self._ended: list[asyncio.Future[None]] | None = []  # who waits for the thread's end; None once it has come
+        self._ended: list[asyncio.Future[None]] | None = []  # futures that wait for the thread's end; None after it
         self._pid = os.getpid()
         self.name = f"kbroker-client-{client_id}"
         self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
@@ -116,26 +124,27 @@ class ClientThread:
 
     @property
     def is_own_thread(self) -> bool:
-        """Whether the caller runs on this thread, where waiting for it would never end."""
+        """Whether the caller runs on this thread. Waiting for the thread would never end there."""
         return threading.current_thread() is self._thread
 
     @property
     def is_forked(self) -> bool:
-        """Whether this is a child of the process that has made it, where its locks may be held for ever."""
+        """Whether this is a child of the process that has made the client. Its locks may be held for ever here."""
         return self._pid != os.getpid()
 
     def check_process(self) -> None:
+        """Raise ForkedClient in a child process."""
         if self.is_forked:
             raise ForkedClient(f"this client was made in process {self._pid}, before a fork")
 
     def check(self) -> None:
-        """Raises when nothing can be submitted any more, and says why."""
+        """Raise ForkedClient in a child process, and ClientClosed when the client is closed."""
         self.check_process()
         if not self._accepts:
             raise ClientClosed("the client is closed")
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Run it on the loop. Cancelling the future cancels it."""
+        """Run a coroutine on the loop. Cancelling the returned future cancels it. Raises what `check` raises."""
         try:
             self.check()
             with self._lock:
@@ -146,7 +155,11 @@ class ClientThread:
             raise
 
     def call(self, coroutine: Coroutine[Any, Any, T], timeout_s: float | None = None, what: str = "the call") -> T:
-        """What it returns. TimedOut after `timeout_s`; that and Ctrl-C cancel it."""
+        """Run a coroutine on the loop, wait, and return its result. `what` names the call in messages.
+
+        Raises TimedOut after `timeout_s` seconds, UsageError on the thread itself, ClientClosed when the client is
+        closed meanwhile, and what the coroutine raises. A timeout and Ctrl-C cancel the coroutine.
+        """
         if self.is_own_thread:
             coroutine.close()
             raise UsageError(
@@ -166,7 +179,10 @@ class ClientThread:
             future.cancel()
 
     async def awaited(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """What it returns, for a task of any event loop. Cancelling cancels it."""
+        """Run a coroutine on the loop, and return its result to a task of any event loop.
+
+        Cancelling the task cancels the coroutine. Raises ClientClosed when the client is closed meanwhile.
+        """
         future = self.submit(coroutine)
         waiter = asyncio.get_running_loop().create_future()
         future.add_done_callback(lambda _: _end_soon(waiter))
@@ -181,7 +197,7 @@ class ClientThread:
             future.cancel()
 
     def call_soon(self, callback: Callable[..., object], *arguments: Any) -> bool:
-        """Run it on the thread; False when that has ended."""
+        """Run a callback on the thread. Returns False, and does not run it, when the thread has ended."""
         if not self.is_running:
             return False
         with self._lock:
@@ -190,7 +206,7 @@ class ClientThread:
             return self._accepts
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> bool:
-        """Cancel what runs, close every connection, end the thread. True when it has ended in time."""
+        """Cancel all coroutines, close all connections and end the thread. Returns whether it has ended in time."""
         if self.is_forked:
             return True
         with self._lock:
@@ -202,7 +218,7 @@ class ClientThread:
         return not self._thread.is_alive()
 
     async def stopped(self) -> None:
-        """As `stop`, for a task of any event loop but its own."""
+        """Stop the thread as `stop` does, and wait for its end in a task of any other event loop."""
         if self.is_forked:
             return
         if self.is_own_thread:
@@ -216,7 +232,7 @@ class ClientThread:
             else:
                 self._ended.append(waiter)
         await waiter
-        self._thread.join()  # it has told its waiters, and nothing is left for it to do
+        self._thread.join()  # does not block for long: telling its waiters is the last thing that the thread does
 
     def _run(self) -> None:
         try:
@@ -238,7 +254,7 @@ class ClientThread:
         tasks = asyncio.all_tasks(self.loop)
         for task in tasks:
             task.cancel()
-        # One turn at least: what was submitted just before the end becomes a task there; the next round cancels it.
+        # In this turn coroutines that were submitted just before the end become tasks. The next round cancels them.
         self.loop.run_until_complete(_settle(tasks))
         late = asyncio.all_tasks(self.loop)
         if late:
@@ -247,9 +263,9 @@ class ClientThread:
             self.loop.run_until_complete(_settle(late))
 
     def _forked(self) -> None:
-        """In a child process."""
+        """Make the client unusable in a child process, without touching what the parent uses."""
         _left.append((self.loop, self.pump))
-        self._lock = threading.RLock()  # the parent's thread may have held it
+        self._lock = threading.RLock()  # another thread of the parent may have held the old one
         self.pump.abandon()
         if self.at_fork is not None:
             self.at_fork()
@@ -259,15 +275,16 @@ class ClientThread:
 
 
 class ThreadOwner:
-    """A client of which nobody holds a reference any more ends as if closed, at once, with a ResourceWarning.
+    """Base of clients. A client that is collected without `close` ends its thread at once, with a ResourceWarning.
 
-    What runs on the thread must not hold the client for that: give it weak references, or objects that do not know it.
+    For that, nothing that runs on the thread may hold a reference to the client: give it weak references, or objects
+    that do not know the client.
     """
 
     _thread: ClientThread
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
-        """Neither pickle nor copy can take a thread and its connections along."""
+        """Raise TypeError: neither pickle nor copy can take a thread and its connections along."""
         raise TypeError(f"{type(self).__name__} has a thread and connections: make one where it is needed")
 
     def __del__(self) -> None:
@@ -277,12 +294,12 @@ class ThreadOwner:
         warnings.warn(
             f"{type(self).__name__} was not closed: {thread.name}", ResourceWarning, stacklevel=2, source=self
         )
-        # The collector runs in any thread, this one included: nobody is waited for.
+        # The garbage collector may run in any thread, this one included. So nothing is waited for here.
         thread.stop(0)
 
 
 def _end_soon(waiter: asyncio.Future[None]) -> None:
-    """From any thread. A waiter whose loop is closed has nobody who waits."""
+    """End a future from any thread. Does nothing when its loop is closed: then nothing waits for it."""
     with contextlib.suppress(RuntimeError):
         waiter.get_loop().call_soon_threadsafe(_end, waiter)
 
@@ -304,7 +321,7 @@ def _log_failure(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> No
 
 @cache
 def _flexible_from() -> dict[int, int]:
-    """API key -> first version whose response header has tagged fields."""
+    """Return by API key the first version whose response header has tagged fields."""
     found = {}
     for api_key in ApiKey:
         try:
@@ -319,7 +336,7 @@ def _flexible_from() -> dict[int, int]:
 
 @cache
 def _watch_process() -> None:
-    """Once in a process: what happens at a fork and at its end."""
+    """Register what happens after a fork and at the interpreter's exit; once in a process."""
     os.register_at_fork(after_in_child=_after_fork)
     atexit.register(_at_exit)
 

@@ -1,4 +1,4 @@
-"""Which version of each API this client uses: of those it knows how to fill in the highest the broker serves."""
+"""Which version of each API this client uses: the highest that both the client and the broker support."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from kbroker.protocol.api import ApiKey, request_class
 
 HIGHEST = {
     ApiKey.PRODUCE: 12,  # 13 names topics by id
-    ApiKey.FETCH: 12,  # the same
+    ApiKey.FETCH: 12,  # 13 names topics by id
     ApiKey.METADATA: 12,
     ApiKey.OFFSET_COMMIT: 9,  # 10 names topics by id
-    ApiKey.OFFSET_FETCH: 9,  # the same
-    ApiKey.ADD_PARTITIONS_TO_TXN: 3,  # from 4 on it is between brokers
+    ApiKey.OFFSET_FETCH: 9,  # 10 names topics by id
+    ApiKey.ADD_PARTITIONS_TO_TXN: 3,  # 4 and later are for requests between brokers
 }
 
 _GROUPS_OF_0_9 = (ApiKey.JOIN_GROUP, ApiKey.HEARTBEAT, ApiKey.LEAVE_GROUP, ApiKey.SYNC_GROUP)
@@ -31,11 +31,11 @@ BEFORE_API_VERSIONS: Mapping[str, dict[int, tuple[int, int]]] = {
     | {ApiKey.PRODUCE: (0, 1), ApiKey.FETCH: (0, 1), ApiKey.OFFSET_COMMIT: (0, 2)},
     "0.8.2": _KAFKA_0_8_2,
 }
-"""What brokers serve that cannot be asked, by release."""
+"""The (lowest, highest) versions that brokers older than ApiVersions serve, by release: they cannot be asked."""
 
 
 def choose(api_key: ApiKey, served: Mapping[int, tuple[int, int]]) -> int:
-    """The version to use with a broker that serves these (lowest, highest); -1: none."""
+    """Return the version to use with a broker that serves `served`, (lowest, highest) by API key; -1: none."""
     try:
         message = request_class(api_key)
     except AttributeError:
@@ -46,6 +46,6 @@ def choose(api_key: ApiKey, served: Mapping[int, tuple[int, int]]) -> int:
 
 
 def choose_all(served: Mapping[int, tuple[int, int]]) -> dict[int, int]:
-    """API key -> version to use, of those that can be used."""
+    """Return the version to use by API key, for every API that can be used."""
     chosen = {int(api_key): choose(api_key, served) for api_key in ApiKey if api_key in served}
     return {api_key: version for api_key, version in chosen.items() if version >= 0}

@@ -1,3 +1,4 @@
-"""What an administrator asks, as coroutines for the client's thread: one module per noun, `items.py` for calls about
-several things. `kbroker.client.admin` is what users call.
+"""The calls of AdminClient as coroutines for the client's thread: one module for each noun.
+
+`items.py` has what calls about several things share. Users call `kbroker.client.admin`.
 """

@@ -9,7 +9,7 @@ from kbroker.client.errors import BrokerError, raise_for
 from kbroker.errors import ErrorCode
 from kbroker.protocol.api import ApiKey
 
-FEATURES_SINCE = 3  #: ApiVersions
+FEATURES_SINCE = 3  #: the version of ApiVersions
 
 
 async def describe(cluster: Cluster) -> ClusterDescription:

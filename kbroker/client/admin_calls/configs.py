@@ -28,10 +28,11 @@ SOURCES = {
     8: "GROUP_CONFIG",
 }
 OWN = ("DYNAMIC_TOPIC_CONFIG", "DYNAMIC_BROKER_CONFIG", UNKNOWN)
-"""Sources of what was set for a resource itself, as far as brokers tell that take all settings at once."""
+"""Sources of values that were set for a resource itself, in the answers of brokers that only take all settings at once.
+"""
 
 Operation = tuple[str, int, str | None]
-"""A setting's name, what to do, and its value."""
+"""A setting's name, what to do (SET, DELETE, APPEND or SUBTRACT), and its value."""
 
 
 def operations(
@@ -48,7 +49,7 @@ def operations(
 
 
 async def describe(cluster: Cluster, kind: int, names: Collection[str]) -> dict[str, dict[str, ConfigEntry]]:
-    """By names; of brokers one at a time."""
+    """Return the settings of resources, by the resources' names. `names` must be a single one when `kind` is BROKER."""
 
     async def ask(left: list[str]) -> dict[str, dict[str, ConfigEntry] | ClientError]:
         return await _described(await _connection(cluster, kind, left[0]), kind, left)
@@ -81,7 +82,10 @@ async def alter(cluster: Cluster, kind: int, name: str, changes: list[Operation]
 
 
 async def _connection(cluster: Cluster, kind: int, name: str) -> Connection:
-    """A broker's settings it tells itself; the others, and those of all brokers (""), any broker knows."""
+    """Return a connection to a broker that knows the settings: for a broker's it is that broker, else any one.
+
+    Any broker also knows the settings of all brokers together (`name` "").
+    """
     return await (cluster.connection(int(name)) if kind == BROKER and name else cluster.any_connection())
 
 
@@ -106,7 +110,7 @@ async def _described(
 
 
 def _entry(config: M.DescribeConfigsResponse.DescribeConfigsResourceResult) -> ConfigEntry:
-    # Version 0 only tells what is a default.
+    # Version 0 has no source; it only tells whether a value is the default.
     source = SOURCES.get(config.config_source, DEFAULT if config.is_default else UNKNOWN)
     return ConfigEntry(
         config.name, config.value, source, source == DEFAULT, bool(config.read_only), bool(config.is_sensitive)
@@ -114,7 +118,11 @@ def _entry(config: M.DescribeConfigsResponse.DescribeConfigsResourceResult) -> C
 
 
 async def _with_others(connection: Connection, kind: int, name: str, changes: list[Operation]) -> dict[str, str | None]:
-    """Before Kafka 2.3 all that is set is written as a whole. What another sets meanwhile is lost."""
+    """Return all settings of a resource after `changes`, for brokers before Kafka 2.3, which replace them as a whole.
+
+    What somebody else sets between this and the write is lost. Raises BrokerError for APPEND and SUBTRACT, and
+    UsageError when a secret setting would be lost.
+    """
     before = (await _described(connection, kind, [name])).get(name, nothing_of(f"{RESOURCES[kind]} {name!r}"))
     if isinstance(before, ClientError):
         raise before

@@ -1,4 +1,4 @@
-"""Groups: who is in them, what they have committed."""
+"""Groups: their members and their committed offsets."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from kbroker.protocol.api import ApiKey
 
 T = TypeVar("T")
 
-CLASSIC, CONSUMER = "classic", "consumer"  #: types; the latter is the protocol of classic groups of consumers too
+CLASSIC, CONSUMER = "classic", "consumer"  #: types of groups; "consumer" is also the protocol type of classic groups
 DEAD = "Dead"
 NOT_OF_CONSUMERS = (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION)
-STABLE_SINCE = 7  #: OffsetFetch (KIP-447)
+STABLE_SINCE = 7  #: the version of OffsetFetch that has require_stable (KIP-447)
 LEFT_BY_ADMIN = "removed by an administrator"
 
 
@@ -46,7 +46,7 @@ async def describe(cluster: Cluster, group_ids: Iterable[str]) -> dict[str, Grou
         found: dict[str, GroupDescription | ClientError] = {}
         if connection.serves(ApiKey.CONSUMER_GROUP_DESCRIBE):
             answer = await connection.call(M.ConsumerGroupDescribeRequest(group_ids=theirs))
-            # Groups of the classic protocol are not there for this one.
+            # ConsumerGroupDescribe does not find groups of the classic protocol: they are asked for below.
             found = {
                 group.group_id: or_refused(
                     group.error_code, group.error_message, f"group {group.group_id!r}", _of_consumers(group, node_id)
@@ -58,7 +58,7 @@ async def describe(cluster: Cluster, group_ids: Iterable[str]) -> dict[str, Grou
         if others:
             for group in (await connection.call(M.DescribeGroupsRequest(groups=others))).groups:
                 what = f"group {group.group_id!r}"
-                # Kafka 4 says so where earlier ones describe a dead group (KIP-1043).
+                # Kafka 4 answers GROUP_ID_NOT_FOUND; earlier releases describe a group in the state Dead (KIP-1043).
                 if group.error_code == ErrorCode.GROUP_ID_NOT_FOUND or group.group_state == DEAD:
                     found[group.group_id] = GroupDescription(group.group_id, DEAD, "", "", "", node_id, ())
                 else:
@@ -118,7 +118,10 @@ def _classic(group: M.DescribeGroupsResponse.DescribedGroup, node_id: int) -> Gr
 
 
 def assigned(data: bytes) -> tuple[TopicPartition, ...]:
-    """Of a classic group's member: a version, then what it reads, which is the same in all; () of what is no such."""
+    """Return the partitions in the assignment of a classic group's member; () when the bytes are not an assignment.
+
+    The bytes are a version, which is skipped, and the partitions, which all versions begin with.
+    """
     try:
         found = M.ConsumerProtocolAssignment.decode_prefix(data[2:], 0)[0]
     except MalformedBytes:

@@ -1,4 +1,4 @@
-"""Calls about several things, each of which may fail by itself."""
+"""Calls about several items, each of which may fail by itself."""
 
 from __future__ import annotations
 
@@ -22,16 +22,20 @@ AGAIN = RETRIABLE - {
     ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
     ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
 }
-"""Codes after which the same is asked again. A topic or replica that is not there is an answer, and time that a broker
-was given to do something is not given twice."""
+"""Codes after which an item is asked for again.
+
+A missing topic or replica is an answer, and is not asked for again. Nor is what a broker has not done in the time that
+it was given.
+"""
 
 
 async def of_each(
     cluster: Cluster, items: Iterable[K], ask: Callable[[list[K]], Awaitable[Mapping[K, V | ClientError]]]
 ) -> dict[K, V]:
-    """What `ask(items)` finds for each. Those whose error may pass are asked for again until default.api.timeout.ms.
+    """Return the results of `ask(items)` by item.
 
-    Raises the error of a single item, or one that all have in common; else PartialFailure.
+    Items with an error in AGAIN are asked for again, until default.api.timeout.ms is over. Raises the error of a single
+    item, or the one error that all items have; else PartialFailure.
     """
     left = list(dict.fromkeys(items))
     count = len(left)
@@ -80,19 +84,19 @@ async def of_each(
 
 
 def nothing_of(item: object) -> BrokerError:
-    """The error of an item that is not in the answer."""
+    """Return the error of an item that is missing in the answer."""
     return BrokerError(f"the broker said nothing of {item}", code=ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
 def or_refused(error_code: int, message: str | None, what: str, value: V) -> V | ClientError:
-    """The value, or why there is none."""
+    """Return `value`, or the BrokerError of `error_code` if that is not NONE."""
     return refusal(error_code, message, what) if error_code else value
 
 
 async def by_leader(
     cluster: Cluster, partitions: Collection[TopicPartition]
 ) -> tuple[dict[int, dict[str, list[int]]], dict[TopicPartition, ClientError]]:
-    """Node id -> topic -> partition numbers; and those without a leader."""
+    """Ask for metadata; return partition numbers by leader's node id and topic, and errors of leaderless partitions."""
     await cluster.metadata({each.topic for each in partitions})
     led: dict[int, dict[str, list[int]]] = {}
     leaderless: dict[TopicPartition, ClientError] = {}
@@ -115,7 +119,7 @@ async def of_leaders(
     partitions: Iterable[TopicPartition],
     ask: Callable[[int, dict[str, list[int]]], Awaitable[Mapping[TopicPartition, V | ClientError]]],
 ) -> dict[TopicPartition, V]:
-    """What `ask(node_id, partitions by topic)` finds for each partition, asked of those who lead them."""
+    """Return the result of `ask(node_id, partition numbers by topic)` for each partition, asking the leaders."""
 
     async def attempt(left: list[TopicPartition]) -> dict[TopicPartition, V | ClientError]:
         led, leaderless = await by_leader(cluster, left)
@@ -133,7 +137,7 @@ async def of_node(
     partitions: Iterable[TopicPartition],
     ask: Callable[[int, dict[str, list[int]]], Awaitable[Mapping[TopicPartition, V | ClientError]]],
 ) -> dict[TopicPartition, V]:
-    """The same, all asked of one broker."""
+    """Return the result of `ask(node_id, partition numbers by topic)` for each partition, asking one broker."""
 
     async def attempt(left: list[TopicPartition]) -> Mapping[TopicPartition, V | ClientError]:
         theirs: dict[str, list[int]] = {}
@@ -150,7 +154,7 @@ async def of_coordinators(
     kind: int,
     ask: Callable[[int, list[str]], Awaitable[Mapping[str, V | ClientError]]],
 ) -> dict[str, V]:
-    """What `ask(node_id, keys)` finds for each group or transactional id, asked of those who coordinate them."""
+    """Return the result of `ask(node_id, keys)` for each group or transactional id, asking their coordinators."""
 
     async def attempt(left: list[str]) -> dict[str, V | ClientError]:
         found: dict[str, V | ClientError] = {}
@@ -179,7 +183,7 @@ NOT_COORDINATING = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_N
 
 
 async def of_coordinator(cluster: Cluster, key: str, kind: int, ask: Callable[[int], Awaitable[Any]]) -> Any:
-    """The same of one key, whose `ask(node_id)` raises."""
+    """Return the result of `ask(node_id)`, asking the coordinator of one key. `ask` raises BrokerError on failure."""
 
     async def attempt(node_id: int, keys: list[str]) -> dict[str, Any]:
         try:

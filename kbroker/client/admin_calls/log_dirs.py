@@ -1,4 +1,4 @@
-"""Log directories: what lies in which, and moving replicas between those of a broker (KIP-113)."""
+"""Log directories: which replicas are in them, and moving replicas between those of a broker (KIP-113)."""
 
 from __future__ import annotations
 

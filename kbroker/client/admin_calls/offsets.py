@@ -1,4 +1,4 @@
-"""Where partitions begin and end, and the records before an offset."""
+"""Offsets of partitions, and deleting the records before an offset."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 
 READ_COMMITTED = 1
-MAX_TIMESTAMP_SINCE = 7  #: ListOffsets
+MAX_TIMESTAMP_SINCE = 7  #: the version of ListOffsets
 
 
 async def listing(
@@ -40,7 +40,7 @@ async def listing(
             )
             for topic, numbers in theirs.items()
         ]
-        # Below version 2 there is no transaction that could be open.
+        # Brokers that serve less than version 2 have no transactions.
         level = READ_COMMITTED if read_committed and version >= 2 else 0
         answer = await connection.call(request(replica_id=-1, topics=topics, isolation_level=level))
         found: dict[TopicPartition, OffsetAndTimestamp | ClientError] = {}

@@ -15,7 +15,8 @@ from kbroker.protocol.api import ApiKey
 
 SEEN_WITHIN_S = 5.0
 ANSWER_LATER_MS = 5_000
-"""A broker that takes all the time it was given still has to say so."""
+"""How much longer an answer is waited for than the broker may take: it still has to send that it was not done in time.
+"""
 
 
 async def names(cluster: Cluster, internal: bool) -> list[str]:
@@ -85,7 +86,7 @@ def _creatable(topic: NewTopic) -> M.CreateTopicsRequest.CreatableTopic:
 
 
 async def _seen(cluster: Cluster, wanted: Collection[str]) -> None:
-    """Until a broker tells of them: the one that has made them may be ahead of the others."""
+    """Wait until a broker's metadata have the topics: the broker that has created them may be ahead of the others."""
     backoff = Backoff(0.01, 0.2)
     try:
         async with asyncio.timeout(SEEN_WITHIN_S):
@@ -97,7 +98,7 @@ async def _seen(cluster: Cluster, wanted: Collection[str]) -> None:
                     return
                 await asyncio.sleep(backoff.next_s())
     except (ClientError, TimeoutError):
-        return  # they are made, whoever knows of it
+        return  # the topics exist, even if the metadata do not have them yet
 
 
 async def delete(cluster: Cluster, wanted: Iterable[str]) -> None:
@@ -142,12 +143,12 @@ async def _controller_answer(cluster: Cluster, message: M.Message) -> Any:
 
 
 def given_ms(cluster: Cluster) -> int:
-    """How long a broker may take to do what it is asked."""
+    """Return the time that a broker may take for a request, in milliseconds."""
     options = cluster.network.options
     found: int = min(options["request.timeout.ms"], options["default.api.timeout.ms"])
     return found
 
 
 def waited_ms(cluster: Cluster) -> int:
-    """How long its answer is waited for."""
+    """Return how long the answer to such a request is waited for, in milliseconds."""
     return given_ms(cluster) + ANSWER_LATER_MS

@@ -17,7 +17,7 @@ from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 
 FENCING_TIMEOUT_MS = 60_000
-"""Of the transaction that a fencing could begin, and does not: any that a broker allows."""
+"""The transaction timeout of the InitProducerId that fences. No transaction follows, so any allowed value will do."""
 
 
 async def listing(

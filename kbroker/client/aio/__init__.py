@@ -1,5 +1,5 @@
-"""The producer and the consumer for asyncio: `producer.py`, `consumer.py`. They have the background thread and the
-engines of those for threads; what that thread has for an event loop it says by `waiting.py`, once for many things.
+"""The producer and the consumer for asyncio: `producer.py`, `consumer.py`.
 
-The admin client has both its faces in `client/admin.py`.
+They use the same background thread and the same engines as those for threads. `waiting.py` wakes the tasks of an event
+loop from that thread, with one message for all of them. AsyncAdminClient is in `client/admin.py`.
 """

@@ -27,11 +27,12 @@ if TYPE_CHECKING:
 
 
 class AsyncConsumer(ConsumerOperations, Awaiting):
-    """Reads records from Kafka or kbroker; what comes next is fetched in the background.
+    """Reads records from Kafka or kbroker in an event loop, and fetches the next ones in the background.
 
-    `AsyncConsumer(bootstrap_servers="localhost:9092")`, with the options of Consumer. `async with`, `async for`. One
-    task at a time may poll; every other method may be called from any task meanwhile. What needs no broker (`seek`,
-    `pause`, `position` and the like) is no coroutine. Methods of a RebalanceListener may be coroutines.
+    `AsyncConsumer(bootstrap_servers="localhost:9092")` takes the options of Consumer, and raises the same for wrong
+    ones. Use it with `async with` and `async for`. One task at a time may poll; every other method may be called from
+    any task meanwhile. Methods that need no broker (`seek`, `pause`, `position` and the like) are not coroutines.
+    Methods of a RebalanceListener may be coroutines.
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, /, **keywords: Unpack[ConsumerOptions]):
@@ -49,10 +50,14 @@ class AsyncConsumer(ConsumerOperations, Awaiting):
     # --- records --------------------------------------------------------------------------------------------
 
     async def poll(self, timeout: float = 1.0, max_records: int | None = None) -> Records:
-        """The next records, at most `max_records` (max.poll.records); none when `timeout` seconds pass without any.
+        """Return the next records, at most `max_records` (None: max.poll.records).
 
-        Raises what a broker refuses for good, and UnreadableRecords. Other tasks have a turn even when there are
-        records at once. Cancelling loses none.
+        Returns empty Records when `timeout` seconds pass without any. In a group the poll also runs the rebalance
+        listener. Other tasks of the loop get a turn even when records are there at once. Cancelling loses no record.
+
+        Raises UsageError when nothing is subscribed to or assigned, or when another task polls; BrokerError when a
+        broker refuses for good (also OFFSET_OUT_OF_RANGE with auto.offset.reset=none); LogTruncated; and
+        UnreadableRecords when the next records are damaged.
         """
         return await self._poll(timeout, max_records)
 
@@ -85,7 +90,7 @@ class AsyncConsumer(ConsumerOperations, Awaiting):
             if came is None:
                 came = self._waiting.future()
                 self._engine.listen()
-                continue  # something may have come just before
+                continue  # poll once more: records may have come before `listen`
             try:
                 async with asyncio.timeout_at(deadline):
                     await came
@@ -106,8 +111,10 @@ class AsyncConsumer(ConsumerOperations, Awaiting):
     async def poll_arrow(
         self, timeout: float = 1.0, max_records: int | None = None, columns: Iterable[str] | None = None
     ) -> Any:
-        """The same as a pyarrow.RecordBatch; see Records.arrow. What an exception keeps from being returned comes
-        again.
+        """Poll, and return the records as a pyarrow.RecordBatch; see `Records.arrow` for its columns.
+
+        Raises what `poll` raises, ValueError for an unknown column, and ImportError without pyarrow. After an exception
+        the next poll returns the same records: none is lost.
         """
         names = arrow_names(columns)
         self._engine.settle()
@@ -125,8 +132,10 @@ class AsyncConsumer(ConsumerOperations, Awaiting):
         *,
         dtypes: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """The same as NumPy arrays; see Records.numpy. What an exception keeps from being returned, be it a dtype that
-        does not fit, comes again.
+        """Poll, and return the records as NumPy arrays; see `Records.numpy` for the arrays and for `dtypes`.
+
+        Raises what `poll` raises, and ValueError for an unknown column or a dtype that does not fit. After an exception
+        the next poll returns the same records: none is lost.
         """
         names = numpy_names(columns, dtypes)
         self._engine.settle()
@@ -137,8 +146,10 @@ class AsyncConsumer(ConsumerOperations, Awaiting):
             raise
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
-        """Records until the consumer is closed. Only those that have come out count: positions and commits are behind
-        the last one. Another loop goes on where one has stopped, and so does `poll`.
+        """Iterate over records until the consumer is closed: poll, and wait while there are none.
+
+        Positions and commits stand behind the last record that the iterator has yielded. A later loop, or `poll`, goes
+        on there. Raises what `poll` raises.
         """
         while not self._closing:
             if (reading := self._engine.reading()) is not None:
@@ -150,25 +161,28 @@ class AsyncConsumer(ConsumerOperations, Awaiting):
     # --- the end --------------------------------------------------------------------------------------------
 
     async def unsubscribe(self) -> None:
-        """Give up all partitions, those assigned by hand too, and leave the group. The listener is told here."""
+        """Give up all partitions, also those assigned by hand, and leave the group.
+
+        The rebalance listener is called before this returns, in the calling task.
+        """
         group = self._group
         if group is not None and group.subscription is not None:
             await self._drive(group, group.unsubscribe("it has unsubscribed"))
             if self._closing:
-                return  # by the listener
+                return  # the listener has closed the consumer
         await self._thread.awaited(self._fetching.assign({}))
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Commit (enable.auto.commit), tell the listener, leave the group, end the thread. A poll that waits returns.
+        """Commit (with enable.auto.commit), tell the rebalance listener, leave the group and end the thread.
 
-        Leaving takes `timeout` seconds at most.
+        Leaving the group takes at most `timeout` seconds. A poll that waits in another task returns.
         """
         await self._close(timeout, commit=True)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """After an exception nothing is committed: the last poll's records may not have been dealt with."""
+        """Close. After an exception without a commit: the last poll's records may not have been processed."""
         await self._close(CLOSE_TIMEOUT_S, commit=kind is None)
 
     async def _close(self, timeout: float, *, commit: bool) -> None:
@@ -185,8 +199,9 @@ class AsyncConsumer(ConsumerOperations, Awaiting):
             await self._thread.stopped()
 
     async def _drive(self, group: Group, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Wait for a coroutine of the client's thread that leaves the group; steps it waits for are run. One of them,
-        or another task, may close the client meanwhile: then it has left.
+        """Run `coroutine`, which leaves the group, on the client's thread, and meanwhile the steps that it waits for.
+
+        A step, or another task, may close the client meanwhile. Then the group is left, and this returns.
         """
         call = asyncio.ensure_future(self._thread.awaited(coroutine))
         try:

@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("kbroker.client")
 
-COMPRESSION_ENDS_S = 1.0  #: within that, once nothing is left to compress
+COMPRESSION_ENDS_S = 1.0  #: how long to wait for the compression thread, which has nothing left to do
 
 T = TypeVar("T")
 Headers = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
 
 
 class TopicNotKnown(UsageError):
-    """Nothing is known yet of the topic, and the call does not wait."""
+    """Raised by a call that does not wait when the topic's partitions are not known yet. `topic` is its name."""
 
     hint = "await await_topic, or send instead of send_nowait"
 
@@ -43,7 +43,9 @@ class TopicNotKnown(UsageError):
 
 
 class _Impatient(Producer):
-    """A producer whose calls never wait: what has no room is tried again. Handlers and encoders are called before."""
+    """A Producer whose calls never wait. AsyncProducer calls it again once there is room, and itself calls handlers
+    and encoders before.
+    """
 
     def __init__(self, config: Mapping[str, Any] | None, /, **keywords: Unpack[ProducerOptions]):
         if parse_options(PRODUCER, config, keywords, "the producer")["producer.type"] == "sync":
@@ -72,10 +74,11 @@ class _Impatient(Producer):
 
 
 class AsyncProducer(TransactionOperations, Awaiting):
-    """Sends records to Kafka or kbroker, in the background. For any event loops and any tasks.
+    """Sends records to Kafka or kbroker, in the background. Any tasks of any event loops may use it.
 
-    `AsyncProducer(bootstrap_servers="localhost:9092")`, with the options of Producer, but for producer.type=sync.
-    `async with`: its end waits for what was sent.
+    `AsyncProducer(bootstrap_servers="localhost:9092")` takes the options of Producer, except producer.type=sync, and
+    raises the same for wrong ones. The end of an `async with` block waits until what was sent is delivered or has
+    failed.
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, /, **keywords: Unpack[ProducerOptions]):
@@ -111,9 +114,11 @@ class AsyncProducer(TransactionOperations, Awaiting):
         partition: int | None = None,
         timestamp: int | None = None,
     ) -> Delivery:
-        """Put a record into the queue, as soon as there is room; what it returns is awaited for the delivery.
+        """Put a record into the queue as soon as there is room. Await the returned Delivery to know what became of it.
 
-        See Producer.send. QueueFull when there is no room within max.block.ms.
+        See `Producer.send` for the arguments. Returns None when a handler has dropped the record. Raises QueueFull when
+        there is no room within max.block.ms, RecordTooLarge, NoSuchPartition, BrokerError or TimedOut when the topic
+        cannot be found, and ClientClosed when the producer is closed.
         """
         if not self._is_plain:
             record = entering(self._handlers, QueuedRecord(topic, value, key, headers, partition, timestamp))
@@ -137,7 +142,7 @@ class AsyncProducer(TransactionOperations, Awaiting):
         partition: int | None = None,
         timestamp: int | None = None,
     ) -> Delivery:
-        """The same, and wait until it is delivered. Raises why it is not."""
+        """Send a record as `send` does, and wait until it is delivered. Raises the ClientError of a failed delivery."""
         delivery = await self.send(topic, value, key, headers, partition, timestamp)
         return delivery if delivery is None else await delivery
 
@@ -150,7 +155,11 @@ class AsyncProducer(TransactionOperations, Awaiting):
         partition: int | None = None,
         timestamp: int | None = None,
     ) -> None:
-        """Put a record into the queue now, or raise QueueFull or TopicNotKnown. Nothing tells what becomes of it."""
+        """Put a record into the queue now, without a Delivery: nothing tells what becomes of it.
+
+        Raises QueueFull when there is no room, TopicNotKnown when the topic's partitions are not known yet, and else
+        what `send` raises.
+        """
         if self._is_plain:
             self._producer.send_nowait(topic, value, key, headers, partition, timestamp)
             return
@@ -168,9 +177,10 @@ class AsyncProducer(TransactionOperations, Awaiting):
         partitions: int | Sequence[int | None] | Any | None = None,
         timestamps: int | Sequence[int] | Any | None = None,
     ) -> Deliveries:
-        """A record for each of `values`, as Producer.send_many; what it returns is awaited for all deliveries.
+        """Put a record for each of `values` into the queue. Await the returned Deliveries for all deliveries.
 
-        Other tasks may put theirs in between when the queue is full.
+        See `Producer.send_many` for the arguments. When the queue is full, records of other tasks may get in between.
+        Raises what `send` raises; the exception says how many records were taken before.
         """
         if headers is not None and not is_column(headers):
             headers = _kept(headers)
@@ -193,7 +203,10 @@ class AsyncProducer(TransactionOperations, Awaiting):
         return await self._patiently(topic, attempt)
 
     async def await_topic(self, topic: str) -> None:
-        """Until its metadata are there; BrokerError or TimedOut when they are not within max.block.ms."""
+        """Wait until the partitions of `topic` are known, for at most max.block.ms.
+
+        Raises BrokerError when the broker refuses the topic, and TimedOut when the time is over.
+        """
         block_ms: int = self.options["max.block.ms"]
         await self._thread.awaited(self._background.learn(topic, None if block_ms < 0 else block_ms / 1000))
 
@@ -216,7 +229,7 @@ class AsyncProducer(TransactionOperations, Awaiting):
 
     @contextlib.contextmanager
     def _telling(self, record: QueuedRecord) -> Iterator[None]:
-        """Handlers hear whether what is done meanwhile has put it into the queue."""
+        """Tell the handlers at the end of the block whether it has put the record into the queue: no exception."""
         try:
             yield
         except BaseException:
@@ -225,14 +238,17 @@ class AsyncProducer(TransactionOperations, Awaiting):
         entered(self._handlers, record, True)
 
     def _encoded(self, record: QueuedRecord) -> Callable[[], Delivery]:
-        """What sends it. To be called any number of times: the encoders are called here."""
+        """Encode the record, and return the function that sends it, which may be called any number of times."""
         value = record.value if self._encode_value is None else self._encode_value(record.value)
         key = record.key if self._encode_key is None else self._encode_key(record.key)
         headers = None if record.headers is None else _kept(record.headers)
         return lambda: self._producer.send(record.topic, value, key, headers, record.partition, record.timestamp)
 
     async def _patiently(self, topic: str, attempt: Callable[[], T]) -> T:
-        """What `attempt` returns, once there is room; it is called again as soon as there is some."""
+        """Return what `attempt` returns, calling it again when the topic is known, has grown, or when there is room.
+
+        Raises QueueFull when there is no room within `_room_s`; an attempt that takes some records starts that anew.
+        """
         has_asked = False
         loop = asyncio.get_running_loop()
         deadline = None if self._room_s is None else loop.time() + self._room_s
@@ -253,7 +269,7 @@ class AsyncProducer(TransactionOperations, Awaiting):
                 if room is None:
                     room = self._waiting.future()
                     self._accumulator.listen()
-                    continue  # there may have been some just before
+                    continue  # attempt once more: there may have been room before `listen`
                 try:
                     async with asyncio.timeout_at(deadline):
                         await room
@@ -265,9 +281,10 @@ class AsyncProducer(TransactionOperations, Awaiting):
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[Self]:
-        """`async with producer.transaction():` begins one, and commits it; or aborts it when there is an exception.
+        """An asynchronous context manager that runs one transaction: `async with producer.transaction(): ...`.
 
-        Records of every task that sends meanwhile are in it.
+        It begins a transaction, and commits it at the end of the block. An exception in the block aborts the
+        transaction and is raised again. Records that other tasks send meanwhile are in the transaction too.
         """
         await self.begin_transaction()
         try:
@@ -283,7 +300,10 @@ class AsyncProducer(TransactionOperations, Awaiting):
     # --- the end --------------------------------------------------------------------------------------------
 
     async def flush(self, timeout: float | None = None) -> None:
-        """Wait until everything sent before is delivered or has failed; TimedOut after `timeout` seconds."""
+        """Wait until everything sent before is delivered or has failed; `timeout` None: as long as it takes.
+
+        Raises TimedOut when that takes more than `timeout` seconds, and ClientClosed when the producer is closed.
+        """
         self._thread.check()
         last = self._accumulator.begin_flush()
         try:
@@ -299,7 +319,11 @@ class AsyncProducer(TransactionOperations, Awaiting):
             raise TimedOut(f"{self._accumulator.record_count} records are not delivered after {timeout:g} s") from None
 
     async def close(self, timeout: float | None = None) -> None:
-        """Flush, for `timeout` seconds at most (delivery.timeout.ms bounds it anyway), then end; what is left fails."""
+        """Abort an open transaction, flush for at most `timeout` seconds, then end the producer's thread.
+
+        delivery.timeout.ms bounds the flush too. Records that are not delivered by then fail with ClientClosed. A
+        prepared transaction stays open. Closing a closed producer does nothing.
+        """
         if not self._thread.is_running:
             return
         started = time.monotonic()
@@ -319,7 +343,7 @@ class AsyncProducer(TransactionOperations, Awaiting):
             self._producer.fail_what_is_left(COMPRESSION_ENDS_S)
 
     def __del__(self) -> None:
-        """Nothing: the producer that it has goes with it, and flushes for a second."""
+        """Do nothing: the Producer inside is collected too, and flushes for UNCLOSED_S."""
 
     async def _end_transaction(self, timeout: float | None) -> None:
         if self._background.transactions is None or timeout == 0:
@@ -333,12 +357,12 @@ class AsyncProducer(TransactionOperations, Awaiting):
 
 
 def _kept(headers: Headers) -> Headers:
-    """That can be gone through more than once."""
+    """Return headers that can be iterated more than once."""
     return headers if isinstance(headers, Mapping | list | tuple) else list(headers)
 
 
 class _Partly(QueueFull):
-    """Some of many records are in the queue; `got_on`: more than at the attempt before."""
+    """Raised when only some records of `send_many` had room. `got_on`: this attempt has put some into the queue."""
 
     def __init__(self, message: str, got_on: bool):
         super().__init__(message)

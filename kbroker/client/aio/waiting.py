@@ -1,4 +1,4 @@
-"""Tasks that wait for something of a client's thread."""
+"""How tasks of an event loop wait for something that a client's thread does."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from contextlib import suppress
 
 
 class Waiting:
-    """Futures of any event loops, all of which `tell` ends: one message to each loop, however many wait in it."""
+    """Futures of any event loops. `tell` ends them all, with one message to each loop however many wait in it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._futures: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
 
     def future(self) -> asyncio.Future[None]:
-        """Of the running loop. Look at what you wait for once you have it; then await it, and look again."""
+        """Return a new future of the running loop.
+
+        Check the condition you wait for after this call; if it does not hold, await the future, and check again.
+        """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         with self._lock:
@@ -23,7 +26,7 @@ class Waiting:
         return future
 
     def tell(self) -> None:
-        """From any thread."""
+        """End all futures handed out so far. For any thread."""
         with self._lock:
             told, self._futures = self._futures, {}
         for loop, futures in told.items():

@@ -1,5 +1,6 @@
-"""Groups of consumers that agree through a ZooKeeper, as those of Kafka 0.7 to 0.10 do.
+"""Consumers whose group agrees through ZooKeeper, as the high-level consumers of Kafka 0.7 to 0.10 do.
 
-`connector.py` is what users call, `streams.py` what they read from, `membership.py` when a group is rebalanced and how,
-`assignment.py` who gets what, `registry.py` the nodes below /consumers. Read `membership.py` first.
+`connector.py` is what users call, `streams.py` is what they read from. `membership.py` rebalances the group,
+`assignment.py` decides who gets which partition, `registry.py` knows the nodes below /consumers. Read `membership.py`
+first.
 """

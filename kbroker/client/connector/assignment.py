@@ -1,7 +1,7 @@
-"""Who gets which partition: what every member of a group works out for itself, from the same inputs.
+"""Which thread of a group gets which partition. Every member computes the same assignment from the same inputs.
 
-The results are those of Kafka's `range` and `roundrobin` (partition.assignment.strategy), so that members of any kind
-agree. Nothing is asked here.
+The results are those of Kafka's `range` and `roundrobin` (partition.assignment.strategy), so members of other
+implementations agree with them. Nothing here does I/O.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Assignment = dict[TopicPartition, str]
 
 
 class Disagreement(Exception):
-    """The members' subscriptions do not fit the strategy; the message says which."""
+    """Raised when the members' subscriptions do not fit the strategy. The message names the topics and threads."""
 
 
 def java_order(text: str) -> bytes:
@@ -37,7 +37,10 @@ def java_hash(text: str) -> int:
 
 
 def assign_range(threads: Threads, partitions: Partitions) -> Assignment:
-    """Each topic by itself: its partitions in order, in runs as equal as can be, the first ones longer by one."""
+    """Assign each topic by itself: each thread gets a run of consecutive partitions.
+
+    The runs are as equal as can be; the first ones are longer by one.
+    """
     found: Assignment = {}
     for topic, readers in threads.items():
         numbers = partitions.get(topic, ())
@@ -52,8 +55,10 @@ def assign_range(threads: Threads, partitions: Partitions) -> Assignment:
 
 
 def assign_round_robin(threads: Threads, partitions: Partitions) -> Assignment:
-    """All partitions of all topics in turn, in an order that hashes make. All members must read the same topics, each
-    with as many streams of every one."""
+    """Deal out the partitions of all topics in turn, sorted by Java's hash of "[topic,partition]", as Kafka does.
+
+    Raises Disagreement unless the same threads read every topic.
+    """
     if not threads:
         return {}
     first = next(iter(threads))

@@ -1,4 +1,4 @@
-"""The consumer connector that users have."""
+"""The consumer connector: the interface of Kafka 0.8's high-level consumer."""
 
 from __future__ import annotations
 
@@ -43,12 +43,16 @@ SHUTDOWN_TIMEOUT_S = 10.0
 
 
 class ConsumerConnector:
-    """A member of a group that agrees through a ZooKeeper, as consumers of Kafka 0.8 do, in one group with them.
+    """A member of a consumer group that agrees through ZooKeeper; consumers of Kafka 0.8 may be in the same group.
 
-    `ConsumerConnector(zookeeper_connect="localhost:2181", group_id="g")`, or a mapping of options with Kafka's names.
-    A context manager. Methods may be called from any thread, each stream be read by one. It is in its group until it is
-    shut down, the process ends, or nobody has it and its streams any more, which commits nothing. ConnectionFailed when
-    ZooKeeper is not reached.
+    Options are keywords, `ConsumerConnector(zookeeper_connect="localhost:2181", group_id="g")`, or a mapping with
+    Kafka's names. The connector is a context manager. Its methods may be called from any thread; each stream is read
+    by one thread. The connector is a member from the creation of its streams until it is shut down or the process ends.
+    A connector that is collected together with its streams leaves the group too, without a commit, and with a
+    ResourceWarning.
+
+    The constructor raises TypeError for an option that does not exist, ValueError for a value that is not allowed or a
+    missing zookeeper.connect or group.id, and ConnectionFailed when ZooKeeper is not reached.
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, /, **keywords: Unpack[ConnectorOptions]):
@@ -95,7 +99,10 @@ class ConsumerConnector:
         thread.at_exit = lambda timeout_s: (shutdown := at_exit()) and shutdown(timeout_s)
 
     def set_consumer_rebalance_listener(self, listener: ConsumerRebalanceListener) -> None:
-        """Who is told of rebalances. Before the streams are made."""
+        """Set the listener that is told of rebalances.
+
+        Raises UsageError when the streams are created already, and ClientClosed when the connector is shut down.
+        """
         self._check()
         if self._has_streams:
             raise UsageError("its streams are made already", hint="set the listener before")
@@ -104,10 +111,14 @@ class ConsumerConnector:
     # --- streams --------------------------------------------------------------------------------------------
 
     def create_message_streams(self, counts: Mapping[str, int]) -> dict[str, list[MessageStream]]:
-        """So many streams of each topic, which share what this member gets of it. Once for a connector.
+        """Join the group, and return streams of records by topic. A connector creates its streams once.
 
-        Returns when the member has its share; ConsumerRebalanceFailed when the group does not agree. Topics need not be
-        there yet.
+        `counts`: how many streams each topic gets; they share the partitions that this member gets of the topic. A
+        topic need not exist yet. Returns when the member has its partitions.
+
+        Raises ConsumerRebalanceFailed when the group does not agree, ClientError when another consumer has this
+        consumer.id, UsageError when the streams are created already, and ValueError for a wrong name or count. After an
+        error in joining, the connector is shut down.
         """
         if not counts:
             raise ValueError("no topics")
@@ -125,8 +136,12 @@ class ConsumerConnector:
     def create_message_streams_by_filter(
         self, *, white_list: str | None = None, black_list: str | None = None, count: int = 1
     ) -> list[MessageStream]:
-        """So many streams of all topics whose whole name matches `white_list`, or does not match `black_list`, those
-        that come later too. Regular expressions; a comma stands for `|`. Once for a connector."""
+        """Join the group, and return `count` streams of records from all topics that a filter lets through.
+
+        The topics are those whose whole name matches the regular expression `white_list`, or does not match
+        `black_list`; topics that are created later count too. A comma in the expression stands for `|`. Raises
+        ValueError unless exactly one of both is given, and else what `create_message_streams` raises.
+        """
         given = {WHITE_LIST: white_list, BLACK_LIST: black_list}
         chosen = [(pattern, filter_of(text)) for pattern, text in given.items() if text is not None]
         if len(chosen) != 1:
@@ -153,17 +168,20 @@ class ConsumerConnector:
         try:
             self._member.join(subscription, stream_of)
         except BaseException:
-            self.shutdown()  # nobody would keep its part in the group up
+            self.shutdown()  # without the thread of a member nothing would rebalance with the group
             raise
 
     def assignment(self) -> list[TopicPartition]:
-        """The partitions that this member owns now."""
+        """Return the partitions that this member owns now, sorted."""
         return self._member.owned
 
     # --- offsets --------------------------------------------------------------------------------------------
 
     def commit_offsets(self) -> None:
-        """Of all that streams have given so far, the records in their readers' hands too."""
+        """Commit the positions behind all records that the streams have handed out so far.
+
+        A record that its reader has not finished yet counts too. Raises ClientClosed when the connector is shut down.
+        """
         self._check()
         self._member.commit()
 
@@ -175,8 +193,11 @@ class ConsumerConnector:
             raise ClientClosed("the connector is shut down")
 
     def shutdown(self, timeout: float = SHUTDOWN_TIMEOUT_S) -> None:
-        """Streams end, offsets are committed if auto.commit.enable, the group is told. Idempotent; after a fork nothing
-        happens in the child."""
+        """End the streams, commit (with auto.commit.enable) and leave the group, within about `timeout` seconds.
+
+        Shutting down twice does nothing, and neither does a child process after a fork. Raises UsageError when called
+        by a rebalance listener.
+        """
         if self._is_shut_down or self._pid != os.getpid():
             return
         if self._member.is_listening:
@@ -190,7 +211,7 @@ class ConsumerConnector:
             return
         said = f"a consumer connector ({self.consumer_id}) was not shut down"
         warnings.warn(said, ResourceWarning, stacklevel=2, source=self)
-        # The collector runs in any thread, those of this client included: nobody is waited for here.
+        # The collector may run in any thread, this client's own included. So nothing is waited for here.
         parts = member, self._session, self._thread, SHUTDOWN_TIMEOUT_S
         threading.Thread(target=_end, args=parts, name="kbroker-connector-end", daemon=True).start()
 
@@ -216,7 +237,7 @@ def _end(member: Member, session: Session, thread: ClientThread, timeout_s: floa
 
 
 def _made_up_id() -> str:
-    """As Kafka makes them: host, time, and eight digits of chance."""
+    """Return a consumer id as Kafka makes them: host name, milliseconds, and eight random hexadecimal digits."""
     return f"{socket.gethostname()}-{int(time.time() * 1000)}-{uuid.uuid4().hex[:8]}"
 
 

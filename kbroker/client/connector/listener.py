@@ -1,4 +1,4 @@
-"""What a connector's user may be told of its rebalances."""
+"""The interface by which a connector tells its user about rebalances."""
 
 from __future__ import annotations
 
@@ -6,16 +6,24 @@ from collections.abc import Mapping
 
 
 class ConsumerRebalanceListener:
-    """Make a subclass, and give it to `ConsumerConnector.set_consumer_rebalance_listener`.
+    """Hears of rebalances: make a subclass, and give it to `ConsumerConnector.set_consumer_rebalance_listener`.
 
-    Called by the thread that rebalances, which waits for it, and the group with it; `commit_offsets` works there,
-    nothing else of the connector. What it raises is logged. Kafka calls it whenever a group is rebalanced, this client
-    when something changes hands; neither does when the connector is shut down, or its session has expired.
+    The thread that rebalances calls the methods and waits for them, and so does the whole group. Of the connector's
+    methods only `commit_offsets` works there. Exceptions are logged.
+
+    Kafka calls its listener at every rebalance; this client calls it only when partitions change hands. Neither calls
+    it when the connector is shut down, or when its ZooKeeper session has expired.
     """
 
     def before_releasing_partitions(self, partitions: Mapping[str, set[int]]) -> object:
-        """These go, by topic: streams give no more of them, others do not have them yet."""
+        """Called before this member releases partitions, given as partition numbers by topic.
+
+        Its streams hand out no more records of them, and no other member has them yet.
+        """
 
     def before_starting_fetchers(self, consumer_id: str, assignment: Mapping[str, Mapping[int, str]]) -> object:
-        """Some came, and nothing of them was read yet. `assignment`: who has what now, in the whole group, by topic and
-        partition: consumer id, and behind a dash the number of the stream."""
+        """Called when this member has got new partitions and has read nothing of them yet.
+
+        `assignment`: the owner of each partition of the whole group, by topic and partition number. An owner is a
+        consumer id, a dash, and the number of the stream.
+        """

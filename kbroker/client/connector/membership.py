@@ -1,13 +1,14 @@
-"""A member of a group: registered, rebalanced with the others whenever something changes, its offsets committed.
+"""A member of a group in ZooKeeper: it registers, rebalances with the others when something changes, and commits.
 
-A rebalance is Kafka's: every member works out from the same nodes who gets what (`assignment.py`), lets go of what is
-no longer its own, its offsets committed first, and claims the rest by making ephemeral nodes. What somebody else still
-owns makes the attempt fail; after rebalance.backoff.ms there is another. Unlike Kafka's a member goes on reading
-meanwhile what was its own and stays so, reads offsets only once it owns the partition, and does not give up after
-rebalance.max.retries: it says so in the log and begins again.
+A rebalance is Kafka's. Every member computes from the same nodes who gets what (`assignment.py`). It releases the
+partitions that are no longer its own, with their offsets committed first, and claims its new ones by creating ephemeral
+nodes. An attempt fails when another member still owns one of them; the next attempt comes after rebalance.backoff.ms.
 
-A session that has expired has lost everything: its streams stop at once, nothing is committed, and with the next
-session the member registers anew. So does one whose registration somebody has deleted.
+Unlike Kafka's consumer, a member goes on reading the partitions that it keeps, and reads the offset of a partition only
+once it owns it. It does not give up after rebalance.max.retries: it logs an error and begins again.
+
+A member whose session has expired has lost everything: its streams stop at once, nothing is committed, and it registers
+anew with the next session. So does a member whose registration somebody has deleted.
 """
 
 from __future__ import annotations
@@ -33,11 +34,14 @@ from kbroker.model import TopicPartition
 log = logging.getLogger("kbroker.client")
 
 FAILURES = (StillOwned, Disagreement, KbrokerError)
-"""What makes an attempt fail, and not the member."""
+"""Exceptions that make an attempt fail, but do not end the member."""
 
 
 class ConsumerRebalanceFailed(ClientError):
-    """The members of the group did not agree within rebalance.max.retries attempts. The message has the last reason."""
+    """Raised when the members of the group did not agree within rebalance.max.retries attempts.
+
+    The message has the reason of the last attempt.
+    """
 
     code = ErrorCode.REBALANCE_IN_PROGRESS
     retriable = True
@@ -45,10 +49,12 @@ class ConsumerRebalanceFailed(ClientError):
 
 
 class Member:
-    """`assign` is called with all partitions that are read from now on and their offsets, -1: where they are, or where
-    auto.offset.reset says. `stream_of` names the stream of a topic and thread number.
+    """The part of one connector in its group.
 
-    Locks: `_changed` guards the flags; `_ownership` is held by who rebalances, commits or lets go.
+    `assign` is called with all partitions to read from now on, and their offsets; -1: the position that the partition
+    has, or else where auto.offset.reset says.
+
+    Locks: `_changed` guards the flags. `_ownership` is held by a thread that rebalances, commits or releases.
     """
 
     def __init__(
@@ -69,13 +75,13 @@ class Member:
         self._subscription = Subscription("static", {})
         self._stream_of: Callable[[str, int], MessageStream | None] | None = None
         self.listener = ConsumerRebalanceListener()
-        self._going: dict[TopicPartition, int] = {}  # positions of what is being let go of
-        self._listening = 0  # the thread that is in the listener
+        self._going: dict[TopicPartition, int] = {}  # positions of partitions that are being released
+        self._listening = 0  # the id of the thread that is in the listener; 0: none
         self._next_commit = time.monotonic() + options.seconds("auto.commit.interval.ms")
         self._owned: Assignment = {}
         self._ownership = threading.RLock()
         self._changed = threading.Condition(threading.Lock())
-        self._is_due = False  # a rebalance
+        self._is_due = False  # whether a rebalance is due
         self._is_stopped = False
         self._is_registered = False
         self._thread: threading.Thread | None = None
@@ -85,7 +91,11 @@ class Member:
     # --- beginning and end ----------------------------------------------------------------------------------
 
     def join(self, subscription: Subscription, stream_of: Callable[[str, int], MessageStream | None]) -> None:
-        """Returns when this member has its share; ConsumerRebalanceFailed. Then it is kept up on a thread."""
+        """Join the group, and return when this member has its partitions. From then on a thread rebalances.
+
+        `stream_of` returns the stream for a topic and a thread number. Raises ConsumerRebalanceFailed when the group
+        does not agree, and AlreadyRegistered when another consumer has this consumer.id.
+        """
         self._subscription = subscription
         self._stream_of = stream_of
         self._rebalance()
@@ -94,7 +104,10 @@ class Member:
         self._thread.start()
 
     def leave(self, timeout_s: float) -> None:
-        """Commit if that is to be done by itself, let go of everything. Within about `timeout_s`."""
+        """End the streams, commit (with auto.commit.enable), release all partitions and unregister.
+
+        Takes about `timeout_s` seconds at most. Failures are logged.
+        """
         deadline = time.monotonic() + timeout_s
         with self._changed:
             self._is_stopped = True
@@ -118,17 +131,18 @@ class Member:
 
     @property
     def owned(self) -> list[TopicPartition]:
+        """The partitions that this member owns, sorted."""
         return sorted(self._owned)
 
     @property
     def is_listening(self) -> bool:
-        """Whether the caller is the listener."""
+        """Whether the caller runs in the rebalance listener."""
         return self._listening == threading.get_ident()
 
     # --- what happens ---------------------------------------------------------------------------------------
 
     def _heard(self, _event: WatchEvent | None = None) -> None:
-        """A rebalance is due. On the session's thread of events too."""
+        """Note that a rebalance is due. For any thread, also the one on which ZooKeeper's events come."""
         with self._changed:
             self._is_due = True
             self._changed.notify_all()
@@ -138,7 +152,10 @@ class Member:
             self._lose_everything()
 
     def _lose_everything(self) -> None:
-        """With `_ownership`. Others may have read and committed since."""
+        """Stop reading everything, without a commit: others may have read and committed since.
+
+        The caller holds `_ownership`.
+        """
         self._is_registered = False
         lost = set(self._owned)
         if lost:
@@ -170,19 +187,19 @@ class Member:
                 self._wait(self._options.seconds("rebalance.backoff.ms"))
 
     def _wait(self, seconds: float) -> bool:
-        """Shorter when the end comes: True."""
+        """Wait. Returns True, and earlier, when the member is to stop."""
         with self._changed:
             return self._changed.wait_for(lambda: self._is_stopped, seconds)
 
     # --- offsets --------------------------------------------------------------------------------------------
 
     def commit(self) -> None:
-        """What streams have given."""
+        """Commit the positions behind the records that streams have handed out."""
         with self._ownership:
             self._storage.commit(self._feed.positions() | self._going)
 
     def _commit_if_due(self) -> None:
-        """By itself, and within attempts that fail too: there may be no end of them."""
+        """Commit if auto.commit.interval.ms is over. Also called between attempts, of which there may be no end."""
         if self._options["auto.commit.enable"] and time.monotonic() >= self._next_commit:
             self._next_commit = time.monotonic() + self._options.seconds("auto.commit.interval.ms")
             try:
@@ -193,7 +210,10 @@ class Member:
     # --- rebalancing ----------------------------------------------------------------------------------------
 
     def _rebalance(self) -> None:
-        """Attempts until one succeeds. ConsumerRebalanceFailed: another is due then."""
+        """Rebalance, in up to rebalance.max.retries attempts.
+
+        Raises ConsumerRebalanceFailed when all of them fail; then another rebalance is due.
+        """
         attempts: int = self._options["rebalance.max.retries"]
         last: Exception | None = None
         for number in range(attempts):
@@ -220,7 +240,10 @@ class Member:
         raise ConsumerRebalanceFailed(f"no agreement in {attempts} attempts; the last: {last}")
 
     def _attempt(self) -> None:
-        """With `_ownership`. What fails leaves owned what was, as far as it is still wanted."""
+        """Make one attempt to rebalance. After a failure the member still owns what it had and still wants.
+
+        The caller holds `_ownership`. Raises one of FAILURES.
+        """
         if not self._is_registered:
             patience_s = 2 * self._options.seconds("zookeeper.session.timeout.ms")
             self._registry.register(self._subscription, patience_s, self._wait)
@@ -249,7 +272,10 @@ class Member:
         log.info("%s has %d partitions, %d of them new", self._registry.consumer_id, len(self._owned), len(new))
 
     def _decide(self) -> Assignment | None:
-        """Who has what now; None: this member is no longer registered. Watches are set for all that it depends on."""
+        """Return who gets what now, and watch all nodes that this depends on.
+
+        Returns None when this member is no longer registered.
+        """
         members = self._registry.members(self._heard)
         if self._registry.consumer_id not in members:
             return None
@@ -266,12 +292,12 @@ class Member:
         )
 
     def _begin(self, new: Assignment, offsets: Mapping[TopicPartition, int]) -> None:
-        """While the feed is held: read what was claimed."""
+        """Read the partitions that were claimed. Call it while the feed is held."""
         assert self._stream_of is not None
         routes = {}
         for partition, owner in new.items():
             stream = self._stream_of(partition.topic, int(owner.rpartition("-")[2]))
-            if stream is not None:  # else its user has forgotten it, and the connector
+            if stream is not None:  # None: the user has dropped the stream, and the connector with it
                 routes[partition] = stream
         self._owned = {**self._owned, **new}
         try:
@@ -282,7 +308,10 @@ class Member:
         self._feed.add(routes, offsets)
 
     def _let_go(self, gone: set[TopicPartition], *, tell: bool = True) -> None:
-        """While the feed is held: streams give no more of these, offsets are committed, then others may have them."""
+        """Release partitions: stop reading, commit (with auto.commit.enable), tell the listener, delete the nodes.
+
+        Call it while the feed is held. After it other members may have the partitions.
+        """
         positions = self._feed.positions(while_held=True)
         self._feed.drop(gone)
         self._owned = {partition: owner for partition, owner in self._owned.items() if partition not in gone}
@@ -331,13 +360,16 @@ def shares_of(
     *,
     exclude_internal: bool,
 ) -> Assignment:
-    """Who gets what by the strategy, as far as that concerns one of the members. Disagreement."""
+    """Return who gets what by the strategy, as far as member `consumer_id` is concerned.
+
+    Raises Disagreement when the subscriptions do not fit the strategy.
+    """
     threads: dict[str, list[str]] = {}
     for member, subscription in members.items():
         for topic, count in subscription.topics(existing, exclude_internal=exclude_internal).items():
             threads.setdefault(topic, []).extend(f"{member}-{number}" for number in range(count))
     ours = members[consumer_id].topics(existing, exclude_internal=exclude_internal)
-    if strategy == "range":  # topics are on their own there
+    if strategy == "range":  # which assigns each topic by itself: topics that this member does not read do not matter
         threads = {topic: threads[topic] for topic in ours}
     for readers in threads.values():
         readers.sort(key=java_order)

@@ -1,4 +1,4 @@
-"""Where a group's offsets are: in ZooKeeper, with the brokers, or in both while a group moves."""
+"""Where a group stores its offsets: in ZooKeeper, with the brokers, or in both while the group migrates."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kbroker.model import TopicPartition
 
 
 class OffsetStorage:
-    """Of one group. One thread at a time."""
+    """The committed offsets of one group. For one thread at a time."""
 
     def __init__(self, options: Options, registry: GroupRegistry, cluster: Cluster):
         self._group: str = options["group.id"]
@@ -20,10 +20,13 @@ class OffsetStorage:
         self._in_zookeeper = not self._in_brokers or options["dual.commit.enabled"]
         self._registry = registry
         self._cluster = cluster
-        self._stored: dict[TopicPartition, int] = {}  # what is known to be there
+        self._stored: dict[TopicPartition, int] = {}  # offsets that are known to be stored
 
     def load(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The committed offsets, the larger where there are two; none of a partition that has none."""
+        """Return the committed offsets; the larger one where ZooKeeper and the brokers have different ones.
+
+        A partition without a committed offset is left out.
+        """
         found: dict[TopicPartition, int] = {}
         if self._in_zookeeper:
             found = self._registry.offsets(partitions)
@@ -36,7 +39,7 @@ class OffsetStorage:
         return found
 
     def commit(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Those that are not there yet."""
+        """Commit the positions that are not stored yet."""
         changed = {
             partition: offset for partition, offset in positions.items() if self._stored.get(partition) != offset
         }
@@ -49,6 +52,6 @@ class OffsetStorage:
         self._stored.update(changed)
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Others may commit these from now on."""
+        """Forget what is stored for partitions, because other members may commit them from now on."""
         for partition in partitions:
             self._stored.pop(partition, None)

@@ -1,4 +1,4 @@
-"""Options of the consumer connector: Kafka 0.8's names, those of 0.7 beside them."""
+"""Options of the consumer connector, by the names of Kafka 0.8 and of Kafka 0.7."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ _PLAIN = re.compile(r"[A-Za-z0-9._-]+")
 
 
 def plain_name(given: Any) -> str:
-    """Part of nodes' names."""
+    """Parse a name that becomes part of node names in ZooKeeper."""
     if not isinstance(given, str) or not _PLAIN.fullmatch(given):
         raise ValueError("letters, digits, '.', '_' and '-'")
     return given
 
 
 def _reset(given: Any) -> str:
-    """earliest, latest or none; smallest and largest are what Kafka 0.8 calls the first two."""
+    """Parse earliest, latest or none; smallest and largest are Kafka 0.8's names of the first two."""
     parse: Kind = one_of("smallest", "largest", "earliest", "latest", "none")
     word: str = parse(given)
     return {"smallest": "earliest", "largest": "latest"}.get(word, word)
 
 
 def _timeout(given: Any) -> int:
-    """-1 or milliseconds."""
+    """Parse milliseconds, or -1."""
     found: int = whole(-1, 1 << 40)(given)
     return found
 
 
 def _also(name: str, *aliases: str, default: Any = None) -> Option:
-    """An option of the consumer, by more names."""
+    """Return an option of the consumer with more aliases, and perhaps another default."""
     option = CONSUMER[name]
     return replace(option, aliases=(*option.aliases, *aliases), default=option.default if default is None else default)
 
@@ -50,7 +50,7 @@ SHARED = (
     "exclude.internal.topics",
     "client.rack",
 )
-"""Options that mean the same to the consumer."""
+"""Options of the consumer that mean the same for the connector."""
 
 CONNECTOR = (
     NETWORK

@@ -1,4 +1,4 @@
-"""The nodes of one group below /consumers: its members, who owns what, and offsets, in the layout of Kafka 0.8."""
+"""The nodes of one group below /consumers: members, owners and offsets, in the layout of Kafka 0.8."""
 
 from __future__ import annotations
 
@@ -29,29 +29,29 @@ from kbroker.model import TopicPartition
 log = logging.getLogger("kbroker.client")
 
 LOOK_AGAIN_S = 0.2
-"""How often it is looked whether the node of an earlier session has gone."""
+"""The time between two looks whether the node of an earlier session has gone."""
 
 
 class StillOwned(Exception):
-    """Somebody else owns a partition."""
+    """Raised when another member owns a partition that is claimed."""
 
 
 class AlreadyRegistered(ClientError):
-    """Another consumer has this consumer.id in the group."""
+    """Raised when another consumer of the group has this consumer.id."""
 
     code = ErrorCode.DUPLICATE_RESOURCE
     hint = "give each consumer of a group a consumer.id of its own, or none"
 
 
 class GroupRegistry:
-    """As the session there is now has it. What it raises is the store's."""
+    """Reads and writes the nodes of a group by the current session. Methods raise the store's exceptions."""
 
     def __init__(self, session: Session, group: str, consumer_id: str):
         self.consumer_id = consumer_id
         self._session = session
         root = f"{paths.CONSUMERS}/{group}"
         self._ids, self._owners, self._offsets = f"{root}/ids", f"{root}/owners", f"{root}/offsets"
-        self._claimed: set[TopicPartition] = set()  # there may be a node of this member for them
+        self._claimed: set[TopicPartition] = set()  # partitions for which this member may have an owner node
 
     @property
     def _store(self) -> Store:
@@ -60,8 +60,11 @@ class GroupRegistry:
     # --- members --------------------------------------------------------------------------------------------
 
     def register(self, subscription: Subscription, patience_s: float, wait: Callable[[float], bool]) -> None:
-        """AlreadyRegistered when a node of the same name does not go within `patience_s`, or until `wait` says that the
-        end has come."""
+        """Register this member.
+
+        A node of the same name may be left by an earlier session. Raises AlreadyRegistered when it is not gone within
+        `patience_s` seconds, or when `wait(seconds)` returns True: the member is to stop.
+        """
         path = f"{self._ids}/{self.consumer_id}"
         self._session.store.make_chroot()
         self._make(self._ids, self._owners, self._offsets)
@@ -79,8 +82,11 @@ class GroupRegistry:
                 raise AlreadyRegistered(f"{path}: there is such a consumer already")
 
     def members(self, watch: Watcher) -> dict[str, Subscription]:
-        """`watch` hears when one comes or goes. None when somebody has deleted the group, which is not watched then.
-        StoreCorrupt for a member that cannot be understood."""
+        """Return the subscriptions of all members, by member id. `watch` is called when a member comes or goes.
+
+        Returns {} when somebody has deleted the group's nodes; then nothing is watched. Raises StoreCorrupt when a
+        member's node is not a subscription.
+        """
         found = {}
         try:
             names = self._store.children(self._ids, watch)
@@ -93,7 +99,7 @@ class GroupRegistry:
         return found
 
     def topics(self, watch: Watcher) -> list[str]:
-        """All there are; `watch` hears when one comes or goes."""
+        """Return the names of all topics. `watch` is called when one comes or goes."""
         try:
             return self._store.children(paths.TOPICS, watch)
         except NoNode:
@@ -102,7 +108,7 @@ class GroupRegistry:
             return self._store.children(paths.TOPICS, watch)
 
     def partitions(self, topics: Iterable[str], watch: Watcher) -> dict[str, list[int]]:
-        """The numbers of their partitions, none of a topic that is not there; `watch` hears of changes."""
+        """Return the partition numbers of topics; [] for one that does not exist. `watch` is called on changes."""
         return {topic: self._partitions_of(paths.topic_path(topic), watch) for topic in topics}
 
     def _partitions_of(self, path: str, watch: Watcher) -> list[int]:
@@ -116,7 +122,10 @@ class GroupRegistry:
     # --- owners ---------------------------------------------------------------------------------------------
 
     def claim(self, wanted: Mapping[TopicPartition, str]) -> None:
-        """Own all of these, or none: then StillOwned says by whom."""
+        """Own all of these partitions, or none.
+
+        Raises StillOwned, which names the owner, when another member owns one of them.
+        """
         self._make(*{self._owner_path(partition).rpartition("/")[0] for partition in wanted})
         self._claimed.update(wanted)
         made: list[TopicPartition] = []
@@ -143,7 +152,7 @@ class GroupRegistry:
             raise
 
     def _owner(self, path: str) -> str | None:
-        """Who else has the node; None: nobody."""
+        """Return the owner that a node names; None when the node is gone or belongs to this session."""
         try:
             data, stat = self._store.get(path)
         except NoNode:
@@ -155,11 +164,12 @@ class GroupRegistry:
         return found is not None and found.owner == self._store.session_id
 
     def release(self, partitions: Collection[TopicPartition]) -> None:
+        """Delete the owner nodes of partitions."""
         self._do([Delete(self._owner_path(partition)) for partition in partitions], NoNode)
         self._claimed.difference_update(partitions)
 
     def release_all_but(self, owned: Collection[TopicPartition]) -> None:
-        """What is left of calls that the store did not answer."""
+        """Delete this session's other owner nodes, left by calls that the store has not answered."""
         left = list(self._claimed.difference(owned))
         nodes = self._store.get_many([self._owner_path(partition) for partition in left])
         session_id = self._store.session_id
@@ -170,6 +180,7 @@ class GroupRegistry:
         self._claimed.intersection_update(owned)
 
     def unregister(self) -> None:
+        """Delete this member's registration."""
         self._do([Delete(f"{self._ids}/{self.consumer_id}")], NoNode)
 
     def _owner_path(self, partition: TopicPartition) -> str:
@@ -178,7 +189,7 @@ class GroupRegistry:
     # --- offsets --------------------------------------------------------------------------------------------
 
     def offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Of those that have one."""
+        """Return the committed offsets. A partition without one is left out."""
         wanted = {self._offset_path(partition): partition for partition in partitions}
         found = {}
         for (path, partition), node in zip(wanted.items(), self._store.get_many(list(wanted)), strict=True):
@@ -189,7 +200,7 @@ class GroupRegistry:
         return found
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Text, as Java writes them."""
+        """Store offsets, as decimal text like Kafka's consumer."""
         changes = {
             self._offset_path(partition): paths.encode_consumer_offset(offset) for partition, offset in offsets.items()
         }
@@ -205,7 +216,7 @@ class GroupRegistry:
     # --- shared ---------------------------------------------------------------------------------------------
 
     def _make(self, *wanted: str) -> None:
-        """Persistent nodes and what is above them."""
+        """Create persistent nodes and their parents, as far as they are missing."""
         every = {path for each in wanted for path in _with_parents(each)}
         ordered = sorted(every)
         missing = [path for path, node in zip(ordered, self._store.get_many(ordered), strict=True) if node is None]
@@ -213,7 +224,10 @@ class GroupRegistry:
             self._do([Create(path)], NodeExists)
 
     def _do(self, operations: list[Operation], may_fail: type[StoreError]) -> None:
-        """In a few steps; when one of them cannot be done whole, each of its operations by itself."""
+        """Do the operations in as few transactions as possible.
+
+        If a transaction fails with `may_fail`, its operations are done one by one, and those that fail so are skipped.
+        """
         for parcel in parcels(operations):
             try:
                 self._store.multi(parcel)

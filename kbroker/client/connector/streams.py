@@ -1,10 +1,11 @@
-"""What a connector's user reads from, and how one engine's records get there.
+"""The streams that a connector's user reads from, and how the records of one fetch engine get into them.
 
-There is no thread between: whoever wants a record and finds none polls the engine for all streams (`Feed.fill`), one of
-them at a time. A stream with enough chunks pauses its partitions until it has fewer.
+There is no thread in between: a stream that has no record polls the engine for all streams (`Feed.fill`), one stream at
+a time. A stream that has enough chunks pauses its partitions until it has fewer.
 
-Locks: `Feed._lock` guards who polls, the routes and the chunks that wait; `MessageStream._lock` what the
-stream is reading and how far it is. The second may be taken under the first, never the other way round.
+Locks: `Feed._lock` guards who polls, the routes, and the chunks that wait in streams. `MessageStream._lock` guards what
+the stream is reading and its positions. `MessageStream._lock` may be taken under `Feed._lock`, never the other way
+round.
 """
 
 from __future__ import annotations
@@ -25,28 +26,30 @@ from kbroker.client.errors import ClientError, TimedOut
 from kbroker.model import TopicPartition
 
 POLL_S = 3600.0
-"""A poll ends when there are records, or `FetchEngine.interrupt` says so."""
+"""The longest poll of the engine. It ends earlier when there are records, or by `FetchEngine.interrupt`."""
 POLL_RECORDS = 10_000
 
 
 class ConsumerTimeout(TimedOut):
-    """A stream had no record within consumer.timeout.ms. Reading on is allowed."""
+    """Raised by a stream when there is no record within consumer.timeout.ms. The stream can be read further."""
 
 
 class Waiting(NamedTuple):
-    """A chunk for a stream."""
+    """A chunk that waits in a stream: records of one partition, or the error to raise instead of them."""
 
     partition: TopicPartition
     chunk: Records | ClientError
-    brought: Records | None = None  # that it is of
+    brought: Records | None = None  # the Records of the poll that the chunk is from
 
 
 class MessageStream:
-    """Records of the partitions that this stream's share of the topics are now; an iterator, for one thread at a time.
+    """An iterator over the records of the partitions that this stream has now. For one thread at a time.
 
-    It ends when the connector is shut down. ConsumerTimeout after consumer.timeout.ms without a record. What it has
-    given counts as read, the record in the caller's hands too: that is what is committed. While one of its streams is
-    there so is the connector.
+    The iterator ends when the connector is shut down. A record counts as read, and is committed, from the moment it is
+    handed out. A stream keeps its connector alive.
+
+    Raises ConsumerTimeout when there is no record within consumer.timeout.ms, UnreadableRecords when the next records
+    of a partition are damaged, and BrokerError when a broker refuses for good.
     """
 
     def __init__(self, connector: object, feed: Feed, timeout_s: float | None, most_chunks: int):
@@ -56,11 +59,11 @@ class MessageStream:
         self._most_chunks = most_chunks
         self._lock = threading.Lock()
         self._reading: Iterator[ConsumerRecord] = iter(())
-        self._partition: TopicPartition | None = None  # of `_reading`
-        self._last: ConsumerRecord | None = None  # that it gave
-        self._begun: Waiting | None = None  # what is begun, but still in `_waiting`
-        self._positions: dict[TopicPartition, int] = {}  # behind what was given, of all but `_partition`
-        # With the feed's lock:
+        self._partition: TopicPartition | None = None  # the partition of `_reading`
+        self._last: ConsumerRecord | None = None  # the last record that `_reading` gave
+        self._begun: Waiting | None = None  # the chunk that `_reading` is from while it is still in `_waiting`
+        self._positions: dict[TopicPartition, int] = {}  # behind the records handed out, except of `_partition`
+        # Guarded by the feed's lock:
         self._waiting: deque[Waiting] = deque()
         self._partitions: set[TopicPartition] = set()
         self._is_full = False
@@ -77,20 +80,20 @@ class MessageStream:
                         self._last = record
                         return record
                     self._leave()
-            except BaseException:  # a Ctrl-C while it was on its way
+            except BaseException:  # Ctrl-C before the record was returned: it is handed out again
                 if record is not None:
                     self._reading, self._last = itertools.chain((record,), self._reading), before
                 raise
             self._feed.fill(self, self._timeout_s)
 
     def partitions(self) -> list[TopicPartition]:
-        """Those it has now."""
+        """Return the partitions that this stream has now, sorted."""
         return sorted(self._partitions)
 
     # --- for the feed ---------------------------------------------------------------------------------------
 
     def _leave(self) -> None:
-        """With the lock: nothing more of what is being read."""
+        """Stop reading the current chunk, and note its position. The caller holds `_lock`."""
         if self._partition is not None and self._last is not None:
             self._positions[self._partition] = self._last.offset + 1
         self._reading, self._partition, self._last = iter(()), None, None
@@ -100,21 +103,24 @@ class MessageStream:
             self._reading, self._partition, self._begun = iter(records), waiting.partition, waiting
 
     def _has(self, partition: TopicPartition, brought: Records) -> bool:
-        """With the feed's lock: whether it was put here already."""
+        """Return whether the chunk of `partition` from `brought` was put here already.
+
+        The caller holds the feed's lock.
+        """
         return any(
             each is not None and each.partition == partition and each.brought is brought
             for each in (self._begun, *self._waiting)
         )
 
     def _position(self, partition: TopicPartition) -> int | None:
-        """Behind what was given of it; None when nothing was."""
+        """Return the offset behind the last record handed out of the partition; None when none was."""
         with self._lock:
             if partition == self._partition and self._last is not None:
                 return self._last.offset + 1
             return self._positions.get(partition)
 
     def _drop(self, partition: TopicPartition) -> None:
-        """Give no more of it, and forget where it stood. With the feed's lock."""
+        """Hand out no more of the partition, and forget its position. The caller holds the feed's lock."""
         with self._lock:
             if partition == self._partition:
                 self._leave()
@@ -126,26 +132,31 @@ class MessageStream:
 
 
 class Feed:
-    """Between one engine and the streams of a connector."""
+    """Brings records from one fetch engine to the streams of a connector."""
 
     def __init__(self, engine: FetchEngine, check: Callable[[], None]):
-        """`check` raises when there will be no more records, and why."""
+        """`check` raises an exception, saying why, once there will be no more records."""
         self._engine = engine
         self._check = check
-        self._lock = threading.Lock()  # left by itself: a Ctrl-C may come in the middle of a Condition's methods
+        # `with self._lock`, not the Condition: Ctrl-C may come in the middle of a Condition's Python methods.
+        self._lock = threading.Lock()
         self._turn = threading.Condition(self._lock)
-        self._is_taken = False  # somebody polls, or changes what is read
-        self._wanted = 0  # how many want to change it: nobody polls meanwhile
-        # What reads on must not keep its users' streams, and so the connector, for ever.
+        self._is_taken = False  # a thread polls, or changes what is read
+        self._wanted = 0  # how many threads want to change what is read: no poll begins meanwhile
+        # Weak references, because the member's thread, which holds the feed, must not keep streams and connector alive.
         self._routes: WeakValueDictionary[TopicPartition, MessageStream] = WeakValueDictionary()
-        self._first: dict[TopicPartition, int] = {}  # where a partition begins, as far as that is known
-        self._brought: list[Records] = []  # by the last poll, and not in the streams yet
+        self._first: dict[TopicPartition, int] = {}  # the offset where a partition begins, where it is known
+        self._brought: list[Records] = []  # records of the last poll that are not in the streams yet
         self._is_ended = False
 
     # --- for streams ----------------------------------------------------------------------------------------
 
     def fill(self, stream: MessageStream, timeout_s: float | None) -> None:
-        """Returns when the stream has something to read; StopIteration when it will have nothing any more."""
+        """Return when the stream has something to read.
+
+        Raises StopIteration when the connector is shut down, ConsumerTimeout after `timeout_s` seconds without a
+        record, and the error that the next chunk stands for.
+        """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             has_taken = False
@@ -164,7 +175,7 @@ class Feed:
                     self._is_taken = has_taken = True
                 self._engine.poll(int(min(left, POLL_S) * 1000) + 1, POLL_RECORDS, into=self._brought)
             except UnreadableRecords as error:
-                if not has_taken:  # it was taken from the stream
+                if not has_taken:  # the error was a chunk of this stream, not of the poll
                     raise
                 with self._lock:
                     self._fail(TopicPartition(error.topic, error.partition), error)
@@ -179,7 +190,7 @@ class Feed:
             raise StopIteration
         self._maybe_resume(stream)
         while stream._waiting:
-            # A Ctrl-C may come between any two lines: then it has begun, and is here still.
+            # Ctrl-C may come between any two lines: then the chunk has begun, and is still in `_waiting`.
             waiting = stream._waiting[0]
             chunk, is_new = waiting.chunk, waiting is not stream._begun
             if is_new and isinstance(chunk, Records):
@@ -194,7 +205,7 @@ class Feed:
         return False
 
     def _distribute(self) -> None:
-        """What was brought, to the streams: first for who wants a record, and wherever what they have is counted."""
+        """Put the records of the last poll into the streams, one chunk for each partition. The caller holds `_lock`."""
         while self._brought:
             brought = self._brought[0]
             for partition in brought.partitions():
@@ -218,7 +229,7 @@ class Feed:
                 self._engine.pause(*each)
 
     def _maybe_resume(self, stream: MessageStream) -> None:
-        """When fewer chunks wait."""
+        """Resume the partitions of a full stream once fewer chunks wait in it. The caller holds `_lock`."""
         if stream._is_full and len(stream._waiting) < stream._most_chunks:
             for each in stream._partitions:
                 self._engine.resume(*each)
@@ -228,7 +239,7 @@ class Feed:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Nobody polls meanwhile, nor gets a chunk: what is read may be changed."""
+        """Keep every stream from polling for the length of the block, so that what is read may be changed."""
         with self._lock:
             self._wanted += 1
             while self._is_taken:
@@ -244,7 +255,10 @@ class Feed:
                 self._turn.notify_all()
 
     def positions(self, *, while_held: bool = False) -> dict[TopicPartition, int]:
-        """Where each partition goes on behind what streams have given; those where that is not known are left out."""
+        """Return the offset to go on at in each partition, behind all records that streams have handed out.
+
+        Partitions whose position is not known are left out. `while_held`: the caller is in a `held` block.
+        """
         with self._lock:
             self._distribute()
             found = {}
@@ -253,7 +267,7 @@ class Feed:
                 position = stream._position(partition)
                 if position is None:
                     position = self._first.get(partition)
-                # The engine's own is past what a poll has taken out and not brought here yet.
+                # During a poll the engine's position may be past records that are not in the streams yet.
                 if position is None and not polls:
                     position = self._engine.position(*partition)
                 if position is not None and position >= 0:
@@ -261,7 +275,7 @@ class Feed:
             return found
 
     def drop(self, partitions: set[TopicPartition]) -> None:
-        """While held: streams give no more of these."""
+        """Take partitions away from their streams, which hand out no more of them. Call it in a `held` block."""
         with self._lock:
             self._distribute()
             for partition in partitions:
@@ -272,7 +286,10 @@ class Feed:
                 self._first.pop(partition, None)
 
     def add(self, routes: Mapping[TopicPartition, MessageStream], offsets: Mapping[TopicPartition, int]) -> None:
-        """While held, once the engine has them; from where on, as far as that is known."""
+        """Give partitions to streams. Call it in a `held` block, after the engine was assigned the partitions.
+
+        `offsets` has the offset that each partition begins at, where it is known.
+        """
         with self._lock:
             for partition, stream in routes.items():
                 self._routes[partition] = stream
@@ -283,7 +300,7 @@ class Feed:
                     self._engine.pause(*partition)
 
     def end(self) -> None:
-        """Streams end, those that wait at once."""
+        """End all streams; those that wait for a record end at once."""
         with self._lock:
             self._is_ended = True
             for stream in self._routes.values():

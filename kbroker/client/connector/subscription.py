@@ -1,4 +1,4 @@
-"""What a member of a group wants to read: topics by name, or all that a filter lets through."""
+"""What a member of a group subscribes to: topics by name, or all topics that a filter lets through."""
 
 from __future__ import annotations
 
@@ -13,12 +13,16 @@ from kbroker.coordination.paths import StoreCorrupt
 STATIC, WHITE_LIST, BLACK_LIST = "static", "white_list", "black_list"
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 MOST_STREAMS = 100_000
-"""Of one member and topic; more are a slip, or a lie."""
+"""The most streams of one member for one topic; a larger number must be a mistake, or malicious."""
 _COMMAS = str.maketrans({",": "|", " ": None})
 
 
 def filter_of(pattern: str) -> str:
-    """A filter as Kafka's: commas stand for alternatives, quotes around it and blanks do not count. ValueError."""
+    """Return the regular expression of a filter, written as in Kafka.
+
+    Commas stand for `|`; blanks, and quotes around the filter, are dropped. Raises ValueError when it is empty or not a
+    regular expression.
+    """
     cleaned = pattern.strip().translate(_COMMAS).strip("\"'")
     try:
         re.compile(cleaned)
@@ -31,7 +35,10 @@ def filter_of(pattern: str) -> str:
 
 @dataclass(frozen=True)
 class Subscription:
-    """`counts`: streams of each topic; with a filter, that one's."""
+    """A member's subscription. `pattern` is STATIC, WHITE_LIST or BLACK_LIST.
+
+    `counts` has the number of streams by topic; with a filter, by its regular expression.
+    """
 
     pattern: str
     counts: Mapping[str, int]
@@ -41,7 +48,7 @@ class Subscription:
         return self.pattern != STATIC
 
     def topics(self, existing: Collection[str], *, exclude_internal: bool) -> dict[str, int]:
-        """Streams of each topic that is read. Topics that are named need not exist."""
+        """Return the number of streams of each topic that is read. A topic subscribed to by name need not exist."""
         if not self.is_filter:
             return dict(self.counts)
         wanted: dict[str, int] = {}
@@ -65,7 +72,7 @@ class Subscription:
 
 
 def decode_subscription(path: str, data: bytes) -> Subscription:
-    """StoreCorrupt for what is none."""
+    """Parse the data of a member's node. Raises StoreCorrupt if the bytes are not a subscription."""
     try:
         fields: Any = json.loads(data.decode())
         pattern, counts = fields["pattern"], fields["subscription"]

@@ -1,7 +1,7 @@
 """The consumer: `consumer.py` (what users call), `options.py`, `fetching.py` (leaders, positions, errors).
 
-Groups: `group.py` (what a consumer has to do with its group), `membership.py` (what every protocol's membership is),
-`classic.py` (the one by JoinGroup), `holdings.py` (how partitions come and go), `steps.py` (what polls do for it),
-`assignor.py` (what a user's own assignor is). The data plane, which runs without the GIL, is `_core/consumer_fetch` and
-`_core/consumer_records`; read their .pxd first.
+Groups: `group.py` (a consumer's group), `membership.py` (the interface of both group protocols), `classic.py` (the
+protocol with JoinGroup), `consumer_protocol.py` (KIP-848), `holdings.py` (how partitions come and go), `steps.py` (what
+polls run for the group), `assignor.py` (the base class of assignors). The data plane runs without the GIL:
+`_core/client/consumer/fetch` and `records`. Read their .pxd first.
 """

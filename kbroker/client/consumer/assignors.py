@@ -1,4 +1,4 @@
-"""The assignors that come with the client, by the names that all clients know them by."""
+"""The assignors that come with the client, by the names that they have in all Kafka clients."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from kbroker.model import TopicPartition
 
 
 class RangeAssignor(Assignor):
-    """Each topic in runs as even as can be: the first members have one more. Same numbers of topics go together.
+    """Gives each member a run of consecutive partitions of each topic; the first members have one more.
 
-    Where racks count, first what a member can read near to it, then the rest (KIP-881).
+    Partitions of the same number in topics that have as many partitions, and the same members, go to the same member.
+    Where racks count (KIP-881), each member first gets partitions that have a replica in its rack, then the rest.
     """
 
     name = "range"
@@ -64,14 +65,14 @@ class _Row:
             del self.left[partition]
 
     def give(self, *, near: bool = False) -> None:
-        """All that there is room for. `near`: only what matches."""
+        """Give members as many of the left partitions as they have room for. `near`: only those in their rack."""
         for member_id in self.taken:
             fitting = (each for each in self.left if not near or self.racks.match(member_id, each))
             self.take(member_id, list(islice(fitting, self.room(member_id))))
 
 
 def _give_alike(rows: list[_Row]) -> None:
-    """Partitions with one number of all topics to the first member for whom all match."""
+    """Give the partitions of one number of all topics to the first member that has room, and for which all match."""
     for number in range(len(rows[0].left)):
         found = [TopicPartition(row.topic, number) for row in rows]
         for member_id in rows[0].taken:
@@ -84,7 +85,7 @@ def _give_alike(rows: list[_Row]) -> None:
 
 
 class RoundRobinAssignor(Assignor):
-    """All partitions of all topics dealt out in turn, to the next member that wants the topic."""
+    """Deals out the partitions of all topics in turn, each to the next member that wants the topic."""
 
     name = "roundrobin"
 

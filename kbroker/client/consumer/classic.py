@@ -1,9 +1,11 @@
-"""Membership by the classic protocol: JoinGroup, SyncGroup, Heartbeat, LeaveGroup; the leader's assignor shares.
+"""Membership by the classic protocol (JoinGroup, SyncGroup, Heartbeat, LeaveGroup): the leader's assignor shares.
 
-Eager: all is given up before each rebalance. Cooperative (KIP-429), when all assignors can: what a member is to go on
-having it keeps, and whoever gave something up joins again so that it is given to somebody. A member that reads and
-commits goes on with that while a cooperative rebalance waits for others: JoinGroup has a connection of its own.
-Also KIP-62 (heartbeats in the background), 345 (static members), 394 (member id first), 814 (the leader comes back).
+With the eager protocol a member gives up all partitions before each rebalance. The cooperative protocol (KIP-429) is
+used when all assignors support it: a member keeps the partitions that it will have afterwards too, and a member that
+has given some up joins again, so that they are given to others. While a cooperative rebalance waits for other members,
+this one goes on reading and committing: JoinGroup has its own connection.
+Also implemented: KIP-62 (heartbeats in the background), KIP-345 (static members), KIP-394 (member id first), KIP-814
+(a static leader that comes back).
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ log = logging.getLogger("kbroker.client")
 
 JOIN = "join"  #: the purpose of the connection on which a JoinGroup waits
 PROTOCOL_TYPE = "consumer"
-JOIN_GRACE_MS = 5_000  #: how much longer than a rebalance may take its answer may
+JOIN_GRACE_MS = 5_000  #: how much longer than the longest rebalance the answer to JoinGroup is waited for
 LONGEST_REASON = 255
 DISPLACED = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION})
 AT_ONCE = frozenset({ErrorCode.MEMBER_ID_REQUIRED, ErrorCode.REBALANCE_IN_PROGRESS})
@@ -49,14 +51,14 @@ class ClassicMembership(Membership):
         self._protocol = COOPERATIVE if cooperative else EAGER
         self._identity = ConsumerGroupMetadata(place.coordinator.group_id, -1, "", options["group.instance.id"])
         self._reason = "it has come"
-        self._wanted = asyncio.Event()  # a rebalance
+        self._wanted = asyncio.Event()  # set when a rebalance is wanted
         self._overdue = False
         self._joining = False
-        self._prepared = False  # for the next join, which may take several attempts
+        self._prepared = False  # partitions are given up for the next join, which may take several attempts
         self._fenced: ClientError | None = None
-        self._topics: frozenset[str] = frozenset()  # joined with
-        self._previous: tuple[frozenset[TopicPartition], int] = frozenset(), -1  # given, and in which generation
-        self._shared: dict[str, int] = {}  # as leader: the topics that were shared, and how many partitions they had
+        self._topics: frozenset[str] = frozenset()  # the topics that the member has joined with
+        self._previous: tuple[frozenset[TopicPartition], int] = frozenset(), -1  # the last assignment, its generation
+        self._shared: dict[str, int] = {}  # if leader: numbers of partitions of the topics at the last assignment
         self._interest: frozenset[str] = frozenset()
         self._patterned = False
         self._beating: asyncio.Task[None] | None = None
@@ -177,7 +179,7 @@ class ClassicMembership(Membership):
             await self._settle(assigned)
 
     async def _prepare(self) -> None:
-        """Give up what cannot be kept whatever the group decides."""
+        """Give up the partitions that this member cannot keep, whatever the group decides."""
         subscription = self.place.subscription()
         held = self._holdings.partitions
         if self._protocol == EAGER:
@@ -202,7 +204,7 @@ class ClassicMembership(Membership):
             self.rejoin("it has given partitions up")
 
     async def _end(self, error: ClientError) -> None:
-        """Somebody else has this one's place."""
+        """End the membership for good, because another member has this one's group.instance.id."""
         self._stop_beating()
         self._displace("")
         self._holdings.note_loss()
@@ -210,7 +212,7 @@ class ClassicMembership(Membership):
         self.place.fail(error)
 
     def _lose_place(self, code: ErrorCode) -> None:
-        """The coordinator does not know this member, or this generation, any more."""
+        """Note that the coordinator does not know this member, or its generation, any more; join again."""
         log.info("group %r: %s: this member's place is lost", self._identity.group_id, code.name)
         self._stop_beating()
         self._displace("" if code == ErrorCode.UNKNOWN_MEMBER_ID else self._identity.member_id)
@@ -229,7 +231,7 @@ class ClassicMembership(Membership):
     # --- joining --------------------------------------------------------------------------------------------
 
     async def _join(self, reason: str) -> frozenset[TopicPartition]:
-        """One round: what is assigned. Errors as they come."""
+        """Join and sync once, and return the assigned partitions. Raises ClientError when that fails."""
         topics = await self._subscribed()
         self._stop_beating()
         self._joining = True
@@ -276,7 +278,7 @@ class ClassicMembership(Membership):
                 protocol_type=PROTOCOL_TYPE,
                 protocols=protocols,
             )
-            # Before version 1 a rebalance takes as long as a session may.
+            # With version 0 the broker waits for other members as long as a session may last.
             if version >= 1:
                 made.rebalance_timeout_ms = options["max.poll.interval.ms"]
             if who.group_instance_id is not None:
@@ -319,7 +321,7 @@ class ClassicMembership(Membership):
     # --- as leader ------------------------------------------------------------------------------------------
 
     async def _share(self, joined: Any) -> Mapping[str, bytes]:
-        """Each member's assignment; none when the coordinator still has them (KIP-814)."""
+        """Return the assignment of each member; {} when the coordinator still has them (KIP-814)."""
         assignor = self._assignors.get(joined.protocol_name or "")
         if assignor is None:
             raise BrokerError(
@@ -433,7 +435,10 @@ class ClassicMembership(Membership):
     # --- topics ---------------------------------------------------------------------------------------------
 
     async def _subscribed(self) -> frozenset[str]:
-        """The names of what is subscribed to now, looked at in the cluster if need be."""
+        """Return the names of the topics that are subscribed to now, with fresh metadata if necessary.
+
+        Raises BrokerError when a named topic is refused for good.
+        """
         subscription = self.place.subscription()
         patterned = subscription.pattern is not None
         if patterned != self._patterned:
@@ -469,7 +474,7 @@ class ClassicMembership(Membership):
             self.rejoin("topics have other numbers of partitions")
 
     async def _look_for_topics(self) -> None:
-        """As long as there are some missing."""
+        """Refresh metadata regularly while topics of interest are missing."""
         while True:
             await asyncio.sleep(self.place.options.seconds("retry.backoff.max.ms"))
             known = self.cluster.view.topics

@@ -1,4 +1,4 @@
-"""The consumer that users have."""
+"""The consumer for threads, and the methods that it shares with the one for asyncio."""
 
 from __future__ import annotations
 
@@ -44,7 +44,11 @@ Committed = Callable[[Mapping[TopicPartition, OffsetAndMetadata], ClientError | 
 
 
 class ConsumerOperations:
-    """What a consumer does, but for polling, on both faces."""
+    """The methods that Consumer and AsyncConsumer share: all but polling.
+
+    A partition is given as TopicPartition or as (topic, number). Methods that ask a broker raise BrokerError when it
+    refuses, and TimedOut or ConnectionFailed when they are not done within default.api.timeout.ms.
+    """
 
     _thread: ClientThread
 
@@ -79,8 +83,12 @@ class ConsumerOperations:
     async def assign(
         self, partitions: Mapping[TopicPartition, int] | Iterable[TopicPartition | tuple[str, int]]
     ) -> None:
-        """Read exactly these; of a mapping from its offsets on, else where they are, where the group has committed, or
-        where auto.offset.reset says. Nobody else of the group is asked who has them.
+        """Read exactly these partitions. The group's other members are not asked whether they read them too.
+
+        A mapping gives the offset to begin at in each partition. Without an offset, or with -1, a partition goes on
+        at the position it has, else at the group's committed offset, else where auto.offset.reset says.
+
+        Raises UsageError while topics are subscribed to, and ValueError for an offset below -1.
         """
         await self._assign(partitions)
 
@@ -100,7 +108,10 @@ class ConsumerOperations:
 
     @operation
     async def assign_topics(self, *topics: str) -> None:
-        """Read all partitions that these topics have now. BrokerError when one is not there."""
+        """Read all partitions that these topics have now, as `assign` does without offsets.
+
+        Raises BrokerError when a topic is not there, and UsageError while topics are subscribed to.
+        """
         for topic in topics:
             if not isinstance(topic, str):
                 raise TypeError(f"a topic is a name, and several are arguments of their own: not {topic!r}")
@@ -112,8 +123,13 @@ class ConsumerOperations:
         topics: str | Iterable[str] | re.Pattern[str] | SubscriptionPattern,
         listener: RebalanceListener | None = None,
     ) -> None:
-        """Share topics with the other members of the group: these, or all that a pattern matches as a whole, also those
-        that come later. In place of what was subscribed to before. `listener` is told in polls what comes and goes.
+        """Share the partitions of topics with the other members of the group, instead of an earlier subscription.
+
+        `topics` are names, or a pattern that must match the whole name; topics that are created later count too. With
+        group.protocol=consumer a SubscriptionPattern lets the brokers match. `listener` is called during polls, when
+        partitions come or go.
+
+        Raises UsageError without group.id, and while partitions are assigned by hand; ValueError for an empty name.
         """
         group = self._in_group("subscribe")
         if isinstance(topics, SubscriptionPattern):
@@ -133,7 +149,7 @@ class ConsumerOperations:
         await group.subscribe(subscription, listener)
 
     def subscription(self) -> frozenset[str] | re.Pattern[str] | SubscriptionPattern | None:
-        """What was subscribed to."""
+        """Return the topics or the pattern that `subscribe` was given; None when nothing is subscribed to."""
         found = self._group.subscription if self._group is not None else None
         if found is None:
             return None
@@ -142,14 +158,21 @@ class ConsumerOperations:
         return found.pattern or found.topics
 
     def enforce_rebalance(self, reason: str = "the user wants it") -> None:
-        """Have the group share its partitions anew."""
+        """Ask the group to share its partitions anew. `reason` is what the broker logs.
+
+        With group.protocol=consumer only the brokers decide about that, and the call just logs a warning. Raises
+        UsageError when nothing is subscribed to.
+        """
         group = self._in_group("rebalance")
         if group.subscription is None:
             raise UsageError("nothing is subscribed to")
         self._thread.call_soon(group.rejoin, reason)
 
     def group_metadata(self) -> ConsumerGroupMetadata:
-        """Who this member is, for a producer that commits offsets in its transaction."""
+        """Return this member's identity, for `Producer.send_offsets_to_transaction`.
+
+        Raises UsageError without group.id.
+        """
         return self._in_group("be a member").metadata
 
     def _in_group(self, what: str) -> Group:
@@ -159,22 +182,32 @@ class ConsumerOperations:
         return self._group
 
     def assignment(self) -> list[TopicPartition]:
-        """What is read now: assigned by hand, or by the group as of the last poll."""
+        """Return the partitions that are read now: assigned by hand, or by the group as of the last poll."""
         return [TopicPartition(*key) for key in self._engine.assigned()]
 
     def seek(self, topic: str, partition: int, offset: int) -> None:
-        """The next record is the one at `offset`, or the first behind it."""
+        """Go on at `offset`: the next record is the one there, or the first one behind it.
+
+        Raises UsageError when the partition is not assigned, and ValueError for a negative offset.
+        """
         self._check(topic, partition)
         self._engine.seek(topic, partition, offset_of(offset, TopicPartition(topic, partition)))
 
     @operation
     async def seek_to_beginning(self, *partitions: TopicPartition | tuple[str, int]) -> None:
-        """To the first record there is; of all partitions when none is named."""
+        """Go to the first record of each of these partitions, or of all assigned ones when none is named.
+
+        Raises UsageError when a partition is not assigned.
+        """
         await self._seek_to(EARLIEST, partitions)
 
     @operation
     async def seek_to_end(self, *partitions: TopicPartition | tuple[str, int]) -> None:
-        """Behind the last record there is now."""
+        """Go behind the last record of each of these partitions, or of all assigned ones when none is named.
+
+        With isolation.level=read_committed that is before the first open transaction. Raises UsageError when a
+        partition is not assigned.
+        """
         await self._seek_to(LATEST, partitions)
 
     async def _seek_to(self, where: int, partitions: tuple[TopicPartition | tuple[str, int], ...]) -> None:
@@ -183,21 +216,27 @@ class ConsumerOperations:
             self.seek(*partition, offset)
 
     def pause(self, topic: str, partition: int) -> None:
-        """Neither fetch nor give records of it, until `resume`."""
+        """Neither fetch nor hand out records of the partition until `resume`.
+
+        Raises UsageError when the partition is not assigned.
+        """
         self._check(topic, partition)
         self._engine.pause(topic, partition)
 
     def resume(self, topic: str, partition: int) -> None:
-        """Go on after `pause`, where it stopped."""
+        """Go on with a paused partition, where it stopped. Raises UsageError when the partition is not assigned."""
         self._check(topic, partition)
         self._engine.resume(topic, partition)
 
     def paused(self) -> list[TopicPartition]:
-        """Those of the assignment that are paused."""
+        """Return the assigned partitions that are paused."""
         return [each for each in self.assignment() if self._engine.is_paused(*each)]
 
     def position(self, topic: str, partition: int) -> int | None:
-        """The offset of the next record that is given; None while it is not known."""
+        """Return the offset of the next record that is handed out; None while it is not known.
+
+        Raises UsageError when the partition is not assigned.
+        """
         self._check(topic, partition)
         found = self._engine.position(topic, partition)
         return found if found >= 0 else None
@@ -211,7 +250,10 @@ class ConsumerOperations:
 
     @operation
     async def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        """The offset of the first record at that time (ms) or later in each partition; None where there is none."""
+        """Return for each partition the offset of its first record at that time or later; None if there is no such.
+
+        Times are milliseconds since 1970. Raises ValueError for a negative time.
+        """
         found = await self._offsets(times_of(times))
         return {partition: offset if offset >= 0 else None for partition, (offset, _) in found.items()}
 
@@ -219,22 +261,27 @@ class ConsumerOperations:
     async def beginning_offsets(
         self, partitions: Iterable[TopicPartition | tuple[str, int]]
     ) -> dict[TopicPartition, int]:
-        """The first offset there is in each. Asks the leaders; BrokerError when one is not there."""
+        """Ask the leaders for the first offset of each partition. Raises BrokerError when a partition is not there."""
         found = await self._offsets(dict.fromkeys(partitions_of(partitions), EARLIEST))
         return {partition: offset for partition, (offset, _) in found.items()}
 
     @operation
     async def end_offsets(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> dict[TopicPartition, int]:
-        """Behind the last record; with read_committed the first of a transaction that is open."""
+        """Ask the leaders for the end of each partition: the offset behind its last record.
+
+        With isolation.level=read_committed the end is the first offset of an open transaction, if there is one. Raises
+        BrokerError when a partition is not there.
+        """
         found = await self._offsets(dict.fromkeys(partitions_of(partitions), LATEST))
         return {partition: offset for partition, (offset, _) in found.items()}
 
     @operation
     async def commit(self, offsets: Offsets | None = None, timeout: float | None = None) -> None:
-        """Store where the group is to go on: these offsets, or behind all that polls and loops have handed out.
+        """Store where the group is to go on: at these offsets, or behind all records that were handed out.
 
-        Tried again for `timeout` seconds (default.api.timeout.ms). CommitFailed when the group has given a partition to
-        somebody else.
+        `offsets` has the offset of the next record to read. The commit is tried again for `timeout` seconds; None:
+        default.api.timeout.ms. Raises CommitFailed when the group may have given a partition to another member,
+        UsageError without group.id, and ValueError for a negative offset.
         """
         group = self._in_group("commit")
         await group.commit(self._to_commit(group, offsets), timeout_s=timeout)
@@ -253,7 +300,10 @@ class ConsumerOperations:
     async def committed(
         self, partitions: Iterable[TopicPartition | tuple[str, int]], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Where the group has come to in each; None where nothing is committed."""
+        """Return the group's committed position in each partition; None where nothing is committed.
+
+        `timeout` is in seconds; None: default.api.timeout.ms. Raises UsageError without group.id.
+        """
         wanted = partitions_of(partitions)
         found = await self._in_group("commit").committed(wanted, timeout_s=timeout)
         return {partition: found.get(partition) for partition in wanted}
@@ -262,7 +312,7 @@ class ConsumerOperations:
         return await self._fetching.offsets(asked)
 
     def _to_poll(self, timeout: float, max_records: int | None) -> tuple[float, int]:
-        """How long and how many, if it can be polled here and now."""
+        """Check that a poll is possible here and now; return its timeout in seconds and its largest record count."""
         self._thread.check()
         if self._thread.is_own_thread:
             raise UsageError("poll on the client's own thread")
@@ -279,17 +329,25 @@ class ConsumerOperations:
 
 
 class Consumer(ConsumerOperations, Blocking):
-    """Reads records from Kafka or kbroker; what comes next is fetched in the background.
+    """Reads records from Kafka or kbroker, and fetches the next ones in the background.
 
-    `Consumer(bootstrap_servers="localhost:9092")`, or a mapping of options with Kafka's names. A context manager. One
-    thread at a time may poll; every other method may be called from any thread meanwhile. Partitions are TopicPartition
-    or (topic, number).
+    Options are keywords, `Consumer(bootstrap_servers="localhost:9092")`, or a mapping with Kafka's names. The consumer
+    is a context manager. One thread at a time may poll; every other method may be called from any thread meanwhile.
+    Iterating over the consumer polls. Partitions are TopicPartition or (topic, number).
+
+    The constructor raises TypeError for an option that does not exist, and ValueError for a value that is not allowed
+    or contradicts another option.
     """
 
     def poll(self, timeout: float = 1.0, max_records: int | None = None) -> Records:
-        """The next records, at most `max_records` (max.poll.records); none when `timeout` seconds pass without any.
+        """Return the next records, at most `max_records` (None: max.poll.records).
 
-        Raises what a broker refuses for good, and UnreadableRecords. Ctrl-C ends it.
+        Returns empty Records when `timeout` seconds pass without any. Ctrl-C ends the wait. In a group the poll also
+        runs the rebalance listener, and callbacks of `commit_async`.
+
+        Raises UsageError when nothing is subscribed to or assigned, BrokerError when a broker refuses for good (also
+        OFFSET_OUT_OF_RANGE with auto.offset.reset=none), LogTruncated, and UnreadableRecords when the next records are
+        damaged.
         """
         return self._poll(timeout, max_records)
 
@@ -312,7 +370,7 @@ class Consumer(ConsumerOperations, Blocking):
                 group.steps.run()
             group.check()
             records = self._engine.poll(int(left * 1000), most, to_read)
-            # Nothing that a signal's handler can interrupt before the return: `records` would stay in its traceback.
+            # Up to the return stands nothing that a signal's handler can interrupt: an exception would lose `records`.
             if self._engine.has_given:
                 return records
             left = until - time.monotonic()
@@ -322,8 +380,10 @@ class Consumer(ConsumerOperations, Blocking):
     def poll_arrow(
         self, timeout: float = 1.0, max_records: int | None = None, columns: Iterable[str] | None = None
     ) -> Any:
-        """The same as a pyarrow.RecordBatch; see Records.arrow. What an exception keeps from being returned comes
-        again.
+        """Poll, and return the records as a pyarrow.RecordBatch; see `Records.arrow` for its columns.
+
+        Raises what `poll` raises, ValueError for an unknown column, and ImportError without pyarrow. After an exception
+        the next poll returns the same records: none is lost.
         """
         names = arrow_names(columns)
         self._engine.settle()
@@ -341,8 +401,10 @@ class Consumer(ConsumerOperations, Blocking):
         *,
         dtypes: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """The same as NumPy arrays; see Records.numpy. What an exception keeps from being returned, be it a dtype that
-        does not fit, comes again.
+        """Poll, and return the records as NumPy arrays; see `Records.numpy` for the arrays and for `dtypes`.
+
+        Raises what `poll` raises, and ValueError for an unknown column or a dtype that does not fit. After an exception
+        the next poll returns the same records: none is lost.
         """
         names = numpy_names(columns, dtypes)
         self._engine.settle()
@@ -355,11 +417,14 @@ class Consumer(ConsumerOperations, Blocking):
     def read_range(
         self, topic: str, partition: int, start: int, until: int, timeout: float = 60.0
     ) -> Iterator[Records]:
-        """The records of one partition from offset `start` up to `until`, which is left out; nothing else is read then.
+        """Yield the records of one partition from offset `start` to `until`, without the record at `until`.
 
-        It ends where a broker has no more up to there: compaction and transactions leave gaps. TimedOut when nothing
-        comes for `timeout` seconds. With auto.offset.reset=none offsets that are gone are an error, else it goes on
-        from there.
+        The partition is assigned by hand, alone: nothing else is read meanwhile. The iterator ends once reading has
+        come to `until`, also where compaction or a transaction has left no record right before it.
+
+        Raises TimedOut when nothing comes for `timeout` seconds, ValueError when `start` is negative or behind `until`,
+        and what `poll` raises. Where `start` is no longer in the log, auto.offset.reset decides: none raises
+        BrokerError, earliest and latest go on there.
         """
         place = TopicPartition(topic, partition)
         if not offset_of(start, place) <= offset_of(until, place):
@@ -380,13 +445,13 @@ class Consumer(ConsumerOperations, Blocking):
                     return
             yield records
             if behind >= until:
-                return  # what came with the last ones may be damaged: nobody has asked for it
+                return  # records behind `until` may be damaged, but were not asked for
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        """Records without end, by polls: for one thread at a time. It stands still while there are none.
+        """Iterate over records without end: poll, and wait while there are none. For one thread at a time.
 
-        Only those that have come out count: positions and commits are behind the last one. Another loop goes on where
-        one has stopped, and so does `poll`.
+        Positions and commits stand behind the last record that the iterator has yielded. A later loop, or `poll`, goes
+        on there. Raises what `poll` raises.
         """
         while True:
             if (reading := self._engine.reading()) is not None:
@@ -397,9 +462,10 @@ class Consumer(ConsumerOperations, Blocking):
     def commit_async(
         self, offsets: Offsets | None = None, callback: Committed | None = None
     ) -> concurrent.futures.Future[None]:
-        """The same without waiting, and without a second attempt.
+        """Commit as `commit` does, but without waiting and in a single attempt.
 
-        `callback(offsets, error or None)` is called by a later poll.
+        A later poll calls `callback(offsets, error)`; `error` is None when the offsets are committed. The Future ends
+        with the same outcome. Raises UsageError without group.id, and ValueError for a negative offset.
         """
         group = self._in_group("commit")
         wanted = self._to_commit(group, offsets)
@@ -418,20 +484,24 @@ class Consumer(ConsumerOperations, Blocking):
         return self._thread.submit(commit())
 
     def unsubscribe(self) -> None:
-        """Give up all partitions, those assigned by hand too, and leave the group. The listener is told here."""
+        """Give up all partitions, also those assigned by hand, and leave the group.
+
+        The rebalance listener is called before this returns, in the calling thread. Raises UsageError when called on
+        the client's own thread.
+        """
         group = self._group
         if self._thread.is_own_thread:
             raise UsageError("a blocking call on the client's own thread")
         if group is not None and group.subscription is not None:
             group.steps.drive(self._thread.submit(group.unsubscribe("it has unsubscribed")))
             if self._closing:
-                return  # by the listener
+                return  # the listener has closed the consumer
         self._thread.call(self._fetching.assign({}))
 
     def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Commit (enable.auto.commit), tell the listener, leave the group, end the thread: within `timeout` seconds.
+        """Commit (with enable.auto.commit), tell the rebalance listener, leave the group and end the thread.
 
-        A poll that waits returns.
+        That takes at most `timeout` seconds. A poll that waits in another thread returns.
         """
         self._close(timeout, commit=True)
 
@@ -454,12 +524,15 @@ class Consumer(ConsumerOperations, Blocking):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """After an exception nothing is committed: the last poll's records may not have been dealt with."""
+        """Close. After an exception without a commit: the last poll's records may not have been processed."""
         self._close(CLOSE_TIMEOUT_S, commit=kind is None)
 
 
 def arrow_names(columns: Iterable[str] | None) -> tuple[str, ...] | None:
-    """Raises what is wrong with a poll_arrow before there are records, which it would lose: a name, or no pyarrow."""
+    """Check the arguments of `poll_arrow` before there are records that an exception could lose.
+
+    Raises ValueError for an unknown column, and ImportError without pyarrow.
+    """
     names = None if columns is None else tuple(columns)
     Records().columns(names)
     Records().arrow(())
@@ -467,7 +540,7 @@ def arrow_names(columns: Iterable[str] | None) -> tuple[str, ...] | None:
 
 
 def numpy_names(columns: Iterable[str] | None, dtypes: Mapping[str, Any] | None) -> tuple[str, ...] | None:
-    """The same for a poll_numpy, whose dtypes may be wrong too."""
+    """Check the arguments of `poll_numpy` likewise. Raises ValueError for an unknown column or a wrong dtype."""
     names = None if columns is None else tuple(columns)
     Records().numpy(names, dtypes=dtypes)
     return names
@@ -480,6 +553,6 @@ def _topic_names(given: str | Iterable[str]) -> frozenset[str]:
     if not names or not all(isinstance(name, str) and name for name in names):
         raise ValueError(f"topics {given!r}: names, or a compiled pattern")
     for name in names:
-        if name.startswith("^"):  # what librdkafka takes for a pattern
+        if name.startswith("^"):  # librdkafka takes such a name for a pattern
             raise ValueError(f"{name!r} is no topic's name; give a pattern as re.compile({name!r})")
     return names

@@ -1,9 +1,10 @@
-"""Membership by the consumer protocol (KIP-848): one request, ConsumerGroupHeartbeat; the coordinator shares.
+"""Membership by the consumer protocol (KIP-848): the only request is ConsumerGroupHeartbeat, and the coordinator shares
+the partitions.
 
-A heartbeat tells what is not as it was in the last one that was answered, and all there is after a failure. Its answer
-tells which partitions to have. What is not among them is given up, and only when the listener has been told of it the
-coordinator is, which keeps it from others until then; then comes what is new.
-Also KIP-1082 (members make their own ids) and 345 (static members leave with an epoch of their own).
+A heartbeat has the fields that have changed since the last one that was answered; after a failure it has all fields.
+Its response says which partitions the member is to have. The others are given up: first the listener is told, and only
+then the coordinator, which gives them to no other member before. Then new partitions are taken.
+Also implemented: KIP-1082 (members make their own ids) and KIP-345 (static members leave with an epoch of their own).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from kbroker.protocol.api import ApiKey
 
 log = logging.getLogger("kbroker.client")
 
-JOINING, LEAVING, LEAVING_STATIC = 0, -1, -2  #: epochs that say so
+JOINING, LEAVING, LEAVING_STATIC = 0, -1, -2  #: member epochs with which a heartbeat joins or leaves
 MEMBER_MAKES_ID_FROM = 1
 PATTERNS_FROM = 1
 EXPELLED = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.GROUP_ID_NOT_FOUND})
@@ -50,18 +51,18 @@ class ConsumerMembership(Membership):
         self._coordinator = place.coordinator
         self._own_id = str(uuid.uuid4())
         self._identity = ConsumerGroupMetadata(place.coordinator.group_id, -1, "", place.options["group.instance.id"])
-        self._life = 0  # answers to heartbeats of an earlier one do not count
-        self._told: dict[str, Any] = {}  # what the coordinator knows, as far as that is known here
+        self._life = 0  # counts losses of the place in the group: responses from before a loss are ignored
+        self._told: dict[str, Any] = {}  # fields that the coordinator has; empty when that is not known
         self._has_told_pattern = False
         self._assigned: Mapping[bytes, frozenset[int]] | None = None
-        self._owned: dict[TopicPartition, bytes] = {}  # with topic ids, until the listener has seen them go
-        self._untold = True  # the listener has not heard how the last change ended
-        self._news = asyncio.Event()  # for the coordinator
-        self._due = asyncio.Event()  # the holdings are not as they should be
-        self._may_join = asyncio.Event()  # or is a member
+        self._owned: dict[TopicPartition, bytes] = {}  # topic ids of partitions, until the listener knows that they go
+        self._untold = True  # the listener was not told yet how the last change ended
+        self._news = asyncio.Event()  # set when there is something to tell the coordinator
+        self._due = asyncio.Event()  # set when the holdings are not as assigned
+        self._may_join = asyncio.Event()  # set while this is a member, or may become one
         self._overdue = False
         self._leaving: asyncio.Task[None] | None = None
-        self._refusal: ClientError | None = None  # for good
+        self._refusal: ClientError | None = None  # an error that does not pass by itself, for a poll to raise
         self._interval_s = place.options.seconds("retry.backoff.ms")
         self._patterned = False
         self._interest: frozenset[str] = frozenset()
@@ -76,7 +77,7 @@ class ConsumerMembership(Membership):
 
     @property
     def is_rebalancing(self) -> bool:
-        """Any answer to a heartbeat may bring another epoch."""
+        """Whether this is a member: the response to any heartbeat may bring another epoch."""
         return self._identity.generation_id > JOINING
 
     def has(self, partitions: Collection[TopicPartition]) -> bool:
@@ -122,7 +123,7 @@ class ConsumerMembership(Membership):
         self._news.set()
 
     def _care(self, names: frozenset[str]) -> None:
-        """The coordinator knows them, but who asks for their metadata hears that one is not there, or has it made."""
+        """Note an interest in the metadata of topics, so that a missing one is logged, or created."""
         self.cluster.remove_topics(self._interest - names)
         if self.cluster.add_topics(names - self._interest):
             self.cluster.refresh_soon()
@@ -162,7 +163,7 @@ class ConsumerMembership(Membership):
         self._displace()
 
     def _displace(self) -> None:
-        """Not a member now, and not again before `_begin_anew`."""
+        """Note that this is no member any more. It does not join again before `_begin_anew`."""
         self._identity = replace(self._identity, generation_id=-1, member_id="")
         self._life += 1
         self._may_join.clear()
@@ -192,14 +193,14 @@ class ConsumerMembership(Membership):
                     await self._news.wait()
 
     def _failed(self, error: ClientError, *, is_current: bool) -> None:
-        """`is_current`: what was refused is subscribed to still."""
+        """Act on the error of a heartbeat. `is_current`: its subscription is still the current one."""
         self._told = {}
         if error.code in EXPELLED:
             self._lose_place(error.code)
         elif error.retriable:
             log.info("%s", error)
         elif error.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-            # It may be allowed again before the session is over, so nobody waits for a poll here.
+            # The topic may be allowed again before the session is over: heartbeats go on, and do not wait for a poll.
             if is_current and not self.has_to_say:
                 log.warning("%s", error)
                 self.say(error)
@@ -210,7 +211,7 @@ class ConsumerMembership(Membership):
             self._displace()
 
     async def _beat(self) -> None:
-        """One heartbeat, and what its answer says. Errors as they come."""
+        """Send one heartbeat, and note what its response says. Raises ClientError when it fails or is refused."""
         await self._look_at_patterns()
         life, state = self._life, self._state()
         try:
@@ -243,7 +244,7 @@ class ConsumerMembership(Membership):
             self._due.set()
 
     def _state(self) -> dict[str, Any]:
-        """What the coordinator is to know, by the names of the request's fields."""
+        """Return what the coordinator has to know, by the names of the request's fields."""
         options, subscription = self.place.options, self.place.subscription()
         owned = defaultdict(list)
         for partition, topic_id in sorted(self._owned.items()):
@@ -290,7 +291,7 @@ class ConsumerMembership(Membership):
     # --- what it has ----------------------------------------------------------------------------------------
 
     async def _tend(self) -> None:
-        """Make of the holdings what they are to be, whenever something has changed."""
+        """Bring the holdings to what is assigned, whenever something has changed."""
         while True:
             await self._due.wait()
             self._due.clear()
@@ -304,7 +305,7 @@ class ConsumerMembership(Membership):
                 self._look_again()
 
     async def _begin_anew(self) -> None:
-        """What was lost goes, a poll raises what it was lost by; then it may join."""
+        """Let lost partitions go, have a poll raise the refusal that they were lost by, then allow joining again."""
         if self._overdue:
             await self.place.steps.post(lambda: None)
             self._overdue = False
@@ -355,7 +356,7 @@ class ConsumerMembership(Membership):
             self._look_again()
 
     async def _resolved(self, assigned: Mapping[bytes, frozenset[int]]) -> dict[TopicPartition, bytes]:
-        """The partitions, of topics whose names can be found out, with the topics' ids."""
+        """Return the assigned partitions, each with its topic's id; without topics whose names cannot be found."""
         if not assigned.keys() <= self._names().keys():
             await self.cluster.find_topics(assigned.keys() - self._names().keys())
         names = self._names()

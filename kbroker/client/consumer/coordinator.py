@@ -1,4 +1,4 @@
-"""A group's coordinator, and what it refuses."""
+"""Requests to a group's coordinator."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOVED = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABL
 
 
 class Coordinator:
-    """For the client's thread."""
+    """The coordinator of one group. For the client's thread."""
 
     def __init__(self, cluster: Cluster, group_id: str):
         self.cluster = cluster
@@ -29,7 +29,10 @@ class Coordinator:
         purpose: str = COORDINATOR,
         timeout_ms: int | None = None,
     ) -> Any:
-        """The answer to `message(version)`, errors inside. A coordinator that is not reached is looked for again."""
+        """Send `message(version)`, and return the response, whose error codes are not looked at.
+
+        Raises ConnectionFailed or TimedOut when the coordinator is not reached; the next call looks for it again.
+        """
         try:
             node_id = await self.cluster.coordinator(self.group_id)
             connection = await self.cluster.connection(node_id, purpose)
@@ -40,7 +43,7 @@ class Coordinator:
             raise
 
     def check(self, error_code: int, what: str) -> None:
-        """As raise_for; who says that it is not the coordinator is forgotten."""
+        """Raise BrokerError for any code but NONE. A broker that denies to be the coordinator is forgotten."""
         if error_code in MOVED:
             self.forget()
         raise_for(error_code, None, f"{what} of group {self.group_id!r}")

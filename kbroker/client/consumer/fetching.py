@@ -1,8 +1,10 @@
-"""Who leads a consumer's partitions, where it stands in them, what becomes of errors. For the client's thread.
+"""The leaders, positions and errors of a consumer's partitions. For the client's thread.
 
-A partition is in one of these states: it is fetched; `_stale`: who leads it is asked for; `_lost`: where to begin is
-asked for; `_unproven`: its leader is a later one than that of the last record, and is asked whether it has that record
-too (KIP-320).
+A partition is fetched unless it is in one of these sets:
+
+* `_stale`: its leader is looked for, by fresh metadata;
+* `_lost`: it has no position, and the offset to begin at is looked for;
+* `_unproven`: its leader is newer than the last record, and is asked whether it has that record (KIP-320).
 """
 
 from __future__ import annotations
@@ -40,14 +42,14 @@ log = logging.getLogger("kbroker.client")
 
 EARLIEST, LATEST = -2, -1  #: timestamps that ListOffsets understands
 RESETS = {"earliest": EARLIEST, "latest": LATEST}
-USABLE_EPOCH_VERSION = 3  #: of OffsetForLeaderEpoch: before it only brokers were allowed to ask
-NOT_FOUND = (-1, -1)  #: offset and timestamp
+USABLE_EPOCH_VERSION = 3  #: the first version of OffsetForLeaderEpoch that clients are allowed to use
+NOT_FOUND = (-1, -1)  #: (offset, timestamp) where there is no record of that time or later
 
-Place = tuple[int, int]  #: an offset, and the leader epoch of the record before it, -1 not known
+Place = tuple[int, int]  #: an offset, and the leader epoch of the record before it (-1: not known)
 
 
 def fetch_engine(options: Options) -> FetchEngine:
-    """One that fetches as the options say."""
+    """Return a FetchEngine that fetches as the options say."""
     limit: int = options["inflated.max.bytes"]
     return FetchEngine(
         lambda codec, data, magic: inflate(codec, data, limit, magic=magic),
@@ -65,35 +67,37 @@ def fetch_engine(options: Options) -> FetchEngine:
 
 
 class Fetching:
-    """Keeps an engine's partitions led and positioned."""
+    """Finds leaders and positions for the partitions of an engine."""
 
     def __init__(self, engine: FetchEngine, cluster: Cluster):
         self.engine = engine
         self.cluster = cluster
         self._options = cluster.network.options
-        self._topics: set[str] = set()  # of what is assigned
-        self._led: dict[TopicPartition, tuple[int, int]] = {}
-        self._stale: set[TopicPartition] = set()  # stand still until there are fresh metadata
-        self._lost: set[TopicPartition] = set()  # have no position
-        self._new: set[TopicPartition] = set()  # of these, those that the group has not been asked about
-        self._waiting: set[TopicPartition] = set()  # have none and get none until `begin`
+        self._topics: set[str] = set()  # topics of the assigned partitions
+        self._led: dict[TopicPartition, tuple[int, int]] = {}  # (leader id, leader epoch)
+        self._stale: set[TopicPartition] = set()  # not fetched until there are fresh metadata
+        self._lost: set[TopicPartition] = set()  # without a position
+        self._new: set[TopicPartition] = set()  # of these, the ones whose committed offset was not asked for yet
+        self._waiting: set[TopicPartition] = set()  # without a position, and none is looked for until `begin`
         self.committed: Callable[[Collection[TopicPartition]], Awaitable[Mapping[TopicPartition, Place]]] | None = None
-        """Where a group has come to in partitions, as far as it has."""
-        self._unproven: set[TopicPartition] = set()  # have a leader that may not have what was read
-        self._failures: dict[TopicPartition, tuple[int, Backoff]] = {}  # offset that fails, again and again
-        self._missing: set[TopicPartition] = set()  # of `_stale`: their topics do not have them, as the log has said
-        self._resting: dict[TopicPartition, tuple[int, int]] = {}  # by whom they are not tried for a while
+        """Returns the group's committed positions of partitions, where it has one; None without a group."""
+        self._unproven: set[TopicPartition] = set()  # with a leader that may not have what was read
+        self._failures: dict[TopicPartition, tuple[int, Backoff]] = {}  # the offset that fails again and again
+        self._missing: set[TopicPartition] = set()  # of `_stale`, the ones that do not exist, as the log has said
+        self._resting: dict[TopicPartition, tuple[int, int]] = {}  # leaders that are not asked for a while
         self._mending: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._assignments = 0  # so far
+        self._assignments = 0  # the number of assignments so far
         engine.on_told = self._told
         cluster.on_view.append(self._seen)
 
     # --- what is assigned -----------------------------------------------------------------------------------
 
     async def assign(self, wanted: Mapping[TopicPartition, int], waiting: Collection[TopicPartition] = ()) -> None:
-        """Exactly these, from their offsets on; -1: where they are already, else where the group has come to or
-        auto.offset.reset says. No position is looked for of those in `waiting` until `begin`.
+        """Read exactly these partitions, from their offsets on.
+
+        Offset -1: go on at the position that the partition has; without one at the group's committed offset, or where
+        auto.offset.reset says. For partitions in `waiting` no position is looked for until `begin`.
         """
         before = {TopicPartition(*key) for key in self.engine.assigned()}
         if before != wanted.keys():
@@ -117,13 +121,15 @@ class Fetching:
         self._find_missing()
 
     def forget_errors(self) -> None:
-        """What waits to be raised of no partition, or is about to, was about what was assigned before: what concerns
-        this too comes again."""
+        """Drop errors that wait for a poll and concern no single partition: they were about an earlier assignment.
+
+        Those that concern the new assignment too will come again.
+        """
         self._assignments += 1
         self.engine.forget_errors()
 
     def begin(self, partitions: Collection[TopicPartition]) -> None:
-        """Look for the positions of those that were `waiting`, unless somebody has sought them."""
+        """Look for the positions of partitions that were `waiting`, unless `seek` has set them."""
         self._waiting -= set(partitions)
         self._find_missing()
 
@@ -176,7 +182,11 @@ class Fetching:
         self._mend()
 
     def _try_again(self, partition: TopicPartition, code: int, offset: int, leader_id: int, leader_epoch: int) -> None:
-        """With fresh metadata; at once where it has not failed before, or the broker has told who leads (KIP-951)."""
+        """Fetch a partition again after a retriable error, with fresh metadata.
+
+        That begins at once if the offset has not failed before, or if the broker has named the leader (KIP-951); else
+        after a backoff.
+        """
         log.log(
             logging.DEBUG if error_of(code) in RETRIABLE else logging.WARNING,
             "%s: %s at offset %d", partition, error_of(code).name, offset,
@@ -211,7 +221,7 @@ class Fetching:
         return bool(self._stale or self._lost or self._unproven)
 
     async def _mend_all(self) -> None:
-        """Metadata and positions, again and again, until all have them."""
+        """Look for leaders and positions again and again, until all partitions have them."""
         backoff = self._new_backoff()
         while self._wants_mending:
             current = {TopicPartition(*key) for key in self.engine.assigned()}
@@ -235,7 +245,7 @@ class Fetching:
                 await asyncio.sleep(backoff.next_s())
 
     def _say_what_is_refused(self) -> None:
-        """Partitions that have no leader because the broker does not let us have them."""
+        """Have polls raise why partitions have no leader if that is a refusal; log partitions that do not exist."""
         for partition in self._stale:
             refused = self._refusal_of(partition)
             if not refused.retriable:
@@ -246,7 +256,7 @@ class Fetching:
         self._missing &= self._stale
 
     def _say(self, error: ClientError, partition: TopicPartition | None = None) -> None:
-        """It is tried again whatever it is; what will not pass by itself is raised by the next poll."""
+        """Log a retriable error; have the next poll raise any other. What has failed is tried again in any case."""
         if error.retriable:
             log.warning("%s", error)
         elif partition is None:
@@ -280,7 +290,7 @@ class Fetching:
     def _place(self, found: Mapping[TopicPartition, Place]) -> None:
         for partition, place in found.items():
             self._lost.discard(partition)
-            # Whoever has sought meanwhile knows better.
+            # A `seek` meanwhile wins.
             if tuple(partition) in self.engine.assigned() and self.engine.position(*partition) < 0:
                 self.engine.seek(*partition, *place)
 
@@ -309,7 +319,7 @@ class Fetching:
         asked = {partition: self.engine.epochs(*partition) for partition in partitions if self._is_here(partition)}
         for partition in [partition for partition, epochs in asked.items() if epochs[3] < 0]:
             del asked[partition]
-            self._go_on(partition)  # somebody has sought: nothing that was read has to be there
+            self._go_on(partition)  # a `seek` came meanwhile: no record that was read has to be in the log
         if not asked:
             return
         answer = await connection.call(self._ask_epochs(asked))
@@ -339,7 +349,7 @@ class Fetching:
         return message
 
     def _judge(self, partition: TopicPartition, asked: tuple[int, int, int, int], row: Any) -> None:
-        """What the leader's answer means for where we stand; as in Java's consumer."""
+        """Act on the leader's answer to OffsetForLeaderEpoch for one partition, as Java's consumer does."""
         if row.error_code:
             code = error_of(row.error_code)
             if code in RETRIABLE or code == ErrorCode.UNKNOWN_SERVER_ERROR:
@@ -352,13 +362,13 @@ class Fetching:
                 self.engine.raise_in_poll(BrokerError(f"{partition}: {code.name}", code=code), *partition)
             return
         if self.engine.epochs(*partition)[2:] != asked[2:]:
-            return  # somebody has sought, or what was under way has come: the next round asks again
+            return  # a `seek`, or records that were under way, came meanwhile: the next round asks again
         position, _, fetch_offset, _ = asked
         known = row.end_offset >= 0 and row.leader_epoch >= 0
         if known and row.end_offset >= fetch_offset:
             self._go_on(partition)
         elif known and row.end_offset >= position:
-            self.engine.seek(*partition, *asked[:2])  # only what nobody has read is another's now
+            self.engine.seek(*partition, *asked[:2])  # only fetched records that no poll has returned are gone
             self._go_on(partition)
         elif self._options["auto.offset.reset"] == "none":
             self._go_on(partition)
@@ -388,7 +398,10 @@ class Fetching:
     # --- offsets --------------------------------------------------------------------------------------------
 
     async def offsets(self, asked: Mapping[TopicPartition, int]) -> dict[TopicPartition, tuple[int, int]]:
-        """(offset, its timestamp) of the first record at a timestamp or later (-1, -1: none), or EARLIEST, LATEST."""
+        """Return (offset, timestamp) of each partition's first record at the given time or later; NOT_FOUND: none.
+
+        EARLIEST and LATEST may be asked for in place of a time. Raises ClientError when a leader does not answer.
+        """
         found: dict[TopicPartition, tuple[int, int]] = {}
 
         async def attempt() -> None:
@@ -402,8 +415,10 @@ class Fetching:
     async def _look_up(
         self, asked: Mapping[TopicPartition, int], found: dict[TopicPartition, tuple[int, int]]
     ) -> dict[TopicPartition, ClientError]:
-        """One attempt at what is not `found` yet, of all leaders at once: what one knows counts, whatever becomes of
-        the others. Why there is no answer, by partition.
+        """Ask all leaders at once, in one attempt, for what is not in `found` yet, and add the answers to `found`.
+
+        Returns for each partition without an answer the error that says why. An answer counts even if another leader
+        fails.
         """
         missing = asked.keys() - found.keys()
         topics = {partition.topic for partition in missing}
@@ -434,12 +449,12 @@ class Fetching:
         return refused
 
     def _refusal_of(self, partition: TopicPartition) -> BrokerError:
-        """Of one that nobody leads."""
+        """Return the error of a partition without a leader."""
         topic = self.cluster.view.topics.get(partition.topic)
         return partition_refusal(self._leaderless(partition), partition, len(topic.partitions) if topic else 0)
 
     def _leaderless(self, partition: TopicPartition) -> int:
-        """Why nobody leads it."""
+        """Return the error code that says why a partition has no leader."""
         topic = self.cluster.view.topics.get(partition.topic)
         there = topic.partitions.get(partition.partition_id) if topic is not None else None
         if there is not None:
@@ -449,7 +464,7 @@ class Fetching:
     async def _ask_offsets(
         self, node_id: int, asked: Mapping[TopicPartition, int], found: dict[TopicPartition, tuple[int, int]]
     ) -> dict[TopicPartition, ClientError]:
-        """What it has refused."""
+        """Ask one leader, and add its answers to `found`. Returns the errors of the partitions that it has refused."""
         by_topic: dict[str, list[Any]] = defaultdict(list)
         for partition, timestamp in asked.items():
             row = M.ListOffsetsRequest.ListOffsetsPartition(partition_index=partition.partition_id, timestamp=timestamp)
@@ -460,7 +475,7 @@ class Fetching:
         ]
         connection = await self.cluster.connection(node_id)
         version = connection.version_of(ApiKey.LIST_OFFSETS)
-        # Below version 2 there is no isolation level, and no transaction that could be open.
+        # Below version 2 there is no isolation level, and the broker has no transactions.
         if self._options["isolation.level"] == "read_committed" and version >= 2:
             message.isolation_level = 1
         if version == 0 and any(timestamp >= 0 for timestamp in asked.values()):
@@ -474,12 +489,12 @@ class Fetching:
             for row in topic.partitions:
                 partition = TopicPartition(topic.name, row.partition_index)
                 if row.error_code == ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT and partition in asked:
-                    found[partition] = NOT_FOUND  # messages of magic 0 have no time
+                    found[partition] = NOT_FOUND  # messages of magic 0 have no timestamps
                 elif row.error_code:
                     refused[partition] = refusal(row.error_code, None, str(partition))
                 elif partition in asked:
                     offset = row.offset if version else next(iter(row.old_style_offsets), -1)
-                    # Only at a time there may be nothing: every log has a beginning and an end.
+                    # -1 is an answer only to a time: every log has a beginning and an end.
                     if offset >= (-1 if asked[partition] >= 0 else 0):
                         found[partition] = (offset, row.timestamp)
         for partition in asked.keys() - found.keys() - refused.keys():
@@ -487,7 +502,7 @@ class Fetching:
         return refused
 
     async def partitions_of(self, topics: Iterable[str]) -> list[TopicPartition]:
-        """All partitions of topics, which must be there."""
+        """Return all partitions of topics. Raises BrokerError when a topic is not there."""
         creates = self.cluster.creates_topics
         found = [await self.cluster.topic(name, allow_auto_creation=creates) for name in topics]
         return [
@@ -496,5 +511,5 @@ class Fetching:
 
 
 def _first(errors: Iterable[ClientError]) -> ClientError:
-    """The one to raise: what will not pass by itself, if there is such."""
+    """Return the error to raise: one that is not retriable if there is such."""
     return min(errors, key=lambda error: error.retriable)

@@ -1,7 +1,7 @@
-"""A consumer's dealings with its group: its subscription and membership, offsets, and what polls mean to them.
+"""A consumer's group: subscription, membership, committed offsets, and how polls take part in them.
 
-Whoever polls calls `begin_poll` and `end_poll` around it, and runs `steps` meanwhile; that is all that a consumer for
-threads and one for asyncio do differently.
+A poll calls `begin_poll` before and `end_poll` after, and runs `steps` in between. Consumer and AsyncConsumer differ
+only in how they do that.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from kbroker.model import TopicPartition
 
 log = logging.getLogger("kbroker.client")
 
-COMMIT_SHARE = 0.6  #: of the time that ending may take, for the last commit
+COMMIT_SHARE = 0.6  #: the last commit's share of the time that ending may take
 
 
 class Group:
-    """Coroutines are for the client's thread."""
+    """One consumer's part in its group. Coroutines are for the client's thread."""
 
     def __init__(self, fetching: Fetching):
         self._fetching = fetching
@@ -51,7 +51,7 @@ class Group:
         self._commit_at = time.monotonic() + (self._interval_s or 0)
         self._polling = False
         self._polled_at = 0.0  # when the last poll ended
-        self._handed_to: ConsumerGroupMetadata | None = None  # who had a place in the group then
+        self._handed_to: ConsumerGroupMetadata | None = None  # the member's identity when the last poll ended
         self._watch: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         fetching.committed = self._positions
@@ -59,7 +59,7 @@ class Group:
     # --- what polls do, in their thread ---------------------------------------------------------------------
 
     def begin_poll(self) -> None:
-        """What earlier polls have handed out has been dealt with."""
+        """Note that the records of earlier polls are processed; commit their offsets if an automatic commit is due."""
         self._polling = True
         if self._interval_s is not None and time.monotonic() >= self._commit_at:
             self._commit_at = time.monotonic() + self._interval_s
@@ -68,23 +68,24 @@ class Group:
                 self._thread.call_soon(self._commit_soon, positions, self.identity)
 
     def check(self) -> None:
-        """Raises what has ended the membership."""
+        """Raise the error that has ended the membership, if there is one."""
         if self._failure is not None:
             raise self._failure
 
     def end_poll(self) -> None:
+        """Note when the poll has ended, and as which member the records were handed out."""
         if self.identity.generation_id >= 0:
             self._handed_to = self.identity
         self._polled_at = time.monotonic()
         self._polling = False
 
     def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Of all that is assigned, as far as it has one."""
+        """Return the positions behind the handed-out records of all assigned partitions that have one."""
         return offsets.positions_of(self._engine, self._engine.assigned())
 
     @property
     def identity(self) -> ConsumerGroupMetadata:
-        """Any thread."""
+        """Who this member is now. For any thread."""
         membership = self._membership
         if membership is None:
             return ConsumerGroupMetadata(self.group_id, -1, "", self._options["group.instance.id"])
@@ -92,14 +93,17 @@ class Group:
 
     @property
     def metadata(self) -> ConsumerGroupMetadata:
-        """Who has what polls have handed out. One that has lost its place says still who it was, and is refused for
-        that: with generation -1 it would count as somebody who is in no group. Any thread."""
+        """The identity under which the records of polls were handed out. For any thread.
+
+        A member that has lost its place still has its last identity, and its offsets are refused: with generation -1
+        brokers would take it for a client that is in no group, and accept them.
+        """
         identity = self.identity
         return identity if identity.generation_id >= 0 else self._handed_to or identity
 
     @property
     def is_leaving(self) -> bool:
-        """Whether what is assigned is the group's still, though nothing is subscribed to any more."""
+        """Whether the consumer has unsubscribed but not left yet: the assigned partitions are still the group's."""
         return self.subscription is None and self._membership is not None
 
     # --- subscribing ----------------------------------------------------------------------------------------
@@ -129,7 +133,11 @@ class Group:
     async def unsubscribe(
         self, reason: str, *, timeout_s: float | None = None, commit: bool = True, tell: bool = True
     ) -> None:
-        """Commit (enable.auto.commit), give up what is held, `tell` the listener, leave."""
+        """Commit (if enable.auto.commit and `commit`), give up all partitions, leave the group.
+
+        `tell`: call the rebalance listener. Takes at most `timeout_s` seconds; None: default.api.timeout.ms. Failures
+        are logged.
+        """
         membership, self.subscription = self._membership, None
         if self._watch is not None:
             self._watch.cancel()
@@ -137,7 +145,7 @@ class Group:
         ends_at = self._thread.loop.time() + limit_s
         try:
             if self._interval_s is not None and commit and not self._holdings.are_lost:
-                # As a member still: a rebalance that is under way may bring the generation that can commit.
+                # Before the membership stops: a rebalance under way may bring the generation that can commit.
                 await self._commit_last(self.positions(), limit_s * COMMIT_SHARE)
             if membership is None:
                 return
@@ -152,10 +160,13 @@ class Group:
             log.warning("group %r: leaving: %s", self.group_id, error or "it took too long")
         finally:
             self._membership = self._handed_to = None
-            self._holdings.are_lost = False  # nothing is left, and a later membership begins with nothing
+            self._holdings.are_lost = False  # a later membership begins without partitions, so nothing is lost
 
     def leave_at_exit(self, timeout_s: float) -> None:
-        """Without a commit: who has not closed may not have dealt with what he was given. Any thread."""
+        """Leave the group when the interpreter exits, without a commit. For any thread.
+
+        A program that has not closed its consumer may not have processed the last records.
+        """
         if self.subscription is not None:
             leaving = self.unsubscribe("its process ends", timeout_s=timeout_s, commit=False, tell=False)
             self._thread.call(leaving, timeout_s)
@@ -182,12 +193,15 @@ class Group:
     async def commit(
         self, wanted: Mapping[TopicPartition, OffsetAndMetadata], *, timeout_s: float | None = None
     ) -> None:
-        """CommitFailed when the group has given a partition to somebody else."""
+        """Commit offsets, trying again for `timeout_s` seconds; None: default.api.timeout.ms.
+
+        Raises CommitFailed when the group may have given a partition to another member.
+        """
         if wanted:
             await self._cluster.retried(lambda: self._commit(wanted, self.identity), timeout_s=timeout_s)
 
     async def commit_once(self, wanted: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """The same, without another attempt: a later commit may have overtaken this one."""
+        """Commit offsets in a single attempt: a retry could overwrite a later commit."""
         if wanted:
             await self._commit(wanted, self.identity)
 
@@ -201,14 +215,14 @@ class Group:
             if membership is not None:
                 is_rebalancing = membership.is_rebalancing or membership.identity != who
                 membership.refused(error.code, who)
-                # It is about to be, or is already, of another generation that has these partitions too.
+                # The member is in another generation, or will be soon. If it has these partitions there, a retry helps.
                 error.retriable = is_rebalancing and not self._holdings.are_lost and membership.has(wanted.keys())
             raise
 
     async def committed(
         self, partitions: Collection[TopicPartition], *, timeout_s: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Without those that have none."""
+        """Return the group's committed positions. A partition without one is left out."""
         if not partitions:
             return {}
         return await self._cluster.retried(lambda: self._fetch(partitions), timeout_s=timeout_s)
@@ -224,7 +238,7 @@ class Group:
             raise
 
     async def _positions(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, tuple[int, int]]:
-        """One attempt."""
+        """Return committed (offset, leader epoch) by partition, in a single attempt; for `Fetching.committed`."""
         found = await self._fetch(partitions)
         return {partition: (committed.offset, committed.leader_epoch) for partition, committed in found.items()}
 
@@ -233,7 +247,7 @@ class Group:
         await self._commit_last(wanted, min(self._options.seconds("default.api.timeout.ms"), longest_s))
 
     async def _commit_last(self, wanted: Mapping[TopicPartition, OffsetAndMetadata], timeout_s: float) -> None:
-        """Before they go. What fails is logged: their records come again."""
+        """Commit before partitions are given up. A failure is logged: the records are read again by the next member."""
         try:
             await self.commit(wanted, timeout_s=timeout_s)
         except ClientError as error:

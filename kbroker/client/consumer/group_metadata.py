@@ -1,4 +1,4 @@
-"""Who a consumer is in its group and how far it has come, as it and transactional producers tell the broker."""
+"""A consumer's identity in its group, and committed positions, as consumers and transactional producers send them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from typing import NamedTuple
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroupMetadata:
-    """`Consumer.group_metadata()`; with a group_id alone for a consumer that is assigned its partitions (KIP-447)."""
+    """A member's identity in its group, as `Consumer.group_metadata()` returns it (KIP-447).
+
+    A consumer whose partitions are assigned by hand needs `group_id` alone. Raises ValueError when that is empty.
+    """
 
     group_id: str
     generation_id: int = -1
@@ -21,7 +24,8 @@ class ConsumerGroupMetadata:
 
 
 class OffsetAndMetadata(NamedTuple):
-    """A committed position: the offset to go on at, a text of the user's, the leader epoch of the record before."""
+    """A committed position: the offset of the next record to read, a text of the user's choice, and the leader epoch of
+    the record before that offset (-1: not known)."""
 
     offset: int
     metadata: str = ""

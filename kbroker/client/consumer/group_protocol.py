@@ -1,6 +1,7 @@
-"""The bytes that members of a classic group send each other: subscriptions, assignments, the sticky assignors' data.
+"""The bytes that members of a classic group exchange: subscriptions, assignments, user data of the sticky assignors.
 
-A version (INT16) and a message of that version; what a newer version adds behind is not looked at (KIP-429, 792, 881).
+A subscription or assignment is a version (INT16) and a message of that version. Fields that a newer version has added
+at the end are ignored (KIP-429, KIP-792, KIP-881).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ GENERATION = struct.Struct(">i")
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """The numbers of each topic's, sorted."""
+    """Return the partition numbers of each topic, sorted."""
     found: dict[str, list[int]] = defaultdict(list)
     for topic, partition_id in sorted(partitions):
         found[topic].append(partition_id)
@@ -47,7 +48,7 @@ def encode_subscription(
 
 
 def decode_subscription(data: bytes, member_id: str, group_instance_id: str | None) -> Member:
-    """BadInput when it does not parse."""
+    """Return the Member of a subscription's bytes. Raises BadInput when they do not parse."""
     message = _decode(M.ConsumerProtocolSubscription, data)
     return Member(
         member_id,
@@ -67,7 +68,7 @@ def encode_assignment(partitions: Collection[TopicPartition]) -> bytes:
 
 
 def decode_assignment(data: bytes) -> frozenset[TopicPartition]:
-    """BadInput when it does not parse. No bytes: nothing is assigned."""
+    """Return the assigned partitions; none for empty bytes. Raises BadInput when the bytes do not parse."""
     return _partitions(_decode(M.ConsumerProtocolAssignment, data).assigned_partitions) if data else frozenset()
 
 
@@ -92,7 +93,7 @@ def encode_generation(generation: int) -> bytes:
 
 
 def decode_generation(data: bytes | None) -> int:
-    """NO_GENERATION when there is none."""
+    """Return the generation in a cooperative sticky member's user data, or NO_GENERATION when there is none."""
     if data is None or len(data) < GENERATION.size:
         return NO_GENERATION
     found: int = GENERATION.unpack_from(data)[0]
@@ -100,18 +101,24 @@ def decode_generation(data: bytes | None) -> int:
 
 
 def encode_previous(partitions: Collection[TopicPartition], generation: int) -> bytes:
-    """What a member had (the layout of an assignment of version 0 without user data), and since when."""
+    """Return the user data of a sticky member: its previous partitions and their generation.
+
+    The partitions have the layout of an assignment of version 0 without its user data.
+    """
     rows = M.ConsumerProtocolAssignment.TopicPartition
     message = M.ConsumerProtocolAssignment(
         assigned_partitions=[rows(topic=topic, partitions=ids) for topic, ids in by_topic(partitions).items()],
         user_data=None,
     )
-    # Of user data that is null there is the size only, -1.
+    # The last 4 bytes are cut off: the size, -1, of user data that is null.
     return message.encode(0)[: -GENERATION.size] + GENERATION.pack(generation)
 
 
 def decode_previous(data: bytes | None) -> tuple[frozenset[TopicPartition], int]:
-    """Nothing, and NO_GENERATION, of what does not parse: nobody's partitions depend on it."""
+    """Return the previous partitions and their generation from a sticky member's user data.
+
+    Bytes that do not parse give no partitions and NO_GENERATION: user data only make assignments more stable.
+    """
     if not data:
         return frozenset(), NO_GENERATION
     null = GENERATION.pack(-1)
@@ -119,7 +126,7 @@ def decode_previous(data: bytes | None) -> tuple[frozenset[TopicPartition], int]
         message = M.ConsumerProtocolAssignment.decode(data[: -len(null)] + null, 0)
         generation = decode_generation(data[-GENERATION.size :])
     except BadInput:
-        try:  # As it was before generations were in it.
+        try:  # the layout of older clients, without a generation
             message, generation = M.ConsumerProtocolAssignment.decode(data + null, 0), NO_GENERATION
         except BadInput:
             return frozenset(), NO_GENERATION

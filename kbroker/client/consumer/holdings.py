@@ -1,7 +1,7 @@
-"""The partitions that a member has, and how they come and go: between polls, told to the user's listener.
+"""The partitions that a member has, and how they come and go: between polls, and with calls of the user's listener.
 
-What goes is held first: from a poll on, all of whose records were handed out by earlier ones, no more of it comes out;
-then offsets are committed (enable.auto.commit), then the listener is told, then it is gone.
+A partition goes in these steps. First a poll holds it: no more of its records are handed out. Then its offset is
+committed (with enable.auto.commit). Then the listener is told. Then it is no longer assigned.
 """
 
 from __future__ import annotations
@@ -17,21 +17,30 @@ from kbroker.model import TopicPartition
 
 
 class RebalanceListener:
-    """Make a subclass. Called in the thread that polls, inside `poll`; `commit`, `seek` and the like work there."""
+    """What `subscribe` tells about rebalances: make a subclass, and override what you want to know.
+
+    `poll` calls the methods, in the thread that polls. `commit`, `seek` and the consumer's other methods work there.
+    """
 
     def on_assigned(self, partitions: list[TopicPartition]) -> object:
-        """These came, after a rebalance; maybe none. No record of them has been handed out: seek to begin elsewhere."""
+        """Called after a rebalance with the partitions that were added; the list may be empty.
+
+        No record of them has been handed out yet: `seek` here to begin elsewhere.
+        """
 
     def on_revoked(self, partitions: list[TopicPartition]) -> object:
-        """These are about to go: the last time to commit their offsets."""
+        """Called before these partitions go to other members: the last chance to commit their offsets."""
 
     def on_lost(self, partitions: list[TopicPartition]) -> object:
-        """These have gone without a word, others may have them already: nothing of them can be committed."""
+        """Called when these partitions are gone already, and other members may have them: nothing can be committed.
+
+        Calls `on_revoked` unless overridden.
+        """
         return self.on_revoked(partitions)
 
 
 class Holdings:
-    """For the client's thread. One of its coroutines at a time."""
+    """The partitions of one member. For the client's thread; one of its coroutines may run at a time."""
 
     def __init__(
         self,
@@ -45,12 +54,12 @@ class Holdings:
         self.steps = steps
         self.partitions: frozenset[TopicPartition] = frozenset()
         self.are_lost = False
-        """Whether the coordinator has given what is here to others, so that nothing of it can be committed."""
+        """Whether these partitions are lost: others may have them already, and nothing can be committed."""
         self._listener = listener
         self._auto_commit = auto_commit
 
     async def take(self, added: Collection[TopicPartition]) -> None:
-        """These come. The listener is told even of none."""
+        """Add partitions. The listener is told, even if there are none."""
         self.partitions |= frozenset(added)
         await self.fetching.assign(dict.fromkeys(sorted(self.partitions), -1), waiting=added)
         if self.are_lost:
@@ -61,7 +70,11 @@ class Holdings:
     async def give_up(
         self, partitions: Collection[TopicPartition], *, tell_of_none: bool = False, commit: bool = True
     ) -> None:
-        """These go, by a poll, with their offsets committed. When all is lost meanwhile, as lost."""
+        """Give up partitions during polls, with their offsets committed (if `commit`, and with enable.auto.commit).
+
+        `tell_of_none`: tell the listener even if there are none. If all partitions are lost meanwhile, the listener is
+        told of a loss instead.
+        """
         going = frozenset(partitions) & self.partitions
         if not going and not tell_of_none:
             return
@@ -77,12 +90,12 @@ class Holdings:
         await self._let_go(going)
 
     def note_loss(self) -> None:
-        """All there is is lost. No more records of it come out; `lose` lets it go."""
+        """Note that all partitions are lost. No more of their records are handed out; `lose` then lets them go."""
         self.are_lost = True
         self._hold(self.partitions)
 
     async def lose(self) -> None:
-        """What is lost goes, by a poll."""
+        """Let lost partitions go during a poll."""
         if self.partitions:
             await self._let_go(self.partitions)
         self.are_lost = False
@@ -94,7 +107,7 @@ class Holdings:
 
     async def _let_go(self, going: frozenset[TopicPartition]) -> None:
         def tell() -> object:
-            # Here, so that nobody is told twice who ends it all meanwhile.
+            # Removed here, in the step: a consumer that is closed meanwhile must not tell the listener once more.
             self.partitions -= going
             if self.are_lost:
                 return self._listener().on_lost(sorted(going)) if going else None

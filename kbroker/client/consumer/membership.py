@@ -1,8 +1,8 @@
-"""What being a member of a group is, whichever protocol it is by: `classic.py` or `consumer_protocol.py`.
+"""The membership in a group, independent of the protocol: `classic.py` and `consumer_protocol.py` implement it.
 
-A membership runs as coroutines on the client's thread: it joins, says that it is alive, learns which partitions it is
-to have. It changes what it has by its `Holdings`, whose steps polls take part in; so partitions come and go only
-between two polls, after the user's listener has been told.
+A membership runs as coroutines on the client's thread: it joins, sends heartbeats, and learns which partitions it is to
+have. It changes its partitions through `Holdings`, whose steps run during polls. So partitions come and go only between
+two polls, with the user's listener told.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SubscriptionPattern:
-    """A regular expression of RE2 that a topic's name must match as a whole, for brokers to match (Kafka 4.0 and later;
-    group.protocol=consumer).
+    """A regular expression in RE2's syntax that the brokers match against whole topic names.
+
+    Needs group.protocol=consumer and Kafka 4.0 or later. Raises ValueError when it is empty or no string.
     """
 
     pattern: str
@@ -42,7 +43,10 @@ class SubscriptionPattern:
 
 @dataclass(frozen=True)
 class Subscription:
-    """Names of topics, or a pattern that a name must match as a whole, or an expression that the brokers match."""
+    """What is subscribed to: names of topics, a pattern that whole names must match, or an expression for the brokers.
+
+    `with_internal`: the pattern also matches the brokers' internal topics.
+    """
 
     topics: frozenset[str] = frozenset()
     pattern: re.Pattern[str] | None = None
@@ -50,7 +54,7 @@ class Subscription:
     with_internal: bool = False
 
     def names(self, view: ClusterView) -> frozenset[str]:
-        """What it comes to in a cluster."""
+        """Return the names of the topics that are subscribed to in a cluster."""
         if self.pattern is None:
             return self.topics
         return frozenset(
@@ -64,20 +68,20 @@ class Subscription:
 
 @dataclass
 class Place:
-    """What a membership has to do with."""
+    """The parts of a consumer that a membership works with."""
 
     options: Options
     coordinator: Coordinator
     holdings: Holdings
     steps: Steps
     subscription: Callable[[], Subscription]
-    """The one that counts now."""
+    """Returns the current subscription."""
     fail: Callable[[ClientError], object]
-    """For good: every poll raises it from now on."""
+    """Ends the membership for good: every poll raises the error from now on."""
 
 
 class Membership(ABC):
-    """For the client's thread, but for `identity`."""
+    """A member of a group. For the client's thread, except `identity`."""
 
     def __init__(self, place: Place):
         self.place = place
@@ -88,7 +92,7 @@ class Membership(ABC):
     @property
     @abstractmethod
     def identity(self) -> ConsumerGroupMetadata:
-        """Who commits. While it has no place in the group generation -1. Any thread."""
+        """The identity to commit with. Its generation is -1 while the member has no place in the group. Any thread."""
 
     @abstractmethod
     def start(self) -> None:
@@ -96,66 +100,74 @@ class Membership(ABC):
 
     @abstractmethod
     async def stop(self) -> None:
-        """Nothing more by itself: the holdings are the caller's; `leave` ends it."""
+        """Stop all coroutines of the membership. The caller then gives up the holdings, and calls `leave`."""
 
     @abstractmethod
     async def leave(self, reason: str) -> None:
-        """Tell the coordinator, one attempt. Static members are expected back: they say nothing, or say that."""
+        """Tell the coordinator, in one attempt, that this member leaves.
+
+        A static member is expected to come back: with the classic protocol it says nothing, with the consumer protocol
+        it says just that.
+        """
 
     @abstractmethod
     def subscription_changed(self) -> None:
-        """There is another one, or its topics have changed."""
+        """Take up another subscription, or changed topics of the same one."""
 
     @abstractmethod
     def rejoin(self, reason: str) -> None:
-        """The partitions are to be shared anew."""
+        """Ask the group to share its partitions anew."""
 
     @abstractmethod
     def poll_overdue(self) -> None:
-        """Nobody has polled for max.poll.interval.ms: leave; come back with the next poll."""
+        """Leave the group, because nobody has polled for max.poll.interval.ms; join again with the next poll."""
 
     @abstractmethod
     def refused(self, code: ErrorCode, who: ConsumerGroupMetadata) -> None:
-        """A commit by `who` was refused."""
+        """Note that a commit, or a fetch of offsets, by `who` was refused with `code`."""
 
     @property
     @abstractmethod
     def is_rebalancing(self) -> bool:
-        """Whether it is about to have another generation, and what is held meanwhile may be committed in that."""
+        """Whether the member is about to get another generation, in which its partitions may be committed."""
 
     @property
     def asker(self) -> ConsumerGroupMetadata | None:
-        """As whom to ask for committed offsets; None: anybody may."""
+        """The identity with which to ask for committed offsets; None: without one."""
         return None
 
     def has(self, partitions: Collection[TopicPartition]) -> bool:
-        """Whether the coordinator thinks that all of them are this member's."""
+        """Return whether, for the coordinator, all these partitions belong to this member."""
         return self.place.holdings.partitions >= set(partitions)
 
     def say(self, error: ClientError) -> asyncio.Future[None]:
-        """A poll raises it, unless `unsay` comes first. One waits at a time, the newest. Done or cancelled after it."""
+        """Have a poll raise `error`, unless `unsay` comes first; it replaces an earlier one that still waits.
+
+        The returned future is done when a poll has raised the error, or cancelled.
+        """
         self.unsay()
         self._said = self.place.steps.post_error(error)
         return self._said
 
     def unsay(self) -> None:
-        """What was refused is not wanted any more."""
+        """Take back the error that waits, because what was refused is not wanted any more."""
         if self._said is not None:
             self._said.cancel()
 
     @property
     def has_to_say(self) -> bool:
-        """Whether something waits for a poll to raise it."""
+        """Whether an error waits for a poll to raise it."""
         return self._said is not None and not self._said.done()
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """A task that `cancel_all` ends."""
+        """Start a task, which `cancel_all` will end."""
         task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
     async def cancel_all(self) -> None:
+        """Cancel all tasks of `spawn` but the current one, wait for their end, and take back a waiting error."""
         self.unsay()
         current = asyncio.current_task()
         tasks = [task for task in self._tasks if task is not current]

@@ -1,4 +1,4 @@
-"""A group's offsets: what its members commit, and where they find that they have come to."""
+"""Committing and fetching the offsets of a group."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NOT_A_MEMBER = frozenset(
 
 
 def positions_of(engine: FetchEngine, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Behind what polls have handed out, of those that stand somewhere."""
+    """Return the positions behind the records that polls have handed out, for partitions that have one."""
     found = {}
     for key in partitions:
         with suppress(KeyError):  # removed meanwhile
@@ -39,7 +39,11 @@ def positions_of(engine: FetchEngine, partitions: Iterable[tuple[str, int]]) -> 
 async def commit(
     coordinator: Coordinator, who: ConsumerGroupMetadata, offsets: Mapping[TopicPartition, OffsetAndMetadata]
 ) -> None:
-    """One attempt. CommitFailed when `who` is no longer a member of that generation; BrokerError."""
+    """Commit offsets in one attempt.
+
+    Raises CommitFailed when `who` is not a member of that generation any more, BrokerError when the coordinator refuses
+    otherwise.
+    """
     request = M.OffsetCommitRequest
 
     def message(version: int) -> M.Message:
@@ -81,8 +85,10 @@ async def commit(
 async def fetch(
     coordinator: Coordinator, partitions: Collection[TopicPartition], who: ConsumerGroupMetadata | None = None
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    """One attempt. What is committed; a partition without an offset is left out. BrokerError, one to try again when
-    `who` is not a member of that epoch any more.
+    """Return the committed positions, in one attempt. A partition without one is left out.
+
+    Raises BrokerError when the coordinator refuses. When it refuses because `who` is not a member of that epoch any
+    more, the error is retriable.
     """
     request = M.OffsetFetchRequest
     asked = by_topic(partitions)
@@ -98,7 +104,7 @@ async def fetch(
         else:
             old = [request.OffsetFetchRequestTopic(name=name, partition_indexes=ids) for name, ids in asked.items()]
             made = request(group_id=coordinator.group_id, topics=old)
-        # Offsets of a transaction that is open are waited for (KIP-447).
+        # The coordinator answers with a retriable error while an open transaction is to commit these (KIP-447).
         if version >= 7:
             made.require_stable = True
         return made

@@ -1,4 +1,4 @@
-"""Options of the consumer, beside those of `client.config.NETWORK`."""
+"""Options of the consumer, in addition to `client.config.NETWORK`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ INT32_MAX = (1 << 31) - 1
 
 
 def assignors(given: Any) -> tuple[Assignor, ...]:
-    """Names and Assignor objects; one, or several with commas or as a list, the most wanted first."""
+    """Parse partition.assignment.strategy: names and Assignor objects, the preferred one first.
+
+    One, a list of several, or names separated by commas. Raises ValueError for anything else.
+    """
     if isinstance(given, str):
         given = texts(given)
     elif isinstance(given, Assignor):
@@ -36,7 +39,7 @@ OF_ONE_PROTOCOL = {
 
 
 def check_protocol(options: Options) -> None:
-    """ValueError for what belongs to the other group.protocol."""
+    """Raise ValueError when an option is set that only the other group.protocol has."""
     protocol = options["group.protocol"]
     other = "classic" if protocol == "consumer" else "consumer"
     for name in OF_ONE_PROTOCOL[other]:

@@ -1,4 +1,4 @@
-"""Who is where, as far as it counts when partitions are shared (KIP-881)."""
+"""The racks of members and replicas, for assignors (KIP-881)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from kbroker.model import TopicPartition
 
 
 class Racks:
-    """The racks of members and of some partitions' replicas.
+    """The racks of members and of the replicas of some partitions.
 
-    They count where a member could read from a replica near to it, and not every partition has one everywhere.
+    Racks matter (`count` is true) when a member is in the rack of a replica, and not all partitions have their replicas
+    in the same racks.
     """
 
     def __init__(self, members: Collection[Member], partitions: Collection[TopicPartition], topics: Topics):
@@ -31,15 +32,15 @@ class Racks:
         return self._of_partitions[partition]
 
     def match(self, member_id: str, partition: TopicPartition) -> bool:
-        """Whether the partition has a replica where the member is, who may be anywhere if it does not say."""
+        """Return whether the partition has a replica in the member's rack. A member without a rack always matches."""
         rack = self._of_members.get(member_id)
         return rack is None or rack in self._of_partitions[partition]
 
     def near(self, partition: TopicPartition, member_ids: Collection[str]) -> list[str]:
-        """Those of them that are where it has a replica."""
+        """Return those of the members that are in a rack of the partition's replicas."""
         racks = self._of_partitions[partition]
         return [member_id for member_id in member_ids if self._of_members.get(member_id) in racks]
 
     def choice(self, partition: TopicPartition) -> int:
-        """How many members are where it has a replica."""
+        """Return how many members are in a rack of the partition's replicas."""
         return sum(self._members_in[rack] for rack in self._of_partitions[partition])

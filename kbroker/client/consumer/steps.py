@@ -1,11 +1,11 @@
-"""What a consumer's thread wants done by whoever polls: rebalance listeners, callbacks of commits.
+"""Steps: calls that a consumer's thread has polls make, as those of rebalance listeners and of commit callbacks.
 
-The client's thread posts steps, and waits for them or not. A poll takes them before it hands out records and while it
-waits for some; what is called then runs in the polling thread, or on the loop of who polls with asyncio.
+The client's thread posts steps, and may wait for them. A poll runs them before it hands out records, and while it waits
+for some. So they run in the thread that polls, or on the event loop of the task that polls.
 
-A signal's handler may raise at any call and at the beginning of any function, never between. A step is therefore in the
-queue until it is finished, and says how far it is: one that nobody has begun, or whose finish was interrupted, is for
-the next poll.
+A signal handler may raise an exception at any call and at the beginning of any function, but not in between. Therefore
+a step stays in the queue until it is finished, and notes how far it is. The next poll runs a step that nobody has
+begun, and finishes one whose `finish` was interrupted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from typing import Any
 
 
 class Step:
-    """`call` it (and await what it returns, if that can be awaited), then `Steps.finish` it, whatever came of it."""
+    """One step. Whoever takes it calls `call`, awaits what that returns if it is awaitable, and then calls
+    `Steps.finish`, whatever the outcome."""
 
     __slots__ = ("call", "done", "is_begun", "is_called", "is_refusal")
 
@@ -33,17 +34,17 @@ class Step:
 
 
 class Steps:
-    """`post` is for the client's thread, the others are for any."""
+    """The queue of steps. `post` is for the client's thread; any thread may call the other methods."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, notify: Callable[[], object]):
-        """`notify` is called after each post, on the client's thread: a poll that waits has to look."""
+        """`notify` is called on the client's thread after each post, to wake a poll that waits."""
         self._loop = loop
         self._notify = notify
         self._steps: deque[Step] = deque()
-        self._drivers: list[SimpleQueue[None]] = []  # of who leaves the group: told that there is something to look at
+        self._drivers: list[SimpleQueue[None]] = []  # queues that wake the callers of `drive`
 
     def post(self, call: Callable[[], Any], *, is_refusal: bool = False) -> asyncio.Future[None]:
-        """Done once a poll has called it, even if that has raised."""
+        """Add a step. The returned future is done once a poll has called it, even if the call has raised."""
         step = Step(call, self._loop.create_future(), is_refusal=is_refusal)
         self._steps.append(step)
         for driver in tuple(self._drivers):
@@ -52,7 +53,7 @@ class Steps:
         return step.done
 
     def post_error(self, error: Exception) -> asyncio.Future[None]:
-        """The next poll raises it. Done once it has. Whoever leaves the group does not hear of it."""
+        """Have the next poll raise `error`; the returned future is done then. `drive` drops the error."""
 
         def throw() -> None:
             raise error
@@ -60,7 +61,10 @@ class Steps:
         return self.post(throw, is_refusal=True)
 
     def take(self, *, leaving: bool = False) -> Step | None:
-        """The next one that nobody has begun; it is begun then. None when there is none."""
+        """Return the next step that nobody has begun, and note that it is begun; None when there is none.
+
+        `leaving`: drop the steps of `post_error`.
+        """
         for step in list(self._steps):
             if step.is_called:
                 self.finish(step)
@@ -77,7 +81,7 @@ class Steps:
         self._remove(step)
 
     def _remove(self, step: Step) -> None:
-        with suppress(ValueError):  # another thread has
+        with suppress(ValueError):  # another thread has removed it
             self._steps.remove(step)
 
     @property
@@ -85,7 +89,7 @@ class Steps:
         return bool(self._steps)
 
     def run(self, *, leaving: bool = False) -> None:
-        """All there are. What one raises comes out; it is finished even so, and the rest waits for the next time."""
+        """Run all steps. Raises the exception of a step, which is finished then; the others wait for the next run."""
         while (step := self.take(leaving=leaving)) is not None:
             try:
                 step.call()
@@ -94,8 +98,10 @@ class Steps:
                 self.finish(step)
 
     def drive(self, future: concurrent.futures.Future[None]) -> None:
-        """Wait for a future of the client's thread that leaves the group; steps it waits for are run. One of them, or
-        another thread, may close the client meanwhile: then it has left.
+        """Wait for `future`, of a coroutine that leaves the group, and meanwhile run the steps that it waits for.
+
+        A step, or another thread, may close the client meanwhile. Then the group is left, and this returns. Raises the
+        error of the coroutine, or else the first exception of a step.
         """
         driver: SimpleQueue[None] = SimpleQueue()
         driver.put(None)
@@ -111,7 +117,7 @@ class Steps:
                     raised = raised or error
         finally:
             future.cancel()
-            with suppress(ValueError):  # a signal's handler was faster
+            with suppress(ValueError):  # a signal handler's exception came before the `append`
                 self._drivers.remove(driver)
         if not future.cancelled():
             future.result()

@@ -1,8 +1,8 @@
-"""The sticky assignors (KIP-54, KIP-429): even shares first, then everybody keeps what he has.
+"""The sticky assignors (KIP-54, KIP-429): shares are even first; within that, members keep what they have.
 
-Where all members want the same topics, no two differ by more than one partition, and no more moves than must. Where
-they do not, no single move would make the shares more even. Where racks count (KIP-881), what a member cannot read near
-to it moves to one who can, as far as the shares stay even.
+If all members want the same topics, the shares of two members differ by one partition at most, and no partition moves
+without need. Otherwise no single move would make the shares more even. Where racks count (KIP-881), a partition without
+a replica in its member's rack moves to a member that is in a replica's rack, as far as the shares stay even.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Shares = dict[str, set[TopicPartition]]
 
 
 class StickyAssignor(Assignor):
-    """Eager: what members had is in their user data, for they have given it up."""
+    """The eager sticky assignor. Members have given up their partitions; their user data say what they had."""
 
     name = "sticky"
 
@@ -37,7 +37,7 @@ class StickyAssignor(Assignor):
 
 
 class CooperativeStickyAssignor(Assignor):
-    """What one member has and another is to have is given to nobody, until it has been given up."""
+    """The cooperative sticky assignor. A partition that moves is given to nobody until its owner has given it up."""
 
     name = "cooperative-sticky"
     protocols = (COOPERATIVE, EAGER)
@@ -63,7 +63,7 @@ class CooperativeStickyAssignor(Assignor):
 
 
 def share(members: Collection[Member], topics: Topics) -> Shares:
-    """Even shares of all partitions, as many as can be kept by who has them."""
+    """Return even shares of all partitions, in which members keep as many of their partitions as possible."""
     line = sorted(members, key=lambda member: member.place)
     owned = _kept(line, topics)
     racks = Racks(line, topics.of(frozenset().union(*(member.topics for member in line))), topics)
@@ -77,7 +77,10 @@ def share(members: Collection[Member], topics: Topics) -> Shares:
 
 
 def _kept(line: list[Member], topics: Topics) -> Shares:
-    """What each may keep: of several who say that they own a partition it is the one of the latest generation's."""
+    """Return what each member may keep.
+
+    If several claim a partition, the claim of the latest generation counts; if that has several, none does.
+    """
     claims: dict[TopicPartition, list[Member]] = defaultdict(list)
     for member in line:
         for partition in member.owned:
@@ -93,12 +96,15 @@ def _kept(line: list[Member], topics: Topics) -> Shares:
 
 
 class _Same:
-    """Members that want the same, while they are given partitions: a quota each, one more for as many as it takes."""
+    """Gives partitions to members that all want the same topics.
+
+    Each member gets a quota of partitions, and as many members as necessary get one more.
+    """
 
     def __init__(self, line: list[Member], kept: Shares, total: int, racks: Racks):
         self.shares = kept
         self._quota, self._extra = divmod(total, len(line) or 1)
-        # Whoever has more than the quota already is first to have one more.
+        # Members that have more than the quota already are the first that get one more.
         for owned in sorted(kept.values(), key=len, reverse=True):
             for partition in sorted(owned)[self._quota + (self._extra > 0) :]:
                 owned.remove(partition)
@@ -121,13 +127,13 @@ class _Same:
         self._extra -= len(self.shares[member_id]) > self._quota
 
     def least(self) -> str:
-        """Who has least, so that a topic's partitions spread."""
+        """Return the member with the fewest partitions, so that a topic's partitions spread."""
         found = self._first(self._everywhere)
         assert found is not None
         return found[2]
 
     def least_near(self, racks: Collection[str]) -> str | None:
-        """Of those in these racks who have room."""
+        """Return the member with the fewest partitions of those in these racks that have room; None when none has."""
         found = [row for rack in racks if (row := self._first(self._by_rack[rack])) is not None]
         return min(found)[2] if found else None
 
@@ -142,13 +148,14 @@ class _Same:
 
 
 def _share_same(line: list[Member], kept: Shares, owned: Shares, topics: Topics, racks: Racks) -> Shares:
-    """All want the same."""
+    """Return the shares when all members want the same topics."""
     partitions = topics.of(line[0].topics) if line else []
     same = _Same(line, kept, len(partitions), racks)
     taken = set().union(*kept.values())
     free = [partition for partition in partitions if partition not in taken]
     if racks.count:
-        # Those with the least choice go first. What nobody near has room for stays where it was, if it can.
+        # Partitions that fewest members are near to go first. One for which no member near has room stays with its
+        # owner if that has room.
         left = []
         for partition in sorted(free, key=racks.choice):
             near = same.least_near(racks.of_partition(partition))
@@ -176,7 +183,7 @@ def _share_different(line: list[Member], kept: Shares, topics: Topics, racks: Ra
             wanting[topic].append(member.member_id)
     before = {member_id: frozenset(owned) for member_id, owned in kept.items()}
     taken = set().union(*kept.values())
-    # Those with the least choice go first, so that those with more can make up for them.
+    # Partitions that fewest members want go first: the later ones, which more members want, then even out the shares.
     free = [partition for partition in topics.of(wanting) if partition not in taken]
     free.sort(key=lambda partition: (len(wanting[partition.topic]), partition))
     if racks.count:
@@ -208,7 +215,10 @@ def _relieve(
     shares: Shares,
     racks: Racks,
 ) -> bool:
-    """Gives away what makes it more even, what was not there before first. True when something went."""
+    """Give away partitions of `owner` where that makes the shares more even; those that it did not have before first.
+
+    Returns whether a partition was given away.
+    """
     share = shares[owner]
     given = False
 

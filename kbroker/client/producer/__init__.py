@@ -1,6 +1,6 @@
-"""The producer: `producer.py` (what users call), `background.py` (its thread), `sender.py` (what becomes of refused
-batches), `transactions.py`, `options.py`; `calls.py`, `handlers.py` and `encoders.py` around the queue, `older.py` for
-brokers of before record batches.
+"""The producer: `producer.py` (what users call), `background.py` (what runs on its thread), `sender.py` (what becomes
+of batches that a broker refused), `transactions.py`, `options.py`. `calls.py`, `handlers.py` and `encoders.py` treat
+records before they are queued; `older.py` is for brokers older than record batches (before Kafka 0.11).
 
-The data plane, which runs without the GIL, is `_core/record_sender` and `_core/produce_engine`; read their .pxd first.
+The data plane runs without the GIL: `_core/client/producer/record_sender` and `engine`. Read their .pxd first.
 """

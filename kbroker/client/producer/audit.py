@@ -1,7 +1,8 @@
-"""Counts what a producer sends, by topic and window of time, and says so in a topic of its own.
+"""Counts the records that a producer sends, by topic and window of time, and publishes the counts in an audit topic.
 
-Others count what they have of the same topics and windows and write it to the same topic; where the numbers agree,
-nothing was lost. A record of the audit topic is JSON; its key has all but the numbers, the last of a key counts:
+Other programs count what they have received of the same topics and windows, and write to the same audit topic. Where
+the numbers agree, nothing was lost. A record of the audit topic is JSON. Its key has all but the numbers; of several
+records with one key the last counts:
 
     {"topic": "views", "tier": "producer", "source": "9f2c...", "window_ms": 600000, "start_ms": 1700000400000}
     {..., "records": 81234, "bytes": 9012345}
@@ -32,18 +33,19 @@ AUDIT_TOPIC = "_kbroker_audit"
 HOUR_MS = 3_600_000
 WINDOW_MS = 600_000
 MOST_TOTALS = 100_000
-"""Windows and topics that are remembered; with more it goes on under another source."""
+"""The most (topic, window) pairs that are remembered. With more, counting starts again under another `source`."""
 
 
 class AuditHandler(ProducerHandler):
-    """`Producer(..., handlers=[AuditHandler()])`: for one producer. What is put into its queue is counted.
+    """Counts the records that are put into the queue of one producer: `Producer(..., handlers=[AuditHandler()])`.
 
-    The window is that of the record's timestamp. Counts are published when a window is over, and at the end; an audit
-    topic that is not there is made. What fails is logged, and tried again with the next window.
+    A record belongs to the window of its timestamp. Counts are published when a window is over, and when the producer
+    closes. The audit topic is created if it does not exist. A failure is logged, and the counts are published with the
+    next window.
     """
 
     def __init__(self, topic: str = AUDIT_TOPIC, tier: str = "producer", window_ms: int = WINDOW_MS):
-        """ValueError: an hour is not a number of windows."""
+        """Raises ValueError when an hour is not a whole number of windows."""
         if window_ms <= 0 or HOUR_MS % window_ms:
             raise ValueError(f"window_ms={window_ms}: an hour has to be a number of windows")
         self.topic = topic
@@ -114,13 +116,13 @@ class AuditHandler(ProducerHandler):
 def audit_record(
     topic: str, tier: str, source: str, window_ms: int, start_ms: int, records: int, size: int
 ) -> tuple[bytes, bytes]:
-    """Key and value."""
+    """Return key and value of a record of the audit topic."""
     key = {"topic": topic, "tier": tier, "source": source, "window_ms": window_ms, "start_ms": start_ms}
     return json.dumps(key).encode(), json.dumps({**key, "records": records, "bytes": size}).encode()
 
 
 def make_audit_topic(options: dict[str, Any], topic: str) -> None:
-    """Compacted, if it is not there."""
+    """Create the audit topic, compacted, if it does not exist."""
     with AdminClient(options) as admin:
         if topic in admin.list_topics(internal=True):
             return

@@ -1,6 +1,6 @@
-"""What a producer does on its thread: metadata, who it is, and what its engine cannot decide.
+"""What a producer does on its thread: metadata, its producer id, and decisions that its engine cannot make.
 
-Nothing here knows the `Producer`, which therefore goes when nobody has it any more.
+Nothing here holds a reference to the `Producer`, so that it is collected when its user drops it.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ log = logging.getLogger("kbroker.client")
 
 
 class Background:
-    """Of one producer. For its thread."""
+    """The background of one producer. For its thread."""
 
     def __init__(self, thread: ClientThread, engine: ProduceEngine, options: Options, *, idempotent: bool):
         self.cluster = Cluster(Network(thread, options))
         self.transactions: Transactions | None = None
         self.broken: ClientError | None = None
-        """Why nothing can be sent, now or later."""
+        """Why the producer can never send again; None while it can."""
         self._loop = thread.loop
         self._engine = engine
         self._accumulator = engine.accumulator
@@ -61,7 +61,11 @@ class Background:
             self._renew()
 
     async def learn(self, topic: str, timeout_s: float | None) -> None:
-        """Until the topic can be sent to; BrokerError or TimedOut when it cannot."""
+        """Wait until records can be sent to the topic.
+
+        Raises BrokerError when the broker refuses the topic, TimedOut after `timeout_s` seconds (None:
+        default.api.timeout.ms).
+        """
         create = self._options["allow.auto.create.topics"]
 
         async def attempt() -> None:
@@ -81,7 +85,7 @@ class Background:
             self._take(self.cluster.view.topics[topic])
 
     async def count_partitions(self, topic: str, timeout_s: float | None) -> int:
-        """How many it has now; 0 when nobody says so in time."""
+        """Return how many partitions the topic has now; 0 when no broker answers within `timeout_s` seconds."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self.cluster.metadata([topic])
@@ -101,7 +105,7 @@ class Background:
                 self._take(found)
 
     def _take(self, topic: TopicView) -> None:
-        # They are numbered from 0 on; a broker that tells of the 2,000,000,000th has not as many.
+        # Partitions are numbered from 0 on: a wrong answer with the number 2,000,000,000 must not make so long a list.
         partitions = [topic.partitions.get(i) for i in range(len(topic.partitions))]
         self._accumulator.set_topic(
             topic.name,
@@ -114,7 +118,7 @@ class Background:
             self._refreshing = self._spawn(self._refresh_until_led())
 
     async def _refresh_until_led(self) -> None:
-        """Metadata again and again, while there are records for a partition without a leader."""
+        """Refresh metadata again and again while there are records for a partition without a leader."""
         backoff = self._backoff()
         while True:
             try:
@@ -134,7 +138,7 @@ class Background:
         self._spawn(self._initialize())
 
     async def _initialize(self) -> None:
-        """A producer id, for as long as it takes: batches expire by themselves."""
+        """Get a producer id, trying for as long as it takes: batches that wait for it expire by themselves."""
         backoff = self._backoff()
         while True:
             try:
@@ -151,7 +155,10 @@ class Background:
         self.sender.renewed(answer.producer_id, answer.producer_epoch)
 
     def _do_without(self, error: ClientError) -> None:
-        """The broker is older than idempotence (Kafka 0.11)."""
+        """Go on without idempotence, because the broker is older than Kafka 0.11.
+
+        If enable.idempotence is set, the producer breaks instead: every record fails.
+        """
         if self._options["enable.idempotence"]:
             self.broken = ClientError(error.message, code=error.code, hint="leave enable.idempotence out, or upgrade")
             self._accumulator.shut()

@@ -1,4 +1,4 @@
-"""What `send`, `send_nowait` and `send_many` are of a producer with handlers, or with producer.type=sync."""
+"""`send`, `send_nowait` and `send_many` of a producer that has handlers, or producer.type=sync."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Calls:
-    """Any thread, as the producer's own."""
+    """Replaces the producer's send methods. Any thread may call them."""
 
     def __init__(self, producer: RecordSender, handlers: Sequence[ProducerHandler], *, synchronous: bool):
         self._send = producer.send
@@ -34,7 +34,7 @@ class Calls:
         *,
         on_delivery: Callable[[ClientError | None, Delivery], object] | None = None,
     ) -> Delivery | None:
-        """None: a handler has dropped the record."""
+        """Send a record; see `Producer.send`. Returns None when a handler has dropped it."""
         delivery = self._enqueue(QueuedRecord(topic, value, key, headers, partition, timestamp), on_delivery)
         return delivery.result() if self._synchronous and delivery is not None else delivery
 
@@ -60,7 +60,10 @@ class Calls:
         *,
         on_delivery: Callable[[ClientError | None, Deliveries], object] | None = None,
     ) -> Deliveries:
-        """With handlers the records go one by one; those that one has dropped are not in what is returned."""
+        """Send many records; see `Producer.send_many`. With handlers they are sent one by one.
+
+        Records that a handler has dropped are not in the returned Deliveries.
+        """
         if self._handlers:
             sent: list[Delivery] = []
             try:

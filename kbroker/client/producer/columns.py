@@ -1,4 +1,4 @@
-"""Columns of `send_many` as records, for what has to see each: handlers, encoders."""
+"""Turns the columns of `send_many` into single records, for handlers and encoders."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from kbroker.client.producer.handlers import QueuedRecord
 
 
 def objects_of(column: Any, what: str = "values") -> list[Any]:
-    """The items of a list, a NumPy or an Arrow array; a row of bytes is one."""
+    """Return the items of a list, a NumPy or an Arrow array; each row of a two-dimensional array of bytes is one item.
+
+    Raises TypeError for None, str and bytes. `what` names the argument in messages.
+    """
     if isinstance(column, str | bytes | bytearray) or column is None:
         raise TypeError(f"{what} must be a list, a NumPy or an Arrow array, not {type(column).__name__}")
     if getattr(column, "ndim", 1) == 2 and getattr(column, "itemsize", 0) == 1:
@@ -24,7 +27,10 @@ def objects_of(column: Any, what: str = "values") -> list[Any]:
 def queued_records(
     topic: str, values: Any, keys: Any, headers: Any, partitions: Any, timestamps: Any
 ) -> Iterator[QueuedRecord]:
-    """One after the other, each with headers of its own."""
+    """Yield a QueuedRecord for each value, each with its own list of headers.
+
+    Raises TypeError for a column of a wrong type, and ValueError for one of another length than `values`.
+    """
     given = objects_of(values)
     count = len(given)
     columns = zip(
@@ -40,7 +46,7 @@ def queued_records(
 
 
 def is_column(given: Any) -> bool:
-    """Of Arrow, chunked or not."""
+    """Return whether this is an Arrow array, chunked or not."""
     return hasattr(given, "null_count")
 
 

@@ -1,4 +1,4 @@
-"""Compression of a producer's batches, on a thread of its own: codecs give the GIL back while they work."""
+"""Compression of a producer's batches, on a thread of its own: the codecs release the GIL while they work."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from kbroker.protocol.compression import Codec, deflate
 log = logging.getLogger("kbroker.client")
 
 WAIT_MS = 1000
-LEVELS = {Codec.GZIP: (1, 9), Codec.LZ4: (1, 17), Codec.ZSTD: (-(1 << 17), 22)}  #: as Kafka has them
+LEVELS = {Codec.GZIP: (1, 9), Codec.LZ4: (1, 17), Codec.ZSTD: (-(1 << 17), 22)}  #: (lowest, highest), as in Kafka
 
 
 class CompressionThread:
-    """Runs until `stop`."""
+    """Compresses batches until `stop`. The constructor raises ValueError for a level that the codec does not have."""
 
     def __init__(self, accumulator: Accumulator, codec: Codec, level: int | None, client_id: str):
         lowest, highest = LEVELS.get(codec, (0, -1))
@@ -32,7 +32,7 @@ class CompressionThread:
         self._thread.start()
 
     def stop(self, timeout_s: float) -> None:
-        """With the accumulator's close, which wakes it."""
+        """Close the accumulator, which wakes the thread, and wait at most `timeout_s` seconds for the thread's end."""
         self._stopped = True
         self._accumulator.close()
         self._thread.join(timeout_s)

@@ -1,4 +1,4 @@
-"""Encoders by name: what makes bytes of a key or a value before it is sent."""
+"""Encoders, by name: functions that turn a key or a value into bytes before it is sent."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Encoder = Callable[[Any], bytes | str | None]
 
 
 def encode_bytes(given: Any) -> bytes | None:
-    """Bytes as they are, and nothing else."""
+    """Return bytes as they are. Raises TypeError for anything but bytes, bytearray, memoryview and None."""
     if given is None:
         return None
     if not isinstance(given, bytes | bytearray | memoryview):
@@ -18,14 +18,14 @@ def encode_bytes(given: Any) -> bytes | None:
 
 
 def encode_string(given: Any) -> str | None:
-    """A str, which is sent as UTF-8."""
+    """Return a str, which is sent as UTF-8. Raises TypeError for anything but str and None."""
     if given is not None and not isinstance(given, str):
         raise TypeError(f"the encoder is 'string', and {type(given).__name__} was given")
     return given
 
 
 def encode_json(given: Any) -> bytes | None:
-    """JSON in UTF-8, without spaces; None stays null, which compaction takes for a deletion."""
+    """Return JSON in UTF-8, without spaces. None stays null, which compaction takes for a deletion."""
     if given is None:
         return None
     import json
@@ -41,11 +41,11 @@ ENCODERS: dict[str, Encoder] = {
     "kafka.serializer.DefaultEncoder": encode_bytes,
     "kafka.serializer.StringEncoder": encode_string,
 }
-"""The last two are what configurations of 0.7 and 0.8 say."""
+"""The last two names are class names in configurations of Kafka 0.7 and 0.8."""
 
 
 def encoder(given: Any) -> Encoder | None:
-    """A name, or something to call."""
+    """Parse an encoder option: a name of ENCODERS, or a callable. Raises ValueError for anything else."""
     if given is None:
         return None
     if callable(given):

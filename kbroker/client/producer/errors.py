@@ -1,4 +1,4 @@
-"""What a producer raises, beside `client.errors`."""
+"""Exceptions of the producer, in addition to `client.errors`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from kbroker.errors import ErrorCode
 
 
 class QueueFull(ClientError, BufferError):
-    """There was no room for the record within max.block.ms."""
+    """Raised when the queue had no room for the record within max.block.ms (or queue.enqueue.timeout.ms)."""
 
     code = ErrorCode.REQUEST_TIMED_OUT
     retriable = True
@@ -15,21 +15,21 @@ class QueueFull(ClientError, BufferError):
 
 
 class RecordTooLarge(ClientError, ValueError):
-    """The record is larger than max.request.size, or than buffer.memory."""
+    """Raised when a record is larger than max.request.size or than buffer.memory."""
 
     code = ErrorCode.MESSAGE_TOO_LARGE
     hint = "send less at once, or raise max.request.size; the topic's max.message.bytes has to allow it too"
 
 
 class NoSuchPartition(ClientError, ValueError):
-    """The topic has fewer partitions."""
+    """Raised when the topic does not have the partition that was asked for, or when the topic's name is empty."""
 
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     hint = NO_SUCH_PARTITION
 
 
 class BrokerTooOld(BrokerError):
-    """The broker does not have the version of an API that this needs. Nothing was asked of it."""
+    """Raised when the broker does not serve the version of an API that the call needs. No request was sent."""
 
     code = ErrorCode.UNSUPPORTED_VERSION
     hint = (
@@ -39,26 +39,35 @@ class BrokerTooOld(BrokerError):
 
 
 class TransactionAborted(ClientError):
-    """The record was not sent, because its transaction was aborted before."""
+    """The error of a record that was never sent because its transaction was aborted first.
+
+    Also raised by a call of the transaction that an abort has overtaken.
+    """
 
     code = ErrorCode.TRANSACTION_ABORTABLE
 
 
 class TransactionMustAbort(ClientError):
-    """The transaction cannot be committed any more; its cause says why. The producer goes on after an abort."""
+    """Raised when the open transaction can only be aborted; `__cause__` says why.
+
+    After the abort the producer can begin another transaction.
+    """
 
     code = ErrorCode.TRANSACTION_ABORTABLE
     hint = "call abort_transaction, then begin again"
 
 
 class TransactionFailed(ClientError):
-    """Nothing can be done with this producer any more; the cause says why. What it had open is aborted in time."""
+    """Raised when a transactional producer cannot be used any more; `__cause__` says why.
+
+    The broker aborts its open transaction when transaction.timeout.ms is over.
+    """
 
     hint = "close this producer, and make another one"
 
 
 class ProducerFenced(TransactionFailed):
-    """Another producer with this transactional.id has begun, or the transaction has taken too long."""
+    """Raised when another producer has begun with this transactional.id, or the transaction has taken too long."""
 
     code = ErrorCode.PRODUCER_FENCED
 
@@ -69,4 +78,4 @@ REFUSALS: dict[str, type[ClientError]] = {
     "too_large": RecordTooLarge,
     "no_partition": NoSuchPartition,
 }
-"""What RecordSender calls them."""
+"""The exception for each `kind` that RecordSender passes to `refused`."""

@@ -1,8 +1,8 @@
-"""Handlers around a producer's queue, as the producers of Kafka 0.7 had them (CallbackHandler).
+"""Handlers around a producer's queue, as in Kafka 0.7 (CallbackHandler).
 
-Records are encoded when they are put into the queue: `before_enqueue` is where they can be changed or dropped, what
-comes later is told of batches. Every method is optional; one that raises is logged and changes nothing, but for
-`before_enqueue`, whose exception is the caller's.
+Records are encoded when they are put into the queue. So only `before_enqueue` can change or drop them; later methods
+are told about batches. Every method is optional. An exception of `before_enqueue` is raised to the caller of `send`;
+an exception of any other method is logged and changes nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ log = logging.getLogger("kbroker.client")
 
 @dataclass(slots=True)
 class QueuedRecord:
-    """What a call of `send` was given."""
+    """The arguments of a call of `send`."""
 
     topic: str
     value: Any = None
@@ -31,7 +31,7 @@ class QueuedRecord:
 
 
 class LeavingBatch(NamedTuple):
-    """A batch that goes into a request; `attempt` 1 is the first."""
+    """A batch that goes into a request. `size` is in bytes; `attempt` is 1 for the first one."""
 
     topic: str
     partition: int
@@ -41,30 +41,30 @@ class LeavingBatch(NamedTuple):
 
 
 class ProducerHandler:
-    """A base class; override what is wanted."""
+    """Sees the records and batches of a producer: make a subclass, override what is wanted, give it in `handlers`."""
 
     def started(self, producer: Producer) -> None:
-        """Once, before anything is sent."""
+        """Called once, before anything is sent."""
 
     def closing(self) -> None:
-        """Once, when what was sent is delivered, or has failed, and nothing is sent any more."""
+        """Called once, when everything sent is delivered or has failed and nothing more can be sent."""
 
     def before_enqueue(self, record: QueuedRecord) -> QueuedRecord | None:
-        """On the caller's thread. The record to put into the queue, or None to drop it."""
+        """Return the record to put into the queue, or None to drop it. Called on the thread that sends."""
         return record
 
     def after_enqueue(self, record: QueuedRecord, added: bool) -> None:
-        """On the caller's thread. `added` False: there was no room, or it was refused."""
+        """Called on the thread that sends. `added` is False when there was no room, or the record was refused."""
 
     def after_dequeue(self, batches: Sequence[LeavingBatch]) -> None:
-        """On the producer's thread: these leave the queue with one request."""
+        """Called on the producer's thread with the batches that leave the queue in one request."""
 
     def before_sending(self, batches: Sequence[LeavingBatch]) -> None:
-        """On the producer's thread, behind `after_dequeue` of every handler and right before the request is written."""
+        """Called on the producer's thread after `after_dequeue` of all handlers, just before the request is written."""
 
 
 def entering(handlers: Sequence[ProducerHandler], record: QueuedRecord) -> QueuedRecord | None:
-    """What they make of a record that is to be put into the queue; None: one has dropped it."""
+    """Return the record that the handlers' `before_enqueue` leave; None when one of them has dropped it."""
     left: QueuedRecord | None = record
     for handler in handlers:
         if left is not None:
@@ -73,13 +73,13 @@ def entering(handlers: Sequence[ProducerHandler], record: QueuedRecord) -> Queue
 
 
 def entered(handlers: Sequence[ProducerHandler], record: QueuedRecord, added: bool) -> None:
-    """It has been put there, or could not be."""
+    """Call `after_enqueue` of every handler."""
     for handler in handlers:
         guarded(handler.after_enqueue, record, added)
 
 
 def leaving(handlers: Sequence[ProducerHandler]) -> Callable[[list[tuple[str, int, int, int, int]]], None]:
-    """What an engine calls with the batches of a request."""
+    """Return the function that an engine calls with the batches of each request."""
 
     def told(batches: list[tuple[str, int, int, int, int]]) -> None:
         named = [LeavingBatch(*each) for each in batches]
@@ -99,7 +99,7 @@ def guarded(function: Callable[..., None], *arguments: Any) -> None:
 
 
 def handlers(given: Any) -> tuple[ProducerHandler, ...]:
-    """One ProducerHandler, or several."""
+    """Parse the option handlers: one ProducerHandler, or a list of several. Raises ValueError for anything else."""
     found = (given,) if isinstance(given, ProducerHandler) else given
     if not isinstance(found, list | tuple) or not all(isinstance(each, ProducerHandler) for each in found):
         raise ValueError("ProducerHandler objects")
@@ -107,11 +107,12 @@ def handlers(given: Any) -> tuple[ProducerHandler, ...]:
 
 
 def seeing_records(given: Sequence[ProducerHandler]) -> tuple[ProducerHandler, ...]:
-    """Those that want to see each record: the others cost nothing where records are sent."""
+    """Return the handlers that override a method called for each record. Other handlers do not slow `send` down."""
     return _overriding(given, "before_enqueue", "after_enqueue")
 
 
 def seeing_batches(given: Sequence[ProducerHandler]) -> tuple[ProducerHandler, ...]:
+    """Return the handlers that override a method which is called for each request."""
     return _overriding(given, "after_dequeue", "before_sending")
 
 

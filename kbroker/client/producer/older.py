@@ -1,4 +1,4 @@
-"""Batches as Kafka 0.10 and older take them: message sets of magic 0 and 1. With the interpreter, so rare and slow."""
+"""Batches for Kafka 0.10 and older: message sets of magic 0 and 1. They are made in Python: slow, but rarely needed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ _INT32_MAX = (1 << 31) - 1
 
 
 def older_form(batch: bytes, magic: int) -> bytes:
-    """The records of a batch of ours as one message set. BrokerTooOld when they have headers, which would be lost."""
+    """Return the records of a batch as one message set.
+
+    Raises BrokerTooOld when a record has headers, which would be lost.
+    """
     info = header(batch)
     records = inflate(info.codec, memoryview(batch)[_HEADER_SIZE:], _INT32_MAX)
     if any(record.headers for record in decode_records(records, info)):

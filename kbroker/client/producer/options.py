@@ -1,4 +1,4 @@
-"""Options of the producer, beside those of `client.config.NETWORK`."""
+"""Options of the producer, in addition to `client.config.NETWORK`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ JAVA_PARTITIONERS = {
 
 
 def partitioner(given: Any) -> Any:
-    """A name, or a function of topic, key and the number of partitions."""
+    """Parse partitioner: a name of KINDS, a Java class that has one, or a callable of (topic, key, partition count).
+
+    Raises ValueError for anything else.
+    """
     if callable(given) or (isinstance(given, str) and given in KINDS):
         return given
     if isinstance(given, str) and given in JAVA_PARTITIONERS:
@@ -29,7 +32,7 @@ def partitioner(given: Any) -> Any:
 
 
 def codec(given: Any) -> str:
-    """A name, or the number that 0.7 has for it."""
+    """Parse compression.type: a codec's name, or its number, as in the configuration of Kafka 0.7."""
     names = ("none", "gzip", "snappy", "lz4", "zstd")
     if str(given) in ("0", "1", "2", "3", "4"):
         return names[int(given)]

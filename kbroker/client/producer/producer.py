@@ -1,4 +1,4 @@
-"""The producer that users have."""
+"""The producer for threads."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from kbroker._core.client.producer.accumulator import Accumulator
-from kbroker._core.client.producer.partitioner import KINDS
 from kbroker._core.client.producer.engine import ProduceEngine
+from kbroker._core.client.producer.partitioner import KINDS
 from kbroker._core.client.producer.record_sender import RecordSender
 from kbroker.client.arguments import seconds
 from kbroker.client.config import parse_options, require_servers
@@ -37,15 +37,18 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("kbroker.client")
 
-UNCLOSED_S = 1.0  #: what a producer that nobody has closed may flush for
-IDEMPOTENT_IN_FLIGHT = 5  #: a broker remembers so many batches of a producer in a partition
+UNCLOSED_S = 1.0  #: how long a producer that is collected without `close` may flush
+IDEMPOTENT_IN_FLIGHT = 5  #: how many batches of one producer a broker remembers for each partition
 
 
 class Producer(RecordSender, TransactionOperations, Blocking):
     """Sends records to Kafka or kbroker, in the background. Every method may be called from any thread.
 
-    `Producer(bootstrap_servers="localhost:9092")`, or a mapping of options with Kafka's names. A context manager: its
-    end waits for what was sent.
+    Options are keywords, `Producer(bootstrap_servers="localhost:9092")`, or a mapping with Kafka's names. The producer
+    is a context manager: the end of the `with` block waits until what was sent is delivered or has failed.
+
+    The constructor raises TypeError for an option that does not exist, and ValueError for a value that is not allowed
+    or contradicts another option. With zookeeper.connect it raises ConnectionFailed when ZooKeeper is not reached.
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, /, **keywords: Unpack[ProducerOptions]):
@@ -128,7 +131,7 @@ class Producer(RecordSender, TransactionOperations, Blocking):
             guarded(handler.started, self)
 
     def _add_calls(self) -> None:
-        """What comes before a record is put into the queue, and after it."""
+        """Replace the send methods where handlers see each record, or where producer.type=sync."""
         options = self.options
         handlers = seeing_records(options["handlers"])
         if handlers or options["producer.type"] == "sync":
@@ -143,7 +146,11 @@ class Producer(RecordSender, TransactionOperations, Blocking):
     # --- topics ---------------------------------------------------------------------------------------------
 
     def await_topic(self, topic: str) -> None:
-        """Until its metadata are there; BrokerError or TimedOut when they are not within max.block.ms."""
+        """Wait until the partitions of `topic` are known, for at most max.block.ms.
+
+        Raises NoSuchPartition when the name is empty, BrokerError when the broker refuses the topic, TimedOut when the
+        time is over, and UsageError when called in a callback on the producer's thread.
+        """
         self._thread.check()
         if not topic:
             raise NoSuchPartition(
@@ -158,7 +165,10 @@ class Producer(RecordSender, TransactionOperations, Blocking):
         return None if self.options["max.block.ms"] < 0 else self.options.seconds("max.block.ms")
 
     def has_partition(self, topic: str, partition: int) -> bool:
-        """As metadata say that are asked for now: the topic may have grown."""
+        """Ask a broker for fresh metadata and return whether the partition is there now: the topic may have grown.
+
+        Returns False without asking where waiting is not possible: on the producer's thread, or with max.block.ms=0.
+        """
         limit_s = self._learning_s
         if self._thread.is_own_thread or limit_s == 0:
             return False
@@ -168,7 +178,11 @@ class Producer(RecordSender, TransactionOperations, Blocking):
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Self]:
-        """`with producer.transaction():` begins one, and commits it; or aborts it when there is an exception."""
+        """A context manager that runs one transaction: `with producer.transaction(): ...`.
+
+        It begins a transaction, and commits it at the end of the block. An exception in the block aborts the
+        transaction and is raised again. Raises what `begin_transaction` and `commit_transaction` raise.
+        """
         self.begin_transaction()
         try:
             yield self
@@ -183,6 +197,7 @@ class Producer(RecordSender, TransactionOperations, Blocking):
     # --- the end --------------------------------------------------------------------------------------------
 
     def refused(self, kind: str, text: str) -> Exception:
+        """Return the exception for a record that is refused at the call; `kind` is a key of REFUSALS, or "shut"."""
         if kind == "shut":
             self._thread.check()
             if self._background.broken is not None:
@@ -194,7 +209,11 @@ class Producer(RecordSender, TransactionOperations, Blocking):
         return REFUSALS[kind](text)
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until everything sent before is delivered or has failed; TimedOut after `timeout` seconds."""
+        """Wait until everything sent before is delivered or has failed; `timeout` None: as long as it takes.
+
+        Raises TimedOut when that takes more than `timeout` seconds, ClientClosed when the producer is closed, and
+        UsageError when called in a callback on the producer's thread.
+        """
         self._thread.check()
         if self._thread.is_own_thread:
             raise UsageError("a flush in a callback would wait for itself")
@@ -202,12 +221,16 @@ class Producer(RecordSender, TransactionOperations, Blocking):
             raise TimedOut(f"{self.accumulator.record_count} records are not delivered after {timeout:g} s")
 
     def close(self, timeout: float | None = None) -> None:
-        """Flush, for `timeout` seconds at most (delivery.timeout.ms bounds it anyway), then end; what is left fails."""
+        """Abort an open transaction, flush for at most `timeout` seconds, then end the producer's thread.
+
+        delivery.timeout.ms bounds the flush too. Records that are not delivered by then fail with ClientClosed. A
+        prepared transaction stays open. Closing a closed producer does nothing.
+        """
         if not self._thread.is_running:
             return
         started = time.monotonic()
         limit_s = self.options.seconds("delivery.timeout.ms") if timeout is None else timeout
-        # With a timeout of 0 it may not have begun.
+        # The constructor calls this with timeout=0 when it fails: then `_background` may not exist yet.
         if timeout != 0 and not self._thread.is_own_thread and self._background.transactions is not None:
             try:
                 self._thread.call(self._background.transactions.end(), limit_s, "abort_transaction")
@@ -226,7 +249,7 @@ class Producer(RecordSender, TransactionOperations, Blocking):
             self.fail_what_is_left(left)
 
     def fail_what_is_left(self, timeout_s: float) -> None:
-        """After the end of the thread."""
+        """Stop the helpers, run the callbacks that are due, and fail all other records. The thread must have ended."""
         if self._discovery is not None:
             self._discovery.close()
         if self._compression is not None:

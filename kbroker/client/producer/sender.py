@@ -1,9 +1,10 @@
 """What becomes of batches that a broker refused, or whose connection broke. For the client's thread.
 
-The engine holds a partition back from the first such batch on, until nothing of it is under way, and then asks here.
-What is sent again goes first and in its old order, with the sequences it had: a broker that has appended it says so,
-and nothing is there twice. Where that cannot be (a batch expired that may have been appended, the broker lost its state
-of the producer) an idempotent producer begins anew: with another producer id, and sequences from 0 on.
+After such a batch the engine sends nothing more to its partition. Once none of the partition's batches is under way, it
+asks here. Batches that are sent again go first, in their old order and with their old sequences: a broker that has
+appended a batch already recognizes it, and no record is there twice. An idempotent producer begins anew, with another
+producer id and sequences from 0 on, where that is not possible: when a batch expired that may have been appended, or
+the broker has lost its state of the producer.
 """
 
 from __future__ import annotations
@@ -33,15 +34,18 @@ from kbroker.protocol.compression import inflate
 log = logging.getLogger("kbroker.client")
 
 EXPIRED = -2
-NODES_VERSION = 10  #: of Produce: it tells where new leaders are (KIP-951)
+NODES_VERSION = 10  #: the version of Produce whose responses have the addresses of new leaders (KIP-951)
 LOST_STATE = frozenset(
     {ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.INVALID_PRODUCER_EPOCH}
 )
-"""Of the first batch that was not appended: the broker does not know the ones before it, or the epoch."""
+"""Errors of a batch by which the broker says that it does not know the batches before it, or the producer's epoch."""
 
 
 class Sender:
-    """Decides for one engine. `refresh(topics)` asks for metadata, `renew()` for a producer id: it calls `renewed`."""
+    """Decides about the refused batches of one engine.
+
+    `refresh(topics)` asks for metadata. `renew()` asks for a new producer id, and then `renewed` is called.
+    """
 
     def __init__(
         self,
@@ -68,11 +72,11 @@ class Sender:
         self.note_leader = note_leader
         self.transactions = transactions
         self._for_new_id: list[Trouble] = []
-        self._nodes: Collection[Node] = ()  # that the brokers have told of beside new leaders
+        self._nodes: Collection[Node] = ()  # brokers whose addresses came with the names of new leaders
         engine.on_told = self.told
 
     def told(self) -> None:
-        """The engine has something to say."""
+        """Take what the engine has to tell; the engine calls it."""
         self.engine.run_callbacks()
         told = self.engine.take_nodes()
         if told is not None:
@@ -87,7 +91,7 @@ class Sender:
             self.transactions.heard()
 
     def renewed(self, producer_id: int, producer_epoch: int) -> None:
-        """There is a producer id, or another one."""
+        """Use a new producer id, and send again what has waited for it."""
         self.engine.set_producer(producer_id, producer_epoch)
         waiting, self._for_new_id = self._for_new_id, []
         for trouble in waiting:
@@ -118,14 +122,14 @@ class Sender:
             self._fail(trouble, first)
 
     def _has_moved(self, trouble: Trouble, batch: TroubledBatch) -> bool:
-        """Whether the broker has told who leads the partition now, and that is news (KIP-951)."""
+        """Note the partition's new leader if the broker has named one, and return whether that was news (KIP-951)."""
         if batch.leader < 0 or batch.error not in STALE_METADATA:
             return False
         return self.note_leader(trouble.topic, trouble.partition, batch.leader, batch.leader_epoch, self._nodes)
 
     def _expire(self, trouble: Trouble) -> None:
         count = next((i for i, each in enumerate(trouble.batches) if each.error != EXPIRED), len(trouble.batches))
-        # What was sent and not answered may have been appended: its sequences cannot be used for anything else.
+        # A batch that was sent but not answered may have been appended: its sequences must not be used again.
         unsure = any(each.attempts for each in trouble.batches[:count])
         refused = next((each for each in trouble.batches[:count] if each.refusal), None)
         error = self._too_late(trouble, refused.refusal if refused else 0, refused.text if refused else None)
@@ -137,10 +141,13 @@ class Sender:
         self._failed(trouble, error, 1, first.error in RETRIABLE or first.error in LOST_STATE)
 
     def _failed(self, trouble: Trouble, error: ClientError, count: int, unsure: bool) -> None:
-        """The first `count` batches are given up. `unsure`: the broker may have them, or does not know where it is."""
+        """Give up the first `count` batches.
+
+        `unsure`: the broker may have appended them, or has lost its state of the producer.
+        """
         if self.transactions is not None:
-            self.transactions.batch_failed(error, unsure=unsure)  # before anybody hears of the failure and sends more
-            trouble.fail(error)  # they were to be committed together, and are sent no more
+            self.transactions.batch_failed(error, unsure=unsure)  # first: callbacks of the failure may send more
+            trouble.fail(error)  # all of them: the transaction can only be aborted
             trouble.resend()
             return
         trouble.fail(error, count)
@@ -150,7 +157,10 @@ class Sender:
             trouble.resend()
 
     def _too_late(self, trouble: Trouble, refusal: int, text: str | None) -> TimedOut:
-        """`refusal`, `text`: what the broker said at last; 0: it said nothing."""
+        """Return the error of an expired batch.
+
+        `refusal` and `text`: the broker's last error code and its message; 0 when it has not answered.
+        """
         code = error_of(refusal)
         because = ""
         if code == ErrorCode.NETWORK_EXCEPTION:
@@ -170,8 +180,8 @@ class Sender:
 
 
 def nodes_of(told: bytes) -> list[Node]:
-    """An array of NodeEndpoint, as it stands in a Produce response; nothing of one that does not parse."""
-    answer = bytearray(1 + 4)  # no topics, no throttling: a response of the tagged field alone
+    """Parse an array of NodeEndpoint as it stands in a Produce response; [] when it does not parse."""
+    answer = bytearray(1 + 4)  # a response without topics and throttling, with the tagged field alone
     answer[0] = 1
     answer += b"\x01\x00"
     size = len(told)
@@ -192,11 +202,12 @@ def _inflated(codec: int, data: bytes) -> bytes:
 
 
 def named(trouble: Trouble, batch: TroubledBatch) -> tuple[str, int, int]:
+    """Return topic, partition and number of records, for log lines."""
     return trouble.topic, trouble.partition, batch.record_count
 
 
 def failure(trouble: Trouble, batch: TroubledBatch) -> ClientError:
-    """Why these records are not delivered."""
+    """Return the error of records that a broker has refused."""
     code = error_of(batch.error)
     text = f"{trouble.topic}-{trouble.partition}: {code.name}"
     if batch.text:

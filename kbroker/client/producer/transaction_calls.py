@@ -1,4 +1,4 @@
-"""What users call of a producer's transactions, on both faces."""
+"""The transaction methods that Producer and AsyncProducer share."""
 
 from __future__ import annotations
 
@@ -19,24 +19,31 @@ T = TypeVar("T")
 
 
 class TransactionOperations:
-    """Transactions of a producer."""
+    """The transaction methods of a producer that has a transactional.id.
+
+    Each raises UsageError when the producer has no transactional.id, or when the state of the transaction does not
+    allow the call. Each raises TransactionMustAbort when the transaction can only be aborted, and TransactionFailed
+    or ProducerFenced when the producer cannot go on.
+
+    Calls with a `timeout` wait that many seconds; None stands for max.block.ms. Then they raise TimedOut, and what
+    they have begun goes on in the background: calling the same method again waits for the same end.
+    """
 
     options: Options
     _background: Background
 
     @operation
     async def init_transactions(self, timeout: float | None = None) -> None:
-        """Once, before the first transaction: whoever had the transactional.id before is fenced.
+        """Get a producer id and epoch; call it once, before the first transaction.
 
-        This and what follows wait for `timeout` seconds (None: max.block.ms), then raise TimedOut, and go on in the
-        background: the same call again waits for the same end. TransactionMustAbort when the transaction can only be
-        aborted, TransactionFailed and ProducerFenced when the producer cannot go on.
+        The coordinator fences every earlier producer with the same transactional.id. See the class for `timeout` and
+        exceptions.
         """
         await self._within(timeout, self._transactional().init(), "init_transactions")
 
     @operation
     async def begin_transaction(self) -> None:
-        """What is sent from now on, by any thread or task, belongs to the transaction."""
+        """Begin a transaction: every record sent from now on, by any thread or task, belongs to it."""
         await self._transactional().begin()
 
     @operation
@@ -46,9 +53,14 @@ class TransactionOperations:
         group_metadata: ConsumerGroupMetadata,
         timeout: float | None = None,
     ) -> None:
-        """Commit these with the transaction: for each partition the offset of the next record to be read.
+        """Commit consumer offsets as part of the transaction.
 
-        `group_metadata` is `Consumer.group_metadata()`: a consumer that has lost its partitions is refused (KIP-447).
+        `offsets` has for each partition the offset of the next record to read. `group_metadata` is what
+        `Consumer.group_metadata()` returns; with it the coordinator refuses a consumer that has lost its partitions
+        (KIP-447).
+
+        Raises ValueError for a negative offset, TypeError when `group_metadata` is of another type, and BrokerTooOld
+        when the broker cannot check the group's generation (before Kafka 2.5).
         """
         wanted: dict[tuple[str, int], OffsetAndMetadata] = {}
         for (topic, partition), offset in offsets.items():
@@ -65,22 +77,26 @@ class TransactionOperations:
 
     @operation
     async def commit_transaction(self, timeout: float | None = None) -> None:
-        """Flush, then make everything of the transaction visible at once."""
+        """Flush, then commit: all records and offsets of the transaction become visible at once."""
         await self._within(timeout, self._transactional().commit(), "commit_transaction")
 
     @operation
     async def prepare_transaction(self, timeout: float | None = None) -> PreparedTransaction:
-        """Flush, and leave the transaction to whoever has what this returns: `AdminClient.end_transactions` ends it.
+        """Flush, and return what `AdminClient.end_transactions` needs to end the transaction from elsewhere.
 
-        Nothing more can be sent in it, and `close` leaves it open. commit_transaction and abort_transaction still end
-        it here. Brokers abort it when transaction.timeout.ms is over since its first record. UsageError: it is empty.
+        Nothing more can be sent in a prepared transaction, and `close` leaves it open. `commit_transaction` and
+        `abort_transaction` of this producer still end it. Brokers abort it when transaction.timeout.ms is over since
+        its first record. Raises UsageError when nothing was sent in the transaction.
         """
         transactions = self._transactional()
         return await self._within(timeout, transactions.prepare(), "prepare_transaction")
 
     @operation
     async def abort_transaction(self, timeout: float | None = None) -> None:
-        """Nothing of the transaction is ever seen by readers of committed records; what was not sent is not."""
+        """Abort the transaction: readers of committed records never see any of it.
+
+        Records that were not sent yet fail with TransactionAborted.
+        """
         await self._within(timeout, self._transactional().abort(), "abort_transaction")
 
     def _transactional(self) -> Transactions:

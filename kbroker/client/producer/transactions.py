@@ -3,13 +3,13 @@
     NEW --init--> READY --begin--> OPEN --commit--> COMMITTING --> READY
                                    OPEN, ABORTABLE --abort--> ABORTING --> READY
                                    OPEN --prepare--> PREPARING --> PREPARED, which is ended like OPEN
-    ABORTABLE: something of the transaction has failed. FATAL: from anywhere, and for good.
+    ABORTABLE: a part of the transaction has failed. FATAL: the producer cannot go on; any state may become FATAL.
 
-Transactions of version 1: a partition is added at the coordinator before the first batch goes to it; others go
-meanwhile. Of version 2, where the cluster's feature transaction.version says so: brokers add partitions by themselves,
-and every end brings the epoch of the next transaction.
+Version 1 of transactions: the client adds each partition at the coordinator before it sends the first batch there;
+batches of other partitions go on meanwhile. Version 2 is used where the cluster's feature transaction.version is 2:
+brokers add partitions themselves, and the response to EndTxn has the epoch of the next transaction.
 
-What a call has begun goes on when its caller has no more time: the same call again waits for the same end.
+What a call has begun goes on when its caller's time is over. Calling the same method again waits for the same end.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ log = logging.getLogger("kbroker.client")
 Offsets = Mapping[tuple[str, int], OffsetAndMetadata]
 
 FEATURE: Final = "transaction.version"
-RENEWING_VERSION: Final = 3  #: of InitProducerId: it takes the producer's own epoch (KIP-360)
-GENERATION_VERSION: Final = 3  #: of TxnOffsetCommit: it takes the group's (KIP-447)
-CONCURRENT_WAIT_S: Final = 0.02  #: the transaction before is being ended, which is quick
+RENEWING_VERSION: Final = 3  #: the version of InitProducerId with which a producer renews its own epoch (KIP-360)
+GENERATION_VERSION: Final = 3  #: the version of TxnOffsetCommit that has the group's generation (KIP-447)
+CONCURRENT_WAIT_S: Final = 0.02  #: the wait after CONCURRENT_TRANSACTIONS: the coordinator soon ends the previous one
 
 ELSEWHERE = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT})
 FENCED = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
@@ -56,7 +56,7 @@ FATAL = frozenset(
         ErrorCode.UNSUPPORTED_VERSION,
     }
 )
-"""Answers to Produce after which there is no going on."""
+"""Errors of Produce after which the producer cannot go on."""
 FATAL_OF_COORDINATOR = FATAL | {
     ErrorCode.INVALID_PRODUCER_EPOCH,
     ErrorCode.INVALID_TXN_STATE,
@@ -78,11 +78,11 @@ class State(Enum):
 
 
 GOING_ON = (State.OPEN, State.PREPARING, State.COMMITTING)
-"""Records of the transaction may be under way."""
+"""States in which records of the transaction may be under way."""
 
 
 class Transactions:
-    """Of one producer. For the client's thread."""
+    """The transactions of one producer. For the client's thread."""
 
     def __init__(self, engine: ProduceEngine, cluster: Cluster, transactional_id: str, timeout_ms: int):
         self.state = State.NEW
@@ -100,8 +100,8 @@ class Transactions:
         self._to_add: set[tuple[str, int]] = set()
         self._has_offsets = False
         self._end_asked = False
-        self._wants_epoch = False  # something of the transaction has failed
-        self._needs_epoch = False  # ... and it is not known what of it the broker has
+        self._wants_epoch = False  # a part of the transaction has failed: renew the epoch after its end
+        self._needs_epoch = False  # ... and brokers may have records of it: a new epoch is necessary
         self._empty = asyncio.Event()
         self._accumulator.shut()
 
@@ -132,32 +132,35 @@ class Transactions:
     async def abort(self) -> None:
         if self._running is not None and not self._running.done() and not self._end_asked:
             if self.state in (State.PREPARING, State.COMMITTING):
-                self._running.cancel()  # nobody was asked for the end yet
+                self._running.cancel()  # EndTxn was not sent yet
             if self.state in (State.OPEN, State.PREPARING, State.COMMITTING, State.ABORTABLE):
-                self.state = State.ABORTING  # nothing else is tried again
+                self.state = State.ABORTING  # requests of the running call are not tried again
                 await asyncio.wait([self._running])
         await self._run("abort_transaction", self._abort, State.OPEN, State.PREPARED, State.ABORTABLE, State.ABORTING)
 
     async def end(self) -> None:
-        """Before the producer is closed: what has begun to end ends, what is open is aborted, prepared ones stay."""
+        """Finish before the producer closes: wait for a commit that EndTxn was sent for, abort an open transaction.
+
+        A prepared transaction stays open.
+        """
         if self.state is State.COMMITTING and self._end_asked:
             await self.commit()
         elif self.state in (State.OPEN, State.PREPARING, State.COMMITTING, State.ABORTING, State.ABORTABLE):
             await self.abort()
 
     def refusal(self) -> ClientError:
-        """Why nothing can be sent now."""
+        """Return the exception that says why nothing can be sent now."""
         return self._wrong("send") or UsageError("the transaction has just been begun by another thread: send again")
 
     # --- what the sender tells ------------------------------------------------------------------------------
 
     def heard(self) -> None:
-        """The engine has told something."""
+        """Look whether all records are done; called when the engine has something to tell."""
         if self._accumulator.record_count == 0:
             self._empty.set()
 
     def add(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """There are records for these, which the transaction has to take in."""
+        """Add partitions to the transaction, because there are records for them."""
         if self.state in GOING_ON:
             self._to_add.update(partitions)
             if self._to_add and (self._adding is None or self._adding.done()):
@@ -165,7 +168,7 @@ class Transactions:
                 self._adding.add_done_callback(_look_at)
 
     def batch_failed(self, error: ClientError, *, unsure: bool) -> None:
-        """Some of its records are not delivered. `unsure`: a broker may have them."""
+        """Note that records of the transaction are not delivered. `unsure`: a broker may have them."""
         self._wants_epoch = True
         self._needs_epoch |= unsure
         self._fail(error, fatal=error.code in FATAL)
@@ -194,7 +197,7 @@ class Transactions:
         self._wants_epoch = self._needs_epoch = False
 
     async def _add(self) -> None:
-        """To the coordinator, all that have come meanwhile with one request."""
+        """Add the waiting partitions at the coordinator, all of them with one request each time."""
         R = M.AddPartitionsToTxnRequest
         backoff = self._backoff()
         while self._to_add and self.state in GOING_ON:
@@ -301,7 +304,7 @@ class Transactions:
         self._engine.fail_unsent(TransactionAborted("the transaction was aborted before the record was sent"))
         self._to_add.clear()
         if self._adding is not None and not self._adding.done():
-            await asyncio.wait([self._adding])  # what it has asked for must not be done after the end
+            await asyncio.wait([self._adding])  # the coordinator must not add partitions after the end
         await self._drained()
         self._require("abort_transaction", State.ABORTING)
         await self._end(False)
@@ -318,7 +321,8 @@ class Transactions:
             answer = await self._asked(request, lambda answer: [answer.error_code], always=True)
             self._end_asked = False
             if answer.error_code in FENCED and not committed:
-                # It has taken too long and was aborted, or somebody else has begun: who asks for an epoch is told.
+                # The transaction took too long and was aborted, or another producer has begun. Asking for a new epoch
+                # shows which.
                 self._needs_epoch = True
             elif answer.error_code in ABORTABLE_AT_END and committed:
                 self._wants_epoch = self._needs_epoch = True
@@ -336,7 +340,7 @@ class Transactions:
         self.state = State.READY
 
     async def _renew(self) -> None:
-        """Another epoch, so that nothing of before can get into the next transaction."""
+        """Get another epoch, so that no late batch of this transaction can get into the next one."""
         try:
             await self._identify(self._producer_id, self._epoch, RENEWING_VERSION)
         except BrokerTooOld as error:
@@ -346,7 +350,7 @@ class Transactions:
             self._wants_epoch = False
 
     async def _drained(self) -> None:
-        """Until nothing that was sent is left without an answer."""
+        """Wait until every record is delivered or has failed."""
         while self._accumulator.record_count:
             self._empty.clear()
             self._engine.tell_when_empty()
@@ -364,9 +368,12 @@ class Transactions:
         always: bool = False,
         until_known: bool = False,
     ) -> Any:
-        """The coordinator's answer without retriable errors, for as long as it takes.
+        """Ask the coordinator until the answer has no retriable error, for as long as it takes; return the answer.
 
-        While the transaction is aborted it is tried again only with `always`, or `until_known` what became of it.
+        `codes(answer)` returns its error codes. `group`: ask the coordinator of that group instead. Raises BrokerTooOld
+        when the broker does not serve version `lowest`. While the transaction is being aborted, or the producer cannot
+        go on, requests are not tried again, and this raises TransactionAborted; except with `always`, or with
+        `until_known` while it is not known whether the coordinator has acted on the request.
         """
         key, kind = (self._id, TRANSACTION) if group is None else (group, GROUP)
         api_key = ApiKey(message.API_KEY)  # type: ignore[arg-type]
@@ -414,7 +421,11 @@ class Transactions:
         return self._running is not None and not self._running.done() and self._running.get_name() == name
 
     async def _run(self, name: str, work: Callable[[], Awaitable[None]], *allowed: State) -> None:
-        """One at a time. It goes on when the caller does not wait for it any longer, or again."""
+        """Run `work` as the call `name`, if the state is one of `allowed`; if that call runs already, wait for its end.
+
+        One call runs at a time: raises UsageError while another one has not ended. The call goes on when its caller
+        stops waiting.
+        """
         if not self._is_running(name):
             if self._running is not None and not self._running.done():
                 raise UsageError(f"{name}: {self._running.get_name()} has not ended; call that again to wait for it")
@@ -424,7 +435,7 @@ class Transactions:
         await asyncio.shield(self._running)
 
     async def _begun(self, name: str, work: Callable[[], Awaitable[None]], allowed: Collection[State]) -> None:
-        """The state is looked at in the step that changes it: a batch may fail before the task has its first turn."""
+        """Check the state and do the work in one step: a batch may fail before this task has its first turn."""
         self._require(name, *allowed)
         await work()
 
@@ -433,7 +444,7 @@ class Transactions:
             raise self._wrong(name) or UsageError(f"{name}: {self.state.value}")
 
     def _wrong(self, name: str) -> ClientError | None:
-        """What the state forbids is raised as; None while a transaction is open."""
+        """Return the exception for a call that the state forbids; None while a transaction is open."""
         if self.state is State.OPEN:
             return None
         if self.state not in (State.ABORTABLE, State.FATAL):
@@ -450,7 +461,7 @@ class Transactions:
         return failure
 
     def _refused(self, code: int, what: str) -> None:
-        """The coordinator has answered with an error that is not retriable."""
+        """Note an error of the coordinator that is not retriable: the transaction, or the producer, has failed."""
         known = error_of(code)
         self._wants_epoch |= known == ErrorCode.UNKNOWN_PRODUCER_ID
         self._fail(BrokerError(f"{what}: {known.name}", code=known), fatal=known in FATAL_OF_COORDINATOR)
@@ -470,13 +481,16 @@ class Transactions:
         self.state = State.FATAL if fatal else State.ABORTABLE
         failure = self._wrong("send")
         assert failure is not None
-        # After what the engine tells now has been decided.
+        # Soon, not now: first everything that the engine is telling at the moment is decided.
         fail = self._engine.fail_all if fatal else self._engine.fail_unsent
         asyncio.get_running_loop().call_soon(fail, failure)
 
 
 def _added_code(answer: Any) -> list[int]:
-    """Of the request as a whole: one code for all partitions is about the coordinator."""
+    """Return the error codes that concern the request as a whole.
+
+    One code for all partitions is the coordinator's, unless it is UNKNOWN_TOPIC_OR_PARTITION.
+    """
     codes = {
         each.partition_error_code
         for topic in answer.results_by_topic_v3_and_below
@@ -486,6 +500,6 @@ def _added_code(answer: Any) -> list[int]:
 
 
 def _look_at(task: asyncio.Task[None]) -> None:
-    """So that asyncio does not say that nobody did."""
+    """Read a task's exception, so that asyncio does not log that it was never retrieved."""
     if not task.cancelled() and (error := task.exception()) is not None:
         log.debug("%s: %s", task.get_name(), error)

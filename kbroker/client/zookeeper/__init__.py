@@ -1,5 +1,5 @@
-"""What clients of Kafka 0.7 and 0.8 look up in a ZooKeeper: `options.py`, `session.py`, `discovery.py` (the brokers).
+"""ZooKeeper for clients in the manner of Kafka 0.7 and 0.8: `options.py`, `session.py`, `discovery.py` (the brokers).
 
-Imported only by a client that is given `zookeeper.connect`: kazoo comes with it. The group of consumers that is kept
-there is `client/connector/`.
+Only a client with `zookeeper.connect` imports `session.py` and `discovery.py`, which load kazoo. Consumer groups in
+ZooKeeper are in `client/connector/`.
 """

@@ -1,4 +1,4 @@
-"""Brokers found in a ZooKeeper: those below /brokers/ids, as long as they are there."""
+"""Finds brokers in ZooKeeper: those that are registered below /brokers/ids."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ Address = tuple[str, int]
 
 
 def registered_brokers(store: Store, security_protocol: str, watch: Watcher | None = None) -> tuple[Address, ...]:
-    """Where the brokers are reached by that protocol, in order of their ids. `watch` hears of the next change.
+    """Return the addresses of the brokers for a security protocol, in the order of their ids.
 
-    Kafkas before 0.9 register PLAINTEXT. A registration that cannot be read is left out, with a line in the log.
+    `watch` is called at the next change. Brokers before Kafka 0.9 register PLAINTEXT only. A registration that cannot
+    be read is logged and left out.
     """
     try:
         names = store.children(paths.BROKER_IDS, watch)
@@ -51,16 +52,17 @@ def registered_brokers(store: Store, security_protocol: str, watch: Watcher | No
 
 
 class Discovery:
-    """Follows what is registered. `session`: one that somebody else closes; else there is one of its own.
+    """Follows the brokers that are registered in ZooKeeper.
 
-    ConnectionFailed when ZooKeeper is not reached at first, ValueError for an address that is none.
+    `session`: a session that the caller closes; None: a new one of its own. The constructor raises ConnectionFailed
+    when ZooKeeper is not reached, and ValueError for an invalid zookeeper.connect.
     """
 
     def __init__(self, options: Options, session: Session | None = None):
         self._protocol: str = options["security.protocol"]
         self._session = Session(options) if session is None else session
         self._owns_session = session is None
-        self._lock = threading.Lock()  # guards what follows
+        self._lock = threading.Lock()  # guards `_brokers` and `_heard`
         self._brokers: tuple[Address, ...] = ()
         self._heard: Callable[[tuple[Address, ...]], object] | None = None
         self._session.on_renewed.append(self._look)
@@ -72,28 +74,28 @@ class Discovery:
 
     @property
     def brokers(self) -> tuple[Address, ...]:
-        """The registered ones, as far as is known."""
+        """The addresses of the registered brokers, as last seen."""
         return self._brokers
 
     def feed(self, cluster: Cluster) -> None:
-        """Where it begins is from now on what is registered."""
+        """Give the registered brokers to `cluster` as its bootstrap servers, now and after each change."""
         thread = cluster.network.thread
         with self._lock:
             self._heard = lambda brokers: thread.call_soon(cluster.begin_at, brokers)
             self._heard(self._brokers)
 
     def close(self) -> None:
-        """Idempotent."""
+        """Close the session if it is its own. Closing twice is allowed."""
         if self._owns_session:
             self._session.close()
 
     def _look(self, _event: WatchEvent | None = None) -> None:
-        """On the session's thread of events too: nobody else's watches wait there."""
+        """Look for the registered brokers again. Also called on the store's event thread, which it may block."""
         while not self._session.is_closed:
             try:
                 brokers = registered_brokers(self._session.store, self._protocol, self._look)
             except SessionExpired:
-                return  # the next one looks again
+                return  # the next session looks again
             except StoreUnavailable as error:
                 log.warning("%s", error)
             else:

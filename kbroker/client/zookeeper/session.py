@@ -1,4 +1,4 @@
-"""A client's session with a ZooKeeper, begun anew when one has expired."""
+"""A client's session with ZooKeeper; when it has expired, a new one is begun."""
 
 from __future__ import annotations
 
@@ -15,28 +15,29 @@ from kbroker.errors import ConfigError
 log = logging.getLogger("kbroker.client")
 
 AGAIN_S = 1.0
-"""The pause between two attempts to begin a session after one has expired."""
+"""The time between two attempts to begin a new session."""
 
 
 class Session:
-    """`store` is the session there is now; calls of one that has expired raise SessionExpired. For any thread.
+    """Keeps a session with ZooKeeper. For any thread.
 
-    ConnectionFailed when ZooKeeper is not reached at first, ValueError for an address that is none.
+    `store` is the current session; calls of an expired one raise SessionExpired. The constructor raises
+    ConnectionFailed when ZooKeeper is not reached, and ValueError for an invalid zookeeper.connect.
     """
 
     def __init__(self, options: Options):
         self.on_expired: list[Callable[[], object]] = []
-        """Called, on a thread that may wait, when the session has expired: its ephemeral nodes are gone."""
+        """Functions called when the session has expired, and its ephemeral nodes are gone. They may block."""
         self.on_renewed: list[Callable[[], object]] = []
-        """Called there when another session has taken the place of one that expired."""
+        """Functions called on the same thread when a new session has replaced an expired one."""
         self._address: str = options["zookeeper.connect"]
         self._timeout_s = options.seconds("zookeeper.session.timeout.ms")
         self._connect_timeout_s = self._timeout_s
         if options["zookeeper.connection.timeout.ms"] is not None:
             self._connect_timeout_s = options.seconds("zookeeper.connection.timeout.ms")
         self._closed = threading.Event()
-        self._lock = threading.Lock()  # guards `_store` against a close meanwhile
-        self._renewal = threading.Lock()  # held by who begins a session: the next one may expire at once
+        self._lock = threading.Lock()  # guards that no session is put into `_store` after `close`
+        self._renewal = threading.Lock()  # held while a new session is begun: that one may expire at once
         try:
             self._store = self._begin()
         except (ConfigError, InvalidPath) as error:
@@ -53,7 +54,7 @@ class Session:
         return self._closed.is_set()
 
     def close(self) -> None:
-        """End it; its ephemeral nodes go at once. Idempotent."""
+        """End the session; its ephemeral nodes go at once. Closing twice is allowed."""
         with self._lock:
             self._closed.set()
         self.on_expired.clear()
